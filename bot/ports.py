@@ -57,8 +57,22 @@ class Surface(Protocol):
         """
         ...
 
-    async def edit(self, address: Address, message_id: str, content: MessageContent) -> None:
-        """Replace what one of the bot's messages says and shows; may be repeated."""
+    async def edit(
+        self,
+        address: Address,
+        message_id: str,
+        content: MessageContent,
+        *,
+        interaction: str | None = None,
+    ) -> None:
+        """Replace what one of the bot's messages says and shows; may be repeated.
+
+        Args:
+            address: its channel.
+            message_id: the message.
+            content: what it says and shows from now on.
+            interaction: the press of a button under it, of a message that only one person sees.
+        """
         ...
 
     async def delete(self, address: Address, message_id: str) -> None:

@@ -103,6 +103,7 @@ class FakeSurface(Surface):
         self.responses_to_lose = 0  # so many sends arrive but raise OutcomeUnknown
         self.nonces: list[str] = []  # of every send
         self.contents: list[MessageContent] = []  # of every send and edit
+        self.interactions: list[str] = []  # of edits that have one
         self._limits = limits
         self._ids = itertools.count(1)
         self._by_nonce: dict[str, str] = {}
@@ -133,9 +134,18 @@ class FakeSurface(Surface):
         return message_id
 
     @override
-    async def edit(self, address: Address, message_id: str, content: MessageContent) -> None:
+    async def edit(
+        self,
+        address: Address,
+        message_id: str,
+        content: MessageContent,
+        *,
+        interaction: str | None = None,
+    ) -> None:
         text = content.text
         self.contents.append(content)
+        if interaction is not None:
+            self.interactions.append(interaction)
         await self._record("edit", text)
         if message_id not in self.messages:
             raise MessageNotFound(f"no message {message_id}")

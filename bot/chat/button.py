@@ -1,4 +1,4 @@
-"""The data of a button: an action, and the part of the answer that it stands under.
+"""The data of a button or menu: an action, and the part of the answer that it stands under.
 
 It has to fit into 64 bytes on Telegram and 100 characters on Discord. Who may press, and what the
 answer is, is read from the store when somebody presses.
@@ -26,7 +26,25 @@ class ButtonAction(StrEnum):
     """Yes, forget the person who asked for it."""
     KEEP = "keep"
     """No, forget nothing."""
+    SETTINGS = "settings"
+    """Show the menu of settings in place of another menu."""
+    PRESETS = "presets"
+    """Show a page of the menu of presets."""
+    USE = "use"
+    """Let the preset that is chosen from the menu answer."""
+    RESET = "reset"
+    """Undo the choice of presets."""
+    OBSERVE = "observe"
+    """Remember what people say to each other, or not, as chosen from the menu."""
 
+
+MENU_ACTIONS = frozenset(
+    {
+        *(ButtonAction.SETTINGS, ButtonAction.PRESETS, ButtonAction.USE, ButtonAction.RESET),
+        ButtonAction.OBSERVE,
+    }
+)
+"""What the buttons and lists of menus do: the same as a command."""
 
 _DATA = re.compile(rf"(?P<action>{'|'.join(ButtonAction)})(?P<number>\d{{0,4}}):(?P<part>.+/\d+)")
 
@@ -39,7 +57,7 @@ class ButtonData:
     part: str
     """The name of the part of the answer (`InboxMessage.part_name`)."""
     number: int = 0
-    """Which version is to be shown, from 1."""
+    """Which version is to be shown, from 1; of a menu of presets, which page."""
 
     def encode(self) -> str:
         """Return it as text; the bot is left out, because a press names it anyway."""

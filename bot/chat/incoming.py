@@ -237,10 +237,12 @@ class Pressed:
     at: datetime
     scopes: tuple[str, ...]
     values: tuple[str, ...] = ()
-    """What was chosen from a menu."""
+    """What was chosen from a menu, or entered into a form."""
     author_is_admin: bool | None = None
     interaction: str | None = None
     locale: str | None = None
+    is_private: bool = False
+    """Whether the author is alone with the bot."""
 
 
 @dataclass(frozen=True, slots=True)

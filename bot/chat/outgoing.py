@@ -114,6 +114,29 @@ class Button:
 
 
 @dataclass(frozen=True, slots=True)
+class MenuOption:
+    """One thing that can be chosen from a menu."""
+
+    label: str
+    value: str
+    """What choosing it brings back (`Pressed.values`); at most 10 bytes."""
+    description: str = ""
+    is_chosen: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Menu:
+    """A list under a message, from which one thing is chosen."""
+
+    data: str
+    """What a choice brings back (`Pressed.data`); with a value, at most 64 bytes."""
+    title: str
+    """What is to be chosen; in the language of its reader."""
+    options: tuple[MenuOption, ...]
+    """At most 25."""
+
+
+@dataclass(frozen=True, slots=True)
 class MessageContent:
     """What a message says and shows; each surface renders it for its platform."""
 
@@ -122,6 +145,7 @@ class MessageContent:
     face: Face | None = None
     """None: the bot speaks in its own name."""
     buttons: tuple[Button, ...] = ()
+    menus: tuple[Menu, ...] = ()
     is_plain: bool = False
     """Whether the text is shown without any style, because the platform refused it with some."""
 
@@ -171,6 +195,9 @@ class OutgoingPart:
     part: int
     content: MessageContent
     file: Attachment | None = None
+    is_response: bool = False
+    """Whether it takes the place of the message whose button was pressed, or of the response to a
+    native command; where no part says so, the first one is the response to a native command."""
 
     @property
     def text(self) -> str:

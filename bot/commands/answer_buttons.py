@@ -1,6 +1,6 @@
 """Look up what the buttons under an answer stand for, and who may press them."""
 
-from bot.chat.button import ButtonAction, ButtonData, read_button
+from bot.chat.button import MENU_ACTIONS, ButtonAction, ButtonData, read_button
 from bot.chat.incoming import (
     Deleted,
     Edited,
@@ -18,7 +18,7 @@ from bot.ports import Conversations, Inbox
 from bot.texts.text import language_of, translatable, translate
 
 _MAX_TURNS_BEFORE = 400
-_FOR_AUTHOR_ALONE = frozenset({ButtonAction.FORGET, ButtonAction.KEEP})
+_FOR_AUTHOR_ALONE = MENU_ACTIONS | {ButtonAction.FORGET, ButtonAction.KEEP}
 _NEEDS_NEWEST = frozenset({ButtonAction.RETRY, ButtonAction.CONTINUE})
 
 

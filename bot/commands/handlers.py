@@ -7,6 +7,7 @@ from bot.chat.command import CommandSpec
 from bot.chat.incoming import Joined
 from bot.commands.admins import AdminCheck, unknown_admin_notice
 from bot.commands.context import ContextView
+from bot.commands.menus import SettingMenus
 from bot.commands.newest_question import NewestQuestionHandlers
 from bot.commands.personas import UserPersonas
 from bot.commands.preset_handlers import PresetHandlers, with_greeting
@@ -63,7 +64,8 @@ class CommandHandlers:
         self._dice = dice or random.Random()  # noqa: S311 -- which greeting is said
         self._newest_question = NewestQuestionHandlers(admins)
         self._privacy = PrivacyHandlers(personal_data, admins, resolver)
-        self._preset = PresetHandlers(resolver, admins, self._dice)
+        self.menus = SettingMenus(resolver)
+        self._preset = PresetHandlers(resolver, admins, self.menus, self._dice)
 
     async def handle(self, request: CommandRequest) -> CommandResult:
         """Run a command.
@@ -120,6 +122,8 @@ class CommandHandlers:
                 )
 
     async def _settings(self, request: CommandRequest) -> CommandResult:
+        if request.command.action in {None, "menu"}:
+            return await self.menus.settings(request)
         if request.command.action == "overhear":
             return await self._privacy.set_observing(request)
         if request.command.action == "usage" and self._usage is not None:
@@ -127,8 +131,9 @@ class CommandHandlers:
         if request.command.action != "why":
             raise UserError(
                 translatable(
-                    "Use /settings why (why I answered the newest messages or not), /settings"
-                    " usage (what your answers cost) or /settings overhear (what I remember here)."
+                    "Use /settings menu (all that can be set here), /settings why (why I answered"
+                    " the newest messages or not), /settings usage (what your answers cost) or"
+                    " /settings overhear (what I remember here)."
                 )
             )
         await self._admins.require(request.incoming, _SEE_WHY)
@@ -143,7 +148,8 @@ class CommandHandlers:
         greeting = choose_greeting(
             preset, request.incoming, rng=self._dice, number=number, characters=characters
         )
-        result = CommandResult(translatable("A new conversation begins."), new_session=True)
+        text = translatable("A new conversation begins.")
+        result = CommandResult(text, new_session=True, changes_channel=True)
         return with_greeting(result, preset, greeting)
 
     async def _forget(self, request: CommandRequest) -> CommandResult:
@@ -168,7 +174,10 @@ class CommandHandlers:
         characters = len(request.active.presets)
         greeting = choose_greeting(preset, request.incoming, rng=self._dice, characters=characters)
         result = CommandResult(
-            translatable("A new conversation begins."), new_session=True, deletes_history=True
+            translatable("A new conversation begins."),
+            new_session=True,
+            deletes_history=True,
+            changes_channel=True,
         )
         return with_greeting(result, preset, greeting)
 

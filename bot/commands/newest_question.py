@@ -71,6 +71,7 @@ class NewestQuestionHandlers:
                     text=_quoted(request.unanswered.text),
                 ),
                 removes=TurnRange(0, 0),
+                changes_channel=True,
             )
         exchange = _newest_exchange(request)
         await self._check_author(request, exchange.question.speaker)
@@ -80,6 +81,7 @@ class NewestQuestionHandlers:
             if exchange.answers
             else translatable("Removed from the conversation: “{text}”.", text=text),
             removes=exchange.turns,
+            changes_channel=True,
         )
 
     async def _check_author(self, request: CommandRequest, author: Person | None) -> None:

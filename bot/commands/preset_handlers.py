@@ -1,4 +1,4 @@
-"""Handle /preset: use, add, remove, list, show, who and reset."""
+"""Handle /preset: use, add, remove, list, show, who, reset and menu."""
 
 import random
 from collections.abc import Sequence
@@ -7,6 +7,7 @@ from dataclasses import replace
 from bot.chat.command import Command
 from bot.chat.incoming import Said, WakeReason
 from bot.commands.admins import AdminCheck
+from bot.commands.menus import SettingMenus, origin
 from bot.commands.request import CommandRequest, CommandResult
 from bot.errors import UserError
 from bot.prompting.compose.card_macros import choose_greeting
@@ -24,9 +25,16 @@ _CHANGE = translatable("change who answers here")
 class PresetHandlers:
     """The handlers of the actions of /preset."""
 
-    def __init__(self, resolver: PresetResolver, admins: AdminCheck, dice: random.Random) -> None:
+    def __init__(
+        self,
+        resolver: PresetResolver,
+        admins: AdminCheck,
+        menus: SettingMenus,
+        dice: random.Random,
+    ) -> None:
         self._resolver = resolver
         self._admins = admins
+        self._menus = menus
         self._dice = dice
 
     async def handle(self, request: CommandRequest) -> CommandResult:
@@ -50,11 +58,13 @@ class PresetHandlers:
                 return self._who(request)
             case "list" | None:
                 return self._list(request)
+            case "menu":
+                return self._menus.presets(request)
             case action:
                 raise UserError(
                     translatable(
-                        "There is no /preset {action}; use add, list, remove, reset, show, use or"
-                        " who.",
+                        "There is no /preset {action}; use add, list, menu, remove, reset, show,"
+                        " use or who.",
                         action=action[:32],
                     )
                 )
@@ -77,7 +87,7 @@ class PresetHandlers:
         greeting = choose_greeting(
             preset, request.incoming, rng=self._dice, characters=len(presets)
         )
-        return with_greeting(CommandResult(text), preset, greeting)
+        return with_greeting(CommandResult(text, changes_channel=True), preset, greeting)
 
     async def _remove(self, request: CommandRequest) -> CommandResult:
         preset = self._named_preset(request, example="/preset remove assistant")
@@ -87,7 +97,8 @@ class PresetHandlers:
         return CommandResult(
             translatable(
                 "{name} was removed. Active here: {names}.", name=preset.name, names=_names(presets)
-            )
+            ),
+            changes_channel=True,
         )
 
     async def _reset(self, request: CommandRequest) -> CommandResult:
@@ -156,7 +167,8 @@ class PresetHandlers:
 
     def _begin(self, text: str, preset: Preset, request: CommandRequest) -> CommandResult:
         greeting = choose_greeting(preset, request.incoming, rng=self._dice, number=None)
-        return with_greeting(CommandResult(text, new_session=True), preset, greeting)
+        result = CommandResult(text, new_session=True, changes_channel=True)
+        return with_greeting(result, preset, greeting)
 
 
 def with_greeting(result: CommandResult, preset: Preset, greeting: str | None) -> CommandResult:
@@ -206,8 +218,4 @@ def _names(presets: Sequence[Preset]) -> str:
 def _origin(active: ActivePreset, incoming: Said) -> str:
     if active.scope is None:
         return translatable("the default preset")
-    if active.scope == incoming.scopes[0]:
-        return translatable("chosen for this channel")
-    if ":guild:" in active.scope:
-        return translatable("inherited from the server")
-    return translatable("inherited from the channel")
+    return origin(active.scope, incoming.scopes)

@@ -12,6 +12,13 @@ from bot.texts.text import translatable, translatable_count
 
 _FORGET_OTHERS = translatable("make me forget what others said")
 _CHANGE_OBSERVING = translatable("change what I remember here")
+_OBSERVED = {"on": True, "off": False, "inherit": None}
+_OBSERVES = translatable(
+    "I now remember what people say to each other here, if the preset of this channel does so."
+)
+_ONLY_SAID_TO_ME = translatable(
+    "From now on I remember only what is said to me here, and my answers."
+)
 
 
 class PrivacyHandlers:
@@ -77,21 +84,18 @@ class PrivacyHandlers:
         """Switch whether what is not said to the bot is remembered in this channel.
 
         Raises:
-            UserError: the author is no admin, or the value is neither on nor off.
+            UserError: the author is no admin, or there is no such value.
         """
         value = request.argument.lower()
-        if value not in {"on", "off"}:
-            raise UserError(translatable("Use /settings overhear on, or /settings overhear off."))
-        await self._admins.require(request.incoming, _CHANGE_OBSERVING)
-        by = request.incoming.author.id
-        await self._resolver.set_observing(request.scope, on=value == "on", by=by)
-        if value == "on":
-            return CommandResult(
+        if value not in _OBSERVED:
+            raise UserError(
                 translatable(
-                    "I now remember what people say to each other here, if the"
-                    " preset of this channel does so."
+                    "Use /settings overhear on, /settings overhear off, or /settings overhear"
+                    " inherit."
                 )
             )
-        return CommandResult(
-            translatable("From now on I remember only what is said to me here, and my answers.")
-        )
+        await self._admins.require(request.incoming, _CHANGE_OBSERVING)
+        by = request.incoming.author.id
+        await self._resolver.set_observing(request.scope, on=_OBSERVED[value], by=by)
+        observes = await self._resolver.observes(request.incoming.scopes)
+        return CommandResult(_OBSERVES if observes else _ONLY_SAID_TO_ME, changes_channel=True)

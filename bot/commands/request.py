@@ -7,7 +7,7 @@ from enum import Enum, auto
 
 from bot.chat.command import Command
 from bot.chat.incoming import Said
-from bot.chat.outgoing import Attachment
+from bot.chat.outgoing import Attachment, Button, Menu
 from bot.chat.session import Turn, TurnRange
 from bot.routing.active_presets import ActiveCharacters, ActivePreset
 
@@ -39,6 +39,8 @@ class CommandRequest:
     stop: StopOutcome = StopOutcome.NOTHING
     decisions: Sequence[str] = ()
     """Why the newest messages were answered or not, a line for each."""
+    part: str = ""
+    """The name of the part that the reply is sent as; buttons under it carry it."""
 
     @property
     def argument(self) -> str:
@@ -86,3 +88,10 @@ class CommandResult:
     """A question that is answered again, instead of the text."""
     file: Attachment | None = None
     """A file that is sent along; the text is then one short line."""
+    changes_channel: bool = False
+    """Whether it changes something for everybody in the channel, who are told so."""
+    menus: tuple[Menu, ...] = ()
+    """What can be chosen under the text, by the person who asked."""
+    buttons: tuple[Button, ...] = ()
+    in_place_of: tuple[str, ...] = ()
+    """The part with the menu that was used: the text and its menus take its place."""

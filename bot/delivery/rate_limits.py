@@ -46,9 +46,20 @@ class RateLimitedSurface(Surface):
         return await self._call(message.address, route, lambda: self._surface.send(message))
 
     @override
-    async def edit(self, address: Address, message_id: str, content: MessageContent) -> None:
+    async def edit(
+        self,
+        address: Address,
+        message_id: str,
+        content: MessageContent,
+        *,
+        interaction: str | None = None,
+    ) -> None:
         route = _route("edit", content.face)
-        await self._call(address, route, lambda: self._surface.edit(address, message_id, content))
+        await self._call(
+            address,
+            route,
+            lambda: self._surface.edit(address, message_id, content, interaction=interaction),
+        )
 
     @override
     async def delete(self, address: Address, message_id: str) -> None:

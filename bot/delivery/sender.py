@@ -204,7 +204,10 @@ class Sender:
             case OutboxOperation.EDIT:
                 target = _target_id(row)
                 await request_in_any_form(
-                    row, lambda content: surface.edit(row.address, target, content)
+                    row,
+                    lambda content: surface.edit(
+                        row.address, target, content, interaction=row.interaction
+                    ),
                 )
             case OutboxOperation.DELETE:
                 await surface.delete(row.address, _target_id(row))

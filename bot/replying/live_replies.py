@@ -9,7 +9,7 @@ from typing import Self
 import structlog
 
 from bot.chat.incoming import Address
-from bot.chat.outgoing import Button, Face, Limits, MessageContent, OutboxRow, OutgoingPart
+from bot.chat.outgoing import Button, Face, Limits, Menu, MessageContent, OutboxRow, OutgoingPart
 from bot.chat.session import Claim, InboxMessage
 from bot.errors import PlatformError, RateLimited
 from bot.ports import Clock, Conversations, Delivery, Surface
@@ -57,13 +57,18 @@ class LiveReplies:
         return final_parts(text, self.limits(address), first_part, face)
 
     def with_buttons(
-        self, address: Address, parts: Sequence[OutgoingPart], buttons: tuple[Button, ...]
+        self,
+        address: Address,
+        parts: Sequence[OutgoingPart],
+        buttons: tuple[Button, ...],
+        menus: tuple[Menu, ...] = (),
     ) -> tuple[OutgoingPart, ...]:
-        """Return parts with buttons under the last one, where the platform has buttons."""
+        """Return parts with buttons and menus under the last one, where the platform has them."""
         if not parts or not self.limits(address).has_buttons:
             return tuple(parts)
         *others, last = parts
-        return (*others, replace(last, content=replace(last.content, buttons=buttons)))
+        content = replace(last.content, buttons=buttons, menus=menus)
+        return (*others, replace(last, content=content))
 
     def deliver(self, address: Address, row: OutboxRow | None) -> None:
         """Have what was queued for a channel delivered; `row` if it was taken already."""

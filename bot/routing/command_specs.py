@@ -6,7 +6,7 @@ from bot.texts.text import marked
 COMMANDS = (
     CommandSpec(
         "preset",
-        marked("choose who answers here: use, add, remove, list, show, who, reset"),
+        marked("choose who answers here: use, add, remove, list, show, who, reset, menu"),
         actions=(
             CommandSpec(
                 "use",
@@ -35,6 +35,7 @@ COMMANDS = (
                 (CommandOption("name", marked("the preset"), required=False, completes=True),),
             ),
             CommandSpec("reset", marked("undo the choice of presets for this channel (admins)")),
+            CommandSpec("menu", marked("show who answers here, and choose from a list")),
         ),
         is_for_admins=True,
     ),
@@ -95,16 +96,23 @@ COMMANDS = (
         "settings",
         marked(
             "tell why I answered (why), what answers cost (usage); remember what others say"
-            " (overhear)"
+            " (overhear); menu"
         ),
         actions=(
+            CommandSpec("menu", marked("show what is set here and where, and change it")),
             CommandSpec(
                 "why", marked("tell why the newest messages were answered or not (admins)")
             ),
             CommandSpec(
                 "overhear",
                 marked("remember what people say to each other here, or not (admins)"),
-                (CommandOption("value", marked("on or off"), choices=("on", "off")),),
+                (
+                    CommandOption(
+                        "value",
+                        marked("on, off or inherit"),
+                        choices=("on", "off", "inherit"),
+                    ),
+                ),
             ),
             CommandSpec(
                 "usage", marked("tell what your answers cost, and what is left of budgets")

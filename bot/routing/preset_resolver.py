@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import structlog
 
+from bot.chat.session import ChatSetting
 from bot.errors import PresetError, SettingsError, UserError
 from bot.ports import ChatSettings
 from bot.prompting.presets.files import find_preset
@@ -63,12 +64,17 @@ class PresetResolver:
 
     async def observes(self, scopes: Sequence[str]) -> bool:
         """Return whether what is not said to the bot may be remembered in a channel."""
-        setting = await self._chat_settings.resolve(scopes, _OBSERVE_KEY)
+        setting = await self.observing_setting(scopes)
         return setting is None or setting.value != "off"
 
-    async def set_observing(self, scope: str, *, on: bool, by: str) -> None:
-        """Allow or forbid that in a scope; `by` is the admin's id."""
-        await self._chat_settings.set(scope, _OBSERVE_KEY, "on" if on else "off", by)
+    async def observing_setting(self, scopes: Sequence[str]) -> ChatSetting | None:
+        """Return "on" or "off" with the scope that says so; None: nobody chose, it is on."""
+        return await self._chat_settings.resolve(scopes, _OBSERVE_KEY)
+
+    async def set_observing(self, scope: str, *, on: bool | None, by: str) -> None:
+        """Allow or forbid that in a scope; None: as in the wider scope. `by` is the admin's id."""
+        value = None if on is None else "on" if on else "off"
+        await self._chat_settings.set(scope, _OBSERVE_KEY, value, by)
 
     def find(self, name: str) -> Preset:
         """Find a preset by its name in any case.

@@ -1,9 +1,10 @@
-"""Follow the press of a button under an answer: retry, go on, show a version, delete."""
+"""Follow the press of a button: retry, go on, show a version, delete, choose from a menu."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from bot.chat.button import ButtonAction, ButtonData, read_button
+from bot.chat.command import Command
 from bot.chat.incoming import Pressed, Said, WakeReason
 from bot.chat.outgoing import Face, OutgoingPart
 from bot.chat.session import (
@@ -17,14 +18,16 @@ from bot.chat.session import (
 )
 from bot.commands.answer_buttons import AnswerButtons
 from bot.commands.forgetting import PersonForgetting
+from bot.commands.handlers import CommandHandlers
 from bot.commands.newest_question import pick_speakers
-from bot.commands.request import AskedQuestion
+from bot.commands.request import AskedQuestion, CommandRequest, CommandResult
 from bot.errors import UserError
 from bot.replying.answer_buttons import answer_buttons
 from bot.replying.live_replies import LiveReplies
 from bot.routing.active_presets import ActiveCharacters
+from bot.routing.command_specs import parse
 from bot.routing.preset_resolver import PresetResolver
-from bot.texts.text import Text, language_of, translatable, translate
+from bot.texts.text import Text, joined, language_of, translatable, translate
 from bot.turn.answers_in_place import AnswersInPlace
 
 _GO_ON = translatable("Go on.")
@@ -36,6 +39,17 @@ _KEPT = translatable("Nothing was deleted.")
 
 
 @dataclass(frozen=True, slots=True)
+class ChosenCommand:
+    """Something was chosen from a menu, and did what a command does."""
+
+    request: CommandRequest
+    result: CommandResult
+    """What it has brought about; nothing, if only another menu is shown."""
+    menu: CommandResult
+    """What takes the place of the menu."""
+
+
+@dataclass(frozen=True, slots=True)
 class PressedButtons:
     """Works out what a press changes; nothing is stored before the result is finished."""
 
@@ -44,11 +58,12 @@ class PressedButtons:
     replies: LiveReplies
     in_place: AnswersInPlace
     forgetting: PersonForgetting
+    commands: CommandHandlers
 
     async def follow(
         self, claim: Claim, message: InboxMessage, pressed: Pressed
-    ) -> TurnResult | AskedQuestion:
-        """Return what the press changes, or what is to be answered as a question.
+    ) -> TurnResult | AskedQuestion | ChosenCommand:
+        """Return what the press changes, what is to be answered as a question, or a command.
 
         A press that is refused changes nothing: its platform has told the person already.
         """
@@ -76,6 +91,28 @@ class PressedButtons:
                 return self._replaced(pressed, exchange, _FORGOTTEN)
             case ButtonAction.KEEP:
                 return self._replaced(pressed, exchange, _KEPT)
+            case _:
+                return await self._choose(pressed, data, exchange, active)
+
+    async def _choose(
+        self, pressed: Pressed, data: ButtonData, exchange: Exchange, active: ActiveCharacters
+    ) -> ChosenCommand:
+        """Run the command that a choice stands for; the menu then shows what holds."""
+        menus, result, problem = self.commands.menus, CommandResult(""), ""
+        asked = CommandRequest(
+            Command(""), _said(pressed, ""), active, (), pressed.at, part=exchange.parts[0]
+        )
+        try:
+            line = menus.command_line(data, pressed)
+            command = parse(line) if line is not None else None
+            if command is not None:
+                result = await self.commands.handle(replace(asked, command=command))
+        except UserError as error:
+            problem = translatable("⚠ {problem}", problem=error.text)
+        asked = replace(asked, active=await self.resolver.resolve(pressed.scopes))
+        menu = await menus.after_choice(data, asked)
+        text = joined([problem, menu.text]) if problem else menu.text
+        return ChosenCommand(asked, result, replace(menu, text=text, in_place_of=exchange.parts))
 
     async def _retry(
         self,
@@ -100,7 +137,8 @@ class PressedButtons:
     def _replaced(self, pressed: Pressed, exchange: Exchange, text: Text) -> TurnResult:
         """Let a text of the service take the place of the message with the button."""
         shown = translate(text, language_of(pressed.locale))
-        outgoing = self.replies.final_parts(pressed.address, shown)
+        first, *others = self.replies.final_parts(pressed.address, shown)
+        outgoing = (replace(first, is_response=True), *others)
         return TurnResult(outgoing=outgoing, in_place_of=exchange.parts)
 
     def _show_version(
@@ -159,6 +197,7 @@ def _said(pressed: Pressed, text: str) -> Said:
         scopes=pressed.scopes,
         author_is_admin=pressed.author_is_admin,
         locale=pressed.locale,
+        is_private=pressed.is_private,
     )
 
 

@@ -16,7 +16,6 @@ import structlog
 
 from bot.chat.command import Command
 from bot.chat.incoming import Deleted, Edited, ForgetRequested, Joined, Pressed, Said, WakeReason
-from bot.chat.outgoing import MessageContent, OutgoingPart
 from bot.chat.session import (
     Attempt,
     Claim,
@@ -34,7 +33,7 @@ from bot.commands.newest_question import READS_HISTORY
 from bot.commands.request import AskedQuestion, CommandRequest, CommandResult
 from bot.errors import BackendError, Fenced, StoreError, ToldAlready, UserError
 from bot.ports import Clock, ConversationMemory, Conversations
-from bot.replying.answer_buttons import forget_buttons, retry_button
+from bot.replying.answer_buttons import retry_button
 from bot.replying.live_replies import LiveReplies
 from bot.replying.media_notice import explain_unreadable
 from bot.routing.active_presets import ActiveCharacters
@@ -54,11 +53,12 @@ from bot.texts.text import (
 from bot.turn.answer import AnswerPipeline
 from bot.turn.answers_in_place import AnswersInPlace
 from bot.turn.arrivals import ArrivalSignals
+from bot.turn.command_replies import CommandReplies
 from bot.turn.edited_messages import EditedMessages
 from bot.turn.gathering import Gathering, MessageGatherer, MessageGroup, observed_turn, user_turn
 from bot.turn.isolation import IsolationGate, is_set_aside
 from bot.turn.lease import LEASE_SECONDS, LeaseKeeper
-from bot.turn.pressed_buttons import PressedButtons
+from bot.turn.pressed_buttons import ChosenCommand, PressedButtons
 from bot.turn.stops import StopRequests
 from bot.turn.unanswered import UnansweredQuestions
 
@@ -126,8 +126,10 @@ class ConversationWorker:
             conversations, stages.resolver, in_place, clock, stages.dice
         )
         self._pressed_buttons = PressedButtons(
-            stages.buttons, stages.resolver, stages.replies, in_place, stages.forgetting
+            *(stages.buttons, stages.resolver, stages.replies, in_place, stages.forgetting),
+            stages.commands,
         )
+        self._replies_to_commands = CommandReplies(stages.replies)
         self.stopping = False
 
     async def keep_leases(self) -> None:
@@ -254,6 +256,9 @@ class ConversationWorker:
     ) -> tuple[str, InboxMessage | None]:
         message = group.message
         result = await self._pressed_buttons.follow(claim, message, pressed)
+        if isinstance(result, ChosenCommand):
+            request, done, menu = result.request, result.result, result.menu
+            return "pressed", await self._finish_command(claim, message, request, done, menu)
         if isinstance(result, AskedQuestion):
             active = await self._stages.resolver.resolve(pressed.scopes)
             return await self._answer(claim, group, self._repeat(claim, group, result), active)
@@ -326,6 +331,7 @@ class ConversationWorker:
                     self._unanswered.get(claim.conversation),
                     stages.stops.outcome_of(said),
                     self._decisions.newest(claim.conversation),
+                    message.part_name(0),
                 )
                 return await self._run_command(claim, group, request)
             case Unreadable(attachments):
@@ -436,43 +442,23 @@ class ConversationWorker:
         return "command", await self._finish_command(claim, message, request, result)
 
     async def _finish_command(
-        self, claim: Claim, message: InboxMessage, request: CommandRequest, result: CommandResult
+        self,
+        claim: Claim,
+        message: InboxMessage,
+        request: CommandRequest,
+        result: CommandResult,
+        menu: CommandResult | None = None,
     ) -> InboxMessage | None:
         if result.new_session or result.removes is not None:
             self._unanswered.drop(claim.conversation)
-        # The response to a native command is its author's alone; a greeting is everybody's.
-        greeting = result.greeting
-        is_told_apart = greeting is not None and message.incoming.interaction is not None
-        text = result.text_before_greeting if is_told_apart else result.text
         if result.deletes_history:
-            text = joined([await self._delete_history(claim), text], " ")
-        text = translate(text, language_of(request.incoming.locale))
-        address, final_parts = message.incoming.address, self._stages.replies.final_parts
-        if result.file is None:
-            outgoing = final_parts(address, text)
-        else:
-            outgoing = (OutgoingPart(0, MessageContent(text), file=result.file),)
-        if greeting is not None and is_told_apart:
-            outgoing = (*outgoing, *final_parts(address, greeting, len(outgoing)))
-        turns = [Turn("assistant", greeting, None, request.now, result.greeter)] if greeting else []
-        stored = TurnResult(turns, outgoing, new_session=result.new_session, removes=result.removes)
-        if result.asks_to_forget:
-            stored = self._with_forget_buttons(message, request.incoming, stored)
+            result = _with_first_words(result, await self._delete_history(claim))
+        stored = self._replies_to_commands.compose(message, request, result, menu)
         following = await self._finish(claim, message, stored)
         if result.new_session:
             for memory in self._memories:
                 await memory.end_session(claim.conversation)
         return following
-
-    def _with_forget_buttons(
-        self, message: InboxMessage, said: Said, result: TurnResult
-    ) -> TurnResult:
-        """Put buttons under the question, and keep who asked with it."""
-        names = tuple(message.part_name(one.part) for one in result.outgoing)
-        buttons = forget_buttons(names[-1], said.locale)
-        outgoing = self._stages.replies.with_buttons(said.address, result.outgoing, buttons)
-        asked = replace(user_turn(said), sent_as=names)
-        return replace(result, outgoing=outgoing, unanswered=[asked])
 
     async def _forget_message(
         self, claim: Claim, message: InboxMessage, result: CommandResult
@@ -573,6 +559,12 @@ class ConversationWorker:
 
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self._clock.now(), UTC)
+
+
+def _with_first_words(result: CommandResult, words: Text) -> CommandResult:
+    """Put words before the text of a result."""
+    text, before = (joined([words, one], " ") for one in (result.text, result.text_before_greeting))
+    return replace(result, text=text, text_before_greeting=before)
 
 
 def _more_waiting(gathering: Gathering) -> Text:

@@ -100,6 +100,7 @@ async def test_preset_use_sets_the_preset_and_begins_a_session(setup: Setup) -> 
         "Hi, Nova here.",
         "nova",
         "nova answers here from now on.",
+        changes_channel=True,
     )
     assert await setup.active() == ["nova"]
 
@@ -111,6 +112,7 @@ async def test_preset_add_and_remove_keep_the_session(setup: Setup) -> None:
         greeting="Hi, Nova here.",
         greeter="nova",
         text_before_greeting="nova was added. Active here: assistant, nova.",
+        changes_channel=True,
     )
     assert (await setup.run_command("/preset show")).text == snapshot("""\
 → assistant: A helper.
@@ -121,7 +123,7 @@ active here: chosen for this channel
     assert (await setup.run_command("/preset list")).text.count("→") == 2
 
     left = await setup.run_command("/preset remove assistant")
-    assert left == CommandResult("assistant was removed. Active here: nova.")
+    assert left == CommandResult("assistant was removed. Active here: nova.", changes_channel=True)
     assert await setup.active() == ["nova"]
 
 
@@ -259,7 +261,7 @@ async def test_preset_show_shows_instructions_to_admins_only(setup: Setup) -> No
         ("/preset use novva", "did you mean 'nova'"),
         (
             "/preset delete nova",
-            "There is no /preset delete; use add, list, remove, reset, show, use or who.",
+            "There is no /preset delete; use add, list, menu, remove, reset, show, use or who.",
         ),
         ("/ask hi", "The preset of this channel has no form; just write your message."),
         ("/context promt", "Use /context, or /context prompt for the exact prompt (admins)."),
@@ -276,7 +278,7 @@ async def test_wrong_commands_are_refused_with_the_remedy(
 
 async def test_new_begins_with_the_greeting_of_the_active_preset(setup: Setup) -> None:
     assert await setup.run_command("/new") == CommandResult(
-        "A new conversation begins.", True, None
+        "A new conversation begins.", True, None, changes_channel=True
     )
     await setup.run_command("/preset use nova")
     assert (await setup.run_command("/new")).greeting == "Hi, Nova here."
@@ -341,7 +343,10 @@ async def test_me_needs_no_admin(setup: Setup) -> None:
 
 async def test_forget_deletes_the_history_and_begins_a_session(setup: Setup) -> None:
     assert await setup.run_command("/forget") == CommandResult(
-        "A new conversation begins.", new_session=True, deletes_history=True
+        "A new conversation begins.",
+        new_session=True,
+        deletes_history=True,
+        changes_channel=True,
     )
 
 

@@ -77,7 +77,14 @@ class StrictPlatform(FakeSurface):
         return await super().send(message)
 
     @override
-    async def edit(self, address: Address, message_id: str, content: MessageContent) -> None:
+    async def edit(
+        self,
+        address: Address,
+        message_id: str,
+        content: MessageContent,
+        *,
+        interaction: str | None = None,
+    ) -> None:
         self._judge(address)
 
     @override

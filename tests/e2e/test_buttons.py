@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from simcord.enums import ComponentType
 from simcord.results import EPHEMERAL_FLAG, ResponseMessage
 
 from tests.e2e.loopback_platforms import TELEGRAM_PEOPLE, Conversation, LoopbackPlatforms
@@ -153,6 +154,58 @@ async def test_stop_button_ends_the_answer(deployment: Deployment, kind: str) ->
     await wait_until(lambda: deployment.buttons(where) == [AT_ONCE], 20)
     [shown] = deployment.texts(where)
     assert shown.endswith("⚠ (stopped)")
+
+
+async def test_menus_on_discord_are_their_authors_and_everybody_is_told(
+    deployment: Deployment,
+) -> None:
+    platforms = deployment.platforms
+    channel = platforms.guild.create_text_channel("menus")
+    shown = await platforms.admin.slash(channel, "settings menu")
+    await wait_until(lambda: shown.response and shown.response.components, 20)
+    assert shown.ephemeral
+    assert shown.response.content.startswith("Who answers here: tester (the default)")
+    await deployment.restart()
+    presets = await platforms.admin.click(shown.response, label="🎭 Who answers")
+    await wait_until(lambda: presets.acknowledged, 20)
+    await wait_until(lambda: _options(shown.response.components) == ["nova", "tester"], 20)
+    [menu] = [row["components"][0] for row in shown.response.components if _is_menu(row)]
+    [value] = [one["value"] for one in menu["options"] if one["label"] == "nova"]
+    await platforms.admin.select(shown.response, [value], custom_id=menu["custom_id"])
+    chosen = "Who answers here: nova (chosen for this channel)"
+    await wait_until(lambda: shown.response.content.startswith(chosen), 20)
+    told = "Changed by admin: nova answers here from now on."
+    everybody = Conversation(f"discord:{channel.id}", "", print, print)
+    await wait_until(lambda: deployment.texts(everybody) == [told], 20)
+
+
+async def test_menus_on_telegram_are_locked_to_their_author(deployment: Deployment) -> None:
+    where, wire = deployment.open("group"), deployment.platforms.telegram
+    where.say("hello everybody", 1)
+    chat = int(where.name.removeprefix("telegram:"))
+    wire.chats[chat]["_admins"] = set(TELEGRAM_PEOPLE)
+    where.say("/preset menu", 0)
+    await wait_until(lambda: any("nova" in labels for labels in deployment.buttons(where)), 20)
+    await deployment.restart()
+    refused = await deployment.press(where, "nova", who=1)
+    only_author = "Only the person who asked for it can use this button."
+    assert await deployment.words_alone(where, refused) == only_author
+    pressed = await deployment.press(where, "nova")
+    assert await deployment.words_alone(where, pressed) == ""
+    told = "Changed by U1: nova answers here from now on."
+    await wait_until(lambda: deployment.texts(where)[1:] == [told], 20)
+    assert deployment.texts(where)[0].startswith("Who answers here: nova (chosen for this channel)")
+    [labels, _] = deployment.buttons(where)
+    assert labels == ["✓ nova", "tester", "↩ Inherited", "⚙ Settings"]
+
+
+def _is_menu(row: dict[str, Any]) -> bool:
+    return bool(row["components"][0]["type"] == ComponentType.STRING_SELECT)
+
+
+def _options(components: list[dict[str, Any]]) -> list[str]:
+    rows = [row["components"][0]["options"] for row in components if _is_menu(row)]
+    return [one["label"] for options in rows for one in options]
 
 
 async def test_presses_are_acknowledged_once(deployment: Deployment) -> None:

@@ -41,11 +41,20 @@ async def test_greeting_of_a_native_command_is_a_message_of_its_own(database: Da
     setup = Setup(database, backend=FakeBackend(), preset={"greeting": "Well met."})
     command = make_incoming("/new", wake=WakeReason.COMMAND)
     await setup.say(replace(command, message_id=None, interaction="1:token"))
-    assert setup.texts == ["A new conversation begins.", "Well met."]
+    told = "Changed by Alice: A new conversation begins."
+    assert setup.texts == ["A new conversation begins.", told, "Well met."]
     asked = select(outbox.c.interaction).order_by(outbox.c.id)
     tokens = await database.read(lambda c: c.execute(asked).scalars().all())
-    assert tokens == ["1:token", None]
+    assert tokens == ["1:token", None, None]
     assert await setup.history() == [("assistant", "Well met.")]
+
+
+async def test_nobody_else_is_told_of_a_change_in_a_private_chat(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend(), preset={"greeting": "Well met."})
+    command = make_incoming("/new", wake=WakeReason.COMMAND)
+    native = replace(command, message_id=None, interaction="1:token", is_private=True)
+    await setup.say(native)
+    assert setup.texts == ["A new conversation begins.", "Well met."]
 
 
 async def test_greeting_of_a_typed_command_is_in_its_answer(database: Database) -> None:

@@ -156,6 +156,7 @@ class Setup(Delivery):
         personas = UserPersonas(chat_settings)
         presets = {each.name: each for each in (one, *more)}
         resolver = PresetResolver(presets, one.name, chat_settings, {one.name: 3})
+        self.resolver = resolver
         self.sender = Sender(self.outbox, {"telegram": self.surface}, self.clock, settle_seconds=0)
         self.memory = FakeMemory()
         self.summarizer = Summarizer(SqlSummaries(database), {"p": backend})

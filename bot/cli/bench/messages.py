@@ -221,7 +221,14 @@ class _MemorySurface(Surface):
         return str(self._sent[message.address.chat])
 
     @override
-    async def edit(self, address: Address, message_id: str, content: MessageContent) -> None:
+    async def edit(
+        self,
+        address: Address,
+        message_id: str,
+        content: MessageContent,
+        *,
+        interaction: str | None = None,
+    ) -> None:
         self._show(address, content.text)
 
     @override

@@ -1,21 +1,50 @@
-"""Buttons as components of a Discord message."""
+"""Menus and buttons as components of a Discord message."""
 
 import itertools
 from collections.abc import Sequence
 from operator import attrgetter
 
-from bot.chat.outgoing import Button, ButtonStyle
+from bot.chat.outgoing import Button, ButtonStyle, Menu, MenuOption
 
-_ROW, _BUTTON = 1, 2
+_ROW, _BUTTON, _MENU = 1, 2, 3
+_MAX_LABEL_CHARS = 100
+_MAX_TITLE_CHARS = 150
 _STYLES = {ButtonStyle.PRIMARY: 1, ButtonStyle.PLAIN: 2, ButtonStyle.DANGER: 4}
 
 
-def to_components(buttons: Sequence[Button]) -> list[dict[str, object]]:
-    """Return the rows of buttons; an edit without any removes those that are there."""
+def to_components(buttons: Sequence[Button], menus: Sequence[Menu] = ()) -> list[dict[str, object]]:
+    """Return a row for each menu, then the rows of buttons; at most five rows.
+
+    An edit without any removes those that are there.
+    """
     rows = itertools.groupby(sorted(buttons, key=attrgetter("row")), attrgetter("row"))
-    return [{"type": _ROW, "components": [_to_component(one) for one in row]} for _, row in rows]
+    return [
+        *({"type": _ROW, "components": [_to_menu(one)]} for one in menus),
+        *({"type": _ROW, "components": [_to_component(one) for one in row]} for _, row in rows),
+    ]
 
 
 def _to_component(button: Button) -> dict[str, object]:
     style = _STYLES[button.style]
     return {"type": _BUTTON, "style": style, "label": button.label, "custom_id": button.data}
+
+
+def _to_menu(menu: Menu) -> dict[str, object]:
+    # Discord refuses more marked options than can be chosen at once.
+    marks = sum(option.is_chosen for option in menu.options) == 1
+    return {
+        "type": _MENU,
+        "custom_id": menu.data,
+        "placeholder": menu.title[:_MAX_TITLE_CHARS],
+        "options": [_to_option(one, is_marked=marks and one.is_chosen) for one in menu.options],
+    }
+
+
+def _to_option(option: MenuOption, *, is_marked: bool) -> dict[str, object]:
+    shown = {
+        "label": option.label[:_MAX_LABEL_CHARS],
+        "value": option.value,
+        "default": is_marked,
+    }
+    about = option.description[:_MAX_LABEL_CHARS]
+    return {**shown, "description": about} if about else shown

@@ -105,6 +105,7 @@ def press_to_incoming(interaction: discord.Interaction, bot_id: str = "") -> Pre
         scopes=_scopes(address, interaction.channel, interaction.guild),
         values=tuple(map(str, data.get("values", ()))),
         author_is_admin=_is_command_from_admin(interaction),
+        is_private=interaction.guild_id is None,
         interaction=f"{interaction.application_id}:{interaction.token}",
         locale=str(interaction.locale),
     )

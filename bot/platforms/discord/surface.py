@@ -84,7 +84,18 @@ class DiscordSurface(Surface):
         return _message_id(sent)
 
     @override
-    async def edit(self, address: Address, message_id: str, content: MessageContent) -> None:
+    async def edit(
+        self,
+        address: Address,
+        message_id: str,
+        content: MessageContent,
+        *,
+        interaction: str | None = None,
+    ) -> None:
+        if interaction is not None:
+            with contextlib.suppress(Refused):  # its token has expired
+                await self._respond(interaction, content)
+                return
         if content.face is not None and await self._edit_spoken(address, message_id, content):
             return
         try:
@@ -184,7 +195,10 @@ class DiscordSurface(Surface):
     async def _respond(
         self, interaction: str, content: MessageContent, file: Attachment | None = None
     ) -> str:
-        """Edit the deferred response of a command; doing it twice is the same as once."""
+        """Edit the deferred response of a command, or the message whose button was pressed.
+
+        Doing it twice is the same as once.
+        """
         application, _, token = interaction.partition(":")
         body = _with_file(_render_own(content), file)
         sent = await self._rest.call(_RESPOND, application, token, body=body, file=_to_upload(file))
@@ -258,7 +272,7 @@ def _render(content: MessageContent, text: str) -> dict[str, Any]:
         "content": _shown(text, is_plain=content.is_plain),
         "allowed_mentions": no_mentions,
         "flags": _SUPPRESS_EMBEDS,
-        "components": to_components(content.buttons),
+        "components": to_components(content.buttons, content.menus),
     }
 
 

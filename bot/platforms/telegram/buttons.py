@@ -1,19 +1,43 @@
-"""Buttons as an inline keyboard under a Telegram message."""
+"""Menus and buttons as an inline keyboard under a Telegram message."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from operator import attrgetter
 
-from bot.chat.outgoing import Button
+from bot.chat.outgoing import Button, Menu
+
+_VALUE = "="
+"""Stands between the data of a menu and what is chosen from it."""
+_CHOSEN = "✓ "
 
 
-def to_keyboard(buttons: Sequence[Button]) -> dict[str, object] | None:
-    """Return the keyboard; without one an edit removes the one that is there."""
-    if not buttons:
+def to_keyboard(buttons: Sequence[Button], menus: Sequence[Menu] = ()) -> dict[str, object] | None:
+    """Return the keyboard: a row for each option of a menu, then the rows of buttons.
+
+    Without one an edit removes the one that is there.
+    """
+    if not (buttons or menus):
         return None
     rows = itertools.groupby(sorted(buttons, key=attrgetter("row")), attrgetter("row"))
     return {
         "inline_keyboard": [
-            [{"text": one.label, "callback_data": one.data} for one in row] for _, row in rows
+            *(row for menu in menus for row in _option_rows(menu)),
+            *([_button(one.label, one.data) for one in row] for _, row in rows),
         ]
     }
+
+
+def read_callback_data(data: str) -> tuple[str, tuple[str, ...]]:
+    """Return the data of the button or menu, and what was chosen from the menu."""
+    known, is_menu, value = data.partition(_VALUE)
+    return known, (value,) if is_menu else ()
+
+
+def _option_rows(menu: Menu) -> Iterator[list[dict[str, str]]]:
+    for option in menu.options:
+        label = f"{_CHOSEN}{option.label}" if option.is_chosen else option.label
+        yield [_button(label, f"{menu.data}{_VALUE}{option.value}")]
+
+
+def _button(label: str, data: str) -> dict[str, str]:
+    return {"text": label, "callback_data": data}

@@ -27,6 +27,7 @@ from bot.chat.incoming import (
     Said,
     WakeReason,
 )
+from bot.platforms.telegram.buttons import read_callback_data
 
 UPDATE_TYPES = ["message", "edited_message", "callback_query", "my_chat_member"]
 """What `to_incoming` can convert, by Telegram's names."""
@@ -121,15 +122,18 @@ def _to_pressed(query: CallbackQuery, bot_id: str) -> Pressed | None:
     topic = message.message_thread_id if isinstance(message, Message) else None
     is_topic = isinstance(message, Message) and message.is_topic_message
     address = Address("telegram", str(message.chat.id), str(topic) if is_topic else None, bot_id)
+    data, values = read_callback_data(query.data)
     return Pressed(
         address=address,
         external_key=f"{PRESS_KEY_PREFIX}{query.id}",
         message_id=str(message.message_id),
         author=_user_to_person(query.from_user),
-        data=query.data,
+        data=data,
         at=datetime.now(UTC),  # Telegram does not tell
         scopes=_scopes(address),
+        values=values,
         author_is_admin=_is_admin_in(message.chat),
+        is_private=message.chat.type == ChatType.PRIVATE,
         interaction=query.id,
         locale=query.from_user.language_code,
     )

@@ -88,7 +88,14 @@ class TelegramSurface(Surface):
         return _message_id(sent)
 
     @override
-    async def edit(self, address: Address, message_id: str, content: MessageContent) -> None:
+    async def edit(
+        self,
+        address: Address,
+        message_id: str,
+        content: MessageContent,
+        *,
+        interaction: str | None = None,
+    ) -> None:
         try:
             await self._edit(address, int(message_id), content)
         except NotModified:
@@ -165,7 +172,7 @@ def _render(content: MessageContent) -> dict[str, Any]:
         "text": text,
         "entities": entities,
         "link_preview_options": _NO_PREVIEW,
-        "reply_markup": to_keyboard(content.buttons),
+        "reply_markup": to_keyboard(content.buttons, content.menus),
     }
 
 
@@ -191,7 +198,7 @@ def _render_caption(content: MessageContent) -> dict[str, Any]:
     return {
         "caption": text,
         "caption_entities": entities,
-        "reply_markup": to_keyboard(content.buttons),
+        "reply_markup": to_keyboard(content.buttons, content.menus),
     }
 
 

@@ -60,7 +60,14 @@ class ScreenSurface(Surface):
         return message_id
 
     @override
-    async def edit(self, address: Address, message_id: str, content: MessageContent) -> None:
+    async def edit(
+        self,
+        address: Address,
+        message_id: str,
+        content: MessageContent,
+        *,
+        interaction: str | None = None,
+    ) -> None:
         text = content.text
         if message_id == self._newest_id and self._newest is not None:
             if self._newest.update(strip_control_characters(text)):

@@ -52,7 +52,14 @@ class TerminalSurface(Surface):
         return message_id
 
     @override
-    async def edit(self, address: Address, message_id: str, content: MessageContent) -> None:
+    async def edit(
+        self,
+        address: Address,
+        message_id: str,
+        content: MessageContent,
+        *,
+        interaction: str | None = None,
+    ) -> None:
         text = content.text
         shown = self._shown.get(message_id)
         if shown == text:

@@ -1,13 +1,14 @@
 """Histories, and who may process them: each step of a message is one unit of work."""
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import BindParameter, Connection, bindparam, delete, func, select, update
 from typing_extensions import override
 
-from bot.chat.incoming import Incoming, Person, Pressed, split_conversation_key
+from bot.chat.incoming import Person, Pressed, split_conversation_key
 from bot.chat.outgoing import OutboxOperation, OutgoingPart
 from bot.chat.session import (
     Attempt,
@@ -229,7 +230,8 @@ class SqlConversations(Conversations):
 
     @override
     async def open(self, claim: Claim, message: InboxMessage, opening: OutgoingPart) -> OpenedPart:
-        change = _change(message, opening, OutboxOperation.SEND, opened=False)
+        first = _first_as_response(message, opening)
+        change = _change(message, first, OutboxOperation.SEND, opened=False)
         row, at = {**_common(message), **change}, self._moment()
         number, taken = await self._database.run(
             lambda: units.open_part(claim, row, self._sender, at, self._database.dialect)
@@ -302,7 +304,8 @@ def _ids(message: InboxMessage) -> list[int]:
 
 def _part_changes(message: InboxMessage, result: TurnResult) -> units.PartChanges:
     """Say what must happen on the platform so that the turn reads as the result says."""
-    changes, outgoing = [], result.outgoing
+    changes = []
+    outgoing = [_marked_response(message, result, one) for one in result.outgoing]
     for one in outgoing:
         changes.append(_change(message, one, OutboxOperation.EDIT, opened=True))
         changes.append(_change(message, one, OutboxOperation.SEND, opened=False))
@@ -342,16 +345,24 @@ def _change(
         "part": one.part,
         "op": op,
         **encode_content(one.content),
-        "interaction": _interaction(message.incoming) if one.part == 0 else None,  # one response
+        "interaction": message.incoming.interaction if one.is_response else None,
         "file_name": file.name if file else None,
         "file_text": make_storable(file.text) if file else None,
         "opened": opened,
     }
 
 
-def _interaction(incoming: Incoming) -> str | None:
-    """Return what a response needs; that to a press would change the message with the button."""
-    return None if isinstance(incoming, Pressed) else incoming.interaction
+def _marked_response(message: InboxMessage, result: TurnResult, part: OutgoingPart) -> OutgoingPart:
+    """Mark the first part as the response to a native command, unless another one is marked."""
+    if any(one.is_response for one in result.outgoing) or result.in_place_of:
+        return part
+    return _first_as_response(message, part)
+
+
+def _first_as_response(message: InboxMessage, part: OutgoingPart) -> OutgoingPart:
+    """Mark it if it is the first; in response to a press it would change the pressed message."""
+    is_response = part.part == 0 and not isinstance(message.incoming, Pressed)
+    return replace(part, is_response=is_response)
 
 
 def _common(message: InboxMessage) -> dict[str, object]:

@@ -1,8 +1,9 @@
 """What a message says and shows, as columns of the outbox."""
 
 import json
+from collections.abc import Iterable
 
-from bot.chat.outgoing import Button, ButtonStyle, Face, MessageContent
+from bot.chat.outgoing import Button, ButtonStyle, Face, Menu, MenuOption, MessageContent
 from bot.chat.storable import make_storable
 
 NOTHING = {"text": "", "face": None, "buttons": None}
@@ -10,12 +11,12 @@ NOTHING = {"text": "", "face": None, "buttons": None}
 
 
 def encode_content(content: MessageContent) -> dict[str, str | None]:
-    """Return the columns; faces and buttons are JSON, NULL where there are none."""
-    face, buttons = content.face, content.buttons
+    """Return the columns; faces, buttons and menus are JSON, NULL where there are none."""
+    face = content.face
     return {
         "text": make_storable(content.text),
         "face": None if face is None else _encode_face(face),
-        "buttons": json.dumps([_encode_button(one) for one in buttons]) if buttons else None,
+        "buttons": _encode_controls(content),
     }
 
 
@@ -23,11 +24,23 @@ def decode_content(text: str, face: str | None, buttons: str | None) -> MessageC
     """Return what `encode_content` was given."""
     if face is None and buttons is None:
         return MessageContent(text)
+    controls = json.loads(buttons or "[]")
+    if isinstance(controls, list):  # no menus
+        controls = {"buttons": controls, "menus": []}
     return MessageContent(
         text,
         None if face is None else Face(*json.loads(face)),
-        tuple(_decode_button(*one) for one in json.loads(buttons or "[]")),
+        tuple(_decode_button(*one) for one in controls["buttons"]),
+        tuple(_decode_menu(*one) for one in controls["menus"]),
     )
+
+
+def _encode_controls(content: MessageContent) -> str | None:
+    buttons = [_encode_button(one) for one in content.buttons]
+    if content.menus:
+        menus = [_encode_menu(one) for one in content.menus]
+        return json.dumps({"buttons": buttons, "menus": menus})
+    return json.dumps(buttons) if buttons else None
 
 
 def _encode_face(face: Face) -> str:
@@ -40,3 +53,15 @@ def _encode_button(button: Button) -> list[object]:
 
 def _decode_button(label: str, data: str, style: str, row: int) -> Button:
     return Button(label, data, ButtonStyle(style), row)
+
+
+def _encode_menu(menu: Menu) -> list[object]:
+    options = [
+        [make_storable(one.label), one.value, make_storable(one.description), one.is_chosen]
+        for one in menu.options
+    ]
+    return [menu.data, make_storable(menu.title), options]
+
+
+def _decode_menu(data: str, title: str, options: Iterable[tuple[str, str, str, bool]]) -> Menu:
+    return Menu(data, title, tuple(MenuOption(*one) for one in options))

@@ -1,0 +1,161 @@
+"""Build the menus of /preset and /settings, and read a choice from them as a command.
+
+Nothing is kept between showing a menu and a choice from it: the button names the reply that it
+stands under, and a choice is the command that a person could have written instead.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+
+from bot.chat.button import ButtonAction, ButtonData
+from bot.chat.incoming import Pressed
+from bot.chat.outgoing import Button, Menu, MenuOption
+from bot.commands.request import CommandRequest, CommandResult
+from bot.errors import UserError
+from bot.prompting.presets.preset import Preset
+from bot.routing.preset_resolver import PresetResolver
+from bot.texts.text import Text, joined, language_of, translatable, translate
+
+_PAGE_SIZE = 20
+_VALUE_CHARS = 10
+_NAMES_SEPARATOR = translatable(", ")
+_OBSERVE_LABELS = {
+    "on": translatable("Remember what people say to each other"),
+    "off": translatable("Remember only what is said to me"),
+    "inherit": translatable("As inherited"),
+}
+
+
+class SettingMenus:
+    """The menus of a channel; each shows what holds and where that was set."""
+
+    def __init__(self, resolver: PresetResolver) -> None:
+        self._resolver = resolver
+
+    def presets(self, request: CommandRequest, page: int = 1) -> CommandResult:
+        """Show who answers, and a page of the presets to choose from."""
+        active, language = request.active, language_of(request.incoming.locale)
+        presets = sorted(self._resolver.presets.values(), key=lambda one: one.name)
+        pages = max(1, -(-len(presets) // _PAGE_SIZE))
+        page = min(max(1, page), pages)
+        shown = presets[(page - 1) * _PAGE_SIZE : page * _PAGE_SIZE]
+        title = translate(translatable("Choose who is to answer here"), language)
+        menu = Menu(
+            ButtonData(ButtonAction.USE, request.part, page).encode(),
+            title,
+            tuple(_preset_option(one, active.names) for one in shown),
+        )
+        buttons = [
+            *_page_buttons(request.part, page, pages),
+            _button(translatable("↩ Inherited"), ButtonAction.RESET, request, row=1),
+            _button(translatable("⚙ Settings"), ButtonAction.SETTINGS, request, row=1),
+        ]
+        hint = translatable(
+            "/preset use NAME chooses who answers, /preset add NAME lets several answer (admins)."
+        )
+        text = joined([self._who_answers(request), hint])
+        return CommandResult(text, menus=(menu,), buttons=tuple(buttons))
+
+    async def settings(self, request: CommandRequest) -> CommandResult:
+        """Show what holds in this channel, and what can be changed by a choice."""
+        scopes = request.incoming.scopes
+        setting = await self._resolver.observing_setting(scopes)
+        value = "on" if setting is None else setting.value
+        language = language_of(request.incoming.locale)
+        own = setting.value if setting is not None and setting.scope == scopes[0] else "inherit"
+        menu = Menu(
+            ButtonData(ButtonAction.OBSERVE, request.part).encode(),
+            translate(translatable("What I remember here"), language),
+            tuple(
+                MenuOption(translate(label, language), one, is_chosen=one == own)
+                for one, label in _OBSERVE_LABELS.items()
+            ),
+        )
+        lines = [
+            self._who_answers(request),
+            translatable(
+                "What I remember here: {value} ({origin})",
+                value=_OBSERVE_LABELS[value],
+                origin=origin(setting.scope if setting is not None else None, scopes),
+            ),
+            translatable(
+                "/settings overhear on, off or inherit changes what I remember (admins); /settings"
+                " why tells why I answered, /settings usage what your answers cost."
+            ),
+        ]
+        button = _button(translatable("🎭 Who answers"), ButtonAction.PRESETS, request, number=1)
+        return CommandResult(joined(lines), menus=(menu,), buttons=(button,))
+
+    def command_line(self, data: ButtonData, pressed: Pressed) -> str | None:
+        """Return the command that a choice stands for; None: another menu is to be shown.
+
+        Raises:
+            UserError: what was chosen does not exist any more.
+        """
+        match data.action:
+            case ButtonAction.USE:
+                return f"/preset use {self._chosen_preset(pressed.values).name}"
+            case ButtonAction.RESET:
+                return "/preset reset"
+            case ButtonAction.OBSERVE:
+                return f"/settings overhear {''.join(pressed.values)}"
+            case _:
+                return None
+
+    async def after_choice(self, data: ButtonData, request: CommandRequest) -> CommandResult:
+        """Show the menu again that something was chosen from, or the one that was asked for."""
+        if data.action in {ButtonAction.SETTINGS, ButtonAction.OBSERVE}:
+            return await self.settings(request)
+        return self.presets(request, data.number)
+
+    def _chosen_preset(self, values: Sequence[str]) -> Preset:
+        by_value = {_value_of(name): one for name, one in self._resolver.presets.items()}
+        for value in values:
+            if value in by_value:
+                return by_value[value]
+        raise UserError(translatable("That preset does not exist any more."))
+
+    def _who_answers(self, request: CommandRequest) -> Text:
+        active = request.active
+        return translatable(
+            "Who answers here: {names} ({origin})",
+            names=joined([one.name for one in active.presets], _NAMES_SEPARATOR),
+            origin=origin(active.first.scope, request.incoming.scopes),
+        )
+
+
+def origin(scope: str | None, scopes: Sequence[str]) -> Text:
+    """Say where a setting was made, seen from a channel with these scopes, narrowest first."""
+    if scope is None:
+        return translatable("the default")
+    if scope == scopes[0]:
+        return translatable("chosen for this channel")
+    if ":guild:" in scope:
+        return translatable("inherited from the server")
+    return translatable("inherited from the channel")
+
+
+def _preset_option(preset: Preset, active: Iterable[str]) -> MenuOption:
+    is_chosen = preset.name in active
+    return MenuOption(preset.name, _value_of(preset.name), preset.description, is_chosen)
+
+
+def _value_of(name: str) -> str:
+    """Shorten the name of a preset to what fits into a button; the same after a restart."""
+    return hashlib.sha256(name.encode()).hexdigest()[:_VALUE_CHARS]
+
+
+def _page_buttons(part: str, page: int, pages: int) -> list[Button]:
+    labels: Mapping[int, str] = {page - 1: "‹", page: f"{page}/{pages}", page + 1: "›"}
+    return [
+        Button(label, ButtonData(ButtonAction.PRESETS, part, number).encode())
+        for number, label in labels.items()
+        if pages > 1 and 1 <= number <= pages
+    ]
+
+
+def _button(
+    label: Text, action: ButtonAction, request: CommandRequest, *, number: int = 0, row: int = 0
+) -> Button:
+    shown = translate(label, language_of(request.incoming.locale))
+    return Button(shown, ButtonData(action, request.part, number).encode(), row=row)
