@@ -8,7 +8,8 @@ from datetime import datetime
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from bot.chat.access import ApiToken, AuditEntry
-from bot.chat.answers import AnswerSearch, FoundAnswers, StoredAnswer
+from bot.chat.console.answers import AnswerSearch, FoundAnswers, StoredAnswer
+from bot.chat.console.operation import HeldLease, KnownChannel, MadeSetting, QueueState
 from bot.chat.incoming import Address, Incoming, MediaItem, Request, Said
 from bot.chat.outgoing import (
     Limits,
@@ -710,6 +711,26 @@ class AnswerLog(Protocol):
 
     async def find_before(self, answer: StoredAnswer) -> int | None:
         """Return the number of the same preset's answer before this one in its conversation."""
+        ...
+
+
+class ServiceState(Protocol):
+    """What the processes on one database have to do, and the channels that they know."""
+
+    async def queues(self) -> QueueState:
+        """Return how much is waiting."""
+        ...
+
+    async def role_leases(self) -> Sequence[HeldLease]:
+        """Return who does what only one process may do, by the role."""
+        ...
+
+    async def channels(self, limit: int) -> Sequence[KnownChannel]:
+        """Return the channels with answers, those with the newest answers first."""
+        ...
+
+    async def chat_settings(self) -> Sequence[MadeSetting]:
+        """Return the settings made in chats by scope, without what people say of themselves."""
         ...
 
 

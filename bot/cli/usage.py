@@ -1,6 +1,5 @@
 """`troupe usage`: what answers cost, by day, as a table for spreadsheets."""
 
-import csv
 import sys
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, time, timedelta
@@ -9,18 +8,13 @@ from typing import Annotated
 import typer
 import uvloop
 
-from bot.chat.usage import MICROS, UsageRow
+from bot.chat.usage import UsageRow
+from bot.chat.usage_table import format_usage_table
 from bot.cli.typer_apps import command_app
 from bot.errors import UserError
 from bot.settings import Settings, read_settings
 from bot.storage.sql.database import database_exists, open_database
 from bot.storage.usage.totals import SqlUsageTotals
-
-_COLUMNS = (
-    *("day", "person", "channel", "server", "preset", "provider", "model", "answers"),
-    *("prompt_tokens", "cached_tokens", "output_tokens", "cost_usd", "answers_without_cost"),
-)
-_FORMULA_STARTS = ("=", "+", "-", "@")
 
 app = command_app()
 
@@ -41,9 +35,7 @@ def usage(
     first = _parse_day(since) if since else today.replace(day=1)
     last = _parse_day(until) if until else today
     rows = uvloop.run(read_usage(read_settings(), first, last))
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(_COLUMNS)
-    writer.writerows(_cells(row) for row in rows)
+    sys.stdout.write(format_usage_table(rows))
 
 
 async def read_usage(settings: Settings, first: date, last: date) -> Sequence[UsageRow]:
@@ -60,24 +52,3 @@ def _parse_day(text: str) -> date:
         return date.fromisoformat(text)
     except ValueError:
         raise UserError(f"{text!r} is not a date; write it as 2026-11-01") from None
-
-
-def _cells(row: UsageRow) -> list[object]:
-    total = row.total
-    is_known = total.unpriced < total.answers
-    names = (row.person, row.conversation, row.server, row.preset, row.provider, row.model)
-    return [
-        row.day,
-        *map(_without_formula, names),
-        total.answers,
-        total.prompt_tokens,
-        total.cached_tokens,
-        total.output_tokens,
-        f"{total.cost / MICROS:.6f}" if is_known else "",
-        total.unpriced,
-    ]
-
-
-def _without_formula(text: str) -> str:
-    """Keep spreadsheets from running a name that begins like a formula."""
-    return f"'{text}" if text.startswith(_FORMULA_STARTS) else text

@@ -1,15 +1,18 @@
 """Build the console of a process from its parts."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from bot.backends.spec import ProviderSettings
 from bot.console.access_page import AccessPage
 from bot.console.app import Console
 from bot.console.gate import RequestGate
 from bot.console.login import ConsoleLogins
 from bot.console.openapi import ApiDescription
 from bot.console.routes import ConsolePart
+from bot.console.service.operation_page import ProviderRow
 from bot.console.session_pages import SessionPages
 from bot.ports import Clock, ConsoleTokens, RateLimits
+from bot.prompting.presets.preset import Preset
 from bot.settings import ConsoleSettings
 from bot.storage.console.audit import SqlAuditLog
 from bot.storage.sql.database import Database
@@ -39,3 +42,18 @@ def make_console(
     home = next(item.path for part in parts for item in part.navigation)
     session_pages = SessionPages(logins, gate.cookie, is_https=settings.is_https, home=home)
     return Console(gate, [*parts, session_pages.part, ApiDescription(parts).part])
+
+
+def provider_rows(
+    providers: Mapping[str, ProviderSettings], presets: Mapping[str, Preset]
+) -> list[ProviderRow]:
+    """Return the providers that are set up, with the presets that each answers for."""
+    return [
+        ProviderRow(
+            name=name,
+            kind=provider.kind,
+            model=getattr(provider, "model", None),
+            presets=[one.name for one in presets.values() if one.provider == name],
+        )
+        for name, provider in providers.items()
+    ]

@@ -68,9 +68,10 @@ class Service:
         if not parts.options.has_port:
             yield
             return
-        add_routes = [health_routes(self._probes())]
+        probes = self._probes()
+        add_routes = [health_routes(probes)]
         if console.pages:
-            add_routes.append(parts.console.add_routes)
+            add_routes.append(parts.make_console(probes).add_routes)
         async with serve_http(console, add_routes) as address:
             notice = f"health at {address}/readyz"
             if console.port_is_set or address.endswith(f":{console.port}"):

@@ -32,8 +32,11 @@ from bot.commands.personas import UserPersonas
 from bot.commands.usage_view import UsageView
 from bot.console.answers.answer_pages import AnswerPages
 from bot.console.app import Console
+from bot.console.health import Probe
 from bot.console.login import make_login_link
-from bot.console.routes import ConsolePart
+from bot.console.service.channels_page import ChannelsPage
+from bot.console.service.operation_page import OperationPage
+from bot.console.service.usage_page import UsagePage
 from bot.delivery.rate_limits import RateLimitedSurface
 from bot.delivery.sender import LaneDelivery, Sender
 from bot.errors import Refused
@@ -58,7 +61,7 @@ from bot.runtime.keyed_worker_pool import KeyedWorkerPool
 from bot.runtime.rate_limits import InProcessRateLimits
 from bot.runtime.terminal_locale import terminal_locale
 from bot.service.budgets import budget_rules
-from bot.service.console import make_console
+from bot.service.console import make_console, provider_rows
 from bot.service.exclusive_platform import ExclusivePlatform
 from bot.service.exclusive_role import ExclusiveRole
 from bot.service.platform_supervisor import PlatformSupervisor
@@ -68,6 +71,7 @@ from bot.service.run_options import RunOptions
 from bot.settings import Settings, collect_secrets
 from bot.storage.cache.shared_windows import SharedWindows
 from bot.storage.console.answers import SqlAnswerLog
+from bot.storage.console.service_state import SqlServiceState
 from bot.storage.console.tokens import SqlConsoleTokens
 from bot.storage.coordination.role_leases import SqlRoleLeases
 from bot.storage.data_dir import DataDirUse
@@ -366,18 +370,20 @@ class Wiring:
 
     # --- the console --------------------------------------------------------------------------
 
-    @cached_property
-    def console(self) -> Console:
-        pages: list[ConsolePart] = [
-            AnswerPages(
-                SqlAnswerLog(self._resources.database),
-                self._exact_prompts,
-                self._resources.backends,
-            ).part,
+    def make_console(self, probes: Mapping[str, Probe]) -> Console:
+        """Return the console; `probes` are what /readyz asks."""
+        database, resolver = self._resources.database, self._resources.resolver
+        state = SqlServiceState(database, self.clock)
+        providers = provider_rows(self.settings.providers, resolver.presets)
+        pages = [
+            AnswerPages(SqlAnswerLog(database), self._exact_prompts, self._resources.backends).part,
+            ChannelsPage(state, resolver.default.name).part,
+            OperationPage(probes, state, providers, self.clock).part,
+            UsagePage(SqlUsageTotals(database), self.clock).part,
         ]
         return make_console(
             self.settings.console,
-            self._resources.database,
+            database,
             self._console_tokens,
             self._rate_limits,
             self.clock,

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from bot.chat.answers import AnswerSearch
+from bot.chat.console.answers import AnswerSearch
 from bot.chat.prompt import FinishReason
 from bot.chat.receipt import Timings
 from bot.chat.session import TurnResult

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from bot.chat.answers import AnswerSearch, StoredAnswer
+from bot.chat.console.answers import AnswerSearch, StoredAnswer
 from bot.chat.usage import MICROS
 from bot.prompting.draft.token_shares import prompt_tokens, tokens_by_section
 

@@ -6,7 +6,7 @@ from urllib.parse import urlencode
 
 from bot.backends.exact_prompt import ExactPromptWriter
 from bot.chat.access import Scope
-from bot.chat.answers import StoredAnswer
+from bot.chat.console.answers import StoredAnswer
 from bot.chat.incoming import address_of
 from bot.chat.prompt import PromptDescription, PromptToken
 from bot.chat.usage import format_cost

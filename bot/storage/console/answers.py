@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Row, bindparam, or_, select
 from typing_extensions import override
 
-from bot.chat.answers import AnswerSearch, FoundAnswers, StoredAnswer
+from bot.chat.console.answers import AnswerSearch, FoundAnswers, StoredAnswer
 from bot.chat.prompt import FinishReason
 from bot.chat.receipt import Receipt
 from bot.ports import AnswerLog

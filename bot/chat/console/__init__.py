@@ -1,0 +1,1 @@
+"""What the console shows: stored answers, and what the service is doing."""

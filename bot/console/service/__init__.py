@@ -1,0 +1,1 @@
+"""Pages about the service: its usage, its operation, its channels."""

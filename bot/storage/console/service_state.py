@@ -1,0 +1,85 @@
+"""Queues, leases and channels in SQL, for people to look at."""
+
+from collections.abc import Sequence
+
+from sqlalchemy import case, func, select
+from typing_extensions import override
+
+from bot.chat.console.operation import HeldLease, KnownChannel, MadeSetting, QueueState
+from bot.ports import Clock, ServiceState
+from bot.storage.sql.database import Database
+from bot.storage.sql.tables import (
+    choice,
+    conversation,
+    is_ready,
+    is_unsent,
+    is_waiting,
+    lane,
+    outbox,
+    receipt,
+    role_lease,
+)
+
+_LANES = select(func.count()).select_from(lane).where(is_waiting)
+_UNSENT = select(func.count()).select_from(outbox).where(is_unsent)
+_LEASES = select(role_lease.c.role, role_lease.c.owner, role_lease.c.lease_until).order_by(
+    role_lease.c.role
+)
+_SETTINGS = (
+    select(*(choice.c.scope, choice.c.key, choice.c.value, choice.c.chosen_by, choice.c.chosen_at))
+    .where(~choice.c.key.startswith("persona"))  # what people say of themselves is theirs
+    .order_by(choice.c.scope, choice.c.key)
+)
+_BY_CHANNEL = (
+    select(
+        receipt.c.conversation,
+        func.count().label("answers"),
+        func.max(receipt.c.id).label("newest"),
+    )
+    .group_by(receipt.c.conversation)
+    .subquery()
+)
+_CHANNELS = (
+    select(
+        *(_BY_CHANNEL.c.conversation, _BY_CHANNEL.c.answers, _BY_CHANNEL.c.newest),
+        *(receipt.c.at, receipt.c.preset),
+    )
+    .join(receipt, receipt.c.id == _BY_CHANNEL.c.newest)
+    .order_by(_BY_CHANNEL.c.newest.desc())
+)
+
+
+class SqlServiceState(ServiceState):
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    @override
+    async def queues(self) -> QueueState:
+        is_held = case((conversation.c.lease_until > self._clock.now(), 1), else_=0)
+        ready = select(
+            func.count(), func.min(conversation.c.ready_since), func.coalesce(func.sum(is_held), 0)
+        ).where(is_ready)
+        waiting, oldest, held = await self._database.read(lambda c: c.execute(ready).one())
+        lanes = await self._database.read(lambda c: c.execute(_LANES).scalar_one())
+        unsent = await self._database.read(lambda c: c.execute(_UNSENT).scalar_one())
+        return QueueState(waiting, oldest, int(held), lanes, unsent)
+
+    @override
+    async def role_leases(self) -> Sequence[HeldLease]:
+        rows = await self._database.read(lambda c: c.execute(_LEASES).all())
+        return [HeldLease(*row) for row in rows]
+
+    @override
+    async def channels(self, limit: int) -> Sequence[KnownChannel]:
+        newest = _CHANNELS.limit(limit)
+        rows = await self._database.read(lambda c: c.execute(newest).all())
+        return [
+            KnownChannel(row.conversation, row.answers, row.newest, row.at, row.preset)
+            for row in rows
+        ]
+
+    @override
+    async def chat_settings(self) -> Sequence[MadeSetting]:
+        rows = await self._database.read(lambda c: c.execute(_SETTINGS).all())
+        return [MadeSetting(*row) for row in rows]

@@ -1,0 +1,40 @@
+"""Contract of what operators see of queues, leases, channels and settings, on both databases."""
+
+from bot.chat.console.operation import QueueState
+from bot.chat.session import TurnResult
+from bot.runtime.clock import SystemClock
+from bot.storage.console.service_state import SqlServiceState
+from bot.storage.coordination.role_leases import SqlRoleLeases
+from tests.contracts.conftest import Store
+from tests.contracts.test_receipts import RECEIPT, take_message
+from tests.samples import make_incoming
+
+
+async def test_queues_are_counted(store: Store) -> None:
+    state = SqlServiceState(store.database, SystemClock())
+    assert await state.queues() == QueueState(0, None, 0, 0, 0)
+
+    claim, message = await take_message(store)
+    await store.inbox.receive([make_incoming(key="6:1", chat="6")], {})
+    waiting = await state.queues()
+    assert (waiting.conversations, waiting.held) == (2, 1)
+    assert waiting.oldest_since is not None
+
+    await store.conversations.finish(claim, message, TurnResult())
+    assert (await state.queues()).conversations == 1
+
+
+async def test_leases_and_channels_are_listed(store: Store) -> None:
+    clock = SystemClock()
+    state = SqlServiceState(store.database, clock)
+    assert await SqlRoleLeases(store.database, "here:1", clock).take("receive telegram", 60)
+    claim, message = await take_message(store)
+    await store.conversations.finish(claim, message, TurnResult(receipts=[RECEIPT, RECEIPT]))
+
+    [lease] = await state.role_leases()
+    assert (lease.role, lease.owner) == ("receive telegram", "here:1")
+    assert lease.until > clock.now()
+    [channel] = await state.channels(10)
+    assert (channel.conversation, channel.answers, channel.newest, channel.preset) == (
+        *("telegram:5", 2, 2, "nora"),
+    )
