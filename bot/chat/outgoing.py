@@ -204,6 +204,10 @@ class OutgoingPart:
         return self.content.text
 
 
+FILE_PARTS = 5_000
+"""Parts from here on are files that go with an answer: no other message takes their place."""
+
+
 @dataclass(frozen=True, slots=True)
 class OutboxRow:
     """An outbox row as a sender sees it."""

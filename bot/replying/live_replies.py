@@ -84,6 +84,7 @@ class LiveReplies:
         face: Face | None = None,
         *,
         can_stop: bool = False,
+        is_one_message: bool = False,
     ) -> AsyncIterator[LiveReply]:
         """Show live updates of an answer until the block ends, and until the first one: typing.
 
@@ -94,6 +95,7 @@ class LiveReplies:
             earlier: the answer that another character gave before; it is shown whole first.
             face: the character that answers.
             can_stop: whether a button under the growing answer ends it.
+            is_one_message: whether only the first message of a long answer is shown.
         """
         address, locale = message.incoming.address, message.incoming.locale
         surface = self._surfaces[address.source]
@@ -125,6 +127,7 @@ class LiveReplies:
                 buttons,
                 earlier,
                 face,
+                is_one_message=is_one_message,
             ) as live_reply,
         ):
             yield live_reply

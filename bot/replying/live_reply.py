@@ -41,6 +41,8 @@ class LiveReply:
         buttons: tuple[Button, ...] = (),
         earlier: "LiveReply | None" = None,
         face: Face | None = None,
+        *,
+        is_one_message: bool = False,
     ) -> None:
         """Prepare the updates.
 
@@ -59,8 +61,10 @@ class LiveReply:
             buttons: what stands under the first part while the answer grows.
             earlier: the answer of the speaker before, which has to stand above this one.
             face: the character that answers.
+            is_one_message: whether only the first message of a long answer is shown.
         """
         self._earlier = earlier
+        self._most_parts = 1 if is_one_message else None
         self._face = face
         self._final: Sequence[str] = ()
         self._on_first_text: Callable[[], None] | None = on_first_text
@@ -202,7 +206,7 @@ class LiveReply:
 
     def _take_parts(self) -> list[str]:
         self._changed.clear()
-        return self._buffer.take_parts(self._clock.monotonic())
+        return self._buffer.take_parts(self._clock.monotonic())[: self._most_parts]
 
     def _content(self, part: int, text: str) -> MessageContent:
         return MessageContent(text, self._face, buttons=() if part else self._buttons)

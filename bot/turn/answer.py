@@ -25,6 +25,7 @@ from bot.replying.answer_buttons import answer_buttons
 from bot.replying.generate import GeneratedAnswer, build_receipt, end_mark, generate_answer
 from bot.replying.live_replies import LiveReplies
 from bot.replying.live_reply import LiveReply
+from bot.replying.long_answers import shorten
 from bot.replying.media_notice import explain_unread, is_unreadable
 from bot.replying.stop_flag import StopFlag
 from bot.routing.active_presets import ActiveCharacters, ActivePreset
@@ -193,6 +194,7 @@ class AnswerPipeline:
             earlier,
             face,
             can_stop=preset.buttons,
+            is_one_message=preset.long_answer != "parts",
         ) as live_reply:
             receipt = await self._generate_with_fallbacks(speaker, context, live_reply, stop)
         context.opened.extend(range(context.next_part, context.next_part + live_reply.opened))
@@ -200,9 +202,10 @@ class AnswerPipeline:
             return
         mark = translate(end_mark(receipt.reason), language_of(context.said.locale))
         text = self._speaker_line(speaker, context) + receipt.answer + mark
-        parts = self._replies.final_parts(address, text, context.next_part, face)
+        whole = self._replies.final_parts(address, text, context.next_part, face)
+        parts = shorten(whole, text, preset.long_answer, context.said.locale)
         context.parts.extend(parts)
-        live_reply.set_final([one.text for one in parts])
+        live_reply.set_final([one.text for one in parts if one.file is None])
         context.shown.append(live_reply)
         sent_as = tuple(context.part_name(one.part) for one in parts)
         context.turns.append(

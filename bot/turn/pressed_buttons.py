@@ -24,6 +24,7 @@ from bot.commands.request import AskedQuestion, CommandRequest, CommandResult
 from bot.errors import UserError
 from bot.replying.answer_buttons import answer_buttons
 from bot.replying.live_replies import LiveReplies
+from bot.replying.long_answers import LongAnswer, count_messages, message_names, shorten
 from bot.routing.active_presets import ActiveCharacters
 from bot.routing.command_specs import parse
 from bot.routing.preset_resolver import PresetResolver
@@ -157,7 +158,9 @@ class PressedButtons:
             chosen = _pick_version(answer, all_versions, data.number)
             line, face = self._speaker(chosen.turn, pressed, active)
             text = line + chosen.turn.text
-            shown = self.replies.final_parts(pressed.address, text, len(parts), face)
+            number = count_messages(parts)
+            whole = self.replies.final_parts(pressed.address, text, number, face)
+            shown = shorten(whole, text, _long_answer(chosen.turn, active), pressed.locale)
             parts += shown
             if chosen.id != answer.id:
                 names = tuple(_part_name(message, exchange, one.part) for one in shown)
@@ -182,6 +185,12 @@ class PressedButtons:
         names = self.resolver.character_names(active.names)
         limits = self.replies.limits(pressed.address)
         return active.speaker_line(speaker, names, limits), active.face(speaker, names, limits)
+
+
+def _long_answer(turn: Turn, active: ActiveCharacters) -> LongAnswer:
+    if turn.preset not in active.names:
+        return "parts"
+    return active.pick([turn.preset])[0].preset.long_answer
 
 
 def _said(pressed: Pressed, text: str) -> Said:
@@ -211,6 +220,7 @@ def _pick_version(answer: StoredTurn, versions: Sequence[StoredTurn], number: in
 
 
 def _part_name(message: InboxMessage, exchange: Exchange, part: int) -> str:
-    if part < len(exchange.parts):
-        return exchange.parts[part]
+    replaced = message_names(exchange.parts)
+    if part < len(replaced):
+        return replaced[part]
     return message.part_name(part)

@@ -17,6 +17,7 @@ from bot.prompting.compose.compose import compose
 from bot.prompting.draft.draft import Draft
 from bot.prompting.presets.preset import Preset
 from bot.replying.live_reply import LiveReply
+from bot.replying.long_answers import count_messages, message_names
 from bot.routing.active_presets import ActiveCharacters, ActivePreset
 from bot.routing.preset_resolver import PresetResolver
 from bot.stories.retrieve import RetrieveStories
@@ -65,7 +66,7 @@ class TurnContext:
     @property
     def next_part(self) -> int:
         """The number of the part that the next character begins with."""
-        return self.first_part + len(self.parts)
+        return self.first_part + count_messages(self.parts)
 
     def to_result(self, *, was_stopped: bool) -> TurnResult:
         """Return what the speakers have added."""
@@ -80,8 +81,9 @@ class TurnContext:
 
     def part_name(self, part: int) -> str:
         """Name what a part of the answer is sent as."""
-        if part < len(self.in_place_of):
-            return self.in_place_of[part]
+        replaced = message_names(self.in_place_of)
+        if part < len(replaced):
+            return replaced[part]
         return self.message.part_name(part)
 
 

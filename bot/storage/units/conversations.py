@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from bot.chat.outgoing import OutboxOperation, OutboxRow
+from bot.chat.outgoing import FILE_PARTS, OutboxOperation, OutboxRow
 from bot.chat.session import Attempt, Claim, TurnRange
 from bot.errors import Fenced
 from bot.storage.engine.statements import DialectName, Unit
@@ -64,17 +64,23 @@ class PartChanges:
         return rows + [{**delete, "part": part} for part in surplus]
 
     def rows_in_place(self, targets: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return the rows to queue, given the messages whose places the parts take, in order."""
+        """Return the rows to queue, given the messages whose places the parts take, in order.
+
+        A file takes no place and leaves none: it is sent anew, and deleted with its answer.
+        """
         nothing = {"external_id": None, "target_turn": None, "target_part": None}
-        places = dict(zip(self.parts, targets, strict=False))
+        texts = [part for part in self.parts if part < FILE_PARTS]
+        of_texts = [target for target in targets if target["target_part"] < FILE_PARTS]
+        files = [target for target in targets if target["target_part"] >= FILE_PARTS]
+        places = dict(zip(texts, of_texts, strict=False))
         rows = [
             {**self.common, **change, **places.get(change["part"], nothing)}
             for change in self.changes
             if change["opened"] == (change["part"] in places)
         ]
         delete = {**self.common, "op": OutboxOperation.DELETE, **_NO_MESSAGE}
-        surplus = range(len(self.parts), len(targets))
-        return rows + [{**delete, "part": number, **targets[number]} for number in surplus]
+        surplus = enumerate([*of_texts[len(texts) :], *files], len(texts))
+        return rows + [{**delete, "part": number, **target} for number, target in surplus]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,112 @@
+"""Long answers that are sent as a file: `long_answer` of a preset."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from bot.chat.button import ButtonAction
+from bot.storage.sql.database import Database
+from tests.fakes import LIMITS, FakeBackend
+from tests.samples import make_incoming
+from tests.turn.test_pressed_buttons import pressed
+from tests.turn.test_worker import Setup, running_worker
+from tests.waiting import advance_in_steps
+
+SHORT = replace(LIMITS, max_units=60, can_repeat_sends=False)
+LONG = f"{'x' * 30}\n\n{'y' * 40}"
+BEGINNING, NOTE = "x" * 30, "📄 This file has the whole answer."
+
+
+def make_setup(database: Database, *scripts: list[str | asyncio.Event]) -> Setup:
+    preset = {"long_answer": "file"}
+    return Setup(database, backend=FakeBackend(*scripts), limits=SHORT, preset=preset)
+
+
+def files(setup: Setup) -> list[str]:
+    return [one.text for one in setup.surface.files.values()]
+
+
+async def test_long_answer_is_its_beginning_and_a_file_with_all_of_it(database: Database) -> None:
+    setup = make_setup(database, [LONG])
+    await setup.say("hello")
+    assert setup.texts == [BEGINNING, NOTE]
+    [(message_id, file)] = setup.surface.files.items()
+    assert (setup.surface.messages[message_id], file.name, file.text) == (NOTE, "answer.md", LONG)
+    assert await setup.history() == [("user", "hello"), ("assistant", LONG)]
+
+
+async def test_answer_of_one_message_has_no_file(database: Database) -> None:
+    setup = make_setup(database, ["Hi."])
+    await setup.say("hello")
+    assert (setup.texts, files(setup)) == (["Hi."], [])
+
+
+async def test_growing_answer_shows_its_first_message_until_the_file_comes(
+    database: Database,
+) -> None:
+    go_on = asyncio.Event()
+    setup = make_setup(database, [LONG, go_on, " And more."])
+    await setup.receive("hello")
+    async with running_worker(setup) as worker:
+        async with asyncio.timeout(20):
+            while not setup.texts:
+                await advance_in_steps(setup.clock, 1)
+        assert (setup.texts, files(setup)) == ([BEGINNING], [])
+        await advance_in_steps(setup.clock, 5)
+        assert setup.texts == [BEGINNING]
+        go_on.set()
+        await worker
+    await setup.finish_sending()
+    assert setup.texts == [BEGINNING, NOTE]
+    assert files(setup) == [f"{LONG} And more."]
+
+
+async def test_lost_response_does_not_repeat_the_file(database: Database) -> None:
+    setup = make_setup(database, [LONG])
+    setup.surface.responses_to_lose = 2
+    await setup.say(make_incoming(key="5:0"))
+    assert (setup.texts, files(setup)) == ([BEGINNING, NOTE], [LONG])
+
+
+async def test_answer_after_a_crash_has_the_file_once(database: Database) -> None:
+    first = make_setup(database, [LONG, asyncio.Event()])
+    await first.receive("hello")
+    async with running_worker(first):
+        async with asyncio.timeout(20):
+            while not first.texts:
+                await advance_in_steps(first.clock, 1)
+    second = Setup(
+        database,
+        backend=FakeBackend([LONG]),
+        limits=SHORT,
+        preset={"long_answer": "file"},
+        surface=first.surface,
+        clock=first.clock,
+    )
+    await second.work()
+    assert (second.texts, files(second)) == ([BEGINNING, NOTE], [LONG])
+
+
+async def test_file_goes_and_comes_back_with_its_version(database: Database) -> None:
+    setup = make_setup(database, [LONG], ["short"])
+    await setup.say("hello")
+    await setup.clock.advance(1)
+    await setup.say(pressed(ButtonAction.RETRY))
+    assert (setup.texts, files(setup)) == (["short"], [])
+    await setup.say(pressed(ButtonAction.VERSION, number=1, key="2"))
+    assert (setup.texts, files(setup)) == ([BEGINNING, NOTE], [LONG])
+    await setup.say(pressed(ButtonAction.VERSION, number=2, key="3"))
+    assert (setup.texts, files(setup)) == (["short"], [])
+
+
+@pytest.mark.parametrize("text", ["short", LONG.replace("y", "z")])
+async def test_retry_replaces_the_file(database: Database, text: str) -> None:
+    setup = make_setup(database, [LONG], [text])
+    await setup.say("hello")
+    await setup.clock.advance(1)
+    await setup.say(pressed(ButtonAction.RETRY))
+    assert files(setup) == ([text] if text != "short" else [])
+    await setup.clock.advance(1)
+    await setup.say(pressed(ButtonAction.DELETE, key="9"))
+    assert (setup.texts, files(setup)) == ([], [])
