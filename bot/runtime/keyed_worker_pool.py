@@ -6,6 +6,7 @@ the database is polled as well, because wake-ups may be lost.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import islice
 from typing import Generic, TypeVar
@@ -59,15 +60,16 @@ class KeyedWorkerPool(Generic[Item]):
         self._woken: dict[str, None] = {}  # in the order of their wake-ups
         self._next_items: dict[str, Item] = {}  # claimed while the key was still in progress
         self._changed = asyncio.Event()
-        self._claiming = False
+        self._claiming = asyncio.Lock()
         self.stopping = False
+        self._is_drained = False
         KEYS_IN_PROGRESS.labels(queue).set_function(lambda: len(self._tasks))
         signals.subscribe(queue, self._wake_here)
 
     @property
     def busy_count(self) -> int:
         """How many keys are in progress, or about to be."""
-        return len(self._tasks) + len(self._woken) + self._claiming
+        return len(self._tasks) + len(self._woken) + self._claiming.locked()
 
     async def is_idle(self) -> bool:
         """Return whether no key has work, here or in the database."""
@@ -78,7 +80,12 @@ class KeyedWorkerPool(Generic[Item]):
         self._signals.publish(self._queue, keys)
 
     def start(self, key: str, item: Item) -> None:
-        """Process an item that was claimed already; after what is in progress for its key."""
+        """Process an item that was claimed already; after what is in progress for its key.
+
+        After `drain` nothing is started: what was claimed then is somebody's when its lease ends.
+        """
+        if self._is_drained:
+            return
         if key in self._tasks:
             self._next_items[key] = item
             return
@@ -93,10 +100,18 @@ class KeyedWorkerPool(Generic[Item]):
             group.create_task(self._poll(), name=f"{self._queue}: poll")
 
     async def drain(self, seconds: float) -> None:
-        """Wait for keys in progress to end; cancel those that take longer."""
+        """Wait for keys in progress to end, also those that are just being claimed.
+
+        What takes longer is cancelled. Nothing is in progress afterwards.
+        """
         self.stopping = True
-        if self._tasks:
-            await asyncio.wait(self._tasks.values(), timeout=seconds)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                async with self._claiming:
+                    pass
+                while self._tasks:
+                    await asyncio.wait(self._tasks.values())
+        self._is_drained = True
         await cancel_and_wait(self._tasks.values())
 
     def _wake_here(self, keys: Sequence[str]) -> None:
@@ -119,16 +134,14 @@ class KeyedWorkerPool(Generic[Item]):
     async def _claim_and_start(self, keys: Sequence[str]) -> None:
         for key in keys:
             del self._woken[key]
-        self._claiming = True
-        try:
-            claimed = await self._claim(keys)
-        except StoreError as error:  # polling finds them again
-            _log.warning("claim_failed", queue=self._queue, reason=str(error))
-        else:
+        async with self._claiming:
+            try:
+                claimed = await self._claim(keys)
+            except StoreError as error:  # polling finds them again
+                _log.warning("claim_failed", queue=self._queue, reason=str(error))
+                return
             for key, item in claimed.items():
                 self.start(key, item)
-        finally:
-            self._claiming = False
 
     async def _poll(self) -> None:
         """Wake keys whose wake-up was lost, or whose holder died."""

@@ -24,6 +24,8 @@ class PoolHarness:
         self.ended: list[str] = []
         self.unblock = asyncio.Event()
         self.unblock.set()
+        self.unblock_claims = asyncio.Event()
+        self.unblock_claims.set()
         self.failure: Exception | None = None
         self.store_fails = False
         self.pool = KeyedWorkerPool[str](
@@ -45,6 +47,7 @@ class PoolHarness:
         if self.store_fails:
             raise StoreError("the disk is full")
         self.claims.append(list(keys))
+        await self.unblock_claims.wait()
         return {key: f"item of {key}" for key in keys if key not in self.held_elsewhere}
 
     async def process(self, item: str) -> None:
@@ -218,6 +221,35 @@ async def test_drain_finishes_keys_in_progress_and_claims_no_more() -> None:
         await draining
         assert harness.ended == ["a"]
         assert harness.started == ["a"]
+
+
+async def test_drain_waits_for_keys_that_are_being_claimed() -> None:
+    harness = PoolHarness()
+    harness.unblock_claims.clear()
+    async with harness.open():
+        harness.pool.wake(["a", "b"])
+        await wait_until(lambda: harness.claims == [["a", "b"]])
+        draining = asyncio.create_task(harness.pool.drain(10))
+        await run_ready_tasks()
+        assert not draining.done()
+        harness.unblock_claims.set()
+        await draining
+        assert harness.ended == ["a", "b"]
+
+
+async def test_nothing_is_started_after_drain() -> None:
+    harness = PoolHarness()
+    harness.unblock_claims.clear()
+    async with harness.open():
+        harness.pool.wake(["a"])
+        await wait_until(lambda: harness.claims == [["a"]])
+        await harness.pool.drain(0.01)
+        harness.unblock_claims.set()
+        await run_ready_tasks()
+        harness.pool.start("b", "item of b")
+        await run_ready_tasks()
+    assert harness.started == []
+    assert harness.pool.busy_count == 0
 
 
 async def test_drain_cancels_keys_after_its_timeout() -> None:
