@@ -18,8 +18,8 @@ fi
 echo "deploy/Dockerfile: as hadolint wants it"
 "$tools/bin/check-jsonschema" -q --builtin-schema vendor.compose-spec deploy/compose*.yaml
 echo "deploy/compose*.yaml: as the specification wants them"
-"$tools/bin/kubernetes-validate" --strict deploy/kubernetes/deployment.yaml \
-    deploy/kubernetes/disruption-budget.yaml >/dev/null
+"$tools/bin/kubernetes-validate" --strict deploy/kubernetes/base/deployment.yaml \
+    deploy/kubernetes/base/disruption-budget.yaml >/dev/null
 echo "deploy/kubernetes: as the API's schemas want it"
 
 folder=$(mktemp -d)

@@ -34,7 +34,8 @@ from bot.prompting.presets.preset import Preset
 from bot.runtime.clock import SystemClock
 from bot.runtime.shipped_files import presets_folder
 from bot.service.backends import make_backends, used_models
-from bot.service.resources import EMBEDDED_REDIS, stories_by_preset
+from bot.service.models import stories_by_preset
+from bot.service.resources import EMBEDDED_REDIS
 from bot.service.stored_keys import with_stored_keys
 from bot.settings import Settings, describe_unknown_variables, read_settings
 from bot.storage.coordination.redis_signals import check_redis

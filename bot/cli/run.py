@@ -12,9 +12,11 @@ from bot.cli.init import init
 from bot.cli.questions import confirm
 from bot.cli.text_io import print_line, print_progress
 from bot.cli.typer_apps import command_app
+from bot.errors import SettingsError
 from bot.platforms.registry import terminal_platforms
 from bot.platforms.spec import PlatformSpec
 from bot.runtime.frame_stack import call_in_large_chunk
+from bot.service.roles import parse_roles, select_platforms
 from bot.service.run_options import RunOptions
 from bot.service.service import running
 from bot.service.stored_keys import with_stored_keys
@@ -45,19 +47,40 @@ def run(
             "--offer-setup", help="In a terminal, if nothing is set up: offer to do that first."
         ),
     ] = False,
+    role: Annotated[
+        str,
+        typer.Option(
+            "--role",
+            help="What this process does, of several that share a PostgreSQL: gateway, worker,"
+            " sender, console, several of them with commas, or all.",
+        ),
+    ] = "all",
+    platforms: Annotated[
+        str | None,
+        typer.Option("--platforms", help="Only these platforms, separated by commas."),
+    ] = None,
 ) -> None:
     """Start the service on Discord, Telegram or here.
 
     It answers on every platform that has a token, and in this terminal if none has one. The
     tables of the database are upgraded first where that is needed. Ctrl+C stops it.
     """
+    options = RunOptions(roles=parse_roles(role))
     settings = read_settings()
     if offer_setup and _is_first_start(settings):
         print_line("Nothing is set up yet. Without a set-up you chat here, with a small model.")
         if confirm("Set up a better model, Telegram or Discord now?", default=False):
             init()
             settings = read_settings()
-    serve(settings, settings.configured_platforms or terminal_platforms())
+    configured = settings.configured_platforms
+    if platforms is not None:
+        configured = select_platforms(platforms, configured)
+    if options.shares_work and not configured:
+        raise SettingsError(
+            "--role needs a platform whose messages are shared out: set TROUPE_TELEGRAM__TOKEN or"
+            " TROUPE_DISCORD__TOKEN"
+        )
+    serve(settings, configured or terminal_platforms(), options)
 
 
 def _is_first_start(settings: Settings) -> bool:

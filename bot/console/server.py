@@ -21,11 +21,11 @@ AddRoutes: TypeAlias = Callable[[web.Application], None]
 
 @contextlib.asynccontextmanager
 async def serve_http(
-    console: ConsoleSettings, add_routes: Sequence[AddRoutes]
+    console: ConsoleSettings, add_routes: Sequence[AddRoutes], *, any_port: bool = False
 ) -> AsyncIterator[str]:
     """Serve within the block; yields the address.
 
-    Where no port was set and the usual one is in use, the next free one is taken.
+    Where no port was set, or with `any_port`, and the port is in use, the next free one is taken.
 
     Raises:
         SettingsError: the port that was set is in use, the host is no address of this machine, or
@@ -38,7 +38,7 @@ async def serve_http(
     runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1)
     await runner.setup()
     try:
-        await _listen(runner, console, tls)
+        await _listen(runner, console, tls, any_port=any_port or not console.port_is_set)
         host, port = runner.addresses[0][:2]
         yield f"{'https' if tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
     finally:
@@ -60,16 +60,16 @@ def _load_certificate(console: ConsoleSettings) -> ssl.SSLContext | None:
 
 
 async def _listen(
-    runner: web.AppRunner, console: ConsoleSettings, tls: ssl.SSLContext | None
+    runner: web.AppRunner, console: ConsoleSettings, tls: ssl.SSLContext | None, *, any_port: bool
 ) -> None:
-    more = () if console.port_is_set else (*range(console.port + 1, console.port + _MORE_PORTS), 0)
+    more = (*range(console.port + 1, console.port + _MORE_PORTS), 0) if any_port else ()
     for port in (console.port, *more):
         site = web.TCPSite(runner, console.host, port, ssl_context=tls)
         try:
             await site.start()
         except OSError as error:
             await site.stop()
-            if error.errno == errno.EADDRINUSE and not console.port_is_set:
+            if error.errno == errno.EADDRINUSE and any_port:
                 continue
             raise SettingsError(
                 f"cannot listen on {console.host}:{port} ({error.strerror}); "

@@ -5,14 +5,12 @@ unknown: the platform is then searched for the message, and it is sent again onl
 (docs/delivery.md#unknown-outcomes).
 """
 
-import asyncio
 import base64
 import hashlib
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import structlog
-from typing_extensions import override
 
 from bot.chat.incoming import source_of
 from bot.chat.outgoing import (
@@ -23,6 +21,7 @@ from bot.chat.outgoing import (
     OutgoingMessage,
 )
 from bot.delivery.message_forms import request_in_any_form
+from bot.delivery.sent_rows import SentRows
 from bot.errors import (
     Fenced,
     OutcomeUnknown,
@@ -31,8 +30,7 @@ from bot.errors import (
     Refused,
     Unreachable,
 )
-from bot.ports import Clock, Delivery, Outbox, Surface
-from bot.runtime.keyed_worker_pool import KeyedWorkerPool
+from bot.ports import Clock, Outbox, Surface
 from bot.telemetry.metrics import OUTBOX_RECONCILIATIONS, OUTBOX_SENDS
 from bot.texts.text import in_every_language, translatable
 
@@ -41,7 +39,6 @@ _MAX_LANE_WAIT_SECONDS = 5.0
 """A row that is due later than this is left to a later call of `work`."""
 _MAX_BACKOFF_SECONDS = 60.0
 _FATAL_RETRY_SECONDS = 30.0
-_POLL_SECONDS = 1.0
 _MAX_ATTEMPTS_ALONE = 9
 """Of a row that fails while the platform takes others; looking it up counts as an attempt."""
 _MAX_ATTEMPTS = 200
@@ -53,11 +50,17 @@ _SET_ASIDE = translatable(
 _NONCE_CHARS = 24  # Discord accepts 25
 
 
+def _announce_nothing(_row_id: int, _external_id: str | None) -> None:
+    return
+
+
 class Sender:
     """Delivers one lane at a time; several senders may work on different lanes.
 
     Args:
         settle_seconds: How late a platform may still accept a request that was given up.
+        announce: Takes the id of every row that was sent and the message that it became, None for
+            one that never will be sent.
     """
 
     def __init__(
@@ -67,12 +70,14 @@ class Sender:
         clock: Clock,
         *,
         settle_seconds: float,
+        announce: Callable[[int, str | None], None] = _announce_nothing,
     ) -> None:
         self._outbox = outbox
         self._surfaces = surfaces
         self._clock = clock
         self._settle_seconds = settle_seconds
-        self._arrivals: dict[int, asyncio.Future[str | None]] = {}
+        self._announce = announce
+        self.sent_rows = SentRows(outbox)
         self._succeeded_at: dict[str, float] = {}  # by lane, the latest last
 
     async def take(self, keys: Sequence[str]) -> Mapping[str, OutboxRow]:
@@ -89,24 +94,6 @@ class Sender:
                 following = await self._deliver(following)
         except Fenced as error:  # it took too long: another sender has the row
             _log.warning("sender_fenced", lane=row.address.lane, reason=str(error))
-
-    async def wait_until_sent(self, row_id: int) -> str:
-        """Wait until this or another process has sent a row; return the message's id.
-
-        Raises:
-            Refused: The row will never be sent.
-        """
-        arrival = self._arrivals.setdefault(row_id, asyncio.get_running_loop().create_future())
-        try:
-            while True:
-                done, _ = await asyncio.wait([arrival], timeout=_POLL_SECONDS)
-                external_id = arrival.result() if done else await self._outbox.external_id(row_id)
-                if external_id is not None:
-                    return external_id
-                if done:
-                    raise Refused("the first message of the answer was refused")
-        finally:
-            self._arrivals.pop(row_id, None)
 
     async def _deliver(self, row: OutboxRow) -> OutboxRow | None:
         """Carry out or reconcile a row; return the next one of its lane if it is due."""
@@ -240,9 +227,8 @@ class Sender:
         return following
 
     def _notify_waiters(self, row: OutboxRow, external_id: str | None) -> None:
-        arrival = self._arrivals.get(row.id)
-        if arrival is not None and not arrival.done():
-            arrival.set_result(external_id)
+        self.sent_rows.note(row.id, external_id)
+        self._announce(row.id, external_id)
 
     async def _postpone(self, row: OutboxRow, due: float) -> None:
         """Try again later; an unknown outcome stays unknown, since only the platform can tell."""
@@ -267,25 +253,6 @@ class Sender:
         limits = self._surfaces[row.address.source].limits(row.address)
         has_nonce = row.content.face is None or limits.repeats_faces
         return limits.can_repeat_sends and has_nonce
-
-
-class LaneDelivery(Delivery):
-    """Hands rows to the sender through its worker pool."""
-
-    def __init__(self, sender: Sender, lanes: KeyedWorkerPool[OutboxRow]) -> None:
-        self._sender = sender
-        self._lanes = lanes
-
-    @override
-    def deliver(self, lane: str, row: OutboxRow | None) -> None:
-        if row is None:
-            self._lanes.wake([lane])
-        else:
-            self._lanes.start(lane, row)
-
-    @override
-    async def wait_until_sent(self, row_id: int) -> str:
-        return await self._sender.wait_until_sent(row_id)
 
 
 def make_nonce(turn: str, part: int) -> str:

@@ -44,6 +44,8 @@ class PlatformSupervisor:
     async def until_stopped(self) -> None:
         """Run the platforms until SIGINT or SIGTERM, or until all of them have ended.
 
+        Without any platform, only a signal ends it.
+
         After a signal they stay connected until `close`, because some send answers through the
         connection that they receive by.
 
@@ -57,7 +59,7 @@ class PlatformSupervisor:
         running = {asyncio.create_task(self._keep_running(one)) for one in self._platforms}
         self._tasks = set(running)
         try:
-            while running and not stop.is_set():
+            while (running or not self._platforms) and not stop.is_set():
                 done, _ = await asyncio.wait(
                     {*running, stopped}, return_when=asyncio.FIRST_COMPLETED
                 )

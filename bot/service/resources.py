@@ -6,22 +6,10 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module  # noqa: TID251 # for what few installations need
 
-import structlog
-
-from bot.backends.factory import prepare_model
-from bot.embedders.registry import make_embedder
-from bot.errors import BackendUnavailable, SettingsError
-from bot.importers.character_files import PresetWithStories, load_presets_with_stories
+from bot.errors import SettingsError
+from bot.importers.character_files import load_presets_with_stories
 from bot.platforms.spec import PlatformSpec
-from bot.ports import (
-    Backend,
-    ChatSettings,
-    PreloadingBackend,
-    RateLimits,
-    SharedValues,
-    Signals,
-)
-from bot.prompting.compose.instructions import story_queries_for
+from bot.ports import ChatSettings, RateLimits, SharedValues, Signals
 from bot.prompting.presets.files import find_preset, preset_version
 from bot.prompting.presets.preset import Preset
 from bot.routing.preset_resolver import PresetResolver
@@ -29,7 +17,8 @@ from bot.runtime.clock import SystemClock
 from bot.runtime.shipped_files import presets_folder
 from bot.runtime.signals import InProcessSignals
 from bot.runtime.tasks import cancel_and_wait
-from bot.service.backends import make_backends
+from bot.service.models import Models, open_models, preload_default, prepare_models
+from bot.service.roles import Role
 from bot.service.run_options import RunOptions, replace_model
 from bot.settings import Settings
 from bot.storage.cache.cached_chat_settings import CachedChatSettings
@@ -39,15 +28,10 @@ from bot.storage.sql.chat_settings import SqlChatSettings
 from bot.storage.sql.database import Database, open_database, read_revision
 from bot.storage.sql.preset_versions import SqlPresetVersions
 from bot.storage.sql.tables import NEWEST_REVISION
-from bot.stories.index import index_stories
-from bot.stories.retrieve import RetrieveStories, StoryRetriever, no_stories
-from bot.templates.renderer import Renderer
 
 EMBEDDED_REDIS = "embedded"
 """The value of TROUPE_REDIS_URL that starts the bundled Valkey."""
 _MAX_SETTING_AGE_SECONDS = 3.0  # where the signal of a change may be lost
-
-_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +43,9 @@ class Resources:
     """What the addresses of each platform carry as their bot's id."""
     signals: Signals
     chat_settings: ChatSettings
-    renderer: Renderer
     resolver: PresetResolver
-    backends: Mapping[str, Backend]
-    retrieve_stories: RetrieveStories
+    models: Models | None
+    """None: this process neither makes nor shows answers."""
     shared_values: SharedValues | None = None
     """None: no other process needs anything of this one's memory."""
     rate_limits: RateLimits | None = None
@@ -93,7 +76,8 @@ async def open_resources(
     presets = replace_model(stored, options.model, settings)
     async with contextlib.AsyncExitStack() as stack:
         use = data_dir_use(specs)
-        stack.enter_context(lock_data_dir(settings.data_dir, use))
+        is_shared = shares_data_dir(settings, use, options)
+        stack.enter_context(lock_data_dir(settings.data_dir, use, is_shared=is_shared))
         await _refuse_upgrade_under_others(settings, use)
         database = await stack.enter_async_context(open_database(settings.sqlalchemy_url))
         bot_ids = await _resolve_bot_ids(settings, specs, database)
@@ -108,28 +92,48 @@ async def open_resources(
         if options.preset is not None:
             default = find_preset(presets, options.preset).name
         resolver = PresetResolver(presets, default, chat_settings, versions)
-        await prepare_models(settings, resolver.default, progress)
-        renderer = await stack.enter_async_context(Renderer())
-        backends = make_backends(settings, presets, renderer)
-        for backend in backends.values():
-            stack.push_async_callback(backend.close)
-        preloading = asyncio.create_task(preload_default(backends, resolver.default))
-        stack.push_async_callback(cancel_and_wait, [preloading])
-        retrieve_stories = await stack.enter_async_context(
-            open_story_retriever(settings, presets_with_stories, database)
-        )
+        models = None
+        if Role.WORKER in options.roles:
+            await prepare_models(settings, resolver.default, progress)
+            models = await stack.enter_async_context(
+                open_models(settings, presets, presets_with_stories, database)
+            )
+            preloading = asyncio.create_task(preload_default(models.backends, resolver.default))
+            stack.push_async_callback(cancel_and_wait, [preloading])
+        elif Role.CONSOLE in options.roles:  # it answers nothing, but describes answers
+            models = await stack.enter_async_context(open_models(settings, presets, {}, database))
         yield Resources(
             database,
             bot_ids,
             signals,
             chat_settings,
-            renderer,
             resolver,
-            backends,
-            retrieve_stories,
+            models,
             shared_values,
             rate_limits,
         )
+
+
+def shares_data_dir(settings: Settings, use: DataDirUse, options: RunOptions) -> bool:
+    """Return whether other processes may use the data directory at the same time.
+
+    Raises:
+        SettingsError: they have to share the work, but the database or the Redis is in it.
+    """
+    url = settings.redis_url.get_secret_value() if settings.redis_url else None
+    has_own_database = settings.sqlalchemy_url.startswith("sqlite")
+    if options.shares_work and has_own_database:
+        raise SettingsError(
+            "--role divides the work among processes, which SQLite cannot: set"
+            " TROUPE_DATABASE_URL to postgresql+asyncpg://user:password@host/name, or run without"
+            " --role"
+        )
+    if options.shares_work and url == EMBEDDED_REDIS:
+        raise SettingsError(
+            "--role divides the work among processes, which the bundled Valkey does not serve: set"
+            " TROUPE_REDIS_URL to redis://host:6379, or leave it empty"
+        )
+    return not has_own_database and url != EMBEDDED_REDIS and use is DataDirUse.SERVICE
 
 
 def make_chat_settings(
@@ -229,64 +233,3 @@ async def _open_coordination(
                 redis_rate_limits.open_rate_limits(redis_url, prefix, clock)
             ),
         )
-
-
-async def prepare_models(
-    settings: Settings, default: Preset, progress: Callable[[str], None]
-) -> None:
-    """Make the models of the default preset and its fallbacks ready on this machine.
-
-    Raises:
-        SettingsError: a model file does not exist.
-    """
-    for preset in default.with_fallbacks:
-        provider = settings.providers.get(preset.provider)
-        if provider is not None:
-            await prepare_model(preset.model, provider, settings.data_dir, progress)
-
-
-async def preload_default(backends: Mapping[str, Backend], default: Preset) -> None:
-    """Load the default preset's model while everything else starts."""
-    backend = backends[default.provider]
-    if isinstance(backend, PreloadingBackend):
-        try:
-            await backend.preload(default.model)
-        except BackendUnavailable as error:  # the first message gets the error
-            _log.warning("preload_failed", preset=default.name, reason=str(error))
-
-
-@contextlib.asynccontextmanager
-async def open_story_retriever(
-    settings: Settings, presets_with_stories: Mapping[str, PresetWithStories], database: Database
-) -> AsyncIterator[RetrieveStories]:
-    """Index the presets' stories while the block runs; without any nothing is loaded for them.
-
-    Raises:
-        SettingsError: the embedding model that is set is not there.
-    """
-    stories_by_character = stories_by_preset(presets_with_stories)
-    if not stories_by_character:
-        yield no_stories
-        return
-    embedder = make_embedder(settings.embedding, settings.data_dir)
-    stories_module = import_module("bot.storage.sql.stories")
-    stories = await stories_module.open_stories(database)
-    task = asyncio.create_task(
-        index_stories(stories_by_character, embedder, stories, SystemClock())
-    )
-    try:
-        yield StoryRetriever(embedder, stories, stories_by_character).retrieve
-    finally:
-        await cancel_and_wait([task])
-        await embedder.close()
-
-
-def stories_by_preset(
-    presets_with_stories: Mapping[str, PresetWithStories],
-) -> dict[str, Sequence[str]]:
-    """Return the stories of each preset whose persona has a placeholder for them."""
-    return {
-        name: one.stories
-        for name, one in presets_with_stories.items()
-        if one.stories and story_queries_for(one.preset, "")
-    }

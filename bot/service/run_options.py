@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bot.prompting.presets.preset import Preset
+from bot.service.roles import ALL_ROLES, Role
 from bot.settings import Settings
 
 
@@ -17,6 +18,13 @@ class RunOptions:
     """The preset that answers in this run, in a chat of its own."""
     model: str | None = None
     """The model that all presets use in this run, as "model" or "provider/model"."""
+    roles: frozenset[Role] = ALL_ROLES
+    """What this process does of an installation's work."""
+
+    @property
+    def shares_work(self) -> bool:
+        """Whether other processes have to do a part of the work."""
+        return self.roles != ALL_ROLES
 
 
 def replace_model(

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from bot.console.address import published_address
 from bot.console.health import Probe, health_routes
 from bot.console.server import serve_http
-from bot.errors import StoreError
 from bot.platforms.registry import terminal_platforms
 from bot.platforms.spec import PlatformSpec
 from bot.ports import Platform
@@ -19,8 +18,6 @@ from bot.service.wiring import Wiring
 from bot.settings import Settings
 
 _AS_SET = RunOptions()
-_DRAIN_SECONDS = 10.0
-_DRAIN_POLL_SECONDS = 0.05
 
 
 class Service:
@@ -37,20 +34,12 @@ class Service:
             SettingsError: the port of the console is taken.
         """
         parts = self._parts
-        await parts.conversations.release_all(parts.owner)
-        await parts.outbox.release_all()
+        for part in parts.role_parts:
+            await part.start()
         async with self._http_server():
+            working = [job for part in parts.role_parts for job in part.jobs]
             jobs = [
-                asyncio.create_task(job)
-                for job in (
-                    parts.supervisor.until_stopped(),
-                    parts.conversation_pool.run(),
-                    parts.worker.keep_leases(),
-                    parts.lane_pool.run(),
-                    parts.stops.run(),
-                    parts.summarizer.run(),
-                    parts.delete_expired_rows(),
-                )
+                asyncio.ensure_future(job()) for job in (parts.supervisor.until_stopped, *working)
             ]
             try:
                 ended, _ = await asyncio.wait(jobs, return_when=asyncio.FIRST_COMPLETED)
@@ -70,15 +59,16 @@ class Service:
             return
         probes = self._probes()
         add_routes = [health_routes(probes)]
-        if console.pages:
+        if parts.has_console:
             add_routes.append(parts.make_console(probes).add_routes)
-        async with serve_http(console, add_routes) as address:
+        any_port = parts.may_take_any_port
+        async with serve_http(console, add_routes, any_port=any_port) as address:
             notice = f"health at {address}/readyz"
-            if console.port_is_set or address.endswith(f":{console.port}"):
+            if console.port == 0 or address.endswith(f":{console.port}"):
                 parts.announce(notice)
             else:
                 parts.progress(f"port {console.port} is in use; {notice}")
-            if not console.pages:
+            if not parts.has_console:
                 yield
                 return
             with published_address(parts.settings.data_dir, address):
@@ -95,21 +85,15 @@ class Service:
 
     async def _drain(self) -> None:
         """Finish what was begun: first the answers, then what is queued to be sent."""
-        parts = self._parts
-        parts.worker.stopping = True
-        await parts.conversation_pool.drain(_DRAIN_SECONDS)
-        with contextlib.suppress(TimeoutError, StoreError):
-            async with asyncio.timeout(_DRAIN_SECONDS):
-                while not await parts.lane_pool.is_idle():
-                    await parts.clock.sleep(_DRAIN_POLL_SECONDS)
-        await parts.lane_pool.drain(0)
+        for part in self._parts.role_parts:
+            await part.drain()
 
     def _probes(self) -> dict[str, Probe]:
-        """Return what /readyz asks: the database, Redis if there is one, each platform."""
+        """Return what /readyz asks: the database, Redis if there is one, what is received from."""
         platforms = self._parts.receivers.items()
         has_redis = self._parts.settings.redis_url is not None
         return {
-            "database": self._database_problem,
+            "database": self._parts.database_problem,
             **({"redis": self._redis_problem} if has_redis else {}),
             **{name: self._platform_probe(platform) for name, platform in platforms},
         }
@@ -123,13 +107,6 @@ class Service:
     async def _redis_problem(self) -> str | None:
         """Return why Redis refuses us; while it is merely away, the database is polled."""
         return self._parts.signals_problem()
-
-    async def _database_problem(self) -> str | None:
-        try:
-            await self._parts.ready_conversations(1)
-        except StoreError as error:
-            return str(error)
-        return None
 
 
 @contextlib.asynccontextmanager

@@ -37,9 +37,11 @@ from bot.console.login import make_login_link
 from bot.console.service.channels_page import ChannelsPage
 from bot.console.service.operation_page import OperationPage
 from bot.console.service.usage_page import UsagePage
+from bot.delivery.lane_delivery import LaneDelivery, RemoteDelivery
 from bot.delivery.rate_limits import RateLimitedSurface
-from bot.delivery.sender import LaneDelivery, Sender
-from bot.errors import Refused
+from bot.delivery.sender import Sender
+from bot.delivery.sent_rows import SentRows, SentRowSignals
+from bot.errors import Refused, StoreError
 from bot.intake.intake import InboxIntake
 from bot.media.attachment_reader import AttachmentReader
 from bot.media.fetching import PublicFetcher
@@ -48,6 +50,7 @@ from bot.platforms.spec import PlatformContext, PlatformSpec
 from bot.ports import (
     Clock,
     ConversationMemory,
+    Delivery,
     FileSource,
     HistoryReader,
     Platform,
@@ -64,9 +67,12 @@ from bot.service.budgets import budget_rules
 from bot.service.console import make_console, provider_rows
 from bot.service.exclusive_platform import ExclusivePlatform
 from bot.service.exclusive_role import ExclusiveRole
+from bot.service.models import Models
 from bot.service.platform_supervisor import PlatformSupervisor
 from bot.service.resources import Resources, data_dir_use
 from bot.service.retention import RetentionJobs
+from bot.service.role_parts import DRAIN_SECONDS, RolePart, drain_lanes
+from bot.service.roles import Role
 from bot.service.run_options import RunOptions
 from bot.settings import Settings, collect_secrets
 from bot.storage.cache.shared_windows import SharedWindows
@@ -102,6 +108,7 @@ from bot.turn.worker import ConversationWorker, TurnStages
 
 _MAX_CONVERSATIONS = 4000  # at once in one process
 _MAX_LANES = 4000
+_LANES = "lanes"
 _IDLE_POLL_SECONDS = 0.02
 _SLOT_MARGIN_SECONDS = 60.0  # retries and a pause of the process are beyond an answer's own limit
 
@@ -146,7 +153,8 @@ class Wiring:
     def conversations(self) -> SqlConversations:
         resources = self._resources
         shared = SharedWindows(resources.shared_values) if resources.shared_values else None
-        return SqlConversations(resources.database, self.clock, self._lane_sender, shared)
+        sender = self._lane_sender if Role.SENDER in self.options.roles else None
+        return SqlConversations(resources.database, self.clock, sender, shared)
 
     @cached_property
     def outbox(self) -> SqlOutbox:
@@ -159,6 +167,14 @@ class Wiring:
     @cached_property
     def _lane_sender(self) -> SenderIdentity:
         return SenderIdentity(self.owner, self.settings.delivery.settle_seconds)
+
+    async def database_problem(self) -> str | None:
+        """Return why the database does not answer; whatever waits in it is not looked at."""
+        try:
+            await self._resources.database.ping()
+        except StoreError as error:
+            return str(error)
+        return None
 
     def signals_problem(self) -> str | None:
         """Return why signals will not reach other processes; None while they may."""
@@ -191,6 +207,8 @@ class Wiring:
     @cached_property
     def receivers(self) -> Mapping[str, Platform]:
         """The platforms as messages are received from them: one process at a time."""
+        if Role.GATEWAY not in self.options.roles:
+            return {}
         if self._is_alone or self.is_in_terminal:
             return self.platforms
         return {
@@ -202,6 +220,20 @@ class Wiring:
     def _is_alone(self) -> bool:
         """Whether no other process does the same: the data directory of SQLite is locked."""
         return self._resources.database.is_sqlite
+
+    @property
+    def may_take_any_port(self) -> bool:
+        """Whether this process starts although its port is in use, as others may share its machine.
+
+        One that was started to serve people's pages has to be where they look for them.
+        """
+        serves_pages = self.options.shares_work and Role.CONSOLE in self.options.roles
+        return not (self._is_alone or serves_pages)
+
+    @property
+    def has_console(self) -> bool:
+        """Whether this process serves the pages of the console."""
+        return self.settings.console.pages and Role.CONSOLE in self.options.roles
 
     def _exclusive_role(self, name: str) -> ExclusiveRole:
         leases = SqlRoleLeases(self._resources.database, self.owner, self.clock)
@@ -217,7 +249,7 @@ class Wiring:
 
     @cached_property
     def supervisor(self) -> PlatformSupervisor:
-        intake = InboxIntake(self.inbox, self.conversation_pool.wake, self.stops.announce)
+        intake = InboxIntake(self.inbox, self._wake_conversations, self.stops.announce)
         return PlatformSupervisor(self.receivers.values(), intake, self.clock, self.announce)
 
     @cached_property
@@ -227,14 +259,32 @@ class Wiring:
             self._rate_limited_surfaces(best_effort=False),
             self.clock,
             settle_seconds=self.settings.delivery.settle_seconds,
+            announce=self._announce_sent,
         )
+
+    @cached_property
+    def _sent_row_signals(self) -> SentRowSignals:
+        return SentRowSignals(self._resources.signals)
+
+    def _announce_sent(self, row_id: int, external_id: str | None) -> None:
+        """Tell the workers elsewhere, where this process has none of its own."""
+        if Role.WORKER not in self.options.roles:
+            self._sent_row_signals.publish(row_id, external_id)
+
+    @cached_property
+    def _delivery(self) -> Delivery:
+        if Role.SENDER in self.options.roles:
+            return LaneDelivery(self._sender, self.lane_pool)
+        sent_rows = SentRows(self.outbox)
+        self._sent_row_signals.subscribe(sent_rows)
+        return RemoteDelivery(self._wake_lanes, sent_rows)
 
     @cached_property
     def _replies(self) -> LiveReplies:
         return LiveReplies(
             self.conversations,
             self._rate_limited_surfaces(best_effort=True),
-            LaneDelivery(self._sender, self.lane_pool),
+            self._delivery,
             self.clock,
         )
 
@@ -251,7 +301,7 @@ class Wiring:
     @cached_property
     def worker(self) -> ConversationWorker:
         resources = self._resources
-        keepers = (*resources.backends.values(), resources.chat_settings)
+        keepers = (*self._models.backends.values(), resources.chat_settings)
         memories = [each for each in keepers if isinstance(each, ConversationMemory)]
         stages = TurnStages(
             self._resources.resolver,
@@ -270,7 +320,7 @@ class Wiring:
     def summarizer(self) -> Summarizer:
         database = self._resources.database
         spending = BudgetedSummaries(self._spending, SqlUsageLog(database, self.clock))
-        return Summarizer(SqlSummaries(database), self._resources.backends, spending)
+        return Summarizer(SqlSummaries(database), self._models.backends, spending)
 
     @cached_property
     def _pipeline(self) -> AnswerPipeline:
@@ -278,17 +328,17 @@ class Wiring:
             self.conversations,
             self._resources.resolver,
             self._personas,
-            self._resources.retrieve_stories,
+            self._models.retrieve_stories,
             self.summarizer,
             ChannelReader(self._read_before),
             AttachmentReader(
                 self._download, PublicFetcher().fetch if self.settings.fetch_links else None
             ),
-            self._resources.backends,
+            self._models.backends,
         )
         return AnswerPipeline(
             sources,
-            self._resources.backends,
+            self._models.backends,
             self._replies,
             self.clock,
             limits=None if self.is_in_terminal else self._answer_limits,
@@ -339,6 +389,12 @@ class Wiring:
         return self._resources.rate_limits or InProcessRateLimits(self.clock)
 
     @property
+    def _models(self) -> Models:
+        models = self._resources.models
+        assert models is not None  # noqa: S101 -- only who needs them asks
+        return models
+
+    @property
     def is_in_terminal(self) -> bool:
         """Whether the only person here is the operator."""
         return all(spec.uses_terminal for spec in self._specs)
@@ -364,7 +420,7 @@ class Wiring:
         return ExactPromptWriter(
             self.settings.providers,
             self.settings.data_dir,
-            self._resources.renderer,
+            self._models.renderer,
             SecretMasker(collect_secrets(self.settings)).mask,
         )
 
@@ -376,7 +432,7 @@ class Wiring:
         state = SqlServiceState(database, self.clock)
         providers = provider_rows(self.settings.providers, resolver.presets)
         pages = [
-            AnswerPages(SqlAnswerLog(database), self._exact_prompts, self._resources.backends).part,
+            AnswerPages(SqlAnswerLog(database), self._exact_prompts, self._models.backends).part,
             ChannelsPage(state, resolver.default.name).part,
             OperationPage(probes, state, providers, self.clock).part,
             UsagePage(SqlUsageTotals(database), self.clock).part,
@@ -426,7 +482,7 @@ class Wiring:
         return SqlPersonalData(self._resources.database)
 
     async def _receive(self, events: Sequence[Incoming]) -> None:
-        await InboxIntake(self.inbox, self.conversation_pool.wake).receive(events, {})
+        await InboxIntake(self.inbox, self._wake_conversations).receive(events, {})
 
     @cached_property
     def _answer_buttons(self) -> AnswerButtons:
@@ -455,6 +511,34 @@ class Wiring:
             return ()
         return await platform.read_before(said, limit)
 
+    # --- roles ------------------------------------------------------------------------------
+
+    @cached_property
+    def role_parts(self) -> Sequence[RolePart]:
+        """What this process runs beside the platforms, in the order of a message's path."""
+        parts = {Role.WORKER: self._worker_part, Role.SENDER: self._sender_part}
+        return [make_part() for role, make_part in parts.items() if role in self.options.roles]
+
+    def _worker_part(self) -> RolePart:
+        pool, worker = self.conversation_pool, self.worker
+
+        async def release() -> None:
+            await self.conversations.release_all(self.owner)
+
+        async def drain() -> None:
+            worker.stopping = True
+            await pool.drain(DRAIN_SECONDS)
+
+        jobs = (pool.run, worker.keep_leases, self.stops.run, self.summarizer.run)
+        return RolePart(release, jobs, drain)
+
+    def _sender_part(self) -> RolePart:
+        async def drain() -> None:
+            await drain_lanes(self.lane_pool, self.clock, is_alone=self._is_alone)
+
+        jobs = (self.lane_pool.run, self.delete_expired_rows)
+        return RolePart(self.outbox.release_all, jobs, drain)
+
     # --- worker pools -----------------------------------------------------------------------
 
     @cached_property
@@ -463,7 +547,7 @@ class Wiring:
         return KeyedWorkerPool(
             CONVERSATIONS,
             signals=self._resources.signals,
-            ready_keys=self.ready_conversations,
+            ready_keys=self._ready_conversations,
             claim=self._claim_conversations,
             process=self.worker.work,
             max_concurrent=_MAX_CONVERSATIONS,
@@ -474,7 +558,7 @@ class Wiring:
     def lane_pool(self) -> KeyedWorkerPool[OutboxRow]:
         """Delivers the lanes of the outbox."""
         return KeyedWorkerPool(
-            "lanes",
+            _LANES,
             signals=self._resources.signals,
             ready_keys=self._due_lanes,
             claim=self._sender.take,
@@ -483,9 +567,15 @@ class Wiring:
             clock=self.clock,
         )
 
-    async def ready_conversations(self, limit: int) -> Sequence[str]:
+    async def _ready_conversations(self, limit: int) -> Sequence[str]:
         """Return conversations with unanswered messages that this process can answer."""
         return await self.conversations.ready(limit, self.platforms.keys())
+
+    def _wake_conversations(self, keys: Sequence[str]) -> None:
+        self._resources.signals.publish(CONVERSATIONS, keys)
+
+    def _wake_lanes(self, keys: Sequence[str]) -> None:
+        self._resources.signals.publish(_LANES, keys)
 
     async def _claim_conversations(self, keys: Sequence[str]) -> Mapping[str, ClaimedMessage]:
         # The signals of all processes arrive here, also those for bots that only others serve.

@@ -1,7 +1,8 @@
 """The data directory: all files of one installation.
 
-At most one service uses it at a time, and beside it at most one process that chats in a terminal:
-the two share the database and the models, and work on different conversations.
+At most one service with a database in it uses it at a time, and beside it at most one process that
+chats in a terminal: the two share the database and the models, and work on different conversations.
+Processes whose database is elsewhere share the directory: each file in it is replaced as a whole.
 """
 
 import contextlib
@@ -49,8 +50,12 @@ def close_to_others(path: Path, mode: int) -> None:
 
 
 @contextlib.contextmanager
-def lock_data_dir(data_dir: Path, use: DataDirUse = DataDirUse.SERVICE) -> Iterator[None]:
+def lock_data_dir(
+    data_dir: Path, use: DataDirUse = DataDirUse.SERVICE, *, is_shared: bool = False
+) -> Iterator[None]:
     """Create the directory and lock out every other process of this use until the block ends.
+
+    With `is_shared` only those that do not share it are locked out.
 
     Raises:
         SettingsError: The directory cannot be created, or another process has locked it.
@@ -61,7 +66,8 @@ def lock_data_dir(data_dir: Path, use: DataDirUse = DataDirUse.SERVICE) -> Itera
         raise _make_error(data_dir, error) from None
     with lock:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            kind = fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX
+            fcntl.flock(lock, kind | fcntl.LOCK_NB)
         except OSError:
             lock.seek(0)
             raise SettingsError(

@@ -34,6 +34,7 @@ from bot.runtime.clock import SystemClock
 from bot.runtime.keyed_worker_pool import KeyedWorkerPool
 from bot.runtime.signals import InProcessSignals
 from bot.runtime.tasks import cancel_and_wait
+from bot.service.models import Models
 from bot.service.resources import Resources, make_chat_settings
 from bot.service.run_options import RunOptions
 from bot.service.wiring import Wiring
@@ -165,10 +166,8 @@ async def running_worker(
         unlimited = LimitSettings(answers_per_person=0, answers_per_channel=0)
         settings = Settings(data_dir=Path(folder), limits=unlimited)
         async with Renderer() as renderer:
-            resources = Resources(
-                *(database, {}, signals, chat_settings, renderer, resolver),
-                *({"p": FakeBackend([_ANSWER])}, no_stories),
-            )
+            models = Models(renderer, {"p": FakeBackend([_ANSWER])}, no_stories)
+            resources = Resources(database, {}, signals, chat_settings, resolver, models)
             service = WholeService(Wiring(settings, resources, [QUIET], _fail, RunOptions()))
             async with service.running():
                 yield service

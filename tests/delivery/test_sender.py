@@ -399,7 +399,7 @@ def test_nonce_is_derived_from_turn_and_part() -> None:
 async def test_waiter_is_notified_when_its_row_is_sent(database: Database) -> None:
     delivery = Delivery(database)
     await delivery.queue("a")
-    waiting = asyncio.create_task(delivery.sender.wait_until_sent(1))
+    waiting = asyncio.create_task(delivery.sender.sent_rows.wait(1))
     await asyncio.sleep(0.05)
     assert not waiting.done()
     await delivery.work()
@@ -410,7 +410,7 @@ async def test_waiter_is_notified_when_its_row_is_sent(database: Database) -> No
 async def test_waiter_notices_a_row_sent_by_another_process(database: Database) -> None:
     delivery, other = Delivery(database), Delivery(database)
     await delivery.queue("a")
-    waiting = asyncio.create_task(delivery.sender.wait_until_sent(1))
+    waiting = asyncio.create_task(delivery.sender.sent_rows.wait(1))
     await asyncio.sleep(0.05)
     await other.work()
     await advance_in_steps(delivery.clock, 2)
@@ -420,7 +420,7 @@ async def test_waiter_notices_a_row_sent_by_another_process(database: Database) 
 async def test_several_tasks_may_wait_for_one_row(database: Database) -> None:
     delivery = Delivery(database)
     await delivery.queue("a")
-    waiting = [asyncio.create_task(delivery.sender.wait_until_sent(1)) for _ in range(3)]
+    waiting = [asyncio.create_task(delivery.sender.sent_rows.wait(1)) for _ in range(3)]
     await asyncio.sleep(0.05)
     await delivery.work()
     async with asyncio.timeout(5):
@@ -430,18 +430,18 @@ async def test_several_tasks_may_wait_for_one_row(database: Database) -> None:
 async def test_cancelled_waiter_leaves_no_event_behind(database: Database) -> None:
     delivery = Delivery(database)
     await delivery.queue("a")
-    waiting = asyncio.create_task(delivery.sender.wait_until_sent(1))
+    waiting = asyncio.create_task(delivery.sender.sent_rows.wait(1))
     await asyncio.sleep(0.05)
     waiting.cancel()
     await asyncio.wait([waiting])
-    assert delivery.sender._arrivals == {}
+    assert delivery.sender.sent_rows.waited_for == set()
 
 
 async def test_waiter_of_a_refused_row_gets_refused(database: Database) -> None:
     delivery = Delivery(database)
     await delivery.queue("a")
     delivery.surface.fail_next("send", Refused("blocked"))
-    waiting = asyncio.create_task(delivery.sender.wait_until_sent(1))
+    waiting = asyncio.create_task(delivery.sender.sent_rows.wait(1))
     await asyncio.sleep(0.05)
     await delivery.work()
     await advance_in_steps(delivery.clock, 2)

@@ -89,6 +89,8 @@ class ServiceProcess:
             "TROUPE_LIMITS__ANSWERS_PER_CHANNEL": "0",
             "TROUPE_DELIVERY__SETTLE_SECONDS": "1",
         }
+        self.options: Sequence[str] = ()
+        """Of `troupe run`."""
         self._platforms = platforms
         self._launcher = running_launcher
         self._process: Process | None = None
@@ -118,7 +120,7 @@ class ServiceProcess:
         inherited = {name: value for name, value in os.environ.items() if name in _INHERITED}  # noqa: TID251
         with self.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                *(*under, sys.executable, "-m", "bot", "run"),
+                *(*under, sys.executable, "-m", "bot", "run", *self.options),
                 cwd=self.folder,
                 env={**inherited, "PYTHONPATH": str(CHECKOUT), **self.settings, **settings},
                 stdin=asyncio.subprocess.DEVNULL,
@@ -141,7 +143,7 @@ class ServiceProcess:
         assert self._launcher is not None
         self._remember_log_length()
         self._process = await self._launcher.launch(
-            [point, str(count), "--build", build, *options, "run"],
+            [point, str(count), "--build", build, *options, "run", *self.options],
             folder=self.folder,
             settings={**self.settings, **settings},
             log=self.log,

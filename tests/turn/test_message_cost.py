@@ -26,6 +26,7 @@ from bot.prompting.presets.preset import Preset
 from bot.routing.preset_resolver import PresetResolver
 from bot.runtime.signals import InProcessSignals
 from bot.runtime.tasks import cancel_and_wait
+from bot.service.models import Models
 from bot.service.resources import Resources, make_chat_settings
 from bot.service.run_options import RunOptions
 from bot.service.wiring import Wiring
@@ -231,9 +232,8 @@ async def running_parts(
     chat_settings = make_chat_settings(database, signals, has_remote_signals=pool is not None)
     resolver = PresetResolver({NORA.name: NORA}, NORA.name, chat_settings)
     async with Renderer() as renderer:
-        resources = Resources(
-            database, {}, signals, chat_settings, renderer, resolver, {"p": backend}, no_stories
-        )
+        models = Models(renderer, {"p": backend}, no_stories)
+        resources = Resources(database, {}, signals, chat_settings, resolver, models)
         parts = Wiring(Settings(data_dir=folder), resources, [QUIET], pytest.fail, RunOptions())
         parts.clock = clock = FakeClock()
         service = RunningParts(parts, backend, clock, counts)

@@ -13,7 +13,7 @@ from typing import TypeVar
 from urllib.parse import quote
 
 import structlog
-from sqlalchemy import Connection, inspect
+from sqlalchemy import Connection, inspect, select
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
@@ -58,6 +58,10 @@ class Database:
     async def write(self, unit: UnitOfWork[T]) -> T:
         """Run a function in a transaction and commit it."""
         return await _translated(self._connections.commit(unit))
+
+    async def ping(self) -> None:
+        """Ask the database whether it is there; raises `StoreError`."""
+        await self.read(lambda connection: connection.execute(select(1)).scalar())
 
     async def truncate_log(self) -> None:
         """Remove deleted text from SQLite's write-ahead log, which keeps old pages.

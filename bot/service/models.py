@@ -1,0 +1,116 @@
+"""Open what answers are made with: backends, templates, stories."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module  # noqa: TID251 # for what few installations need
+
+import structlog
+
+from bot.backends.factory import prepare_model
+from bot.embedders.registry import make_embedder
+from bot.errors import BackendUnavailable
+from bot.importers.character_files import PresetWithStories
+from bot.ports import Backend, PreloadingBackend
+from bot.prompting.compose.instructions import story_queries_for
+from bot.prompting.presets.preset import Preset
+from bot.runtime.clock import SystemClock
+from bot.runtime.tasks import cancel_and_wait
+from bot.service.backends import make_backends
+from bot.settings import Settings
+from bot.storage.sql.database import Database
+from bot.stories.index import index_stories
+from bot.stories.retrieve import RetrieveStories, StoryRetriever, no_stories
+from bot.templates.renderer import Renderer
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    """What answers are made with."""
+
+    renderer: Renderer
+    backends: Mapping[str, Backend]
+    retrieve_stories: RetrieveStories
+
+
+@contextlib.asynccontextmanager
+async def open_models(
+    settings: Settings,
+    presets: Mapping[str, Preset],
+    presets_with_stories: Mapping[str, PresetWithStories],
+    database: Database,
+) -> AsyncIterator[Models]:
+    """Open what answers are made with; raises `SettingsError`."""
+    async with contextlib.AsyncExitStack() as stack:
+        renderer = await stack.enter_async_context(Renderer())
+        backends = make_backends(settings, presets, renderer)
+        for backend in backends.values():
+            stack.push_async_callback(backend.close)
+        retrieve_stories = await stack.enter_async_context(
+            open_story_retriever(settings, presets_with_stories, database)
+        )
+        yield Models(renderer, backends, retrieve_stories)
+
+
+async def prepare_models(
+    settings: Settings, default: Preset, progress: Callable[[str], None]
+) -> None:
+    """Make the models of the default preset and its fallbacks ready on this machine.
+
+    Raises:
+        SettingsError: a model file does not exist.
+    """
+    for preset in default.with_fallbacks:
+        provider = settings.providers.get(preset.provider)
+        if provider is not None:
+            await prepare_model(preset.model, provider, settings.data_dir, progress)
+
+
+async def preload_default(backends: Mapping[str, Backend], default: Preset) -> None:
+    """Load the default preset's model while everything else starts."""
+    backend = backends[default.provider]
+    if isinstance(backend, PreloadingBackend):
+        try:
+            await backend.preload(default.model)
+        except BackendUnavailable as error:  # the first message gets the error
+            _log.warning("preload_failed", preset=default.name, reason=str(error))
+
+
+@contextlib.asynccontextmanager
+async def open_story_retriever(
+    settings: Settings, presets_with_stories: Mapping[str, PresetWithStories], database: Database
+) -> AsyncIterator[RetrieveStories]:
+    """Index the presets' stories while the block runs; without any nothing is loaded for them.
+
+    Raises:
+        SettingsError: the embedding model that is set is not there.
+    """
+    stories_by_character = stories_by_preset(presets_with_stories)
+    if not stories_by_character:
+        yield no_stories
+        return
+    embedder = make_embedder(settings.embedding, settings.data_dir)
+    stories_module = import_module("bot.storage.sql.stories")
+    stories = await stories_module.open_stories(database)
+    task = asyncio.create_task(
+        index_stories(stories_by_character, embedder, stories, SystemClock())
+    )
+    try:
+        yield StoryRetriever(embedder, stories, stories_by_character).retrieve
+    finally:
+        await cancel_and_wait([task])
+        await embedder.close()
+
+
+def stories_by_preset(
+    presets_with_stories: Mapping[str, PresetWithStories],
+) -> dict[str, Sequence[str]]:
+    """Return the stories of each preset whose persona has a placeholder for them."""
+    return {
+        name: one.stories
+        for name, one in presets_with_stories.items()
+        if one.stories and story_queries_for(one.preset, "")
+    }

@@ -1,0 +1,78 @@
+"""Test that a worker hears from a sender in another process which message its row became."""
+
+import asyncio
+
+import pytest
+
+from bot.chat.outgoing import MessageContent, OutgoingPart
+from bot.chat.session import TurnResult
+from bot.delivery.lane_delivery import RemoteDelivery
+from bot.delivery.sender import Sender
+from bot.delivery.sent_rows import SentRows, SentRowSignals
+from bot.errors import Refused
+from bot.runtime.signals import InProcessSignals
+from bot.storage.sql.conversations import SqlConversations
+from bot.storage.sql.database import Database
+from bot.storage.sql.inbox import SqlInbox
+from bot.storage.sql.outbox import SqlOutbox
+from bot.storage.units.lanes import SenderIdentity
+from tests.fakes import LIMITS, FakeClock, FakeSurface, run_ready_tasks
+from tests.samples import begin, make_incoming
+
+LANE = "telegram:5"
+
+
+class WorkerAndSender:
+    """A worker that sends nothing itself, a sender, and the signals between their processes."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self.clock = FakeClock()
+        self.surface = FakeSurface(LIMITS)
+        signals, self.woken = InProcessSignals(), list[str]()
+        self._outbox = SqlOutbox(database, self.clock, SenderIdentity("sender", 10))
+        sent_row_signals = SentRowSignals(signals)
+        self.sender = Sender(
+            self._outbox,
+            {"telegram": self.surface},
+            self.clock,
+            settle_seconds=10,
+            announce=sent_row_signals.publish,
+        )
+        sent_rows = SentRows(self._outbox)
+        sent_row_signals.subscribe(sent_rows)
+        self.delivery = RemoteDelivery(self.woken.extend, sent_rows)
+
+    async def queue(self) -> None:
+        conversations = SqlConversations(self.database, self.clock)
+        await SqlInbox(self.database, self.clock).receive([make_incoming(key="5:0")], {})
+        claim, message = await begin(conversations, LANE)
+        outgoing = [OutgoingPart(0, MessageContent("an answer"))]
+        finished = await conversations.finish(claim, message, TurnResult(outgoing=outgoing))
+        self.delivery.deliver(LANE, finished.row)
+
+    async def send(self) -> None:
+        for row in (await self.sender.take(self.woken)).values():
+            await self.sender.work(row)
+
+
+async def test_worker_hears_of_a_row_that_another_process_sent(database: Database) -> None:
+    both = WorkerAndSender(database)
+    await both.queue()
+    waiting = asyncio.create_task(both.delivery.wait_until_sent(1))
+    await run_ready_tasks()
+    await both.send()
+    async with asyncio.timeout(0.5):  # before the outbox is asked
+        assert await waiting == "1"
+    assert list(both.surface.messages.values()) == ["an answer"]
+
+
+async def test_worker_hears_that_a_row_was_refused(database: Database) -> None:
+    both = WorkerAndSender(database)
+    await both.queue()
+    both.surface.fail_next("send", Refused("blocked"))
+    waiting = asyncio.create_task(both.delivery.wait_until_sent(1))
+    await run_ready_tasks()
+    await both.send()
+    with pytest.raises(Refused):
+        await waiting
