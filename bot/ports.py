@@ -363,6 +363,10 @@ class Inbox(Intake, Protocol):
         """Return what was received under a key from the bot's platform; None once it is done."""
         ...
 
+    async def waiting(self, conversations: Collection[str], limit: int) -> Sequence[Incoming]:
+        """Return what is unanswered in these conversations, the newest of it first."""
+        ...
+
 
 class Conversations(Protocol):
     """Histories, and who may process them; each method is one transaction.
@@ -580,6 +584,14 @@ class PersonalData(Protocol):
 
     async def descriptions(self, person_id: str) -> Mapping[str, str]:
         """Return what the person said of themselves with /me, by the scope of the setting."""
+        ...
+
+
+class ForgottenConversations(Protocol):
+    """In which conversations something was forgotten, for those who keep copies of it."""
+
+    async def since(self, moment: float) -> Mapping[int, str]:
+        """Return the conversations by numbers that never return, from a moment in Unix seconds."""
         ...
 
 

@@ -1,11 +1,21 @@
-"""Forget a person: everything that was said, in every conversation, and what is derived from it."""
+"""Forget a person, or a conversation: everything that was said, and what is derived from it."""
 
-from collections.abc import Awaitable, Callable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence, Set
 from dataclasses import dataclass
+
+import structlog
+from typing_extensions import override
 
 from bot.chat.incoming import ForgetRequested, Incoming, Pressed, address_of
 from bot.commands.personas import UserPersonas
-from bot.ports import PersonalData
+from bot.errors import StoreError
+from bot.ports import Clock, ConversationMemory, ForgottenConversations, PersonalData, Signals
+
+_log = structlog.get_logger(__name__)
+_TOPIC = "forgotten"
+_LOOK_SECONDS = 30.0
+_OVERLAP_SECONDS = 600.0  # between two looks: clocks differ, and transactions take time
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,3 +43,79 @@ class PersonForgetting:
             ]
         )
         await self.personas.forget(person, await self.data.descriptions(person))
+
+
+class SharedMemories(ConversationMemory):
+    """What the processes of an installation keep of conversations: all of them forget together.
+
+    A signal tells the others at once, and a row of the database those that missed it.
+
+    Args:
+        memories: what this process keeps.
+        signals: tell this process and the others.
+        forgotten: the rows.
+        kept_seconds: how old a row may be that was not seen before; older ones are deleted.
+    """
+
+    def __init__(
+        self,
+        memories: Sequence[ConversationMemory],
+        signals: Signals,
+        forgotten: ForgottenConversations,
+        clock: Clock,
+        kept_seconds: float,
+    ) -> None:
+        self._memories = memories
+        self._signals = signals
+        self._forgotten = forgotten
+        self._clock = clock
+        self._looked_at = clock.now() - kept_seconds
+        self._seen: Set[int] = frozenset()
+        self._to_forget: asyncio.Queue[str] = asyncio.Queue()
+        self._forgetting_here = ""
+        signals.subscribe(_TOPIC, self._receive)
+
+    @override
+    async def end_session(self, conversation: str) -> None:
+        for memory in self._memories:
+            await memory.end_session(conversation)
+
+    @override
+    async def forget(self, conversation: str) -> None:
+        self._forgetting_here = conversation
+        self._signals.publish(_TOPIC, [conversation])
+        self._forgetting_here = ""
+        await self._forget_here(conversation)
+
+    async def run(self) -> None:
+        """Forget what other processes were told to forget, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._forget_signalled(), name="forget: signals")
+            group.create_task(self._forget_noted(), name="forget: rows")
+
+    def _receive(self, conversations: Sequence[str]) -> None:
+        for key in conversations:
+            if key != self._forgetting_here:
+                self._to_forget.put_nowait(key)
+
+    async def _forget_signalled(self) -> None:
+        while True:
+            await self._forget_here(await self._to_forget.get())
+
+    async def _forget_noted(self) -> None:
+        while True:
+            started = self._clock.now()
+            try:
+                noted = await self._forgotten.since(self._looked_at)
+            except StoreError as error:
+                _log.warning("store_failed", reason=str(error))
+            else:
+                new = {key for number, key in noted.items() if number not in self._seen}
+                for key in sorted(new):
+                    await self._forget_here(key)
+                self._seen, self._looked_at = noted.keys(), started - _OVERLAP_SECONDS
+            await self._clock.sleep(_LOOK_SECONDS)
+
+    async def _forget_here(self, conversation: str) -> None:
+        for memory in self._memories:
+            await memory.forget(conversation)

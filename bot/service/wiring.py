@@ -26,7 +26,7 @@ from bot.chat.session import ClaimedMessage
 from bot.commands.admins import AdminCheck
 from bot.commands.answer_buttons import AnswerButtons
 from bot.commands.context import ContextView
-from bot.commands.forgetting import PersonForgetting
+from bot.commands.forgetting import PersonForgetting, SharedMemories
 from bot.commands.handlers import CommandHandlers
 from bot.commands.personas import UserPersonas
 from bot.commands.usage_view import UsageView
@@ -81,11 +81,12 @@ from bot.storage.console.service_state import SqlServiceState
 from bot.storage.console.tokens import SqlConsoleTokens
 from bot.storage.coordination.role_leases import SqlRoleLeases
 from bot.storage.data_dir import DataDirUse
-from bot.storage.personal_data import SqlPersonalData
+from bot.storage.personal_data import SqlForgottenConversations, SqlPersonalData
 from bot.storage.sql.conversations import SqlConversations
 from bot.storage.sql.inbox import SqlInbox
 from bot.storage.sql.outbox import SqlOutbox
 from bot.storage.sql.receipts import SqlReceipts
+from bot.storage.sql.retention import FORGOTTEN_SECONDS
 from bot.storage.sql.summaries import SqlSummaries
 from bot.storage.units.lanes import SenderIdentity
 from bot.storage.usage.budgets import SqlBudgets
@@ -102,6 +103,7 @@ from bot.turn.limits.provider_slots import ProviderSlots
 from bot.turn.limits.rare_notices import RareNotices
 from bot.turn.limits.spending import Spending
 from bot.turn.limits.summary_spending import BudgetedSummaries
+from bot.turn.missed_signals import MissedSignals
 from bot.turn.prompt_sources import PromptSources
 from bot.turn.stops import StopRequests
 from bot.turn.worker import ConversationWorker, TurnStages
@@ -301,8 +303,9 @@ class Wiring:
     @cached_property
     def worker(self) -> ConversationWorker:
         resources = self._resources
-        keepers = (*self._models.backends.values(), resources.chat_settings)
-        memories = [each for each in keepers if isinstance(each, ConversationMemory)]
+        settings = resources.chat_settings  # tells the other processes itself
+        kept = [settings] if isinstance(settings, ConversationMemory) else []
+        memories = [*kept, self._shared_memories]
         stages = TurnStages(
             self._resources.resolver,
             self._commands,
@@ -315,6 +318,17 @@ class Wiring:
             self._arrivals,
         )
         return ConversationWorker(self.conversations, memories, stages, self.owner, self.clock)
+
+    @cached_property
+    def _shared_memories(self) -> SharedMemories:
+        backends = self._models.backends.values()
+        return SharedMemories(
+            [each for each in backends if isinstance(each, ConversationMemory)],
+            self._resources.signals,
+            SqlForgottenConversations(self._resources.database),
+            self.clock,
+            FORGOTTEN_SECONDS,
+        )
 
     @cached_property
     def summarizer(self) -> Summarizer:
@@ -529,7 +543,10 @@ class Wiring:
             worker.stopping = True
             await pool.drain(DRAIN_SECONDS)
 
-        jobs = (pool.run, worker.keep_leases, self.stops.run, self.summarizer.run)
+        jobs = [pool.run, worker.keep_leases, self.stops.run, self.summarizer.run]
+        if not self._is_alone:
+            missed = MissedSignals(self.inbox, self.stops, self._arrivals, self.clock)
+            jobs += [missed.run, self._shared_memories.run]
         return RolePart(release, jobs, drain)
 
     def _sender_part(self) -> RolePart:

@@ -1,4 +1,4 @@
-"""What is stored of a person: what was said where, and self-descriptions."""
+"""What is stored of a person, and in which conversations something was forgotten."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,10 +6,10 @@ from sqlalchemy import ColumnElement, bindparam, or_, select
 from typing_extensions import override
 
 from bot.chat.session import Turn
-from bot.ports import PersonalData
+from bot.ports import ForgottenConversations, PersonalData
 from bot.storage.sql.conversations import TURN_COLUMNS, to_turn
 from bot.storage.sql.database import Database
-from bot.storage.sql.tables import choice, turn
+from bot.storage.sql.tables import choice, forgotten, turn
 
 _BY_PERSON = turn.c.speaker_id == bindparam("person")
 _CONVERSATIONS = select(turn.c.conversation).where(_BY_PERSON).distinct()
@@ -45,3 +45,14 @@ class SqlPersonalData(PersonalData):
 def _is_of(person_id: str) -> ColumnElement[bool]:
     everywhere = choice.c.scope == person_id
     return or_(everywhere, choice.c.scope.startswith(f"{person_id}@", autoescape=True))
+
+
+class SqlForgottenConversations(ForgottenConversations):
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    @override
+    async def since(self, moment: float) -> Mapping[int, str]:
+        query = select(forgotten.c.id, forgotten.c.conversation).where(forgotten.c.at >= moment)
+        rows = await self._database.read(lambda c: c.execute(query).all())
+        return {row.id: row.conversation for row in rows}

@@ -18,7 +18,7 @@ class ArrivalSignals:
     def __init__(self, signals: Signals) -> None:
         self._watched: dict[str, bool] = {}  # whether something arrived
         self._listeners: dict[str, Callable[[], None]] = {}
-        signals.subscribe(CONVERSATIONS, self._receive)
+        signals.subscribe(CONVERSATIONS, self.note)
 
     def watch(self, conversations: Collection[str]) -> None:
         """Watch from now on, before what is there is read from the database."""
@@ -43,7 +43,8 @@ class ArrivalSignals:
         finally:
             del self._listeners[conversation]
 
-    def _receive(self, conversations: Sequence[str]) -> None:
+    def note(self, conversations: Sequence[str]) -> None:
+        """Note that something was received for these conversations."""
         for key in conversations:
             if key in self._watched:
                 self._watched[key] = True

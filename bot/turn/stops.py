@@ -1,7 +1,7 @@
 """Stop answers that are being made: /stop, its button and edits overtake the messages before them.
 
 The command is stored in the inbox like any other and answered in its turn. Before that, a signal
-tells the process that is making the answer; where a signal is lost, the answer goes on.
+tells the process that is making the answer; where one is lost, the inbox tells (missed_signals.py).
 """
 
 import asyncio
@@ -117,6 +117,26 @@ class StopRequests:
         """Return what a /stop has brought about, once it is answered itself."""
         return self._outcomes.pop(_key(command), StopOutcome.NOTHING)
 
+    @property
+    def in_progress(self) -> Collection[str]:
+        """The conversations in which an answer is being made here."""
+        return self._answers.keys()
+
+    def is_being_answered(self, event: Incoming) -> bool:
+        """Return whether an answer in progress is the answer to this event."""
+        answer = self._answers.get(event.address.conversation)
+        return answer is not None and answer.asked.external_key == event.external_key
+
+    def consider(self, events: Sequence[Incoming]) -> None:
+        """Follow the stops and edits among events whose signals may have been lost."""
+        for one in events:
+            if isinstance(one, Said) and _is_stop(one):
+                self._consider(one)
+            elif isinstance(one, Pressed) and _stopped_turn(one):
+                self._consider_press(one)
+            elif (edit := _edit_signal(one)) is not None:
+                self._consider_edit(edit)
+
     async def run(self) -> None:
         """Decide about the commands of people who did not ask the question, until cancelled."""
         while True:
@@ -129,9 +149,12 @@ class StopRequests:
 
     def _receive_presses(self, presses: Sequence[str]) -> None:
         for pressed in map(_decode_press, presses):
-            answer = self._answers.get(pressed.address.conversation)
-            if answer is not None and _stopped_turn(pressed) == answer.turn:
-                self._consider(pressed)
+            self._consider_press(pressed)
+
+    def _consider_press(self, pressed: Pressed) -> None:
+        answer = self._answers.get(pressed.address.conversation)
+        if answer is not None and _stopped_turn(pressed) == answer.turn:
+            self._consider(pressed)
 
     def _consider(self, request: Request) -> None:
         """Decide at once for who asked the question; ask the platform about others."""
@@ -145,11 +168,13 @@ class StopRequests:
 
     def _receive_edits(self, signals: Sequence[str]) -> None:
         for each in signals:
-            edit = _decode_edit(each)
-            answer = self._answers.get(edit.conversation)
-            # An edit that is delivered again is not newer than what is being answered.
-            if answer and answer.asked.message_id == edit.message_id and edit.at > answer.at:
-                answer.flag.request()
+            self._consider_edit(_decode_edit(each))
+
+    def _consider_edit(self, edit: _EditSignal) -> None:
+        answer = self._answers.get(edit.conversation)
+        # An edit that is delivered again is not newer than what is being answered.
+        if answer and answer.asked.message_id == edit.message_id and edit.at > answer.at:
+            answer.flag.request()
 
     def _decide(self, command: Request, outcome: StopOutcome) -> None:
         answer = self._answers.get(command.address.conversation)

@@ -53,6 +53,7 @@ async def processes(
         yield started
 
 
+@pytest.mark.timeout(300)
 async def test_roles_answer_once_and_in_order_while_the_worker_is_killed(
     processes: Mapping[str, ServiceProcess], platforms: LoopbackPlatforms
 ) -> None:

@@ -191,7 +191,7 @@ class Setup(Delivery):
         )
         self.signals = InProcessSignals()
         self.stops = StopRequests(self.signals, admins.is_known_admin)
-        arrivals = ArrivalSignals(self.signals)
+        self.arrivals = arrivals = ArrivalSignals(self.signals)
         gatherer = MessageGatherer(self.conversations, arrivals, self.clock)
         forgetting = PersonForgetting(SqlPersonalData(database), personas, self._receive_events)
         setups = TurnStages(

@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import BindParameter, Connection, bindparam, delete, func, select, update
+from sqlalchemy import BindParameter, Connection, bindparam, delete, func, insert, select, update
 from typing_extensions import override
 
 from bot.chat.incoming import Person, Pressed, split_conversation_key
@@ -33,6 +33,7 @@ from bot.storage.sql.database import Database
 from bot.storage.sql.tables import (
     choice,
     conversation,
+    forgotten,
     is_dead,
     is_ready,
     outbox,
@@ -67,6 +68,7 @@ _HELD = (
     .with_for_update()
 )
 _FORGET = delete(turn).where(turn.c.conversation == _OF)
+_NOTE_FORGOTTEN = insert(forgotten).values(conversation=_OF, at=bindparam("moment"))
 _FORGET_SENT = delete(sent_message).where(sent_message.c.conversation == _OF)
 _FORGET_RECEIPTS = update(receipt).where(receipt.c.conversation == _OF).values(content=b"")
 _FORGET_SUMMARY = delete(summary).where(summary.c.conversation == _OF)
@@ -208,7 +210,7 @@ class SqlConversations(Conversations):
             choice.c.conversation.in_([claim.conversation, "?"]),
             choice.c.scope.endswith(f"@{claim.conversation}", autoescape=True),
         )
-        of = {"of": claim.conversation}
+        of, now = {"of": claim.conversation}, self._clock.now()
         lane_key, thread = split_conversation_key(claim.conversation)
 
         def unit(connection: Connection) -> int:
@@ -220,6 +222,7 @@ class SqlConversations(Conversations):
             connection.execute(_FORGET_SUMMARY, of)
             connection.execute(_FORGET_UNSENT, {"of_lane": lane_key, "of_thread": thread or ""})
             connection.execute(told_here)
+            connection.execute(_NOTE_FORGOTTEN, {**of, "moment": now})
             return connection.execute(_FORGET, of).rowcount
 
         turns = await self._database.write(unit)

@@ -1,6 +1,6 @@
 """Messages from people that are not answered yet."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from sqlalchemy import select
 from typing_extensions import override
@@ -8,7 +8,7 @@ from typing_extensions import override
 from bot.chat.incoming import Address, Incoming
 from bot.ports import Clock, Inbox
 from bot.storage.sql.database import Database
-from bot.storage.sql.tables import cursor, inbox
+from bot.storage.sql.tables import cursor, inbox, is_unanswered
 from bot.storage.units import conversations as units
 from bot.storage.units.events import decode_event, encode_event, event_kind
 
@@ -55,3 +55,14 @@ class SqlInbox(Inbox):
         )
         row = await self._database.read(lambda c: c.execute(query).first())
         return decode_event(row.kind, row.payload) if row is not None else None
+
+    @override
+    async def waiting(self, conversations: Collection[str], limit: int) -> Sequence[Incoming]:
+        query = (
+            select(inbox.c.kind, inbox.c.payload)
+            .where(is_unanswered, inbox.c.conversation.in_(conversations))
+            .order_by(inbox.c.id.desc())
+            .limit(limit)
+        )
+        rows = await self._database.read(lambda c: c.execute(query).all())
+        return [decode_event(row.kind, row.payload) for row in rows if row.payload is not None]

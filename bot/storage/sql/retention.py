@@ -24,6 +24,7 @@ from bot.ports import Clock
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import (
     budget,
+    forgotten,
     has_content,
     inbox,
     is_unanswered,
@@ -39,6 +40,8 @@ _INBOX_SECONDS = 14 * _DAY
 _OUTBOX_SECONDS = 7 * _DAY
 _USAGE_SECONDS = 400 * _DAY
 """A year of accounts, and the month that is being closed."""
+FORGOTTEN_SECONDS = 30 * _DAY
+"""How long a process may be off and still hear what it has to delete."""
 _FINAL_STATES = (OutboxState.SENT, OutboxState.DEAD)
 _ROWS_PER_PAGE = 500
 """Few enough that no worker waits long for the transaction that deletes them."""
@@ -90,7 +93,9 @@ async def delete_expired(database: Database, clock: Clock, receipt_days: float) 
     answered = _Expired(inbox, inbox.c.received_at, now - _INBOX_SECONDS, inbox.c.state == "done")
     sent = _Expired(outbox, outbox.c.started_at, now - _OUTBOX_SECONDS, _IS_FINAL)
     usage = _Expired(receipt, receipt.c.at, now - _USAGE_SECONDS, true())
-    deleted = sum([await _delete(database, expired) for expired in (answered, sent, usage)])
+    noted = _Expired(forgotten, forgotten.c.at, now - FORGOTTEN_SECONDS, true())
+    tables = (answered, sent, usage, noted)
+    deleted = sum([await _delete(database, expired) for expired in tables])
     oldest = datetime.fromtimestamp(now - _USAGE_SECONDS, UTC).date().isoformat()
     emptied = await database.write(
         lambda c: (

@@ -32,7 +32,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.dialects.postgresql import Insert as PostgresInsert
 from sqlalchemy.dialects.sqlite import Insert as SqliteInsert
 
-NEWEST_REVISION = "0018"
+NEWEST_REVISION = "0019"
 """The revision in migrations/ that creates exactly these tables."""
 
 Insert: TypeAlias = SqliteInsert | PostgresInsert
@@ -127,6 +127,17 @@ role_lease = Table(
     Column("role", Text, primary_key=True),
     Column("owner", Text, nullable=False),
     Column("lease_until", Float, nullable=False),
+)
+
+# In which conversations something was forgotten: every process deletes what it keeps of them.
+forgotten = Table(
+    "forgotten",
+    metadata,
+    Column("id", _Id, primary_key=True),
+    Column("conversation", Text, nullable=False),
+    Column("at", Float, nullable=False),
+    Index("ix_forgotten_at", "at"),
+    sqlite_autoincrement=True,
 )
 
 # The histories. /new starts the next session; earlier ones are kept. Turns that follow the same

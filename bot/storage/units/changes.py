@@ -21,7 +21,7 @@ from sqlalchemy import (
 
 from bot.storage.engine.statements import DialectName, Statement, Unit
 from bot.storage.sql.tables import conversation as conversation_table
-from bot.storage.sql.tables import receipt, summary, turn
+from bot.storage.sql.tables import forgotten, receipt, summary, turn
 from bot.storage.units.dialects import bound_texts
 
 _THIS = turn.c.id == bindparam("row")
@@ -74,6 +74,11 @@ _EMPTY_RECEIPTS = Statement(
 )
 
 
+_NOTE_FORGOTTEN = Statement(
+    insert(forgotten).values(conversation=bindparam("of"), at=bindparam("moment"))
+)
+
+
 @dataclass(frozen=True, slots=True)
 class ChangedRows:
     """What happens to stored turns, by their ids, with the values of the columns."""
@@ -85,7 +90,7 @@ class ChangedRows:
     deleted: Collection[int]
 
 
-def apply(conversation: str, change: ChangedRows) -> Unit[None]:
+def apply(conversation: str, change: ChangedRows, now: float) -> Unit[None]:
     """Change turns; summaries that cover one of them are deleted.
 
     With a turn that is deleted goes the content of all receipts since: prompts may quote it.
@@ -111,6 +116,7 @@ def apply(conversation: str, change: ChangedRows) -> Unit[None]:
         yield _EMPTY_RECEIPTS.query({"of": conversation, "since": since})
         yield _DELETE.query(_rows(change.deleted))
         yield _END_EMPTY_SESSION.query({"of": conversation})
+        yield _NOTE_FORGOTTEN.query({"of": conversation, "moment": now})
 
 
 def _rows(ids: Collection[int]) -> dict[str, str]:

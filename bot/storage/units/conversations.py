@@ -267,7 +267,7 @@ def _finish_by_steps(
     if rows.receipts:
         yield sql.NOTE.query_many(rows.receipts)
     if rows.change is not None:
-        yield from changes.apply(claim.conversation, rows.change)
+        yield from changes.apply(claim.conversation, rows.change, at.now)
     if rows.in_place_of:
         taken = yield from _queue_in_place(rows, sender, at)
     else:

@@ -1,0 +1,93 @@
+"""Test that every process forgets a conversation: by a signal, and by a row where that is lost."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+from typing_extensions import override
+
+from bot.chat.session import TurnResult
+from bot.commands.forgetting import SharedMemories
+from bot.ports import ConversationMemory, Signals
+from bot.runtime.signals import InProcessSignals
+from bot.runtime.tasks import cancel_and_wait
+from bot.storage.personal_data import SqlForgottenConversations
+from bot.storage.sql.conversations import SqlConversations
+from bot.storage.sql.database import Database
+from bot.storage.sql.inbox import SqlInbox
+from tests.fakes import FakeClock
+from tests.samples import begin, make_incoming
+from tests.waiting import wait_until
+
+CONVERSATION = "telegram:5"
+_KEPT_SECONDS = 1000.0
+
+
+class SlotsOfAModel(ConversationMemory):
+    def __init__(self) -> None:
+        self.forgotten: list[str] = []
+
+    @override
+    async def end_session(self, conversation: str) -> None:
+        raise NotImplementedError
+
+    @override
+    async def forget(self, conversation: str) -> None:
+        self.forgotten.append(conversation)
+
+
+class Node:
+    """What one process keeps."""
+
+    def __init__(self, database: Database, clock: FakeClock, signals: Signals) -> None:
+        self.slots = SlotsOfAModel()
+        rows = SqlForgottenConversations(database)
+        self.memories = SharedMemories([self.slots], signals, rows, clock, _KEPT_SECONDS)
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        task = asyncio.create_task(self.memories.run())
+        try:
+            yield
+        finally:
+            await cancel_and_wait([task])
+
+
+async def delete_history(database: Database, clock: FakeClock) -> None:
+    """Do what /forget does in a conversation, without telling anybody."""
+    await SqlInbox(database, clock).receive([make_incoming(key=f"5:{clock.now()}")], {})
+    conversations = SqlConversations(database, clock)
+    claim, message = await begin(conversations, CONVERSATION)
+    await conversations.forget(claim)
+    await conversations.finish(claim, message, TurnResult())
+
+
+async def test_every_process_forgets_by_a_signal_and_here_once(database: Database) -> None:
+    clock, signals = FakeClock(), InProcessSignals()
+    here, elsewhere = Node(database, clock, signals), Node(database, clock, signals)
+    async with here.running(), elsewhere.running():
+        await here.memories.forget(CONVERSATION)
+        await wait_until(lambda: bool(elsewhere.slots.forgotten))
+    assert here.slots.forgotten == elsewhere.slots.forgotten == [CONVERSATION]
+
+
+async def test_process_that_missed_the_signal_forgets_by_the_row_once(database: Database) -> None:
+    clock = FakeClock()
+    node = Node(database, clock, InProcessSignals())
+    async with node.running():
+        await delete_history(database, clock)
+        await clock.advance(31)
+        await wait_until(lambda: bool(node.slots.forgotten))
+        await clock.advance(31)
+        await clock.advance(31)
+    assert node.slots.forgotten == [CONVERSATION]
+
+
+async def test_process_that_was_off_forgets_when_it_starts(database: Database) -> None:
+    clock = FakeClock()
+    await delete_history(database, clock)
+    await clock.advance(_KEPT_SECONDS / 2)
+    node = Node(database, clock, InProcessSignals())
+    async with node.running():
+        await wait_until(lambda: bool(node.slots.forgotten))
+    assert node.slots.forgotten == [CONVERSATION]
