@@ -1,0 +1,203 @@
+"""Every command and every button: who may use it, asked when it is used, on both platforms.
+
+A new command, action, choice or button fails here until it has a row in the table.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from bot.chat.button import ButtonAction, ButtonData
+from bot.chat.incoming import Person, Pressed, Request
+from bot.chat.session import Turn, TurnResult
+from bot.commands.admins import AdminCheck
+from bot.commands.answer_buttons import AnswerButtons
+from bot.commands.request import CommandRequest
+from bot.errors import PlatformError, Unreachable, UserError
+from bot.routing.command_specs import COMMANDS, parse
+from bot.runtime.clock import SystemClock
+from bot.storage.sql.conversations import SqlConversations
+from bot.storage.sql.database import Database
+from bot.storage.sql.inbox import SqlInbox
+from tests.commands.test_handlers import Setup
+from tests.samples import ALICE, BOB, begin, make_incoming
+
+ANYONE, ADMIN, ASKER, ASKER_ALONE = "anyone", "admin", "asker or admin", "asker alone"
+WHO_MAY_USE = {
+    "preset use": ADMIN,
+    "preset add": ADMIN,
+    "preset remove": ADMIN,
+    "preset list": ANYONE,
+    "preset who": ANYONE,
+    "preset show": ANYONE,
+    "preset reset": ADMIN,
+    "new": ANYONE,
+    "me": ANYONE,
+    "stop": ANYONE,  # whose answer it is, is asked before: tests/turn/test_stop_retry_undo.py
+    "retry": ASKER,
+    "undo": ASKER,
+    "forget": ADMIN,
+    "forget me": ANYONE,
+    "forget last": ASKER,
+    "forget channel": ADMIN,
+    "export": ANYONE,
+    "context": ANYONE,
+    "context prompt": ADMIN,
+    "settings why": ADMIN,
+    "settings overhear on": ADMIN,
+    "settings overhear off": ADMIN,
+    "settings usage": ANYONE,
+    "help": ANYONE,
+}
+ARGUMENTS = {
+    "preset use": "nova",
+    "preset add": "nova",
+    "preset remove": "nova",
+    "preset who": "hi",
+}
+WHO_MAY_PRESS = {
+    ButtonAction.STOP: ASKER,
+    ButtonAction.RETRY: ASKER,
+    ButtonAction.CONTINUE: ASKER,
+    ButtonAction.VERSION: ASKER,
+    ButtonAction.DELETE: ASKER,
+    ButtonAction.FORGET: ASKER_ALONE,
+    ButtonAction.KEEP: ASKER_ALONE,
+}
+PLATFORMS = ("discord", "telegram")
+
+
+def every_use() -> Iterator[str]:
+    """Yield each command with each of its actions and choices."""
+    for spec in COMMANDS:
+        for action in spec.actions or (spec,):
+            name = spec.name if action is spec else f"{spec.name} {action.name}"
+            options = action.options
+            if not options or not options[0].required or not options[0].choices:
+                yield name
+            if options:
+                yield from (f"{name} {choice}" for choice in options[0].choices)
+
+
+def test_table_has_every_command_and_every_button() -> None:
+    assert set(every_use()) == set(WHO_MAY_USE)
+    assert set(ButtonAction) == set(WHO_MAY_PRESS)
+
+
+async def refusal(setup: Setup, use: str, platform: str, asker: Person) -> str:
+    """Use a command as Alice where `asker` asked the newest question; return the refusal."""
+    said = make_incoming(platform=platform, author=ALICE, admin=None)
+    question = Turn("user", "a question", asker, said.at, message_id="3")
+    command = parse(f"/{use} {ARGUMENTS.get(use, '')}")
+    assert command is not None
+    active = await setup.resolver.resolve(said.scopes)
+    recent = (question, Turn("assistant", "an answer", None, said.at, "assistant"))
+    try:
+        await setup.handlers.handle(CommandRequest(command, said, active, recent, said.at))
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+@pytest.mark.parametrize("use", WHO_MAY_USE)
+async def test_command_is_refused_to_who_may_not_use_it(
+    database: Database, use: str, platform: str
+) -> None:
+    setup, who = Setup(database), WHO_MAY_USE[use]
+    setup.admin = False
+    assert ("Only an admin can" in await refusal(setup, use, platform, BOB)) is (who != ANYONE)
+    assert ("Only an admin can" in await refusal(setup, use, platform, ALICE)) is (who == ADMIN)
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+@pytest.mark.parametrize("use", WHO_MAY_USE)
+async def test_admin_may_use_every_command_and_is_asked_for_at_run_time(
+    database: Database, use: str, platform: str
+) -> None:
+    setup, who = Setup(database), WHO_MAY_USE[use]
+    assert "admin" not in await refusal(setup, use, platform, BOB)
+    setup.admin = False  # from now on
+    assert ("Only an admin can" in await refusal(setup, use, platform, BOB)) is (who != ANYONE)
+    if who != ANYONE:
+        assert {asked.address.platform for asked in setup.asked} == {platform}
+        assert len(setup.asked) >= 2, "the first answer was kept"
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+@pytest.mark.parametrize("use", [use for use, who in WHO_MAY_USE.items() if who != ANYONE])
+async def test_command_is_refused_where_the_platform_cannot_be_asked(
+    database: Database, use: str, platform: str
+) -> None:
+    setup = Setup(database)
+    setup.platform_error = Unreachable("away")
+    assert "could not be asked whether you are one" in await refusal(setup, use, platform, BOB)
+
+
+class AnsweredQuestion:
+    """A question of Alice, with an answer; and another one, without."""
+
+    def __init__(self, database: Database, platform: str) -> None:
+        clock = SystemClock()
+        self.is_admin: bool | PlatformError = False
+        self._inbox = SqlInbox(database, clock)
+        self._conversations = SqlConversations(database, clock)
+        admins = AdminCheck((), self._ask, clock)
+        self._buttons = AnswerButtons(self._conversations, self._inbox, admins)
+        self._question = make_incoming(platform=platform)
+        self._part = ""
+
+    async def store(self, *, is_answered: bool) -> None:
+        """Store the question."""
+        said = self._question
+        await self._inbox.receive([said], {})
+        self._part = f"{said.address.source}:{said.external_key}/0"
+        if not is_answered:
+            return
+        claim, message = await begin(self._conversations, said.address.conversation)
+        self._part = message.part_name(0)
+        turns = [
+            Turn("user", said.text, ALICE, said.at),
+            Turn("assistant", "an answer", None, said.at, "nora", sent_as=(self._part,)),
+        ]
+        await self._conversations.finish(claim, message, TurnResult(turns=turns))
+
+    async def press(self, action: ButtonAction, author: Person) -> str | None:
+        """Return the refusal of a press."""
+        said = self._question
+        data = ButtonData(action, self._part, 1 if action is ButtonAction.VERSION else 0)
+        press = Pressed(
+            said.address, f"cb{author.id}", "900", author, data.encode(), said.at, said.scopes
+        )
+        return await self._buttons.refusal(replace(press, author_is_admin=None))
+
+    async def _ask(self, _incoming: Request) -> bool:
+        if isinstance(self.is_admin, PlatformError):
+            raise self.is_admin
+        return self.is_admin
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+@pytest.mark.parametrize("action", ButtonAction)
+async def test_button_is_refused_to_who_may_not_press_it(
+    database: Database, action: ButtonAction, platform: str
+) -> None:
+    question = AnsweredQuestion(database, platform)
+    await question.store(is_answered=action is not ButtonAction.STOP)
+    assert await question.press(action, ALICE) is None
+    assert "Only the person who asked" in str(await question.press(action, BOB))
+    question.is_admin = Unreachable("away")
+    assert "Only the person who asked" in str(await question.press(action, BOB))
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+@pytest.mark.parametrize("action", ButtonAction)
+async def test_admin_may_press_every_button_but_those_of_the_asker_alone(
+    database: Database, action: ButtonAction, platform: str
+) -> None:
+    question = AnsweredQuestion(database, platform)
+    await question.store(is_answered=action is not ButtonAction.STOP)
+    question.is_admin = True
+    refused = await question.press(action, BOB)
+    assert (refused is None) is (WHO_MAY_PRESS[action] == ASKER)
