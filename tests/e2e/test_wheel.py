@@ -6,6 +6,7 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
+import zipfile
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -94,6 +95,16 @@ def test_installed_package_is_the_one_of_the_wheel(troupe: Path, folder: Path) -
 
     assert Path(found.stdout.decode().strip()).is_relative_to(troupe.parent.parent)
     assert output(troupe, "--version") == f"troupe {__version__}\n"
+
+
+def test_wheel_holds_what_the_console_shows(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        packed = {name for name in archive.namelist() if name.startswith("bot/console/")}
+    folder = CHECKOUT / "bot" / "console"
+    shown = [*(folder / "static").iterdir(), *(folder / "templates").iterdir()]
+
+    assert {str(file.relative_to(CHECKOUT)) for file in shown} <= packed
+    assert not any(name.startswith("bot/console/assets/") for name in packed)
 
 
 def test_installed_package_lists_its_presets(troupe: Path, folder: Path) -> None:

@@ -5,7 +5,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from typing import Literal, TypeAlias
 
 from aiohttp import web
-from pydantic import BaseModel, Field, field_validator
+from pydantic import BaseModel, Field
 
 from bot.chat.access import Scope
 from bot.chat.usage import MICROS, UsageRow, UsageTotal, format_cost
@@ -27,15 +27,8 @@ class UsageQuery(BaseModel):
     """Which days, and what is added up."""
 
     by: Grouping = "day"
-    since: date | None = Field(
-        None, ge=_FIRST_DAY, description="By default a month ago. Days are UTC's."
-    )
-    until: date | None = Field(None, ge=_FIRST_DAY, description="The last day; by default today.")
-
-    @field_validator("since", "until", mode="before")
-    @classmethod
-    def _empty_is_default(cls, given: object) -> object:
-        return given or None
+    since: date | Literal[""] = Field("", description="By default a month ago; days are UTC's.")
+    until: date | Literal[""] = Field("", description="The last day; by default today.")
 
 
 class UsageSum(BaseModel):
@@ -96,7 +89,7 @@ class UsagePage:
 
     def _days(self, query: UsageQuery) -> tuple[date, date]:
         today = datetime.fromtimestamp(self._clock.now(), UTC).date()
-        until = min(query.until or today, today)
+        until = max(_FIRST_DAY, min(query.until or today, today))
         since = min(query.since or until - timedelta(days=_DAYS - 1), until)
         return max(since, until - timedelta(days=_MAX_DAYS)), until
 
