@@ -41,6 +41,7 @@ ConnectionFailed, InvalidAddress, AddressRefused                    runtime/http
 ChildFailed                                                         runtime/subprocesses.py
 Unconvertible                                                       media/conversion.py
 FetchFailed, FetchRefused                                           media/fetching.py
+ToolFailed                                                          tools/tool.py
 """
 
 from typing import Literal, TypeAlias

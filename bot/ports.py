@@ -39,6 +39,7 @@ from bot.chat.session import (
     TurnResult,
 )
 from bot.chat.story import PackedVector, Story, StoryVector
+from bot.chat.tool import ToolCall, ToolRecord, ToolSpec
 from bot.chat.usage import AnswerCharge, BudgetCap, UsageRow, UsageTotal
 
 # --- platforms -------------------------------------------------------------------------------
@@ -236,6 +237,31 @@ class ContinuingBackend(Protocol):
 
     def can_continue(self, prompt: Prompt) -> bool:
         """Return whether the model takes the prompt with a beginning of its answer."""
+        ...
+
+
+@runtime_checkable
+class ToolCallingBackend(Protocol):
+    """A backend that offers the tools of a prompt to its models."""
+
+    def calls_tools(self, model: str) -> bool:
+        """Return whether a preset's model is offered tools."""
+        ...
+
+
+class Tools(Protocol):
+    """The tools of one answer."""
+
+    @property
+    def specs(self) -> Sequence[ToolSpec]: ...
+
+    @property
+    def records(self) -> Sequence[ToolRecord]:
+        """What was called so far."""
+        ...
+
+    async def run(self, call: ToolCall) -> str:
+        """Run a call and return what the model reads of its result; a mistake is a result, too."""
         ...
 
 

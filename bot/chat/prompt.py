@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal, TypeAlias
 
+from bot.chat.tool import ToolCall, ToolExchange, ToolSpec
+
 Role = Literal["system", "user", "assistant"]
 
 
@@ -89,6 +91,10 @@ class Prompt:
     """The character that answers; each has a prefix cache of its own."""
     asked_by: str | None = None
     """A person's id, by which a fair queue takes turns."""
+    tools: tuple[ToolSpec, ...] = ()
+    """What the model may call; only a `ToolCallingBackend` offers them."""
+    tool_exchanges: tuple[ToolExchange, ...] = ()
+    """What it called already for this answer, behind the messages."""
     has_fallback: bool = False
     """Whether another model is tried if this one fails: then nobody waits until it is well."""
     begun: str = ""
@@ -147,6 +153,8 @@ class Finish:
 
     reason: FinishReason
     usage: Usage = field(default_factory=Usage)
+    tool_calls: tuple[ToolCall, ...] = ()
+    """What the model wants to know before it goes on."""
 
 
 GenerationEvent: TypeAlias = QueuePosition | ReasoningDelta | Delta | Finish

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from bot.chat.prompt import FinishReason, Prompt, Usage
+from bot.chat.tool import ToolRecord
 from bot.chat.usage import AnswerCharge
 
 
@@ -69,5 +70,7 @@ class Receipt:
     timings: Timings
     thoughts: str = ""
     """The model's reasoning, which no reader sees."""
+    tool_calls: tuple[ToolRecord, ...] = ()
+    """What the model called, and what came back."""
     charge: AnswerCharge = field(default_factory=AnswerCharge)
     """What it cost, and whom that is counted for."""

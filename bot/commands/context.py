@@ -102,6 +102,7 @@ def show_context(number: int, receipt: Receipt) -> Text:
         *_bars(receipt),
         *_named_spans(receipt),
         *_dropped(receipt),
+        *_tool_calls(receipt),
         _timings(receipt),
     ]
     return joined(lines)
@@ -164,6 +165,16 @@ def _dropped(receipt: Receipt) -> Iterator[Text]:
         yield translatable("Left out: {what} – {why}", what=_describe(one), why=looked_up(one.why))
     if len(receipt.dropped) > _MAX_LISTED:
         yield translatable("Left out: {count} more", count=len(receipt.dropped) - _MAX_LISTED)
+
+
+def _tool_calls(receipt: Receipt) -> Iterator[Text]:
+    for one in receipt.tool_calls:
+        yield translatable(
+            "Tool {name}: {arguments} – {result}",
+            name=one.name,
+            arguments=_quoted(one.arguments, None),
+            result=_quoted(" ".join(one.result.splitlines()[1:]), None),
+        )
 
 
 def _describe(one: DroppedItem) -> Text:

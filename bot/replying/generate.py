@@ -1,6 +1,6 @@
 """Generate one answer: stream it from a backend, filter what readers must not see, time it."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
@@ -17,6 +17,7 @@ from bot.chat.prompt import (
     Usage,
 )
 from bot.chat.receipt import Receipt, Timings
+from bot.chat.tool import ToolCall, ToolRecord
 from bot.chat.usage import AnswerCharge
 from bot.errors import BackendInterrupted, BackendUnavailable
 from bot.ports import Backend, Clock, ContinuingBackend
@@ -27,6 +28,7 @@ from bot.replying.output_filter import OutputFilter
 from bot.replying.repeated_beginning import RepeatedBeginning
 from bot.replying.repetition import RepetitionDetector
 from bot.replying.stop_flag import StopFlag
+from bot.replying.tool_rounds import ToolRounds, total_usage
 from bot.telemetry.metrics import SECONDS_TO_FIRST_TOKEN, record_usage
 from bot.texts.text import Text, joined, translatable
 
@@ -59,6 +61,8 @@ class GeneratedAnswer:
     seconds: float
     thoughts: str = ""
     """The model's reasoning: for operators, never for readers."""
+    tool_calls: tuple[ToolRecord, ...] = ()
+    """What it called, in order."""
     begun: str = ""
     """What the model wrote before a cut behind which it went on: another request, with a usage that
     nobody has reported."""
@@ -77,6 +81,7 @@ async def generate_answer(
     clock: Clock,
     stop: StopFlag | None = None,
     may_continue: Callable[[], Awaitable[bool]] = always,
+    tools: ToolRounds | None = None,
 ) -> GeneratedAnswer:
     """Generate an answer and show its text while it arrives.
 
@@ -92,6 +97,7 @@ async def generate_answer(
         clock: time.
         stop: ends the answer, and the model's work on it, at once.
         may_continue: whether a further request may be made for the answer.
+        tools: what the model may call; its results are in a further request each.
 
     Raises:
         BackendError: there is no text.
@@ -102,16 +108,47 @@ async def generate_answer(
     try:
         if not stop.requested:
             with stop.ends_block():
-                await _stream(backend, prompt, answer, may_continue)
+                await _stream(backend, prompt, answer, may_continue, tools)
     except BackendInterrupted as error:
         if not answer.has_text:
             raise
         interrupted = True
         _log.warning("answer_interrupted", reason=str(error))
-    return answer.build(interrupted=interrupted, cancelled=stop.requested)
+    built = answer.build(interrupted=interrupted, cancelled=stop.requested)
+    return replace(built, tool_calls=tuple(tools.records)) if tools is not None else built
 
 
 async def _stream(
+    backend: Backend,
+    prompt: Prompt,
+    answer: "_AnswerBuilder",
+    may_continue: Callable[[], Awaitable[bool]],
+    tools: ToolRounds | None,
+) -> None:
+    """Add the events of an answer, and of the requests that follow on calls of tools.
+
+    Raises:
+        BackendUnavailable: there is no event with text.
+        BackendInterrupted: the answer is not whole.
+    """
+    if tools is None:
+        await _stream_request(backend, prompt, answer, may_continue)
+        return
+    request = tools.offer(prompt)
+    await _stream_request(backend, request, answer, may_continue)
+    while request.tools and not answer.is_complete and (calls := answer.tool_calls):
+        if not await may_continue():
+            _log.warning("tools_not_paid", calls=len(calls))
+            return
+        await tools.run(answer.begin_request(), calls)
+        request = tools.offer(prompt)
+        try:
+            await _add_events(backend, request, answer)
+        except BackendUnavailable as failed:  # what came before is charged
+            raise BackendInterrupted(str(failed), failed.notice) from failed
+
+
+async def _stream_request(
     backend: Backend,
     prompt: Prompt,
     answer: "_AnswerBuilder",
@@ -179,6 +216,7 @@ def build_receipt(
         thoughts=answer.thoughts,
         reason=answer.reason,
         usage=answer.usage,
+        tool_calls=answer.tool_calls,
         timings=Timings(queued_seconds, answer.first_word_seconds, answer.seconds),
         charge=charge,
     )
@@ -216,6 +254,8 @@ class _AnswerBuilder:
         self._beginning: RepeatedBeginning | None = None
         self._reasoning: list[str] = []
         self._finish = Finish(FinishReason.STOP)
+        self._usages: list[Usage] = []
+        self._written_before = 0
         self._started_at = clock.monotonic()
         self._first_word_seconds: float | None = None
 
@@ -223,6 +263,21 @@ class _AnswerBuilder:
     def has_text(self) -> bool:
         """Whether there is anything that a reader can see."""
         return bool("".join(self._chunks).strip())
+
+    @property
+    def tool_calls(self) -> Sequence[ToolCall]:
+        """What the model called at the end of the newest request."""
+        return self._finish.tool_calls
+
+    def begin_request(self) -> str:
+        """Take the following events as those of another request; return what this one wrote."""
+        written = self.written[self._written_before :]
+        self._usages.append(self._finish.usage)
+        self._finish = Finish(FinishReason.STOP)
+        if written.strip():
+            self._feed("\n\n")
+        self._written_before = len(self.written)
+        return written
 
     @property
     def written(self) -> str:
@@ -267,7 +322,7 @@ class _AnswerBuilder:
         return GeneratedAnswer(
             text=text,
             reason=FinishReason.CANCELLED if cancelled else reason,
-            usage=self._finish.usage,
+            usage=total_usage([*self._usages, self._finish.usage]),
             first_word_seconds=self._first_word_seconds,
             seconds=self._clock.monotonic() - self._started_at,
             thoughts="".join(self._reasoning).strip(),

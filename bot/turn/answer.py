@@ -28,15 +28,17 @@ from bot.replying.live_reply import LiveReply
 from bot.replying.long_answers import shorten
 from bot.replying.media_notice import explain_unread, is_unreadable
 from bot.replying.stop_flag import StopFlag
+from bot.replying.tool_rounds import MAX_TOOL_TOKENS, used_tools
 from bot.routing.active_presets import ActiveCharacters, ActivePreset
 from bot.routing.speaker_selection import MAX_ANSWERS_IN_A_ROW, select_reaction
 from bot.routing.wake_rules import Dice
-from bot.texts.text import Text, language_of, translatable, translate
+from bot.texts.text import Text, joined, language_of, translatable, translate
 from bot.turn.limits.answer_limits import Admission, AnswerLimits
 from bot.turn.limits.provider_slots import ProviderSlots
 from bot.turn.limits.rare_notices import RareNotices
 from bot.turn.limits.spending import Spending, usages_of
 from bot.turn.prompt_sources import PromptSources, TurnContext
+from bot.turn.tools.answer_tools import AnswerTools
 
 _log = structlog.get_logger(__name__)
 _ONLY_REASONING = translatable(
@@ -72,6 +74,7 @@ class AnswerPipeline:
         self._limits = limits
         self._slots = slots
         self._spending = spending or Spending({}, clock)
+        self._tools = AnswerTools(sources.conversations, sources.retrieve_stories, clock, dice)
         self._notices = notices or RareNotices()
 
     async def answer(
@@ -200,7 +203,10 @@ class AnswerPipeline:
         context.opened.extend(range(context.next_part, context.next_part + live_reply.opened))
         if not receipt.answer:  # it was stopped before its first word
             return
-        mark = translate(end_mark(receipt.reason), language_of(context.said.locale))
+        mark = translate(
+            joined([end_mark(receipt.reason), used_tools(receipt.tool_calls)], ""),
+            language_of(context.said.locale),
+        )
         text = self._speaker_line(speaker, context) + receipt.answer + mark
         whole = self._replies.final_parts(address, text, context.next_part, face)
         parts = shorten(whole, text, preset.long_answer, context.said.locale)
@@ -291,14 +297,17 @@ class AnswerPipeline:
         )
         show_position = _discard if context.in_place_of else live_reply.show_queue_position
         waited = self._clock.now() - context.said.at.timestamp()
+        tools = self._tools.for_answer(preset, backend, context)
+        most_tokens = fitted.tokens + (MAX_TOOL_TOKENS if tools else 0)
         async with self._spending.reserved(
-            preset, context.said, fitted.prompt, fitted.tokens
+            preset, context.said, fitted.prompt, most_tokens
         ) as reservation:
             async with self._slot(preset.provider, stop, show_position):
                 prompt = replace(reservation.prompt, has_fallback=has_fallback)
                 answer = await generate_answer(
                     *(backend, prompt, show, show_position, self._clock, stop),
                     partial(self._spending.reserve_continuation, reservation),
+                    tools,
                 )
             usages = usages_of(answer, fitted.tokens)
             charge = self._spending.charged(reservation, preset, usages)

@@ -226,7 +226,8 @@ class ChatRequestRunner:
                 pause = next(pauses, _PAUSES_SECONDS[-1]) if is_flowing else 0.0
         finally:
             await response.close()
-        yield Finish(parser.reason or FinishReason.STOP, parser.usage)
+        reason = parser.reason or FinishReason.STOP
+        yield Finish(reason, parser.usage, tuple(parser.tool_calls))
 
     def _parser(self, response: HttpResponse, request: ChatRequest) -> StreamParser:
         header = response.headers.get("content-type", "")

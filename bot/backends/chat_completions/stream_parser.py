@@ -10,6 +10,7 @@ from bot.backends.chat_completions.reasoning import ANY_FORMAT, ReasoningFormat,
 from bot.backends.chat_completions.sse import SseEventTooLong, SseParser
 from bot.backends.chat_completions.stop_strings import StopStringFilter
 from bot.chat.prompt import FinishReason, Usage
+from bot.chat.tool import ToolCall
 
 MAX_RESPONSE_BYTES = 32 * 1024 * 1024  # far more than any model writes in one answer
 _MAX_TOKEN_COUNT = (
@@ -85,6 +86,11 @@ class StreamParser(ABC):
         if self.reason is None and parsed.error is None:
             return replace(parsed, error=errors.interrupted(self._context.endpoint))
         return parsed
+
+    @property
+    def tool_calls(self) -> Sequence[ToolCall]:
+        """What the model calls, once the response is complete; none where there are no tools."""
+        return ()
 
     @abstractmethod
     def _parse_event(self, data: bytes) -> bool:

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -11,8 +11,18 @@ from typing_extensions import override
 from bot.backends.chat_completions import errors
 from bot.backends.chat_completions.quirks import NO_QUIRKS, Quirks
 from bot.backends.chat_completions.stop_strings import STRING_TEMPLATE_PARAMETERS, stop_strings_of
-from bot.backends.chat_completions.stream_parser import StreamParser, token_count
+from bot.backends.chat_completions.stream_parser import (
+    ResponseContext,
+    StreamParser,
+    token_count,
+)
+from bot.backends.tool_calls import (
+    ToolCallParser,
+    exchanges_to_wire,
+    spec_to_wire,
+)
 from bot.chat.prompt import FinishReason, Image, Message, Prompt, Usage
+from bot.chat.tool import ToolCall
 from bot.errors import BackendUnavailable
 from bot.texts.text import translatable
 
@@ -58,6 +68,9 @@ def to_wire(
     if names:
         for message, each in zip(messages, arranged, strict=True):
             message |= _name_field(each.name)
+    messages += exchanges_to_wire(prompt)
+    if prompt.tools:
+        given["tools"] = [spec_to_wire(one) for one in prompt.tools]
     if prompt.begun and quirks.continuation:
         given |= quirks.continuation.of_request
         begun = {"role": "assistant", "content": prompt.begun}
@@ -109,6 +122,15 @@ def encode_streaming_request(body: Mapping[str, object]) -> bytes:
 class ChatCompletionsParser(StreamParser):
     """Parses OpenAI's chat completion chunks, and what other services make of them."""
 
+    def __init__(self, context: ResponseContext) -> None:
+        super().__init__(context)
+        self._tool_calls = ToolCallParser()
+
+    @property
+    @override
+    def tool_calls(self) -> Sequence[ToolCall]:
+        return self._tool_calls.calls
+
     @override
     def _plain_text(self, data: bytes) -> str:
         try:
@@ -133,6 +155,7 @@ class ChatCompletionsParser(StreamParser):
             return False
         delta = choice.delta or choice.message or _Delta(choice.text)
         content = delta.text()
+        self._tool_calls.feed(delta.tool_calls)
         self._add_reasoning(delta.reasoning_text())
         self._add_text(content)
         if self._stop_filter.hit:
@@ -165,6 +188,7 @@ class _PlainDelta(msgspec.Struct):
     content: str
     reasoning_content: None = None
     reasoning: None = None
+    tool_calls: None = None
 
 
 class _PlainChoice(msgspec.Struct):

@@ -34,6 +34,7 @@ from bot.ports import (
     SeeingBackend,
     TextTokenCounter,
     TokenCountingBackend,
+    ToolCallingBackend,
 )
 from bot.runtime.clock import SystemClock
 from bot.templates.renderer import Renderer
@@ -48,6 +49,7 @@ class OpenAICompatibleBackend(
     ModelCheckingBackend,
     SeeingBackend,
     ContinuingBackend,
+    ToolCallingBackend,
 ):
     """One provider, with its own connections, retry budget and circuit breaker."""
 
@@ -139,6 +141,10 @@ class OpenAICompatibleBackend(
             list(dict.fromkeys(names)),
             lists_all=service is not None and service.lists_all,
         )
+
+    @override
+    def calls_tools(self, model: str) -> bool:
+        return True  # whoever names tools in a preset has chosen a model that calls them
 
     @override
     def can_continue(self, prompt: Prompt) -> bool:

@@ -14,6 +14,7 @@ from pydantic import (
     model_validator,
 )
 
+from bot.chat.tool import ToolName
 from bot.errors import PresetError, TemplateError
 from bot.prompting.cards.story_string import parse_story_string
 from bot.prompting.lorebook.entries import Lorebook
@@ -197,6 +198,8 @@ class Preset(StrictModel):
     """How an answer is sent that is longer than one message: in several, or its beginning and a
     file with all of it."""
     fallbacks: tuple[Fallback, ...] = ()
+    tools: Annotated[tuple[ToolName, ...], Field(max_length=MAX_LIST_ITEMS)] = ()
+    """What the model may call during an answer, at providers with OpenAI's API."""
     budget: PresetBudget | None = None
     summary: SummaryChoice | None = None
 

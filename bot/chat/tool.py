@@ -1,0 +1,49 @@
+"""Tools that a model may call during an answer: what is offered, what it calls, what came back."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+ToolName: TypeAlias = Literal["time", "dice", "history", "stories"]
+"""The tools that a preset may offer; none of them changes anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSpec:
+    """A tool as a model is told of it."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, object]
+    """A JSON schema of an object."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call as the model wrote it: nothing of it can be trusted."""
+
+    id: str
+    name: str
+    arguments: str
+    """JSON, if the model wrote it well."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolExchange:
+    """The calls of one response, with their results: the model reads them in the next request."""
+
+    text: str
+    """What it wrote before them."""
+    calls: tuple[ToolCall, ...]
+    results: tuple[str, ...]
+    """In the order of the calls."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolRecord:
+    """A call in a receipt."""
+
+    name: str
+    arguments: str
+    result: str
+    seconds: float

@@ -1,0 +1,61 @@
+"""Let a model call tools during its answer: a few rounds, each of them another request."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from bot.chat.prompt import Prompt, Usage
+from bot.chat.tool import ToolCall, ToolExchange, ToolRecord
+from bot.ports import Tools
+from bot.texts.text import Text, joined, translatable
+
+MAX_TOOL_TOKENS = 12_000
+"""The most that tools and their results add to a prompt, about."""
+
+_MAX_ROUNDS = 4  # then the model gets no tools any more and has to answer
+_MAX_CALLS_A_ROUND = 4
+
+
+class ToolRounds:
+    """The requests of one answer that a model reads results in.
+
+    Nothing is stored before the answer is: if the process dies, the tools are called again, which
+    is harmless because they change nothing.
+    """
+
+    def __init__(self, tools: Tools) -> None:
+        self._tools = tools
+        self._exchanges: list[ToolExchange] = []
+
+    @property
+    def records(self) -> Sequence[ToolRecord]:
+        return self._tools.records
+
+    def offer(self, prompt: Prompt) -> Prompt:
+        """Return the next request: with what was called before, and with tools while they last."""
+        may_call = len(self._exchanges) < _MAX_ROUNDS
+        specs = tuple(self._tools.specs) if may_call else ()
+        return replace(prompt, tools=specs, tool_exchanges=tuple(self._exchanges))
+
+    async def run(self, text: str, calls: Sequence[ToolCall]) -> None:
+        """Run the calls that a model wrote behind a text; those above the limit are left out."""
+        kept = tuple(calls[:_MAX_CALLS_A_ROUND])
+        results = [await self._tools.run(call) for call in kept]
+        self._exchanges.append(ToolExchange(text, kept, tuple(results)))
+
+
+def used_tools(records: Sequence[ToolRecord]) -> Text:
+    """Return what readers see of the calls; empty where there were none."""
+    if not records:
+        return joined([])
+    names = ", ".join(dict.fromkeys(one.name for one in records))
+    return joined(["\n\n", translatable("🔧 tools used: {tools}", tools=names)], "")
+
+
+def total_usage(usages: Sequence[Usage]) -> Usage:
+    """Return the tokens of several requests for one answer."""
+    return Usage(
+        sum(one.prompt_tokens for one in usages),
+        sum(one.cached_tokens for one in usages),
+        sum(one.output_tokens for one in usages),
+        sum(one.written_tokens for one in usages),
+    )

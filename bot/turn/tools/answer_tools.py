@@ -1,0 +1,69 @@
+"""Make the tools that a preset offers its model, for one answer in one channel."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from bot.chat.session import Turn
+from bot.chat.story import Story
+from bot.chat.tool import ToolName
+from bot.ports import Backend, Clock, Conversations, ToolCallingBackend
+from bot.prompting.presets.preset import Preset
+from bot.prompting.speakers.labels import label_speakers
+from bot.replying.tool_rounds import ToolRounds
+from bot.stories.retrieve import RetrieveStories
+from bot.tools.dice_tool import dice_tool
+from bot.tools.history_tool import history_tool
+from bot.tools.story_tool import story_tool
+from bot.tools.time_tool import time_tool
+from bot.tools.tool import Tool
+from bot.tools.toolbox import Toolbox
+from bot.turn.prompt_sources import TurnContext
+
+_MAX_SEARCHED_TURNS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerTools:
+    """Knows what the tools read: the channel's own history, the character's own stories."""
+
+    conversations: Conversations
+    retrieve_stories: RetrieveStories
+    clock: Clock
+    random_number: Callable[[], float]
+
+    def for_answer(
+        self, preset: Preset, backend: Backend, context: TurnContext
+    ) -> ToolRounds | None:
+        """Return the tools of an answer; None if there are none, or the backend offers none."""
+        if not preset.tools:
+            return None
+        if not (isinstance(backend, ToolCallingBackend) and backend.calls_tools(preset.model)):
+            return None
+        made: Mapping[ToolName, Callable[[], Tool]] = {
+            "time": lambda: time_tool(self.clock),
+            "dice": lambda: dice_tool(self.random_number),
+            "history": lambda: self._history_tool(preset, context),
+            "stories": lambda: self._story_tool(preset),
+        }
+        tools = [made[name]() for name in dict.fromkeys(preset.tools)]
+        return ToolRounds(Toolbox(tools, self.clock))
+
+    def _history_tool(self, preset: Preset, context: TurnContext) -> Tool:
+        async def load_turns() -> Sequence[Turn]:
+            session = await self.conversations.load_session(context.claim, _MAX_SEARCHED_TURNS)
+            return [one for one in session.turns if not one.observed or preset.context == "all"]
+
+        def tag(turn: Turn, text: str) -> str:
+            people = [turn.speaker, context.said.author] if turn.speaker else []
+            labels = label_speakers(people, context.character_names)
+            return labels.tag_text(labels.label_of(turn, preset.name), text)
+
+        return history_tool(load_turns, tag)
+
+    def _story_tool(self, preset: Preset) -> Tool:
+        async def search(about: str) -> Sequence[Story]:
+            found = await self.retrieve_stories(preset, about) or {}
+            stories = {one.id: one for found_of_one in found.values() for one in found_of_one}
+            return sorted(stories.values(), key=lambda one: -one.score)
+
+        return story_tool(search)
