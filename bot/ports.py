@@ -703,6 +703,10 @@ class PresetVersions(Protocol):
         """Return the newest version, None if the service never started with such a preset."""
         ...
 
+    async def find(self, name: str, version: int) -> PresetVersion | None:
+        """Return a version; None if there is no such one."""
+        ...
+
 
 class Stories(Protocol):
     """The stories of characters, with the vectors that they are retrieved by."""

@@ -85,6 +85,7 @@ from bot.storage.personal_data import SqlForgottenConversations, SqlPersonalData
 from bot.storage.sql.conversations import SqlConversations
 from bot.storage.sql.inbox import SqlInbox
 from bot.storage.sql.outbox import SqlOutbox
+from bot.storage.sql.preset_versions import SqlPresetVersions
 from bot.storage.sql.receipts import SqlReceipts
 from bot.storage.sql.retention import FORGOTTEN_SECONDS
 from bot.storage.sql.summaries import SqlSummaries
@@ -446,7 +447,12 @@ class Wiring:
         state = SqlServiceState(database, self.clock)
         providers = provider_rows(self.settings.providers, resolver.presets)
         pages = [
-            AnswerPages(SqlAnswerLog(database), self._exact_prompts, self._models.backends).part,
+            AnswerPages(
+                SqlAnswerLog(database),
+                self._exact_prompts,
+                self._models.backends,
+                SqlPresetVersions(database, self.clock),
+            ).part,
             ChannelsPage(state, resolver.default.name).part,
             OperationPage(probes, state, providers, self.clock).part,
             UsagePage(SqlUsageTotals(database), self.clock).part,

@@ -8,18 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from bot.backends.exact_prompt import ExactPromptWriter
-from bot.console.answers.answer_pages import AnswerPages
 from bot.console.login import make_login_link
 from bot.console.service.operation_page import OperationPage
 from bot.runtime.clock import SystemClock
-from bot.storage.console.answers import SqlAnswerLog
 from bot.storage.console.service_state import SqlServiceState
-from bot.templates.renderer import Renderer
-from tests.console.answers.test_answer_pages import receipt_of, store_answers
+from tests.console.answers.test_answer_pages import answer_pages, receipt_of, store_answers
 from tests.console.conftest import ConsoleUnderTest, MakeParts
 from tests.contracts.test_receipts import RECEIPT
-from tests.samples import mask_secret
 
 pytestmark = [
     pytest.mark.service,
@@ -34,10 +29,9 @@ _HOSTILE = (
 
 @pytest.fixture
 def make_parts(tmp_path: Path) -> MakeParts:
-    writer = ExactPromptWriter({}, tmp_path, Renderer(), mask_secret)
     clock = SystemClock()
     return lambda database: [
-        AnswerPages(SqlAnswerLog(database), writer, {}).part,
+        answer_pages(database, tmp_path),
         OperationPage({}, SqlServiceState(database, clock), [], clock).part,
     ]
 

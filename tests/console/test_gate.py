@@ -5,33 +5,28 @@ from pathlib import Path
 
 import pytest
 
-from bot.backends.exact_prompt import ExactPromptWriter
 from bot.chat.access import Scope
-from bot.console.answers.answer_pages import AnswerPages
 from bot.console.routes import ConsolePart
 from bot.console.service.channels_page import ChannelsPage
 from bot.console.service.operation_page import OperationPage
 from bot.console.service.usage_page import UsagePage
 from bot.runtime.clock import SystemClock
-from bot.storage.console.answers import SqlAnswerLog
 from bot.storage.console.service_state import SqlServiceState
 from bot.storage.sql.database import Database
 from bot.storage.usage.totals import SqlUsageTotals
-from bot.templates.renderer import Renderer
+from tests.console.answers.test_answer_pages import answer_pages
 from tests.console.conftest import ConsoleUnderTest, MakeParts
-from tests.samples import mask_secret
 
 
 @pytest.fixture
 def make_parts(tmp_path: Path) -> MakeParts:
     """Make every page of the product."""
-    writer = ExactPromptWriter({}, tmp_path, Renderer(), mask_secret)
     clock = SystemClock()
 
     def make(database: Database) -> list[ConsolePart]:
         state = SqlServiceState(database, clock)
         return [
-            AnswerPages(SqlAnswerLog(database), writer, {}).part,
+            answer_pages(database, tmp_path),
             ChannelsPage(state, "assistant").part,
             OperationPage({}, state, [], clock).part,
             UsagePage(SqlUsageTotals(database), clock).part,

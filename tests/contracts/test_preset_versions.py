@@ -61,3 +61,12 @@ async def test_concurrent_writers_agree(store: Store) -> None:
     found = {one.result()["nora"] for one in [*starts, *others]}
     rows = await store.database.read(lambda c: c.execute(select(preset_version.c.content)).all())
     assert len(rows) == max(found) <= 16
+
+
+async def test_each_version_is_found_by_its_number(store: Store) -> None:
+    await saved_numbers(store, nora("one"), nora("two"))
+
+    assert await store.preset_versions.find("nora", 1) == nora("one", 1)
+    assert await store.preset_versions.find("nora", 2) == nora("two", 2)
+    assert await store.preset_versions.find("nora", 3) is None
+    assert await store.preset_versions.find("nils", 1) is None

@@ -23,10 +23,11 @@ from bot.console.answers.answer_models import (
 )
 from bot.console.answers.differences import differing_pieces
 from bot.console.answers.figures import budget_segments, waterfall
+from bot.console.answers.parameters import UsedParameter, used_parameters
 from bot.console.answers.prompt_view import described_pieces, prompt_sections, token_pieces
 from bot.console.routes import ConsolePart, ConsoleRequest, NavigationItem, Page, Route
 from bot.errors import BackendUnavailable, RequestRefused
-from bot.ports import AnswerLog, Backend, TokenizingBackend
+from bot.ports import AnswerLog, Backend, PresetVersions, TokenizingBackend
 from bot.texts.text import looked_up, translatable
 
 _ANSWERS_PER_PAGE = 50
@@ -42,14 +43,20 @@ class AnswerPages:
         answers: the stored answers.
         prompts: describes what a model was sent.
         backends: the providers, of which some can tell their tokens.
+        versions: the presets as they were.
     """
 
     def __init__(
-        self, answers: AnswerLog, prompts: ExactPromptWriter, backends: Mapping[str, Backend]
+        self,
+        answers: AnswerLog,
+        prompts: ExactPromptWriter,
+        backends: Mapping[str, Backend],
+        versions: PresetVersions,
     ) -> None:
         self._answers = answers
         self._prompts = prompts
         self._backends = backends
+        self._versions = versions
 
     @property
     def part(self) -> ConsolePart:
@@ -199,20 +206,17 @@ class AnswerPages:
                 "named": [span for span in receipt.layout if span.name],
                 "dropped": [(item, looked_up(item.why)) for item in receipt.dropped],
                 "dropped_tokens": sum(item.tokens or 0 for item in receipt.dropped),
-                "parameters": self._parameters(answer),
+                "parameters": await self._parameters(answer),
                 "before": await self._answers.find_before(answer),
                 **await self._prompt_values(answer, form),
             },
         )
 
-    def _parameters(self, answer: StoredAnswer) -> list[tuple[str, str]]:
-        prompt = answer.receipt.prompt
-        found = [(name, str(value)) for name, value in prompt.parameters.items()]
-        if prompt.max_output_tokens is not None:
-            found.append(("max_output_tokens", str(prompt.max_output_tokens)))
-        if prompt.stop:
-            found.append(("stop", " · ".join(map(repr, prompt.stop))))
-        return found
+    async def _parameters(self, answer: StoredAnswer) -> list[UsedParameter]:
+        receipt = answer.receipt
+        number = receipt.preset_version
+        version = None if number is None else await self._versions.find(receipt.preset, number)
+        return used_parameters(receipt.prompt, version)
 
     async def _prompt_values(self, answer: StoredAnswer, form: str) -> Mapping[str, object]:
         """Return what the prompt is shown from: its sections, its text or its tokens."""

@@ -17,6 +17,10 @@ _NEWEST = (
     .order_by(preset_version.c.version.desc())
     .limit(1)
 )
+_CONTENT = select(preset_version.c.content).where(
+    preset_version.c.name == bindparam("preset_name"),
+    preset_version.c.version == bindparam("number"),
+)
 _INSERT = upsert(preset_version, lambda insert: insert.on_conflict_do_nothing())
 
 
@@ -40,6 +44,14 @@ class SqlPresetVersions(PresetVersions):
             lambda connection: connection.execute(_NEWEST, {"preset_name": name}).one_or_none()
         )
         return PresetVersion(name, row.content, row.version) if row else None
+
+    @override
+    async def find(self, name: str, version: int) -> PresetVersion | None:
+        asked = {"preset_name": name, "number": version}
+        content = await self._database.read(
+            lambda connection: connection.execute(_CONTENT, asked).scalar_one_or_none()
+        )
+        return None if content is None else PresetVersion(name, content, version)
 
 
 def _save_version(connection: Connection, preset: PresetVersion, now: float) -> int:

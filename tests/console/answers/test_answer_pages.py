@@ -1,5 +1,6 @@
 """The list of answers, one answer, its prompt in three forms, and a comparison."""
 
+import json
 from collections import Counter
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -12,12 +13,15 @@ from bot.backends.exact_prompt import ExactPromptWriter
 from bot.chat.access import Scope
 from bot.chat.prompt import Message
 from bot.chat.receipt import DroppedItem, PromptSpan, Receipt
-from bot.chat.session import TurnResult
+from bot.chat.session import PresetVersion, TurnResult
 from bot.console.answers.answer_pages import AnswerPages
+from bot.console.routes import ConsolePart
 from bot.runtime.clock import SystemClock
 from bot.storage.console.answers import SqlAnswerLog
 from bot.storage.sql.conversations import SqlConversations
+from bot.storage.sql.database import Database
 from bot.storage.sql.inbox import SqlInbox
+from bot.storage.sql.preset_versions import SqlPresetVersions
 from bot.storage.units.lanes import SenderIdentity
 from bot.templates.renderer import Renderer
 from tests.attacks import expanded, with_ours
@@ -37,8 +41,14 @@ HOSTILE = {
 
 @pytest.fixture
 def make_parts(tmp_path: Path) -> MakeParts:
-    writer = ExactPromptWriter({}, tmp_path, Renderer(), mask_secret)
-    return lambda database: [AnswerPages(SqlAnswerLog(database), writer, {}).part]
+    return lambda database: [answer_pages(database, tmp_path)]
+
+
+def answer_pages(database: Database, folder: Path) -> ConsolePart:
+    """Make the pages of answers, without providers."""
+    writer = ExactPromptWriter({}, folder, Renderer(), mask_secret)
+    versions = SqlPresetVersions(database, SystemClock())
+    return AnswerPages(SqlAnswerLog(database), writer, {}, versions).part
 
 
 async def store_answers(console: ConsoleUnderTest, *receipts: Receipt) -> None:
@@ -80,6 +90,26 @@ async def test_answer_shows_what_it_was_made_of(console: ConsoleUnderTest) -> No
     assert 'href="/answers/2/compare/1"' in shown
     assert "provider counts them itself" in await page(console, "/answers/2?form=tokens")
     assert "Be Nora. 日本" in await page(console, "/answers/2?form=text")
+
+
+async def test_parameters_name_their_origin(console: ConsoleUnderTest) -> None:
+    content = {"parameters": {"temperature": 0.5, "seed": 4}, "stop_sequences": ["###"]}
+    versions = SqlPresetVersions(console.database, SystemClock())
+    await versions.save([PresetVersion("nora", json.dumps(content), 3)])
+    prompt = replace(
+        RECEIPT.prompt, parameters={"temperature": 0.5, "seed": 5, "top_p": 1}, stop=("###", "Ann:")
+    )
+    await store_answers(console, replace(RECEIPT, prompt=prompt))
+    await console.log_in()
+
+    text = parsed(await page(console, "/answers/1")).text
+
+    for line in (
+        *("temperature0.5 preset, version 3", "seed5 changed for this answer; the preset says 4"),
+        *("top_p1 default", "stop'###' preset, version 3"),
+        "stop'Ann:' names of the other speakers",
+    ):
+        assert line in text
 
 
 async def test_comparison_marks_what_changed(console: ConsoleUnderTest) -> None:
