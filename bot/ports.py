@@ -628,6 +628,10 @@ class Receipts(Protocol):
         """Return the receipts of the last answered message: one for each character."""
         ...
 
+    async def of_answer(self, conversation: str, at: float) -> Sequence[tuple[int, Receipt]]:
+        """Return the receipts of what was answered at or right after a moment, in Unix seconds."""
+        ...
+
     async def get(self, number: int) -> Receipt | None:
         """Return a receipt, None if it does not exist or was deleted."""
         ...

@@ -31,6 +31,18 @@ class CommandSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class MessageCommandSpec:
+    """A command in the menu of a message; the same as a command that replies to that message."""
+
+    name: str
+    """What people read there; in English, and translated where the platform can."""
+    command: str
+    """The name of the command."""
+    has_form: bool = False
+    """Whether a form asks for the argument, with the text of the message in it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Command:
     """A command as it was called: name "preset", action "use", argument "nova"."""
 

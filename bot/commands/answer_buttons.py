@@ -11,12 +11,15 @@ from bot.chat.incoming import (
     Pressed,
     Said,
 )
-from bot.chat.session import Exchange
+from bot.chat.session import Claim, Exchange, StoredTurn
 from bot.commands.admins import AdminCheck
+from bot.commands.newest_question import RETRY_OTHERS
 from bot.errors import StoreError, UserError
 from bot.ports import Conversations, Inbox
 from bot.texts.text import language_of, translatable, translate
 
+NOT_REMEMBERED = translatable("That message is not in my memory.")
+_CHANGE_OTHERS = translatable("change the answer to somebody else's question")
 _MAX_TURNS_BEFORE = 400
 _FOR_AUTHOR_ALONE = MENU_ACTIONS | {ButtonAction.FORGET, ButtonAction.KEEP}
 _NEEDS_NEWEST = frozenset({ButtonAction.RETRY, ButtonAction.CONTINUE})
@@ -75,6 +78,58 @@ class AnswerButtons:
                 )
             )
         return exchange
+
+    async def find_quoted(self, said: Said) -> tuple[StoredTurn, Exchange]:
+        """Return the turn that a command replies to, and the exchange that it belongs to.
+
+        Raises:
+            UserError: it is not in the history.
+        """
+        conversation, exchange = said.address.conversation, None
+        reader = Claim(conversation, 0, "")  # nothing is written for it
+        message_id = (said.quote.message_id if said.quote is not None else None) or ""
+        turns = await self._conversations.find_turns(reader, [message_id])
+        found = next((one for one in turns if one.turn.sent_as or one.turn.message_id), None)
+        if found is not None and found.turn.role == "user":
+            exchange = await self._conversations.load_exchange(
+                reader, message_id, _MAX_TURNS_BEFORE
+            )
+        elif found is not None:
+            exchange = await self._conversations.load_answered(
+                conversation, found.turn.sent_as[-1], _MAX_TURNS_BEFORE
+            )
+        if found is None or exchange is None:
+            raise UserError(NOT_REMEMBERED)
+        return found, exchange
+
+    async def text_to_edit(self, said: Said) -> str:
+        """Return the text of the turn that a command replies to, if its author may change it.
+
+        Raises:
+            UserError: it is not in the history, or it is somebody else's.
+        """
+        found, exchange = await self.find_quoted(said)
+        await self.check_editor(said, found, exchange)
+        return found.turn.text
+
+    async def check_editor(self, said: Said, found: StoredTurn, exchange: Exchange) -> None:
+        """Refuse to change what others said, and answers to others' questions; admins may those.
+
+        Raises:
+            UserError: the author may not.
+        """
+        author = exchange.question.turn.speaker
+        if author is not None and author.id == said.author.id:
+            return
+        if found.turn.role == "user":
+            raise UserError(translatable("Only the person who said it can change it."))
+        await self._admins.require(said, _CHANGE_OTHERS)
+
+    async def check_asker(self, said: Said, exchange: Exchange) -> None:
+        """Refuse to ask others' questions again, except for admins; raises `UserError`."""
+        author = exchange.question.turn.speaker
+        if author is None or author.id != said.author.id:
+            await self._admins.require(said, RETRY_OTHERS)
 
     async def _check_stop(self, pressed: Pressed, data: ButtonData) -> None:
         address = pressed.address

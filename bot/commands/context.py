@@ -1,6 +1,7 @@
 """Show what an answer was made of: the token share of each section, and what was dropped."""
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from datetime import datetime
 from typing import TypeAlias
 
 from bot.chat.outgoing import Attachment
@@ -48,13 +49,20 @@ class ContextView:
         self._mask = mask
         self._answer_address = answer_address
 
-    async def show(self, conversation: str, *, for_admin: bool) -> Text:
+    async def show(
+        self, conversation: str, *, for_admin: bool, answered_at: datetime | None = None
+    ) -> Text:
         """Return the receipt of each speaker in a few lines; tell admins how to see the prompt.
 
+        Args:
+            conversation: the channel.
+            for_admin: whether an admin reads it.
+            answered_at: when the answer was given; None: the last one.
+
         Raises:
-            UserError: there is no recent answer.
+            UserError: there is no recent answer, or nothing is known of that one any more.
         """
-        found = await self._newest(conversation)
+        found = await self._find(conversation, answered_at)
         shown = [show_context(*one) for one in found]
         if for_admin:
             shown.append(translatable("/context prompt sends the exact prompt as a file."))
@@ -83,6 +91,16 @@ class ContextView:
             numbers=", ".join(numbers),
         )
         return text, file
+
+    async def _find(
+        self, conversation: str, answered_at: datetime | None
+    ) -> Sequence[tuple[int, Receipt]]:
+        if answered_at is None:
+            return await self._newest(conversation)
+        found = await self._receipts.of_answer(conversation, answered_at.timestamp())
+        if not found:
+            raise UserError(translatable("It is not known any more what I read for that answer."))
+        return found
 
     async def _newest(self, conversation: str) -> Sequence[tuple[int, Receipt]]:
         found = await self._receipts.newest(conversation)

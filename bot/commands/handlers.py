@@ -110,6 +110,8 @@ class CommandHandlers:
                 return _stop(request)
             case "help" | "start":
                 return self._help(request)
+            case "edit":
+                raise UserError(translatable("Which message? Write /edit TEXT as a reply to it."))
             case "ask":
                 raise UserError(
                     translatable("The preset of this channel has no form; just write your message.")
@@ -187,7 +189,10 @@ class CommandHandlers:
         match request.argument.lower():
             case "":
                 for_admin = await self._admins.may_see_prompts(incoming)
-                return CommandResult(await self._context.show(conversation, for_admin=for_admin))
+                shown = await self._context.show(
+                    conversation, for_admin=for_admin, answered_at=request.answered_at
+                )
+                return CommandResult(shown)
             case "prompt":
                 await self._admins.require_prompts(
                     incoming,

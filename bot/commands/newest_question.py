@@ -14,7 +14,7 @@ from bot.texts.text import translatable
 READS_HISTORY = ("retry", "undo", "forget")
 """The commands that need the newest turns."""
 _MAX_QUOTED_CHARS = 60
-_OF_OTHERS = translatable("retry or undo a question that somebody else asked")
+RETRY_OTHERS = translatable("retry or undo a question that somebody else asked")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class NewestQuestionHandlers:
 
     async def _check_author(self, request: CommandRequest, author: Person | None) -> None:
         if author is None or author.id != request.incoming.author.id:
-            await self._admins.require(request.incoming, _OF_OTHERS)
+            await self._admins.require(request.incoming, RETRY_OTHERS)
 
 
 def find_exchange(turns: Sequence[Turn], by: str) -> NewestExchange | None:

@@ -39,6 +39,8 @@ class CommandRequest:
     stop: StopOutcome = StopOutcome.NOTHING
     decisions: Sequence[str] = ()
     """Why the newest messages were answered or not, a line for each."""
+    answered_at: datetime | None = None
+    """When the answer was given that the command replies to."""
     part: str = ""
     """The name of the part that the reply is sent as; buttons under it carry it."""
 

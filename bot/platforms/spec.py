@@ -6,8 +6,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from bot.chat.command import CommandSpec
-from bot.chat.incoming import Pressed
+from bot.chat.command import CommandSpec, MessageCommandSpec
+from bot.chat.incoming import Pressed, Said
 from bot.ports import Clock
 from bot.runtime.clock import SystemClock
 
@@ -83,12 +83,35 @@ async def refuse_nothing(_pressed: Pressed) -> str | None:
     return None
 
 
+@dataclass(frozen=True, slots=True)
+class EditableText:
+    """What a form for a text says; with a refusal there is no form."""
+
+    title: str = ""
+    label: str = ""
+    text: str = ""
+    refusal: str = ""
+    """What the person is told alone instead."""
+    too_long: str = ""
+    """The same, where the platform has no form for a text of this length."""
+
+
+async def edit_nothing(_said: Said) -> EditableText:
+    return EditableText()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlatformContext:
     """What a platform may use of the service that it runs in."""
 
     commands: Sequence[CommandSpec] = ()
     """The commands that people can use here."""
+
+    message_commands: Sequence[MessageCommandSpec] = ()
+    """The commands in the menu of a message, where the platform has such menus."""
+
+    text_to_edit: Callable[[Said], Awaitable[EditableText]] = edit_nothing
+    """Return the text of the message that a command was called on, to be changed in a form."""
 
     complete_preset: Callable[[str], Sequence[str]] = _suggest_nothing
     """Return the names of presets that fit what was typed so far."""

@@ -1,6 +1,6 @@
 """The commands of the bot, and how a line of text is parsed into one."""
 
-from bot.chat.command import Command, CommandOption, CommandSpec
+from bot.chat.command import Command, CommandOption, CommandSpec, MessageCommandSpec
 from bot.texts.text import marked
 
 COMMANDS = (
@@ -120,6 +120,12 @@ COMMANDS = (
         ),
     ),
     CommandSpec("help", marked("list all commands")),
+)
+MESSAGE_COMMANDS = (
+    MessageCommandSpec(marked("Retry from here"), "retry"),
+    MessageCommandSpec(marked("Edit"), "edit", has_form=True),
+    MessageCommandSpec(marked("Forget"), "forget"),
+    MessageCommandSpec(marked("Inspect"), "context"),
 )
 _BY_NAME = {spec.name: spec for spec in COMMANDS}
 

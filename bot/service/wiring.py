@@ -41,12 +41,12 @@ from bot.delivery.lane_delivery import LaneDelivery, RemoteDelivery
 from bot.delivery.rate_limits import RateLimitedSurface
 from bot.delivery.sender import Sender
 from bot.delivery.sent_rows import SentRows, SentRowSignals
-from bot.errors import Refused, StoreError
+from bot.errors import Refused, StoreError, UserError
 from bot.intake.intake import InboxIntake
 from bot.media.attachment_reader import AttachmentReader
 from bot.media.fetching import PublicFetcher
 from bot.platforms.registry import make_platform
-from bot.platforms.spec import PlatformContext, PlatformSpec
+from bot.platforms.spec import EditableText, PlatformContext, PlatformSpec
 from bot.ports import (
     Clock,
     ConversationMemory,
@@ -58,7 +58,7 @@ from bot.ports import (
     Surface,
 )
 from bot.replying.live_replies import LiveReplies
-from bot.routing.command_specs import COMMANDS
+from bot.routing.command_specs import COMMANDS, MESSAGE_COMMANDS
 from bot.runtime.clock import SystemClock
 from bot.runtime.keyed_worker_pool import KeyedWorkerPool
 from bot.runtime.rate_limits import InProcessRateLimits
@@ -95,6 +95,7 @@ from bot.storage.usage.log import SqlUsageLog
 from bot.storage.usage.totals import SqlUsageTotals
 from bot.summaries.summarizer import Summarizer
 from bot.telemetry.secret_masker import SecretMasker
+from bot.texts.text import language_of, translatable, translate
 from bot.turn.answer import AnswerPipeline
 from bot.turn.arrivals import CONVERSATIONS, ArrivalSignals
 from bot.turn.channel_reader import ChannelReader
@@ -109,6 +110,10 @@ from bot.turn.prompt_sources import PromptSources
 from bot.turn.stops import StopRequests
 from bot.turn.worker import ConversationWorker, TurnStages
 
+_EDIT_TITLE = translatable("Edit a message")
+_EDIT_LABEL = translatable("What it is to say")
+_TOO_LONG_TO_EDIT = translatable("That text is too long to be changed in a form.")
+_BUSY = translatable("That cannot be done at the moment. Please try again.")
 _MAX_CONVERSATIONS = 4000  # at once in one process
 _MAX_LANES = 4000
 _LANES = "lanes"
@@ -190,6 +195,8 @@ class Wiring:
         """By `Address.source`, which names the bot as well where it is not the first one."""
         context = PlatformContext(
             commands=COMMANDS,
+            message_commands=MESSAGE_COMMANDS,
+            text_to_edit=self._text_to_edit,
             complete_preset=self._resources.resolver.complete,
             wait_until_idle=self.wait_until_idle,
             clock=self.clock,
@@ -514,6 +521,17 @@ class Wiring:
 
     async def _press_refusal(self, pressed: Pressed) -> str | None:
         return await self._answer_buttons.refusal(pressed)
+
+    async def _text_to_edit(self, said: Said) -> EditableText:
+        language = language_of(said.locale)
+        try:
+            text = await self._answer_buttons.text_to_edit(said)
+        except (UserError, StoreError) as error:
+            problem = error.text if isinstance(error, UserError) else _BUSY
+            return EditableText(refusal=translate(problem, language))
+        title, label = translate(_EDIT_TITLE, language), translate(_EDIT_LABEL, language)
+        too_long = translate(_TOO_LONG_TO_EDIT, language)
+        return EditableText(title, label, text, too_long=too_long)
 
     async def _is_platform_admin(self, incoming: Request) -> bool:
         return await self.platforms[incoming.address.source].is_admin(incoming)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from bot.chat.button import ButtonAction, ButtonData, read_button
 from bot.chat.command import Command
-from bot.chat.incoming import Pressed, Said, WakeReason
+from bot.chat.incoming import Address, Pressed, Said, WakeReason
 from bot.chat.outgoing import Face, OutgoingPart
 from bot.chat.session import (
     Claim,
@@ -156,7 +156,9 @@ class PressedButtons:
         parts: list[OutgoingPart] = []
         for answer, all_versions in zip(exchange.answers, exchange.versions, strict=True):
             chosen = _pick_version(answer, all_versions, data.number)
-            line, face = self._speaker(chosen.turn, pressed, active)
+            line, face = find_speaker(
+                self.resolver, self.replies, chosen.turn, pressed.address, active
+            )
             text = line + chosen.turn.text
             number = count_messages(parts)
             whole = self.replies.final_parts(pressed.address, text, number, face)
@@ -175,16 +177,20 @@ class PressedButtons:
         shown = self.replies.with_buttons(pressed.address, parts, buttons)
         return TurnResult(outgoing=shown, change=change, in_place_of=exchange.parts)
 
-    def _speaker(
-        self, turn: Turn, pressed: Pressed, active: ActiveCharacters
-    ) -> tuple[str, Face | None]:
-        """Return what tells readers who speaks: a line, or a face where the platform has faces."""
-        if turn.preset not in active.names:
-            return "", None
-        [speaker] = active.pick([turn.preset])
-        names = self.resolver.character_names(active.names)
-        limits = self.replies.limits(pressed.address)
-        return active.speaker_line(speaker, names, limits), active.face(speaker, names, limits)
+
+def find_speaker(
+    resolver: PresetResolver,
+    replies: LiveReplies,
+    turn: Turn,
+    address: Address,
+    active: ActiveCharacters,
+) -> tuple[str, Face | None]:
+    """Return what tells readers who speaks: a line, or a face where the platform has faces."""
+    if turn.preset not in active.names:
+        return "", None
+    [speaker] = active.pick([turn.preset])
+    names, limits = resolver.character_names(active.names), replies.limits(address)
+    return active.speaker_line(speaker, names, limits), active.face(speaker, names, limits)
 
 
 def _long_answer(turn: Turn, active: ActiveCharacters) -> LongAnswer:

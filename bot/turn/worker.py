@@ -26,7 +26,7 @@ from bot.chat.session import (
     TurnRange,
     TurnResult,
 )
-from bot.commands.answer_buttons import AnswerButtons
+from bot.commands.answer_buttons import NOT_REMEMBERED, AnswerButtons
 from bot.commands.forgetting import PersonForgetting
 from bot.commands.handlers import CommandHandlers
 from bot.commands.newest_question import READS_HISTORY
@@ -53,12 +53,13 @@ from bot.texts.text import (
 from bot.turn.answer import AnswerPipeline
 from bot.turn.answers_in_place import AnswersInPlace
 from bot.turn.arrivals import ArrivalSignals
-from bot.turn.command_replies import CommandReplies
+from bot.turn.command_replies import CommandReplies, has_private_response
 from bot.turn.edited_messages import EditedMessages
 from bot.turn.gathering import Gathering, MessageGatherer, MessageGroup, observed_turn, user_turn
 from bot.turn.isolation import IsolationGate, is_set_aside
 from bot.turn.lease import LEASE_SECONDS, LeaseKeeper
 from bot.turn.pressed_buttons import ChosenCommand, PressedButtons
+from bot.turn.quoted_messages import QuotedMessages
 from bot.turn.stops import StopRequests
 from bot.turn.unanswered import UnansweredQuestions
 
@@ -72,7 +73,7 @@ _REMOVED_FROM_TEXT = translatable(
     " others here can read it: delete the message and replace the secret."
 )
 _FORGOTTEN = translatable("I have forgotten that message and everything that was stored about it.")
-_NOT_REMEMBERED = translatable("That message is not in my memory.")
+_CHANGED = translatable("Changed.")
 _BUG = translatable("Something went wrong on my side. The error was logged; please try again.")
 
 
@@ -130,6 +131,10 @@ class ConversationWorker:
             stages.commands,
         )
         self._replies_to_commands = CommandReplies(stages.replies)
+        self._quoted_messages = QuotedMessages(
+            *(conversations, stages.buttons, stages.resolver, stages.replies),
+            self._edited_messages,
+        )
         self.stopping = False
 
     async def keep_leases(self) -> None:
@@ -331,7 +336,7 @@ class ConversationWorker:
                     self._unanswered.get(claim.conversation),
                     stages.stops.outcome_of(said),
                     self._decisions.newest(claim.conversation),
-                    message.part_name(0),
+                    part=message.part_name(0),
                 )
                 return await self._run_command(claim, group, request)
             case Unreadable(attachments):
@@ -384,6 +389,7 @@ class ConversationWorker:
         result = replace(result, turns=turns, supersedes=removed, in_place_of=asked.in_place_of)
         if gathering.left_over and result.outgoing:
             result = self._with_notice(asked.incoming, result, _more_waiting(gathering))
+        result = self._replies_to_commands.with_response(group.message, result)
         return "answered", await self._finish(claim, group.message, result)
 
     async def _answer_all(
@@ -398,7 +404,9 @@ class ConversationWorker:
 
         The answer that was overtaken is dropped; the next one has other parts than it.
         """
-        stages, result = self._stages, TurnResult()
+        stages = self._stages
+        # The first part of a native command is for its author; the answer is for everybody.
+        result = TurnResult(next_part=1 if has_private_response(group.message) else 0)
         with stages.stops.answering(gathering.asked.incoming) as stop:
             await gathering.gather_waiting()
             while True:
@@ -432,8 +440,21 @@ class ConversationWorker:
     async def _run_command(
         self, claim: Claim, group: MessageGroup, request: CommandRequest
     ) -> tuple[str, InboxMessage | None]:
-        message = group.message
-        result = await self._stages.commands.handle(request)
+        message, quote, commands = group.message, request.incoming.quote, self._stages.commands
+        is_on_message = quote is not None and quote.message_id is not None
+        match request.command.name:
+            case "retry" if is_on_message:
+                asked, newer = await self._quoted_messages.retry_from(claim, request)
+                gathering = self._repeat(claim, group, asked)
+                return await self._answer(claim, group, gathering, request.active, newer)
+            case "edit" if is_on_message:
+                changed = await self._quoted_messages.edit(claim, message, request)
+                shown = self._replies_to_commands.with_response(message, changed, _CHANGED)
+                return "command", await self._finish(claim, message, shown)
+            case "context" if is_on_message:
+                answered_at = await self._quoted_messages.answered_at(request.incoming)
+                request = replace(request, answered_at=answered_at)
+        result = await commands.handle(request)
         if result.repeats is not None:
             gathering = self._repeat(claim, group, result.repeats)
             return await self._answer(claim, group, gathering, request.active, result.removes)
@@ -469,7 +490,7 @@ class ConversationWorker:
             exchange = await self._conversations.load_exchange(claim, message_id, 0)
             turns += [one for each in (exchange.versions if exchange else ()) for one in each]
         if not turns:
-            return await self._finish_with_text(claim, message, _NOT_REMEMBERED)
+            return await self._finish_with_text(claim, message, NOT_REMEMBERED)
         shown = translate(_FORGOTTEN, language_of(message.incoming.locale))
         outgoing = self._stages.replies.final_parts(message.incoming.address, shown)
         change = HistoryChange(deleted=[one.id for one in turns])

@@ -107,6 +107,10 @@ class OneReceipt(Receipts):
         return [(17, RECEIPT)]
 
     @override
+    async def of_answer(self, conversation: str, at: float) -> Sequence[tuple[int, Receipt]]:
+        return [(17, RECEIPT)]
+
+    @override
     async def get(self, number: int) -> Receipt | None:
         return RECEIPT if number == 17 else None
 

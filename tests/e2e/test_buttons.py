@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from simcord.builders import ChannelHandle
 from simcord.enums import ComponentType
 from simcord.results import EPHEMERAL_FLAG, ResponseMessage
 
@@ -197,6 +198,52 @@ async def test_menus_on_telegram_are_locked_to_their_author(deployment: Deployme
     assert deployment.texts(where)[0].startswith("Who answers here: nova (chosen for this channel)")
     [labels, _] = deployment.buttons(where)
     assert labels == ["✓ nova", "tester", "↩ Inherited", "⚙ Settings"]
+
+
+async def test_commands_in_the_menu_of_a_message(deployment: Deployment) -> None:
+    platforms, model = deployment.platforms, deployment.model
+    where = deployment.open("channel")
+    alice, bob = platforms.people
+    channel = _channel_handle(deployment, where)
+
+    async def call(who: Any, name: str, message: Any) -> Any:
+        result = await who.context_menu(
+            channel, name, ResponseMessage(platforms.discord.env, message)
+        )
+        await wait_until(lambda: result.response and result.response.content, 20)
+        assert result.ephemeral
+        return result.response.content
+
+    where.ask("ab03")
+    answer = expected_answer("Tab03:12")
+    await deployment.shows(where, answer, AT_ONCE)
+    [shown] = deployment._messages(where)
+    assert (await call(alice, "Inspect", shown)).startswith("tester")
+    assert await call(bob, "Retry from here", shown) == (
+        "⚠ Only an admin can retry or undo a question that somebody else asked."
+    )
+    asked = len(model.requests)
+    assert await call(alice, "Retry from here", shown) == "The question is answered again below."
+    assert deployment.texts(where) == [answer, answer]
+    assert len(model.requests) == asked + 1
+    assert [one["role"] for one in model.requests[-1]["messages"]] == ["system", "user"]
+    [_, shown] = deployment._messages(where)
+    form = await alice.context_menu(channel, "Edit", ResponseMessage(platforms.discord.env, shown))
+    await wait_until(lambda: form.modal, 20)
+    assert answer in str(form.modal)
+    await deployment.restart()
+    changed = await alice.submit_modal(form, {"text": "It was **quiet**."})
+    await wait_until(lambda: changed.response and changed.response.content == "Changed.", 20)
+    await wait_until(lambda: deployment.texts(where) == [answer, "It was **quiet**."], 20)
+    assert deployment.buttons(where)[1] == [*AT_ONCE, "‹", "2/2"]
+    admin_forgets = await call(platforms.admin, "Forget", shown)
+    assert admin_forgets.startswith("I have forgotten that message")
+
+
+def _channel_handle(deployment: Deployment, where: Conversation) -> ChannelHandle:
+    wire, guild = deployment.platforms.discord, deployment.platforms.guild
+    number = int(where.name.removeprefix("discord:"))
+    return ChannelHandle(wire.env, guild, wire.b.get_channel(number))
 
 
 def _is_menu(row: dict[str, Any]) -> bool:

@@ -7,8 +7,9 @@ import discord
 import structlog
 from discord.app_commands import Choice
 
-from bot.chat.command import CommandOption, CommandSpec
+from bot.chat.command import CommandOption, CommandSpec, MessageCommandSpec
 from bot.platforms.discord.requests import REQUEST_ERRORS
+from bot.platforms.spec import EditableText
 from bot.texts.text import looked_up, translate
 
 CompletePreset = Callable[[str], Sequence[str]]
@@ -16,6 +17,11 @@ CompletePreset = Callable[[str], Sequence[str]]
 
 _log = structlog.get_logger(__name__)
 _SUBCOMMAND, _STRING = 1, 3  # option types
+_MESSAGE_COMMAND = 3
+_FORM_RESPONSE = 9
+_ROW, _TEXT_FIELD, _PARAGRAPH = 1, 4, 2
+_MAX_LABEL_CHARS = 45
+MAX_FORM_CHARS = 4000
 _IN_A_GUILD, _IN_A_DM = 0, 1  # contexts
 _MANAGE_SERVER = str(1 << 5)  # a permission
 _MAX_CHOICES = 25
@@ -40,16 +46,75 @@ def to_payload(spec: CommandSpec) -> dict[str, Any]:
     }
 
 
+def to_message_payload(spec: MessageCommandSpec) -> dict[str, Any]:
+    """Return a command in the menu of a message, as `to_payload` does."""
+    names = {
+        locale: translate(looked_up(spec.name), language)
+        for language, locales in LOCALES.items()
+        for locale in locales
+    }
+    return {
+        "name": spec.name,
+        "name_localizations": names,
+        "type": _MESSAGE_COMMAND,
+        "contexts": [_IN_A_GUILD, _IN_A_DM],
+    }
+
+
 def commands_differ(ours: Sequence[Mapping[str, Any]], theirs: Sequence[Mapping[str, Any]]) -> bool:
     """Compare commands with those that Discord has; fields that Discord adds are ignored."""
-    known = {command["name"]: command for command in theirs}
-    if {command["name"] for command in ours} != set(known):
+    known = {(command["type"], command["name"]): command for command in theirs}
+    if {(command["type"], command["name"]) for command in ours} != set(known):
         return True
-    return any(not _matches(known[command["name"]], command) for command in ours)
+    return any(not _matches(known[command["type"], command["name"]], command) for command in ours)
 
 
-def command_text(interaction: discord.Interaction) -> str:
+def message_command(
+    interaction: discord.Interaction, specs: Sequence[MessageCommandSpec]
+) -> MessageCommandSpec | None:
+    """Return the command that was called in the menu of a message; None: another one."""
+    data: Mapping[str, Any] = interaction.data or {}
+    if data.get("type") != _MESSAGE_COMMAND:
+        return None
+    return next((spec for spec in specs if spec.name == data["name"]), None)
+
+
+def form_payload(
+    spec: MessageCommandSpec, interaction: discord.Interaction, form: EditableText
+) -> dict[str, Any]:
+    """Return the response that opens a form; it brings back which command and message it is for."""
+    data: Mapping[str, Any] = interaction.data or {}
+    field = {
+        "type": _TEXT_FIELD,
+        "custom_id": "text",
+        "style": _PARAGRAPH,
+        "label": form.label[:_MAX_LABEL_CHARS],
+        "value": form.text,
+        "max_length": MAX_FORM_CHARS,
+    }
+    components = [{"type": _ROW, "components": [field]}]
+    custom_id = f"{spec.command}:{data.get('target_id', '')}"
+    title = form.title[:_MAX_LABEL_CHARS]
+    return {
+        "type": _FORM_RESPONSE,
+        "data": {"custom_id": custom_id, "title": title, "components": components},
+    }
+
+
+def form_target(interaction: discord.Interaction) -> tuple[str, str]:
+    """Return the command and the message that a form is for."""
+    data: Mapping[str, Any] = interaction.data or {}
+    command, _, message_id = str(data.get("custom_id", "")).partition(":")
+    return command, message_id
+
+
+def command_text(interaction: discord.Interaction, specs: Sequence[MessageCommandSpec] = ()) -> str:
     """Return a command as the text that a person would type: "/preset use nova"."""
+    if interaction.type is discord.InteractionType.modal_submit:
+        command, _ = form_target(interaction)
+        return f"/{command} {_form_value(interaction)}"
+    if (spec := message_command(interaction, specs)) is not None:
+        return f"/{spec.command}"
     name, action, options = _parts(interaction)
     words = [f"/{name}", action, *(str(option["value"]) for option in options)]
     return " ".join(word for word in words if word)
@@ -127,6 +192,12 @@ def _parts(interaction: discord.Interaction) -> tuple[str, str | None, list[dict
         if option["type"] == _SUBCOMMAND:
             return data["name"], option["name"], list(_options(option))
     return data.get("name", ""), None, options
+
+
+def _form_value(interaction: discord.Interaction) -> str:
+    data: Mapping[str, Any] = interaction.data or {}
+    fields = [field for row in data.get("components", ()) for field in row.get("components", ())]
+    return str(fields[0].get("value", "")) if fields else ""
 
 
 def _options(data: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -1,23 +1,36 @@
 """The gateway connection: one queue of events in the order in which Discord sent them."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 import discord
 import structlog
+from discord.http import Route
 from discord.state import ConnectionState
 from discord.utils import MISSING, utcnow
 from typing_extensions import override
 
+from bot.chat.command import MessageCommandSpec
 from bot.platforms.discord.client import DiscordClient, Payload, skip_unreadable
-from bot.platforms.discord.commands import CompletePreset, send_suggestions
+from bot.platforms.discord.commands import (
+    MAX_FORM_CHARS,
+    CompletePreset,
+    form_payload,
+    message_command,
+    send_suggestions,
+)
 from bot.platforms.discord.requests import REQUEST_ERRORS
 from bot.platforms.discord.settings import DiscordSettings
+from bot.platforms.spec import EditableText
 
 _log = structlog.get_logger(__name__)
+_COMMANDS = frozenset(
+    {discord.InteractionType.application_command, discord.InteractionType.modal_submit}
+)
+"""What is answered to its author alone; a form that was sent in is a command with its argument."""
 _REFUSAL_SECONDS = 1.5
 _DEFER_SECONDS = 3.0  # Discord drops a command that is not acknowledged by then
 
@@ -77,6 +90,10 @@ PlatformEvent = discord.Message | MessageEdited | MessagesDeleted | ComponentUse
 GatewayEvent = PlatformEvent | BotMessageSeen | CommandReceived | SessionStarted
 
 
+async def _edit_nothing(_interaction: discord.Interaction) -> EditableText:
+    return EditableText()
+
+
 class Gateway(DiscordClient):
     """One connection; discord.py does RESUME, heartbeats and reconnects."""
 
@@ -85,12 +102,16 @@ class Gateway(DiscordClient):
         settings: DiscordSettings,
         complete: CompletePreset,
         press_refusal: Callable[[discord.Interaction], Awaitable[str | None]],
+        message_commands: Sequence[MessageCommandSpec] = (),
+        text_to_edit: Callable[[discord.Interaction], Awaitable[EditableText]] = _edit_nothing,
     ) -> None:
         super().__init__(
             settings, discord.Intents(guilds=True, messages=True, message_content=True)
         )
         self._complete = complete
         self._press_refusal = press_refusal
+        self._text_to_edit = text_to_edit
+        self.message_commands = message_commands
         self._events: asyncio.Queue[GatewayEvent] = asyncio.Queue()
         self._current_session: SessionStarted | None = None
         self._connected = False
@@ -151,12 +172,34 @@ class Gateway(DiscordClient):
             return  # without a channel or a user there is nobody to answer
         if interaction.type is discord.InteractionType.autocomplete:
             await send_suggestions(interaction, self._complete)
-        elif interaction.type is discord.InteractionType.application_command:
+        elif (spec := message_command(interaction, self.message_commands)) and spec.has_form:
+            await self._open_form(interaction, spec)
+        elif interaction.type in _COMMANDS:
             deferred = asyncio.get_running_loop().create_future()
             self._events.put_nowait(CommandReceived(interaction, deferred))
             deferred.set_result(await _defer(interaction))
         elif interaction.type is discord.InteractionType.component:
             await self._take_press(interaction)
+
+    async def _open_form(self, interaction: discord.Interaction, spec: MessageCommandSpec) -> None:
+        """Show a form with the text of the message, or tell the person alone why not.
+
+        There is no timeout of its own: Discord drops a response that comes after 3 s.
+        """
+        form = await self._text_to_edit(interaction)
+        refusal = form.too_long if len(form.text) > MAX_FORM_CHARS else form.refusal
+        if refusal:
+            await _respond_alone(interaction, refusal)
+            return
+        path = "/interactions/{webhook_id}/{webhook_token}/callback"
+        try:
+            async with asyncio.timeout(_DEFER_SECONDS):
+                route = Route(
+                    "POST", path, webhook_id=interaction.id, webhook_token=interaction.token
+                )
+                await self.http.request(route, json=form_payload(spec, interaction, form))
+        except REQUEST_ERRORS as error:
+            _log.warning("discord_form_not_shown", reason=type(error).__name__)
 
     async def _take_press(self, interaction: discord.Interaction) -> None:
         """Acknowledge a press: with words for the person alone if it is refused."""
@@ -223,7 +266,7 @@ def _ignore(_data: Payload) -> None:
 async def _defer(interaction: discord.Interaction) -> bool:
     try:
         async with asyncio.timeout(_DEFER_SECONDS):
-            is_command = interaction.type is discord.InteractionType.application_command
+            is_command = interaction.type in _COMMANDS
             await interaction.response.defer(ephemeral=is_command, thinking=is_command)
     except REQUEST_ERRORS as error:
         _log.warning("discord_command_not_acknowledged", reason=type(error).__name__)

@@ -1,12 +1,13 @@
 """Turn Discord's events into `Incoming`; discord.py's types end here."""
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, cast
 
 import discord
 from discord.abc import Snowflake
 
+from bot.chat.command import MessageCommandSpec
 from bot.chat.incoming import (
     Address,
     Deleted,
@@ -20,7 +21,7 @@ from bot.chat.incoming import (
     Said,
     WakeReason,
 )
-from bot.platforms.discord.commands import command_text
+from bot.platforms.discord.commands import command_text, form_target
 
 _REFERENCE = re.compile(r"<(?P<kind>@!?|@&|#)(?P<id>\d+)>")
 _WRITTEN_BY_PEOPLE = frozenset({discord.MessageType.default, discord.MessageType.reply})
@@ -139,11 +140,16 @@ def _locale(guild: discord.Guild | None) -> str | None:
 
 
 def command_to_incoming(
-    interaction: discord.Interaction, *, deferred: bool, bot_id: str = ""
+    interaction: discord.Interaction,
+    *,
+    deferred: bool,
+    bot_id: str = "",
+    message_commands: Sequence[MessageCommandSpec] = (),
 ) -> Said:
     """Convert a native command; its text is what a person would type: "/preset use nova".
 
-    One that was not deferred in time gets no interaction: it is answered by a plain message.
+    One that was called on a message replies to it. One that was not deferred in time gets no
+    interaction: it is answered by a plain message.
     """
     address = Address("discord", str(interaction.channel_id), bot_id=bot_id)
     return Said(
@@ -151,15 +157,31 @@ def command_to_incoming(
         external_key=f"i{interaction.id}",
         message_id=None,
         author=_to_person(interaction.user),
-        text=command_text(interaction),
+        text=command_text(interaction, message_commands),
         at=interaction.created_at,
         wake=WakeReason.COMMAND,
         scopes=_scopes(address, interaction.channel, interaction.guild),
         author_is_admin=_is_command_from_admin(interaction),
         is_private=interaction.guild_id is None,
+        quote=_target(interaction),
         interaction=f"{interaction.application_id}:{interaction.token}" if deferred else None,
         locale=str(interaction.locale),
     )
+
+
+def _target(interaction: discord.Interaction) -> Quote | None:
+    """Return the message that a command was called on, or that a form is for."""
+    if interaction.type is discord.InteractionType.modal_submit:
+        _, message_id = form_target(interaction)
+        return Quote(None, message_id, "")
+    data = cast(Mapping[str, Any], interaction.data or {})
+    resolved = data.get("resolved", {}).get("messages", {}).get(str(data.get("target_id")))
+    if resolved is None:
+        return None
+    author = resolved["author"]
+    name = author.get("global_name") or author["username"]
+    person = Person(f"discord:{author['id']}", name)
+    return Quote(person, str(resolved["id"]), resolved.get("content", ""))
 
 
 def _is_command_from_admin(interaction: discord.Interaction) -> bool:

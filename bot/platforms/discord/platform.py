@@ -13,13 +13,18 @@ import structlog
 from discord.http import Route
 from typing_extensions import override
 
-from bot.chat.command import CommandSpec
+from bot.chat.command import CommandSpec, MessageCommandSpec
 from bot.chat.incoming import MediaItem, Pressed, Request, Said
 from bot.errors import PlatformError, PlatformFatal, Refused, Unreachable
 from bot.platforms.discord.client import DiscordClient, set_api_addresses, skip_unreadable
-from bot.platforms.discord.commands import CompletePreset, commands_differ, to_payload
+from bot.platforms.discord.commands import (
+    CompletePreset,
+    commands_differ,
+    to_message_payload,
+    to_payload,
+)
 from bot.platforms.discord.gateway import Gateway
-from bot.platforms.discord.incoming import message_to_said, press_to_incoming
+from bot.platforms.discord.incoming import command_to_incoming, message_to_said, press_to_incoming
 from bot.platforms.discord.receiver import MessageReceiver
 from bot.platforms.discord.requests import bounded_request, translate
 from bot.platforms.discord.rest.client import RestClient, decode_response
@@ -27,7 +32,7 @@ from bot.platforms.discord.rest.permissions import manages_guild
 from bot.platforms.discord.settings import BOT_REJECTED, DiscordSettings
 from bot.platforms.discord.surface import READ_MESSAGES, DiscordSurface
 from bot.platforms.file_download import download_file
-from bot.platforms.spec import PlatformContext, refuse_nothing
+from bot.platforms.spec import EditableText, PlatformContext, edit_nothing, refuse_nothing
 from bot.ports import Clock, FileSource, HistoryReader, Intake, Platform
 from bot.runtime.http_connection import ConnectionFailed
 from bot.runtime.tasks import cancel_and_wait
@@ -48,6 +53,8 @@ def make(settings: DiscordSettings, context: PlatformContext) -> Platform:
         bot_id=context.bot_id,
         answerable_seconds=context.answerable_seconds,
         press_refusal=context.press_refusal,
+        message_commands=context.message_commands,
+        text_to_edit=context.text_to_edit,
     )
 
 
@@ -64,6 +71,8 @@ class DiscordPlatform(Platform, HistoryReader, FileSource):
         bot_id: str = "",
         answerable_seconds: float = math.inf,
         press_refusal: Callable[[Pressed], Awaitable[str | None]] = refuse_nothing,
+        message_commands: Sequence[MessageCommandSpec] = (),
+        text_to_edit: Callable[[Said], Awaitable[EditableText]] = edit_nothing,
     ) -> None:
         set_api_addresses(settings)
         self._settings = settings
@@ -73,6 +82,8 @@ class DiscordPlatform(Platform, HistoryReader, FileSource):
         self._bot_id = bot_id
         self._answerable_seconds = answerable_seconds
         self._press_refusal = press_refusal
+        self._message_commands = message_commands
+        self._text_to_edit = text_to_edit
         self._rest = RestClient(settings)
         self._surface = DiscordSurface(self._rest, has_webhooks=settings.faces)
         self._gateway: Gateway | None = None
@@ -97,7 +108,13 @@ class DiscordPlatform(Platform, HistoryReader, FileSource):
 
     @override
     async def run(self, intake: Intake) -> None:
-        async with Gateway(self._settings, self._complete, self._refusal) as gateway:
+        async with Gateway(
+            self._settings,
+            self._complete,
+            self._refusal,
+            self._message_commands,
+            self._editable_text,
+        ) as gateway:
             bot = await gateway.log_in()
             await self._register_commands(gateway)
             self._gateway = gateway
@@ -159,9 +176,22 @@ class DiscordPlatform(Platform, HistoryReader, FileSource):
     async def _refusal(self, interaction: discord.Interaction) -> str | None:
         return await self._press_refusal(press_to_incoming(interaction, self._bot_id))
 
+    async def _editable_text(self, interaction: discord.Interaction) -> EditableText:
+        return await self._text_to_edit(
+            command_to_incoming(
+                interaction,
+                deferred=False,
+                bot_id=self._bot_id,
+                message_commands=self._message_commands,
+            )
+        )
+
     async def _register_commands(self, gateway: Gateway) -> None:
         """Register our commands if Discord has other ones; a failure is only logged."""
-        ours = [to_payload(spec) for spec in self._commands]
+        ours = [
+            *(to_payload(spec) for spec in self._commands),
+            *(to_message_payload(spec) for spec in self._message_commands),
+        ]
         path = "/applications/{application_id}/commands"
         application = gateway.application_id
         try:

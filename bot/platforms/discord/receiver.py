@@ -266,7 +266,12 @@ class MessageReceiver:
         # Discord refuses an answer to a command before the command is acknowledged.
         await asyncio.wait([event.deferred], timeout=_DEFER_SECONDS)
         deferred = event.deferred.done() and event.deferred.result()
-        return command_to_incoming(event.interaction, deferred=deferred, bot_id=self._bot_id)
+        return command_to_incoming(
+            event.interaction,
+            deferred=deferred,
+            bot_id=self._bot_id,
+            message_commands=self._gateway.message_commands,
+        )
 
 
 def _snowflake(given: object) -> int | None:

@@ -315,7 +315,7 @@ def _part_changes(message: InboxMessage, result: TurnResult) -> units.PartChange
     return units.PartChanges(
         _common(message),
         changes,
-        [one.part for one in outgoing],
+        [one.part for one in outgoing if not _is_beside_places(message, result, one)],
         may_be_opened=bool(outgoing or result.was_stopped or message.crashes),
     )
 
@@ -360,6 +360,12 @@ def _marked_response(message: InboxMessage, result: TurnResult, part: OutgoingPa
     if any(one.is_response for one in result.outgoing) or result.in_place_of:
         return part
     return _first_as_response(message, part)
+
+
+def _is_beside_places(message: InboxMessage, result: TurnResult, part: OutgoingPart) -> bool:
+    """Whether a part is no new text of an earlier message, but answers a native command."""
+    is_command = not isinstance(message.incoming, Pressed)
+    return bool(result.in_place_of) and is_command and part.is_response
 
 
 def _first_as_response(message: InboxMessage, part: OutgoingPart) -> OutgoingPart:

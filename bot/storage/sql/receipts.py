@@ -15,6 +15,8 @@ from bot.storage.sql.database import Database
 from bot.storage.sql.tables import has_content, receipt
 
 _COMPRESSION_LEVEL = 1  # half the time for a tenth more space
+_SECONDS_TO_FINISH = 600.0
+"""How long after its last word an answer may be stored, while other characters answer too."""
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Receipt).decode
 
@@ -30,6 +32,23 @@ _LAST_ANSWERED_TURN = (
 _NEWEST = _COLUMNS.where(
     receipt.c.conversation == bindparam("conversation_key"),
     receipt.c.turn == _LAST_ANSWERED_TURN,
+    has_content,
+).order_by(receipt.c.id)
+_NEXT_ANSWERED_TURN = (
+    select(receipt.c.turn)
+    .where(
+        receipt.c.conversation == bindparam("conversation_key"),
+        receipt.c.at >= bindparam("moment"),
+        receipt.c.at < bindparam("moment") + _SECONDS_TO_FINISH,
+        has_content,
+    )
+    .order_by(receipt.c.id)
+    .limit(1)
+    .scalar_subquery()
+)
+_OF_ANSWER = _COLUMNS.where(
+    receipt.c.conversation == bindparam("conversation_key"),
+    receipt.c.turn == _NEXT_ANSWERED_TURN,
     has_content,
 ).order_by(receipt.c.id)
 _BY_ID = _COLUMNS.where(receipt.c.id == bindparam("receipt_id"), has_content)
@@ -61,6 +80,12 @@ class SqlReceipts(Receipts):
     async def newest(self, conversation: str) -> Sequence[tuple[int, Receipt]]:
         values = {"conversation_key": conversation}
         rows = await self._database.read(lambda c: c.execute(_NEWEST, values).all())
+        return [_decode_row(row) for row in rows]
+
+    @override
+    async def of_answer(self, conversation: str, at: float) -> Sequence[tuple[int, Receipt]]:
+        values = {"conversation_key": conversation, "moment": at}
+        rows = await self._database.read(lambda c: c.execute(_OF_ANSWER, values).all())
         return [_decode_row(row) for row in rows]
 
     @override
