@@ -171,6 +171,13 @@ class ConsoleSettings(SettingsGroup):
         description="The address that browsers open the console at, where that is another one,"
         " such as that of a proxy.",
     )
+    token: SecretStr | None = Field(
+        None,
+        min_length=20,
+        max_length=200,
+        description="A token for the API with every scope, of at least 20 characters, for programs"
+        " that are set up together with Troupe; `troupe console token add` makes others.",
+    )
     tls_certificate: Path | None = Field(
         None, description="The file of a certificate in PEM, to serve HTTPS."
     )

@@ -36,7 +36,7 @@ def make_console(
         clock: the time.
         pages: the parts that need other parts of the service; the first one is the first page.
     """
-    logins = ConsoleLogins(tokens, rate_limits, clock)
+    logins = ConsoleLogins(tokens, rate_limits, clock, settings.token)
     gate = RequestGate(settings, logins)
     parts = [*pages, AccessPage(tokens, SqlAuditLog(database)).part]
     home = next(item.path for part in parts for item in part.navigation)

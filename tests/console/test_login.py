@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from pydantic import SecretStr
 
 from bot.chat.access import Scope
 from bot.settings import ConsoleSettings
@@ -131,6 +132,22 @@ class TestBehindProxy:
 
         assert cookie.startswith("__Host-troupe=")
         assert "Secure" in cookie.split("; ")
+
+
+class TestTokenOfTheSettings:
+    @pytest.fixture
+    def console_settings(self) -> ConsoleSettings:
+        return ConsoleSettings(port=0, token=SecretStr("a-token-of-20-letters"))
+
+    async def test_it_has_every_scope(self, console: ConsoleUnderTest) -> None:
+        for token, status in (("a-token-of-20-letters", 200), ("another-token-of-20", 401)):
+            headers = {"Authorization": f"Bearer {token}"}
+            answer = await console.client.get("/api/v1/tokens", headers=headers)
+            assert answer.status == status
+
+    def test_short_one_is_refused(self) -> None:
+        with pytest.raises(ValueError, match="at least 20"):
+            ConsoleSettings(token=SecretStr("short"))
 
 
 class TestProxyElsewhere:

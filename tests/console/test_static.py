@@ -3,6 +3,11 @@
 import gzip
 import hashlib
 import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
 
 from bot.console.pages import static_files
 from tests.checkout import CHECKOUT
@@ -18,6 +23,21 @@ def test_files_of_packages_are_unchanged_and_licensed() -> None:
 
     assert "htmx.LICENSE.txt" in sums
     assert {name: hashlib.sha256(files[name]).hexdigest() for name in sums} == sums
+
+
+@pytest.mark.service
+@pytest.mark.skipif(shutil.which("npm") is None, reason="node is not installed")
+def test_committed_files_equal_a_new_build(tmp_path: Path) -> None:
+    script = CHECKOUT / "bot" / "console" / "assets" / "build.sh"
+    built = subprocess.run([script, tmp_path], capture_output=True, text=True, timeout=100)
+    if built.returncode != 0:
+        pytest.skip(f"npm cannot install the packages here: {built.stderr[-300:]}")
+
+    names = {file.name for file in tmp_path.iterdir()}
+    assert {"htmx.min.js", "hx-sse.min.js", "SHA256SUMS"} <= names
+    assert {name: (tmp_path / name).read_bytes() for name in names} == {
+        name: static_files()[name] for name in names
+    }
 
 
 def test_lock_names_versions_and_hashes_but_no_address() -> None:

@@ -1,8 +1,9 @@
 #!/bin/sh
-# Copy what the pages load from npm packages to bot/console/static: `make assets`.
+# Copy what the pages load from npm packages to bot/console/static, or to the folder that is given:
+# `make assets`.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
-out=$here/../static
+out=${1:-$here/../static}
 build=$here/../../../build/assets # no Python tool looks there
 mkdir -p "$build"
 cp "$here/package.json" "$here/package-lock.json" "$build/"
