@@ -51,15 +51,15 @@ from bot.texts.text import (
     translate,
 )
 from bot.turn.answer import AnswerPipeline
-from bot.turn.answers_in_place import AnswersInPlace
 from bot.turn.arrivals import ArrivalSignals
+from bot.turn.changes.answers_in_place import AnswersInPlace
+from bot.turn.changes.edited_messages import EditedMessages
+from bot.turn.changes.pressed_buttons import ChosenCommand, PressedButtons
+from bot.turn.changes.quoted_messages import QuotedMessages
 from bot.turn.command_replies import CommandReplies, has_private_response
-from bot.turn.edited_messages import EditedMessages
 from bot.turn.gathering import Gathering, MessageGatherer, MessageGroup, observed_turn, user_turn
 from bot.turn.isolation import IsolationGate, is_set_aside
 from bot.turn.lease import LEASE_SECONDS, LeaseKeeper
-from bot.turn.pressed_buttons import ChosenCommand, PressedButtons
-from bot.turn.quoted_messages import QuotedMessages
 from bot.turn.stops import StopRequests
 from bot.turn.unanswered import UnansweredQuestions
 

@@ -25,8 +25,8 @@ from bot.replying.live_replies import LiveReplies
 from bot.routing.active_presets import ActiveCharacters
 from bot.routing.preset_resolver import PresetResolver
 from bot.texts.text import translatable
-from bot.turn.edited_messages import EditedMessages
-from bot.turn.pressed_buttons import find_speaker
+from bot.turn.changes.edited_messages import EditedMessages
+from bot.turn.changes.pressed_buttons import find_speaker
 
 _MAX_TURNS = 400
 

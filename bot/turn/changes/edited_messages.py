@@ -11,7 +11,7 @@ from bot.routing.command_specs import parse
 from bot.routing.decide import Answer, Observe, decide
 from bot.routing.preset_resolver import PresetResolver
 from bot.routing.wake_rules import Dice
-from bot.turn.answers_in_place import AnswersInPlace
+from bot.turn.changes.answers_in_place import AnswersInPlace
 
 _MAX_TURNS_BEFORE = 400
 _MAX_AGE = timedelta(minutes=5)

@@ -29,7 +29,7 @@ from bot.routing.active_presets import ActiveCharacters
 from bot.routing.command_specs import parse
 from bot.routing.preset_resolver import PresetResolver
 from bot.texts.text import Text, joined, language_of, translatable, translate
-from bot.turn.answers_in_place import AnswersInPlace
+from bot.turn.changes.answers_in_place import AnswersInPlace
 
 _GO_ON = translatable("Go on.")
 _FORGOTTEN = translatable(

@@ -1,0 +1,1 @@
+"""What changes a conversation afterwards: edits, presses, and commands on one message."""
