@@ -377,6 +377,15 @@ class Embedder(Protocol):
     async def close(self) -> None: ...
 
 
+@runtime_checkable
+class MeteredEmbedder(Protocol):
+    """An embedder that is paid for by the token."""
+
+    def take_tokens(self) -> int:
+        """Return the tokens that were embedded since the last call."""
+        ...
+
+
 # --- repositories ----------------------------------------------------------------------------
 #
 # All methods raise `StoreError` while the database is unavailable.

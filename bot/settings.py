@@ -63,6 +63,11 @@ class EmbeddingSettings(SettingsGroup):
     )
     api_key: SecretStr | None = Field(None, description="For openai: the key for the service.")
     model: str | None = Field(None, description="For openai: the name of the model.")
+    price: float | None = Field(
+        None,
+        ge=0,
+        description="For openai: what a million tokens cost, in US dollars, for `troupe usage`.",
+    )
     model_path: Path | None = Field(
         None, description="For gguf and onnx: the path of the model file."
     )

@@ -11,13 +11,13 @@ from typing_extensions import override
 from bot.backends.chat_completions import errors
 from bot.backends.chat_completions.errors import Endpoint, RequestFailed
 from bot.backends.chat_completions.request import HttpStatusError
-from bot.backends.chat_completions.stream_parser import MAX_RESPONSE_BYTES
+from bot.backends.chat_completions.stream_parser import MAX_RESPONSE_BYTES, token_count
 from bot.backends.openai_compatible.connection import OpenAIConnection
 from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.chat.story import PackedVector
 from bot.embedders.vectors import truncate_text
 from bot.errors import EmbeddingError
-from bot.ports import Embedder
+from bot.ports import Embedder, MeteredEmbedder
 from bot.prompting.character.embedding import pack_vectors
 from bot.prompting.text.token_counter import count_tokens
 from bot.runtime.http_connection import ConnectionFailed
@@ -39,6 +39,8 @@ class EmbeddingsService:
         self._endpoint = endpoint
         self._model = settings.model or ""
         self._connection = OpenAIConnection(settings, settings.api_key, unix_socket)
+        self.tokens = 0
+        """What was embedded since it was set to 0."""
 
     async def embed(self, inputs: Sequence[str | Sequence[int]]) -> list[PackedVector]:
         """Embed texts, or texts as token ids; raises `EmbeddingError`."""
@@ -62,6 +64,8 @@ class EmbeddingsService:
             response = msgspec.json.decode(body, type=_EmbeddingsResponse)
         except msgspec.DecodeError:
             raise EmbeddingError(str(errors.malformed(self._endpoint, "no vectors"))) from None
+        reported = token_count(response.usage.total_tokens) if response.usage else 0
+        self.tokens += reported or _estimate(inputs)
         rows = sorted(response.data, key=lambda row: row.index)
         return pack_vectors([row.embedding for row in rows], len(inputs))
 
@@ -86,7 +90,7 @@ class EmbeddingsService:
             raise errors.unreachable(self._endpoint, str(error)) from None
 
 
-class OpenAIEmbedder(Embedder):
+class OpenAIEmbedder(Embedder, MeteredEmbedder):
     """Embed with a remote or local service, with one request for a query and a short timeout.
 
     The model's own tokenizer is unknown, so that texts are truncated by OpenAI's.
@@ -112,6 +116,11 @@ class OpenAIEmbedder(Embedder):
     @override
     async def embed_query(self, text: str) -> PackedVector:
         return (await self.embed_documents([text]))[0]
+
+    @override
+    def take_tokens(self) -> int:
+        tokens, self._service.tokens = self._service.tokens, 0
+        return tokens
 
     @override
     async def check(self) -> str:
@@ -140,12 +149,21 @@ class _EmbeddingItem(msgspec.Struct):
     index: int = 0
 
 
+class _EmbeddingUsage(msgspec.Struct):
+    total_tokens: object = None
+
+
 class _EmbeddingsResponse(msgspec.Struct):
     data: list[_EmbeddingItem]
+    usage: _EmbeddingUsage | None = None
 
 
 def make(settings: EmbeddingSettings, _data_dir: Path) -> Embedder:
     return OpenAIEmbedder(settings)
+
+
+def _estimate(inputs: Sequence[str | Sequence[int]]) -> int:
+    return sum(_count(one) if isinstance(one, str) else len(one) for one in inputs)
 
 
 def _count(text: str) -> int:

@@ -9,10 +9,11 @@ from importlib import import_module  # noqa: TID251 # for what few installations
 import structlog
 
 from bot.backends.factory import prepare_model
+from bot.embedders.counted import CountedEmbedder
 from bot.embedders.registry import make_embedder
 from bot.errors import BackendUnavailable
 from bot.importers.character_files import PresetWithStories
-from bot.ports import Backend, PreloadingBackend
+from bot.ports import Backend, MeteredEmbedder, PreloadingBackend
 from bot.prompting.compose.instructions import story_queries_for
 from bot.prompting.presets.preset import Preset
 from bot.runtime.clock import SystemClock
@@ -20,6 +21,7 @@ from bot.runtime.tasks import cancel_and_wait
 from bot.service.backends import make_backends
 from bot.settings import Settings
 from bot.storage.sql.database import Database
+from bot.storage.usage.log import SqlUsageLog
 from bot.stories.index import index_stories
 from bot.stories.retrieve import RetrieveStories, StoryRetriever, no_stories
 from bot.templates.renderer import Renderer
@@ -93,6 +95,9 @@ async def open_story_retriever(
         yield no_stories
         return
     embedder = make_embedder(settings.embedding, settings.data_dir)
+    if isinstance(embedder, MeteredEmbedder):
+        usage_log = SqlUsageLog(database, SystemClock())
+        embedder = CountedEmbedder(embedder, embedder, settings.embedding, usage_log)
     stories_module = import_module("bot.storage.sql.stories")
     stories = await stories_module.open_stories(database)
     task = asyncio.create_task(
