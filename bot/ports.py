@@ -197,6 +197,29 @@ class FileSource(Protocol):
         ...
 
 
+@runtime_checkable
+class WebhookReceiver(Protocol):
+    """A platform whose servers can call this service: any process takes their calls."""
+
+    @property
+    def webhook_path(self) -> str | None:
+        """The path that is called; None: this platform asks its servers itself."""
+        ...
+
+    def admits_call(self, headers: Mapping[str, str]) -> bool:
+        """Return whether a call comes from the platform, by its headers."""
+        ...
+
+    async def receive_call(self, body: bytes, intake: Intake) -> bool:
+        """Store what a call brings; return False if it cannot be understood.
+
+        Raises:
+            StoreError: Nothing was stored: the platform is to call again.
+            PlatformError: The platform does not say what is needed to understand it.
+        """
+        ...
+
+
 # --- models ----------------------------------------------------------------------------------
 
 

@@ -58,7 +58,7 @@ class Service:
             yield
             return
         probes = self._probes()
-        add_routes = [health_routes(probes)]
+        add_routes = [health_routes(probes), parts.webhook_routes]
         if parts.has_console:
             add_routes.append(parts.make_console(probes).add_routes)
         any_port = parts.may_take_any_port

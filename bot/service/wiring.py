@@ -34,9 +34,11 @@ from bot.console.answers.answer_pages import AnswerPages
 from bot.console.app import Console
 from bot.console.health import Probe
 from bot.console.login import make_login_link
+from bot.console.server import AddRoutes
 from bot.console.service.channels_page import ChannelsPage
 from bot.console.service.operation_page import OperationPage
 from bot.console.service.usage_page import UsagePage
+from bot.console.webhooks import webhook_routes
 from bot.delivery.lane_delivery import LaneDelivery, RemoteDelivery
 from bot.delivery.rate_limits import RateLimitedSurface
 from bot.delivery.sender import Sender
@@ -56,6 +58,7 @@ from bot.ports import (
     Platform,
     RateLimits,
     Surface,
+    WebhookReceiver,
 )
 from bot.replying.live_replies import LiveReplies
 from bot.routing.command_specs import COMMANDS, MESSAGE_COMMANDS
@@ -259,8 +262,19 @@ class Wiring:
 
     @cached_property
     def supervisor(self) -> PlatformSupervisor:
-        intake = InboxIntake(self.inbox, self._wake_conversations, self.stops.announce)
-        return PlatformSupervisor(self.receivers.values(), intake, self.clock, self.announce)
+        return PlatformSupervisor(self.receivers.values(), self._intake, self.clock, self.announce)
+
+    @cached_property
+    def _intake(self) -> InboxIntake:
+        return InboxIntake(self.inbox, self._wake_conversations, self.stops.announce)
+
+    @property
+    def webhook_routes(self) -> AddRoutes:
+        """What platforms call; every process that receives takes calls, also one on standby."""
+        called = [self.platforms[source] for source in self.receivers]
+        return webhook_routes(
+            [one for one in called if isinstance(one, WebhookReceiver)], self._intake
+        )
 
     @cached_property
     def _sender(self) -> Sender:

@@ -1,10 +1,11 @@
-"""Telegram as a platform: poll, store, and only then acknowledge, batch by batch."""
+"""Telegram as a platform: poll, or be called, store, and only then acknowledge."""
 
 import asyncio
+import hmac
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import count
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import msgspec
 import structlog
@@ -17,6 +18,7 @@ from aiogram.methods import (
     GetMe,
     GetMyCommands,
     SetMyCommands,
+    SetWebhook,
     TelegramMethod,
 )
 from aiogram.types import (
@@ -48,7 +50,7 @@ from bot.platforms.telegram.api import CALL_SECONDS, BotApi, PollingConflict
 from bot.platforms.telegram.incoming import PRESS_KEY_PREFIX, UPDATE_TYPES, to_incoming
 from bot.platforms.telegram.settings import TelegramSettings
 from bot.platforms.telegram.surface import TelegramSurface
-from bot.ports import Clock, FileSource, Intake, Platform, Surface
+from bot.ports import Clock, FileSource, Intake, Platform, Surface, WebhookReceiver
 from bot.runtime.tasks import cancel_and_wait
 from bot.texts.text import LANGUAGES, looked_up, translate
 
@@ -60,11 +62,14 @@ _MAX_CONFLICT_PAUSE_SECONDS = 30.0  # two pollers cut each other off: leave the 
 _MAX_DESCRIPTION_CHARS = 256  # of a command
 _MAX_UPDATES = 100  # in one response: there may be more
 _MAX_ALERT_CHARS = 200
+_SECRET_HEADER = "X-Telegram-Bot-Api-Secret-Token"  # noqa: S105 # the name of a header
+_SET_WEBHOOK_SECONDS = 300.0
 
 _log = structlog.get_logger(__name__)
 
 
 _decode_updates = msgspec.json.Decoder(list[dict[str, Any]]).decode
+_decode_update = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def make(settings: TelegramSettings, context: PlatformContext) -> Platform:
@@ -78,7 +83,7 @@ def make(settings: TelegramSettings, context: PlatformContext) -> Platform:
     )
 
 
-class TelegramPlatform(Platform, FileSource):
+class TelegramPlatform(Platform, FileSource, WebhookReceiver):
     """One Telegram bot. Close it after the last answer was sent."""
 
     def __init__(
@@ -94,7 +99,10 @@ class TelegramPlatform(Platform, FileSource):
         self._api = BotApi(settings)
         self._press_refusal = press_refusal
         self._surface = TelegramSurface(self._api)
+        self._settings = settings
         self._poll_seconds = settings.poll_seconds
+        self._bot: User | None = None  # once Telegram has said who we are
+        self._acknowledging: set[asyncio.Task[None]] = set()
         self._commands = commands
         self._clock = clock
         self._bot_id = bot_id
@@ -129,25 +137,27 @@ class TelegramPlatform(Platform, FileSource):
 
     @override
     async def close(self) -> None:
+        await cancel_and_wait(self._acknowledging)
         await self._api.close()
 
     # --- receiving ---------------------------------------------------------------------------
 
     @override
     async def run(self, intake: Intake) -> None:
-        bot = await self._call_until_answered(GetMe)
+        self._bot = bot = await self._call_until_answered(GetMe)
+        if self.webhook_path is not None:
+            await self._register_commands()
+            await self._keep_webhook()
         await self._call_until_answered(lambda: DeleteWebhook(drop_pending_updates=False))
         await self._register_commands()
         stored = (await intake.cursors(self._offset_cursor)).get(self._offset_cursor)
         offset = None if stored is None else int(stored)
-        acknowledging: set[asyncio.Task[None]] = set()
         try:
             while True:
                 updates = await self._poll(offset)
                 incomings = self._parse_updates(updates, bot)
                 if self._is_catching_up:
-                    oldest = self._clock.now() - self._answerable_seconds
-                    incomings = [mark_late(one, oldest) for one in incomings]
+                    incomings = self._with_late_marked(incomings)
                 self._is_catching_up = len(updates) >= _MAX_UPDATES
                 if not updates:
                     continue
@@ -157,12 +167,63 @@ class TelegramPlatform(Platform, FileSource):
                 refusals = await self._refusals(incomings)
                 kept = [one for one in incomings if refusals.get(one.external_key) is None]
                 await self._store_messages(intake, kept, offset)
-                for key, words in refusals.items():
-                    task = asyncio.create_task(self._acknowledge(key, words))
-                    acknowledging.add(task)
-                    task.add_done_callback(acknowledging.discard)
+                self._acknowledge_all(refusals)
         finally:
-            await cancel_and_wait(acknowledging)
+            await cancel_and_wait(self._acknowledging)
+
+    # --- receiving by a webhook --------------------------------------------------------------
+
+    @property
+    @override
+    def webhook_path(self) -> str | None:
+        return self._settings.webhook_path
+
+    async def _keep_webhook(self) -> NoReturn:
+        """Tell Telegram where to call, again and again: another program may have changed it."""
+        while True:
+            await self._call_until_answered(
+                lambda: SetWebhook(
+                    url=self._settings.webhook_url or "",
+                    secret_token=self._settings.webhook_token,
+                    allowed_updates=UPDATE_TYPES,
+                    drop_pending_updates=False,
+                )
+            )
+            await self._clock.sleep(_SET_WEBHOOK_SECONDS)
+
+    @override
+    def admits_call(self, headers: Mapping[str, str]) -> bool:
+        """Compare bytes: the comparison in constant time takes no other texts than ASCII."""
+        given = headers.get(_SECRET_HEADER, "").encode(errors="surrogateescape")
+        return hmac.compare_digest(given, self._settings.webhook_token.encode())
+
+    @override
+    async def receive_call(self, body: bytes, intake: Intake) -> bool:
+        try:
+            update = _decode_update(body)
+        except msgspec.DecodeError:
+            return False
+        if self._bot is None:  # a process that stands by takes calls as well
+            self._bot = await self._api.call(GetMe())
+        incomings = self._with_late_marked(self._parse_updates([update], self._bot))
+        refusals = await self._refusals(incomings)
+        kept = [one for one in incomings if refusals.get(one.external_key) is None]
+        if kept:
+            await intake.receive(kept, {})
+        self._acknowledge_all(refusals)
+        return True
+
+    # --- updates -----------------------------------------------------------------------------
+
+    def _with_late_marked(self, incomings: Sequence[Incoming]) -> list[Incoming]:
+        oldest = self._clock.now() - self._answerable_seconds
+        return [mark_late(one, oldest) for one in incomings]
+
+    def _acknowledge_all(self, refusals: Mapping[str, str | None]) -> None:
+        for key, words in refusals.items():
+            task = asyncio.create_task(self._acknowledge(key, words))
+            self._acknowledging.add(task)
+            task.add_done_callback(self._acknowledging.discard)
 
     async def _refusals(self, incomings: Sequence[Incoming]) -> dict[str, str | None]:
         """Return for every press what the person is told instead of its being stored."""
@@ -213,7 +274,7 @@ class TelegramPlatform(Platform, FileSource):
             except ValidationError as error:
                 # The error's text quotes what people wrote: log only the fields.
                 fields = [".".join(map(str, one["loc"])) for one in error.errors()]
-                _log.error("telegram_update_skipped", update_id=raw["update_id"], fields=fields)
+                _log.error("telegram_update_skipped", update_id=raw.get("update_id"), fields=fields)
                 continue
             incoming = to_incoming(update, bot, self._bot_id)
             if incoming is not None:

@@ -1,9 +1,16 @@
 """The settings of Telegram."""
 
-from pydantic import Field, SecretStr
+import hashlib
+import re
+from typing import Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import Field, SecretStr, field_validator, model_validator
 from typing_extensions import override
 
 from bot.platforms.spec import PlatformSettings
+
+_SECRET = re.compile(r"[A-Za-z0-9_-]{16,256}")
 
 
 class TelegramSettings(PlatformSettings):
@@ -18,6 +25,53 @@ class TelegramSettings(PlatformSettings):
     poll_seconds: int = Field(
         30, ge=0, le=50, description="How long one request for new messages may wait for some."
     )
+
+    mode: Literal["polling", "webhook"] = Field(
+        "polling",
+        description="How messages arrive: this service asks Telegram (polling), or Telegram calls"
+        " this service (webhook). The service sets or removes the webhook itself.",
+    )
+    webhook_url: str | None = Field(
+        None,
+        description="With a webhook, the public address that Telegram calls, such as"
+        " https://bot.example.org/telegram. Its path is served at the port of the console.",
+    )
+    webhook_secret: SecretStr | None = Field(
+        None,
+        description="What Telegram proves itself by when it calls: 16 to 256 letters, digits, _ and"
+        " -. By default it is derived from the token.",
+    )
+
+    @field_validator("webhook_secret")
+    @classmethod
+    def _check_secret(cls, secret: SecretStr | None) -> SecretStr | None:
+        if secret is not None and not _SECRET.fullmatch(secret.get_secret_value()):
+            raise ValueError("use 16 to 256 letters, digits, _ and -")
+        return secret
+
+    @model_validator(mode="after")
+    def _check_webhook(self) -> Self:
+        if self.mode == "webhook" and len(self.webhook_path or "") < len("/x"):
+            raise ValueError(
+                "the mode webhook needs webhook_url with a path, such as"
+                " https://bot.example.org/telegram"
+            )
+        return self
+
+    @property
+    def webhook_path(self) -> str | None:
+        """The path of the webhook; None while messages are polled."""
+        if self.mode != "webhook":
+            return None
+        return urlsplit(self.webhook_url or "").path
+
+    @property
+    def webhook_token(self) -> str:
+        """What Telegram sends with each call; the same in all processes of a bot."""
+        if self.webhook_secret is not None:
+            return self.webhook_secret.get_secret_value()
+        token = self.token.get_secret_value() if self.token else ""
+        return hashlib.sha256(f"webhook {token}".encode()).hexdigest()
 
     @property
     @override

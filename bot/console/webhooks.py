@@ -1,0 +1,86 @@
+"""The HTTP endpoints that platforms call with what people write."""
+
+import asyncio
+from collections.abc import Iterable
+from http import HTTPStatus
+
+import structlog
+from aiohttp import web
+
+from bot.console.server import AddRoutes
+from bot.errors import PlatformError, StoreError
+from bot.ports import Intake, WebhookReceiver
+
+_log = structlog.get_logger(__name__)
+_MAX_BODY_BYTES = 2**20
+_RETRY_AFTER_SECONDS = 5
+
+
+def webhook_routes(
+    receivers: Iterable[WebhookReceiver], intake: Intake, *, body_seconds: float = 10.0
+) -> AddRoutes:
+    """Return what adds the webhooks of platforms that have one.
+
+    A call is answered with 200 once it is committed, and with 503 while nothing can be stored.
+
+    Args:
+        receivers: the platforms.
+        intake: stores what they receive.
+        body_seconds: how long a caller may take to send a body.
+    """
+
+    def add_routes(app: web.Application) -> None:
+        for receiver in receivers:
+            if receiver.webhook_path is not None:
+                webhook = _WebhookEndpoint(receiver, intake, body_seconds)
+                app.router.add_post(receiver.webhook_path, webhook.answer)
+
+    return add_routes
+
+
+class _WebhookEndpoint:
+    def __init__(self, receiver: WebhookReceiver, intake: Intake, body_seconds: float) -> None:
+        self._receiver = receiver
+        self._intake = intake
+        self._body_seconds = body_seconds
+        self._is_understood = True  # whether the last call was: a series of others is logged once
+
+    async def answer(self, request: web.Request) -> web.Response:
+        if (request.content_length or 0) > _MAX_BODY_BYTES:
+            return _answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+        if not self._receiver.admits_call(request.headers):
+            return _answer(HTTPStatus.UNAUTHORIZED)
+        try:
+            async with asyncio.timeout(self._body_seconds):
+                body = await _read(request)
+        except TimeoutError:
+            return _answer(HTTPStatus.REQUEST_TIMEOUT)
+        if body is None:
+            return _answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+        return await self._store(body)
+
+    async def _store(self, body: bytes) -> web.Response:
+        try:
+            understood = await self._receiver.receive_call(body, self._intake)
+        except (StoreError, PlatformError) as error:
+            _log.warning("webhook_call_postponed", reason=str(error))
+            retry = {"Retry-After": str(_RETRY_AFTER_SECONDS)}
+            return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE, headers=retry)
+        if not understood and self._is_understood:
+            _log.warning("webhook_call_not_understood", bytes=len(body))
+        self._is_understood = understood
+        return _answer(HTTPStatus.OK if understood else HTTPStatus.BAD_REQUEST)
+
+
+async def _read(request: web.Request) -> bytes | None:
+    """Return the body of a request; None if it is too long."""
+    body = bytearray()
+    async for chunk in request.content.iter_any():
+        body += chunk
+        if len(body) > _MAX_BODY_BYTES:
+            return None
+    return bytes(body)
+
+
+def _answer(status: HTTPStatus) -> web.Response:
+    return web.Response(status=status)

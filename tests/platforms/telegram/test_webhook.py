@@ -1,0 +1,202 @@
+"""Test the webhook: only Telegram may call, and is answered once its message is stored."""
+
+import asyncio
+import io
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from http import HTTPStatus
+from typing import Any
+
+import aiohttp
+import pytest
+from pydantic import SecretStr, ValidationError
+from structlog.testing import capture_logs
+
+from bot.console.server import serve_http
+from bot.console.webhooks import webhook_routes
+from bot.platforms.telegram.settings import TelegramSettings
+from bot.settings import ConsoleSettings
+from tests.attacks import expanded, with_ours
+from tests.platforms.telegram.conftest import Rig
+
+PATH = "/telegram"
+SECRET = "a-secret-of-telegram_1"
+HEADER = "X-Telegram-Bot-Api-Secret-Token"
+BODY_SECONDS = 0.3
+GOOD = {
+    "update_id": 7,
+    "message": {
+        "message_id": 1,
+        "date": 1_700_000_000,
+        "chat": {"id": 5, "type": "private"},
+        "from": {"id": 5, "is_bot": False, "first_name": "Alice"},
+        "text": "hello",
+    },
+}
+
+
+@asynccontextmanager
+async def called(rig: Rig, *, is_standby: bool = False) -> AsyncIterator[str]:
+    """Serve the webhook of a bot, which Telegram is told of unless it stands by."""
+    bot = rig.bot(
+        mode="webhook",
+        webhook_url=f"http://127.0.0.1:1{PATH}",
+        webhook_secret=SecretStr(SECRET),
+    )
+    routes = webhook_routes([bot], rig.intake, body_seconds=BODY_SECONDS)
+    async with serve_http(ConsoleSettings(port=0), [routes]) as address:
+        bot._settings.webhook_url = f"{address}{PATH}"
+        run = None if is_standby else asyncio.create_task(bot.run(rig.intake))
+        try:
+            yield address
+        finally:
+            if run is not None:
+                run.cancel()
+                await asyncio.wait({run})
+            await bot.close()
+
+
+async def call(
+    address: str,
+    body: bytes | AsyncIterator[bytes],
+    headers: Mapping[str, str] | None = None,
+    path: str = PATH,
+) -> tuple[int, Mapping[str, str]]:
+    given = {HEADER: SECRET} if headers is None else headers
+    data = io.BytesIO(body) if isinstance(body, bytes) else body
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{address}{path}", data=data, headers=given) as response,
+    ):
+        assert "Traceback" not in await response.text()
+        return response.status, response.headers
+
+
+async def test_telegram_calls_and_the_message_is_stored(rig: Rig) -> None:
+    async with called(rig):
+        rig.telegram.say(1, "hello")
+        await rig.wait_for_texts("hello")
+    [told, *_] = rig.calls("setWebhook")
+    assert told["secret_token"] == SECRET
+    assert not rig.calls("getUpdates")
+
+
+async def test_polling_removes_the_webhook(rig: Rig) -> None:
+    async with called(rig):
+        await rig.telegram.wait(lambda: rig.telegram.wh)
+    async with rig.running():
+        rig.telegram.say(1, "hello again")
+        await rig.wait_for_texts("hello again")
+    assert rig.telegram.wh is None
+
+
+async def test_telegram_calls_again_until_the_message_is_stored(rig: Rig) -> None:
+    rig.intake.down = True
+    async with called(rig):
+        rig.telegram.say(1, "hello")
+        await rig.telegram.wait(lambda: rig.intake.refused >= 2)
+        rig.intake.down = False
+        await rig.wait_for_texts("hello")
+    statuses = [status for _, status, _ in rig.telegram.wh_log]
+    assert statuses[-1] == HTTPStatus.OK
+    assert set(statuses[:-1]) == {HTTPStatus.SERVICE_UNAVAILABLE}
+    assert rig.intake.texts == ["hello"]
+
+
+async def test_process_on_standby_takes_calls(rig: Rig) -> None:
+    async with called(rig, is_standby=True) as address:
+        assert (await call(address, json.dumps(GOOD).encode()))[0] == HTTPStatus.OK
+    assert rig.intake.texts == ["hello"]
+
+
+async def test_call_that_cannot_be_stored_says_when_to_call_again(rig: Rig) -> None:
+    rig.intake.down = True
+    async with called(rig, is_standby=True) as address:
+        status, headers = await call(address, json.dumps(GOOD).encode())
+    assert (status, headers["Retry-After"]) == (HTTPStatus.SERVICE_UNAVAILABLE, "5")
+
+
+OUR_CALLS: dict[str, Any] = {
+    "no secret": {"headers": {}},
+    "wrong secret": {"headers": {HEADER: "wrong"}},
+    "prefix of the secret": {"headers": {HEADER: SECRET[:-1]}},
+    "non-ASCII secret": {"headers": {HEADER: "é"}},
+    "body of 2 MB": {"body": {"gen": "repeat", "unit": "A", "n": 2**21}},
+    "update without update_id": {"body": {"message": {}}},
+    "huge integers": {"body": '{"update_id":1e400,"message":{"message_id":99999999999999999999}}'},
+    "no JSON": {"body": "{"},
+    "a list": {"body": "[]"},
+    "another path": {"path": "/tg/guess"},
+    "the same update twice": {"replay": "same update twice"},
+    "database away": {"env": "database refuses"},
+    "slow body": {"net": "slowloris"},
+}
+REQUIRED = {
+    "headers": HTTPStatus.UNAUTHORIZED,
+    "path": HTTPStatus.NOT_FOUND,
+    "replay": HTTPStatus.OK,
+    "env": HTTPStatus.SERVICE_UNAVAILABLE,
+    "net": HTTPStatus.REQUEST_TIMEOUT,
+}
+
+
+def required_status(given: Mapping[str, Any]) -> HTTPStatus:
+    """Return what attacks.json requires of such a call."""
+    if "body" not in given:
+        return REQUIRED[next(iter(given))]
+    if isinstance(given["body"], str):
+        return HTTPStatus.BAD_REQUEST
+    return HTTPStatus.REQUEST_ENTITY_TOO_LARGE if "gen" in given["body"] else HTTPStatus.OK
+
+
+async def slow_body() -> AsyncIterator[bytes]:
+    yield b"{"
+    await asyncio.sleep(BODY_SECONDS * 10)
+
+
+@pytest.mark.parametrize(("title", "given"), with_ours("webhook", OUR_CALLS))
+async def test_hostile_call(rig: Rig, title: str, given: Mapping[str, Any]) -> None:
+    body: bytes | AsyncIterator[bytes] = json.dumps(GOOD).encode()
+    match given.get("body"):
+        case {"gen": _} as generated:
+            body = expanded(generated).encode()
+        case str() as text:
+            body = text.encode()
+        case dict() as update:
+            body = json.dumps(update).encode()
+        case _:
+            pass
+    if "net" in given:
+        body = slow_body()
+    rig.intake.down = "env" in given
+    async with called(rig, is_standby=True) as address:
+        calls = 2 if "replay" in given else 1
+        statuses = {
+            (await call(address, body, given.get("headers"), given.get("path", PATH)))[0]
+            for _ in range(calls)
+        }
+    assert statuses == {required_status(given)}, title
+    assert len(rig.intake.events) == int("replay" in given)
+
+
+async def test_series_of_unreadable_calls_is_logged_once(rig: Rig) -> None:
+    with capture_logs() as logs:
+        async with called(rig, is_standby=True) as address:
+            for _ in range(3):
+                assert (await call(address, b"{"))[0] == HTTPStatus.BAD_REQUEST
+    assert [one["event"] for one in logs].count("webhook_call_not_understood") == 1
+
+
+def test_webhook_needs_an_address_with_a_path() -> None:
+    token = SecretStr("1:x")
+    for url in (None, "https://bot.example.org", "https://bot.example.org/"):
+        with pytest.raises(ValidationError, match="webhook_url"):
+            TelegramSettings(token=token, mode="webhook", webhook_url=url)
+
+
+def test_secret_is_derived_from_the_token_and_the_same_everywhere() -> None:
+    one, other = (TelegramSettings(token=SecretStr(token)) for token in ("1:x", "1:y"))
+    assert one.webhook_token == TelegramSettings(token=SecretStr("1:x")).webhook_token
+    assert one.webhook_token != other.webhook_token
+    assert "1:x" not in one.webhook_token
