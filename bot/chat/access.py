@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+COMMAND_LINE = "command line"
+"""Who changed something with the command `troupe`."""
+
 
 class Scope(StrEnum):
     """What a token for the API may be used for; a person who is logged in may do everything."""
@@ -30,7 +33,7 @@ class AuditEntry:
 
     at: float
     who: str
-    """"session", or "token" and its name."""
+    """"session", "token" and its name, or `COMMAND_LINE`."""
     action: str
     """A verb and a noun, such as "set preset"."""
     subject: str

@@ -2,11 +2,21 @@
 
 from collections.abc import Sequence
 
+from aiohttp import web
 from pydantic import BaseModel, Field
 
 from bot.chat.access import ApiToken, AuditEntry, Scope
-from bot.console.routes import ConsolePart, ConsoleRequest, NavigationItem, Page, Route
-from bot.ports import AuditLog, ConsoleTokens
+from bot.console.routes import (
+    Caller,
+    ConsolePart,
+    ConsoleRequest,
+    NavigationItem,
+    Page,
+    Route,
+    redirect,
+)
+from bot.errors import RequestRefused
+from bot.ports import AuditLog, Clock, ConsoleTokens
 from bot.texts.text import translatable
 
 _PAGE_ENTRIES = 200
@@ -18,6 +28,10 @@ class TokenRow(BaseModel):
     name: str
     scopes: list[Scope]
     created_at: float = Field(description="In Unix seconds.")
+
+
+class TokenName(BaseModel):
+    name: str = Field(max_length=500, pattern=r"^[^\0]*$")
 
 
 class TokenList(BaseModel):
@@ -46,9 +60,10 @@ class AuditList(BaseModel):
 class AccessPage:
     """Shows who may use the console, and what was changed there."""
 
-    def __init__(self, tokens: ConsoleTokens, audit: AuditLog) -> None:
+    def __init__(self, tokens: ConsoleTokens, audit: AuditLog, clock: Clock) -> None:
         self._tokens = tokens
         self._audit = audit
+        self._clock = clock
 
     @property
     def part(self) -> ConsolePart:
@@ -66,6 +81,22 @@ class AccessPage:
                     scope=Scope.OPERATE,
                     summary="List the tokens of the API.",
                     answer=TokenList,
+                ),
+                Route(
+                    method="POST",
+                    path="/access/revoke",
+                    handler=self._revoke_by_form,
+                    scope=Scope.OPERATE,
+                    summary="Revoke a token of the API from the page.",
+                    body=TokenName,
+                ),
+                Route(
+                    method="DELETE",
+                    path="/api/v1/tokens/{name}",
+                    handler=self._revoke_by_path,
+                    scope=Scope.OPERATE,
+                    summary="Revoke a token of the API.",
+                    answer=TokenName,
                 ),
                 Route(
                     path="/api/v1/audit",
@@ -86,6 +117,21 @@ class AccessPage:
 
     async def _list_tokens(self, _: ConsoleRequest) -> TokenList:
         return TokenList(tokens=_token_rows(await self._tokens.api_tokens()))
+
+    async def _revoke(self, name: str, caller: Caller) -> None:
+        if not await self._tokens.revoke_api_token(name):
+            raise RequestRefused(404, translatable("There is no token of this name."))
+        now = self._clock.now()
+        await self._audit.record(AuditEntry(now, caller.name, "revoke token", name))
+
+    async def _revoke_by_form(self, request: ConsoleRequest) -> web.Response:
+        await self._revoke(request.body(TokenName).name, request.caller)
+        return redirect("/access")
+
+    async def _revoke_by_path(self, request: ConsoleRequest) -> TokenName:
+        name = request.http.match_info["name"].replace("\0", "")  # PostgreSQL has none
+        await self._revoke(name, request.caller)
+        return TokenName(name=name)
 
     async def _list_changes(self, request: ConsoleRequest) -> AuditList:
         entries = await self._audit.newest(request.query(AuditQuery).limit)

@@ -120,3 +120,8 @@ class ConsolePart:
 
     routes: Sequence[Route]
     navigation: Sequence[NavigationItem] = ()
+
+
+def redirect(path: str) -> web.Response:
+    """Answer a form: load another page."""
+    return web.Response(status=303, headers={"Location": path, "Cache-Control": "no-store"})

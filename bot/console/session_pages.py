@@ -11,7 +11,7 @@ from bot.console.app import protected
 from bot.console.login import SESSION_SECONDS, ConsoleLogins
 from bot.console.look import LANGUAGE_COOKIE, THEME_COOKIE
 from bot.console.pages import static_files
-from bot.console.routes import ConsolePart, ConsoleRequest, Page, Route
+from bot.console.routes import ConsolePart, ConsoleRequest, Page, Route, redirect
 from bot.errors import RequestRefused
 from bot.texts.text import translatable
 
@@ -95,20 +95,20 @@ class SessionPages:
         )
 
     async def _redirect_home(self, _: ConsoleRequest) -> web.Response:
-        return _redirect(self._home)
+        return redirect(self._home)
 
     async def _login_page(self, _: ConsoleRequest) -> Page:
         return Page("login.html", {"problem": ""})
 
     async def _log_in(self, request: ConsoleRequest) -> web.Response:
         session = await self._logins.log_in(request.body(LoginForm).token)
-        response = _redirect(self._home)
+        response = redirect(self._home)
         self._set_cookie(response, session, int(SESSION_SECONDS))
         return response
 
     async def _log_out(self, request: ConsoleRequest) -> web.Response:
         await self._logins.log_out(request.http.cookies.get(self._cookie, ""))
-        response = _redirect("/login")
+        response = redirect("/login")
         self._set_cookie(response, "", 0)
         return response
 
@@ -126,17 +126,13 @@ class SessionPages:
     async def _choose_look(self, request: ConsoleRequest) -> web.Response:
         form = request.body(LookForm)
         is_local = form.back.startswith("/") and not form.back.startswith(("//", "/\\"))
-        response = _redirect(form.back if is_local else "/")
+        response = redirect(form.back if is_local else "/")
         for name, value in ((LANGUAGE_COOKIE, form.language), (THEME_COOKIE, form.theme)):
             if value is not None:
                 response.set_cookie(
                     name, value, max_age=_YEAR_SECONDS, path="/", httponly=True, samesite="Strict"
                 )
         return response
-
-
-def _redirect(path: str) -> web.Response:
-    return web.Response(status=303, headers={"Location": path, "Cache-Control": "no-store"})
 
 
 async def _send_static(request: ConsoleRequest) -> web.StreamResponse:

@@ -38,7 +38,7 @@ def make_console(
     """
     logins = ConsoleLogins(tokens, rate_limits, clock, settings.token)
     gate = RequestGate(settings, logins)
-    parts = [*pages, AccessPage(tokens, SqlAuditLog(database)).part]
+    parts = [*pages, AccessPage(tokens, SqlAuditLog(database), clock).part]
     home = next(item.path for part in parts for item in part.navigation)
     session_pages = SessionPages(logins, gate.cookie, is_https=settings.is_https, home=home)
     return Console(gate, [*parts, session_pages.part, ApiDescription(parts).part])

@@ -12,6 +12,7 @@ from bot.console.address import published_address
 from bot.console.login import token_digest
 from bot.errors import UserError
 from bot.runtime.clock import SystemClock
+from bot.storage.console.audit import SqlAuditLog
 from bot.storage.console.tokens import SqlConsoleTokens
 from bot.storage.sql.database import open_database
 
@@ -70,6 +71,15 @@ def test_tokens_are_added_listed_and_revoked() -> None:
     assert console("token", "list") == ""
     with pytest.raises(UserError, match="there is no token 'backup'"):
         CliRunner().invoke(app, ["console", "token", "revoke", "backup"], catch_exceptions=False)
+
+    async def audited() -> list[tuple[str, str, str]]:
+        async with open_database("sqlite:///data/troupe.db") as database:
+            entries = await SqlAuditLog(database).newest(10)
+            return [(one.action, one.subject, one.after) for one in entries]
+
+    assert asyncio.run(audited()) == [
+        *(("revoke token", "backup", ""), ("add token", "backup", "operate, read"))
+    ]
 
 
 def test_revoking_tells_how_many_sessions_ended() -> None:

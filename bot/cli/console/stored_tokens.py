@@ -5,9 +5,11 @@ from typing import TypeVar
 
 import uvloop
 
+from bot.chat.access import AuditEntry
 from bot.ports import ConsoleTokens
 from bot.runtime.clock import SystemClock
 from bot.settings import Settings
+from bot.storage.console.audit import SqlAuditLog
 from bot.storage.console.tokens import SqlConsoleTokens
 from bot.storage.data_dir import create_data_dir
 from bot.storage.sql.database import open_database
@@ -20,7 +22,24 @@ def use_tokens(settings: Settings, action: Callable[[ConsoleTokens], Awaitable[T
     return uvloop.run(_use(settings, action))
 
 
-async def _use(settings: Settings, action: Callable[[ConsoleTokens], Awaitable[T]]) -> T:
+def change_tokens(
+    settings: Settings, change: Callable[[ConsoleTokens], Awaitable[T]], entry: AuditEntry
+) -> T:
+    """Change the stored tokens and return what `change` does; note it in the audit log.
+
+    A result that is false says that nothing was changed.
+    """
+    return uvloop.run(_use(settings, change, entry))
+
+
+async def _use(
+    settings: Settings,
+    action: Callable[[ConsoleTokens], Awaitable[T]],
+    entry: AuditEntry | None = None,
+) -> T:
     create_data_dir(settings.data_dir)
     async with open_database(settings.sqlalchemy_url) as database:
-        return await action(SqlConsoleTokens(database, SystemClock()))
+        result = await action(SqlConsoleTokens(database, SystemClock()))
+        if entry is not None and result:
+            await SqlAuditLog(database).record(entry)
+        return result

@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
-from bot.chat.access import ApiToken, Scope
-from bot.cli.console.stored_tokens import use_tokens
+from bot.chat.access import COMMAND_LINE, ApiToken, AuditEntry, Scope
+from bot.cli.console.stored_tokens import change_tokens, use_tokens
 from bot.cli.text_io import print_line
 from bot.cli.typer_apps import command_app
 from bot.console.login import new_api_token, token_digest
@@ -26,9 +26,11 @@ def add(
 ) -> None:
     """Make a token for the API and print it; it is stored as a hash only."""
     token = new_api_token()
-    new = ApiToken(name, frozenset(scope), SystemClock().now())
+    now = SystemClock().now()
+    new = ApiToken(name, frozenset(scope), now)
     digest = token_digest(token)
-    if not use_tokens(read_settings(), lambda tokens: tokens.add_api_token(digest, new)):
+    entry = AuditEntry(now, COMMAND_LINE, "add token", name, after=", ".join(sorted(scope)))
+    if not change_tokens(read_settings(), lambda all_: all_.add_api_token(digest, new), entry):
         raise UserError(
             f"there is a token {name!r} already; `troupe console token revoke {name}` deletes it"
         )
@@ -45,6 +47,7 @@ def list_tokens() -> None:
 @app.command()
 def revoke(name: Annotated[str, typer.Argument(help="The token's name.")]) -> None:
     """Delete a token for the API."""
-    if not use_tokens(read_settings(), lambda tokens: tokens.revoke_api_token(name)):
+    entry = AuditEntry(SystemClock().now(), COMMAND_LINE, "revoke token", name)
+    if not change_tokens(read_settings(), lambda tokens: tokens.revoke_api_token(name), entry):
         raise UserError(f"there is no token {name!r}; `troupe console token list` names them")
     print_line(f"revoked {name}")

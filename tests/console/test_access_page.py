@@ -1,0 +1,36 @@
+"""Tokens are revoked on the page and over the API, and the audit log says by whom."""
+
+import re
+
+from bot.chat.access import Scope
+from tests.console.conftest import ConsoleUnderTest
+
+
+async def test_token_is_revoked_on_the_page(console: ConsoleUnderTest) -> None:
+    headers = await console.bearer(Scope.READ)
+    await console.log_in()
+    page = await (await console.client.get("/access")).text()
+    [csrf, *_] = re.findall(r'name="csrf" value="(\w+)"', page)
+
+    shown = await console.client.post(
+        "/access/revoke", data={"name": "read", "csrf": csrf}, headers={"Origin": console.origin}
+    )
+
+    assert shown.url.path == "/access"
+    assert "revoke token read" in await shown.text()
+    assert (await console.client.get("/api/v1/audit", headers=headers)).status == 401
+
+
+async def test_token_is_revoked_over_the_api(console: ConsoleUnderTest) -> None:
+    await console.bearer(Scope.READ)
+    headers = await console.bearer(Scope.OPERATE, Scope.READ)
+
+    revoked = await console.client.delete("/api/v1/tokens/read", headers=headers)
+    again = await console.client.delete("/api/v1/tokens/read", headers=headers)
+    audit = await (await console.client.get("/api/v1/audit", headers=headers)).json()
+
+    assert (revoked.status, again.status) == (200, 404)
+    [entry] = audit["entries"]
+    assert (entry["who"], entry["action"], entry["subject"]) == (
+        *("token operate-read", "revoke token", "read"),
+    )
