@@ -31,7 +31,7 @@ class TokenRow(BaseModel):
 
 
 class TokenName(BaseModel):
-    name: str = Field(max_length=500, pattern=r"^[^\0]*$")
+    name: str = Field(max_length=500, pattern=r"^[^\x00]*$")
 
 
 class TokenList(BaseModel):
