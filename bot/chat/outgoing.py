@@ -198,6 +198,8 @@ class OutgoingPart:
     is_response: bool = False
     """Whether it takes the place of the message whose button was pressed, or of the response to a
     native command; where no part says so, the first one is the response to a native command."""
+    is_shown: bool = False
+    """Whether the message that it was opened as shows this already, and needs no edit."""
 
     @property
     def text(self) -> str:

@@ -7,7 +7,7 @@ from datetime import datetime
 from enum import IntEnum
 
 from bot.chat.incoming import Incoming, Person
-from bot.chat.outgoing import OutboxRow, OutgoingPart
+from bot.chat.outgoing import MessageContent, OutboxRow, OutgoingPart
 from bot.chat.prompt import Role
 from bot.chat.receipt import Receipt
 
@@ -175,7 +175,15 @@ class OpenedPart:
 
     row_id: int
     row: OutboxRow | None
-    """The row, taken for sending; None: it has to wait for others of its lane."""
+    """The first row of its lane, taken for sending; None: another sender has the lane."""
+
+    def sends(self, content: MessageContent) -> bool:
+        """Return whether it is certain that the message is opened with this.
+
+        A process that died may have opened it with other words.
+        """
+        row = self.row
+        return row is not None and row.id == self.row_id and row.content == content
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import structlog
 
 from bot.chat.incoming import Address
 from bot.chat.outgoing import Button, Face, Limits, Menu, MessageContent, OutboxRow, OutgoingPart
-from bot.chat.session import Claim, InboxMessage
+from bot.chat.session import Claim, InboxMessage, OpenedPart
 from bot.errors import PlatformError, RateLimited
 from bot.ports import Clock, Conversations, Delivery, Surface
 from bot.replying.answer_buttons import stop_button
@@ -103,10 +103,10 @@ class LiveReplies:
         buttons = stop_button(message.part_name(first_part), locale) if has_button else ()
         typing = TypingIndicator(surface, address, self._clock)
 
-        async def open_part(part: OutgoingPart) -> int:
+        async def open_part(part: OutgoingPart) -> OpenedPart:
             opened = await self._conversations.open(claim, message, part)
             self.deliver(address, opened.row)
-            return opened.row_id
+            return opened
 
         async def wait_until_sent(row_id: int) -> str:
             message_id = await self._delivery.wait_until_sent(row_id)

@@ -16,6 +16,7 @@ import structlog
 from bot.chat.incoming import Address
 from bot.chat.outgoing import Button, Face, MessageContent, OutgoingPart
 from bot.chat.prompt import QueuePosition
+from bot.chat.session import OpenedPart
 from bot.errors import PlatformError, RateLimited, StoreError
 from bot.ports import Clock, Surface
 from bot.replying.stream_buffer import StreamBuffer
@@ -32,7 +33,7 @@ class LiveReply:
         self,
         surface: Surface,
         address: Address,
-        open_part: Callable[[OutgoingPart], Awaitable[int]],
+        open_part: Callable[[OutgoingPart], Awaitable[OpenedPart]],
         wait_until_sent: Callable[[int], Awaitable[str]],
         clock: Clock,
         first_part: int = 0,
@@ -52,7 +53,7 @@ class LiveReply:
         Args:
             surface: where the messages are edited.
             address: the channel.
-            open_part: queues the first message of a part and returns the id of its outbox row.
+            open_part: queues the first message of a part.
             wait_until_sent: waits for an outbox row and returns the id of its message.
             clock: time.
             first_part: the number of the first part; others may have answered before.
@@ -78,9 +79,10 @@ class LiveReply:
         self._clock = clock
         self._limits = surface.limits(address).below_name(face)
         self._buffer = StreamBuffer(self._limits)
-        self._rows: list[int] = []
+        self._openings: list[tuple[OpenedPart, MessageContent]] = []
         self._message_ids: list[str] = []
         self._shown: list[str] = []
+        self._known: dict[int, MessageContent] = {}  # by part, what its message shows for certain
         self._changed = asyncio.Event()
         # Held during a request, which must not be cancelled, also for the answer before.
         self._in_flight: asyncio.Lock = asyncio.Lock() if earlier is None else earlier._in_flight  # noqa: SLF001
@@ -91,7 +93,7 @@ class LiveReply:
     @property
     def opened(self) -> int:
         """How many parts were queued to be opened."""
-        return len(self._rows)
+        return len(self._openings)
 
     def feed(self, text: str) -> None:
         """Append text of the model; only buffers it."""
@@ -114,6 +116,10 @@ class LiveReply:
         """
         for part, text in enumerate(self._final):
             await self._show_part(part, text)
+
+    def shows(self, part: OutgoingPart) -> bool:
+        """Return whether the message of a part says and shows just this for certain."""
+        return self._known.get(part.part - self._first_part) == part.content
 
     def show_queue_position(self, waiting: QueuePosition) -> None:
         """Show the position in the queue until the first text replaces it."""
@@ -199,10 +205,12 @@ class LiveReply:
         if part == len(self._message_ids):
             await self._open(part, text)
         elif self._shown[part] != text:
+            self._known.pop(part, None)
             async with self._in_flight:
                 content = self._content(part, text)
                 await self._surface.edit(self._address, self._message_ids[part], content)
             self._shown[part] = text
+            self._known[part] = content
 
     def _take_parts(self) -> list[str]:
         self._changed.clear()
@@ -214,12 +222,15 @@ class LiveReply:
     async def _open(self, part: int, text: str) -> None:
         if part == 0 and self._earlier is not None:
             await self._earlier.show_whole()
-        if part == len(self._rows):
+        if part == len(self._openings):
             async with self._in_flight:
                 opening = OutgoingPart(self._first_part + part, self._content(part, text))
-                self._rows.append(await self._open_part(opening))
-        self._message_ids.append(await self._wait_until_sent(self._rows[part]))
+                self._openings.append((await self._open_part(opening), opening.content))
+        opened, content = self._openings[part]
+        self._message_ids.append(await self._wait_until_sent(opened.row_id))
         self._shown.append(text)
+        if opened.sends(content):
+            self._known[part] = content
 
 
 def queue_notice(waiting: QueuePosition) -> Text:

@@ -133,6 +133,7 @@ class AnswerPipeline:
         if context.parts and active.first.preset.buttons:
             self._add_buttons(context)
         self._tell_notices(context, admission)
+        _mark_shown(context)
         return context.to_result(was_stopped=stop.requested)
 
     async def _let_speak(
@@ -352,6 +353,14 @@ class AnswerPipeline:
 
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self._clock.now(), UTC)
+
+
+def _mark_shown(context: TurnContext) -> None:
+    """Mark the parts that need no edit any more."""
+    context.parts[:] = [
+        replace(one, is_shown=any(reply.shows(one) for reply in context.shown))
+        for one in context.parts
+    ]
 
 
 def prefix_speaker_line(line: str, show: Callable[[str], None]) -> Callable[[str], None]:

@@ -595,6 +595,19 @@ async def test_opened_parts_are_edited_and_surplus_ones_deleted(store: Store) ->
     ]
 
 
+async def test_opened_part_that_shows_its_text_is_not_edited(store: Store) -> None:
+    claim, message = await begin(store)
+    content = MessageContent("done")
+    await store.conversations.open(claim, message, OutgoingPart(0, content))
+    row = await taken(store)
+    assert await store.outbox.mark_sent(row, "m0") is None
+    shown = [OutgoingPart(part, content, is_shown=True) for part in (0, 1)]
+    await store.conversations.finish(claim, message, TurnResult(outgoing=shown))
+    row = await taken(store)
+    assert (row.op, row.part) == (OutboxOperation.SEND, 1), "it was not opened after all"
+    assert await store.outbox.mark_sent(row, "m1") is None
+
+
 # --- the outbox, and who may change its rows --------------------------------------------------
 
 

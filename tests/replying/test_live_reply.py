@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bot.chat.outgoing import Limits, MessageContent, OutgoingMessage, OutgoingPart
+from bot.chat.session import OpenedPart
 from bot.errors import Fenced, RateLimited, Refused, StoreError, Unreachable
 from bot.replying.live_replies import TypingIndicator, final_parts
 from bot.replying.live_reply import LiveReply
@@ -30,11 +31,11 @@ class Outbox:
         self.openings: list[OutgoingPart] = []
         self.error: Exception | None = None
 
-    async def open(self, opening: OutgoingPart) -> int:
+    async def open(self, opening: OutgoingPart) -> OpenedPart:
         if self.error is not None:
             raise self.error
         self.openings.append(opening)
-        return len(self.openings)
+        return OpenedPart(len(self.openings), None)
 
     async def wait_until_sent(self, row: int) -> str:
         text = self.openings[row - 1].text

@@ -310,7 +310,8 @@ def _part_changes(message: InboxMessage, result: TurnResult) -> units.PartChange
     changes = []
     outgoing = [_marked_response(message, result, one) for one in result.outgoing]
     for one in outgoing:
-        changes.append(_change(message, one, OutboxOperation.EDIT, opened=True))
+        if not one.is_shown:
+            changes.append(_change(message, one, OutboxOperation.EDIT, opened=True))
         changes.append(_change(message, one, OutboxOperation.SEND, opened=False))
     return units.PartChanges(
         _common(message),
