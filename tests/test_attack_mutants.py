@@ -10,6 +10,7 @@ import re
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -35,6 +36,7 @@ from tests.samples import make_incoming
 from tests.telemetry.test_logs import secret_in
 from tests.templates.test_text_spans import ALL, conversation
 
+pytestmark = pytest.mark.timeout(1800)  # in `make soak`, a property takes minutes
 _EXAMPLES = {"quick": 50, "full": 2500, "soak": 25_000}
 _MAX_CHARS = 600  # a long one is long enough at its beginning
 _PIECES = (
