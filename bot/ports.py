@@ -10,6 +10,7 @@ from typing import Protocol, TypeAlias, runtime_checkable
 from bot.chat.access import ApiToken, AuditEntry
 from bot.chat.console.answers import AnswerSearch, FoundAnswers, StoredAnswer
 from bot.chat.console.operation import HeldLease, KnownChannel, MadeSetting, QueueState
+from bot.chat.history_scope import MessagePlace
 from bot.chat.incoming import Address, Incoming, MediaItem, Request, Said
 from bot.chat.outgoing import (
     Limits,
@@ -417,8 +418,11 @@ class MeteredEmbedder(Protocol):
 class Inbox(Intake, Protocol):
     """Messages that were received and are not answered yet."""
 
-    async def find_unanswered(self, address: Address, external_key: str) -> Incoming | None:
-        """Return what was received under a key from the bot's platform; None once it is done."""
+    async def find_in_progress(self, address: Address, external_key: str) -> Sequence[Incoming]:
+        """Return what was received under a key from the bot's platform, and what was gathered.
+
+        Nothing once it is done.
+        """
         ...
 
     async def waiting(self, conversations: Collection[str], limit: int) -> Sequence[Incoming]:
@@ -537,6 +541,35 @@ class Conversations(Protocol):
         text; one that was opened but is not in the result is deleted. Then the next message is
         begun, or the conversation released if there is none or `go_on` is false.
         """
+        ...
+
+
+class HistoryIndex(Protocol):
+    """Where messages stand in the histories of a channel that has several."""
+
+    async def find_received(self, address: Address, external_key: str) -> str | None:
+        """Return the conversation of an event that was received; None: it is not kept any more."""
+        ...
+
+    async def find(
+        self, address: Address, message_ids: Collection[str], *, with_copies: bool = False
+    ) -> Sequence[MessagePlace]:
+        """Return where these messages of the platform stand, people's first, each oldest first.
+
+        Branches have copies of what precedes them; of answers they are found where that is asked.
+        """
+        ...
+
+    async def newest_of(self, address: Address, person_id: str) -> str | None:
+        """Return the conversation of the channel in which the person has said something last."""
+        ...
+
+    async def conversations(self, address: Address) -> Mapping[str, int]:
+        """Return the keys of all conversations of the channel, with the number of their turns."""
+        ...
+
+    async def begin_branch(self, key: str, place: MessagePlace) -> None:
+        """Copy what was said up to a turn to a new conversation; may be repeated."""
         ...
 
 

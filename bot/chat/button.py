@@ -36,12 +36,14 @@ class ButtonAction(StrEnum):
     """Undo the choice of presets."""
     OBSERVE = "observe"
     """Remember what people say to each other, or not, as chosen from the menu."""
+    SCOPE = "scope"
+    """Let those share a history who are chosen from the menu."""
 
 
 MENU_ACTIONS = frozenset(
     {
         *(ButtonAction.SETTINGS, ButtonAction.PRESETS, ButtonAction.USE, ButtonAction.RESET),
-        ButtonAction.OBSERVE,
+        *(ButtonAction.OBSERVE, ButtonAction.SCOPE),
     }
 )
 """What the buttons and lists of menus do: the same as a command."""

@@ -28,6 +28,8 @@ class Address:
     """A Telegram topic."""
     bot_id: str = ""
     """Which bot of the platform; empty: the first one of this installation."""
+    history: str = ""
+    """Which of the channel's histories: "user=7", "replies=42"; empty: the one that all share."""
 
     @property
     def source(self) -> str:
@@ -40,22 +42,26 @@ class Address:
         return f"{self.source}:{self.chat}"
 
     @property
-    def conversation(self) -> str:
-        """The key of the conversation: a channel or a topic has one history."""
+    def channel(self) -> str:
+        """The key of the channel or topic, and of the conversation that everybody in it shares."""
         return self.lane if self.thread is None else f"{self.lane}:{self.thread}"
+
+    @property
+    def conversation(self) -> str:
+        """The key of the conversation: of its messages in order, and of their history."""
+        return f"{self.channel}{HISTORY_MARK}{self.history}" if self.history else self.channel
+
+
+HISTORY_MARK = "#"
+"""Stands between a channel and one of its histories, in the key of a conversation."""
 
 
 def address_of(key: str) -> Address:
     """Return the address of a conversation, from its key."""
-    source, chat, *thread = key.split(":", 2)
+    channel, _, history = key.partition(HISTORY_MARK)
+    source, chat, *thread = channel.split(":", 2)
     platform, _, bot_id = source.partition("@")
-    return Address(platform, chat, thread[0] if thread else None, bot_id)
-
-
-def split_conversation_key(key: str) -> tuple[str, str | None]:
-    """Return the lane and the thread of a conversation's key."""
-    source, chat, *thread = key.split(":", 2)
-    return f"{source}:{chat}", thread[0] if thread else None
+    return Address(platform, chat, thread[0] if thread else None, bot_id, history)
 
 
 def source_name(platform: str, bot_id: str) -> str:
@@ -266,7 +272,8 @@ class ForgetRequested:
 
     address: Address
     external_key: str
-    person_id: str
+    person_id: str | None
+    """None: everything is to be forgotten, whoever said it."""
     at: datetime
     scopes: tuple[str, ...]
     message_id: None = None

@@ -1,5 +1,7 @@
 """Look up what the buttons under an answer stand for, and who may press them."""
 
+from collections.abc import Awaitable, Callable, Collection
+
 from bot.chat.button import MENU_ACTIONS, ButtonAction, ButtonData, read_button
 from bot.chat.incoming import (
     Deleted,
@@ -28,7 +30,15 @@ _NEEDS_NEWEST = frozenset({ButtonAction.RETRY, ButtonAction.CONTINUE})
 class AnswerButtons:
     """Finds the answer of a button in the store; only who asked may press, and admins."""
 
-    def __init__(self, conversations: Conversations, inbox: Inbox, admins: AdminCheck) -> None:
+    def __init__(
+        self,
+        conversations: Conversations,
+        inbox: Inbox,
+        admins: AdminCheck,
+        route: Callable[[Pressed], Awaitable[Pressed]],
+    ) -> None:
+        """Take where answers are, who is an admin, and what tells the history of a press."""
+        self._route = route
         self._conversations = conversations
         self._inbox = inbox
         self._admins = admins
@@ -56,6 +66,7 @@ class AnswerButtons:
         Raises:
             UserError: it is not known any more, or the person may not press it; the text says so.
         """
+        pressed = await self._route(pressed)
         exchange = await self._conversations.load_answered(
             pressed.address.conversation, data.part, _MAX_TURNS_BEFORE
         )
@@ -70,7 +81,7 @@ class AnswerButtons:
                     translatable("Only the person who asked for it can use this button.")
                 )
         else:
-            await self._check_author(pressed, author)
+            await self._check_author(pressed, {author.id} if author is not None else set())
         if data.action in _NEEDS_NEWEST and exchange.answers and not exchange.is_newest:
             raise UserError(
                 translatable(
@@ -134,14 +145,14 @@ class AnswerButtons:
     async def _check_stop(self, pressed: Pressed, data: ButtonData) -> None:
         address = pressed.address
         key = data.part.removeprefix(f"{address.source}:").rpartition("/")[0]
-        asked = await self._inbox.find_unanswered(address, key)
-        if asked is None:
+        asked = await self._inbox.find_in_progress(address, key)
+        if not asked:
             raise UserError(translatable("No answer is being written here."))
-        await self._check_author(pressed, _author(asked))
+        authors = [_author(one) for one in asked]
+        await self._check_author(pressed, {one.id for one in authors if one is not None})
 
-    async def _check_author(self, pressed: Pressed, author: Person | None) -> None:
-        is_author = author is not None and author.id == pressed.author.id
-        if not is_author and not await self._admins.is_admin(pressed):
+    async def _check_author(self, pressed: Pressed, author_ids: Collection[str]) -> None:
+        if pressed.author.id not in author_ids and not await self._admins.is_admin(pressed):
             raise UserError(
                 translatable(
                     "Only the person who asked the question, or an admin, can use this button."

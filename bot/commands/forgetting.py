@@ -1,4 +1,4 @@
-"""Forget a person, or a conversation: everything that was said, and what is derived from it."""
+"""Forget a person, a channel or a conversation: what was said, and what is derived from it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence, Set
@@ -7,10 +7,17 @@ from dataclasses import dataclass
 import structlog
 from typing_extensions import override
 
-from bot.chat.incoming import ForgetRequested, Incoming, Pressed, address_of
+from bot.chat.incoming import Deleted, ForgetRequested, Incoming, Pressed, Said, address_of
 from bot.commands.personas import UserPersonas
 from bot.errors import StoreError
-from bot.ports import Clock, ConversationMemory, ForgottenConversations, PersonalData, Signals
+from bot.ports import (
+    Clock,
+    ConversationMemory,
+    ForgottenConversations,
+    HistoryIndex,
+    PersonalData,
+    Signals,
+)
 
 _log = structlog.get_logger(__name__)
 _TOPIC = "forgotten"
@@ -43,6 +50,48 @@ class PersonForgetting:
             ]
         )
         await self.personas.forget(person, await self.data.descriptions(person))
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelForgetting:
+    """Reaches the other histories of a channel; a channel with one history has no others."""
+
+    index: HistoryIndex
+    receive: Callable[[Sequence[Incoming]], Awaitable[None]]
+
+    async def request(self, said: Said) -> int:
+        """Have all other conversations of the channel deleted; return how many turns they have."""
+        others = dict(await self.index.conversations(said.address))
+        others.pop(said.address.conversation, None)
+        if others:
+            await self.receive(
+                [
+                    ForgetRequested(
+                        address=address_of(key),
+                        external_key=f"{said.external_key}:forget:{key}",
+                        person_id=None,
+                        at=said.at,
+                        scopes=(key,),
+                    )
+                    for key in others
+                ]
+            )
+        return sum(others.values())
+
+    async def request_copies(self, said: Said, message_id: str) -> None:
+        """Have the copies of a message deleted that branches have."""
+        if said.address.history:
+            await self.receive(
+                [
+                    Deleted(
+                        address=said.address,
+                        external_key=f"{said.external_key}:copies",
+                        message_ids=(message_id,),
+                        at=said.at,
+                        scopes=said.scopes,
+                    )
+                ]
+            )
 
 
 class SharedMemories(ConversationMemory):

@@ -7,6 +7,7 @@ from bot.chat.command import CommandSpec
 from bot.chat.incoming import Joined
 from bot.commands.admins import AdminCheck, unknown_admin_notice
 from bot.commands.context import ContextView
+from bot.commands.history_scope_handlers import HistoryScopeHandlers
 from bot.commands.menus import SettingMenus
 from bot.commands.newest_question import NewestQuestionHandlers
 from bot.commands.personas import UserPersonas
@@ -22,6 +23,7 @@ from bot.prompting.presets.preset import Preset
 from bot.prompting.prompters.form_fields import ask_usage
 from bot.routing.active_presets import ActiveCharacters
 from bot.routing.command_specs import COMMANDS
+from bot.routing.history_scopes import HistoryScopes
 from bot.routing.preset_resolver import PresetResolver
 from bot.texts.text import Text, joined, looked_up, translatable
 
@@ -40,6 +42,7 @@ class CommandHandlers:
         context: ContextView,
         personas: UserPersonas,
         personal_data: PersonalData,
+        history_scopes: HistoryScopes,
         platform_commands: Mapping[str, Sequence[CommandSpec]] | None = None,
         dice: random.Random | None = None,
         usage: UsageView | None = None,
@@ -52,6 +55,7 @@ class CommandHandlers:
             context: shows what an answer was made of.
             personas: how people describe themselves.
             personal_data: what is stored of each person.
+            history_scopes: who shares a history in each channel.
             platform_commands: what platforms run themselves, by their name; /help lists it.
             dice: selects greetings.
             usage: shows what answers cost.
@@ -64,7 +68,8 @@ class CommandHandlers:
         self._dice = dice or random.Random()  # noqa: S311 -- which greeting is said
         self._newest_question = NewestQuestionHandlers(admins)
         self._privacy = PrivacyHandlers(personal_data, admins, resolver)
-        self.menus = SettingMenus(resolver)
+        self._history_scope = HistoryScopeHandlers(history_scopes, admins)
+        self.menus = SettingMenus(resolver, history_scopes)
         self._preset = PresetHandlers(resolver, admins, self.menus, self._dice)
 
     async def handle(self, request: CommandRequest) -> CommandResult:
@@ -128,20 +133,24 @@ class CommandHandlers:
             return await self.menus.settings(request)
         if request.command.action == "overhear":
             return await self._privacy.set_observing(request)
+        if request.command.action == "scope":
+            return await self._history_scope.handle(request)
         if request.command.action == "usage" and self._usage is not None:
             return CommandResult(await self._usage.show(request))
         if request.command.action != "why":
             raise UserError(
                 translatable(
                     "Use /settings menu (all that can be set here), /settings why (why I answered"
-                    " the newest messages or not), /settings usage (what your answers cost) or"
-                    " /settings overhear (what I remember here)."
+                    " the newest messages or not), /settings usage (what your answers cost),"
+                    " /settings overhear (what I remember here) or /settings scope (who shares a"
+                    " conversation here)."
                 )
             )
         await self._admins.require(request.incoming, _SEE_WHY)
         if not request.decisions:
             raise UserError(translatable("I have seen no messages here since I was started."))
-        return CommandResult(joined(request.decisions))
+        scope = await self._history_scope.describe(request.incoming.scopes)
+        return CommandResult(joined([scope, *request.decisions]))
 
     def _new(self, request: CommandRequest) -> CommandResult:
         preset = request.active.first.preset

@@ -8,13 +8,16 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 
 from bot.chat.button import ButtonAction, ButtonData
+from bot.chat.history_scope import HistoryScope
 from bot.chat.incoming import Pressed
 from bot.chat.outgoing import Button, Menu, MenuOption
+from bot.commands.history_scope_handlers import INHERIT, SCOPE_DESCRIPTIONS
 from bot.commands.request import CommandRequest, CommandResult
 from bot.errors import UserError
 from bot.prompting.presets.preset import Preset
+from bot.routing.history_scopes import HistoryScopes
 from bot.routing.preset_resolver import PresetResolver
-from bot.texts.text import Text, joined, language_of, translatable, translate
+from bot.texts.text import Text, joined, language_of, looked_up, translatable, translate
 
 _PAGE_SIZE = 20
 _VALUE_CHARS = 10
@@ -29,8 +32,9 @@ _OBSERVE_LABELS = {
 class SettingMenus:
     """The menus of a channel; each shows what holds and where that was set."""
 
-    def __init__(self, resolver: PresetResolver) -> None:
+    def __init__(self, resolver: PresetResolver, history_scopes: HistoryScopes) -> None:
         self._resolver = resolver
+        self._history_scopes = history_scopes
 
     def presets(self, request: CommandRequest, page: int = 1) -> CommandResult:
         """Show who answers, and a page of the presets to choose from."""
@@ -71,6 +75,7 @@ class SettingMenus:
                 for one, label in _OBSERVE_LABELS.items()
             ),
         )
+        scope_line, scope_menu = await self._scope(request)
         lines = [
             self._who_answers(request),
             translatable(
@@ -78,13 +83,36 @@ class SettingMenus:
                 value=_OBSERVE_LABELS[value],
                 origin=origin(setting.scope if setting is not None else None, scopes),
             ),
+            scope_line,
             translatable(
                 "/settings overhear on, off or inherit changes what I remember (admins); /settings"
                 " why tells why I answered, /settings usage what your answers cost."
             ),
         ]
         button = _button(translatable("🎭 Who answers"), ButtonAction.PRESETS, request, number=1)
-        return CommandResult(joined(lines), menus=(menu,), buttons=(button,))
+        return CommandResult(joined(lines), menus=(menu, scope_menu), buttons=(button,))
+
+    async def _scope(self, request: CommandRequest) -> tuple[Text, Menu]:
+        """Return who shares a history here, as a line and as a menu."""
+        scopes, language = request.incoming.scopes, language_of(request.incoming.locale)
+        setting = await self._history_scopes.setting(scopes)
+        holds = await self._history_scopes.find(scopes) or HistoryScope.SHARED
+        line = translatable(
+            "Who shares a conversation here: {scope}, {description} ({origin})",
+            scope=holds,
+            description=looked_up(SCOPE_DESCRIPTIONS[holds]),
+            origin=origin(setting.scope if setting is not None else None, scopes),
+        )
+        own = setting.value if setting is not None and setting.scope == scopes[0] else INHERIT
+        labels = {one.value: label for one, label in SCOPE_DESCRIPTIONS.items()}
+        labels[INHERIT] = _OBSERVE_LABELS["inherit"]
+        options = [
+            MenuOption(translate(looked_up(label), language), one, is_chosen=one == own)
+            for one, label in labels.items()
+        ]
+        title = translate(translatable("Who shares a conversation here"), language)
+        data = ButtonData(ButtonAction.SCOPE, request.part).encode()
+        return line, Menu(data, title, tuple(options))
 
     def command_line(self, data: ButtonData, pressed: Pressed) -> str | None:
         """Return the command that a choice stands for; None: another menu is to be shown.
@@ -99,12 +127,14 @@ class SettingMenus:
                 return "/preset reset"
             case ButtonAction.OBSERVE:
                 return f"/settings overhear {''.join(pressed.values)}"
+            case ButtonAction.SCOPE:
+                return f"/settings scope {''.join(pressed.values)}"
             case _:
                 return None
 
     async def after_choice(self, data: ButtonData, request: CommandRequest) -> CommandResult:
         """Show the menu again that something was chosen from, or the one that was asked for."""
-        if data.action in {ButtonAction.SETTINGS, ButtonAction.OBSERVE}:
+        if data.action in {ButtonAction.SETTINGS, ButtonAction.OBSERVE, ButtonAction.SCOPE}:
             return await self.settings(request)
         return self.presets(request, data.number)
 

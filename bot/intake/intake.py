@@ -17,6 +17,7 @@ from bot.chat.incoming import (
     Said,
 )
 from bot.chat.storable import make_storable
+from bot.intake.histories import HistoryRouter
 from bot.ports import Inbox, Intake
 from bot.telemetry.metrics import MESSAGES_RECEIVED
 from bot.telemetry.secret_masker import mask_pasted_tokens
@@ -34,6 +35,7 @@ class InboxIntake(Intake):
         inbox: Inbox,
         wake: Callable[[Sequence[str]], None],
         announce: Callable[[Sequence[Incoming]], None] = _announce_nothing,
+        router: HistoryRouter | None = None,
     ) -> None:
         """Take the inbox, and who is told after messages are committed.
 
@@ -41,18 +43,26 @@ class InboxIntake(Intake):
             inbox: stores the messages.
             wake: takes their conversations.
             announce: takes the messages, some of which overtake those before them.
+            router: decides which history of its channel each belongs to; None: they say it.
         """
         self._inbox = inbox
         self._wake = wake
         self._announce = announce
+        self._router = router
 
     @override
     async def receive(self, messages: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
-        await self._inbox.receive([with_storable_text(one) for one in messages], cursors)
+        storable = [with_storable_text(one) for one in messages]
+        if self._router is None:
+            await self._inbox.receive(storable, cursors)
+        else:
+            async with self._router.routed(storable) as routed:
+                storable = list(routed)
+                await self._inbox.receive(storable, cursors)
         for one in messages:
             MESSAGES_RECEIVED.labels(one.address.platform).inc()
-        self._announce(messages)
-        self._wake(list(dict.fromkeys(one.address.conversation for one in messages)))
+        self._announce(storable)
+        self._wake(list(dict.fromkeys(one.address.conversation for one in storable)))
 
     @override
     async def cursors(self, prefix: str) -> Mapping[str, str]:

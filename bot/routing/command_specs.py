@@ -1,6 +1,7 @@
 """The commands of the bot, and how a line of text is parsed into one."""
 
 from bot.chat.command import Command, CommandOption, CommandSpec, MessageCommandSpec
+from bot.chat.history_scope import HistoryScope
 from bot.texts.text import marked
 
 COMMANDS = (
@@ -95,8 +96,8 @@ COMMANDS = (
     CommandSpec(
         "settings",
         marked(
-            "tell why I answered (why), what answers cost (usage); remember what others say"
-            " (overhear); menu"
+            "tell why I answered (why), costs (usage); choose what I remember (overhear), of whom"
+            " (scope); menu"
         ),
         actions=(
             CommandSpec("menu", marked("show what is set here and where, and change it")),
@@ -111,6 +112,18 @@ COMMANDS = (
                         "value",
                         marked("on, off or inherit"),
                         choices=("on", "off", "inherit"),
+                    ),
+                ),
+            ),
+            CommandSpec(
+                "scope",
+                marked("choose who shares a conversation here (admins); alone: show it"),
+                (
+                    CommandOption(
+                        "value",
+                        marked("shared, user, thread, replies or inherit"),
+                        required=False,
+                        choices=(*HistoryScope, "inherit"),
                     ),
                 ),
             ),

@@ -1,4 +1,4 @@
-"""Remember why the newest messages of each conversation were answered or not, for admins."""
+"""Remember why the newest messages of each channel were answered or not, for admins."""
 
 from collections import OrderedDict, deque
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from bot.routing.active_presets import ActivePreset
 from bot.routing.decide import Answer, Decision, Ignore, Observe
 from bot.texts.text import Text, joined, looked_up, translatable
 
-_MAX_CONVERSATIONS = 1000
+_MAX_CHANNELS = 1000
 _MAX_MESSAGES = 8
 _MAX_CHARS = 40
 
@@ -25,7 +25,7 @@ class DecisionLog:
         text = _describe(decision)
         if text is None:
             return
-        key = said.address.conversation
+        key = said.address.channel
         lines = self._lines.setdefault(key, deque(maxlen=_MAX_MESSAGES))
         lines.append(
             translatable(
@@ -36,19 +36,19 @@ class DecisionLog:
             )
         )
         self._lines.move_to_end(key)
-        if len(self._lines) > _MAX_CONVERSATIONS:
+        if len(self._lines) > _MAX_CHANNELS:
             self._lines.popitem(last=False)
 
     def note_substitutes(
-        self, conversation: str, speakers: Sequence[ActivePreset], receipts: Sequence[Receipt]
+        self, channel: str, speakers: Sequence[ActivePreset], receipts: Sequence[Receipt]
     ) -> None:
         """Remember which answers another model gave than that of the character's preset."""
         own = {one.preset.name: (one.preset.provider, one.preset.model) for one in speakers}
         for receipt in receipts:
             expected = own.get(receipt.preset)
             used = (receipt.provider, receipt.prompt.model)
-            if expected is not None and used != expected and conversation in self._lines:
-                self._lines[conversation].append(
+            if expected is not None and used != expected and channel in self._lines:
+                self._lines[channel].append(
                     translatable(
                         "{name}: {used} answered in place of {expected}",
                         name=receipt.preset,
@@ -57,13 +57,13 @@ class DecisionLog:
                     )
                 )
 
-    def newest(self, conversation: str) -> tuple[Text, ...]:
+    def newest(self, channel: str) -> tuple[Text, ...]:
         """Return a line for each of the newest messages, oldest first."""
-        return tuple(self._lines.get(conversation, ()))
+        return tuple(self._lines.get(channel, ()))
 
-    def forget(self, conversation: str) -> None:
-        """Drop what is remembered of a conversation."""
-        self._lines.pop(conversation, None)
+    def forget(self, channel: str) -> None:
+        """Drop what is remembered of a channel."""
+        self._lines.pop(channel, None)
 
 
 def _describe(decision: Decision) -> Text | None:

@@ -26,7 +26,7 @@ from bot.chat.session import ClaimedMessage
 from bot.commands.admins import AdminCheck
 from bot.commands.answer_buttons import AnswerButtons
 from bot.commands.context import ContextView
-from bot.commands.forgetting import PersonForgetting, SharedMemories
+from bot.commands.forgetting import ChannelForgetting, PersonForgetting, SharedMemories
 from bot.commands.handlers import CommandHandlers
 from bot.commands.personas import UserPersonas
 from bot.commands.usage_view import UsageView
@@ -44,6 +44,7 @@ from bot.delivery.rate_limits import RateLimitedSurface
 from bot.delivery.sender import Sender
 from bot.delivery.sent_rows import SentRows, SentRowSignals
 from bot.errors import Refused, StoreError, UserError
+from bot.intake.histories import HistoryRouter
 from bot.intake.intake import InboxIntake
 from bot.media.attachment_reader import AttachmentReader
 from bot.media.fetching import PublicFetcher
@@ -62,6 +63,7 @@ from bot.ports import (
 )
 from bot.replying.live_replies import LiveReplies
 from bot.routing.command_specs import COMMANDS, MESSAGE_COMMANDS
+from bot.routing.history_scopes import HistoryScopes
 from bot.runtime.clock import SystemClock
 from bot.runtime.keyed_worker_pool import KeyedWorkerPool
 from bot.runtime.rate_limits import InProcessRateLimits
@@ -78,12 +80,14 @@ from bot.service.role_parts import DRAIN_SECONDS, RolePart, drain_lanes
 from bot.service.roles import Role
 from bot.service.run_options import RunOptions
 from bot.settings import Settings, collect_secrets
+from bot.storage.cache.cached_chat_settings import CachedChatSettings
 from bot.storage.cache.shared_windows import SharedWindows
 from bot.storage.console.answers import SqlAnswerLog
 from bot.storage.console.service_state import SqlServiceState
 from bot.storage.console.tokens import SqlConsoleTokens
 from bot.storage.coordination.role_leases import SqlRoleLeases
 from bot.storage.data_dir import DataDirUse
+from bot.storage.history_index import SqlHistoryIndex
 from bot.storage.personal_data import SqlForgottenConversations, SqlPersonalData
 from bot.storage.sql.conversations import SqlConversations
 from bot.storage.sql.inbox import SqlInbox
@@ -121,6 +125,7 @@ _MAX_CONVERSATIONS = 4000  # at once in one process
 _MAX_LANES = 4000
 _LANES = "lanes"
 _IDLE_POLL_SECONDS = 0.02
+_MAX_SCOPE_AGE_SECONDS = 3.0  # processes hear of each other's changes over Redis only
 _SLOT_MARGIN_SECONDS = 60.0  # retries and a pause of the process are beyond an answer's own limit
 
 
@@ -266,7 +271,9 @@ class Wiring:
 
     @cached_property
     def _intake(self) -> InboxIntake:
-        return InboxIntake(self.inbox, self._wake_conversations, self.stops.announce)
+        return InboxIntake(
+            self.inbox, self._wake_conversations, self.stops.announce, self._history_router
+        )
 
     @property
     def webhook_routes(self) -> AddRoutes:
@@ -336,6 +343,7 @@ class Wiring:
             self.stops,
             self._answer_buttons,
             PersonForgetting(self._personal_data, self._personas, self._receive),
+            ChannelForgetting(self._history_index, self._receive),
             MessageGatherer(self.conversations, self._arrivals, self.clock),
             self._arrivals,
         )
@@ -445,6 +453,7 @@ class Wiring:
             ContextView(receipts, prompts.write, prompts.mask, self._answer_address),
             self._personas,
             self._personal_data,
+            self._history_scopes,
             {spec.kind: spec.commands for spec in self._specs},
             usage=UsageView(
                 SqlUsageTotals(self._resources.database), self._budgets, self._spending.caps
@@ -523,11 +532,32 @@ class Wiring:
         return SqlPersonalData(self._resources.database)
 
     async def _receive(self, events: Sequence[Incoming]) -> None:
-        await InboxIntake(self.inbox, self._wake_conversations).receive(events, {})
+        intake = InboxIntake(self.inbox, self._wake_conversations, router=self._history_router)
+        await intake.receive(events, {})
+
+    @cached_property
+    def _history_index(self) -> SqlHistoryIndex:
+        return SqlHistoryIndex(self._resources.database)
+
+    @cached_property
+    def _history_scopes(self) -> HistoryScopes:
+        resources = self._resources
+        chat_settings = resources.chat_settings
+        if not isinstance(chat_settings, CachedChatSettings):  # asked for each received event
+            chat_settings = CachedChatSettings(
+                chat_settings, resources.signals, self.clock, _MAX_SCOPE_AGE_SECONDS
+            )
+        return HistoryScopes(chat_settings, resources.resolver)
+
+    @cached_property
+    def _history_router(self) -> HistoryRouter:
+        return HistoryRouter(self._history_scopes.find, self._history_index)
 
     @cached_property
     def _answer_buttons(self) -> AnswerButtons:
-        return AnswerButtons(self.conversations, self.inbox, self._admins)
+        return AnswerButtons(
+            self.conversations, self.inbox, self._admins, self._history_router.route_press
+        )
 
     @cached_property
     def _personas(self) -> UserPersonas:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from sqlalchemy import ColumnElement, bindparam, or_, select
 from typing_extensions import override
 
+from bot.chat.incoming import address_of
 from bot.chat.session import Turn
 from bot.ports import ForgottenConversations, PersonalData
 from bot.storage.sql.conversations import TURN_COLUMNS, to_turn
@@ -13,7 +14,7 @@ from bot.storage.sql.tables import choice, forgotten, turn
 
 _BY_PERSON = turn.c.speaker_id == bindparam("person")
 _CONVERSATIONS = select(turn.c.conversation).where(_BY_PERSON).distinct()
-_LINES = select(*TURN_COLUMNS, turn.c.conversation).where(_BY_PERSON, turn.c.active)
+_LINES = select(*TURN_COLUMNS, turn.c.id, turn.c.conversation).where(_BY_PERSON, turn.c.active)
 
 
 class SqlPersonalData(PersonalData):
@@ -33,7 +34,12 @@ class SqlPersonalData(PersonalData):
         asked = {"person": person_id}
         query = _LINES.order_by(turn.c.id)
         rows = await self._database.read(lambda c: c.execute(query, asked).all())
-        return [(row.conversation, to_turn(row)) for row in rows]
+        lines: dict[object, tuple[str, Turn]] = {}
+        for row in rows:  # branches of a conversation have copies
+            channel = address_of(row.conversation).channel
+            key = row.id if row.message_id is None else (channel, row.message_id)
+            lines.setdefault(key, (row.conversation, to_turn(row)))
+        return list(lines.values())
 
     @override
     async def descriptions(self, person_id: str) -> Mapping[str, str]:

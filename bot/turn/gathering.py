@@ -141,7 +141,7 @@ class Gathering:
         self.earlier: tuple[Turn, ...] = ()
         """What was said before the question and is kept with it, oldest first."""
         self.askers = {asked.incoming.author.id}
-        """Who wants the answer."""
+        """Whose messages are gathered into the answer: they may stop it."""
         self.decided: list[tuple[Said, Decision]] = []
         """What was decided on everything that was gathered."""
         self.left_over = 0
@@ -264,9 +264,9 @@ class Gathering:
         ]
         self.earlier = (*self.earlier, *turns)
         self.decided += [(one.said, one.decision) for one in taken]
+        self.askers.update(one.said.author.id for one in taken)
         for one in taken:
             if isinstance(one.decision, Answer):
-                self.askers.add(one.said.author.id)
                 speakers += [each for each in one.decision.speakers if each not in speakers]
         before = [self.asked.incoming, *(one.said for one in taken[:-1])]
         files = [file for said in before for file in (*said.earlier_files, *said.attachments)]

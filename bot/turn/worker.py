@@ -15,7 +15,16 @@ from datetime import UTC, datetime
 import structlog
 
 from bot.chat.command import Command
-from bot.chat.incoming import Deleted, Edited, ForgetRequested, Joined, Pressed, Said, WakeReason
+from bot.chat.incoming import (
+    Deleted,
+    Edited,
+    ForgetRequested,
+    Joined,
+    Pressed,
+    Said,
+    WakeReason,
+    address_of,
+)
 from bot.chat.session import (
     Attempt,
     Claim,
@@ -27,7 +36,7 @@ from bot.chat.session import (
     TurnResult,
 )
 from bot.commands.answer_buttons import NOT_REMEMBERED, AnswerButtons
-from bot.commands.forgetting import PersonForgetting
+from bot.commands.forgetting import ChannelForgetting, PersonForgetting
 from bot.commands.handlers import CommandHandlers
 from bot.commands.newest_question import READS_HISTORY
 from bot.commands.request import AskedQuestion, CommandRequest, CommandResult
@@ -88,6 +97,7 @@ class TurnStages:
     stops: StopRequests
     buttons: AnswerButtons
     forgetting: PersonForgetting
+    channel_forgetting: ChannelForgetting
     gatherer: MessageGatherer
     arrivals: ArrivalSignals
     dice: Dice = random.random
@@ -296,7 +306,7 @@ class ConversationWorker:
         self, claim: Claim, message: InboxMessage, result: TurnResult
     ) -> InboxMessage | None:
         """Finish with turns deleted, and release what backends have cached of them."""
-        self._decisions.forget(claim.conversation)
+        self._decisions.forget(address_of(claim.conversation).channel)
         try:
             return await self._finish(claim, message, result)
         finally:  # it may be committed although it failed
@@ -335,7 +345,7 @@ class ConversationWorker:
                     self._now(),
                     self._unanswered.get(claim.conversation),
                     stages.stops.outcome_of(said),
-                    self._decisions.newest(claim.conversation),
+                    self._decisions.newest(said.address.channel),
                     part=message.part_name(0),
                 )
                 return await self._run_command(claim, group, request)
@@ -384,7 +394,8 @@ class ConversationWorker:
             self._decisions.note(one, decision)
         self._unanswered.drop(claim.conversation)
         asked = gathering.asked
-        self._decisions.note_substitutes(claim.conversation, asked.speakers, result.receipts)
+        channel = asked.incoming.address.channel
+        self._decisions.note_substitutes(channel, asked.speakers, result.receipts)
         turns = [*result.earlier, *gathering.earlier, user_turn(asked.incoming), *result.turns]
         result = replace(result, turns=turns, supersedes=removed, in_place_of=asked.in_place_of)
         if gathering.left_over and result.outgoing:
@@ -473,7 +484,9 @@ class ConversationWorker:
         if result.new_session or result.removes is not None:
             self._unanswered.drop(claim.conversation)
         if result.deletes_history:
-            result = _with_first_words(result, await self._delete_history(claim))
+            others = await self._stages.channel_forgetting.request(request.incoming)
+            deleted = _deleted(others + await self._delete_history(claim))
+            result = _with_first_words(result, deleted)
         stored = self._replies_to_commands.compose(message, request, result, menu)
         following = await self._finish(claim, message, stored)
         if result.new_session:
@@ -491,6 +504,8 @@ class ConversationWorker:
             turns += [one for each in (exchange.versions if exchange else ()) for one in each]
         if not turns:
             return await self._finish_with_text(claim, message, NOT_REMEMBERED)
+        if isinstance(message.incoming, Said):
+            await self._stages.channel_forgetting.request_copies(message.incoming, message_id)
         shown = translate(_FORGOTTEN, language_of(message.incoming.locale))
         outgoing = self._stages.replies.final_parts(message.incoming.address, shown)
         change = HistoryChange(deleted=[one.id for one in turns])
@@ -499,9 +514,13 @@ class ConversationWorker:
         )
 
     async def _forget_person(
-        self, claim: Claim, message: InboxMessage, person_id: str
+        self, claim: Claim, message: InboxMessage, person_id: str | None
     ) -> InboxMessage | None:
         """Delete what a person said here, the answers to it, and what was derived from them."""
+        if person_id is None:
+            await self._delete_history(claim)
+            self._unanswered.drop(claim.conversation)
+            return await self._finish(claim, message, TurnResult(new_session=True))
         question = self._unanswered.get(claim.conversation)
         if question is not None and question.author.id == person_id:
             self._unanswered.drop(claim.conversation)
@@ -509,19 +528,14 @@ class ConversationWorker:
         change = HistoryChange(deleted=ids)
         return await self._finish_forgetting(claim, message, TurnResult(change=change))
 
-    async def _delete_history(self, claim: Claim) -> Text:
-        """Delete all that is kept of a conversation; return a sentence that says what it was."""
-        self._decisions.forget(claim.conversation)
+    async def _delete_history(self, claim: Claim) -> int:
+        """Delete all that is kept of a conversation; return how many turns that was."""
+        self._decisions.forget(address_of(claim.conversation).channel)
         try:
-            turns = await self._conversations.forget(claim)
+            return await self._conversations.forget(claim)
         finally:  # it may be committed although it failed
             for memory in self._memories:
                 await memory.forget(claim.conversation)
-        return translatable_count(
-            "Deleted for good: 1 message and everything that was stored about it.",
-            "Deleted for good: {count} messages and everything that was stored about them.",
-            turns,
-        )
 
     async def _finish_unanswered(
         self,
@@ -586,6 +600,14 @@ def _with_first_words(result: CommandResult, words: Text) -> CommandResult:
     """Put words before the text of a result."""
     text, before = (joined([words, one], " ") for one in (result.text, result.text_before_greeting))
     return replace(result, text=text, text_before_greeting=before)
+
+
+def _deleted(turns: int) -> Text:
+    return translatable_count(
+        "Deleted for good: 1 message and everything that was stored about it.",
+        "Deleted for good: {count} messages and everything that was stored about them.",
+        turns,
+    )
 
 
 def _more_waiting(gathering: Gathering) -> Text:

@@ -81,20 +81,6 @@ def test_validate_reads_the_character_beside_the_file(folder: Path) -> None:
     assert troupe("preset", "validate", file) == f"{file}: the preset nora is valid\n"
 
 
-def test_validate_names_keys_without_effect(folder: Path) -> None:
-    preset = {
-        "name": "nova",
-        "provider": "local",
-        "model": "default",
-        "scope": "user",
-    }
-    (folder / "nova.json").write_text(json.dumps(preset), encoding="utf-8")
-
-    said = troupe("preset", "validate", "nova.json")
-
-    assert said == "nova.json: the preset nova is valid; not supported yet: scope\n"
-
-
 def test_validate_reports_good_files_beside_bad_ones(
     folder: Path,
 ) -> None:

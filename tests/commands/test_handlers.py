@@ -18,6 +18,7 @@ from bot.commands.request import CommandRequest, CommandResult
 from bot.errors import PlatformError, RateLimited, UserError
 from bot.prompting.presets.preset import Preset
 from bot.routing.command_specs import COMMANDS, parse
+from bot.routing.history_scopes import HistoryScopes
 from bot.routing.preset_resolver import PresetResolver
 from bot.storage.personal_data import SqlPersonalData
 from bot.storage.sql.chat_settings import SqlChatSettings
@@ -61,6 +62,7 @@ class Setup:
             ContextView(SqlReceipts(database), format_receipt, mask_secret),
             UserPersonas(chat_settings),
             SqlPersonalData(database),
+            HistoryScopes(chat_settings, self.resolver),
             dice=random.Random(1),
         )
         self.admin = True
@@ -413,6 +415,7 @@ async def test_prompts_are_not_shown_to_strangers_in_private_chats(
         ContextView(SqlReceipts(database), format_receipt, mask_secret),
         UserPersonas(SqlChatSettings(database, setup.clock)),
         SqlPersonalData(database),
+        HistoryScopes(SqlChatSettings(database, setup.clock), setup.resolver),
     )
     assert "instructions" not in (await setup.run_command("/preset show nova")).text
     with pytest.raises(UserError, match="Only the operators"):

@@ -1046,10 +1046,10 @@ async def test_question_of_a_failed_answer_is_kept_outside_of_the_history(store:
 async def test_message_is_found_until_it_is_answered(store: Store) -> None:
     claim, message = await begin(store)
     address = message.incoming.address
-    assert await store.inbox.find_unanswered(address, "5:1") == message.incoming
-    assert await store.inbox.find_unanswered(replace(address, bot_id="7"), "5:1") is None
+    assert await store.inbox.find_in_progress(address, "5:1") == [message.incoming]
+    assert await store.inbox.find_in_progress(replace(address, bot_id="7"), "5:1") == []
     await store.conversations.finish(claim, message, TurnResult())
-    assert await store.inbox.find_unanswered(address, "5:1") is None
+    assert await store.inbox.find_in_progress(address, "5:1") == []
 
 
 async def test_deleted_turns_leave_no_summary_and_no_receipt(store: Store) -> None:

@@ -26,7 +26,7 @@ from bot.chat.story import Story
 from bot.commands.admins import AdminCheck
 from bot.commands.answer_buttons import AnswerButtons
 from bot.commands.context import ContextView
-from bot.commands.forgetting import PersonForgetting
+from bot.commands.forgetting import ChannelForgetting, PersonForgetting
 from bot.commands.handlers import CommandHandlers
 from bot.commands.personas import UserPersonas
 from bot.delivery.sender import Sender
@@ -37,14 +37,17 @@ from bot.errors import (
     StoreError,
     Unreachable,
 )
+from bot.intake.histories import HistoryRouter
 from bot.intake.intake import InboxIntake
 from bot.media.attachment_reader import AttachmentReader, Download
 from bot.ports import ConversationMemory, Delivery
 from bot.prompting.presets.preset import Preset
 from bot.replying.live_replies import LiveReplies
+from bot.routing.history_scopes import HistoryScopes
 from bot.routing.preset_resolver import PresetResolver
 from bot.runtime.rate_limits import InProcessRateLimits
 from bot.runtime.signals import InProcessSignals
+from bot.storage.history_index import SqlHistoryIndex
 from bot.storage.personal_data import SqlPersonalData
 from bot.storage.sql.chat_settings import SqlChatSettings
 from bot.storage.sql.conversations import SqlConversations
@@ -167,13 +170,19 @@ class Setup(Delivery):
             self.clock,
         )
         admins = AdminCheck((), self._is_platform_admin, self.clock)
-        self.buttons = AnswerButtons(self.conversations, self.inbox, admins)
+        scopes = HistoryScopes(chat_settings, resolver)
+        index = SqlHistoryIndex(database)
+        self.router = HistoryRouter(scopes.find, index)
+        self.buttons = AnswerButtons(
+            self.conversations, self.inbox, admins, self.router.route_press
+        )
         commands = CommandHandlers(
             resolver,
             admins,
             ContextView(SqlReceipts(database), format_receipt, mask_secret),
             personas,
             SqlPersonalData(database),
+            scopes,
         )
         backends = {"p": backend, "q": fallback or backend}
         sources = PromptSources(
@@ -196,14 +205,16 @@ class Setup(Delivery):
         forgetting = PersonForgetting(SqlPersonalData(database), personas, self._receive_events)
         setups = TurnStages(
             *(resolver, commands, pipeline, replies, self.stops, self.buttons),
-            *(forgetting, gatherer, arrivals, dice),
+            *(forgetting, ChannelForgetting(index, self._receive_events), gatherer),
+            *(arrivals, dice),
         )
         self.worker = ConversationWorker(
             self.conversations, [self.memory], setups, owner, self.clock
         )
 
     async def _receive_events(self, events: Sequence[Incoming]) -> None:
-        await self.inbox.receive(events, {})
+        async with self.router.routed(events) as routed:
+            await self.inbox.receive(routed, {})
 
     @property
     def texts(self) -> list[str]:
@@ -252,9 +263,10 @@ class Setup(Delivery):
             if isinstance(one, str):
                 number = await self._count_received() + 1
                 one = make_incoming(one, key=f"5:{number}")
-            await self.inbox.receive([one], {})
-            self.stops.announce([one])
-            self.signals.publish(CONVERSATIONS, [one.address.conversation])
+            async with self.router.routed([one]) as routed:
+                await self.inbox.receive(routed, {})
+            self.stops.announce(routed)
+            self.signals.publish(CONVERSATIONS, [each.address.conversation for each in routed])
 
     async def say(self, *said: str | Incoming) -> None:
         """Receive messages and process them."""

@@ -98,7 +98,7 @@ class SummaryChoice(StrictModel):
     max_output_tokens: StrictInt = Field(200, ge=16)
 
 
-_UNSUPPORTED_KEYS = ("scope",)
+ScopeName: TypeAlias = Literal["channel", "user", "thread", "reply_chain"]
 
 
 def _mode_to_object(value: object) -> object:
@@ -180,7 +180,8 @@ class Preset(StrictModel):
     """The template writes the speakers: it reads `message.name`, `char`, `user` and `is_group`."""
     trim_inputs: StrictBool = False
     prompter: Annotated[PrompterChoice | None, BeforeValidator(_kind_to_object)] = None
-    scope: Literal["channel", "user", "thread", "reply_chain"] = "channel"
+    scope: ScopeName = "channel"
+    """Whose messages share one history, where `/settings scope` says nothing else."""
     context: Literal["addressed", "all"] = "all"
     """Whether it reads what people say to each other, as background; `addressed`: only questions
     and answers."""
@@ -227,12 +228,6 @@ class Preset(StrictModel):
         """This preset, then copies of it with the model of each fallback."""
         others = ({"provider": one.provider, "model": one.model} for one in self.fallbacks)
         return (self, *(self.model_copy(update=other) for other in others))
-
-    @property
-    def unsupported_keys(self) -> tuple[str, ...]:
-        """The keys that are set, but have no effect yet."""
-        fields = type(self).model_fields
-        return tuple(key for key in _UNSUPPORTED_KEYS if getattr(self, key) != fields[key].default)
 
     @property
     def id(self) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import BindParameter, Connection, bindparam, delete, func, insert, select, update
 from typing_extensions import override
 
-from bot.chat.incoming import Person, Pressed, split_conversation_key
+from bot.chat.incoming import Person, Pressed, address_of
 from bot.chat.outgoing import OutboxOperation, OutgoingPart
 from bot.chat.session import (
     Attempt,
@@ -211,7 +211,7 @@ class SqlConversations(Conversations):
             choice.c.scope.endswith(f"@{claim.conversation}", autoescape=True),
         )
         of, now = {"of": claim.conversation}, self._clock.now()
-        lane_key, thread = split_conversation_key(claim.conversation)
+        address = address_of(claim.conversation)
 
         def unit(connection: Connection) -> int:
             held = connection.execute(_HELD, {**of, "claimed_by": claim.owner})
@@ -220,7 +220,8 @@ class SqlConversations(Conversations):
             connection.execute(_FORGET_SENT, of)
             connection.execute(_FORGET_RECEIPTS, of)
             connection.execute(_FORGET_SUMMARY, of)
-            connection.execute(_FORGET_UNSENT, {"of_lane": lane_key, "of_thread": thread or ""})
+            channel = {"of_lane": address.lane, "of_thread": address.thread or ""}
+            connection.execute(_FORGET_UNSENT, channel)
             connection.execute(told_here)
             connection.execute(_NOTE_FORGOTTEN, {**of, "moment": now})
             return connection.execute(_FORGET, of).rowcount

@@ -2,15 +2,19 @@
 
 from collections.abc import Collection, Mapping, Sequence
 
-from sqlalchemy import select
+from sqlalchemy import Connection, or_, select
 from typing_extensions import override
 
 from bot.chat.incoming import Address, Incoming
+from bot.chat.session import Attempt
 from bot.ports import Clock, Inbox
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import cursor, inbox, is_unanswered
 from bot.storage.units import conversations as units
 from bot.storage.units.events import decode_event, encode_event, event_kind
+
+# What is gathered has its attempt recorded with that of the message that it is answered with.
+_IS_GATHERED = inbox.c.attempt == int(Attempt.BESIDE_OTHERS)
 
 
 class SqlInbox(Inbox):
@@ -46,15 +50,27 @@ class SqlInbox(Inbox):
         return {row.name: row.value for row in rows}
 
     @override
-    async def find_unanswered(self, address: Address, external_key: str) -> Incoming | None:
-        query = select(inbox.c.kind, inbox.c.payload).where(
+    async def find_in_progress(self, address: Address, external_key: str) -> Sequence[Incoming]:
+        named = select(inbox.c.id, inbox.c.conversation).where(
             inbox.c.platform == address.platform,
             inbox.c.bot_id == address.bot_id,
             inbox.c.external_key == external_key,
-            inbox.c.payload.is_not(None),
+            is_unanswered,
         )
-        row = await self._database.read(lambda c: c.execute(query).first())
-        return decode_event(row.kind, row.payload) if row is not None else None
+
+        def unit(connection: Connection) -> list[Incoming]:
+            first = connection.execute(named).first()
+            if first is None:
+                return []
+            group = (
+                select(inbox.c.kind, inbox.c.payload)
+                .where(is_unanswered, inbox.c.conversation == first.conversation)
+                .where(or_(inbox.c.id == first.id, _IS_GATHERED & (inbox.c.id > first.id)))
+                .order_by(inbox.c.id)
+            )
+            return [decode_event(*row) for row in connection.execute(group)]
+
+        return await self._database.read(unit)
 
     @override
     async def waiting(self, conversations: Collection[str], limit: int) -> Sequence[Incoming]:

@@ -32,7 +32,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.dialects.postgresql import Insert as PostgresInsert
 from sqlalchemy.dialects.sqlite import Insert as SqliteInsert
 
-NEWEST_REVISION = "0019"
+NEWEST_REVISION = "0020"
 """The revision in migrations/ that creates exactly these tables."""
 
 Insert: TypeAlias = SqliteInsert | PostgresInsert
@@ -163,6 +163,8 @@ turn = Table(
     Index("ix_turn_history", "conversation", "session", "id"),
     sqlite_autoincrement=True,
 )
+has_message = turn.c.message_id.is_not(None)
+Index("ix_turn_message", turn.c.message_id, sqlite_where=has_message, postgresql_where=has_message)
 
 # Sends, edits and deletions. Within a lane they are carried out in the order of their ids.
 outbox = Table(

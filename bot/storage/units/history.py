@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, and_, bindparam, func, select, union_all
 
-from bot.chat.incoming import Person, split_conversation_key
+from bot.chat.incoming import Person, address_of
 from bot.chat.outgoing import OutboxOperation, OutboxState
 from bot.chat.session import Exchange, Session, StoredTurn, Turn
 from bot.storage.engine.statements import DialectName, Statement, Unit
@@ -36,7 +36,7 @@ _PARTS = Statement(
             outbox.c.op == OutboxOperation.SEND,
         ),
         select(sent_message.c.turn, sent_message.c.part).where(
-            sent_message.c.conversation == bindparam("of"),
+            sent_message.c.conversation == bindparam("of_channel"),
             sent_message.c.external_id.in_(bound_texts("ids", dialect)),
         ),
     )
@@ -237,8 +237,9 @@ def find(conversation: str, message_ids: Collection[str]) -> Unit[list[StoredTur
     """Return the turns that were said in these messages, oldest first."""
     asked = {"of": conversation, "ids": json.dumps(list(message_ids))}
     rows = list((yield _SAID.query(asked)))
-    lane, _ = split_conversation_key(conversation)
-    for name, part in (yield _PARTS.query({**asked, "of_lane": lane})):
+    address = address_of(conversation)
+    channel = {"of_lane": address.lane, "of_channel": address.channel}
+    for name, part in (yield _PARTS.query({"ids": asked["ids"], **channel})):
         wanted = encode_parts((f"{name}/{part}",))
         rows += yield _ANSWERS.query({"of": conversation, "part": wanted})
     by_id = {row[0]: row for row in rows}

@@ -84,7 +84,7 @@ class AnswerLimits:
         """Return the rates that count; in a private chat, the person is the channel."""
         counted = {
             f"person:{said.author.id}": self._per_person,
-            f"channel:{said.address.conversation}": self._per_channel,
+            f"channel:{said.address.channel}": self._per_channel,
         }
         return [Rate(key, count, self._seconds) for key, count in counted.items() if count]
 

@@ -1,0 +1,67 @@
+"""Handle /settings scope: whose messages share one history in a channel."""
+
+from collections.abc import Mapping, Sequence
+
+from bot.chat.history_scope import HistoryScope
+from bot.commands.admins import AdminCheck
+from bot.commands.request import CommandRequest, CommandResult
+from bot.errors import UserError
+from bot.routing.history_scopes import HistoryScopes
+from bot.texts.text import Text, joined, looked_up, marked, translatable
+
+INHERIT = "inherit"
+_CHANGE_SCOPE = translatable("change who shares a conversation here")
+SCOPE_DESCRIPTIONS: Mapping[HistoryScope, str] = {
+    HistoryScope.SHARED: marked("everybody here shares one conversation"),
+    HistoryScope.USER: marked("each person has a conversation of their own"),
+    HistoryScope.THREAD: marked("everybody in a thread or topic shares one conversation"),
+    HistoryScope.REPLIES: marked(
+        "each chain of replies is a conversation; a message that replies to nothing begins one"
+    ),
+}
+
+
+class HistoryScopeHandlers:
+    """Everybody may see the scope of a channel; an admin may change it."""
+
+    def __init__(self, scopes: HistoryScopes, admins: AdminCheck) -> None:
+        self._scopes = scopes
+        self._admins = admins
+
+    async def handle(self, request: CommandRequest) -> CommandResult:
+        """Set the scope of the channel; without a value, show it.
+
+        Raises:
+            UserError: there is no such scope, or the author is no admin.
+        """
+        name = request.argument.lower()
+        if not name:
+            choices = [_described(one, one) for one in HistoryScope]
+            return CommandResult(joined([await self.describe(request.incoming.scopes), *choices]))
+        if name not in {*HistoryScope, INHERIT}:
+            names = " | ".join([*HistoryScope, INHERIT])
+            raise UserError(translatable("Use /settings scope {names}.", names=names))
+        await self._admins.require(request.incoming, _CHANGE_SCOPE)
+        chosen = None if name == INHERIT else HistoryScope(name)
+        await self._scopes.set(request.scope, chosen, request.incoming.author.id)
+        holds = await self._scopes.find(request.incoming.scopes) or HistoryScope.SHARED
+        described = looked_up(SCOPE_DESCRIPTIONS[holds])
+        return CommandResult(
+            translatable(
+                "From the next message on, {description}. What was said before is kept where it"
+                " was said.",
+                description=described,
+            ),
+            changes_channel=True,
+        )
+
+    async def describe(self, scopes: Sequence[str]) -> Text:
+        """Return a line that says whose messages share one history in a channel."""
+        scope = await self._scopes.find(scopes) or HistoryScope.SHARED
+        return translatable("Scope: {scope}", scope=_described(scope, scope))
+
+
+def _described(scope: HistoryScope, name: str) -> Text:
+    return translatable(
+        "{name} – {description}", name=name, description=looked_up(SCOPE_DESCRIPTIONS[scope])
+    )

@@ -1,0 +1,224 @@
+"""Decide which history of its channel a received event belongs to.
+
+A conversation is processed in order and has one history, so that what this gives different
+histories is answered side by side.
+"""
+
+import asyncio
+import contextlib
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from bot.chat.button import read_button
+from bot.chat.history_scope import HistoryScope, MessagePlace
+from bot.chat.incoming import (
+    Address,
+    Deleted,
+    Edited,
+    ForgetRequested,
+    Incoming,
+    Joined,
+    Pressed,
+    Said,
+    address_of,
+)
+from bot.ports import HistoryIndex
+
+_MAX_MESSAGES = 10_000
+
+T = TypeVar("T", Said, Pressed, Deleted)
+
+
+class HistoryRouter:
+    """Gives the address of every event its history; most channels have one, and need no look-up.
+
+    Args:
+        scope_of: the scope of a channel by its settings' scopes; None: nobody ever chose one.
+        index: where the messages of a channel stand.
+    """
+
+    def __init__(
+        self,
+        scope_of: Callable[[Sequence[str]], Awaitable[HistoryScope | None]],
+        index: HistoryIndex,
+    ) -> None:
+        self._scope_of = scope_of
+        self._index = index
+        # People's messages that may not be in a history yet, by channel and id.
+        self._received: OrderedDict[tuple[str, str], str] = OrderedDict()
+        self._lock = asyncio.Lock()
+
+    @contextlib.asynccontextmanager
+    async def routed(self, events: Sequence[Incoming]) -> AsyncIterator[Sequence[Incoming]]:
+        """Yield the events with their histories; the block stores them, before others are routed.
+
+        An event of several histories, such as the deletion of a message that branches have copies
+        of, is yielded once for each.
+        """
+        scopes = [await self._scope_of(event.scopes) for event in events]
+        if not any(scopes):
+            yield events
+            return
+        async with self._lock:
+            routed: list[Incoming] = []
+            for event, scope in zip(events, scopes, strict=True):
+                routed += [event] if scope is None else await self._route(event, scope, routed)
+            yield routed
+
+    async def route_press(self, pressed: Pressed) -> Pressed:
+        """Return a press with the history of what its button stands under."""
+        if await self._scope_of(pressed.scopes) is None:
+            return pressed
+        return await self._route_press(pressed)
+
+    async def _route(
+        self, event: Incoming, scope: HistoryScope, before: Sequence[Incoming]
+    ) -> Sequence[Incoming]:
+        match event:
+            case Said():
+                history = await self._history_of(event, scope, before)
+                if event.message_id is not None:
+                    self._remember(event.address.channel, event.message_id, history)
+                return [_in_history(event, history)]
+            case Edited(said=said):
+                return await self._route_edit(event, said, scope)
+            case Deleted():
+                return await self._route_deletion(event)
+            case Pressed():
+                return [await self._route_press(event)]
+            case Joined() | ForgetRequested():
+                return [event]
+
+    async def _history_of(self, said: Said, scope: HistoryScope, before: Sequence[Incoming]) -> str:
+        if _is_command(said):
+            return await self._history_of_command(said, scope)
+        match scope:
+            case HistoryScope.USER:
+                return _of_person(said)
+            case HistoryScope.SHARED | HistoryScope.THREAD:
+                return ""
+            case HistoryScope.REPLIES:
+                return await self._history_of_reply(said, before)
+
+    async def _history_of_command(self, said: Said, scope: HistoryScope) -> str:
+        """A command is about what it replies to, else about what its author said last."""
+        if said.quote is not None and said.quote.message_id is not None:
+            found = await self._find(said.address, said.quote.message_id)
+            if found is not None:
+                return found
+        if scope is HistoryScope.USER:
+            return _of_person(said)
+        if scope is HistoryScope.REPLIES:
+            newest = await self._index.newest_of(said.address, said.author.id)
+            return address_of(newest).history if newest else ""
+        return ""
+
+    async def _find(self, address: Address, message_id: str) -> str | None:
+        places = await self._index.find(address, [message_id])
+        if places:
+            return address_of(places[0].conversation).history
+        return self._received.get((address.channel, message_id))
+
+    async def _history_of_reply(self, said: Said, before: Sequence[Incoming]) -> str:
+        """Go on with the chain that the message replies to, or begin one, or a branch of one."""
+        own = f"replies={said.message_id or said.external_key}"
+        quoted = said.quote.message_id if said.quote is not None else None
+        if quoted is None:
+            return own
+        known = await self._index.find_received(said.address, said.external_key)
+        if known is not None:  # it is delivered again
+            return address_of(known).history
+        places = await self._index.find(said.address, [quoted])
+        if not places:
+            return own
+        taken = {one.address.conversation for one in before}
+        for place in places:
+            if place.is_last and place.conversation not in taken:
+                return address_of(place.conversation).history
+        if places[0].turn is None:  # an answer that is being written has no turn to branch from
+            return address_of(places[0].conversation).history
+        await self._index.begin_branch(replace(said.address, history=own).conversation, places[0])
+        return own
+
+    async def _route_edit(
+        self, edited: Edited, said: Said, scope: HistoryScope
+    ) -> Sequence[Edited]:
+        """A copy that a branch has is changed as well, but nothing is answered again there."""
+        histories: Sequence[str] = ()
+        if said.message_id is not None:
+            places = await self._index.find(said.address, [said.message_id])
+            histories = _histories(places)
+        if not histories:
+            known = self._received.get((said.address.channel, said.message_id or ""))
+            histories = [known if known is not None else _first_history(said, scope)]
+        first, *copies = histories
+        return [
+            replace(edited, said=_in_history(said, first)),
+            *(
+                replace(
+                    edited,
+                    external_key=f"{edited.external_key}@{one}",
+                    said=replace(_in_history(said, one), is_late=True),
+                )
+                for one in copies
+            ),
+        ]
+
+    async def _route_deletion(self, deleted: Deleted) -> Sequence[Deleted]:
+        ids, channel = deleted.message_ids, deleted.address.channel
+        places = await self._index.find(deleted.address, ids, with_copies=True)
+        received = [self._received[channel, one] for one in ids if (channel, one) in self._received]
+        first, *others = dict.fromkeys([*_histories(places), *received]) or [""]
+        return [
+            _in_history(deleted, first),
+            *(
+                replace(_in_history(deleted, one), external_key=f"{deleted.external_key}@{one}")
+                for one in others
+            ),
+        ]
+
+    async def _route_press(self, pressed: Pressed) -> Pressed:
+        address, data = pressed.address, read_button(pressed)
+        if data is not None:
+            key = data.part.removeprefix(f"{address.source}:").rpartition("/")[0]
+            found = await self._index.find_received(address, key)
+            if found is not None:
+                return _in_history(pressed, address_of(found).history)
+        if pressed.message_id is not None:
+            return _in_history(pressed, await self._find(address, pressed.message_id) or "")
+        return pressed
+
+    def _remember(self, channel: str, message_id: str, history: str) -> None:
+        self._received[channel, message_id] = history
+        self._received.move_to_end((channel, message_id))
+        if len(self._received) > _MAX_MESSAGES:
+            self._received.popitem(last=False)
+
+
+def _in_history(event: T, history: str) -> T:
+    return replace(event, address=replace(event.address, history=history))
+
+
+def _histories(places: Sequence[MessagePlace]) -> list[str]:
+    return list(dict.fromkeys(address_of(one.conversation).history for one in places))
+
+
+def _first_history(said: Said, scope: HistoryScope) -> str:
+    """Return where an edited message belongs that nobody has kept."""
+    match scope:
+        case HistoryScope.USER:
+            return _of_person(said)
+        case HistoryScope.REPLIES:
+            return f"replies={said.message_id or said.external_key}"
+        case HistoryScope.SHARED | HistoryScope.THREAD:
+            return ""
+
+
+def _of_person(said: Said) -> str:
+    return f"user={said.author.id.partition(':')[2]}"
+
+
+def _is_command(said: Said) -> bool:
+    return said.wake is not None and said.text[:1] == "/" and said.text[1:2].isalnum()

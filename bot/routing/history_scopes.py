@@ -1,0 +1,52 @@
+"""Look up whose messages share one history in a channel, and change it."""
+
+from collections.abc import Mapping, Sequence
+
+from bot.chat.history_scope import HistoryScope
+from bot.chat.session import ChatSetting
+from bot.ports import ChatSettings
+from bot.prompting.presets.preset import ScopeName
+from bot.routing.preset_resolver import PresetResolver
+
+_KEY = "scope"
+_SCOPES: Mapping[ScopeName, HistoryScope | None] = {
+    "channel": None,
+    "user": HistoryScope.USER,
+    "thread": HistoryScope.THREAD,
+    "reply_chain": HistoryScope.REPLIES,
+}
+
+
+class HistoryScopes:
+    """What an admin chose for the channel, else what its first preset says.
+
+    Args:
+        chat_settings: where the choices of admins are.
+        resolver: the presets of each channel.
+    """
+
+    def __init__(self, chat_settings: ChatSettings, resolver: PresetResolver) -> None:
+        self._chat_settings = chat_settings
+        self._resolver = resolver
+        self._has_presets = any(one.scope != "channel" for one in resolver.presets.values())
+
+    async def find(self, scopes: Sequence[str]) -> HistoryScope | None:
+        """Return the scope of a channel; None: nobody chose one, and everybody shares it."""
+        setting = await self.setting(scopes)
+        if setting is not None:
+            return HistoryScope(setting.value)
+        if not self._has_presets:
+            return None
+        active = await self._resolver.resolve(scopes)
+        return _SCOPES[active.first.preset.scope]
+
+    async def setting(self, scopes: Sequence[str]) -> ChatSetting | None:
+        """Return what an admin chose for a channel or around it."""
+        return await self._chat_settings.resolve(scopes, _KEY)
+
+    async def set(self, scope: str, value: HistoryScope | None, by: str) -> None:
+        """Choose for a channel, None: what holds around it; `by` is the admin's id.
+
+        What was said keeps its history.
+        """
+        await self._chat_settings.set(scope, _KEY, value, by)

@@ -1,0 +1,92 @@
+"""What the index of a channel's histories promises, on SQLite and on PostgreSQL."""
+
+from dataclasses import replace
+
+from bot.chat.history_scope import MessagePlace
+from bot.chat.incoming import Address, Said
+from bot.chat.outgoing import MessageContent, OutgoingPart
+from bot.chat.session import Turn, TurnResult
+from bot.storage.history_index import SqlHistoryIndex
+from tests.contracts.conftest import Store
+from tests.samples import ALICE, BOB, make_incoming, read_session
+
+HERE = Address("telegram", "5")
+
+
+def in_history(number: int, history: str) -> Said:
+    said = make_incoming(f"q{number}", key=f"5:{number}", author=ALICE)
+    return replace(said, address=replace(HERE, history=history))
+
+
+async def answer(store: Store, number: int, history: str = "") -> None:
+    """Have a message answered, and the answer sent as 9 and the number."""
+    said = in_history(number, history)
+    await store.inbox.receive([said], {})
+    key = said.address.conversation
+    [begun] = await store.sending_conversations.begin([key], "me", 60)
+    message = begun.message
+    turns = [
+        Turn("user", said.text, said.author, said.at, message_id=said.message_id),
+        Turn("assistant", f"a{number}", None, said.at, sent_as=(message.part_name(0),)),
+    ]
+    result = TurnResult(turns, [OutgoingPart(0, MessageContent(f"a{number}"))])
+    finished = await store.sending_conversations.finish(begun.claim, message, result)
+    assert finished.row is not None
+    await store.outbox.mark_sent(finished.row, f"9{number}")
+
+
+async def find(store: Store, message_id: str) -> list[tuple[str, bool]]:
+    places = await SqlHistoryIndex(store.database).find(HERE, [message_id], with_copies=True)
+    return [(one.conversation, one.is_last) for one in places]
+
+
+async def test_messages_are_found_in_every_history_of_their_channel(store: Store) -> None:
+    await answer(store, 1)
+    await answer(store, 2, "user=1")
+    await answer(store, 3, "user=1")
+    await store.inbox.receive([make_incoming(chat="55", key="55:2")], {})
+    assert await find(store, "91") == [("telegram:5", True)]
+    assert await find(store, "2") == [("telegram:5#user=1", False)]
+    assert await find(store, "92") == [("telegram:5#user=1", False)]
+    assert await find(store, "93") == [("telegram:5#user=1", True)]
+    assert await find(store, "4") == []
+    index = SqlHistoryIndex(store.database)
+    assert await index.conversations(HERE) == {"telegram:5": 2, "telegram:5#user=1": 4}
+    assert await index.find_received(HERE, "5:3") == "telegram:5#user=1"
+    assert await index.newest_of(HERE, ALICE.id) == "telegram:5#user=1"
+    assert await index.newest_of(HERE, BOB.id) is None
+
+
+async def test_what_waits_for_an_answer_comes_after_the_last_one(store: Store) -> None:
+    await answer(store, 1, "replies=1")
+    await store.inbox.receive([in_history(2, "replies=1")], {})
+    assert await find(store, "91") == [("telegram:5#replies=1", False)]
+
+
+async def test_answer_that_is_not_in_a_history_is_found_by_its_question(store: Store) -> None:
+    said = in_history(1, "replies=1")
+    await store.inbox.receive([said], {})
+    [begun] = await store.sending_conversations.begin([said.address.conversation], "me", 60)
+    opened = await store.sending_conversations.open(
+        begun.claim, begun.message, OutgoingPart(0, MessageContent("It gr"))
+    )
+    assert opened.row is not None
+    await store.outbox.mark_sent(opened.row, "91")
+    [place] = await SqlHistoryIndex(store.database).find(HERE, ["91"])
+    assert place == MessagePlace("telegram:5#replies=1", None, is_last=True)
+
+
+async def test_branch_has_what_was_said_up_to_its_place_once(store: Store) -> None:
+    await answer(store, 1, "replies=1")
+    await answer(store, 2, "replies=1")
+    index, key = SqlHistoryIndex(store.database), "telegram:5#replies=7"
+    [place] = await index.find(HERE, ["91"])
+    await index.begin_branch(key, place)
+    await index.begin_branch(key, place)
+    await store.inbox.receive([in_history(7, "replies=7")], {})
+    session = await read_session(store.database, key)
+    assert [(turn.role, turn.text) for turn in session.turns] == [
+        ("user", "q1"),
+        ("assistant", "a1"),
+    ]
+    assert await find(store, "91") == [("telegram:5#replies=1", False), (key, False)]

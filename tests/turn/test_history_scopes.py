@@ -1,0 +1,231 @@
+"""Test who shares a history in a channel: everybody, each person, or each chain of replies."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from bot.chat.button import ButtonAction
+from bot.chat.incoming import Deleted, Edited, Incoming, Person, Quote, Said, WakeReason
+from bot.storage.personal_data import SqlPersonalData
+from bot.storage.sql.database import Database
+from tests.fakes import FakeBackend
+from tests.samples import ALICE, BOB, make_incoming, read_session
+from tests.turn.test_pressed_buttons import pressed
+from tests.turn.test_worker import CHAT, Setup
+from tests.waiting import wait_until
+
+OF_ALICE, OF_BOB = f"{CHAT}#user=1", f"{CHAT}#user=2"
+
+
+def asked(text: str, number: int, author: Person = ALICE, *, to: str | None = None) -> Said:
+    """Return a message of a group, perhaps a reply to another message."""
+    said = make_incoming(text, key=f"5:{number}", author=author, wake=WakeReason.MENTION)
+    return replace(said, quote=Quote(None, to, "") if to else None)
+
+
+async def say(setup: Setup, *messages: Incoming) -> None:
+    """Receive messages, one after the other, and process all conversations of the channel."""
+    for one in messages:
+        await setup.receive(one)
+        while keys := await setup.conversations.ready(10, ["telegram"]):
+            for key in keys:
+                await setup.work(key)
+
+
+async def scoped(database: Database, scope: str, *scripts: list[str]) -> Setup:
+    """Return a channel whose scope an admin has set; its answers are the scripts'."""
+    setup = Setup(database, backend=FakeBackend(*scripts))
+    await say(setup, asked(f"/settings scope {scope}", 701))
+    return setup
+
+
+def prompt(setup: Setup, number: int = -1) -> list[str]:
+    return [one.content for one in setup.backend.prompts[number].messages]
+
+
+def sent(setup: Setup, text: str) -> str:
+    """Return the id of the bot's message with this text."""
+    [found] = [key for key, value in setup.surface.messages.items() if value == text]
+    return found
+
+
+async def texts(database: Database, key: str) -> list[str]:
+    return [turn.text for turn in (await read_session(database, key)).turns]
+
+
+async def test_everybody_shares_a_channel_until_an_admin_chooses(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend(["one"], ["two"]))
+    await say(setup, asked("a", 701), asked("b", 702, BOB))
+    assert prompt(setup) == ["Alice:a", "nora:one", "Bob:b"]
+    await say(setup, asked("/settings scope user", 703, BOB))
+    assert "Only an admin can change who shares a conversation" in setup.texts[-1]
+    await say(setup, asked("/settings scope", 704), asked("/settings scope everyone", 705))
+    assert setup.texts[-2].startswith("Scope: shared – everybody here shares one conversation")
+    assert "shared | user | thread | replies" in setup.texts[-1]
+
+
+async def test_each_person_has_a_history(database: Database) -> None:
+    setup = await scoped(database, "user", ["one"], ["two"], ["three"])
+    await say(setup, asked("a", 702), asked("b", 703, BOB), asked("c", 704))
+    assert prompt(setup, 1) == ["b"]
+    assert prompt(setup) == ["a", "one", "c"]
+    assert await texts(database, OF_BOB) == ["b", "two"]
+    assert await texts(database, CHAT) == []
+
+
+async def test_answer_to_one_person_does_not_hold_up_another(database: Database) -> None:
+    go_on = asyncio.Event()
+    setup = Setup(database, backend=FakeBackend([go_on, "slow"], ["quick"]))
+    await say(setup, asked("/settings scope user", 701))
+    await setup.receive(asked("a", 702), asked("b", 703, BOB))
+    slow = asyncio.create_task(setup.work(OF_ALICE))
+    await wait_until(lambda: len(setup.backend.prompts) == 1)
+    await setup.work(OF_BOB)
+    assert setup.texts[-1] == "quick"
+    go_on.set()
+    await slow
+    assert setup.texts[-1] == "slow"
+
+
+async def test_new_retry_edit_and_stop_are_about_the_own_history(database: Database) -> None:
+    setup = await scoped(database, "user", ["one"], ["two"], ["again"], ["edited"])
+    await say(setup, asked("a", 702), asked("b", 703, BOB))
+    await say(setup, asked("/retry", 704))
+    assert (prompt(setup), await texts(database, OF_ALICE)) == (["a"], ["a", "again"])
+    edit = asked("b2", 703, BOB)
+    await say(setup, Edited("5:703:e1", edit, edit.at))
+    assert (prompt(setup), await texts(database, OF_BOB)) == (["b2"], ["b2", "edited"])
+    await say(setup, asked("/new", 705))
+    assert await texts(database, OF_ALICE) == []
+    assert await texts(database, OF_BOB) == ["b2", "edited"]
+
+
+async def test_button_finds_the_history_of_its_answer(database: Database) -> None:
+    setup = await scoped(database, "user", ["one"], ["two"], ["again"])
+    await say(setup, asked("a", 702), asked("b", 703, BOB))
+    press = pressed(ButtonAction.RETRY, "telegram:5:703/0", by=BOB)
+    assert await setup.buttons.refusal(press) is None
+    await say(setup, press)
+    assert (setup.texts[-1], await texts(database, OF_BOB)) == ("again", ["b", "again"])
+    assert await setup.buttons.refusal(replace(press, author=ALICE)) is None  # an admin
+    gone = pressed(ButtonAction.RETRY, "telegram:5:709/0", by=BOB)
+    assert "no longer works" in str(await setup.buttons.refusal(gone))
+
+
+async def test_deleted_message_leaves_the_history_that_has_it(database: Database) -> None:
+    setup = await scoped(database, "user", ["one"], ["two"])
+    await say(setup, asked("a", 702), asked("b", 703, BOB))
+    message = asked("", 702)
+    deleted = Deleted(message.address, "d1", ("702",), message.at, message.scopes)
+    await say(setup, deleted)
+    assert await texts(database, OF_ALICE) == ["one"]
+    assert await texts(database, OF_BOB) == ["b", "two"]
+
+
+async def test_forget_channel_reaches_all_its_histories(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend(["zero"], ["one"], ["two"]))
+    await say(setup, asked("z", 701), asked("/settings scope user", 702))
+    await say(setup, asked("a", 703), asked("b", 704, BOB), asked("/forget channel", 705))
+    assert setup.texts[-1].startswith("Deleted for good: 6 messages")
+    for key in (CHAT, OF_ALICE, OF_BOB):
+        assert await texts(database, key) == []
+    assert {f"forget {key}" for key in (CHAT, OF_ALICE, OF_BOB)} <= set(setup.memory.calls)
+
+
+async def test_reply_goes_on_with_its_chain_alone(database: Database) -> None:
+    setup = await scoped(database, "replies", ["one"], ["two"], ["three"])
+    await say(setup, asked("a", 702), asked("b", 703, BOB))
+    assert prompt(setup) == ["b"]
+    await say(setup, asked("more", 704, BOB, to=sent(setup, "one")))
+    assert prompt(setup)[:3] == ["Alice:a", "nora:one", "Bob:more"]
+    assert await texts(database, f"{CHAT}#replies=702") == ["a", "one", "more", "three"]
+
+
+async def test_second_reply_to_an_answer_begins_a_branch(database: Database) -> None:
+    setup = await scoped(database, "replies", ["one"], ["left"], ["right"], ["further"])
+    await say(setup, asked("a", 702))
+    answer = sent(setup, "one")
+    await say(setup, asked("l", 703, to=answer), asked("r", 704, to=answer))
+    assert prompt(setup) == ["a", "one", "r"]
+    await say(setup, asked("on", 705, to=sent(setup, "right")))
+    assert prompt(setup) == ["a", "one", "r", "right", "on"]
+    assert await texts(database, f"{CHAT}#replies=702") == ["a", "one", "l", "left"]
+    assert await texts(database, f"{CHAT}#replies=704") == [
+        "a",
+        "one",
+        "r",
+        "right",
+        "on",
+        "further",
+    ]
+
+
+async def test_replies_in_one_batch_are_branches(database: Database) -> None:
+    setup = await scoped(database, "replies", ["one"], ["left"], ["right"])
+    await say(setup, asked("a", 702))
+    answer = sent(setup, "one")
+    batch = [asked("l", 703, to=answer), asked("r", 704, BOB, to=answer)]
+    async with setup.router.routed(batch) as routed:
+        await setup.inbox.receive(routed, {})
+    assert [one.address.history for one in routed] == ["replies=702", "replies=704"]
+    async with setup.router.routed(batch) as again:  # delivered again
+        assert [one.address.history for one in again] == ["replies=702", "replies=704"]
+
+
+async def test_edit_and_deletion_reach_the_copies_of_branches(database: Database) -> None:
+    setup = await scoped(database, "replies", ["one"], ["left"], ["right"])
+    await say(setup, asked("a", 702))
+    answer = sent(setup, "one")
+    await say(setup, asked("l", 703, to=answer), asked("r", 704, to=answer))
+    edit = asked("A", 702)
+    await say(setup, Edited("5:702:e1", edit, edit.at))
+    assert await texts(database, f"{CHAT}#replies=702") == ["A", "one", "l", "left"]
+    assert await texts(database, f"{CHAT}#replies=704") == ["A", "one", "r", "right"]
+    assert len(setup.backend.prompts) == 3
+    await say(setup, Deleted(edit.address, "d1", ("702", answer), edit.at, edit.scopes))
+    assert await texts(database, f"{CHAT}#replies=702") == ["l", "left"]
+    assert await texts(database, f"{CHAT}#replies=704") == ["r", "right"]
+
+
+async def test_person_finds_each_own_word_once_and_is_forgotten_in_branches(
+    database: Database,
+) -> None:
+    setup = await scoped(database, "replies", ["one"], ["left"], ["right"])
+    await say(setup, asked("a", 702))
+    answer = sent(setup, "one")
+    await say(setup, asked("l", 703, BOB, to=answer), asked("r", 704, BOB, to=answer))
+    data = SqlPersonalData(database)
+    assert [turn.text for _, turn in await data.lines(ALICE.id)] == ["a"]
+    await say(setup, asked("/forget", 705, to="702"))
+    assert await texts(database, f"{CHAT}#replies=702") == ["one", "l", "left"]
+    assert await texts(database, f"{CHAT}#replies=704") == ["one", "r", "right"]
+
+
+@pytest.mark.parametrize("scope", ["shared", "thread"])
+async def test_topic_has_a_history_that_everybody_shares(database: Database, scope: str) -> None:
+    setup = await scoped(database, scope, ["one"], ["two"])
+    topic = [
+        make_incoming(text, key=f"5:{number}", thread="7", author=author, wake=WakeReason.MENTION)
+        for number, (text, author) in enumerate([("a", ALICE), ("b", BOB)], 702)
+    ]
+    await say(setup, *topic)
+    assert prompt(setup) == ["Alice:a", "nora:one", "Bob:b"]
+    assert await texts(database, f"{CHAT}:7") == ["a", "one", "b", "two"]
+
+
+async def test_why_shows_the_scope_and_the_messages_of_all(database: Database) -> None:
+    setup = await scoped(database, "user", ["one"], ["two"])
+    await say(setup, asked("a", 702), asked("b", 703, BOB), asked("/settings why", 704))
+    scope, first, second = setup.texts[-1].splitlines()
+    assert scope == "Scope: user – each person has a conversation of their own"
+    assert first.startswith("Alice: “a” – answered")
+    assert second.startswith("Bob: “b” – answered")
+
+
+async def test_preset_says_the_scope_where_nobody_chose(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend(["one"], ["two"]), preset={"scope": "user"})
+    await say(setup, asked("a", 701), asked("b", 702, BOB))
+    assert prompt(setup) == ["b"]
+    await say(setup, asked("/settings scope shared", 703), asked("c", 704))
+    assert prompt(setup) == ["c"]
