@@ -939,6 +939,7 @@ async def test_settings_why_names_the_reason_of_each_message(database: Database)
         make_incoming("/settings why", key="5:3", wake=WakeReason.COMMAND),
     )
     assert setup.texts[-1].splitlines() == [
+        "Scope: shared – everybody here shares one conversation",
         "Alice: “good morning all” – not answered: nora is the only character here, "
         "was not addressed",
         "Alice: “hi Nora” – answered: nora is the only character here, was called by name",
