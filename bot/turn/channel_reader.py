@@ -34,6 +34,8 @@ class ChannelReader:
         """
         if said.wake is WakeReason.DM or not active.reads_all:
             return ()
+        if said.address.history:  # what was said in the channel belongs to others
+            return ()
         try:
             async with asyncio.timeout(_READ_SECONDS):
                 found = await self._read_before(said, _MAX_MESSAGES)
