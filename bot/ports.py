@@ -10,7 +10,6 @@ from typing import Protocol, TypeAlias, runtime_checkable
 from bot.chat.access import ApiToken, AuditEntry
 from bot.chat.console.answers import AnswerSearch, FoundAnswers, StoredAnswer
 from bot.chat.console.operation import HeldLease, KnownChannel, MadeSetting, QueueState
-from bot.chat.history_scope import MessagePlace
 from bot.chat.incoming import Address, Incoming, MediaItem, Request, Said
 from bot.chat.outgoing import (
     Limits,
@@ -30,6 +29,7 @@ from bot.chat.session import (
     Exchange,
     FinishedTurn,
     InboxMessage,
+    MessagePlace,
     OpenedPart,
     PresetVersion,
     Session,
@@ -286,6 +286,22 @@ class Tools(Protocol):
 
     async def run(self, call: ToolCall) -> str:
         """Run a call and return what the model reads of its result; a mistake is a result, too."""
+        ...
+
+
+@runtime_checkable
+class TranscribingBackend(Protocol):
+    """A backend that may turn speech into text."""
+
+    @property
+    def can_transcribe(self) -> bool: ...
+
+    async def transcribe(self, name: str, audio: bytes) -> str:
+        """Return what is said in an audio file; its name tells the service the format.
+
+        Raises:
+            BackendUnavailable: there is no text.
+        """
         ...
 
 

@@ -166,6 +166,8 @@ class Said:
     """Whether a token or key was removed from the text before it was stored."""
     is_late: bool = False
     """Whether it was delivered so long after it was written that nobody waits for an answer."""
+    album: str | None = None
+    """The id that the messages of an album share; each has one picture or file."""
     earlier_files: tuple[MediaItem, ...] = ()
     """Attachments of earlier messages that are answered together with this one."""
 

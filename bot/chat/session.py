@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 
 from bot.chat.incoming import Incoming, Person
 from bot.chat.outgoing import MessageContent, OutboxRow, OutgoingPart
@@ -279,3 +279,27 @@ class PresetVersion:
     """As strict JSON."""
     version: int
     """Its number; for a preset that is to be saved, the lowest number that it may get."""
+
+
+class HistoryScope(StrEnum):
+    """Whose messages share one history in a channel; the values are stored."""
+
+    SHARED = "shared"
+    """Everybody in a channel; a thread or a topic is a channel of its own."""
+    USER = "user"
+    """Each person alone."""
+    THREAD = "thread"
+    """Everybody in a thread or a topic, whatever was chosen for the channel around it."""
+    REPLIES = "replies"
+    """Each chain of replies; a second reply to the same message begins a branch."""
+
+
+@dataclass(frozen=True, slots=True)
+class MessagePlace:
+    """Where a message of the platform stands in the histories of its channel."""
+
+    conversation: str
+    turn: int | None
+    """The id of its turn; None: it is a part of an answer that is not finished."""
+    is_last: bool
+    """Whether nothing follows it, and nothing waits to: a reply goes on from here."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from bot.chat.history_scope import HistoryScope
+from bot.chat.session import HistoryScope
 from bot.commands.admins import AdminCheck
 from bot.commands.request import CommandRequest, CommandResult
 from bot.errors import UserError

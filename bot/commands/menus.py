@@ -8,9 +8,9 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 
 from bot.chat.button import ButtonAction, ButtonData
-from bot.chat.history_scope import HistoryScope
 from bot.chat.incoming import Pressed
 from bot.chat.outgoing import Button, Menu, MenuOption
+from bot.chat.session import HistoryScope
 from bot.commands.history_scope_handlers import INHERIT, SCOPE_DESCRIPTIONS
 from bot.commands.request import CommandRequest, CommandResult
 from bot.errors import UserError

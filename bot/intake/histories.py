@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import TypeVar
 
 from bot.chat.button import read_button
-from bot.chat.history_scope import HistoryScope, MessagePlace
 from bot.chat.incoming import (
     Address,
     Deleted,
@@ -24,6 +23,7 @@ from bot.chat.incoming import (
     Said,
     address_of,
 )
+from bot.chat.session import HistoryScope, MessagePlace
 from bot.ports import HistoryIndex
 
 _MAX_MESSAGES = 10_000

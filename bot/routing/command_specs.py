@@ -1,7 +1,7 @@
 """The commands of the bot, and how a line of text is parsed into one."""
 
 from bot.chat.command import Command, CommandOption, CommandSpec, MessageCommandSpec
-from bot.chat.history_scope import HistoryScope
+from bot.chat.session import HistoryScope
 from bot.texts.text import marked
 
 COMMANDS = (

@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from bot.chat.history_scope import HistoryScope
-from bot.chat.session import ChatSetting
+from bot.chat.session import ChatSetting, HistoryScope
 from bot.ports import ChatSettings
 from bot.prompting.presets.preset import ScopeName
 from bot.routing.preset_resolver import PresetResolver

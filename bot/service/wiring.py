@@ -48,6 +48,7 @@ from bot.intake.histories import HistoryRouter
 from bot.intake.intake import InboxIntake
 from bot.media.attachment_reader import AttachmentReader
 from bot.media.fetching import PublicFetcher
+from bot.media.voice_messages import VoiceMessages
 from bot.platforms.registry import make_platform
 from bot.platforms.spec import EditableText, PlatformContext, PlatformSpec
 from bot.ports import (
@@ -346,6 +347,7 @@ class Wiring:
             ChannelForgetting(self._history_index, self._receive),
             MessageGatherer(self.conversations, self._arrivals, self.clock),
             self._arrivals,
+            VoiceMessages(self._download, resources.backends),
         )
         return ConversationWorker(self.conversations, memories, stages, self.owner, self.clock)
 

@@ -17,9 +17,9 @@ from sqlalchemy import (
 )
 from typing_extensions import override
 
-from bot.chat.history_scope import MessagePlace
 from bot.chat.incoming import HISTORY_MARK, Address
 from bot.chat.outgoing import OutboxOperation
+from bot.chat.session import MessagePlace
 from bot.ports import HistoryIndex
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import conversation, inbox, is_unanswered, outbox, sent_message, turn

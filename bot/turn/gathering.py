@@ -23,22 +23,17 @@ from bot.replying.stop_flag import StopFlag
 from bot.routing.decide import Answer, Decision, Ignore, Observe, Unreadable
 from bot.runtime.tasks import cancel_and_wait
 from bot.turn.arrivals import ArrivalSignals
+from bot.turn.joining import MessageGroup, MessageParts
 
 _log = structlog.get_logger(__name__)
 _MAX_WAIT_SECONDS = 5.0  # where people never stop writing
 _MAX_COUNTED = 100
 
 
-@dataclass(slots=True)
-class MessageGroup:
-    """What is being processed of a conversation; more may be gathered with it."""
-
-    message: InboxMessage
-
-
 @dataclass(frozen=True, slots=True)
 class _SeenMessage:
-    message: InboxMessage
+    parts: tuple[InboxMessage, ...]
+    """One, or those that a client has cut it into."""
     said: Said
     decision: Decision
 
@@ -87,7 +82,7 @@ class MessageGatherer:
         mode: BusyMode = "queue"
         if can_gather and not message.crashes:
             mode = busy_mode(rules, said, limits)
-        return self._make(claim, group, asked, mode, decide_next)
+        return self._make(claim, group, asked, mode, decide_next, MessageParts(limits, rules))
 
     def repeat(
         self,
@@ -95,9 +90,11 @@ class MessageGatherer:
         group: MessageGroup,
         asked: AskedQuestion,
         earlier: Sequence[Turn],
+        limits: Limits,
     ) -> "Gathering":
         """Answer a question again, with what was gathered before it; nothing is added."""
-        gathering = self._make(claim, group, asked, "queue", _ignore)
+        parts = MessageParts(limits, asked.speakers[0].preset.busy)
+        gathering = self._make(claim, group, asked, "queue", _ignore, parts)
         gathering.earlier = tuple(earlier)
         return gathering
 
@@ -108,6 +105,7 @@ class MessageGatherer:
         asked: AskedQuestion,
         mode: BusyMode,
         decide_next: Callable[[Said], Decision],
+        parts: MessageParts,
     ) -> "Gathering":
         return Gathering(
             claim,
@@ -115,6 +113,7 @@ class MessageGatherer:
             asked,
             mode,
             decide_next,
+            parts,
             self._conversations,
             self._arrivals,
             self._clock,
@@ -131,6 +130,7 @@ class Gathering:
         asked: AskedQuestion,
         mode: BusyMode,
         decide_next: Callable[[Said], Decision],
+        parts: MessageParts,
         conversations: Conversations,
         arrivals: ArrivalSignals,
         clock: Clock,
@@ -148,7 +148,7 @@ class Gathering:
         """How many more messages wait that this answer does not cover."""
         self._claim = claim
         self._group = group
-        self._mode, self._rules = mode, asked.speakers[0].preset.busy
+        self._mode, self._rules, self._parts = mode, asked.speakers[0].preset.busy, parts
         self._decide_next = decide_next
         self._conversations = conversations
         self._arrivals = arrivals
@@ -158,6 +158,7 @@ class Gathering:
         self._has_arrived = False
         self._was_interrupted = False
         self._received_at = group.message.received_at  # of the newest
+        self._quiet_seconds = self._rules.quiet_seconds  # longer while a message is not whole
 
     async def gather_waiting(self) -> None:
         """Gather what waits behind the message, once the channel has been quiet for a moment."""
@@ -166,9 +167,10 @@ class Gathering:
 
     async def gather_until_quiet(self) -> None:
         """Gather what has come and still comes, until the channel is quiet for a moment."""
-        quiet, until = self._rules.quiet_seconds, self._clock.monotonic() + _MAX_WAIT_SECONDS
+        until = self._clock.monotonic() + _MAX_WAIT_SECONDS
         while not self._is_ended:
             await self._look()
+            quiet = self._quiet_seconds
             wait = min(self._received_at + quiet - self._clock.now(), quiet)
             wait = min(wait, until - self._clock.monotonic())
             if wait <= 0 or self._free == 0:
@@ -221,25 +223,46 @@ class Gathering:
     @property
     def _free(self) -> int:
         """How many more messages the answer may cover."""
-        covered = 1 + len(self._group.message.gathered) + len(self._seen)
+        covered = 1 + len(self._group.message.gathered) + sum(len(one.parts) for one in self._seen)
         return max(0, self._rules.at_most - covered)
+
+    @property
+    def _newest(self) -> InboxMessage:
+        """The newest message that was gathered or seen."""
+        seen = (part for one in self._seen for part in one.parts)
+        return max((self._group.message.newest, *seen), key=lambda one: one.id)
 
     async def _look(self) -> None:
         """Read what has come since; a command, or what needs its own answer, ends the group."""
         if self._is_ended or self._free == 0:
             return
-        after = self._seen[-1].message if self._seen else self._group.message
-        for message in await self._conversations.following(self._claim, after, self._free):
+        after, between = self._newest, self._group.between
+        following = await self._conversations.following(self._claim, after, self._free)
+        self._group.between = []
+        for message in [*between, *following]:
             said = message.incoming
             if not isinstance(said, Said) or said.interaction is not None:
                 self._is_ended = True
                 return
-            decision = self._decide_next(said)
+            seen = self._with_part(message) or _SeenMessage((message,), said, Ignore())
+            decision = self._decide_next(seen.said)
             if isinstance(decision, Command | Unreadable):
                 self._is_ended = True
                 return
-            self._seen.append(_SeenMessage(message, said, decision))
+            self._seen.append(replace(seen, decision=decision))
             self._received_at = message.received_at
+            wait = self._parts.seconds_to_wait(said)
+            self._quiet_seconds = max(self._rules.quiet_seconds, wait)
+
+    def _with_part(self, message: InboxMessage) -> _SeenMessage | None:
+        """Take a message that was seen and is continued by this one, and add it."""
+        for index, one in enumerate(self._seen):
+            newest = one.parts[-1]
+            if self._parts.continues(one.said, newest, message):
+                del self._seen[index]
+                said = self._parts.join(one.said, newest, message)
+                return _SeenMessage((*one.parts, message), said, one.decision)
+        return None
 
     async def _take(self) -> None:
         """Gather what was seen, up to the last message that is to be answered."""
@@ -251,8 +274,9 @@ class Gathering:
         taken = self._seen[: answered[-1] + 1]
         del self._seen[: len(taken)]
         message = self._group.message
-        gathered = (*message.gathered, *(one.message for one in taken))
-        self._group.message = replace(message, gathered=gathered)
+        parts = [part for one in taken for part in one.parts]
+        gathered = sorted((*message.gathered, *parts), key=lambda one: one.id)
+        self._group.message = replace(message, gathered=tuple(gathered))
         # Recorded before anything is done with them: if the process dies, each is tried alone.
         await self._conversations.record_attempt(
             self._claim, self._group.message, Attempt.BESIDE_OTHERS
@@ -276,8 +300,7 @@ class Gathering:
             await self._count_left_over()
 
     async def _count_left_over(self) -> None:
-        after = self._seen[-1].message if self._seen else self._group.message
-        more = await self._conversations.following(self._claim, after, _MAX_COUNTED)
+        more = await self._conversations.following(self._claim, self._newest, _MAX_COUNTED)
         waiting = (one.incoming for one in more)
         self.left_over = sum(isinstance(one, Said) and one.wake is not None for one in waiting)
 

@@ -41,6 +41,7 @@ from bot.commands.handlers import CommandHandlers
 from bot.commands.newest_question import READS_HISTORY
 from bot.commands.request import AskedQuestion, CommandRequest, CommandResult
 from bot.errors import BackendError, Fenced, StoreError, ToldAlready, UserError
+from bot.media.voice_messages import VoiceMessages
 from bot.ports import Clock, ConversationMemory, Conversations
 from bot.replying.answer_buttons import retry_button
 from bot.replying.live_replies import LiveReplies
@@ -66,8 +67,9 @@ from bot.turn.changes.edited_messages import EditedMessages
 from bot.turn.changes.pressed_buttons import ChosenCommand, PressedButtons
 from bot.turn.changes.quoted_messages import QuotedMessages
 from bot.turn.command_replies import CommandReplies, has_private_response
-from bot.turn.gathering import Gathering, MessageGatherer, MessageGroup, observed_turn, user_turn
+from bot.turn.gathering import Gathering, MessageGatherer, observed_turn, user_turn
 from bot.turn.isolation import IsolationGate, is_set_aside
+from bot.turn.joining import MessageGroup, MessageParts, PartJoiner
 from bot.turn.lease import LEASE_SECONDS, LeaseKeeper
 from bot.turn.stops import StopRequests
 from bot.turn.unanswered import UnansweredQuestions
@@ -100,6 +102,7 @@ class TurnStages:
     channel_forgetting: ChannelForgetting
     gatherer: MessageGatherer
     arrivals: ArrivalSignals
+    voices: VoiceMessages
     dice: Dice = random.random
 
 
@@ -132,6 +135,7 @@ class ConversationWorker:
         self._unanswered = UnansweredQuestions()
         self._decisions = DecisionLog()
         self._gate = IsolationGate(clock)
+        self._joiner = PartJoiner(conversations, clock)
         in_place = AnswersInPlace(stages.pipeline, stages.replies, stages.stops)
         self._edited_messages = EditedMessages(
             conversations, stages.resolver, in_place, clock, stages.dice
@@ -319,6 +323,12 @@ class ConversationWorker:
         stages, message = self._stages, group.message
         said = await self._recognize_reply(claim, said)
         active = await stages.resolver.resolve(said.scopes)
+        if isinstance(message.incoming, Said):
+            limits = stages.replies.limits(said.address)
+            parts = MessageParts(limits, active.first.preset.busy)
+            said = await self._joiner.join(claim, group, said, parts)
+            said = await stages.voices.write_down(said, active.first.preset.provider)
+            message = group.message
         needs_recent = active.is_group or said.in_thread
         recent = await self._recent(claim) if needs_recent else ()
 
@@ -442,7 +452,8 @@ class ConversationWorker:
         failed = self._unanswered.get(claim.conversation)
         is_same = failed is not None and failed.message_id == asked.incoming.message_id
         earlier = self._unanswered.earlier(claim.conversation) if is_same else ()
-        return self._stages.gatherer.repeat(claim, group, asked, earlier)
+        limits = self._stages.replies.limits(asked.incoming.address)
+        return self._stages.gatherer.repeat(claim, group, asked, earlier, limits)
 
     async def _recent(self, claim: Claim) -> Sequence[Turn]:
         session = await self._conversations.load_session(claim, _TURNS_FOR_ROUTING)

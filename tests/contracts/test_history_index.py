@@ -2,10 +2,9 @@
 
 from dataclasses import replace
 
-from bot.chat.history_scope import MessagePlace
 from bot.chat.incoming import Address, Said
 from bot.chat.outgoing import MessageContent, OutgoingPart
-from bot.chat.session import Turn, TurnResult
+from bot.chat.session import MessagePlace, Turn, TurnResult
 from bot.storage.history_index import SqlHistoryIndex
 from tests.contracts.conftest import Store
 from tests.samples import ALICE, BOB, make_incoming, read_session

@@ -40,6 +40,7 @@ from bot.errors import (
 from bot.intake.histories import HistoryRouter
 from bot.intake.intake import InboxIntake
 from bot.media.attachment_reader import AttachmentReader, Download
+from bot.media.voice_messages import VoiceMessages
 from bot.ports import ConversationMemory, Delivery
 from bot.prompting.presets.preset import Preset
 from bot.replying.live_replies import LiveReplies
@@ -206,7 +207,7 @@ class Setup(Delivery):
         setups = TurnStages(
             *(resolver, commands, pipeline, replies, self.stops, self.buttons),
             *(forgetting, ChannelForgetting(index, self._receive_events), gatherer),
-            *(arrivals, dice),
+            *(arrivals, VoiceMessages(download, backends), dice),
         )
         self.worker = ConversationWorker(
             self.conversations, [self.memory], setups, owner, self.clock

@@ -24,6 +24,7 @@ from bot.backends.chat_completions.wire import ChatCompletionsParser, output_lim
 from bot.backends.openai_compatible.connection import OpenAIConnection
 from bot.backends.openai_compatible.services import known_service, quirks_of
 from bot.backends.openai_compatible.settings import OpenAISettings
+from bot.backends.openai_compatible.transcription import TranscriptionService
 from bot.chat.prompt import Delta, Finish, Prompt, PromptDescription, ReasoningDelta
 from bot.ports import (
     Backend,
@@ -35,6 +36,7 @@ from bot.ports import (
     TextTokenCounter,
     TokenCountingBackend,
     ToolCallingBackend,
+    TranscribingBackend,
 )
 from bot.runtime.clock import SystemClock
 from bot.templates.renderer import Renderer
@@ -50,6 +52,7 @@ class OpenAICompatibleBackend(
     SeeingBackend,
     ContinuingBackend,
     ToolCallingBackend,
+    TranscribingBackend,
 ):
     """One provider, with its own connections, retry budget and circuit breaker."""
 
@@ -69,6 +72,7 @@ class OpenAICompatibleBackend(
         self._connection = KeyRotation(
             [OpenAIConnection(settings, key) for key in settings.keys or (None,)], clock
         )
+        self._transcriptions = TranscriptionService(settings, self._endpoint, clock)
         self._request_runner = ChatRequestRunner(
             settings,
             self._endpoint,
@@ -124,6 +128,15 @@ class OpenAICompatibleBackend(
     def sees_images(self, model: str) -> bool:
         return self._settings.sees == "images"
 
+    @property
+    @override
+    def can_transcribe(self) -> bool:
+        return self._settings.transcription_model is not None
+
+    @override
+    async def transcribe(self, name: str, audio: bytes) -> str:
+        return await self._transcriptions.transcribe(name, audio)
+
     @override
     async def check(self) -> str:
         return await self._request_runner.check(self._connection.list_models())
@@ -153,6 +166,7 @@ class OpenAICompatibleBackend(
     @override
     async def close(self) -> None:
         await self._connection.close()
+        await self._transcriptions.close()
 
     def _to_wire(self, prompt: Prompt, model: str) -> bytes:
         names = bool(self._settings.message_names)

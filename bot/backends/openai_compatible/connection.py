@@ -17,14 +17,15 @@ class OpenAIConnection(PooledConnection):
         settings: OpenAISettings,
         key: SecretStr | None,
         unix_socket: Path | None = None,
+        content_type: str = "application/json",
     ) -> None:
-        super().__init__(settings, _headers(settings, key), unix_socket)
+        super().__init__(settings, _headers(settings, key, content_type), unix_socket)
 
 
-def _headers(settings: OpenAISettings, key: SecretStr | None) -> dict[str, str]:
+def _headers(settings: OpenAISettings, key: SecretStr | None, content_type: str) -> dict[str, str]:
     headers = {
         "Accept": "application/json",
-        "Content-Type": "application/json",
+        "Content-Type": content_type,
         "User-Agent": f"troupe/{__version__}",
         **settings.basic_auth_headers,
     }

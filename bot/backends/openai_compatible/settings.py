@@ -25,6 +25,11 @@ class OpenAISettings(HttpProviderSettings):
         description="Whether its models see the pictures that people send; by default those of"
         " OpenAI and Gemini do.",
     )
+    transcription_model: str | None = Field(
+        None,
+        description="The model that turns voice messages into text, such as whisper-1, if the"
+        " service has /audio/transcriptions; by default voice messages are not understood.",
+    )
     message_names: bool | None = Field(
         None,
         description="Send speakers in the field `name` of messages as well; by default to OpenAI"

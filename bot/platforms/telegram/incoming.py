@@ -100,6 +100,7 @@ def message_to_said(message: Message, bot: User, bot_id: str = "") -> Said | Non
         is_private=message.chat.type == ChatType.PRIVATE,
         quote=_quote(message, bot),
         attachments=attachments,
+        album=message.media_group_id,
         mentions=_mentions(message, content, bot),
         locale=message.from_user.language_code if message.from_user else None,
     )

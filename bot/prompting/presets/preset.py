@@ -81,6 +81,10 @@ class BusyRules(StrictModel):
     """How long nobody writes before gathered messages are answered; one alone never waits."""
     at_most: Annotated[StrictInt, Field(ge=1, le=100)] = 20
     """How many messages one answer covers."""
+    album_seconds: Annotated[float, Field(ge=0, le=5)] = 0.6
+    """How long after a picture of an album its next one may come; they are one message."""
+    paste_seconds: Annotated[float, Field(ge=0, le=5)] = 1.5
+    """How long after a text of the platform's greatest length the rest of it may come."""
 
 
 class Fallback(StrictModel):

@@ -1,0 +1,75 @@
+"""Replace voice messages by what is said in them, where a provider turns speech into text."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import structlog
+
+from bot.chat.incoming import MediaItem, MediaKind, Said
+from bot.chat.storable import make_storable
+from bot.errors import BackendUnavailable, PlatformError
+from bot.media.attachment_reader import Download
+from bot.ports import Backend, TranscribingBackend
+from bot.telemetry.secret_masker import mask_pasted_tokens
+
+_log = structlog.get_logger(__name__)
+_MAX_BYTES = 10 * 1024 * 1024
+_MAX_MESSAGES = 3
+
+
+class VoiceMessages:
+    """Has the voice messages that people send to the bot written down.
+
+    Args:
+        download: gets the files of messages.
+        backends: by provider.
+    """
+
+    def __init__(self, download: Download, backends: Mapping[str, Backend]) -> None:
+        self._download = download
+        self._backends = backends
+
+    async def write_down(self, said: Said, provider: str) -> Said:
+        """Return a message with the words of its voice messages as text.
+
+        What cannot be written down stays an attachment.
+
+        Args:
+            said: the message; only one that is meant for the bot is sent to anybody.
+            provider: of the preset that answers; it is asked first.
+        """
+        is_spoken = any(one.kind is MediaKind.VOICE for one in said.attachments)
+        backend = self._find_backend(provider) if is_spoken and said.wake is not None else None
+        if backend is None:
+            return said
+        texts = [said.text] if said.text else []
+        kept: list[MediaItem] = []
+        for item in said.attachments:
+            is_read = item.kind is MediaKind.VOICE and item.source and len(texts) < _MAX_MESSAGES
+            words = await self._listen(backend, said, item) if is_read else ""
+            if words:
+                texts.append(words)
+            else:
+                kept.append(item)
+        return replace(said, text="\n".join(texts), attachments=tuple(kept))
+
+    def _find_backend(self, provider: str) -> TranscribingBackend | None:
+        own = self._backends.get(provider)
+        for backend in (own, *self._backends.values()):
+            if isinstance(backend, TranscribingBackend) and backend.can_transcribe:
+                return backend
+        return None
+
+    async def _listen(self, backend: TranscribingBackend, said: Said, item: MediaItem) -> str:
+        """Return the words of a voice message; empty if there are none to be had."""
+        if item.size is not None and item.size > _MAX_BYTES:
+            return ""
+        try:
+            audio = await self._download(said.address, item, _MAX_BYTES + 1)
+            if len(audio) > _MAX_BYTES:
+                return ""
+            words = await backend.transcribe(item.name or "voice.ogg", audio)
+        except (PlatformError, BackendUnavailable, TimeoutError) as error:
+            _log.warning("voice_not_written_down", reason=str(error) or "it took too long")
+            return ""
+        return mask_pasted_tokens(make_storable(words))

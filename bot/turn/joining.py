@@ -1,0 +1,118 @@
+"""Join the messages that a client has cut one message into: an album, or a long paste."""
+
+from dataclasses import dataclass, field, replace
+
+from bot.chat.incoming import Said
+from bot.chat.outgoing import Limits
+from bot.chat.session import Attempt, Claim, InboxMessage
+from bot.ports import Clock, Conversations
+from bot.prompting.presets.preset import BusyRules
+
+_SLACK_UNITS = 96  # clients cut a long text at a space near the limit
+_MAX_PARTS = 20
+_MAX_WAIT_SECONDS = 5.0
+_LOOK_SECONDS = 0.2  # between two looks for the next part
+
+
+@dataclass(slots=True)
+class MessageGroup:
+    """What is being processed of a conversation; more may be gathered with it."""
+
+    message: InboxMessage
+    between: list[InboxMessage] = field(default_factory=list)
+    """What others said between the parts of the message; not gathered yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class MessageParts:
+    """What belongs to one message in a channel; an ordinary message has no further parts."""
+
+    limits: Limits
+    rules: BusyRules
+
+    def seconds_to_wait(self, said: Said) -> float:
+        """Return how long after a message its next part may come; 0: there is none."""
+        if said.interaction is not None:
+            return 0.0
+        if said.album is not None:
+            return self.rules.album_seconds
+        is_cut = self._units(said.text) >= self.limits.max_units - _SLACK_UNITS
+        return self.rules.paste_seconds if is_cut else 0.0
+
+    def continues(self, whole: Said, newest: InboxMessage, later: InboxMessage) -> bool:
+        """Return whether a message is the next part of another one.
+
+        Args:
+            whole: what the parts so far say.
+            newest: the newest of them.
+            later: the message that came after it.
+        """
+        said, last = later.incoming, newest.incoming
+        if not (isinstance(said, Said) and isinstance(last, Said)):
+            return False
+        if said.author.id != whole.author.id or said.interaction is not None:
+            return False
+        if whole.album is not None or said.album is not None:
+            return said.album == whole.album
+        is_text = bool(said.text) and not said.attachments and said.quote is None
+        return is_text and later.received_at - newest.received_at <= self.seconds_to_wait(last)
+
+    def join(self, whole: Said, newest: InboxMessage, later: InboxMessage) -> Said:
+        """Return what the parts say together; the message is named after the first one."""
+        said, last = later.incoming, newest.incoming
+        if not (isinstance(said, Said) and isinstance(last, Said)):
+            return whole
+        is_cut_in_a_word = self._units(last.text) >= self.limits.max_units
+        texts = [one for one in (whole.text, said.text) if one]
+        return replace(
+            whole,
+            text=("" if is_cut_in_a_word else "\n").join(texts),
+            wake=whole.wake or said.wake,
+            quote=whole.quote or said.quote,
+            mentions=(*whole.mentions, *said.mentions),
+            attachments=(*whole.attachments, *said.attachments),
+        )
+
+    def _units(self, text: str) -> int:
+        in_utf16 = self.limits.unit == "utf16"
+        return len(text.encode("utf-16-le")) // 2 if in_utf16 else len(text)
+
+
+class PartJoiner:
+    """Waits for the parts of a message, in its inbox."""
+
+    def __init__(self, conversations: Conversations, clock: Clock) -> None:
+        self._conversations = conversations
+        self._clock = clock
+
+    async def join(
+        self, claim: Claim, group: MessageGroup, said: Said, parts: MessageParts
+    ) -> Said:
+        """Return a message with its further parts, for which it waits; most have none.
+
+        What was in flight when a process died is processed alone.
+        """
+        newest, until = group.message, self._clock.monotonic() + _MAX_WAIT_SECONDS
+        if group.message.crashes:
+            return said
+        while isinstance(newest.incoming, Said) and parts.seconds_to_wait(newest.incoming) > 0:
+            others: list[InboxMessage] = []
+            for message in await self._conversations.following(claim, group.message, _MAX_PARTS):
+                if not parts.continues(said, newest, message):
+                    others.append(message)
+                else:
+                    group.between += others
+                    others = []
+                    said, newest = parts.join(said, newest, message), message
+                    gathered = (*group.message.gathered, message)
+                    group.message = replace(group.message, gathered=gathered)
+            if not isinstance(newest.incoming, Said):
+                break
+            wait = newest.received_at + parts.seconds_to_wait(newest.incoming) - self._clock.now()
+            wait = min(wait, until - self._clock.monotonic())
+            if wait <= 0:
+                break
+            await self._clock.sleep(min(wait, _LOOK_SECONDS))
+        if group.message.gathered:
+            await self._conversations.record_attempt(claim, group.message, Attempt.BESIDE_OTHERS)
+        return said

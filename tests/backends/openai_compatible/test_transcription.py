@@ -1,0 +1,87 @@
+"""Speech is turned into text by a service with OpenAI's transcriptions API."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+import pytest
+from aiohttp import web
+
+from bot.backends.openai_compatible.backend import OpenAICompatibleBackend
+from bot.backends.openai_compatible.settings import OpenAISettings
+from bot.errors import BackendUnavailable
+
+
+@dataclass
+class TranscriptionServer:
+    """Reads the forms that it is sent, as another program understands them."""
+
+    base_url: str = ""
+    forms: list[dict[str, object]] = field(default_factory=list)
+    keys: list[str] = field(default_factory=list)
+    response: web.Response = field(default_factory=web.Response)
+
+    async def answer(self, request: web.Request) -> web.Response:
+        form = await request.post()
+        sent = form["file"]
+        assert isinstance(sent, web.FileField)
+        self.keys.append(request.headers["Authorization"])
+        self.forms.append({**form, "file": (sent.filename, sent.file.read())})
+        return self.response
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[TranscriptionServer]:
+    running = TranscriptionServer()
+    app = web.Application()
+    app.router.add_post("/v1/audio/transcriptions", running.answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    running.base_url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+    yield running
+    await runner.cleanup()
+
+
+@pytest.fixture
+async def backend(server: TranscriptionServer) -> AsyncIterator[OpenAICompatibleBackend]:
+    settings = {"base_url": server.base_url, "api_key": "sk-a", "transcription_model": "whisper-1"}
+    made = OpenAICompatibleBackend(OpenAISettings.model_validate(settings), "acme")
+    yield made
+    await made.close()
+
+
+async def test_file_is_sent_as_a_form_and_its_words_come_back(
+    server: TranscriptionServer, backend: OpenAICompatibleBackend
+) -> None:
+    audio = b"OggS\r\n--\r\n\0\xff"
+    server.response = web.json_response({"text": " Hello there. "})
+    assert backend.can_transcribe
+    assert await backend.transcribe('my "voice"\r\n.ogg', audio) == "Hello there."
+    assert server.forms == [
+        {
+            "model": "whisper-1",
+            "response_format": "json",
+            "file": ("my__voice___.ogg", audio),
+        }
+    ]
+    assert server.keys == ["Bearer sk-a"]
+
+
+@pytest.mark.parametrize(
+    "response",
+    [web.Response(status=404, text="{}"), web.Response(text="no JSON"), web.json_response({})],
+    ids=["not found", "no JSON", "no text"],
+)
+async def test_what_is_no_text_is_an_error(
+    server: TranscriptionServer, backend: OpenAICompatibleBackend, response: web.Response
+) -> None:
+    server.response = response
+    with pytest.raises(BackendUnavailable, match="acme"):
+        await backend.transcribe("voice.ogg", b"OggS")
+
+
+async def test_service_without_a_model_for_it_transcribes_nothing() -> None:
+    settings = OpenAISettings.model_validate({"base_url": "http://127.0.0.1:9/v1"})
+    backend = OpenAICompatibleBackend(settings, "acme")
+    assert not backend.can_transcribe
+    await backend.close()

@@ -1,0 +1,137 @@
+"""Test albums and pastes that a client has cut into several messages: they are one message."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from bot.chat.incoming import MediaItem, MediaKind, Person, Said, WakeReason
+from bot.storage.sql.database import Database
+from tests.fakes import LIMITS, FakeBackend
+from tests.samples import ALICE, BOB, make_incoming
+from tests.turn.test_attachments import FILES, SeeingFakeBackend, download
+from tests.turn.test_worker import Setup, running_worker
+from tests.waiting import advance_in_steps, wait_until
+
+SMALL = replace(LIMITS, max_units=200, unit="utf16")
+LONG = "word " * 40  # as long as a message can be
+
+
+def picture_of(
+    number: int, caption: str = "", *, wake: WakeReason | None = None, album: str | None = "a"
+) -> Said:
+    """Return a picture in a group, of an album unless it is said otherwise."""
+    FILES[f"p{number}"] = FILES["cat"]
+    item = MediaItem(MediaKind.IMAGE, f"{number}.png", None, f"p{number}")
+    said = make_incoming(caption, key=f"5:{number}", wake=wake)
+    return replace(said, attachments=(item,), album=album)
+
+
+def text(number: int, what: str, author: Person = ALICE, *, mention: bool = True) -> Said:
+    wake = WakeReason.MENTION if mention else None
+    return make_incoming(what, key=f"5:{number}", author=author, wake=wake)
+
+
+@asynccontextmanager
+async def working(setup: Setup, *first: Said) -> AsyncIterator[asyncio.Task[None]]:
+    """Receive messages, and work on them in the block."""
+    await setup.receive(*first)
+    async with running_worker(setup) as worker:
+        yield worker
+
+
+async def end(setup: Setup, worker: asyncio.Task[None]) -> None:
+    async with asyncio.timeout(20):
+        while not worker.done():
+            await advance_in_steps(setup.clock, 1)
+    await worker
+
+
+def album_setup(database: Database, **preset: object) -> Setup:
+    backend = SeeingFakeBackend(["Two cats."], ["Bye."])
+    return Setup(database, backend=backend, download=download, preset=preset)
+
+
+async def test_album_is_answered_once_with_all_pictures(database: Database) -> None:
+    setup = album_setup(database)
+    first = picture_of(1, "what are they?", wake=WakeReason.MENTION)
+    async with working(setup, first, picture_of(2)) as worker:
+        await setup.clock.advance(0.3)
+        await setup.receive(picture_of(3))
+        await end(setup, worker)
+    [prompt] = setup.backend.prompts
+    assert len(prompt.messages[-1].images) == 3
+    assert await setup.history() == [
+        ("user", "what are they?\n[picture 1.png]\n[picture 2.png]\n[picture 3.png]"),
+        ("assistant", "Two cats."),
+    ]
+
+
+async def test_album_whose_last_picture_has_the_words_is_whole(database: Database) -> None:
+    setup = album_setup(database)
+    last = picture_of(2, "@nora look", wake=WakeReason.MENTION)
+    async with working(setup, picture_of(1), last) as worker:
+        await end(setup, worker)
+    [prompt] = setup.backend.prompts
+    assert len(prompt.messages[-1].images) == 2
+    assert setup.texts == ["Two cats."]
+
+
+async def test_album_during_an_answer_stays_together(database: Database) -> None:
+    go_on = asyncio.Event()
+    backend = SeeingFakeBackend([go_on, "First."], ["Two cats."])
+    limits = replace(LIMITS, answers_each_message=False)
+    setup = Setup(database, backend=backend, download=download, limits=limits)
+    async with working(setup, text(1, "hello")) as worker:
+        await wait_until(lambda: len(backend.prompts) == 1)
+        await setup.clock.advance(2)
+        asked = picture_of(2, "what are they?", wake=WakeReason.MENTION)
+        await setup.receive(asked, text(3, "hm", BOB), picture_of(4))
+        go_on.set()
+        await end(setup, worker)
+    first, second = backend.prompts
+    assert (len(first.messages[-1].images), len(second.messages[-1].images)) == (0, 2)
+    assert [one.content for one in second.messages[-2:]] == [
+        "Alice:what are they?\n[picture 2.png]\n[picture 4.png]",
+        "Bob:hm",
+    ]
+    assert setup.texts == ["First.", "Two cats."]
+
+
+async def test_two_albums_and_a_single_picture_are_three_messages(database: Database) -> None:
+    setup = album_setup(database, busy="queue")
+    mention = WakeReason.MENTION
+    one, other = picture_of(1, "a", wake=mention), picture_of(2, "b", wake=mention, album="b")
+    single = picture_of(3, "c", wake=mention, album=None)
+    async with working(setup, one, other, single) as worker:
+        await end(setup, worker)
+    assert [len(one.messages[-1].images) for one in setup.backend.prompts] == [1, 1, 1]
+
+
+async def test_long_paste_is_one_message_with_its_rest(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend(["Long."], ["Bye."]), limits=SMALL)
+    async with working(setup, text(1, LONG)) as worker:
+        await setup.clock.advance(1)
+        await setup.receive(text(2, "tail", mention=False), text(3, "bye"))
+        await end(setup, worker)
+    assert setup.texts == ["Long.", "Bye."]
+    assert setup.backend.prompts[0].messages[-1].content == f"{LONG}tail"
+
+
+async def test_paste_ends_when_others_write_and_with_its_time(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend(["Long."], ["No."], ["Late."]), limits=SMALL)
+    async with working(setup, text(1, LONG)) as worker:
+        await setup.receive(text(2, "bob", BOB))
+        await setup.clock.advance(1.6)
+        await wait_until(lambda: len(setup.backend.prompts) >= 1)
+        await setup.receive(text(3, "late"))
+        await end(setup, worker)
+    contents = [one.messages[-1].content for one in setup.backend.prompts]
+    assert contents == [LONG, "Bob:bob", "Alice:late"]
+
+
+async def test_ordinary_message_waits_for_nothing(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend(["Hi."]), limits=SMALL)
+    began = setup.clock.now()
+    await setup.say(text(1, "short"))
+    assert (setup.texts, setup.clock.now()) == (["Hi."], began)

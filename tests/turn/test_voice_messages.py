@@ -1,0 +1,78 @@
+"""Voice messages are written down where a provider can; else there is a clear word."""
+
+from dataclasses import replace
+
+import pytest
+
+from bot.chat.incoming import Address, MediaItem, MediaKind, Said, WakeReason
+from bot.errors import BackendUnavailable
+from bot.storage.sql.database import Database
+from tests.fakes import FakeBackend
+from tests.samples import make_incoming
+from tests.turn.test_worker import Setup
+
+DEAF = "I cannot listen to voice messages here. Please tell me in words what it is about."
+VOICE = MediaItem(MediaKind.VOICE, "", 2000, "v1")
+
+
+class ListeningBackend(FakeBackend):
+    """Writes down what it is sent; `words` are what it hears."""
+
+    can_transcribe = True
+
+    def __init__(self, words: str, *scripts: list[str]) -> None:
+        super().__init__(*scripts)
+        self.words = words
+        self.heard: list[tuple[str, bytes]] = []
+
+    async def transcribe(self, name: str, audio: bytes) -> str:
+        self.heard.append((name, audio))
+        if not self.words:
+            raise BackendUnavailable("away")
+        return self.words
+
+
+async def download(_address: Address, _item: MediaItem, max_bytes: int) -> bytes:
+    return b"OggS"[:max_bytes]
+
+
+def spoken(text: str = "", wake: WakeReason | None = WakeReason.DM) -> Said:
+    return replace(make_incoming(text, wake=wake), attachments=(VOICE,))
+
+
+async def test_words_of_a_voice_message_are_the_question(database: Database) -> None:
+    backend = ListeningBackend("what time is it?", ["Noon."])
+    setup = Setup(database, backend=backend, download=download)
+    await setup.say(spoken())
+    assert backend.heard == [("voice.ogg", b"OggS")]
+    assert [one.content for one in backend.prompts[0].messages] == ["what time is it?"]
+    assert await setup.history() == [("user", "what time is it?"), ("assistant", "Noon.")]
+    assert setup.texts == ["Noon."]
+
+
+async def test_caption_stands_before_the_words(database: Database) -> None:
+    backend = ListeningBackend("seven", ["Yes."])
+    await Setup(database, backend=backend, download=download).say(spoken("add this:"))
+    assert backend.prompts[0].messages[-1].content == "add this:\nseven"
+
+
+async def test_pasted_key_that_is_spoken_is_masked(database: Database) -> None:
+    key = "sk-" + "a1B2" * 12
+    backend = ListeningBackend(f"my key is {key}", ["Hm."])
+    await Setup(database, backend=backend, download=download).say(spoken())
+    assert key not in backend.prompts[0].messages[-1].content
+
+
+@pytest.mark.parametrize("backend", [ListeningBackend(""), FakeBackend()], ids=["away", "deaf"])
+async def test_voice_message_that_nobody_hears_gets_a_clear_word(
+    database: Database, backend: FakeBackend
+) -> None:
+    setup = Setup(database, backend=backend, download=download)
+    await setup.say(spoken())
+    assert (setup.texts, backend.prompts) == ([DEAF], [])
+
+
+async def test_what_people_say_to_each_other_is_sent_to_nobody(database: Database) -> None:
+    backend = ListeningBackend("a secret")
+    await Setup(database, backend=backend, download=download).say(spoken(wake=None))
+    assert backend.heard == []
