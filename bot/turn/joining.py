@@ -8,7 +8,7 @@ from bot.chat.session import Attempt, Claim, InboxMessage
 from bot.ports import Clock, Conversations
 from bot.prompting.presets.preset import BusyRules
 
-_SLACK_UNITS = 96  # clients cut a long text at a space near the limit
+_FULL_SHARE = 0.98  # clients cut a long text at a space near the limit
 _MAX_PARTS = 20
 _MAX_WAIT_SECONDS = 5.0
 _LOOK_SECONDS = 0.2  # between two looks for the next part
@@ -36,7 +36,7 @@ class MessageParts:
             return 0.0
         if said.album is not None:
             return self.rules.album_seconds
-        is_cut = self._units(said.text) >= self.limits.max_units - _SLACK_UNITS
+        is_cut = self._units(said.text) >= self.limits.max_units * _FULL_SHARE
         return self.rules.paste_seconds if is_cut else 0.0
 
     def continues(self, whole: Said, newest: InboxMessage, later: InboxMessage) -> bool:
@@ -54,8 +54,9 @@ class MessageParts:
             return False
         if whole.album is not None or said.album is not None:
             return said.album == whole.album
+        wait = self.seconds_to_wait(last)
         is_text = bool(said.text) and not said.attachments and said.quote is None
-        return is_text and later.received_at - newest.received_at <= self.seconds_to_wait(last)
+        return wait > 0 and is_text and later.received_at - newest.received_at <= wait
 
     def join(self, whole: Said, newest: InboxMessage, later: InboxMessage) -> Said:
         """Return what the parts say together; the message is named after the first one."""

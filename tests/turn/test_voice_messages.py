@@ -15,7 +15,7 @@ DEAF = "I cannot listen to voice messages here. Please tell me in words what it 
 VOICE = MediaItem(MediaKind.VOICE, "", 2000, "v1")
 
 
-class ListeningBackend(FakeBackend):
+class TranscribingFakeBackend(FakeBackend):
     """Writes down what it is sent; `words` are what it hears."""
 
     can_transcribe = True
@@ -41,7 +41,7 @@ def spoken(text: str = "", wake: WakeReason | None = WakeReason.DM) -> Said:
 
 
 async def test_words_of_a_voice_message_are_the_question(database: Database) -> None:
-    backend = ListeningBackend("what time is it?", ["Noon."])
+    backend = TranscribingFakeBackend("what time is it?", ["Noon."])
     setup = Setup(database, backend=backend, download=download)
     await setup.say(spoken())
     assert backend.heard == [("voice.ogg", b"OggS")]
@@ -51,19 +51,21 @@ async def test_words_of_a_voice_message_are_the_question(database: Database) -> 
 
 
 async def test_caption_stands_before_the_words(database: Database) -> None:
-    backend = ListeningBackend("seven", ["Yes."])
+    backend = TranscribingFakeBackend("seven", ["Yes."])
     await Setup(database, backend=backend, download=download).say(spoken("add this:"))
     assert backend.prompts[0].messages[-1].content == "add this:\nseven"
 
 
 async def test_pasted_key_that_is_spoken_is_masked(database: Database) -> None:
     key = "sk-" + "a1B2" * 12
-    backend = ListeningBackend(f"my key is {key}", ["Hm."])
+    backend = TranscribingFakeBackend(f"my key is {key}", ["Hm."])
     await Setup(database, backend=backend, download=download).say(spoken())
     assert key not in backend.prompts[0].messages[-1].content
 
 
-@pytest.mark.parametrize("backend", [ListeningBackend(""), FakeBackend()], ids=["away", "deaf"])
+@pytest.mark.parametrize(
+    "backend", [TranscribingFakeBackend(""), FakeBackend()], ids=["away", "deaf"]
+)
 async def test_voice_message_that_nobody_hears_gets_a_clear_word(
     database: Database, backend: FakeBackend
 ) -> None:
@@ -73,6 +75,6 @@ async def test_voice_message_that_nobody_hears_gets_a_clear_word(
 
 
 async def test_what_people_say_to_each_other_is_sent_to_nobody(database: Database) -> None:
-    backend = ListeningBackend("a secret")
+    backend = TranscribingFakeBackend("a secret")
     await Setup(database, backend=backend, download=download).say(spoken(wake=None))
     assert backend.heard == []
