@@ -21,6 +21,7 @@ the message enters it first (tests/turn/test_message_path.py holds the order fro
     platforms/discord/receiver.py         events in order; after an outage the missed ones first
     platforms/discord/incoming.py         to_incoming
     intake/intake.py                      store, then wake
+    intake/histories.py                   which history of the channel it belongs to
     storage/sql/inbox.py                  inbox row and cursor
     runtime/keyed_worker_pool.py          one task for each conversation that is ready
     turn/worker.py                        claim, process, finish
@@ -28,11 +29,13 @@ the message enters it first (tests/turn/test_message_path.py holds the order fro
     turn/lease.py                         keeps the claim while the message is processed
     routing/preset_resolver.py            the active presets of the channel
     routing/active_presets.py             ... as one value
+    replying/live_replies.py              what the channel supports; later the typing indicator
+    turn/joining.py                       further parts of the message, if a client has cut it
+    media/voice_messages.py               what is said in voice messages
     routing/decide.py                     decide
     routing/command_specs.py              is it a command? then commands/handlers.py handles it
     routing/speaker_selection.py          who answers, and why
     routing/wake_rules.py                 is the character addressed?
-    replying/live_replies.py              what the channel supports; later the typing indicator
     turn/gathering.py                     what else the answer covers
     turn/answer.py                        answer
     turn/prompt_sources.py                load

@@ -324,10 +324,10 @@ class ConversationWorker:
         said = await self._recognize_reply(claim, said)
         active = await stages.resolver.resolve(said.scopes)
         if isinstance(message.incoming, Said):
-            limits = stages.replies.limits(said.address)
-            parts = MessageParts(limits, active.first.preset.busy)
+            preset, limits = active.first.preset, stages.replies.limits(said.address)
+            parts = MessageParts(limits, preset.busy)
             said = await self._joiner.join(claim, group, said, parts)
-            said = await stages.voices.write_down(said, active.first.preset.provider)
+            said = await stages.voices.write_down(said, preset.provider)
             message = group.message
         needs_recent = active.is_group or said.in_thread
         recent = await self._recent(claim) if needs_recent else ()
