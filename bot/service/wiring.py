@@ -347,7 +347,7 @@ class Wiring:
             ChannelForgetting(self._history_index, self._receive),
             MessageGatherer(self.conversations, self._arrivals, self.clock),
             self._arrivals,
-            VoiceMessages(self._download, resources.backends),
+            VoiceMessages(self._download, self._models.backends),
         )
         return ConversationWorker(self.conversations, memories, stages, self.owner, self.clock)
 

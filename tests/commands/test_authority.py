@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from bot.chat.button import ButtonAction, ButtonData
+from bot.chat.button import MENU_ACTIONS, ButtonAction, ButtonData
 from bot.chat.incoming import Person, Pressed, Request
 from bot.chat.session import Turn, TurnResult
 from bot.commands.admins import AdminCheck
@@ -32,6 +32,7 @@ WHO_MAY_USE = {
     "preset who": ANYONE,
     "preset show": ANYONE,
     "preset reset": ADMIN,
+    "preset menu": ANYONE,
     "new": ANYONE,
     "me": ANYONE,
     "stop": ANYONE,  # whose answer it is, is asked before: tests/turn/test_stop_retry_undo.py
@@ -47,6 +48,14 @@ WHO_MAY_USE = {
     "settings why": ADMIN,
     "settings overhear on": ADMIN,
     "settings overhear off": ADMIN,
+    "settings overhear inherit": ADMIN,
+    "settings menu": ANYONE,
+    "settings scope": ANYONE,
+    "settings scope shared": ADMIN,
+    "settings scope user": ADMIN,
+    "settings scope thread": ADMIN,
+    "settings scope replies": ADMIN,
+    "settings scope inherit": ADMIN,
     "settings usage": ANYONE,
     "help": ANYONE,
 }
@@ -64,6 +73,7 @@ WHO_MAY_PRESS = {
     ButtonAction.DELETE: ASKER,
     ButtonAction.FORGET: ASKER_ALONE,
     ButtonAction.KEEP: ASKER_ALONE,
+    **dict.fromkeys(MENU_ACTIONS, ASKER_ALONE),
 }
 PLATFORMS = ("discord", "telegram")
 
@@ -135,6 +145,10 @@ async def test_command_is_refused_where_the_platform_cannot_be_asked(
     assert "could not be asked whether you are one" in await refusal(setup, use, platform, BOB)
 
 
+async def _keep(pressed: Pressed) -> Pressed:
+    return pressed
+
+
 class AnsweredQuestion:
     """A question of Alice, with an answer; and another one, without."""
 
@@ -144,7 +158,7 @@ class AnsweredQuestion:
         self._inbox = SqlInbox(database, clock)
         self._conversations = SqlConversations(database, clock)
         admins = AdminCheck((), self._ask, clock)
-        self._buttons = AnswerButtons(self._conversations, self._inbox, admins)
+        self._buttons = AnswerButtons(self._conversations, self._inbox, admins, _keep)
         self._question = make_incoming(platform=platform)
         self._part = ""
 
