@@ -18,6 +18,7 @@ from bot.chat.outgoing import (
     OutgoingMessage,
     OutgoingPart,
 )
+from bot.chat.playground.web_channel import WebChannel, WebMessage
 from bot.chat.prompt import GenerationEvent, Prompt, PromptDescription, PromptToken, Usage
 from bot.chat.rate import CallScope, Rate
 from bot.chat.receipt import Receipt
@@ -218,6 +219,15 @@ class WebhookReceiver(Protocol):
             StoreError: Nothing was stored: the platform is to call again.
             PlatformError: The platform does not say what is needed to understand it.
         """
+        ...
+
+
+@runtime_checkable
+class SilenceExplainer(Protocol):
+    """A platform that tells its people why a message is not answered."""
+
+    async def explain_silence(self, said: Said, explanation: str) -> None:
+        """Show it; the same message may be explained again."""
         ...
 
 
@@ -715,6 +725,77 @@ class Receipts(Protocol):
 
     async def get(self, number: int) -> Receipt | None:
         """Return a receipt, None if it does not exist or was deleted."""
+        ...
+
+
+class WebChannels(Protocol):
+    """The channels of the web platform with their messages.
+
+    Every change raises the revision of its channel, in whose order changes are read.
+    """
+
+    async def create(self, channel: WebChannel) -> None:
+        """Add a channel without messages."""
+        ...
+
+    async def update(self, channel: WebChannel) -> None:
+        """Replace everything of a channel but its messages."""
+        ...
+
+    async def delete(self, channel_id: str) -> None:
+        """Delete a channel with its messages; one that does not exist is no error."""
+        ...
+
+    async def get(self, channel_id: str) -> WebChannel | None: ...
+
+    async def all(self) -> Sequence[WebChannel]:
+        """Return every channel, the oldest first."""
+        ...
+
+    async def add(self, channel_id: str, messages: Sequence[WebMessage]) -> None:
+        """Append messages; one whose id is known is left as it is.
+
+        Raises:
+            Refused: there is no such channel.
+        """
+        ...
+
+    async def replace(self, channel_id: str, message: WebMessage) -> bool:
+        """Replace a message; return False if there is none of its id, or it was deleted."""
+        ...
+
+    async def find(self, channel_id: str, message_id: str) -> WebMessage | None:
+        """Return a message that was not deleted."""
+        ...
+
+    async def newest(self, channel_id: str, limit: int) -> Sequence[WebMessage]:
+        """Return the newest messages that were not deleted, oldest first."""
+        ...
+
+    async def changed(self, channel_id: str, after: int, limit: int) -> Sequence[WebMessage]:
+        """Return what was changed after a revision, in the order of the changes."""
+        ...
+
+    def on_change(self, handler: Callable[[Sequence[str]], None]) -> Callable[[], None]:
+        """Call a handler with the ids of channels that changed; return what ends that.
+
+        A change of another process may be missed. The handler must not block or raise.
+        """
+        ...
+
+
+class HistoryCopies(Protocol):
+    """Copies what was said in a conversation to a new one."""
+
+    async def recent(self, limit: int) -> Sequence[str]:
+        """Return the keys of conversations, those with the newest turns first."""
+        ...
+
+    async def copy(self, source: str, target: str) -> Sequence[Turn]:
+        """Copy the newest turns of the current session; return them as they were copied.
+
+        A target that is in use is left as it is, and nothing is returned.
+        """
         ...
 
 

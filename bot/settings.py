@@ -387,7 +387,10 @@ class Settings(BaseSettings):
     @classmethod
     def _check_user_ids(cls, admins: frozenset[str]) -> frozenset[str]:
         specs = {spec.kind: spec for spec in platform_specs()}
-        kinds = [f"{spec.kind}:<id>" for spec in specs.values() if not spec.uses_terminal]
+        needs_admins = [
+            spec for spec in specs.values() if not (spec.uses_terminal or spec.is_companion)
+        ]
+        kinds = [f"{spec.kind}:<id>" for spec in needs_admins]
         for one in sorted(admins):
             kind, _, user_id = one.partition(":")
             if kind not in specs or not re.fullmatch(specs[kind].user_id_pattern, user_id):

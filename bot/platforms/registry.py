@@ -7,16 +7,18 @@ from collections.abc import Callable, Sequence
 from importlib import import_module  # noqa: TID251 # this is a plug registry
 from typing import Any, TypeAlias
 
+from bot.chat.outgoing import Limits
 from bot.platforms.account import AccountSetup
 from bot.platforms.discord import SPEC as DISCORD
 from bot.platforms.spec import PlatformContext, PlatformSettings, PlatformSpec
 from bot.platforms.telegram import SPEC as TELEGRAM
 from bot.platforms.terminal import SPEC as TERMINAL
+from bot.platforms.web import SPEC as WEB
 from bot.ports import Platform
 
 PlatformFactory: TypeAlias = Callable[[PlatformSettings | None, PlatformContext], Platform]
 
-_SPECS = {spec.kind: spec for spec in (DISCORD, TELEGRAM, TERMINAL)}
+_SPECS = {spec.kind: spec for spec in (DISCORD, TELEGRAM, TERMINAL, WEB)}
 
 
 def register(spec: PlatformSpec) -> None:
@@ -38,6 +40,23 @@ def platform_specs() -> Sequence[PlatformSpec]:
 def terminal_platforms() -> Sequence[PlatformSpec]:
     """Return the platforms that chat in the terminal that Troupe was started from."""
     return [spec for spec in _SPECS.values() if spec.uses_terminal]
+
+
+def companion_platforms() -> Sequence[PlatformSpec]:
+    """Return the platforms that run wherever the console is served."""
+    return [spec for spec in _SPECS.values() if spec.is_companion]
+
+
+def imitable_platforms() -> Sequence[str]:
+    """Return the kinds of platforms that a channel of another one can look like."""
+    return [spec.kind for spec in _SPECS.values() if spec.limits is not None]
+
+
+def channel_limits(kind: str) -> Limits | None:
+    """Import the limits of a platform's channels; None if they are not known."""
+    spec = _SPECS.get(kind)
+    limits: Limits | None = _load(spec.limits) if spec is not None and spec.limits else None
+    return limits
 
 
 def make_platform(

@@ -8,7 +8,8 @@ from pydantic import BaseModel, ConfigDict
 
 from bot.chat.command import CommandSpec, MessageCommandSpec
 from bot.chat.incoming import Pressed, Said
-from bot.ports import Clock
+from bot.chat.outgoing import Limits
+from bot.ports import Clock, WebChannels
 from bot.runtime.clock import SystemClock
 
 
@@ -56,6 +57,9 @@ class PlatformSpec:
     Only for platforms whose bots have a token.
     """
 
+    limits: str | None = None
+    """Where to import the limits of its channels from; None: no other platform can look like it."""
+
     user_id_pattern: str = "[1-9][0-9]*"
     """A regular expression for the id of a person on this platform, as in TROUPE_ADMINS."""
 
@@ -68,6 +72,14 @@ class PlatformSpec:
     Such a platform runs for `troupe chat`, and for `troupe run` if no other one is configured.
     Logs and notices then go to a file.
     """
+
+    is_companion: bool = False
+    """Whether it runs wherever the console is served, and ends with the other platforms."""
+
+
+def know_no_limits(_kind: str) -> Limits | None:
+    """Know no platform that another one could look like."""
+    return None
 
 
 def _suggest_nothing(_typed: str) -> Sequence[str]:
@@ -121,6 +133,12 @@ class PlatformContext:
 
     press_refusal: Callable[[Pressed], Awaitable[str | None]] = refuse_nothing
     """Return what the person is told alone, instead of the press being stored; None: store it."""
+
+    limits_of: Callable[[str], Limits | None] = know_no_limits
+    """Return the limits of another platform's channels; None: it is not known."""
+
+    web_channels: WebChannels | None = None
+    """What was said on the web platform; None where it does not run."""
 
     clock: Clock = field(default_factory=SystemClock)
 

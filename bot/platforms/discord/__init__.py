@@ -7,5 +7,6 @@ SPEC = PlatformSpec(
     kind="discord",
     settings=DiscordSettings,
     factory="bot.platforms.discord.platform:make",
+    limits="bot.platforms.discord.surface:LIMITS",
     account_setup="bot.platforms.discord.account:make",
 )

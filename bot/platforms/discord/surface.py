@@ -21,7 +21,7 @@ from bot.ports import Surface
 
 _PAGE_SIZE = 100
 _MAX_PAGES = 10
-_LIMITS = Limits(
+LIMITS = Limits(
     max_units=2000,
     unit="characters",
     seconds_between_edits=1.2,
@@ -59,7 +59,7 @@ class DiscordSurface(Surface):
 
     @override
     def limits(self, address: Address) -> Limits:
-        return _LIMITS
+        return LIMITS
 
     @override
     async def send(self, message: OutgoingMessage) -> str:
@@ -278,4 +278,4 @@ def _render(content: MessageContent, text: str) -> dict[str, Any]:
 
 def _shown(text: str, *, is_plain: bool) -> str:
     """Return a text in Discord's dialect; as it is, and cut off, where that was refused."""
-    return text[: _LIMITS.max_units] if is_plain else to_dialect(text)
+    return text[: LIMITS.max_units] if is_plain else to_dialect(text)

@@ -7,5 +7,6 @@ SPEC = PlatformSpec(
     kind="telegram",
     settings=TelegramSettings,
     factory="bot.platforms.telegram.platform:make",
+    limits="bot.platforms.telegram.limits:GROUP",
     account_setup="bot.platforms.telegram.account:make",
 )

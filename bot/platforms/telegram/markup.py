@@ -15,6 +15,7 @@ from bot.markup.styled_text import (
     StyledText,
     style_markdown,
 )
+from bot.platforms.telegram.limits import plain_text
 
 _MENTION = re.compile(r"(?<!\w)@[A-Za-z][A-Za-z0-9_]{2,31}")
 _MAX_ENTITIES = 100  # Telegram drops what is above
@@ -48,11 +49,6 @@ def render_markdown(source: str) -> tuple[str, list[MessageEntity] | None]:
 def render_plain(source: str) -> str:
     """Return the text of a message without entities; it still notifies nobody."""
     return _MENTION.sub(lambda found: f"\uff20{found[0][1:]}", plain_text(source))
-
-
-def plain_text(source: str) -> str:
-    """Return what readers see of a Markdown text."""
-    return style_markdown(source).text
 
 
 def _without_mentions(styled: StyledText) -> StyledText:

@@ -1,7 +1,6 @@
 """Answers on Telegram: text without pings, and a search for sends of unknown outcome."""
 
 from collections.abc import Set
-from dataclasses import replace
 from enum import Enum, auto
 from typing import Any
 
@@ -16,35 +15,12 @@ from typing_extensions import override
 
 from bot.chat.incoming import Address
 from bot.chat.outgoing import Limits, MessageContent, OutgoingMessage
-from bot.chat.rate import CallWindow
 from bot.errors import MessageNotFound, OutcomeUnknown
 from bot.platforms.telegram.api import BotApi, NotEditable, NotModified
 from bot.platforms.telegram.buttons import to_keyboard
-from bot.platforms.telegram.markup import plain_text, render_markdown, render_plain
+from bot.platforms.telegram.limits import GROUP, PRIVATE
+from bot.platforms.telegram.markup import render_markdown, render_plain
 from bot.ports import Surface
-
-# Messages and edits count together: about 1 a second in a chat, where short bursts pass, less than
-# 20 a minute in a group, and about 30 a second in all chats (Telegram's bot FAQ). Only the limit
-# of groups is a fixed one.
-_A_SECOND = CallWindow(10, 10.0, is_learned=True, reserved=1)
-_PRIVATE = Limits(
-    max_units=4096,
-    unit="utf16",
-    seconds_between_edits=1.2,
-    typing_seconds=4,
-    can_repeat_sends=False,
-    render=plain_text,
-    hides_markup=True,
-    shows_faces=True,
-    chat_calls=(_A_SECOND,),
-    bot_calls=(CallWindow(30, 1.0, is_learned=True),),
-    has_buttons=True,
-)
-_GROUP = replace(
-    _PRIVATE,
-    seconds_between_edits=3.5,
-    chat_calls=(_A_SECOND, CallWindow(19, 60.0, reserved=5)),
-)
 
 _NO_PREVIEW = {"is_disabled": True}
 _MAX_PROBES = 64
@@ -68,7 +44,7 @@ class TelegramSurface(Surface):
 
     @override
     def limits(self, address: Address) -> Limits:
-        return _PRIVATE if _is_private(address) else _GROUP
+        return PRIVATE if _is_private(address) else GROUP
 
     @override
     async def send(self, message: OutgoingMessage) -> str:

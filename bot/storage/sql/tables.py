@@ -291,6 +291,28 @@ receipt = Table(
 has_content = func.length(receipt.c.content) > literal_column("0")
 Index("ix_receipt_content", receipt.c.at, sqlite_where=has_content, postgresql_where=has_content)
 
+# The channels of the web platform. Each change of a message raises the revision of its channel.
+web_channel = Table(
+    "web_channel",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("revision", BigInteger, nullable=False, server_default="0"),
+    Column("content", LargeBinary, nullable=False),  # the channel as JSON
+    Column("created_at", Float, nullable=False),
+)
+web_message = Table(
+    "web_message",
+    metadata,
+    Column("channel", Text, primary_key=True),
+    Column("id", Text, primary_key=True),
+    Column("position", BigInteger, nullable=False),  # the revision that added it
+    Column("revision", BigInteger, nullable=False),  # the revision that changed it last
+    Column("is_deleted", Boolean, nullable=False, server_default=false()),
+    Column("content", LargeBinary, nullable=False),  # the message as JSON
+    Index("ix_web_message_changes", "channel", "revision"),
+    Index("ix_web_message_order", "channel", "position"),
+)
+
 # What was spent or reserved in a day or a month, by a person, a channel, a server or a preset; the
 # key is a `BudgetCap.key`, which begins with the day or the month.
 budget = Table(

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from bot.chat.outgoing import Limits
 from bot.markup.graphemes import is_visible
-from bot.platforms.telegram.markup import plain_text, render_markdown
+from bot.platforms.telegram.limits import plain_text
+from bot.platforms.telegram.markup import render_markdown
 from bot.replying.splitting.split import split
 
 LIMITS = Limits(4096, "utf16", 1.0, 5, render=plain_text, hides_markup=True)

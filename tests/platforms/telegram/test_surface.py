@@ -22,7 +22,8 @@ from bot.errors import (
     Refused,
     Unreachable,
 )
-from bot.platforms.telegram.markup import plain_text, render_markdown
+from bot.platforms.telegram.limits import plain_text
+from bot.platforms.telegram.markup import render_markdown
 from bot.ports import Surface
 from bot.replying.splitting.split import split
 from tests.attacks import attack_texts, with_ours

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from bot.chat.outgoing import Limits
 from bot.markup.graphemes import is_inside_grapheme, is_visible
-from bot.platforms.telegram.markup import plain_text
+from bot.platforms.telegram.limits import plain_text
 from bot.replying.splitting.open_marks import close_unfinished
 from bot.replying.splitting.split import part_spans, split
 from tests.attacks import attack_texts

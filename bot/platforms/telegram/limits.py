@@ -1,0 +1,36 @@
+"""What Telegram's chats support, without its library: other platforms may look like it."""
+
+from dataclasses import replace
+
+from bot.chat.outgoing import Limits
+from bot.chat.rate import CallWindow
+from bot.markup.styled_text import style_markdown
+
+
+def plain_text(source: str) -> str:
+    """Return what readers see of a Markdown text."""
+    return style_markdown(source).text
+
+
+# Messages and edits count together: about 1 a second in a chat, where short bursts pass, less than
+# 20 a minute in a group, and about 30 a second in all chats (Telegram's bot FAQ). Only the limit
+# of groups is a fixed one.
+_A_SECOND = CallWindow(10, 10.0, is_learned=True, reserved=1)
+PRIVATE = Limits(
+    max_units=4096,
+    unit="utf16",
+    seconds_between_edits=1.2,
+    typing_seconds=4,
+    can_repeat_sends=False,
+    render=plain_text,
+    hides_markup=True,
+    shows_faces=True,
+    chat_calls=(_A_SECOND,),
+    bot_calls=(CallWindow(30, 1.0, is_learned=True),),
+    has_buttons=True,
+)
+GROUP = replace(
+    PRIVATE,
+    seconds_between_edits=3.5,
+    chat_calls=(_A_SECOND, CallWindow(19, 60.0, reserved=5)),
+)

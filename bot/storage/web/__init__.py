@@ -1,0 +1,1 @@
+"""What the web platform keeps, because no vendor keeps it."""
