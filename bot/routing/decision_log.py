@@ -7,6 +7,7 @@ from bot.chat.incoming import Said
 from bot.chat.receipt import Receipt
 from bot.routing.active_presets import ActivePreset
 from bot.routing.decide import Answer, Decision, Ignore, Observe
+from bot.routing.speaker_selection import SpeakerCandidate
 from bot.texts.text import Text, joined, looked_up, translatable
 
 _MAX_CHANNELS = 1000
@@ -66,6 +67,11 @@ class DecisionLog:
         self._lines.pop(channel, None)
 
 
+def describe_silence(decision: Observe | Ignore) -> Text:
+    """Say for each character why it did not answer."""
+    return joined([_with_reasons(one) for one in decision.candidates], "; ")
+
+
 def _describe(decision: Decision) -> Text | None:
     match decision:
         case Answer(candidates=candidates):
@@ -76,11 +82,11 @@ def _describe(decision: Decision) -> Text | None:
             outcome = translatable("not answered")
         case _:
             return None
-    reasons = [
-        joined([one.preset, joined(map(looked_up, one.reasons), translatable(", "))], " ")
-        for one in candidates
-    ]
-    return joined([outcome, joined(reasons, "; ")], ": ")
+    return joined([outcome, joined(map(_with_reasons, candidates), "; ")], ": ")
+
+
+def _with_reasons(one: SpeakerCandidate) -> Text:
+    return joined([one.preset, joined(map(looked_up, one.reasons), translatable(", "))], " ")
 
 
 def _short(text: str) -> str:

@@ -17,8 +17,6 @@ from bot.chat.session import Claim, InboxMessage, Session, Turn, TurnRange, Turn
 from bot.errors import BackendError, BudgetUsedUp, ToldAlready, UserError
 from bot.ports import Backend, Clock
 from bot.prompting.compose.background import split_observed
-from bot.prompting.compose.fit_for_backend import fit_for_backend
-from bot.prompting.compose.model_limit import find_model_limit
 from bot.prompting.draft.fit import FittedPrompt
 from bot.prompting.presets.preset import Preset
 from bot.replying.answer_buttons import answer_buttons
@@ -289,9 +287,7 @@ class AnswerPipeline:
         has_fallback: bool = False,
     ) -> Receipt:
         preset, backend = speaker.preset, self._backends[speaker.preset.provider]
-        model_limit = await find_model_limit(preset, backend)
-        draft = await self._sources.compose(preset, context, model_limit)
-        fitted = await fit_for_backend(preset, draft, backend)
+        fitted = await self._sources.fit(preset, context)
         is_shown = preset.stream and not context.in_place_of
         show = prefix_speaker_line(
             self._speaker_line(speaker, context), live_reply.feed if is_shown else _discard

@@ -14,7 +14,10 @@ from bot.commands.personas import UserPersonas
 from bot.media.attachment_reader import AttachmentReader
 from bot.ports import Backend, Conversations, SeeingBackend
 from bot.prompting.compose.compose import compose
+from bot.prompting.compose.fit_for_backend import fit_for_backend
+from bot.prompting.compose.model_limit import find_model_limit
 from bot.prompting.draft.draft import Draft
+from bot.prompting.draft.fit import FittedPrompt
 from bot.prompting.presets.preset import Preset
 from bot.replying.live_reply import LiveReply
 from bot.replying.long_answers import count_messages, message_names
@@ -149,6 +152,18 @@ class PromptSources:
             tuple(in_place_of),
             replaces_answers=removed is not None,
         )
+
+    async def fit(self, preset: Preset, context: TurnContext) -> FittedPrompt:
+        """Compose the prompt of one speaker, and fit it to its budget and its model.
+
+        Raises:
+            UserError: the required parts exceed the budget.
+            BackendError: the backend cannot count, and so could not answer either.
+        """
+        backend = self.backends[preset.provider]
+        model_limit = await find_model_limit(preset, backend)
+        draft = await self.compose(preset, context, model_limit)
+        return await fit_for_backend(preset, draft, backend)
 
     async def compose(
         self, preset: Preset, context: TurnContext, model_limit: int | None = None

@@ -8,7 +8,7 @@ is fenced by its epoch.
 import asyncio
 import contextlib
 import random
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -48,7 +48,7 @@ from bot.replying.live_replies import LiveReplies
 from bot.replying.media_notice import explain_unreadable
 from bot.routing.active_presets import ActiveCharacters
 from bot.routing.decide import Answer, Decision, Ignore, Observe, Unreadable, decide
-from bot.routing.decision_log import DecisionLog
+from bot.routing.decision_log import DecisionLog, describe_silence
 from bot.routing.preset_resolver import PresetResolver
 from bot.routing.wake_rules import Dice
 from bot.telemetry.metrics import MESSAGES_FINISHED, SECONDS_TO_FINISH
@@ -75,7 +75,8 @@ from bot.turn.stops import StopRequests
 from bot.turn.unanswered import UnansweredQuestions
 
 _log = structlog.get_logger(__name__)
-_TURNS_FOR_ROUTING = 40  # who spoke before these does not matter to who speaks next
+TURNS_FOR_ROUTING = 40
+"""Who spoke before these does not matter to who speaks next."""
 _SET_ASIDE = translatable(
     "⚠ This message crashed the service repeatedly, so it will not be answered."
 )
@@ -86,6 +87,10 @@ _REMOVED_FROM_TEXT = translatable(
 _FORGOTTEN = translatable("I have forgotten that message and everything that was stored about it.")
 _CHANGED = translatable("Changed.")
 _BUG = translatable("Something went wrong on my side. The error was logged; please try again.")
+
+
+async def _explain_nothing(_said: Said, _explanation: Text) -> None:
+    return
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +109,8 @@ class TurnStages:
     arrivals: ArrivalSignals
     voices: VoiceMessages
     dice: Dice = random.random
+    explain_silence: Callable[[Said, Text], Awaitable[None]] = _explain_nothing
+    """Tells the people of a channel why nobody answers, where the platform shows that."""
 
 
 class ConversationWorker:
@@ -337,6 +344,8 @@ class ConversationWorker:
 
         decision = decide_next(said)
         self._decisions.note(said, decision)
+        if isinstance(decision, Ignore | Observe) and decision.candidates:
+            await stages.explain_silence(said, describe_silence(decision))
         match decision:
             case Ignore():
                 return "ignored", await self._finish(claim, message, TurnResult())
@@ -456,7 +465,7 @@ class ConversationWorker:
         return self._stages.gatherer.repeat(claim, group, asked, earlier, limits)
 
     async def _recent(self, claim: Claim) -> Sequence[Turn]:
-        session = await self._conversations.load_session(claim, _TURNS_FOR_ROUTING)
+        session = await self._conversations.load_session(claim, TURNS_FOR_ROUTING)
         return session.turns
 
     async def _run_command(

@@ -66,6 +66,8 @@ from bot.turn.arrivals import CONVERSATIONS, ArrivalSignals
 from bot.turn.channel_reader import ChannelReader, ReadBefore
 from bot.turn.gathering import MessageGatherer
 from bot.turn.limits.rare_notices import RareNotices
+from bot.turn.limits.spending import Spending
+from bot.turn.preview.prompt_preview import PromptPreview
 from bot.turn.prompt_sources import PromptSources
 from bot.turn.stops import StopRequests
 from bot.turn.worker import ConversationWorker, TurnStages
@@ -195,6 +197,9 @@ class Setup(Delivery):
             ChannelReader(read_before),
             AttachmentReader(download),
             backends,
+        )
+        self.preview = PromptPreview(
+            sources, resolver, self.conversations, Spending({}, self.clock), self.clock, dice
         )
         pipeline = AnswerPipeline(
             sources, backends, replies, self.clock, dice, **(pipeline_parts or {})

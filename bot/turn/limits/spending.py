@@ -18,6 +18,7 @@ from bot.chat.prompt import Prompt, Usage
 from bot.chat.usage import MICROS, AnswerCharge, BudgetCap, BudgetKind, Period, format_cost
 from bot.errors import BackendUnavailable, BudgetUsedUp, StoreError
 from bot.ports import Budgets, Clock, RateLimits
+from bot.prompting.draft.fit import FittedPrompt
 from bot.prompting.presets.preset import Preset
 from bot.replying.generate import GeneratedAnswer
 from bot.texts.text import Text, translatable
@@ -146,6 +147,12 @@ class Spending:
         reservation.reserved += reservation.amount
         reservation.spent = reservation.reserved
         return True
+
+    def bounded(self, preset: Preset, said: Said, fitted: FittedPrompt) -> FittedPrompt:
+        """Return a prompt as `reserved` would change it, without reserving anything."""
+        if self._budgets is None or not self.caps(said, preset):
+            return fitted
+        return replace(fitted, prompt=self._bounded(fitted.prompt))
 
     def charged(
         self, reservation: Reservation, preset: Preset, usages: Iterable[Usage]

@@ -1,0 +1,1 @@
+"""What would happen to a message that is still being written."""
