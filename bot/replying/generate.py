@@ -271,6 +271,9 @@ class _AnswerBuilder:
 
     def begin_request(self) -> str:
         """Take the following events as those of another request; return what this one wrote."""
+        if self._beginning is not None:
+            self._feed(self._beginning.finish())
+            self._beginning = None
         written = self.written[self._written_before :]
         self._usages.append(self._finish.usage)
         self._finish = Finish(FinishReason.STOP)

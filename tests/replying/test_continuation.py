@@ -1,13 +1,17 @@
 """A stream that is cut goes on behind what was written, where the model can do that."""
 
+from collections.abc import Sequence
+
 import pytest
 from typing_extensions import override
 
-from bot.chat.prompt import Message, Prompt
+from bot.chat.prompt import Finish, FinishReason, Message, Prompt
+from bot.chat.tool import ToolCall, ToolRecord, ToolSpec
 from bot.errors import BackendInterrupted, BackendUnavailable
-from bot.ports import ContinuingBackend
+from bot.ports import ContinuingBackend, Tools
 from bot.replying.generate import GeneratedAnswer, generate_answer
 from bot.replying.repeated_beginning import RepeatedBeginning
+from bot.replying.tool_rounds import ToolRounds
 from tests.fakes import FakeBackend, FakeClock, ScriptStep
 
 PROMPT = Prompt((Message("user", "a story"),), "m", "channel")
@@ -90,3 +94,21 @@ def test_beginning_that_ends_early_is_kept_unless_it_is_all_repeated(text: str) 
     repeated = RepeatedBeginning("Aha. A")
     shown = repeated.feed(text) + repeated.finish()
     assert shown == ("" if text == "Aha. A" else text)
+
+
+class OneTool(Tools):
+    """A tool that adds, and what was called of it."""
+
+    specs = (ToolSpec("add", "Add numbers.", {}),)
+    records: Sequence[ToolRecord] = ()
+
+    @override
+    async def run(self, call: ToolCall) -> str:
+        return "4"
+
+
+async def test_answer_to_a_tool_may_begin_as_the_text_that_was_cut() -> None:
+    calls = Finish(FinishReason.STOP, tool_calls=(ToolCall("1", "add", "{}"),))
+    backend = FakeContinuingBackend(["Let me see", CUT], [calls], ["Let me see: 4."])
+    answer, _ = await generate(backend, tools=ToolRounds(OneTool()))
+    assert answer.text == "Let me see\n\nLet me see: 4."
