@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Write what the service is made of into build/: sbom.sh PYTHON. A CycloneDX list with hashes, the
-# licences, and known weaknesses where an advisory feed can be reached. Fails on a weakness and on
-# a licence that asks for our own source.
+# licences, and known weaknesses where an advisory feed can be reached. Fails on a weakness, on a
+# licence that asks for our own source, and on a package that says that nobody maintains it.
 set -euo pipefail
 python=$1
 tools="$(dirname "$python")/../tools"
@@ -28,6 +28,34 @@ if grep -E '\b(A?GPL|GNU (Affero )?General Public)' "$out/licences.md"; then
     echo "a licence above asks for the source of what uses it; replace the package" >&2
     exit 1
 fi
+
+# shellcheck disable=SC2086 # one argument a name
+"$python" - $names <<'PY'
+import re
+import sys
+from importlib.metadata import PackageNotFoundError, metadata
+
+GIVEN_UP = re.compile(
+    r"no longer (being )?(actively )?maintained|\bunmaintained\b|\babandoned\b"
+    r"|(package|project|library|repository) (is|has been) (deprecated|archived|discontinued)",
+    re.IGNORECASE,
+)
+HEAD_CHARS = 600  # further down, a description speaks of parts of the package, and of others
+given_up, looked_at = [], 0
+for name in sys.argv[1:]:
+    try:
+        found = metadata(name)
+    except PackageNotFoundError:  # for another system than this one
+        continue
+    looked_at += 1
+    description = found.get("Description") or found.get_payload() or ""
+    head = f"{found.get('Summary')}\n{description[:HEAD_CHARS]}"
+    is_inactive = "Development Status :: 7 - Inactive" in (found.get_all("Classifier") or ())
+    if is_inactive or GIVEN_UP.search(head):
+        given_up.append(name)
+print(f"given up by their authors: {len(given_up)} of {looked_at} installed packages", *given_up)
+sys.exit(1 if given_up else 0)
+PY
 
 audit=$("$tools/bin/pip-audit" -r requirements.lock --no-deps --disable-pip -f json \
     --progress-spinner off 2>"$out/audit.log") || true
