@@ -1,9 +1,12 @@
-"""A gateway, a worker and a sender as processes of their own answer once and in order."""
+"""A gateway, a worker, a sender and a console as processes of their own; one answer each."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack
+from http import HTTPStatus
 
+import aiohttp
 import pytest
 import pytest_asyncio
 
@@ -17,9 +20,10 @@ from tests.postgres import create_postgres_database
 
 pytestmark = [pytest.mark.service, pytest.mark.asyncio(loop_scope="module")]
 
-_ROLES = ("gateway", "worker", "sender")
+_ROLES = ("gateway", "worker", "sender", "console")
 _NAMES = "01234567"
 _STREAMED_WORDS = 60
+_ADDRESS = re.compile(r"health at (http://\S+)/readyz")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -89,5 +93,16 @@ async def test_only_the_gateway_connects_and_only_the_worker_asks_the_model(
     sessions = [one for one in platforms.discord.sessions.values() if one.ws is not None]
     assert len(sessions) == 1
     assert "on telegram as" in processes["gateway"].output()
-    for role in ("worker", "sender"):
+    for role in ("worker", "sender", "console"):
         assert "on telegram as" not in processes[role].output()
+
+
+async def test_only_the_console_serves_pages(processes: Mapping[str, ServiceProcess]) -> None:
+    async with aiohttp.ClientSession() as session:
+        statuses = {}
+        for role, service in processes.items():
+            [address, *_] = _ADDRESS.findall(service.output())
+            async with session.get(f"{address}/login") as response:
+                statuses[role] = response.status
+    found, absent = HTTPStatus.OK, HTTPStatus.NOT_FOUND
+    assert statuses == {**dict.fromkeys(_ROLES, absent), "console": found}
