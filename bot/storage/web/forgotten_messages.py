@@ -46,7 +46,7 @@ class ForgottenWebMessages(ConversationMemory):
         if await self._has_turn(address, message):
             return False
         key = inbox_key(address.chat, message)
-        return await self._inbox.find_unanswered(address, key) is None
+        return not await self._inbox.find_in_progress(address, key)
 
     async def _has_turn(self, address: Address, message: WebMessage) -> bool:
         reader = Claim(address.conversation, 0, "")
