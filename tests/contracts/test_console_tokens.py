@@ -1,0 +1,47 @@
+"""Contract of the console's tokens and its audit log, on SQLite and on PostgreSQL."""
+
+from bot.chat.access import ApiToken, AuditEntry, Scope
+from bot.storage.console.audit import SqlAuditLog
+from bot.storage.console.tokens import SqlConsoleTokens
+from tests.contracts.conftest import Store
+from tests.fakes import FakeClock
+
+
+async def test_one_time_token_is_used_once_and_expires(store: Store) -> None:
+    clock = FakeClock()
+    tokens = SqlConsoleTokens(store.database, clock)
+    for digest in ("a", "b"):
+        await tokens.add_login(digest, clock.now() + 600)
+
+    assert [await tokens.use_login("a") for _ in range(2)] == [True, False]
+    await clock.advance(600)
+    assert not await tokens.use_login("b")
+
+
+async def test_sessions_end_together_or_alone_and_api_tokens_stay(store: Store) -> None:
+    clock = FakeClock()
+    tokens = SqlConsoleTokens(store.database, clock)
+    api_token = ApiToken("backup", frozenset({Scope.READ, Scope.OPERATE}), clock.now())
+    assert await tokens.add_api_token("t", api_token)
+    assert not await tokens.add_api_token("u", api_token)
+    for digest in ("a", "b", "c"):
+        await tokens.add_session(digest, clock.now() + 60)
+
+    await tokens.end_session("a")
+    assert [await tokens.has_session(digest) for digest in ("a", "b")] == [False, True]
+    assert await tokens.end_all_sessions() == 2
+    assert not await tokens.has_session("b")
+
+    assert await tokens.find_api_token("t") == api_token
+    assert await tokens.find_api_token("b") is None
+    assert list(await tokens.api_tokens()) == [api_token]
+    assert [await tokens.revoke_api_token("backup") for _ in range(2)] == [True, False]
+
+
+async def test_audit_log_gives_the_newest_first(store: Store) -> None:
+    audit = SqlAuditLog(store.database)
+    entries = [AuditEntry(float(at), "session", "set preset", "telegram:5") for at in range(3)]
+    for entry in entries:
+        await audit.record(entry)
+
+    assert list(await audit.newest(2)) == [entries[2], entries[1]]
