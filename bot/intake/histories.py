@@ -73,6 +73,13 @@ class HistoryRouter:
             return pressed
         return await self._route_press(pressed)
 
+    async def route_command(self, said: Said) -> Said:
+        """Return a command with the history that it is about, before it is stored."""
+        scope = await self._scope_of(said.scopes)
+        if scope is None:
+            return said
+        return _in_history(said, await self._history_of_command(said, scope))
+
     async def _route(
         self, event: Incoming, scope: HistoryScope, before: Sequence[Incoming]
     ) -> Sequence[Incoming]:

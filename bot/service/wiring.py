@@ -571,7 +571,9 @@ class Wiring:
     async def _text_to_edit(self, said: Said) -> EditableText:
         language = language_of(said.locale)
         try:
-            text = await self._answer_buttons.text_to_edit(said)
+            text = await self._answer_buttons.text_to_edit(
+                await self._history_router.route_command(said)
+            )
         except (UserError, StoreError) as error:
             problem = error.text if isinstance(error, UserError) else _BUSY
             return EditableText(refusal=translate(problem, language))

@@ -229,3 +229,12 @@ async def test_preset_says_the_scope_where_nobody_chose(database: Database) -> N
     assert prompt(setup) == ["b"]
     await say(setup, asked("/settings scope shared", 703), asked("c", 704))
     assert prompt(setup) == ["c"]
+
+
+async def test_form_of_a_command_is_about_the_history_of_its_message(database: Database) -> None:
+    setup = await scoped(database, "user", ["one"], ["two"])
+    await say(setup, asked("a", 702), asked("b", 703, BOB))
+    command = await setup.router.route_command(asked("/retry", 704, to="703"))
+    assert command.address.conversation == OF_BOB
+    found, _ = await setup.buttons.find_quoted(command)
+    assert found.turn.text == "b"
