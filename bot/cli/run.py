@@ -13,7 +13,7 @@ from bot.cli.questions import confirm
 from bot.cli.text_io import print_line, print_progress
 from bot.cli.typer_apps import command_app
 from bot.errors import SettingsError
-from bot.platforms.registry import terminal_platforms
+from bot.platforms.registry import companion_platforms, terminal_platforms
 from bot.platforms.spec import PlatformSpec
 from bot.runtime.frame_stack import call_in_large_chunk
 from bot.service.roles import parse_roles, select_platforms
@@ -80,7 +80,8 @@ def run(
             "--role needs a platform whose messages are shared out: set TROUPE_TELEGRAM__TOKEN or"
             " TROUPE_DISCORD__TOKEN"
         )
-    serve(settings, configured or terminal_platforms(), options)
+    companions = companion_platforms() if settings.console.pages else ()
+    serve(settings, [*(configured or terminal_platforms()), *companions], options)
 
 
 def _is_first_start(settings: Settings) -> bool:

@@ -8,11 +8,17 @@ from bot.console.app import Console
 from bot.console.gate import RequestGate
 from bot.console.login import ConsoleLogins
 from bot.console.openapi import ApiDescription
+from bot.console.pages import PageRenderer
+from bot.console.playground.actions import PlaygroundActions
+from bot.console.playground.pages import PlaygroundPages, Preview
 from bot.console.routes import ConsolePart
 from bot.console.service.operation_page import ProviderRow
 from bot.console.session_pages import SessionPages
-from bot.ports import Clock, ConsoleTokens, RateLimits
+from bot.platforms.registry import imitable_platforms
+from bot.platforms.web.incoming import to_said
+from bot.ports import Clock, ConsoleTokens, RateLimits, Receipts
 from bot.prompting.presets.preset import Preset
+from bot.routing.command_specs import COMMANDS
 from bot.settings import ConsoleSettings
 from bot.storage.console.audit import SqlAuditLog
 from bot.storage.sql.database import Database
@@ -57,3 +63,13 @@ def provider_rows(
         )
         for name, provider in providers.items()
     ]
+
+
+def make_playground(
+    actions: PlaygroundActions, preview: Preview, receipts: Receipts
+) -> ConsolePart:
+    """Return the pages on which people talk to characters of the web platform."""
+    pages = PlaygroundPages(
+        actions, preview, to_said, receipts, COMMANDS, imitable_platforms(), PageRenderer(())
+    )
+    return pages.part

@@ -28,9 +28,19 @@ class PlatformSupervisor:
         intake: Intake,
         clock: Clock,
         announce: Callable[[str], None],
+        companions: Collection[str] = (),
     ) -> None:
-        """Take the platforms; `announce` is told about each as soon as it is connected."""
+        """Take the platforms.
+
+        Args:
+            platforms: those to run.
+            intake: receives their messages.
+            clock: time.
+            announce: is told about each as soon as it is connected.
+            companions: the names of those that end when all others have ended.
+        """
         self._platforms = platforms
+        self._companions = companions
         self._announce = announce
         self._intake = intake
         self._clock = clock
@@ -56,8 +66,10 @@ class PlatformSupervisor:
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
         stopped = asyncio.create_task(stop.wait())
-        running = {asyncio.create_task(self._keep_running(one)) for one in self._platforms}
-        self._tasks = set(running)
+        tasks = {one.name: asyncio.create_task(self._keep_running(one)) for one in self._platforms}
+        self._tasks = set(tasks.values())
+        running = {task for name, task in tasks.items() if name not in self._companions}
+        running = running or set(self._tasks)  # nothing else runs that they could accompany
         try:
             while (running or not self._platforms) and not stop.is_set():
                 done, _ = await asyncio.wait(

@@ -155,7 +155,7 @@ def make_chat_settings(
 
 def data_dir_use(specs: Sequence[PlatformSpec]) -> DataDirUse:
     """Return what a process with these platforms uses the data directory for."""
-    in_terminal = all(spec.uses_terminal for spec in specs)
+    in_terminal = all(spec.uses_terminal or spec.is_companion for spec in specs)
     return DataDirUse.TERMINAL if in_terminal else DataDirUse.SERVICE
 
 

@@ -3,6 +3,7 @@
 Nothing here does I/O: resources.py opens what these parts use, service.py runs them.
 """
 
+import contextlib
 import os
 import secrets
 import socket
@@ -34,6 +35,8 @@ from bot.console.answers.answer_pages import AnswerPages
 from bot.console.app import Console
 from bot.console.health import Probe
 from bot.console.login import make_login_link
+from bot.console.playground.actions import PlaygroundActions
+from bot.console.routes import ConsolePart
 from bot.console.server import AddRoutes
 from bot.console.service.channels_page import ChannelsPage
 from bot.console.service.operation_page import OperationPage
@@ -43,13 +46,13 @@ from bot.delivery.lane_delivery import LaneDelivery, RemoteDelivery
 from bot.delivery.rate_limits import RateLimitedSurface
 from bot.delivery.sender import Sender
 from bot.delivery.sent_rows import SentRows, SentRowSignals
-from bot.errors import Refused, StoreError, UserError
+from bot.errors import PlatformError, Refused, StoreError, UserError
 from bot.intake.histories import HistoryRouter
 from bot.intake.intake import InboxIntake
 from bot.media.attachment_reader import AttachmentReader
 from bot.media.fetching import PublicFetcher
 from bot.media.voice_messages import VoiceMessages
-from bot.platforms.registry import make_platform
+from bot.platforms.registry import channel_limits, make_platform
 from bot.platforms.spec import EditableText, PlatformContext, PlatformSpec
 from bot.ports import (
     Clock,
@@ -59,6 +62,7 @@ from bot.ports import (
     HistoryReader,
     Platform,
     RateLimits,
+    SilenceExplainer,
     Surface,
     WebhookReceiver,
 )
@@ -70,7 +74,7 @@ from bot.runtime.keyed_worker_pool import KeyedWorkerPool
 from bot.runtime.rate_limits import InProcessRateLimits
 from bot.runtime.terminal_locale import terminal_locale
 from bot.service.budgets import budget_rules
-from bot.service.console import make_console, provider_rows
+from bot.service.console import make_console, make_playground, provider_rows
 from bot.service.exclusive_platform import ExclusivePlatform
 from bot.service.exclusive_role import ExclusiveRole
 from bot.service.models import Models
@@ -101,9 +105,12 @@ from bot.storage.units.lanes import SenderIdentity
 from bot.storage.usage.budgets import SqlBudgets
 from bot.storage.usage.log import SqlUsageLog
 from bot.storage.usage.totals import SqlUsageTotals
+from bot.storage.web.channels import SqlWebChannels
+from bot.storage.web.copied_history import SqlHistoryCopies
+from bot.storage.web.forgotten_messages import ForgottenWebMessages
 from bot.summaries.summarizer import Summarizer
 from bot.telemetry.secret_masker import SecretMasker
-from bot.texts.text import language_of, translatable, translate
+from bot.texts.text import Text, language_of, translatable, translate
 from bot.turn.answer import AnswerPipeline
 from bot.turn.arrivals import CONVERSATIONS, ArrivalSignals
 from bot.turn.channel_reader import ChannelReader
@@ -114,6 +121,7 @@ from bot.turn.limits.rare_notices import RareNotices
 from bot.turn.limits.spending import Spending
 from bot.turn.limits.summary_spending import BudgetedSummaries
 from bot.turn.missed_signals import MissedSignals
+from bot.turn.preview.prompt_preview import PromptPreview
 from bot.turn.prompt_sources import PromptSources
 from bot.turn.stops import StopRequests
 from bot.turn.worker import ConversationWorker, TurnStages
@@ -185,6 +193,10 @@ class Wiring:
     def _lane_sender(self) -> SenderIdentity:
         return SenderIdentity(self.owner, self.settings.delivery.settle_seconds)
 
+    @cached_property
+    def web_channels(self) -> SqlWebChannels:
+        return SqlWebChannels(self._resources.database, self._resources.signals)
+
     async def database_problem(self) -> str | None:
         """Return why the database does not answer; whatever waits in it is not looked at."""
         try:
@@ -212,6 +224,8 @@ class Wiring:
             data_dir=self.settings.data_dir,
             answerable_seconds=self.settings.delivery.answerable_minutes * 60,
             press_refusal=self._press_refusal,
+            limits_of=channel_limits,
+            web_channels=self.web_channels,
             chat=self._resources.resolver.default.id if self.options.preset else "",
             locale=terminal_locale(),
         )
@@ -268,7 +282,10 @@ class Wiring:
 
     @cached_property
     def supervisor(self) -> PlatformSupervisor:
-        return PlatformSupervisor(self.receivers.values(), self._intake, self.clock, self.announce)
+        companions = [spec.kind for spec in self._specs if spec.is_companion]
+        return PlatformSupervisor(
+            self.receivers.values(), self._intake, self.clock, self.announce, companions
+        )
 
     @cached_property
     def _intake(self) -> InboxIntake:
@@ -335,7 +352,10 @@ class Wiring:
         resources = self._resources
         settings = resources.chat_settings  # tells the other processes itself
         kept = [settings] if isinstance(settings, ConversationMemory) else []
-        memories = [*kept, self._shared_memories]
+        web = ForgottenWebMessages(
+            self.web_channels, self.conversations, self._history_index, self.inbox
+        )
+        memories = [*kept, web, self._shared_memories]
         stages = TurnStages(
             self._resources.resolver,
             self._commands,
@@ -348,6 +368,7 @@ class Wiring:
             MessageGatherer(self.conversations, self._arrivals, self.clock),
             self._arrivals,
             VoiceMessages(self._download, self._models.backends),
+            explain_silence=self._explain_silence,
         )
         return ConversationWorker(self.conversations, memories, stages, self.owner, self.clock)
 
@@ -369,8 +390,18 @@ class Wiring:
         return Summarizer(SqlSummaries(database), self._models.backends, spending)
 
     @cached_property
-    def _pipeline(self) -> AnswerPipeline:
-        sources = PromptSources(
+    def _preview(self) -> PromptPreview:
+        return PromptPreview(
+            self._prompt_sources,
+            self._resources.resolver,
+            self.conversations,
+            self._spending,
+            self.clock,
+        )
+
+    @cached_property
+    def _prompt_sources(self) -> PromptSources:
+        return PromptSources(
             self.conversations,
             self._resources.resolver,
             self._personas,
@@ -382,8 +413,11 @@ class Wiring:
             ),
             self._models.backends,
         )
+
+    @cached_property
+    def _pipeline(self) -> AnswerPipeline:
         return AnswerPipeline(
-            sources,
+            self._prompt_sources,
             self._models.backends,
             self._replies,
             self.clock,
@@ -443,7 +477,7 @@ class Wiring:
     @property
     def is_in_terminal(self) -> bool:
         """Whether the only person here is the operator."""
-        return all(spec.uses_terminal for spec in self._specs)
+        return data_dir_use(self._specs) is DataDirUse.TERMINAL
 
     @cached_property
     def _commands(self) -> CommandHandlers:
@@ -479,6 +513,7 @@ class Wiring:
         state = SqlServiceState(database, self.clock)
         providers = provider_rows(self.settings.providers, resolver.presets)
         pages = [
+            self._playground,
             AnswerPages(
                 SqlAnswerLog(database),
                 self._exact_prompts,
@@ -496,6 +531,19 @@ class Wiring:
             self._rate_limits,
             self.clock,
             pages,
+        )
+
+    @cached_property
+    def _playground(self) -> ConsolePart:
+        return make_playground(
+            PlaygroundActions(
+                self.web_channels,
+                SqlHistoryCopies(self._resources.database, self.conversations),
+                self._resources.resolver,
+                self.clock,
+            ),
+            self._preview.preview,
+            SqlReceipts(self._resources.database),
         )
 
     async def make_login_link(self) -> str:
@@ -580,6 +628,13 @@ class Wiring:
         title, label = translate(_EDIT_TITLE, language), translate(_EDIT_LABEL, language)
         too_long = translate(_TOO_LONG_TO_EDIT, language)
         return EditableText(title, label, text, too_long=too_long)
+
+    async def _explain_silence(self, said: Said, explanation: Text) -> None:
+        platform = self.platforms[said.address.source]
+        if isinstance(platform, SilenceExplainer):
+            shown = translate(explanation, language_of(said.locale))
+            with contextlib.suppress(PlatformError):  # the channel was deleted
+                await platform.explain_silence(said, shown)
 
     async def _is_platform_admin(self, incoming: Request) -> bool:
         return await self.platforms[incoming.address.source].is_admin(incoming)

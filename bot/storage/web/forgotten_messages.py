@@ -8,7 +8,7 @@ from typing_extensions import override
 from bot.chat.incoming import Address, address_of
 from bot.chat.playground.web_channel import WEB_PLATFORM, WebMessage, inbox_key
 from bot.chat.session import Claim
-from bot.ports import ConversationMemory, Conversations, Inbox, WebChannels
+from bot.ports import ConversationMemory, Conversations, HistoryIndex, Inbox, WebChannels
 
 _MAX_MESSAGES = 100_000
 
@@ -19,9 +19,16 @@ class ForgottenWebMessages(ConversationMemory):
     Commands, which are no turns, stay, and so does what was not processed yet.
     """
 
-    def __init__(self, channels: WebChannels, conversations: Conversations, inbox: Inbox) -> None:
+    def __init__(
+        self,
+        channels: WebChannels,
+        conversations: Conversations,
+        index: HistoryIndex,
+        inbox: Inbox,
+    ) -> None:
         self._channels = channels
         self._conversations = conversations
+        self._index = index
         self._inbox = inbox
 
     @override
@@ -49,5 +56,7 @@ class ForgottenWebMessages(ConversationMemory):
         return not await self._inbox.find_in_progress(address, key)
 
     async def _has_turn(self, address: Address, message: WebMessage) -> bool:
-        reader = Claim(address.conversation, 0, "")
-        return bool(await self._conversations.find_turns(reader, [message.id]))
+        for key in await self._index.conversations(address):
+            if await self._conversations.find_turns(Claim(key, 0, ""), [message.id]):
+                return True
+        return False

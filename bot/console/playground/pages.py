@@ -1,0 +1,352 @@
+"""The pages of the playground, and the forms on them."""
+
+import secrets
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TypeAlias
+from urllib.parse import quote
+
+from aiohttp import web
+from pydantic import BaseModel
+
+from bot.chat.access import Scope
+from bot.chat.command import CommandSpec
+from bot.chat.incoming import Person, Said
+from bot.chat.playground.next_answer import NextAnswer
+from bot.chat.playground.web_channel import WebChannel, WebMessage
+from bot.chat.receipt import Receipt
+from bot.console.app import protected
+from bot.console.pages import PageRenderer
+from bot.console.playground.actions import PlaygroundActions
+from bot.console.playground.events import ChannelEvents
+from bot.console.playground.forms import (
+    ButtonPress,
+    ChangedMessage,
+    ChosenLook,
+    ComposerQuery,
+    ConversationCopy,
+    MessageDraft,
+    NewChannel,
+    NewMessage,
+    NewPerson,
+)
+from bot.console.playground.message_view import MessageView, color_of, view_message, view_people
+from bot.console.playground.prompt_view import view_prompt, view_reasons
+from bot.console.routes import ConsolePart, ConsoleRequest, NavigationItem, Page, Route
+from bot.errors import RequestRefused
+from bot.ports import Receipts
+from bot.texts.text import looked_up, marked, translatable, translate
+
+Preview: TypeAlias = Callable[[Said], Awaitable[NextAnswer]]
+"""Tells what would happen to a message."""
+ToSaid: TypeAlias = Callable[[WebChannel, WebMessage, Person, WebMessage | None], Said]
+"""Returns a message as the service would read it."""
+
+_PATH = "/playground"
+_CHANNEL = "/playground/{channel}"
+_MESSAGE = "/playground/{channel}/messages/{message}"
+_MAX_SHOWN = 500
+_MAX_COPIES = 50
+_DRAFT = "draft"
+_BOT_NAME = "Troupe"
+_PLAIN = ("", marked("Plain"))
+
+
+@dataclass(frozen=True, slots=True)
+class PlaygroundPages:
+    """Serves the playground.
+
+    Args:
+        actions: what people do.
+        preview: what would happen to a message.
+        to_said: a message as the service reads it.
+        receipts: what the last answer was made of.
+        commands: those that can be written.
+        looks: the platforms that a channel can look like.
+        renderer: renders a message for an open page.
+    """
+
+    actions: PlaygroundActions
+    preview: Preview
+    to_said: ToSaid
+    receipts: Receipts
+    commands: Sequence[CommandSpec]
+    looks: Sequence[str]
+    renderer: PageRenderer
+
+    @property
+    def part(self) -> ConsolePart:
+        title = translatable("Playground")
+        return ConsolePart(
+            (*self._reading_routes(), *self._changing_routes()),
+            (NavigationItem(_PATH, title, "playground"),),
+        )
+
+    def _reading_routes(self) -> Sequence[Route]:
+        pages: Sequence[tuple[str, Callable[..., Awaitable[Page | web.StreamResponse]], str]] = (
+            (_PATH, self._newest, "Go to the newest channel."),
+            (_CHANNEL, self._channel_page, "A channel with its composer."),
+            (f"{_CHANNEL}/events", self._events, "What changes, as server-sent events."),
+            (f"{_CHANNEL}/last", self._last, "What the last answer was made of."),
+        )
+        return [
+            Route(
+                method="GET",
+                path=path,
+                handler=handler,
+                scope=Scope.READ,
+                summary=summary,
+                query=ComposerQuery if path == _CHANNEL else None,
+            )
+            for path, handler, summary in pages
+        ]
+
+    def _changing_routes(self) -> Sequence[Route]:
+        forms: Sequence[
+            tuple[
+                str,
+                Callable[..., Awaitable[Page | web.StreamResponse]],
+                type[BaseModel] | None,
+                str,
+            ]
+        ] = (
+            (_PATH, self._create, NewChannel, "Open a channel."),
+            (f"{_PATH}/copies", self._copy, ConversationCopy, "Copy a conversation to a channel."),
+            (f"{_CHANNEL}/delete", self._delete_channel, None, "Delete a channel."),
+            (f"{_CHANNEL}/people", self._add_person, NewPerson, "Add a person."),
+            (f"{_CHANNEL}/look", self._choose_look, ChosenLook, "Look like a platform."),
+            (f"{_CHANNEL}/next", self._next, MessageDraft, "Preview the next prompt."),
+            (f"{_CHANNEL}/messages", self._say, NewMessage, "Write a message."),
+            (f"{_MESSAGE}/edit", self._edit, ChangedMessage, "Edit a message."),
+            (f"{_MESSAGE}/delete", self._delete, None, "Delete a message."),
+            (f"{_MESSAGE}/press", self._press, ButtonPress, "Press a button."),
+        )
+        return [
+            Route(
+                method="POST",
+                path=path,
+                handler=handler,
+                scope=Scope.OPERATE,
+                summary=summary,
+                body=body,
+            )
+            for path, handler, body, summary in forms
+        ]
+
+    # --- reading ------------------------------------------------------------------------------
+
+    async def _newest(self, request: ConsoleRequest) -> web.StreamResponse:
+        """Go to the newest channel; the first visitor finds one as well."""
+        channels = await self.actions.channels.all()
+        if channels:
+            return _see_channel(channels[-1])
+        look = self.looks[0] if self.looks else ""
+        return _see_channel(await self.actions.create("", look, request.look.language))
+
+    async def _channel_page(self, request: ConsoleRequest) -> Page:
+        channel = await self._channel(request)
+        place = request.query(ComposerQuery)
+        messages = await self.actions.channels.newest(channel.id, _MAX_SHOWN)
+        known = {one.id: one for one in messages}
+        active = await self.actions.resolver.resolve((channel.address.lane,))
+        edited = known.get(place.edit)
+        return Page(
+            "playground/channel.html",
+            {
+                "channel": channel,
+                "channels": await self.actions.channels.all(),
+                "conversations": await self.actions.copies.recent(_MAX_COPIES),
+                "messages": [view_message(one, known, _BOT_NAME) for one in _shown(messages)],
+                "people": view_people(channel.people),
+                "author": place.author or channel.people[0].id,
+                "characters": [one.preset for one in active.members],
+                "is_inherited": active.first.scope is None,
+                "looks": [*((one, one.capitalize()) for one in self.looks), _PLAIN],
+                "replied": known.get(place.reply),
+                "edited": edited if edited is not None and edited.author is not None else None,
+                "key": _new_key(),
+                "commands": self._command_list(request.look.language),
+            },
+        )
+
+    async def _events(self, request: ConsoleRequest) -> web.StreamResponse:
+        channel = await self._channel(request)
+        given = request.http.headers.get("Last-Event-ID") or request.http.query.get("after", "0")
+        if not (given.isascii() and given.isdecimal()):
+            raise RequestRefused(422, translatable("There is nothing of this number."))
+        response = protected(web.StreamResponse(), "")
+        response.headers["Content-Type"] = "text/event-stream"
+
+        async def render(changes: Sequence[WebMessage]) -> Sequence[str]:
+            known = await self._replied_to(channel, changes)
+            return [self._rendered(one, known, channel, request) for one in changes]
+
+        events = ChannelEvents(self.actions.channels, channel, render, self.actions.clock)
+        await events.stream(request.http, response, int(given))
+        return response
+
+    async def _last(self, request: ConsoleRequest) -> Page:
+        channel = await self._channel(request)
+        found = await self.receipts.newest(channel.address.conversation)
+        answers = [(number, receipt, view_prompt(receipt)) for number, receipt in found]
+        return Page("playground/last.html", {"answers": answers})
+
+    async def _next(self, request: ConsoleRequest) -> Page:
+        channel, draft = await self._channel(request), request.body(MessageDraft)
+        author = _person(channel, draft.author)
+        written = WebMessage(_DRAFT, author, draft.text, self._now())
+        replied = None
+        if draft.reply_to:
+            replied = await self.actions.channels.find(channel.id, draft.reply_to)
+        answer = await self.preview(self.to_said(channel, written, author, replied))
+        receipt: Receipt | None = answer.prompt
+        return Page(
+            "playground/next.html",
+            {
+                "answer": answer,
+                "prompt": None if receipt is None else view_prompt(receipt),
+                "name": _first_name(answer),
+                "reasons": view_reasons(answer, request.look.language),
+                "color_of": color_of,
+            },
+        )
+
+    # --- changing -----------------------------------------------------------------------------
+
+    async def _create(self, request: ConsoleRequest) -> web.StreamResponse:
+        new = request.body(NewChannel)
+        look = self._known_look(new.look)
+        return _see_channel(await self.actions.create(new.name, look, request.look.language))
+
+    async def _copy(self, request: ConsoleRequest) -> web.StreamResponse:
+        conversation, language = request.body(ConversationCopy).conversation, request.look.language
+        look = conversation.partition(":")[0].partition("@")[0]
+        look = look if look in self.looks else ""
+        return _see_channel(await self.actions.copy(conversation, look, language))
+
+    async def _delete_channel(self, request: ConsoleRequest) -> web.StreamResponse:
+        channel = await self._channel(request)
+        await self.actions.channels.delete(channel.id)
+        return _see(_PATH)
+
+    async def _add_person(self, request: ConsoleRequest) -> web.StreamResponse:
+        channel = await self._channel(request)
+        person = await self.actions.add_person(channel, request.body(NewPerson).name)
+        return _see_channel(channel, person)
+
+    async def _choose_look(self, request: ConsoleRequest) -> web.StreamResponse:
+        channel = await self._channel(request)
+        look = self._known_look(request.body(ChosenLook).channel_look)
+        await self.actions.change_look(channel, look)
+        return _see_channel(channel)
+
+    async def _say(self, request: ConsoleRequest) -> web.StreamResponse:
+        channel, new = await self._channel(request), request.body(NewMessage)
+        author = _person(channel, new.author)
+        await self.actions.say(channel, new.key, author, new.text, new.reply_to or None)
+        return _see_channel(channel, author)
+
+    async def _edit(self, request: ConsoleRequest) -> web.StreamResponse:
+        channel, changed = await self._channel(request), request.body(ChangedMessage)
+        await self.actions.edit(channel, request.http.match_info["message"], changed.text)
+        return _see_channel(channel)
+
+    async def _delete(self, request: ConsoleRequest) -> web.StreamResponse:
+        channel = await self._channel(request)
+        await self.actions.delete(channel, request.http.match_info["message"])
+        return _see_channel(channel)
+
+    async def _press(self, request: ConsoleRequest) -> web.StreamResponse:
+        channel, press = await self._channel(request), request.body(ButtonPress)
+        author = _person(channel, press.author or channel.people[0].id)
+        message_id = request.http.match_info["message"]
+        key = press.key or _new_key()
+        await self.actions.press(channel, key, message_id, author, press.data, press.value)
+        return _see_channel(channel, author)
+
+    # --- parts --------------------------------------------------------------------------------
+
+    async def _channel(self, request: ConsoleRequest) -> WebChannel:
+        return await self.actions.find(request.http.match_info["channel"])
+
+    async def _replied_to(
+        self, channel: WebChannel, messages: Sequence[WebMessage]
+    ) -> Mapping[str, WebMessage]:
+        ids = {one.reply_to for one in messages if one.author is not None and one.reply_to}
+        found = [await self.actions.channels.find(channel.id, one) for one in sorted(ids)]
+        return {one.id: one for one in found if one is not None}
+
+    def _rendered(
+        self,
+        message: WebMessage,
+        known: Mapping[str, WebMessage],
+        channel: WebChannel,
+        request: ConsoleRequest,
+    ) -> str:
+        if message.is_deleted or not message.is_shown:
+            return ""
+        view: MessageView = view_message(message, known, _BOT_NAME)
+        page = Page("playground/message.html", {"one": view, "channel": channel})
+        return self.renderer.render(page, request, "")
+
+    def _known_look(self, look: str) -> str:
+        if look and look not in self.looks:
+            raise RequestRefused(422, translatable("There is no such platform."))
+        return look
+
+    def _command_list(self, language: str) -> Sequence[Mapping[str, object]]:
+        """Return what can be completed behind a slash."""
+        presets = list(self.actions.resolver.complete(""))
+        return [
+            {
+                "text": text,
+                "summary": translate(looked_up(spec.summary), language),
+                "options": [f"{one.name}" for one in spec.options],
+                "values": presets
+                if any(one.completes for one in spec.options)
+                else [choice for one in spec.options for choice in one.choices],
+            }
+            for text, spec in _flat(self.commands)
+        ]
+
+    def _now(self) -> datetime:
+        return datetime.fromtimestamp(self.actions.clock.now(), UTC)
+
+
+def _flat(commands: Sequence[CommandSpec]) -> Sequence[tuple[str, CommandSpec]]:
+    """Return every command and action with what is typed for it."""
+    found = []
+    for spec in commands:
+        found += [(f"/{spec.name} {one.name}", one) for one in spec.actions]
+        found += [] if spec.actions else [(f"/{spec.name}", spec)]
+    return found
+
+
+def _shown(messages: Sequence[WebMessage]) -> Sequence[WebMessage]:
+    return [one for one in messages if one.is_shown]
+
+
+def _first_name(answer: NextAnswer) -> str:
+    chosen = answer.prompt.preset if answer.prompt is not None else ""
+    return next((one.name for one in answer.characters if one.preset == chosen), chosen)
+
+
+def _person(channel: WebChannel, person_id: str) -> Person:
+    person = next((one for one in channel.people if one.id == person_id), None)
+    if person is None:
+        raise RequestRefused(422, translatable("There is no such person in this channel."))
+    return person
+
+
+def _new_key() -> str:
+    return secrets.token_hex(12)
+
+
+def _see_channel(channel: WebChannel, author: Person | None = None) -> web.Response:
+    query = f"?author={quote(author.id, safe='')}" if author is not None else ""
+    return _see(f"{_PATH}/{channel.id}{query}")
+
+
+def _see(path: str) -> web.Response:
+    return web.Response(status=303, headers={"Location": path, "Cache-Control": "no-store"})
