@@ -13,15 +13,18 @@ from bot.chat.incoming import (
     Pressed,
     Said,
 )
-from bot.chat.session import Claim, Exchange, StoredTurn
+from bot.chat.session import Claim, Exchange, StoredTurn, Turn
 from bot.commands.admins import AdminCheck
 from bot.commands.newest_question import RETRY_OTHERS
 from bot.errors import StoreError, UserError
 from bot.ports import Conversations, Inbox
+from bot.routing.command_specs import parse
 from bot.texts.text import language_of, translatable, translate
 
 NOT_REMEMBERED = translatable("That message is not in my memory.")
 _CHANGE_OTHERS = translatable("change the answer to somebody else's question")
+_WITH_BUTTONS = frozenset({"preset", "settings", "forget"})
+"""The commands whose replies have buttons of their own."""
 _MAX_TURNS_BEFORE = 400
 _FOR_AUTHOR_ALONE = MENU_ACTIONS | {ButtonAction.FORGET, ButtonAction.KEEP}
 _NEEDS_NEWEST = frozenset({ButtonAction.RETRY, ButtonAction.CONTINUE})
@@ -93,6 +96,8 @@ class AnswerButtons:
     async def find_quoted(self, said: Said) -> tuple[StoredTurn, Exchange]:
         """Return the turn that a command replies to, and the exchange that it belongs to.
 
+        The notice that an answer failed stands for its question, which is not in the history.
+
         Raises:
             UserError: it is not in the history.
         """
@@ -100,8 +105,8 @@ class AnswerButtons:
         reader = Claim(conversation, 0, "")  # nothing is written for it
         message_id = (said.quote.message_id if said.quote is not None else None) or ""
         turns = await self._conversations.find_turns(reader, [message_id])
-        found = next((one for one in turns if one.turn.sent_as or one.turn.message_id), None)
-        if found is not None and found.turn.role == "user":
+        found = next((one for one in turns if not _is_menu(one.turn)), None)
+        if found is not None and found.turn.role == "user" and not found.turn.sent_as:
             exchange = await self._conversations.load_exchange(
                 reader, message_id, _MAX_TURNS_BEFORE
             )
@@ -130,6 +135,8 @@ class AnswerButtons:
             UserError: the author may not.
         """
         author = exchange.question.turn.speaker
+        if found.turn.role == "user" and found.turn.sent_as:
+            raise UserError(NOT_REMEMBERED)
         if author is not None and author.id == said.author.id:
             return
         if found.turn.role == "user":
@@ -158,6 +165,12 @@ class AnswerButtons:
                     "Only the person who asked the question, or an admin, can use this button."
                 )
             )
+
+
+def _is_menu(turn: Turn) -> bool:
+    """Whether a turn keeps who asked for a menu or a question of the service."""
+    command = parse(turn.text) if turn.role == "user" and turn.sent_as else None
+    return command is not None and command.name in _WITH_BUTTONS
 
 
 def _author(asked: Incoming) -> Person | None:

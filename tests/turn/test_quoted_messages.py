@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from bot.chat.incoming import Person, Quote, Said
-from bot.errors import UserError
+from bot.errors import BackendUnavailable, UserError
 from bot.storage.sql.database import Database
 from tests.fakes import LIMITS, FakeBackend
 from tests.samples import ALICE, BOB, make_incoming
@@ -27,6 +27,22 @@ async def test_retry_from_an_older_answer_takes_what_followed_out_of_the_history
     assert setup.texts == ["one", "two", "again"]
     assert await setup.history() == [("user", "a"), ("assistant", "again")]
     assert [one.content for one in setup.backend.prompts[-1].messages] == ["a"]
+
+
+async def test_retry_on_the_notice_of_a_failure_takes_its_place(database: Database) -> None:
+    away = BackendUnavailable("refused", notice="The model is away.")
+    setup = Setup(database, backend=FakeBackend([away], ["again"]))
+    await setup.say(make_incoming("a", key="5:70"), on("1", "/retry", key="5:71"))
+    assert setup.texts == ["again"]
+    assert await setup.history() == [("user", "a"), ("assistant", "again")]
+
+
+async def test_menu_is_neither_a_question_nor_a_text_to_change(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend(), limits=replace(LIMITS, has_buttons=True))
+    await setup.say(make_incoming("/preset menu", key="5:70"), on("1", "/retry", key="5:71"))
+    await setup.say(on("1", "/edit x", key="5:72"))
+    assert setup.texts[1:] == ["⚠ That message is not in my memory."] * 2
+    assert setup.backend.prompts == []
 
 
 async def test_retry_from_somebody_elses_question_needs_an_admin(database: Database) -> None:

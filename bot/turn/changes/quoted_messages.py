@@ -51,18 +51,18 @@ class QuotedMessages:
 
     async def retry_from(
         self, claim: Claim, request: CommandRequest
-    ) -> tuple[AskedQuestion, TurnRange]:
+    ) -> tuple[AskedQuestion, TurnRange | None]:
         """Return the question to answer again, and what leaves the history with its old answer.
+
+        A question whose answer failed is answered in place of the notice; nothing leaves.
 
         Raises:
             UserError: it is not in the session any more, or somebody else asked.
         """
         said = request.incoming
-        _, exchange = await self.buttons.find_quoted(said)
+        found, exchange = await self.buttons.find_quoted(said)
         await self.buttons.check_asker(said, exchange)
         question = exchange.question.turn
-        session = await self.conversations.load_session(claim, _MAX_TURNS)
-        newer = _turns_since(question, session.turns)
         asked = replace(
             said,
             text=question.text,
@@ -72,6 +72,10 @@ class QuotedMessages:
             wake=WakeReason.DM,
         )
         speakers = pick_speakers(request.active, [one.turn for one in exchange.answers])
+        if found.turn.role == "user" and found.turn.sent_as:
+            return AskedQuestion(asked, speakers, exchange.parts), None
+        session = await self.conversations.load_session(claim, _MAX_TURNS)
+        newer = _turns_since(question, session.turns)
         return AskedQuestion(asked, speakers), TurnRange(0, newer)
 
     async def edit(
