@@ -100,6 +100,21 @@ class Surface(Protocol):
         ...
 
 
+@runtime_checkable
+class DraftingSurface(Protocol):
+    """A surface that can show what is being written; all calls may raise any `PlatformError`."""
+
+    async def draft(self, address: Address, draft_id: int, content: MessageContent) -> None:
+        """Show or replace a draft, which ends when a message is sent; may be repeated.
+
+        Args:
+            address: where.
+            draft_id: the same for all drafts of one message; not 0.
+            content: what is shown; it has no buttons.
+        """
+        ...
+
+
 class Intake(Protocol):
     """Receives the messages of a platform."""
 

@@ -28,6 +28,8 @@ class Limits:
     """The same for all chats of the bot together."""
     can_edit: bool = True
     can_reply: bool = True
+    has_drafts: bool = False
+    """Whether a growing answer is shown as a draft, and sent when it is complete."""
     has_buttons: bool = False
     speaker_line: str = "**{}**"
     """The line that names the speaker where several characters answer."""

@@ -15,14 +15,14 @@ from bot.chat.incoming import Address
 from bot.chat.outgoing import Face, Limits, MessageContent, OutgoingMessage
 from bot.chat.rate import CallScope, CallWindow
 from bot.errors import RateLimited
-from bot.ports import Clock, RateLimits, Surface
+from bot.ports import Clock, DraftingSurface, RateLimits, Surface
 
 Response = TypeVar("Response")
 _MAX_SLEEP_SECONDS = 2.0
 """A shorter wait is slept through, a longer one is raised, so that the outbox reschedules."""
 
 
-class RateLimitedSurface(Surface):
+class RateLimitedSurface(Surface, DraftingSurface):
     """A surface whose calls wait until the platform allows them.
 
     With `best_effort`, for live edits, a call never waits, and leaves some calls to the outbox.
@@ -64,6 +64,12 @@ class RateLimitedSurface(Surface):
     @override
     async def delete(self, address: Address, message_id: str) -> None:
         await self._call(address, "delete", lambda: self._surface.delete(address, message_id))
+
+    @override
+    async def draft(self, address: Address, draft_id: int, content: MessageContent) -> None:
+        surface = self._surface
+        if isinstance(surface, DraftingSurface):
+            await self._call(address, "draft", lambda: surface.draft(address, draft_id, content))
 
     @override
     async def typing(self, address: Address) -> None:

@@ -18,7 +18,7 @@ from bot.chat.outgoing import Button, Face, MessageContent, OutgoingPart
 from bot.chat.prompt import QueuePosition
 from bot.chat.session import OpenedPart
 from bot.errors import PlatformError, RateLimited, StoreError
-from bot.ports import Clock, Surface
+from bot.ports import Clock, DraftingSurface, Surface
 from bot.replying.stream_buffer import StreamBuffer
 from bot.texts.text import Text, translatable, translate
 
@@ -197,8 +197,21 @@ class LiveReply:
 
     async def _update_parts(self) -> None:
         """Open or edit every part whose text has changed, in order."""
-        for part, text in enumerate(self._take_parts()):
+        parts = self._take_parts()
+        if self._limits.has_drafts and isinstance(self._surface, DraftingSurface):
+            await self._show_draft(self._surface, parts)
+            return
+        for part, text in enumerate(parts):
             await self._show_part(part, text)
+
+    async def _show_draft(self, surface: DraftingSurface, parts: Sequence[str]) -> None:
+        """Show the newest part as a draft; the answer itself is sent when it is complete."""
+        if self._earlier is not None:
+            await self._earlier.show_whole()
+        if parts:
+            async with self._in_flight:
+                content = MessageContent(parts[-1], self._face)
+                await surface.draft(self._address, self._first_part + 1, content)
 
     async def _show_part(self, part: int, text: str) -> None:
         """Open or edit a part, so that it shows its text."""

@@ -9,10 +9,13 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typing_extensions import override
 
+from bot.chat.incoming import Address
 from bot.chat.outgoing import Limits, MessageContent, OutgoingMessage, OutgoingPart
 from bot.chat.session import OpenedPart
 from bot.errors import Fenced, RateLimited, Refused, StoreError, Unreachable
+from bot.ports import DraftingSurface
 from bot.replying.live_replies import TypingIndicator, final_parts
 from bot.replying.live_reply import LiveReply
 from bot.replying.splitting.split import split
@@ -394,3 +397,45 @@ async def test_answers_that_are_never_shown_live_cost_nothing() -> None:
     async with setup.live(first_part=1, earlier=first) as second:
         second.feed("Bram.")
     assert setup.surface.calls == []
+
+
+# --- drafts ------------------------------------------------------------------------------------
+
+
+class DraftedSurface(FakeSurface, DraftingSurface):
+    """Keeps the drafts that were shown."""
+
+    def __init__(self) -> None:
+        super().__init__(replace(TELEGRAM, has_drafts=True, max_units=60))
+        self.drafts: list[tuple[int, str]] = []
+
+    @override
+    async def draft(self, address: Address, draft_id: int, content: MessageContent) -> None:
+        await self._record("draft", content.text)
+        self.drafts.append((draft_id, content.text))
+
+
+async def test_growing_answer_is_a_draft_where_there_are_drafts() -> None:
+    setup = Setup()
+    setup.surface = surface = DraftedSurface()
+    async with setup.live() as live:
+        for more in (ENOUGH, "", " It goes on", " for quite a while."):
+            live.feed(more)
+            await setup.clock.advance(3)
+    assert surface.messages == {}
+    assert live.opened == 0
+    parts = split(f"{ENOUGH} It goes on for quite a while.", surface.limits(CHAT))
+    assert surface.drafts == [(1, ENOUGH), (1, f"{ENOUGH} It goes on"), (1, parts[-1])]
+    assert len(parts) == 2
+
+
+async def test_draft_that_is_refused_is_shown_later() -> None:
+    setup = Setup()
+    setup.surface = surface = DraftedSurface()
+    surface.fail_next("draft", RateLimited(5))
+    async with setup.live() as live:
+        live.feed(ENOUGH)
+        await setup.clock.advance(4)
+        assert surface.drafts == []
+        await setup.clock.advance(4)
+    assert surface.drafts == [(1, ENOUGH)]

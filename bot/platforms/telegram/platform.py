@@ -98,7 +98,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver):
     ) -> None:
         self._api = BotApi(settings)
         self._press_refusal = press_refusal
-        self._surface = TelegramSurface(self._api)
+        self._surface = TelegramSurface(self._api, has_drafts=settings.drafts)
         self._settings = settings
         self._poll_seconds = settings.poll_seconds
         self._bot: User | None = None  # once Telegram has said who we are

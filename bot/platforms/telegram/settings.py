@@ -73,6 +73,12 @@ class TelegramSettings(PlatformSettings):
         token = self.token.get_secret_value() if self.token else ""
         return hashlib.sha256(f"webhook {token}".encode()).hexdigest()
 
+    drafts: bool = Field(
+        False,
+        description="Whether a growing answer is shown as a draft in private chats, which notifies"
+        " nobody, and is sent when it is complete.",
+    )
+
     @property
     @override
     def is_configured(self) -> bool:

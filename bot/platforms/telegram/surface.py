@@ -1,6 +1,7 @@
 """Answers on Telegram: text without pings, and a search for sends of unknown outcome."""
 
 from collections.abc import Set
+from dataclasses import replace
 from enum import Enum, auto
 from typing import Any
 
@@ -20,7 +21,7 @@ from bot.platforms.telegram.api import BotApi, NotEditable, NotModified
 from bot.platforms.telegram.buttons import to_keyboard
 from bot.platforms.telegram.limits import GROUP, PRIVATE
 from bot.platforms.telegram.markup import render_markdown, render_plain
-from bot.ports import Surface
+from bot.ports import DraftingSurface, Surface
 
 _NO_PREVIEW = {"is_disabled": True}
 _MAX_PROBES = 64
@@ -33,18 +34,19 @@ class _ProbeResult(Enum):
     NOTHING = auto()
 
 
-class TelegramSurface(Surface):
+class TelegramSurface(Surface, DraftingSurface):
     """Sends to chats and topics.
 
     Telegram has no idempotency key, so the nonce is unused: what was lost is looked up by its text.
     """
 
-    def __init__(self, api: BotApi) -> None:
+    def __init__(self, api: BotApi, *, has_drafts: bool = False) -> None:
         self._api = api
+        self._private = replace(PRIVATE, has_drafts=has_drafts)
 
     @override
     def limits(self, address: Address) -> Limits:
-        return PRIVATE if _is_private(address) else GROUP
+        return self._private if _is_private(address) else GROUP
 
     @override
     async def send(self, message: OutgoingMessage) -> str:
@@ -85,6 +87,13 @@ class TelegramSurface(Surface):
             )
         except MessageNotFound:
             return
+
+    @override
+    async def draft(self, address: Address, draft_id: int, content: MessageContent) -> None:
+        text, entities = _render_text(content)
+        to = {"chat_id": int(address.chat), "message_thread_id": _topic(address)}
+        fields = {**to, "draft_id": draft_id, "text": text, "entities": entities}
+        await self._api.send("sendMessageDraft", fields)
 
     @override
     async def typing(self, address: Address) -> None:

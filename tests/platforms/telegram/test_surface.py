@@ -24,7 +24,7 @@ from bot.errors import (
 )
 from bot.platforms.telegram.limits import plain_text
 from bot.platforms.telegram.markup import render_markdown
-from bot.ports import Surface
+from bot.ports import DraftingSurface, Surface
 from bot.replying.splitting.split import split
 from tests.attacks import attack_texts, with_ours
 from tests.platforms.telegram.conftest import Rig
@@ -422,3 +422,18 @@ async def test_find_in_a_forbidden_chat_raises_refused(rig: Rig, surface: Surfac
     rig.telegram.blocked.add(GROUP)
     with pytest.raises(Refused):
         await find(surface, GROUP_CHAT, "…", after="1", known=set())
+
+
+async def test_draft_is_shown_in_a_private_chat_and_is_no_message(rig: Rig) -> None:
+    bot = rig.bot(drafts=True)
+    surface = bot.surface
+    rig.telegram.say(ALICE, "question")
+    assert isinstance(surface, DraftingSurface)
+    assert surface.limits(PRIVATE_CHAT).has_drafts
+    assert not surface.limits(GROUP_CHAT).has_drafts
+    before = set(rig.telegram.msgs[ALICE])
+    for text in ("first", "first **words**"):
+        await surface.draft(PRIVATE_CHAT, 7, MessageContent(text))
+    assert [text for _, text in rig.telegram.drafts[ALICE, 7]] == ["first", "first words"]
+    assert set(rig.telegram.msgs[ALICE]) == before
+    await bot.close()
