@@ -67,7 +67,9 @@ def marked_settings() -> dict[str, str]:
             provider = "basic" if name == "basic_auth" else "test"  # it excludes a key
             found[name] = f"providers.{provider}.{name}"
     return {
-        f"TROUPE_{path.replace('.', '__').upper()}": OF_FORM.get(name, f"sk-{MARK}-{name}")
+        f"TROUPE_{path.replace('.', '__').upper()}": OF_FORM.get(
+            name, f"sk-{MARK}-{name.replace('.', '_')}"
+        )
         for name, path in found.items()
     }
 
