@@ -26,9 +26,8 @@ def make_setup(database: Database, *, limits: Limits = WITH_BUTTONS, presets: in
 
 
 def menu(setup: Setup) -> Menu:
-    """Return the menu of the newest message that was sent or edited."""
-    [shown] = setup.surface.contents[-1].menus
-    return shown
+    """Return the first menu of the newest message that was sent or edited."""
+    return setup.surface.contents[-1].menus[0]
 
 
 def labels(setup: Setup) -> list[str]:
@@ -50,11 +49,12 @@ def pressed(data: str, *values: str, by: Person = ALICE, key: str = "1") -> Pres
 
 
 def chosen(setup: Setup, label: str, *, by: Person = ALICE, key: str = "1") -> Pressed:
-    """Return what choosing an option of the shown menu brings."""
+    """Return what choosing an option of the shown menus brings: the first one of that name."""
     shown = next(content for content in reversed(setup.surface.contents) if content.menus)
-    [options] = shown.menus
-    [value] = [one.value for one in options.options if one.label == label]
-    return pressed(options.data, value, by=by, key=key)
+    data, value = next(
+        (each.data, one.value) for each in shown.menus for one in each.options if one.label == label
+    )
+    return pressed(data, value, by=by, key=key)
 
 
 def button(setup: Setup, label: str, *, by: Person = ALICE, key: str = "1") -> Pressed:
