@@ -36,7 +36,8 @@ class MessageParts:
             return 0.0
         if said.album is not None:
             return self.rules.album_seconds
-        is_cut = self._units(said.text) >= self.limits.max_units * _FULL_SHARE
+        longest = self.limits.max_units  # a longer one was not cut by a client
+        is_cut = longest * _FULL_SHARE <= self._units(said.text) <= longest
         return self.rules.paste_seconds if is_cut else 0.0
 
     def continues(self, whole: Said, newest: InboxMessage, later: InboxMessage) -> bool:
