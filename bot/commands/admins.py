@@ -6,13 +6,18 @@ from collections.abc import Awaitable, Callable, Collection
 import structlog
 
 from bot.chat.incoming import Request, Said
+from bot.commands.anonymous_admins import AnonymousAdmins, writes_as_the_group
 from bot.errors import PlatformError, UserError
 from bot.ports import Clock
-from bot.texts.text import translatable
+from bot.texts.text import joined, translatable
 
 _log = structlog.get_logger(__name__)
 _CACHE_SECONDS = 30.0
 _MAX_CACHED = 1000
+_ANONYMOUS = translatable(
+    "Admins who write anonymously count as admins once one with a name has written /settings"
+    " anonymous on."
+)
 
 
 class AdminCheck:
@@ -27,6 +32,7 @@ class AdminCheck:
         admin_ids: Collection[str],
         is_platform_admin: Callable[[Request], Awaitable[bool]],
         clock: Clock,
+        anonymous: AnonymousAdmins,
         *,
         shows_prompts_in_private: bool = True,
     ) -> None:
@@ -36,12 +42,14 @@ class AdminCheck:
             admin_ids: the admins of the service.
             is_platform_admin: asks the platform about all others.
             clock: time.
+            anonymous: the groups where admins who write anonymously count.
             shows_prompts_in_private: whether everybody sees prompts in a private chat.
         """
         self._shows_prompts_in_private = shows_prompts_in_private
         self._admin_ids = admin_ids
         self._is_platform_admin = is_platform_admin
         self._clock = clock
+        self._anonymous = anonymous
         self._refused_until: OrderedDict[tuple[str, str], float] = OrderedDict()
 
     async def is_admin(self, incoming: Request) -> bool:
@@ -59,6 +67,9 @@ class AdminCheck:
     async def _ask(self, incoming: Request) -> bool:
         if incoming.author.id in self._admin_ids:
             return True
+        if writes_as_the_group(incoming):
+            is_one = await self._is_platform_admin(incoming)
+            return is_one and await self._anonymous.are_accepted(incoming.scopes)
         if incoming.author_is_admin is not None:  # the message itself tells
             return await self._is_platform_admin(incoming)
         key, now = (incoming.author.id, incoming.address.lane), self._clock.monotonic()
@@ -89,8 +100,14 @@ class AdminCheck:
                 )
             )
 
-    async def require(self, incoming: Request, action: str) -> None:
+    async def require(self, incoming: Request, action: str, *, needs_name: bool = False) -> None:
         """Log the request for the audit and refuse it unless the author is an admin.
+
+        Args:
+            incoming: what the author asks for.
+            action: what it is, for the log and the refusal.
+            needs_name: whether an admin who writes anonymously may not, because it cannot be
+                undone.
 
         Raises:
             UserError: the author is none, or the platform could not be asked; the text names the
@@ -106,8 +123,16 @@ class AdminCheck:
         )
         if allowed is None:
             raise UserError(unknown_admin_notice(incoming, action))
+        is_anonymous = writes_as_the_group(incoming)
         if not allowed:
-            raise UserError(translatable("Only an admin can {action}.", action=action))
+            problem = translatable("Only an admin can {action}.", action=action)
+            raise UserError(joined([problem, _ANONYMOUS], " ") if is_anonymous else problem)
+        if is_anonymous and needs_name:
+            raise UserError(
+                translatable(
+                    "Only an admin who writes under their own name can {action}.", action=action
+                )
+            )
 
 
 def unknown_admin_notice(incoming: Request, action: str) -> str:

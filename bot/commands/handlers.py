@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from bot.chat.command import CommandSpec
 from bot.chat.incoming import Joined
 from bot.commands.admins import AdminCheck, unknown_admin_notice
+from bot.commands.anonymous_admins import ALLOW, AnonymousAdmins
 from bot.commands.context import ContextView
 from bot.commands.history_scope_handlers import HistoryScopeHandlers
 from bot.commands.menus import SettingMenus
@@ -43,6 +44,7 @@ class CommandHandlers:
         personas: UserPersonas,
         personal_data: PersonalData,
         history_scopes: HistoryScopes,
+        anonymous: AnonymousAdmins,
         platform_commands: Mapping[str, Sequence[CommandSpec]] | None = None,
         dice: random.Random | None = None,
         usage: UsageView | None = None,
@@ -56,6 +58,7 @@ class CommandHandlers:
             personas: how people describe themselves.
             personal_data: what is stored of each person.
             history_scopes: who shares a history in each channel.
+            anonymous: the groups where admins who write anonymously count.
             platform_commands: what platforms run themselves, by their name; /help lists it.
             dice: selects greetings.
             usage: shows what answers cost.
@@ -68,6 +71,7 @@ class CommandHandlers:
         self._dice = dice or random.Random()  # noqa: S311 -- which greeting is said
         self._newest_question = NewestQuestionHandlers(admins)
         self._privacy = PrivacyHandlers(personal_data, admins, resolver)
+        self._anonymous = anonymous
         self._history_scope = HistoryScopeHandlers(history_scopes, admins)
         self.menus = SettingMenus(resolver, history_scopes)
         self._preset = PresetHandlers(resolver, admins, self.menus, self._dice)
@@ -135,6 +139,9 @@ class CommandHandlers:
             return await self._privacy.set_observing(request)
         if request.command.action == "scope":
             return await self._history_scope.handle(request)
+        if request.command.action == "anonymous":
+            await self._admins.require(request.incoming, ALLOW, needs_name=True)
+            return await self._anonymous.choose(request)
         if request.command.action == "usage" and self._usage is not None:
             return CommandResult(await self._usage.show(request))
         if request.command.action != "why":
@@ -142,8 +149,9 @@ class CommandHandlers:
                 translatable(
                     "Use /settings menu (all that can be set here), /settings why (why I answered"
                     " the newest messages or not), /settings usage (what your answers cost),"
-                    " /settings overhear (what I remember here) or /settings scope (who shares a"
-                    " conversation here)."
+                    " /settings overhear (what I remember here), /settings scope (who shares a"
+                    " conversation here) or /settings anonymous (the rights of who writes"
+                    " anonymously)."
                 )
             )
         await self._admins.require(request.incoming, _SEE_WHY)
@@ -179,7 +187,9 @@ class CommandHandlers:
 
     async def _forget_channel(self, request: CommandRequest) -> CommandResult:
         await self._admins.require(
-            request.incoming, translatable("delete the conversation of this channel")
+            request.incoming,
+            translatable("delete the conversation of this channel"),
+            needs_name=True,
         )
         preset = request.active.first.preset
         characters = len(request.active.presets)

@@ -42,7 +42,7 @@ class PrivacyHandlers:
         quote = request.incoming.quote
         author = quote.author if quote is not None else None
         if author is None or author.id != request.incoming.author.id:
-            await self._admins.require(request.incoming, _FORGET_OTHERS)
+            await self._admins.require(request.incoming, _FORGET_OTHERS, needs_name=True)
         return CommandResult("", forgets=message_id)
 
     async def forget_last(self, request: CommandRequest) -> CommandResult:
@@ -56,7 +56,7 @@ class PrivacyHandlers:
             raise UserError(translatable("There is no question in this conversation yet."))
         author = exchange.question.speaker
         if author is None or author.id != request.incoming.author.id:
-            await self._admins.require(request.incoming, _FORGET_OTHERS)
+            await self._admins.require(request.incoming, _FORGET_OTHERS, needs_name=True)
         return CommandResult("", forgets=exchange.question.message_id, forgets_answers=True)
 
     async def export(self, incoming: Said) -> CommandResult:

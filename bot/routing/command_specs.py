@@ -128,6 +128,11 @@ COMMANDS = (
                 ),
             ),
             CommandSpec(
+                "anonymous",
+                marked("let admins who write anonymously on Telegram count here, or not (admins)"),
+                (CommandOption("value", marked("on or off"), choices=("on", "off")),),
+            ),
+            CommandSpec(
                 "usage", marked("tell what your answers cost, and what is left of budgets")
             ),
         ),

@@ -10,6 +10,7 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from importlib import import_module  # noqa: TID251 # for what few installations need
 
 from bot.backends.exact_prompt import ExactPromptWriter
 from bot.chat.incoming import (
@@ -25,6 +26,7 @@ from bot.chat.incoming import (
 from bot.chat.outgoing import OutboxRow
 from bot.chat.session import ClaimedMessage
 from bot.commands.admins import AdminCheck
+from bot.commands.anonymous_admins import AnonymousAdmins
 from bot.commands.answer_buttons import AnswerButtons
 from bot.commands.context import ContextView
 from bot.commands.forgetting import ChannelForgetting, PersonForgetting, SharedMemories
@@ -36,7 +38,6 @@ from bot.console.app import Console
 from bot.console.health import Probe
 from bot.console.login import make_login_link
 from bot.console.playground.actions import PlaygroundActions
-from bot.console.routes import ConsolePart
 from bot.console.server import AddRoutes
 from bot.console.service.channels_page import ChannelsPage
 from bot.console.service.operation_page import OperationPage
@@ -74,7 +75,6 @@ from bot.runtime.keyed_worker_pool import KeyedWorkerPool
 from bot.runtime.rate_limits import InProcessRateLimits
 from bot.runtime.terminal_locale import terminal_locale
 from bot.service.budgets import budget_rules
-from bot.service.console import make_console, make_playground, provider_rows
 from bot.service.exclusive_platform import ExclusivePlatform
 from bot.service.exclusive_role import ExclusiveRole
 from bot.service.models import Models
@@ -490,6 +490,7 @@ class Wiring:
             self._personas,
             self._personal_data,
             self._history_scopes,
+            self._anonymous_admins,
             {spec.kind: spec.commands for spec in self._specs},
             usage=UsageView(
                 SqlUsageTotals(self._resources.database), self._budgets, self._spending.caps
@@ -511,9 +512,15 @@ class Wiring:
         """Return the console; `probes` are what /readyz asks."""
         database, resolver = self._resources.database, self._resources.resolver
         state = SqlServiceState(database, self.clock)
-        providers = provider_rows(self.settings.providers, resolver.presets)
+        # With what renders pages: a process without a console needs none of it.
+        console_parts = import_module("bot.service.console")
+        providers = console_parts.provider_rows(self.settings.providers, resolver.presets)
         pages = [
-            self._playground,
+            console_parts.make_playground(
+                self._playground_actions,
+                self._preview.preview,
+                SqlReceipts(database),
+            ),
             AnswerPages(
                 SqlAnswerLog(database),
                 self._exact_prompts,
@@ -524,7 +531,7 @@ class Wiring:
             OperationPage(probes, state, providers, self.clock).part,
             UsagePage(SqlUsageTotals(database), self.clock).part,
         ]
-        return make_console(
+        console: Console = console_parts.make_console(
             self.settings.console,
             database,
             self._console_tokens,
@@ -532,18 +539,15 @@ class Wiring:
             self.clock,
             pages,
         )
+        return console
 
     @cached_property
-    def _playground(self) -> ConsolePart:
-        return make_playground(
-            PlaygroundActions(
-                self.web_channels,
-                SqlHistoryCopies(self._resources.database, self.conversations),
-                self._resources.resolver,
-                self.clock,
-            ),
-            self._preview.preview,
-            SqlReceipts(self._resources.database),
+    def _playground_actions(self) -> PlaygroundActions:
+        return PlaygroundActions(
+            self.web_channels,
+            SqlHistoryCopies(self._resources.database, self.conversations),
+            self._resources.resolver,
+            self.clock,
         )
 
     async def make_login_link(self) -> str:
@@ -569,11 +573,16 @@ class Wiring:
         return ArrivalSignals(self._resources.signals)
 
     @cached_property
+    def _anonymous_admins(self) -> AnonymousAdmins:
+        return AnonymousAdmins(self._resources.chat_settings)
+
+    @cached_property
     def _admins(self) -> AdminCheck:
         return AdminCheck(
             self.settings.admins,
             self._is_platform_admin,
             self.clock,
+            self._anonymous_admins,
             shows_prompts_in_private=self.settings.private_prompts,
         )
 

@@ -12,11 +12,13 @@ from bot.chat.button import MENU_ACTIONS, ButtonAction, ButtonData
 from bot.chat.incoming import Person, Pressed, Request
 from bot.chat.session import Turn, TurnResult
 from bot.commands.admins import AdminCheck
+from bot.commands.anonymous_admins import AnonymousAdmins
 from bot.commands.answer_buttons import AnswerButtons
 from bot.commands.request import CommandRequest
 from bot.errors import PlatformError, Unreachable, UserError
 from bot.routing.command_specs import COMMANDS, parse
 from bot.runtime.clock import SystemClock
+from bot.storage.sql.chat_settings import SqlChatSettings
 from bot.storage.sql.conversations import SqlConversations
 from bot.storage.sql.database import Database
 from bot.storage.sql.inbox import SqlInbox
@@ -56,6 +58,8 @@ WHO_MAY_USE = {
     "settings scope thread": ADMIN,
     "settings scope replies": ADMIN,
     "settings scope inherit": ADMIN,
+    "settings anonymous on": ADMIN,
+    "settings anonymous off": ADMIN,
     "settings usage": ANYONE,
     "help": ANYONE,
 }
@@ -157,7 +161,8 @@ class AnsweredQuestion:
         self.is_admin: bool | PlatformError = False
         self._inbox = SqlInbox(database, clock)
         self._conversations = SqlConversations(database, clock)
-        admins = AdminCheck((), self._ask, clock)
+        anonymous = AnonymousAdmins(SqlChatSettings(database, clock))
+        admins = AdminCheck((), self._ask, clock, anonymous)
         self._buttons = AnswerButtons(self._conversations, self._inbox, admins, _keep)
         self._question = make_incoming(platform=platform)
         self._part = ""

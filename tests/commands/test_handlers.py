@@ -11,6 +11,7 @@ from inline_snapshot import snapshot
 from bot.chat.command import Command
 from bot.chat.incoming import Person, Request, WakeReason
 from bot.commands.admins import AdminCheck
+from bot.commands.anonymous_admins import AnonymousAdmins
 from bot.commands.context import ContextView
 from bot.commands.handlers import CommandHandlers
 from bot.commands.personas import UserPersonas
@@ -56,13 +57,15 @@ class Setup:
         self.clock = FakeClock()
         chat_settings = SqlChatSettings(database, self.clock)
         self.resolver = PresetResolver(PRESETS, "assistant", chat_settings, {"nova": 4})
+        self.anonymous = AnonymousAdmins(chat_settings)
         self.handlers = CommandHandlers(
             self.resolver,
-            AdminCheck({"telegram:99"}, self.is_platform_admin, self.clock),
+            AdminCheck({"telegram:99"}, self.is_platform_admin, self.clock, self.anonymous),
             ContextView(SqlReceipts(database), format_receipt, mask_secret),
             UserPersonas(chat_settings),
             SqlPersonalData(database),
             HistoryScopes(chat_settings, self.resolver),
+            self.anonymous,
             dice=random.Random(1),
         )
         self.admin = True
@@ -392,12 +395,50 @@ async def test_refusal_holds_for_half_a_minute_and_a_right_is_asked_each_time(
     assert len(setup.asked) == 4
 
 
+async def test_admins_who_write_anonymously_count_where_one_with_a_name_allows_it(
+    setup: Setup,
+) -> None:
+    named = setup.here
+    group = Person(f"telegram:{named.address.chat}", "The group")
+    anonymous = replace(named, author=group, author_is_admin=True)
+    setup.here = anonymous
+    for line in ("/preset use nova", "/settings anonymous on", "/forget channel"):
+        with pytest.raises(UserError, match=r"Only an admin can .* Admins who write anonymously"):
+            await setup.run_command(line)
+
+    setup.here = named
+    told = await setup.run_command("/settings anonymous on")
+    assert told.text.startswith("Admins who write anonymously now count")
+    assert told.changes_channel
+
+    setup.here = anonymous
+    await setup.run_command("/preset use nova")
+    assert await setup.active() == ["nova"]
+    for line in ("/settings anonymous off", "/forget channel"):
+        with pytest.raises(UserError, match="Only an admin who writes under their own name can"):
+            await setup.run_command(line)
+
+    setup.admin = False  # another group, or a channel: the platform says so
+    with pytest.raises(UserError, match="Only an admin can"):
+        await setup.run_command("/preset use assistant")
+
+    setup.admin, setup.here = True, named
+    await setup.run_command("/settings anonymous off")
+    setup.here = anonymous
+    with pytest.raises(UserError, match="Only an admin can"):
+        await setup.run_command("/preset use assistant")
+
+
 async def test_prompts_are_not_shown_to_strangers_in_private_chats(
     setup: Setup, database: Database
 ) -> None:
     setup.here = replace(HERE, is_private=True, author_is_admin=True)
     admins = AdminCheck(
-        {"telegram:99"}, setup.is_platform_admin, setup.clock, shows_prompts_in_private=False
+        {"telegram:99"},
+        setup.is_platform_admin,
+        setup.clock,
+        setup.anonymous,
+        shows_prompts_in_private=False,
     )
     with pytest.raises(
         UserError,
@@ -416,6 +457,7 @@ async def test_prompts_are_not_shown_to_strangers_in_private_chats(
         UserPersonas(SqlChatSettings(database, setup.clock)),
         SqlPersonalData(database),
         HistoryScopes(SqlChatSettings(database, setup.clock), setup.resolver),
+        setup.anonymous,
     )
     assert "instructions" not in (await setup.run_command("/preset show nova")).text
     with pytest.raises(UserError, match="Only the operators"):

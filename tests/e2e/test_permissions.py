@@ -219,7 +219,7 @@ def sender_chat(user: int, sender: int, **more: Any) -> Callable[[Deployment], A
         wire.chats[chat]["_admins"] = {ADMIN, user, sender}
         await deployment.ask_and_wait(conversation)
         before = deployment.state()
-        shown = {"id": sender, "type": "channel", "title": "Admins"}
+        shown = {"id": sender or chat, "type": "channel", "title": "Admins"}
         for count, command in enumerate(COMMANDS, 1):
             wire.say(user, command, chat=chat, sender_chat=shown, **more)
             await deployment.wait_for_text(conversation, "⚠ Only an admin can", count)
@@ -229,11 +229,15 @@ def sender_chat(user: int, sender: int, **more: Any) -> Callable[[Deployment], A
 
 
 async def anonymous_admin(deployment: Deployment) -> None:
-    """Who writes as the group itself is one of its admins; another group does not count."""
+    """Who writes as the group counts as an admin where one with a name has allowed it."""
     conversation, chat = deployment.group_with_admin()
     wire = deployment.platforms.telegram
     wire.user(ANONYMOUS_ADMIN, is_bot=True)
     group = {"id": chat, "type": "supergroup", "title": "G"}
+    conversation.say("/settings anonymous on", 1)
+    await deployment.wait_for_text(conversation, "Admins who write anonymously now count")
+    wire.say(ANONYMOUS_ADMIN, "/forget", chat=chat, sender_chat=group)
+    await deployment.wait_for_text(conversation, "⚠ Only an admin who writes under their own name")
     wire.say(ANONYMOUS_ADMIN, "/preset use nova", chat=chat, sender_chat=group)
     await deployment.wait_for_text(conversation, "nova answers here")
     assert (conversation.name, "nova") in deployment.state()[0]
@@ -337,7 +341,8 @@ SCENARIOS: Mapping[str, Callable[[Deployment], Awaitable[None]]] = {
 }
 OURS: Mapping[str, Callable[[Deployment], Awaitable[None]]] = {
     "member of a group": member_of_a_group,
-    "anonymous admin": anonymous_admin,
+    "anonymous admin": sender_chat(ANONYMOUS_ADMIN, 0),
+    "anonymous admin of a group that allows them": anonymous_admin,
     "getChatMember is cut off": admin_lookup_fails(drop=True),
     "getChatMember is refused": admin_lookup_fails(error_code=400, description="Bad Request"),
     "getChatMember fails": admin_lookup_fails(error_code=500, description="Internal"),

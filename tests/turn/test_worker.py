@@ -24,6 +24,7 @@ from bot.chat.prompt import Finish, FinishReason, QueuePosition, ReasoningDelta
 from bot.chat.session import Claim, FinishedTurn, InboxMessage, Session, TurnResult
 from bot.chat.story import Story
 from bot.commands.admins import AdminCheck
+from bot.commands.anonymous_admins import AnonymousAdmins
 from bot.commands.answer_buttons import AnswerButtons
 from bot.commands.context import ContextView
 from bot.commands.forgetting import ChannelForgetting, PersonForgetting
@@ -172,7 +173,8 @@ class Setup(Delivery):
             self,
             self.clock,
         )
-        admins = AdminCheck((), self._is_platform_admin, self.clock)
+        anonymous = AnonymousAdmins(chat_settings)
+        admins = AdminCheck((), self._is_platform_admin, self.clock, anonymous)
         scopes = HistoryScopes(chat_settings, resolver)
         index = SqlHistoryIndex(database)
         self.router = HistoryRouter(scopes.find, index)
@@ -186,6 +188,7 @@ class Setup(Delivery):
             personas,
             SqlPersonalData(database),
             scopes,
+            anonymous,
         )
         backends = {"p": backend, "q": fallback or backend}
         sources = PromptSources(
