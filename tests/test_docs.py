@@ -53,15 +53,3 @@ def test_links_point_to_existing_pages_and_sections(page: Path) -> None:
         if not linked.is_file() or (section and section not in anchors(linked)):
             broken.append(f"{target}#{section}")
     assert broken == []
-
-
-def test_behaviour_page_names_tests_that_exist() -> None:
-    page = (CHECKOUT / "docs" / "behaviour.md").read_text("utf-8")
-    named = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", page)
-    missing = [
-        f"{file}::{name}"
-        for file, name in named
-        if f"def {name}(" not in (CHECKOUT / file).read_text("utf-8")
-    ]
-    assert named
-    assert missing == []
