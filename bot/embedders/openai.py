@@ -1,7 +1,5 @@
 """Embed with any service that has OpenAI's embeddings API."""
 
-import asyncio
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,9 +7,9 @@ import msgspec
 from typing_extensions import override
 
 from bot.backends.chat_completions import errors
+from bot.backends.chat_completions.connection import post_and_read
 from bot.backends.chat_completions.errors import Endpoint, RequestFailed
-from bot.backends.chat_completions.request import HttpStatusError
-from bot.backends.chat_completions.stream_parser import MAX_RESPONSE_BYTES, token_count
+from bot.backends.chat_completions.stream_parser import token_count
 from bot.backends.openai_compatible.connection import OpenAIConnection
 from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.chat.story import PackedVector
@@ -20,7 +18,6 @@ from bot.errors import EmbeddingError
 from bot.ports import Embedder, MeteredEmbedder
 from bot.prompting.character.embedding import pack_vectors
 from bot.prompting.text.token_counter import count_tokens
-from bot.runtime.http_connection import ConnectionFailed
 from bot.settings import EmbeddingSettings
 
 _BATCH_SIZE = 10  # DashScope takes no more
@@ -70,24 +67,14 @@ class EmbeddingsService:
         return pack_vectors([row.embedding for row in rows], len(inputs))
 
     async def _post(self, body: bytes) -> bytes:
-        deadline = asyncio.get_running_loop().time() + _TIMEOUT_SECONDS
-        try:
-            response = await self._connection.post("/embeddings", body, deadline)
-            try:
-                return await response.read_all(deadline, MAX_RESPONSE_BYTES)
-            finally:
-                await response.close()
-        except HttpStatusError as error:
-            raise errors.translate_status(
-                self._endpoint,
-                self._model,
-                error.status,
-                error.headers,
-                error.body,
-                time.time(),
-            ) from None
-        except ConnectionFailed as error:
-            raise errors.unreachable(self._endpoint, str(error)) from None
+        return await post_and_read(
+            self._connection,
+            "/embeddings",
+            body,
+            _TIMEOUT_SECONDS,
+            self._endpoint,
+            self._model,
+        )
 
 
 class OpenAIEmbedder(Embedder, MeteredEmbedder):

@@ -1,14 +1,22 @@
 """Send requests over kept-alive connections to a service's API."""
 
 import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 from typing_extensions import override
 
-from bot.backends.chat_completions.request import HttpConnection, raise_for_status
+from bot.backends.chat_completions import errors
+from bot.backends.chat_completions.errors import Endpoint
+from bot.backends.chat_completions.request import (
+    HttpConnection,
+    HttpStatusError,
+    raise_for_status,
+)
 from bot.backends.chat_completions.settings import HttpProviderSettings
+from bot.backends.chat_completions.stream_parser import MAX_RESPONSE_BYTES
 from bot.runtime.http_client import HttpClient
 from bot.runtime.http_connection import ConnectionFailed, HttpResponse
 
@@ -75,3 +83,32 @@ class PooledConnection(HttpConnection):
     async def close(self) -> None:
         """Close all connections."""
         await self._client.close()
+
+
+async def post_and_read(
+    connection: HttpConnection,
+    path: str,
+    body: bytes,
+    seconds: float,
+    endpoint: Endpoint,
+    model: str,
+) -> bytes:
+    """Send a request and return the whole body of its response.
+
+    Raises:
+        RequestFailed: the service refused it, or there is no response.
+        TimeoutError: it took longer than these seconds.
+    """
+    deadline = asyncio.get_running_loop().time() + seconds
+    try:
+        response = await connection.post(path, body, deadline)
+        try:
+            return await response.read_all(deadline, MAX_RESPONSE_BYTES)
+        finally:
+            await response.close()
+    except HttpStatusError as error:
+        raise errors.translate_status(
+            endpoint, model, error.status, error.headers, error.body, time.time()
+        ) from None
+    except ConnectionFailed as error:
+        raise errors.unreachable(endpoint, str(error)) from None

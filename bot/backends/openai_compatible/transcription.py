@@ -1,22 +1,18 @@
 """Turn speech into text with a service that has OpenAI's transcriptions API."""
 
-import asyncio
 import re
 import secrets
-import time
 
 import msgspec
 
 from bot.backends.chat_completions import errors
+from bot.backends.chat_completions.connection import post_and_read
 from bot.backends.chat_completions.errors import Endpoint, RequestFailed
 from bot.backends.chat_completions.key_rotation import KeyRotation
-from bot.backends.chat_completions.request import HttpStatusError
-from bot.backends.chat_completions.stream_parser import MAX_RESPONSE_BYTES
 from bot.backends.openai_compatible.connection import OpenAIConnection
 from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.errors import BackendUnavailable
 from bot.ports import Clock
-from bot.runtime.http_connection import ConnectionFailed
 
 _TIMEOUT_SECONDS = 60.0
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
@@ -75,21 +71,11 @@ class TranscriptionService:
         return b"".join(lines) + mark + b"--\r\n"
 
     async def _post(self, body: bytes) -> bytes:
-        deadline = asyncio.get_running_loop().time() + _TIMEOUT_SECONDS
-        try:
-            response = await self._connection.post("/audio/transcriptions", body, deadline)
-            try:
-                return await response.read_all(deadline, MAX_RESPONSE_BYTES)
-            finally:
-                await response.close()
-        except HttpStatusError as error:
-            raise errors.translate_status(
-                self._endpoint,
-                self._model,
-                error.status,
-                error.headers,
-                error.body,
-                time.time(),
-            ) from None
-        except ConnectionFailed as error:
-            raise errors.unreachable(self._endpoint, str(error)) from None
+        return await post_and_read(
+            self._connection,
+            "/audio/transcriptions",
+            body,
+            _TIMEOUT_SECONDS,
+            self._endpoint,
+            self._model,
+        )
