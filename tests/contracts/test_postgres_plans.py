@@ -68,6 +68,8 @@ INSERT INTO sent_message (conversation, external_id, turn, part)
     SELECT 'telegram:c' || n, n, 't', 0 FROM generate_series(1, 10000) n;
 INSERT INTO summary (conversation, session, covers_to, turns, chars, fingerprint, text)
     SELECT 'telegram:c' || n, 1, 1, 1, 1, '', '' FROM generate_series(1, 10000) n;
+INSERT INTO forgotten (conversation, at)
+    SELECT 'telegram:c' || n, extract(epoch FROM now()) FROM generate_series(1, 10000) n;
 INSERT INTO budget (key, spent)
     SELECT '2999-01 person:telegram:' || n, 1 FROM generate_series(1, 10000) n;
 INSERT INTO choice (scope, key, value, chosen_by, chosen_at, conversation)

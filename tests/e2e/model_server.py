@@ -43,6 +43,10 @@ class ModelServer:
         self.gate.set()
         await self._runner.cleanup()
 
+    def grow_slowly(self) -> None:
+        """Take some seconds for each answer from now on, so that it is shown as it grows."""
+        self.chunk_delays, self.chunk_count = (0.4,), 8
+
     def _app(self) -> web.Application:
         app = web.Application()
         app.router.add_get("/v1/models", self._models)

@@ -101,9 +101,9 @@ def test_wheel_holds_what_the_console_shows(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         packed = {name for name in archive.namelist() if name.startswith("bot/console/")}
     folder = CHECKOUT / "bot" / "console"
-    shown = [*(folder / "static").iterdir(), *(folder / "templates").iterdir()]
+    shown = [*(folder / "static").rglob("*"), *(folder / "templates").rglob("*")]
 
-    assert {str(file.relative_to(CHECKOUT)) for file in shown} <= packed
+    assert {str(one.relative_to(CHECKOUT)) for one in shown if one.is_file()} <= packed
     assert not any(name.startswith("bot/console/assets/") for name in packed)
 
 
