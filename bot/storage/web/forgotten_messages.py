@@ -3,6 +3,8 @@
 On other platforms what people wrote is the vendor's to keep; here it is ours.
 """
 
+from collections.abc import Collection
+
 from typing_extensions import override
 
 from bot.chat.incoming import Address, address_of
@@ -40,23 +42,26 @@ class ForgottenWebMessages(ConversationMemory):
         address = address_of(conversation)
         if address.platform != WEB_PLATFORM:
             return
+        histories = await self._index.conversations(address)
         follows_forgotten = False
         for message in await self._channels.newest(address.chat, _MAX_MESSAGES):
             if message.author is not None:
-                follows_forgotten = await self._is_forgotten(address, message)
-            if follows_forgotten and not await self._has_turn(address, message):
+                follows_forgotten = await self._is_forgotten(address, message, histories)
+            if follows_forgotten and not await self._has_turn(message, histories):
                 await self._channels.replace(address.chat, message.emptied())
 
-    async def _is_forgotten(self, address: Address, message: WebMessage) -> bool:
+    async def _is_forgotten(
+        self, address: Address, message: WebMessage, histories: Collection[str]
+    ) -> bool:
         if not message.is_shown or message.text.startswith("/"):
             return False
-        if await self._has_turn(address, message):
+        if await self._has_turn(message, histories):
             return False
         key = inbox_key(address.chat, message)
         return not await self._inbox.find_in_progress(address, key)
 
-    async def _has_turn(self, address: Address, message: WebMessage) -> bool:
-        for key in await self._index.conversations(address):
+    async def _has_turn(self, message: WebMessage, histories: Collection[str]) -> bool:
+        for key in histories:
             if await self._conversations.find_turns(Claim(key, 0, ""), [message.id]):
                 return True
         return False
