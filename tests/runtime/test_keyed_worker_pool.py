@@ -100,6 +100,7 @@ async def test_signal_of_another_process_wakes_a_key() -> None:
     async with harness.open():
         harness.signals.publish("q", ["a"])
         await wait_until(lambda: harness.ended == ["a"])
+        assert harness.claims == [["a"]]
 
 
 async def test_key_that_another_process_holds_is_left_alone() -> None:
@@ -131,7 +132,8 @@ async def test_key_woken_while_in_progress_is_processed_again() -> None:
         await wait_until(lambda: harness.started == ["a"])
         harness.pool.wake(["a"])
         harness.unblock.set()
-        await wait_until(lambda: harness.started == ["a", "a"])
+        await wait_until(lambda: harness.ended == ["a", "a"])
+        assert harness.claims == [["a"], ["a"]]
 
 
 async def test_item_claimed_already_is_processed_without_a_claim() -> None:
@@ -172,6 +174,7 @@ async def test_ready_key_without_wake_up_is_found() -> None:
         harness.ready = ["a"]
         await harness.clock.advance(2)
         await wait_until(lambda: "a" in harness.ended)
+        assert harness.claims[0] == ["a"]
 
 
 async def test_store_error_does_not_end_the_pool() -> None:

@@ -47,4 +47,6 @@ async def test_exception_of_a_cancelled_task_stays_in_it() -> None:
 
 
 async def test_no_tasks_is_no_wait() -> None:
+    tasks = asyncio.all_tasks()
     await cancel_and_wait([])
+    assert asyncio.all_tasks() == tasks
