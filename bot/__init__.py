@@ -11,7 +11,7 @@ The path of one message:
         prompting/     compose   -> Draft; fitted into the token budget -> Prompt            (pure)
         backends/*     generate  -> Delta, Delta, ... Finish(reason, usage)
         replying/      stream    parts that are legal on the platform, edits at its pace
-    turn/worker.py     finish    one transaction: epoch checked, inbox done, turns, receipt, outbox
+    turn/outcomes/     finish    one transaction: epoch checked, inbox done, turns, receipt, outbox
     delivery/          deliver   outbox in order per lane; an unknown outcome is reconciled
 
 The same path file by file, for a Discord message that one character answers. Each file stands where
@@ -24,7 +24,7 @@ the message enters it first (tests/turn/test_message_path.py holds the order fro
     intake/histories.py                   which history of the channel it belongs to
     storage/sql/inbox.py                  inbox row and cursor
     runtime/keyed_worker_pool.py          one task for each conversation that is ready
-    turn/worker.py                        claim, process, finish
+    turn/worker.py                        claim, process
     storage/sql/conversations.py          claims, history, the transaction of finish
     turn/lease.py                         keeps the claim while the message is processed
     routing/preset_resolver.py            the active presets of the channel
@@ -37,7 +37,8 @@ the message enters it first (tests/turn/test_message_path.py holds the order fro
     routing/speaker_selection.py          who answers, and why
     routing/wake_rules.py                 is the character addressed?
     turn/gathering.py                     what else the answer covers
-    turn/answer.py                        answer
+    turn/outcomes/question_answers.py     answer, again if more is said before it is ready
+    turn/answer.py                        one answer
     turn/prompt_sources.py                load
     commands/personas.py                  how people describe themselves
     replying/live_reply.py                the messages that will grow with the answer
@@ -50,6 +51,7 @@ the message enters it first (tests/turn/test_message_path.py holds the order fro
     replying/generate.py                  generate: filter and time what the backend streams
     backends/*/backend.py                 the provider's stream -> Delta, ... Finish
     replying/splitting/split.py           parts that are legal on the platform
+    turn/outcomes/finishing.py            finish
     delivery/sender.py                    deliver
     delivery/rate_limits.py               wait where the platform demands it
     platforms/discord/surface.py          one idempotent request for each part

@@ -676,7 +676,7 @@ class Wiring:
             await self.conversations.release_all(self.owner)
 
         async def drain() -> None:
-            worker.stopping = True
+            worker.stop_after_current()
             await pool.drain(DRAIN_SECONDS)
 
         jobs = [pool.run, worker.keep_leases, self.stops.run, self.summarizer.run]

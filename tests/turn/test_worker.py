@@ -256,7 +256,7 @@ class Setup(Delivery):
 
     async def work(self, key: str = CHAT) -> None:
         """Process and deliver everything in a conversation, as the pools do."""
-        while not self.worker.stopping and (claimed := await self.worker.claim([key])):
+        while not self.worker.is_stopping and (claimed := await self.worker.claim([key])):
             await self.worker.work(claimed[key])
         await self.finish_sending()
 
@@ -880,7 +880,7 @@ async def test_stopping_worker_starts_no_further_message(database: Database) -> 
     await setup.receive("a", "b")
     async with running_worker(setup) as worker:
         await wait_until(lambda: len(setup.backend.prompts) == 1)
-        setup.worker.stopping = True
+        setup.worker.stop_after_current()
         go_on.set()
         await worker
     assert setup.texts == ["one"]

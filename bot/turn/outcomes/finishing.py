@@ -1,0 +1,113 @@
+"""Finish a message: store its result in one transaction, and have it delivered."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from bot.chat.incoming import Said, address_of
+from bot.chat.session import Claim, InboxMessage, TurnResult
+from bot.commands.request import AskedQuestion
+from bot.ports import ConversationMemory, Conversations
+from bot.replying.answer_buttons import retry_button
+from bot.replying.live_replies import LiveReplies
+from bot.routing.decision_log import DecisionLog
+from bot.texts.text import language_of, translatable, translate
+from bot.turn.arrivals import ArrivalSignals
+from bot.turn.gathering import user_turn
+
+_REMOVED_FROM_TEXT = translatable(
+    "⚠ Your message seems to hold a token, key or password. I removed it from what I keep, but"
+    " others here can read it: delete the message and replace the secret."
+)
+
+
+@dataclass(slots=True)
+class TurnFinisher:
+    """Stores what messages led to; each method returns the next message of the conversation."""
+
+    conversations: Conversations
+    memories: Sequence[ConversationMemory]
+    replies: LiveReplies
+    arrivals: ArrivalSignals
+    decisions: DecisionLog
+    stopping: bool = field(default=False, init=False)
+    """Whether the process ends: no next message is taken then."""
+
+    async def finish(
+        self, claim: Claim, message: InboxMessage, result: TurnResult
+    ) -> InboxMessage | None:
+        """Store the result and have it delivered."""
+        for one in (message, *message.gathered):
+            incoming = one.incoming
+            if isinstance(incoming, Said) and incoming.has_masked_token and result.outgoing:
+                result = self.with_notice(incoming, result, _REMOVED_FROM_TEXT)
+        self.arrivals.watch([claim.conversation])
+        finished = await self.conversations.finish(claim, message, result, go_on=not self.stopping)
+        if result.outgoing or result.in_place_of or result.was_stopped:
+            self.replies.deliver(message.incoming.address, finished.row)
+        return finished.next_message
+
+    async def finish_with_text(
+        self, claim: Claim, message: InboxMessage, text: str
+    ) -> InboxMessage | None:
+        """Reply with a text of the service's own, which is no part of the history."""
+        shown = translate(text, language_of(message.incoming.locale))
+        outgoing = self.replies.final_parts(message.incoming.address, shown)
+        return await self.finish(claim, message, TurnResult(outgoing=outgoing))
+
+    async def finish_unanswered(
+        self,
+        claim: Claim,
+        message: InboxMessage,
+        problem: str,
+        asked: AskedQuestion | None = None,
+    ) -> InboxMessage | None:
+        """Say that an answer failed, and keep the question, so that it can be asked again."""
+        incoming, in_place_of = message.newest.incoming, asked.in_place_of if asked else ()
+        said = asked.incoming if asked else incoming if isinstance(incoming, Said) else None
+        text = translatable(
+            "⚠ {problem} (error {number})", problem=problem, number=message.error_id
+        )
+        shown = translate(text, language_of(incoming.locale))
+        outgoing = self.replies.final_parts(incoming.address, shown)
+        names = tuple(message.part_name(one.part) for one in outgoing)
+        if said is not None:
+            target = in_place_of[0] if in_place_of else names[-1]
+            buttons = retry_button(target, incoming.locale)
+            outgoing = self.replies.with_buttons(incoming.address, outgoing, buttons)
+        # What takes the messages of an earlier notice has its question kept already.
+        is_new = not in_place_of
+        unanswered = [replace(user_turn(said), sent_as=names)] if said and is_new else []
+        result = TurnResult(outgoing=outgoing, unanswered=unanswered, in_place_of=in_place_of)
+        return await self.finish(claim, message, result)
+
+    async def finish_forgetting(
+        self, claim: Claim, message: InboxMessage, result: TurnResult
+    ) -> InboxMessage | None:
+        """Finish with turns deleted, and release what backends have cached of them."""
+        self.decisions.forget(address_of(claim.conversation).channel)
+        try:
+            return await self.finish(claim, message, result)
+        finally:  # it may be committed although it failed
+            for memory in self.memories:
+                await memory.forget(claim.conversation)
+
+    async def delete_history(self, claim: Claim) -> int:
+        """Delete all that is kept of a conversation; return how many turns that was."""
+        self.decisions.forget(address_of(claim.conversation).channel)
+        try:
+            return await self.conversations.forget(claim)
+        finally:  # it may be committed although it failed
+            for memory in self.memories:
+                await memory.forget(claim.conversation)
+
+    async def end_session(self, conversation: str) -> None:
+        """Tell what keeps parts of the conversation that a new session has begun."""
+        for memory in self.memories:
+            await memory.end_session(conversation)
+
+    def with_notice(self, said: Said, result: TurnResult, notice: str) -> TurnResult:
+        """Append a notice of the service to what is sent."""
+        following = 1 + max(one.part for one in result.outgoing)
+        shown = translate(notice, language_of(said.locale))
+        parts = self.replies.final_parts(said.address, shown, following)
+        return replace(result, outgoing=[*result.outgoing, *parts])

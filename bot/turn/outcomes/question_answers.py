@@ -1,0 +1,120 @@
+"""Have gathered questions answered, and finish with the answer or with why there is none."""
+
+from dataclasses import dataclass, replace
+
+import structlog
+
+from bot.chat.session import Claim, InboxMessage, TurnRange, TurnResult
+from bot.commands.request import AskedQuestion
+from bot.errors import BackendError
+from bot.replying.live_replies import LiveReplies
+from bot.routing.active_presets import ActiveCharacters
+from bot.routing.decision_log import DecisionLog
+from bot.texts.text import Text, translatable_count
+from bot.turn.answer import AnswerPipeline
+from bot.turn.gathering import Gathering, MessageGatherer, user_turn
+from bot.turn.joining import MessageGroup
+from bot.turn.outcomes.command_replies import CommandReplies, has_private_response
+from bot.turn.outcomes.finishing import TurnFinisher
+from bot.turn.outcomes.unanswered import UnansweredQuestions
+from bot.turn.stops import StopRequests
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionAnswers:
+    """Answers questions; what overtakes an answer begins it again."""
+
+    pipeline: AnswerPipeline
+    gatherer: MessageGatherer
+    stops: StopRequests
+    replies: LiveReplies
+    decisions: DecisionLog
+    unanswered: UnansweredQuestions
+    finisher: TurnFinisher
+    replies_to_commands: CommandReplies
+
+    async def answer(
+        self,
+        claim: Claim,
+        group: MessageGroup,
+        gathering: Gathering,
+        active: ActiveCharacters,
+        removed: TurnRange | None = None,
+    ) -> tuple[str, InboxMessage | None]:
+        """Have messages answered, and replace the removed turns by them and their answer.
+
+        Returns:
+            The outcome for the metrics, and the next message.
+        """
+        try:
+            result = await self._answer_all(claim, group, gathering, active, removed)
+        except BackendError as error:
+            message, asked = group.message, gathering.asked
+            number, reason = message.error_id, str(error)
+            _log.warning("not_answered", turn=message.turn, error_id=number, reason=reason)
+            following = await self.finisher.finish_unanswered(claim, message, error.notice, asked)
+            return "failed", following
+        for one, decision in gathering.decided:
+            self.decisions.note(one, decision)
+        self.unanswered.drop(claim.conversation)
+        asked = gathering.asked
+        channel = asked.incoming.address.channel
+        self.decisions.note_substitutes(channel, asked.speakers, result.receipts)
+        turns = [*result.earlier, *gathering.earlier, user_turn(asked.incoming), *result.turns]
+        result = replace(result, turns=turns, supersedes=removed, in_place_of=asked.in_place_of)
+        if gathering.left_over and result.outgoing:
+            waiting = _more_waiting(gathering)
+            result = self.finisher.with_notice(asked.incoming, result, waiting)
+        result = self.replies_to_commands.with_response(group.message, result)
+        return "answered", await self.finisher.finish(claim, group.message, result)
+
+    def repeat(self, claim: Claim, group: MessageGroup, asked: AskedQuestion) -> Gathering:
+        """Ask a question again, with what was gathered before it when its answer failed."""
+        failed = self.unanswered.get(claim.conversation)
+        is_same = failed is not None and failed.message_id == asked.incoming.message_id
+        earlier = self.unanswered.earlier(claim.conversation) if is_same else ()
+        limits = self.replies.limits(asked.incoming.address)
+        return self.gatherer.repeat(claim, group, asked, earlier, limits)
+
+    async def _answer_all(
+        self,
+        claim: Claim,
+        group: MessageGroup,
+        gathering: Gathering,
+        active: ActiveCharacters,
+        removed: TurnRange | None,
+    ) -> TurnResult:
+        """Answer what was gathered; what overtakes the answer is gathered too, and it begins again.
+
+        The answer that was overtaken is dropped; the next one has other parts than it.
+        """
+        # The first part of a native command is for its author; the answer is for everybody.
+        result = TurnResult(next_part=1 if has_private_response(group.message) else 0)
+        with self.stops.answering(gathering.asked.incoming) as stop:
+            await gathering.gather_waiting()
+            while True:
+                asked = gathering.asked
+                self.stops.extend(asked.incoming, gathering.askers)
+                self.unanswered.note(asked.incoming, gathering.earlier)
+                async with gathering.interrupting(stop):
+                    result = await self.pipeline.answer(
+                        *(claim, group.message, asked.incoming, active, asked.speakers, stop),
+                        removed,
+                        in_place_of=asked.in_place_of,
+                        gathered=gathering.earlier,
+                        first_part=result.next_part,
+                    )
+                if not stop.is_superseded:
+                    return result
+                stop.begin_again()
+                await gathering.gather_until_quiet()
+
+
+def _more_waiting(gathering: Gathering) -> Text:
+    return translatable_count(
+        "⏳ 1 more message came meanwhile. I will answer it next.",
+        "⏳ {count} more messages came meanwhile. I will answer them next.",
+        gathering.left_over,
+    )
