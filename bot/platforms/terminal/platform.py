@@ -11,10 +11,10 @@ from typing import TextIO
 
 from typing_extensions import override
 
-from bot.chat.incoming import Request
 from bot.platforms.spec import PlatformContext
 from bot.platforms.terminal.lines import read_lines
 from bot.platforms.terminal.local_chat import LocalChat
+from bot.platforms.terminal.local_platform import LocalPlatform
 from bot.platforms.terminal.surface import TerminalSurface
 from bot.ports import Intake, Platform, Surface
 from bot.texts.text import translatable, translate
@@ -37,7 +37,7 @@ def make(_settings: None, context: PlatformContext) -> Platform:
     )
 
 
-class TerminalPlatform(Platform):
+class TerminalPlatform(LocalPlatform):
     """Reads lines until the end of input, and ends when all of them are answered."""
 
     def __init__(
@@ -67,18 +67,8 @@ class TerminalPlatform(Platform):
 
     @property
     @override
-    def name(self) -> str:
-        return "terminal"
-
-    @property
-    @override
     def surface(self) -> Surface:
         return self._surface
-
-    @property
-    @override
-    def connection_error(self) -> str | None:
-        return None
 
     @override
     async def run(self, intake: Intake) -> None:
@@ -97,18 +87,6 @@ class TerminalPlatform(Platform):
             await self._wait_until_idle()
         finally:
             self._surface.end_line()
-
-    @override
-    async def is_admin(self, incoming: Request) -> bool:
-        return True  # this person can edit the settings, too
-
-    @override
-    async def check(self) -> str:
-        return "this terminal"
-
-    @override
-    async def close(self) -> None:
-        """Do nothing: no connection is open."""
 
     async def _handle_line(self, line: str, intake: Intake) -> None:
         word, _, rest = line.strip().partition(" ")

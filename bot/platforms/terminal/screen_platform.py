@@ -8,12 +8,12 @@ from prompt_toolkit.output import Output
 from prompt_toolkit.utils import is_dumb_terminal
 from typing_extensions import override
 
-from bot.chat.incoming import Request
 from bot.platforms.spec import PlatformContext
 from bot.platforms.terminal.chat_screen import ChatScreen
 from bot.platforms.terminal.command_completer import CommandCompleter
 from bot.platforms.terminal.input_history import InputHistory
 from bot.platforms.terminal.local_chat import OWN_COMMANDS, LocalChat
+from bot.platforms.terminal.local_platform import LocalPlatform
 from bot.platforms.terminal.screen_surface import ScreenSurface
 from bot.ports import Intake, Platform, Surface
 from bot.runtime.tasks import cancel_and_wait
@@ -27,7 +27,7 @@ _WELCOME = translatable(
 )
 
 
-class ScreenPlatform(Platform):
+class ScreenPlatform(LocalPlatform):
     """Reads lines at a prompt and has them answered one after the other.
 
     What is entered during an answer waits; only /stop and Ctrl-C reach that answer.
@@ -60,18 +60,8 @@ class ScreenPlatform(Platform):
 
     @property
     @override
-    def name(self) -> str:
-        return "terminal"
-
-    @property
-    @override
     def surface(self) -> Surface:
         return self._surface
-
-    @property
-    @override
-    def connection_error(self) -> str | None:
-        return None
 
     @override
     async def run(self, intake: Intake) -> None:
@@ -98,18 +88,6 @@ class ScreenPlatform(Platform):
                 await asyncio.wait({reading})
             await cancel_and_wait(tasks)
             self._surface.end_message()
-
-    @override
-    async def is_admin(self, incoming: Request) -> bool:
-        return True  # this person can edit the settings, too
-
-    @override
-    async def check(self) -> str:
-        return "this terminal"
-
-    @override
-    async def close(self) -> None:
-        """Do nothing: no connection is open."""
 
     def _enter(self, line: str) -> None:
         """Take a line that was entered at the prompt."""

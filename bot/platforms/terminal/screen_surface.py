@@ -1,6 +1,5 @@
 """Print messages on the screen of an interactive chat, each growing above the prompt."""
 
-from collections.abc import Set
 from dataclasses import replace
 
 from typing_extensions import override
@@ -10,16 +9,19 @@ from bot.chat.outgoing import Limits, MessageContent, OutgoingMessage
 from bot.errors import Refused
 from bot.platforms.terminal.chat_screen import ChatScreen
 from bot.platforms.terminal.growing_message import GrowingMessage
-from bot.platforms.terminal.surface import LIMITS, printed_file
+from bot.platforms.terminal.printing_surface import (
+    LIMITS,
+    PrintingSurface,
+    keep_newest,
+    printed_file,
+)
 from bot.platforms.terminal.text_renderer import TextRenderer
-from bot.ports import Surface
 from bot.runtime.control_characters import strip_control_characters
 
 _LIMITS = replace(LIMITS, names_only_speaker=True, seconds_between_edits=0.1)
-_MAX_KEPT = 100
 
 
-class ScreenSurface(Surface):
+class ScreenSurface(PrintingSurface):
     """Shows the newest message while it grows; what was printed cannot be changed.
 
     Args:
@@ -29,35 +31,17 @@ class ScreenSurface(Surface):
     """
 
     def __init__(self, screen: ChatScreen, run: str, language: str = "en") -> None:
+        super().__init__(run, language)
         self._screen = screen
-        self._run = run
-        self._language = language
         self._renderer = TextRenderer(lambda: screen.columns)
         self._newest: GrowingMessage | None = None
         self._newest_id = ""
-        self._by_nonce: dict[str, str] = {}
         self._texts: dict[str, str] = {}
         """The text of each message, as far as it was printed."""
-        self._sent = 0
 
     @override
     def limits(self, address: Address) -> Limits:
         return _LIMITS
-
-    @override
-    async def send(self, message: OutgoingMessage) -> str:
-        if message.nonce in self._by_nonce:
-            return self._by_nonce[message.nonce]
-        self._sent += 1
-        message_id = f"{self._run}:{self._sent}"
-        self._begin(message_id, message.text)
-        if message.file is not None:
-            self.end_message()
-            file = printed_file(message.file, self._language)
-            self._print(self._renderer.plain(strip_control_characters(file)))
-        self._by_nonce[message.nonce] = message_id
-        _drop_oldest(self._by_nonce)
-        return message_id
 
     @override
     async def edit(
@@ -85,17 +69,6 @@ class ScreenSurface(Surface):
             self._newest = None
             self._screen.show_growing(())
 
-    @override
-    async def typing(self, address: Address) -> None:
-        """Do nothing: the screen shows a sign of life itself."""
-
-    @override
-    async def find(
-        self, message: OutgoingMessage, *, after: str | None, known: Set[str]
-    ) -> str | None:
-        """Return None: after a crash the last answer is printed again."""
-        return None
-
     def end_message(self) -> None:
         """Print the rest of the newest message: it is complete."""
         if self._newest is None:
@@ -115,12 +88,19 @@ class ScreenSurface(Surface):
         lines = strip_control_characters(f"{name}> {text}")
         self._print(self._renderer.plain(lines, "green"))
 
+    @override
+    def _print_message(self, message_id: str, message: OutgoingMessage) -> None:
+        self._begin(message_id, message.text)
+        if message.file is not None:
+            self.end_message()
+            file = printed_file(message.file, self._language)
+            self._print(self._renderer.plain(strip_control_characters(file)))
+
     def _begin(self, message_id: str, text: str) -> None:
         self.end_message()
         self._newest, self._newest_id = GrowingMessage(self._renderer), message_id
         self._newest.update(strip_control_characters(text))
-        self._texts[message_id] = text
-        _drop_oldest(self._texts)
+        keep_newest(self._texts, message_id, text)
         self._show()
 
     def _show(self) -> None:
@@ -136,8 +116,3 @@ class ScreenSurface(Surface):
             self._screen.print(text)
         except OSError as error:  # the terminal was closed
             raise Refused(f"the output cannot be written: {error.strerror}") from None
-
-
-def _drop_oldest(kept: dict[str, str]) -> None:
-    if len(kept) > _MAX_KEPT:
-        del kept[next(iter(kept))]
