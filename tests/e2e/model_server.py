@@ -63,12 +63,16 @@ class ModelServer:
             self.hung_up += 1
             raise
 
+    def write_answer(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        """Return the whole answer to the messages of a request."""
+        questions = unanswered_questions(messages)
+        answered = questions if self.answers_all else questions[-1:]
+        return " ".join(map(expected_answer, answered))
+
     async def _stream_answer(self, request: web.Request) -> web.StreamResponse:
         asked = await request.json()
         self.requests.append(asked)
-        questions = unanswered_questions(asked["messages"])
-        answered = questions if self.answers_all else questions[-1:]
-        answer = " ".join(map(expected_answer, answered))
+        answer = self.write_answer(asked["messages"])
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         size = -(-len(answer) // self.chunk_count)
@@ -85,7 +89,7 @@ class ModelServer:
         return response
 
 
-def unanswered_questions(messages: Sequence[Mapping[str, str]]) -> list[str]:
+def unanswered_questions(messages: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the messages with a token after the last answer; if there is none, the last one.
 
     An answer of another character is a user's message as well.

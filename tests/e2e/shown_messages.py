@@ -1,0 +1,113 @@
+"""What the bot's messages look like to people in a chat, and presses of the buttons under them."""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from simcord.results import EPHEMERAL_FLAG, ResponseMessage
+
+from tests.e2e.loopback_platforms import TELEGRAM_PEOPLE, Conversation, LoopbackPlatforms
+from tests.e2e.waiting import wait_until
+
+STOP, RETRY, CONTINUE, DELETE = "⏹ Stop", "🔄 Retry", "▶ Continue", "🗑 Delete"
+AT_ONCE = [RETRY, CONTINUE, DELETE]
+"""The buttons under the first version of an answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShownMessages:
+    """Reads the bot's messages as everybody sees them, those of its webhooks included."""
+
+    platforms: LoopbackPlatforms
+
+    def of(self, where: Conversation) -> list[Any]:
+        """Return the messages of the servers, without those that one person sees alone."""
+        platform, _, chat = where.name.partition(":")
+        if platform == "telegram":
+            ours = self.platforms.telegram.me["id"]
+            found = self.platforms.telegram.msgs.get(int(chat), {})
+            return [
+                found[number] for number in sorted(found) if found[number]["from"]["id"] == ours
+            ]
+        wire = self.platforms.discord
+        ours = wire.b.bot_user.id
+        said = wire.b.messages[int(chat)].values()
+        by_bot = [one for one in said if one.author_id == ours or one.webhook_id]
+        return [one for one in by_bot if not one.flags & EPHEMERAL_FLAG]
+
+    def texts(self, where: Conversation) -> list[str]:
+        """Return what the bot has told everybody there."""
+        return [one["text"] if isinstance(one, dict) else one.content for one in self.of(where)]
+
+    def buttons(self, where: Conversation) -> list[list[str]]:
+        """Return the labels under each message of the bot."""
+        return [[label for label, _ in self._buttons_of(where, one)] for one in self.of(where)]
+
+    def _buttons_of(self, where: Conversation, message: Any) -> list[tuple[str, str]]:
+        if where.name.startswith("telegram"):
+            rows = (message.get("reply_markup") or {}).get("inline_keyboard", [])
+            return [(one["text"], one["callback_data"]) for row in rows for one in row]
+        [shown] = [
+            one
+            for one in self.platforms.discord.messages(message.channel_id)
+            if one["id"] == str(message.id)
+        ]
+        found = self.platforms.discord.buttons(shown)
+        return [(one["label"], one["custom_id"]) for one in found]
+
+    async def press(self, where: Conversation, label: str, who: int = 0) -> Any:
+        """Press a button of the newest message; returns what shows how it was acknowledged."""
+        message = self.of(where)[-1]
+        [data] = [data for one, data in self._buttons_of(where, message) if one == label]
+        if where.name.startswith("telegram"):
+            wire, chat = self.platforms.telegram, message["chat"]["id"]
+            person = chat if chat > 0 else TELEGRAM_PEOPLE[who]
+            return wire.click(person, chat, message["message_id"], data)
+        wire = self.platforms.discord
+        return await self.platforms.people[who].click(
+            ResponseMessage(wire.env, message), custom_id=data
+        )
+
+    async def words_alone(self, where: Conversation, press: Any) -> str:
+        """Return what the person who pressed is told alone; empty if it is nothing."""
+        if where.name.startswith("telegram"):
+            queries = self.platforms.telegram.queries
+            await wait_until(lambda: queries[press]["answered"] is not None, 20)
+            return str(queries[press]["answered"])
+        await wait_until(lambda: bool(press.acknowledged), 20)
+        return str(press.response.content) if press.ephemeral else ""
+
+    async def shows(self, where: Conversation, text: str, labels: list[str]) -> None:
+        """Wait until one message of the bot is there, with this text and these buttons."""
+        await wait_until(
+            lambda: self.texts(where) == [text] and self.buttons(where) == [labels], 20
+        )
+
+    async def labelled(self, where: Conversation, labels: list[str]) -> None:
+        """Wait until one message of the bot is there, with these buttons."""
+        await wait_until(lambda: self.buttons(where) == [labels])
+
+    def counts(self, where: Conversation) -> Iterator[int]:
+        """Yield how many messages of the bot there were, after each change on the screen."""
+        platform, _, chat = where.name.partition(":")
+        if platform == "telegram":
+            yield from self._counts_on_telegram(int(chat))
+            return
+        shown: set[str] = set()
+        ours = str(self.platforms.discord.b.bot_user.id)
+        for _, event, said in self.platforms.discord.history(int(chat)):
+            by_bot = said.get("webhook_id") or (said.get("author") or {}).get("id") == ours
+            if event == "MESSAGE_CREATE" and by_bot:
+                shown.add(said["id"])
+            elif event == "MESSAGE_DELETE":
+                shown.discard(said["id"])
+            yield len(shown)
+
+    def _counts_on_telegram(self, chat: int) -> Iterator[int]:
+        wire = self.platforms.telegram
+        gone = wire.deleted.get(chat, [])
+        said = [*wire.msgs[chat].values(), *(one for _, one in gone)]
+        ours = [one["_t"] for one in said if one["from"]["id"] == wire.me["id"]]
+        changes = [(at, 1) for at in ours] + [(at, -1) for at, _ in gone]
+        return itertools.accumulate(change for _, change in sorted(changes))
