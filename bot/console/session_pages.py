@@ -1,6 +1,7 @@
 """Log in and out, choose language and theme, load static files: what needs no session."""
 
 import mimetypes
+import re
 from typing import Literal
 
 from aiohttp import web
@@ -16,6 +17,8 @@ from bot.errors import RequestRefused
 from bot.texts.text import translatable
 
 _YEAR_SECONDS = 365 * 86_400
+# Browsers read "\\" as "/", and skip tabs and line breaks: "/\t/evil.example" is another site.
+_IS_PATH_HERE = re.compile(r"/(?:[^\s\\/\x00-\x20\x7f][^\s\\\x00-\x20\x7f]*)?")
 
 
 class LoginForm(BaseModel):
@@ -125,8 +128,7 @@ class SessionPages:
 
     async def _choose_look(self, request: ConsoleRequest) -> web.Response:
         form = request.body(LookForm)
-        is_local = form.back.startswith("/") and not form.back.startswith(("//", "/\\"))
-        response = redirect(form.back if is_local else "/")
+        response = redirect(form.back if _IS_PATH_HERE.fullmatch(form.back) else "/")
         for name, value in ((LANGUAGE_COOKIE, form.language), (THEME_COOKIE, form.theme)):
             if value is not None:
                 response.set_cookie(

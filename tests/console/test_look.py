@@ -36,7 +36,13 @@ async def test_chosen_language_and_theme_are_kept(console: ConsoleUnderTest) -> 
     assert "登录 Troupe" in page
 
 
-@pytest.mark.parametrize("back", ["https://evil.example", "//evil.example", "/\\evil.example"])
+@pytest.mark.parametrize(
+    "back",
+    [
+        *("https://evil.example", "//evil.example", "/\\evil.example", "/\t/evil.example"),
+        *("/\n/evil.example", "/\r\\evil.example", " //evil.example", "/\x00/evil.example"),
+    ],
+)
 async def test_nobody_is_sent_elsewhere(console: ConsoleUnderTest, back: str) -> None:
     answer = await console.client.post(
         "/look",
