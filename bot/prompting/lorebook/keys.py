@@ -15,6 +15,7 @@ _MAX_PATTERN_CHARS = 1000
 _MAX_PATTERN_WEIGHT = 1000
 _MAX_SECONDS_PER_KEY = 0.05
 _MAX_SECONDS_PER_PROMPT = 0.25  # a book may hold thousands of slow keys
+_MAX_QUOTED_CHARS = 60
 _REGEX_LITERAL = re.compile(r"/(.+)/([a-z]*)", re.DOTALL)
 _REGEX_TOKEN = re.compile(r"\\.|\[\^?\]?(?:\\.|[^]\\])*\]|\{\s*(\d+)[\d\s,]*\}|.", re.DOTALL)
 # Syntax in which brackets may be text, so that the weight of a pattern cannot be computed.
@@ -52,11 +53,12 @@ class KeyMatcher:
         first = next((key for key in entry.keys if self._holds(text, key, entry)), None)
         if first is None:
             return None
+        found = f"key {first!r}{self._line_with(text, first, entry)}"
         if not entry.secondary_keys:
-            return f"key {first!r}"
+            return found
         if not self._secondary(entry, text):
             return None
-        return f"key {first!r} with {entry.logic.replace('_', ' ')} of its secondary keys"
+        return f"{found} with {entry.logic.replace('_', ' ')} of its secondary keys"
 
     def score(self, entry: LoreEntry, text: str) -> int:
         """Return the number of keys found, for inclusion groups with scoring."""
@@ -69,6 +71,14 @@ class KeyMatcher:
                 return hits + (len(more) if all(more) else 0)
             case KeyLogic.NOT_ALL | KeyLogic.NOT_ANY:
                 return hits
+
+    def _line_with(self, text: str, key: str, entry: LoreEntry) -> str:
+        """Quote the newest line with a key; empty where a pattern spans several lines."""
+        for line in text.split("\n"):
+            if self._holds(line, key, entry):
+                said = " ".join(line.removeprefix("\x01").split())
+                return f" in “{_shortened(said, key)}”"
+        return ""
 
     def _secondary(self, entry: LoreEntry, text: str) -> bool:
         holds = [self._holds(text, key, entry) for key in entry.secondary_keys]
@@ -169,6 +179,16 @@ def regex_weight(pattern: str) -> int:
 
 def _or_default(own: bool | None, default: bool) -> bool:
     return default if own is None else own
+
+
+def _shortened(line: str, key: str) -> str:
+    """Return a long line as far as it stands around the key, or its beginning."""
+    if len(line) <= _MAX_QUOTED_CHARS:
+        return line
+    at = max(0, line.lower().find(key.strip().lower()))
+    begin = max(0, min(at - _MAX_QUOTED_CHARS // 3, len(line) - _MAX_QUOTED_CHARS))
+    end = begin + _MAX_QUOTED_CHARS
+    return f"{'… ' if begin else ''}{line[begin:end]}{' …' if end < len(line) else ''}"
 
 
 def join_newest(messages: Sequence[str], depth: int) -> str:
