@@ -34,6 +34,7 @@ from bot.commands.handlers import CommandHandlers
 from bot.commands.personas import UserPersonas
 from bot.commands.usage_view import UsageView
 from bot.console.answers.answer_pages import AnswerPages
+from bot.console.answers.replay_pages import ReplayPages
 from bot.console.app import Console
 from bot.console.health import Probe
 from bot.console.login import make_login_link
@@ -122,6 +123,7 @@ from bot.turn.limits.spending import Spending
 from bot.turn.limits.summary_spending import BudgetedSummaries
 from bot.turn.missed_signals import MissedSignals
 from bot.turn.preview.prompt_preview import PromptPreview
+from bot.turn.preview.replay import PromptReplay
 from bot.turn.prompt_sources import PromptSources
 from bot.turn.stops import StopRequests
 from bot.turn.worker import ConversationWorker, TurnStages
@@ -400,6 +402,17 @@ class Wiring:
         )
 
     @cached_property
+    def _replay(self) -> PromptReplay:
+        return PromptReplay(
+            self._models.backends,
+            self._resources.resolver.presets,
+            self._spending,
+            self._provider_slots,
+            SqlUsageLog(self._resources.database, self.clock),
+            self.clock,
+        )
+
+    @cached_property
     def _prompt_sources(self) -> PromptSources:
         return PromptSources(
             self.conversations,
@@ -526,7 +539,10 @@ class Wiring:
                 self._exact_prompts,
                 self._models.backends,
                 SqlPresetVersions(database, self.clock),
+                self.settings.providers,
+                sorted(resolver.presets),
             ).part,
+            ReplayPages(SqlAnswerLog(database), self._replay.replay, self._exact_prompts.mask).part,
             ChannelsPage(state, resolver.default.name).part,
             OperationPage(probes, state, providers, self.clock).part,
             UsagePage(SqlUsageTotals(database), self.clock).part,

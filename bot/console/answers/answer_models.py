@@ -52,6 +52,10 @@ def _to_micros(dollars: float) -> int:
     return round(min(max(dollars, 0.0), 1e9) * MICROS)
 
 
+class ComparedAnswer(BaseModel):
+    other: int = Field(ge=0, lt=_MAX_NUMBER)
+
+
 class AnswerRow(BaseModel):
     """One answer in the list."""
 

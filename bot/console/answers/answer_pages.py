@@ -1,10 +1,12 @@
 """Serve the list of answers, one answer, its prompt, and its comparison with another one."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from urllib.parse import urlencode
 
+from aiohttp import web
+
 from bot.backends.exact_prompt import ExactPromptWriter
+from bot.backends.spec import ProviderSettings
 from bot.chat.access import Scope
 from bot.chat.console.answers import StoredAnswer
 from bot.chat.incoming import address_of
@@ -14,6 +16,7 @@ from bot.console.answers.answer_models import (
     AnswerDetail,
     AnswerList,
     AnswerQuery,
+    ComparedAnswer,
     PromptQuery,
     ShownMessage,
     ShownPrompt,
@@ -21,11 +24,18 @@ from bot.console.answers.answer_models import (
     answer_detail,
     answer_row,
 )
+from bot.console.answers.costs import costs_elsewhere
 from bot.console.answers.differences import differing_pieces
 from bot.console.answers.figures import budget_segments, waterfall
+from bot.console.answers.masking import find_answer, masked_answer
 from bot.console.answers.parameters import UsedParameter, used_parameters
-from bot.console.answers.prompt_view import described_pieces, prompt_sections, token_pieces
-from bot.console.routes import ConsolePart, ConsoleRequest, NavigationItem, Page, Route
+from bot.console.answers.prompt_view import (
+    described_pieces,
+    instructions_of,
+    prompt_sections,
+    token_pieces,
+)
+from bot.console.routes import ConsolePart, ConsoleRequest, NavigationItem, Page, Route, redirect
 from bot.errors import BackendUnavailable, RequestRefused
 from bot.ports import AnswerLog, Backend, PresetVersions, TokenizingBackend
 from bot.texts.text import looked_up, translatable
@@ -44,6 +54,8 @@ class AnswerPages:
         prompts: describes what a model was sent.
         backends: the providers, of which some can tell their tokens.
         versions: the presets as they were.
+        providers: what their models cost.
+        presets: whose model can be asked again; none where there is nobody to ask.
     """
 
     def __init__(
@@ -52,68 +64,87 @@ class AnswerPages:
         prompts: ExactPromptWriter,
         backends: Mapping[str, Backend],
         versions: PresetVersions,
+        providers: Mapping[str, ProviderSettings],
+        presets: Sequence[str] = (),
     ) -> None:
         self._answers = answers
         self._prompts = prompts
         self._backends = backends
         self._versions = versions
+        self._providers = providers
+        self._presets = presets
 
     @property
     def part(self) -> ConsolePart:
-        read = Scope.READ
-        number = ("number",)
         return ConsolePart(
-            (
-                Route(
-                    path="/answers",
-                    handler=self._list_page,
-                    scope=read,
-                    summary="The list of answers.",
-                    query=AnswerQuery,
-                ),
-                Route(
-                    path="/answers/{number}",
-                    handler=self._answer_page,
-                    scope=read,
-                    summary="One answer.",
-                    query=PromptQuery,
-                    numbers=number,
-                ),
-                Route(
-                    path="/answers/{number}/compare/{other}",
-                    handler=self._comparison_page,
-                    scope=read,
-                    summary="Two answers beside each other.",
-                    numbers=("number", "other"),
-                ),
-                Route(
-                    path="/api/v1/answers",
-                    handler=self._list,
-                    scope=read,
-                    summary="Search answers, newest first.",
-                    query=AnswerQuery,
-                    answer=AnswerList,
-                ),
-                Route(
-                    path="/api/v1/answers/{number}",
-                    handler=self._detail,
-                    scope=read,
-                    summary="One answer, and what it was made of.",
-                    answer=AnswerDetail,
-                    numbers=number,
-                ),
-                Route(
-                    path="/api/v1/answers/{number}/prompt",
-                    handler=self._prompt,
-                    scope=read,
-                    summary="The prompt that was sent, secrets removed.",
-                    query=PromptQuery,
-                    answer=ShownPrompt,
-                    errors={409: "The tokens are not known."},
-                    numbers=number,
-                ),
-            ),
+            (*self._page_routes(), *self._api_routes()),
             (NavigationItem("/answers", translatable("Answers"), "answers"),),
+        )
+
+    def _page_routes(self) -> Sequence[Route]:
+        read, number = Scope.READ, ("number",)
+        return (
+            Route(
+                path="/answers",
+                handler=self._list_page,
+                scope=read,
+                summary="The list of answers.",
+                query=AnswerQuery,
+            ),
+            Route(
+                path="/answers/{number}",
+                handler=self._answer_page,
+                scope=read,
+                summary="One answer.",
+                query=PromptQuery,
+                numbers=number,
+            ),
+            Route(
+                path="/answers/{number}/compare",
+                handler=self._choose_other,
+                scope=read,
+                summary="Go to the comparison with a chosen answer.",
+                query=ComparedAnswer,
+                numbers=number,
+            ),
+            Route(
+                path="/answers/{number}/compare/{other}",
+                handler=self._comparison_page,
+                scope=read,
+                summary="Two answers beside each other.",
+                numbers=("number", "other"),
+            ),
+        )
+
+    def _api_routes(self) -> Sequence[Route]:
+        read, number = Scope.READ, ("number",)
+        return (
+            Route(
+                path="/api/v1/answers",
+                handler=self._list,
+                scope=read,
+                summary="Search answers, newest first.",
+                query=AnswerQuery,
+                answer=AnswerList,
+            ),
+            Route(
+                path="/api/v1/answers/{number}",
+                handler=self._detail,
+                scope=read,
+                summary="One answer, and what it was made of.",
+                answer=AnswerDetail,
+                numbers=number,
+            ),
+            Route(
+                path="/api/v1/answers/{number}/prompt",
+                handler=self._prompt,
+                scope=read,
+                summary="The prompt that was sent, secrets removed.",
+                query=PromptQuery,
+                answer=ShownPrompt,
+                errors={409: "The tokens are not known."},
+                numbers=number,
+            ),
         )
 
     # --- the list ---------------------------------------------------------------------------
@@ -122,7 +153,7 @@ class AnswerPages:
         asked = request.query(AnswerQuery).to_search()
         found = await self._answers.search(asked, _ANSWERS_PER_PAGE)
         return AnswerList(
-            answers=[answer_row(_masked(one, self._prompts.mask)) for one in found.answers],
+            answers=[answer_row(masked_answer(one, self._prompts.mask)) for one in found.answers],
             next_before=found.next_before,
         )
 
@@ -143,11 +174,8 @@ class AnswerPages:
     # --- one answer -------------------------------------------------------------------------
 
     async def _find(self, request: ConsoleRequest, name: str = "number") -> StoredAnswer:
-        found = await self._answers.find(request.number(name))
-        if found is None:
-            text = translatable("There is no such answer, or its text was deleted since.")
-            raise RequestRefused(404, text)
-        return _masked(found, self._prompts.mask)
+        found = await find_answer(self._answers, request.number(name))
+        return masked_answer(found, self._prompts.mask)
 
     async def _detail(self, request: ConsoleRequest) -> AnswerDetail:
         return answer_detail(await self._find(request))
@@ -208,6 +236,9 @@ class AnswerPages:
                 "dropped_tokens": sum(item.tokens or 0 for item in receipt.dropped),
                 "parameters": await self._parameters(answer),
                 "before": await self._answers.find_before(answer),
+                "elsewhere": costs_elsewhere(receipt, self._providers),
+                "presets": self._presets,
+                "instructions": instructions_of(receipt.prompt),
                 **await self._prompt_values(answer, form),
             },
         )
@@ -237,6 +268,10 @@ class AnswerPages:
 
     # --- comparison -------------------------------------------------------------------------
 
+    async def _choose_other(self, request: ConsoleRequest) -> web.Response:
+        older, newer = sorted((request.number("number"), request.query(ComparedAnswer).other))
+        return redirect(f"/answers/{newer}/compare/{older}")
+
     async def _comparison_page(self, request: ConsoleRequest) -> Page:
         newer = await self._find(request)
         older = await self._find(request, "other")
@@ -256,27 +291,3 @@ class AnswerPages:
 def _joined_messages(answer: StoredAnswer) -> str:
     messages = answer.receipt.prompt.messages
     return "\n\n".join(f"[{one.role}]\n{one.content}" for one in messages)
-
-
-def _masked(answer: StoredAnswer, mask: Callable[[str], str]) -> StoredAnswer:
-    """Return an answer without secrets."""
-    receipt = answer.receipt
-    messages = tuple(
-        replace(
-            one,
-            content=mask(one.content),
-            parts=tuple(mask(each) if isinstance(each, str) else each for each in one.parts),
-        )
-        for one in receipt.prompt.messages
-    )
-    return replace(
-        answer,
-        receipt=replace(
-            receipt,
-            answer=mask(receipt.answer),
-            thoughts=mask(receipt.thoughts),
-            prompt=replace(receipt.prompt, messages=messages),
-            layout=tuple(replace(span, name=mask(span.name)) for span in receipt.layout),
-            dropped=tuple(replace(item, name=mask(item.name)) for item in receipt.dropped),
-        ),
-    )

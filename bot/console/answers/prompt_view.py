@@ -77,6 +77,12 @@ def _span_messages(
     yield message.role, marker.pieces(message.content[begin:end], begins_message=begin == 0)
 
 
+def instructions_of(prompt: Prompt) -> str:
+    """Return the system message that a prompt begins with; empty if it has none."""
+    first = prompt.messages[:1]
+    return first[0].content if first and first[0].role == "system" else ""
+
+
 class LookAlikes:
     """Finds in messages what was added by us, and what people typed that looks like it."""
 

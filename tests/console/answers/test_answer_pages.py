@@ -10,6 +10,8 @@ import pytest
 from typing_extensions import override
 
 from bot.backends.exact_prompt import ExactPromptWriter
+from bot.backends.openai_compatible.settings import OpenAISettings
+from bot.backends.spec import ProviderSettings
 from bot.chat.access import Scope
 from bot.chat.prompt import Message
 from bot.chat.receipt import DroppedItem, PromptSpan, Receipt
@@ -30,6 +32,10 @@ from tests.contracts.test_receipts import RECEIPT
 from tests.samples import begin, make_incoming, mask_secret
 
 _MAX_CHARS = 20_000
+PROVIDERS: dict[str, ProviderSettings] = {
+    "cheap": OpenAISettings(kind="openai", prices={"small": {"input": 1, "output": 2}}),
+    "dear": OpenAISettings(kind="openai", model="big", prices={"*": {"input": 100, "output": 200}}),
+}
 HOSTILE = {
     "script": "</pre><script>alert(1)</script>",
     "attribute": "\" autofocus onfocus=alert(1) x='",
@@ -48,7 +54,7 @@ def answer_pages(database: Database, folder: Path) -> ConsolePart:
     """Make the pages of answers, without providers."""
     writer = ExactPromptWriter({}, folder, Renderer(), mask_secret)
     versions = SqlPresetVersions(database, SystemClock())
-    return AnswerPages(SqlAnswerLog(database), writer, {}, versions).part
+    return AnswerPages(SqlAnswerLog(database), writer, {}, versions, PROVIDERS).part
 
 
 async def store_answers(console: ConsoleUnderTest, *receipts: Receipt) -> None:
@@ -238,3 +244,34 @@ async def test_hostile_texts_stay_text(
         assert hostile.tags == plain.tags, title
         assert hostile.attributes <= plain.attributes | {"class"}
     assert text in parsed(await page(console, "/answers/2")).text
+
+
+async def test_answer_can_be_compared_with_any_other(console: ConsoleUnderTest) -> None:
+    await store_answers(console, RECEIPT, replace(RECEIPT, preset="nils"), RECEIPT)
+    await console.log_in()
+
+    answer = await console.client.get("/answers/1/compare?other=2")
+
+    assert answer.url.path == "/answers/2/compare/1"
+    assert 'action="/answers/3/compare"' in await page(console, "/answers/3")
+    assert (await console.client.get("/answers/1/compare?other=")).status == 422
+
+
+async def test_answer_says_what_it_would_cost_elsewhere(console: ConsoleUnderTest) -> None:
+    await store_answers(console, RECEIPT)
+    await console.log_in()
+
+    text = parsed(await page(console, "/answers/1")).text
+
+    # 121 tokens of the prompt and 4 of the answer, at 1 and 2, and at 100 and 200 dollars
+    assert "cheap/small$0.0001dear/big$0.0129" in " ".join(text.split())
+
+
+async def test_answer_and_channel_open_in_the_playground(console: ConsoleUnderTest) -> None:
+    await store_answers(console, RECEIPT)
+    await console.log_in()
+
+    shown = await page(console, "/answers/1")
+
+    assert 'action="/playground/copies"' in shown
+    assert '<input type="hidden" name="conversation" value="telegram:5">' in shown

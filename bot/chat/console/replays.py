@@ -1,0 +1,33 @@
+"""Stored answers that a model is asked for again, for somebody to compare."""
+
+from dataclasses import dataclass
+
+from bot.chat.prompt import FinishReason
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayChanges:
+    """What is different from the stored request; nothing by default."""
+
+    preset: str = ""
+    """Whose model, parameters and template are used; empty: as they were."""
+    system: str | None = None
+    """The text that the system message has instead; None: as it was."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedAnswer:
+    """Another answer to the prompt of a stored one."""
+
+    text: str
+    reason: FinishReason | None
+    """None: it was interrupted."""
+    provider: str
+    model: str
+    """The model's own name."""
+    prompt_tokens: int
+    output_tokens: int
+    first_word_seconds: float | None
+    seconds: float
+    cost: int | None
+    """In millionths of a US dollar; None: the price is not known."""

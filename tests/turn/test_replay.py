@@ -1,0 +1,127 @@
+"""Asking a model again for a stored answer: no history keeps it, budgets count it."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from bot.chat.console.answers import AnswerSearch, StoredAnswer
+from bot.chat.console.replays import ReplayChanges
+from bot.chat.usage import BudgetKind, Period
+from bot.errors import BackendUnavailable, UserError
+from bot.prompting.presets.preset import Preset
+from bot.runtime.rate_limits import InProcessRateLimits
+from bot.storage.console.answers import SqlAnswerLog
+from bot.storage.sql.database import Database
+from bot.storage.usage.budgets import SqlBudgets
+from bot.storage.usage.log import SqlUsageLog
+from bot.storage.usage.totals import SqlUsageTotals
+from bot.turn.limits.provider_slots import ProviderSlots
+from bot.turn.limits.spending import BudgetRules, Spending
+from bot.turn.preview.replay import PromptReplay
+from tests.fakes import FakeBackend
+from tests.turn.test_spending import DONE, PROVIDERS
+from tests.turn.test_worker import Setup
+
+EVER = (datetime(2020, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC))
+NILS = Preset.model_validate(
+    {
+        "name": "nils",
+        "provider": "q",
+        "model": "tiny",
+        "parameters": {"temperature": 0.1},
+        "max_output_tokens": 50,
+    }
+)
+
+
+async def stored_answer(setup: Setup, database: Database) -> StoredAnswer:
+    await setup.say("hello")
+    [answer] = (await SqlAnswerLog(database).search(AnswerSearch(), 1)).answers
+    return answer
+
+
+def make_replay(
+    setup: Setup, database: Database, model: FakeBackend, *, channel_limit: int | None = None
+) -> PromptReplay:
+    limits = {} if channel_limit is None else {(BudgetKind.CHANNEL, Period.DAY): channel_limit}
+    clock = setup.clock
+    rates = InProcessRateLimits(clock)
+    return PromptReplay(
+        {"p": model, "q": model},
+        {"nils": NILS},
+        Spending(PROVIDERS, clock, SqlBudgets(database), rates, BudgetRules(limits)),
+        ProviderSlots(rates, clock, {"p": 1}, 60),
+        SqlUsageLog(database, clock),
+        clock,
+    )
+
+
+async def test_replay_sends_the_stored_prompt_and_is_kept_in_no_history(
+    database: Database,
+) -> None:
+    setup = Setup(database, backend=FakeBackend(["Hi."]))
+    answer = await stored_answer(setup, database)
+    turns = (await setup.session()).turns
+    model = FakeBackend(["Ho.", DONE])
+
+    made = await make_replay(setup, database, model).replay(answer, ReplayChanges())
+
+    [prompt] = model.prompts
+    assert replace(prompt, asked_by="telegram:1") == answer.receipt.prompt
+    assert (made.text, made.provider, made.model, made.cost) == ("Ho.", "p", "m", 2_000)
+    assert (await setup.session()).turns == turns
+    assert setup.texts == ["Hi."]
+    found = await SqlAnswerLog(database).search(AnswerSearch(), 9)
+    assert [one.number for one in found.answers] == [answer.number]
+
+
+async def test_replay_counts_as_usage_of_the_operator(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend(["Hi."]))
+    answer = await stored_answer(setup, database)
+
+    await make_replay(setup, database, FakeBackend(["Ho.", DONE])).replay(answer, ReplayChanges())
+
+    rows = await SqlUsageTotals(database).by_day(*EVER)
+    costs = {row.person: row.total.cost for row in rows}
+    assert costs["web:console"] == 2_000
+
+
+async def test_replay_takes_another_preset_s_model_and_other_instructions(
+    database: Database,
+) -> None:
+    setup = Setup(database, backend=FakeBackend(["Hi."]))
+    answer = await stored_answer(setup, database)
+    model = FakeBackend(["Ho."])
+
+    changes = ReplayChanges("nils", "Be Nils.")
+    made = await make_replay(setup, database, model).replay(answer, changes)
+
+    [prompt] = model.prompts
+    assert (made.provider, prompt.model, prompt.max_output_tokens) == ("q", "tiny", 50)
+    assert prompt.parameters == {"temperature": 0.1}
+    contents = [one.content for one in prompt.messages]
+    stored = [one.content for one in answer.receipt.prompt.messages if one.role != "system"]
+    assert contents == ["Be Nils.", *stored]
+
+
+async def test_budget_of_the_channel_refuses_a_replay(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend(["Hi."]))
+    answer = await stored_answer(setup, database)
+    model = FakeBackend(["Ho.", DONE])
+
+    with pytest.raises(UserError, match="The budget of this channel"):
+        await make_replay(setup, database, model, channel_limit=10).replay(answer, ReplayChanges())
+
+    assert model.prompts == []
+
+
+async def test_replay_of_what_is_not_set_up_says_so(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend(["Hi."]))
+    answer = await stored_answer(setup, database)
+    replay = replace(make_replay(setup, database, FakeBackend()), backends={})
+
+    with pytest.raises(BackendUnavailable, match="'p' is not set up any more"):
+        await replay.replay(answer, ReplayChanges())
+    with pytest.raises(UserError, match="There is no such preset"):
+        await replay.replay(answer, ReplayChanges("nobody"))
