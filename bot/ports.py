@@ -10,6 +10,7 @@ from typing import Protocol, TypeAlias, runtime_checkable
 from bot.chat.access import ApiToken, AuditEntry
 from bot.chat.console.answers import AnswerSearch, FoundAnswers, StoredAnswer
 from bot.chat.console.operation import HeldLease, KnownChannel, MadeSetting, QueueState
+from bot.chat.console.preset_draft import PresetDraft
 from bot.chat.incoming import Address, Incoming, MediaItem, Request, Said
 from bot.chat.outgoing import (
     Limits,
@@ -886,6 +887,31 @@ class PresetVersions(Protocol):
 
     async def find(self, name: str, version: int) -> PresetVersion | None:
         """Return a version; None if there is no such one."""
+        ...
+
+    async def history(self, name: str, limit: int) -> Sequence[tuple[int, float]]:
+        """Return the newest numbers, newest first, and when each was first seen (Unix seconds)."""
+        ...
+
+
+class PresetDrafts(Protocol):
+    """The editions of presets that somebody works on, by the name of the preset."""
+
+    async def all(self) -> Sequence[PresetDraft]:
+        """Return every draft by name, without the files that they were imported from."""
+        ...
+
+    async def find(self, name: str) -> PresetDraft | None: ...
+
+    async def save(self, draft: PresetDraft) -> bool:
+        """Store a draft if its revision follows the stored one; return whether it was stored.
+
+        The first revision is 1.
+        """
+        ...
+
+    async def delete(self, name: str) -> bool:
+        """Return whether there was one."""
         ...
 
 

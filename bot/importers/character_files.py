@@ -138,3 +138,6 @@ _READERS: Mapping[str, Callable[[bytes, str], CharacterFile]] = {
     ".jsonl": _read_haruhi,
     ".zip": _read_haruhi_zip,
 }
+
+CHARACTER_FILE_SUFFIXES = frozenset(_READERS)
+"""Of the files that a preset's `character` may name."""

@@ -27,14 +27,13 @@ class HistoryScopes:
     def __init__(self, chat_settings: ChatSettings, resolver: PresetResolver) -> None:
         self._chat_settings = chat_settings
         self._resolver = resolver
-        self._has_presets = any(one.scope != "channel" for one in resolver.presets.values())
 
     async def find(self, scopes: Sequence[str]) -> HistoryScope | None:
         """Return the scope of a channel; None: nobody chose one, and everybody shares it."""
         setting = await self.setting(scopes)
         if setting is not None:
             return HistoryScope(setting.value)
-        if not self._has_presets:
+        if all(one.scope == "channel" for one in self._resolver.presets.values()):
             return None
         active = await self._resolver.resolve(scopes)
         return _SCOPES[active.first.preset.scope]

@@ -31,13 +31,30 @@ class PresetResolver:
         Raises:
             SettingsError: there is none.
         """
-        self.presets = presets
-        self.versions = versions or {}
+        self._presets = dict(presets)
+        self._versions = dict(versions or {})
         self._chat_settings = chat_settings
         try:
             self.default = find_preset(presets, default)
         except PresetError as error:
             raise SettingsError(f"TROUPE_DEFAULT_PRESET: {error}") from None
+
+    @property
+    def presets(self) -> Mapping[str, Preset]:
+        """By name, as they are now."""
+        return self._presets
+
+    @property
+    def versions(self) -> Mapping[str, int]:
+        """By the name of the preset; empty if versions are not numbered."""
+        return self._versions
+
+    def publish(self, preset: Preset, version: int) -> None:
+        """Let a preset answer from now on, in place of the one of its name if there is one."""
+        self._presets[preset.name] = preset
+        self._versions[preset.name] = version
+        if preset.name == self.default.name:
+            self.default = preset
 
     async def resolve(self, scopes: Sequence[str]) -> ActiveCharacters:
         """Return the presets that answer in a channel with these scopes, narrowest first."""

@@ -19,10 +19,22 @@ def make_backends(
         SettingsError: a preset's provider is not set up, or what a budget limits has no price.
         PresetError: providers do not support some parameters; the text lists them all.
     """
-    _require_prices(settings, presets.values())
     backends: dict[str, Backend] = {}
+    add_backends(backends, settings, presets.values(), renderer)
+    return backends
+
+
+def add_backends(
+    backends: dict[str, Backend],
+    settings: Settings,
+    presets: Iterable[Preset],
+    renderer: Renderer,
+) -> None:
+    """Build the backends that presets name and that are not there yet; raises as above."""
+    presets = list(presets)
+    _require_prices(settings, presets)
     problems: list[str] = []
-    for preset in presets.values():
+    for preset in presets:
         for name, _ in used_models(preset):
             provider = settings.providers.get(name)
             if provider is None:
@@ -36,7 +48,6 @@ def make_backends(
         problems += [f"preset {preset.name!r}: {problem}" for problem in unsupported]
     if problems:
         raise PresetError("\n".join(problems))
-    return backends
 
 
 def unsupported_parameters(preset: Preset, settings: Settings) -> Sequence[str]:

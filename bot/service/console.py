@@ -11,6 +11,9 @@ from bot.console.openapi import ApiDescription
 from bot.console.pages import PageRenderer
 from bot.console.playground.actions import PlaygroundActions
 from bot.console.playground.pages import PlaygroundPages, Preview
+from bot.console.presets.editing import PresetEditing
+from bot.console.presets.preset_api import PresetApi
+from bot.console.presets.preset_pages import PresetPages
 from bot.console.routes import ConsolePart
 from bot.console.service.operation_page import ProviderRow
 from bot.console.session_pages import SessionPages
@@ -73,3 +76,8 @@ def make_playground(
         actions, preview, to_said, receipts, COMMANDS, imitable_platforms(), PageRenderer(())
     )
     return pages.part
+
+
+def make_preset_parts(editing: PresetEditing) -> list[ConsolePart]:
+    """Return the pages of presets, and their API."""
+    return [PresetPages(editing).part, PresetApi(editing).part]

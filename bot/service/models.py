@@ -34,7 +34,8 @@ class Models:
     """What answers are made with."""
 
     renderer: Renderer
-    backends: Mapping[str, Backend]
+    backends: dict[str, Backend]
+    """By provider; those that a new preset is the first to name are added."""
     retrieve_stories: RetrieveStories
 
 
@@ -49,12 +50,17 @@ async def open_models(
     async with contextlib.AsyncExitStack() as stack:
         renderer = await stack.enter_async_context(Renderer())
         backends = make_backends(settings, presets, renderer)
-        for backend in backends.values():
-            stack.push_async_callback(backend.close)
+        stack.push_async_callback(_close_all, backends)
         retrieve_stories = await stack.enter_async_context(
             open_story_retriever(settings, presets_with_stories, database)
         )
         yield Models(renderer, backends, retrieve_stories)
+
+
+async def _close_all(backends: Mapping[str, Backend]) -> None:
+    async with contextlib.AsyncExitStack() as stack:  # each, also if another one fails
+        for backend in backends.values():
+            stack.push_async_callback(backend.close)
 
 
 async def prepare_models(

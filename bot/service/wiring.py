@@ -9,7 +9,7 @@ import secrets
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from importlib import import_module  # noqa: TID251 # for what few installations need
 
 from bot.backends.exact_prompt import ExactPromptWriter
@@ -39,6 +39,7 @@ from bot.console.app import Console
 from bot.console.health import Probe
 from bot.console.login import make_login_link
 from bot.console.playground.actions import PlaygroundActions
+from bot.console.presets.editing import PresetEditing
 from bot.console.server import AddRoutes
 from bot.console.service.channels_page import ChannelsPage
 from bot.console.service.operation_page import OperationPage
@@ -68,6 +69,8 @@ from bot.ports import (
     Surface,
     WebhookReceiver,
 )
+from bot.prompting.presets.folder import open_presets_folder
+from bot.prompting.presets.preset import Preset
 from bot.replying.live_replies import LiveReplies
 from bot.routing.command_specs import COMMANDS, MESSAGE_COMMANDS
 from bot.routing.history_scopes import HistoryScopes
@@ -75,6 +78,7 @@ from bot.runtime.clock import SystemClock
 from bot.runtime.keyed_worker_pool import KeyedWorkerPool
 from bot.runtime.rate_limits import InProcessRateLimits
 from bot.runtime.terminal_locale import terminal_locale
+from bot.service.backends import add_backends
 from bot.service.budgets import budget_rules
 from bot.service.exclusive_platform import ExclusivePlatform
 from bot.service.exclusive_role import ExclusiveRole
@@ -84,11 +88,13 @@ from bot.service.resources import Resources, data_dir_use
 from bot.service.retention import RetentionJobs
 from bot.service.role_parts import DRAIN_SECONDS, RolePart, drain_lanes
 from bot.service.roles import Role
-from bot.service.run_options import RunOptions
+from bot.service.run_options import RunOptions, replace_model
 from bot.settings import Settings, collect_secrets
 from bot.storage.cache.cached_chat_settings import CachedChatSettings
 from bot.storage.cache.shared_windows import SharedWindows
 from bot.storage.console.answers import SqlAnswerLog
+from bot.storage.console.audit import SqlAuditLog
+from bot.storage.console.preset_drafts import SqlPresetDrafts
 from bot.storage.console.service_state import SqlServiceState
 from bot.storage.console.tokens import SqlConsoleTokens
 from bot.storage.coordination.role_leases import SqlRoleLeases
@@ -543,6 +549,7 @@ class Wiring:
                 sorted(resolver.presets),
             ).part,
             ReplayPages(SqlAnswerLog(database), self._replay.replay, self._exact_prompts.mask).part,
+            *console_parts.make_preset_parts(self._preset_editing),
             ChannelsPage(state, resolver.default.name).part,
             OperationPage(probes, state, providers, self.clock).part,
             UsagePage(SqlUsageTotals(database), self.clock).part,
@@ -565,6 +572,26 @@ class Wiring:
             self._resources.resolver,
             self.clock,
         )
+
+    @cached_property
+    def _preset_editing(self) -> PresetEditing:
+        database = self._resources.database
+        return PresetEditing(
+            self._resources.resolver,
+            SqlPresetVersions(database, self.clock),
+            SqlPresetDrafts(database),
+            SqlAuditLog(database),
+            self.clock,
+            partial(open_presets_folder, self.settings.presets_dir),
+            self._prepare_preset,
+        )
+
+    def _prepare_preset(self, preset: Preset) -> Preset:
+        """Make the backends of a preset ready; return it as this run uses it."""
+        presets = replace_model({preset.name: preset}, self.options.model, self.settings)
+        models = self._models
+        add_backends(models.backends, self.settings, presets.values(), models.renderer)
+        return presets[preset.name]
 
     async def make_login_link(self) -> str:
         """Return a link that logs in to the console once."""

@@ -70,3 +70,12 @@ async def test_each_version_is_found_by_its_number(store: Store) -> None:
     assert await store.preset_versions.find("nora", 2) == nora("two", 2)
     assert await store.preset_versions.find("nora", 3) is None
     assert await store.preset_versions.find("nils", 1) is None
+
+
+async def test_history_is_newest_first_and_limited(store: Store) -> None:
+    await saved_numbers(store, nora("one"), nora("two"), nora("three"))
+
+    history = await store.preset_versions.history("nora", 2)
+    assert [number for number, _ in history] == [3, 2]
+    assert all(at > 0 for _, at in history)
+    assert await store.preset_versions.history("nils", 2) == []

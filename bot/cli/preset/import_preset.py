@@ -16,8 +16,8 @@ from bot.prompting.presets.files import (
     load_presets,
     parse_preset,
 )
+from bot.prompting.presets.folder import find_preset_file
 from bot.prompting.presets.preset import Preset
-from bot.prompting.text.preset_folder import is_lorebook, json_files
 from bot.settings import read_settings
 
 app = command_app()
@@ -66,19 +66,12 @@ def import_preset(
 def _add_to_preset(file: Path, preset: Preset, folder: Path) -> None:
     """Add the content of a file to a preset; both must have been read without a mistake."""
     check_file_kind(read_bytes(file, MAX_BYTES_READ), file, {*PRESET_IMPORTS, FileKind.LOREBOOK})
-    target = next(
-        (each for each in json_files(folder) if _holds(each, preset)), folder / f"{preset.id}.json"
-    )
+    target = find_preset_file(folder, preset)
     own = parse_preset(read_text(target), str(target))  # without the lorebook of another file
     imported = preset_from_text(read_text(file), file, into=own)
     write_text(target, export_preset(imported.preset))
     print_line(f"{file} was added to the preset {preset.name} in {target}")
     _print_notes(imported.notes)
-
-
-def _holds(file: Path, preset: Preset) -> bool:
-    text = read_text(file)
-    return not is_lorebook(text) and parse_preset(text, str(file)).id == preset.id
 
 
 def _print_notes(notes: list[str]) -> None:

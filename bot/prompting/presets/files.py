@@ -2,22 +2,19 @@
 
 import difflib
 import json
-import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import ValidationError
 
 from bot.chat.session import PresetVersion
 from bot.errors import PresetError
 from bot.prompting.lorebook.files import read_lorebook
 from bot.prompting.presets.names import preset_id
-from bot.prompting.presets.parameters import Parameters
 from bot.prompting.presets.preset import Preset
+from bot.prompting.presets.problems import describe_preset_problem
 from bot.prompting.text.jsonc import JsonDocument, JsonSyntaxError, read_json
 from bot.prompting.text.preset_folder import is_lorebook, json_files, read_preset_text
-from bot.runtime.validation_errors import describe_problem
 from bot.texts.text import translatable
 
 __all__ = [
@@ -124,7 +121,10 @@ def validate_preset(data: object, source: str, document: JsonDocument | None = N
     try:
         return Preset.model_validate(data)
     except ValidationError as error:
-        lines = [_explain(problem, document, source) for problem in error.errors()]
+        lines = [
+            f"{_place(source, document, problem['loc'])}: {describe_preset_problem(problem)}"
+            for problem in error.errors()
+        ]
         raise PresetError("\n".join(lines)) from error
 
 
@@ -168,60 +168,5 @@ def find_preset(presets: Mapping[str, Preset], word: str) -> Preset:
     )
 
 
-def _explain(problem: ErrorDetails, document: JsonDocument | None, source: str) -> str:
-    path = problem["loc"]
-    where = f"{source}, line {document.line_of(path)}" if document else source
-    key = _dotted(path)
-    match problem["type"]:
-        case "extra_forbidden":
-            return f"{where}: unknown key {key!r}{_nearest_name(path)}"
-        case "missing":
-            return f"{where}: the key {key!r} is missing"
-        case "value_error":
-            return f"{where}: {key}: {problem['msg'].removeprefix('Value error, ')}"
-        case _:
-            message = describe_problem(problem)
-            return f"{where}: {key}: {message}, not {_shown(problem['input'])}"
-
-
-def _dotted(path: Iterable[str | int]) -> str:
-    """("messages", 0, "role") -> messages[0].role."""
-    text = ""
-    for step in path:
-        text += f"[{step}]" if isinstance(step, int) else f".{step}"
-    return text.removeprefix(".")
-
-
-def _nearest_name(path: tuple[str | int, ...]) -> str:
-    unknown = str(path[-1])
-    known = _keys_at(path[:-1])
-    parameters = list(Parameters.__annotations__) if len(path) == 1 else []
-    wanted = unknown.lower().replace("-", "_")
-    match difflib.get_close_matches(wanted, known + parameters, n=1):
-        case [near] if near in parameters:
-            return f"; did you mean 'parameters': {{\"{near}\": ...}}?"
-        case [near]:
-            return f"; did you mean {near!r}?"
-        case _:
-            return f"; known keys: {', '.join(known)}"
-
-
-def _keys_at(path: tuple[str | int, ...]) -> list[str]:
-    """Return the keys that the schema allows in the object at this path."""
-    model: type[BaseModel] = Preset
-    for step in path:
-        if isinstance(step, str):
-            model = _model_in(model.model_fields[step].annotation)
-    return list(model.model_fields)
-
-
-def _model_in(annotation: object) -> type[BaseModel]:
-    """tuple[Wake, ...] -> Wake."""
-    while not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
-        annotation = typing.get_args(annotation)[0]
-    return annotation
-
-
-def _shown(value: object) -> str:
-    text = json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= 60 else text[:57] + "..."
+def _place(source: str, document: JsonDocument | None, path: tuple[str | int, ...]) -> str:
+    return f"{source}, line {document.line_of(path)}" if document else source

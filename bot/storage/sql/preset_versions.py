@@ -21,6 +21,12 @@ _CONTENT = select(preset_version.c.content).where(
     preset_version.c.name == bindparam("preset_name"),
     preset_version.c.version == bindparam("number"),
 )
+_HISTORY = (
+    select(preset_version.c.version, preset_version.c.first_seen_at)
+    .where(preset_version.c.name == bindparam("preset_name"))
+    .order_by(preset_version.c.version.desc())
+    .limit(bindparam("most"))
+)
 _INSERT = upsert(preset_version, lambda insert: insert.on_conflict_do_nothing())
 
 
@@ -52,6 +58,12 @@ class SqlPresetVersions(PresetVersions):
             lambda connection: connection.execute(_CONTENT, asked).scalar_one_or_none()
         )
         return None if content is None else PresetVersion(name, content, version)
+
+    @override
+    async def history(self, name: str, limit: int) -> Sequence[tuple[int, float]]:
+        asked = {"preset_name": name, "most": limit}
+        rows = await self._database.read(lambda c: c.execute(_HISTORY, asked).all())
+        return [(row.version, row.first_seen_at) for row in rows]
 
 
 def _save_version(connection: Connection, preset: PresetVersion, now: float) -> int:

@@ -32,7 +32,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.dialects.postgresql import Insert as PostgresInsert
 from sqlalchemy.dialects.sqlite import Insert as SqliteInsert
 
-NEWEST_REVISION = "0021"
+NEWEST_REVISION = "0022"
 """The revision in migrations/ that creates exactly these tables."""
 
 Insert: TypeAlias = SqliteInsert | PostgresInsert
@@ -346,6 +346,19 @@ audit = Table(
     Column("before", Text, nullable=False),
     Column("after", Text, nullable=False),
     sqlite_autoincrement=True,
+)
+
+# The edition of each preset that somebody works on.
+preset_draft = Table(
+    "preset_draft",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("base_version", Integer, nullable=False),  # 0: the preset is new
+    Column("revision", Integer, nullable=False),  # counts what was saved
+    Column("content", Text, nullable=False),  # as it was written, valid or not
+    Column("updated_at", Float, nullable=False),
+    Column("source_name", Text),  # of the file that it was imported from, and that file
+    Column("source", LargeBinary),
 )
 
 # Keys of providers, encrypted with a key that is not in the database.

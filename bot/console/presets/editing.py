@@ -1,0 +1,273 @@
+"""What can be done with presets: keep drafts, publish them, go back to versions."""
+
+import asyncio
+import difflib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from bot.chat.access import AuditEntry
+from bot.chat.console.preset_draft import ImportedFile, PresetDraft
+from bot.errors import PresetError, RequestRefused, SettingsError, UserError
+from bot.importers.character_files import CHARACTER_FILE_SUFFIXES, merge_character_file
+from bot.ports import AuditLog, Clock, PresetDrafts, PresetVersions
+from bot.prompting.presets.files import export_preset, load_preset_lorebook, preset_version
+from bot.prompting.presets.folder import find_preset_file, write_preset, write_whole_file
+from bot.prompting.presets.preset import Preset
+from bot.prompting.presets.problems import CheckedPreset, check_preset
+from bot.routing.preset_resolver import PresetResolver
+from bot.texts.text import translatable
+
+_MAX_AUDIT_CHARS = 4000
+_MAX_VERSIONS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class EditedPreset:
+    """A preset as somebody works on it."""
+
+    name: str
+    version: int
+    """The newest one; 0: it was never published."""
+    published: str
+    """The text of that version; empty if there is none."""
+    draft: PresetDraft | None
+
+    @property
+    def content(self) -> str:
+        """The text to work on."""
+        return self.published if self.draft is None else self.draft.content
+
+    @property
+    def revision(self) -> int:
+        """Of the draft; 0: there is none."""
+        return 0 if self.draft is None else self.draft.revision
+
+
+@dataclass(frozen=True, slots=True)
+class ListedPreset:
+    """A preset in the list."""
+
+    name: str
+    preset: Preset | None
+    """As it answers now; None: it was never published."""
+    version: int | None
+    has_draft: bool
+    is_default: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PresetEditing:
+    """Changes presets; the commands of `troupe preset` use the same files and functions."""
+
+    resolver: PresetResolver
+    versions: PresetVersions
+    drafts: PresetDrafts
+    audit: AuditLog
+    clock: Clock
+    open_folder: Callable[[], Path]
+    """Returns the folder that presets are written to; raises `UserError`."""
+    prepare: Callable[[Preset], Preset]
+    """Makes what a preset answers with ready, and returns it as this process uses it; raises
+    `SettingsError` where its provider is not set up or does not take its parameters."""
+
+    # --- reading ------------------------------------------------------------------------------
+
+    async def all(self) -> Sequence[ListedPreset]:
+        """Return the presets that answer, and those that are only drafts, by name."""
+        drafts = {one.name for one in await self.drafts.all()}
+        known = self.resolver.presets
+        return [
+            ListedPreset(
+                name,
+                known.get(name),
+                self.resolver.versions.get(name),
+                name in drafts,
+                name == self.resolver.default.name,
+            )
+            for name in sorted(drafts | known.keys(), key=str.casefold)
+        ]
+
+    async def open(self, name: str) -> EditedPreset:
+        """Return a preset to work on; raises `RequestRefused` with 404 if there is none."""
+        draft = await self.drafts.find(name)
+        newest = await self.versions.newest(name) if name in self.resolver.presets else None
+        if newest is not None:
+            return EditedPreset(name, newest.version, newest.content, draft)
+        known = self.resolver.presets.get(name)
+        if known is not None:  # numbers are not given, as in a test
+            return EditedPreset(name, 0, export_preset(known), draft)
+        if draft is not None:
+            return EditedPreset(name, 0, "", draft)
+        raise RequestRefused(404, translatable("There is no preset of this name."))
+
+    async def history(self, name: str) -> Sequence[tuple[int, float]]:
+        """Return the numbers of a preset's versions, newest first, and since when there are."""
+        return await self.versions.history(name, _MAX_VERSIONS)
+
+    async def version_text(self, name: str, number: int) -> str:
+        """Return the text of a version; raises `RequestRefused` with 404 if there is none."""
+        found = await self.versions.find(name, number)
+        if found is None:
+            raise RequestRefused(404, translatable("There is no such version."))
+        return found.content
+
+    # --- drafts -------------------------------------------------------------------------------
+
+    async def save_draft(self, name: str, content: str, revision: int) -> EditedPreset:
+        """Keep a text as the draft of a preset.
+
+        Args:
+            name: of the preset; it need not exist yet if there is a draft.
+            content: the text, valid or not.
+            revision: of the draft that was worked on; 0: there was none.
+
+        Raises:
+            RequestRefused: 404: there is no such preset; 409: somebody has saved another one.
+        """
+        edited = await self.open(name)
+        if revision != edited.revision:
+            raise _conflict()
+        if content == edited.content:
+            return edited
+        base = edited.version if edited.draft is None else edited.draft.base_version
+        source = None if edited.draft is None else edited.draft.source
+        draft = PresetDraft(name, base, revision + 1, content, self.clock.now(), source)
+        if not await self.drafts.save(draft):
+            raise _conflict()
+        return replace(edited, draft=draft)
+
+    async def begin_draft(self, draft: PresetDraft, who: str, action: str) -> None:
+        """Store the draft of a new preset; raises `UserError` if the name is taken."""
+        is_taken = any(one.name == draft.name for one in await self.all())
+        if is_taken or not await self.drafts.save(draft):
+            raise UserError(
+                translatable(
+                    "There is a preset {name} already; choose another name.", name=draft.name
+                )
+            )
+        await self._record(who, action, draft.name, "", draft.content)
+
+    async def discard_draft(self, name: str, who: str) -> None:
+        """Delete the draft of a preset; raises `RequestRefused` with 404 if there is none."""
+        edited = await self.open(name)
+        if edited.draft is None or not await self.drafts.delete(name):
+            raise RequestRefused(404, translatable("There is no draft."))
+        await self._record(who, "discard draft", name, edited.draft.content, edited.published)
+
+    async def go_back(self, name: str, number: int, who: str) -> EditedPreset:
+        """Make the text of a version the draft; publishing it makes it a new version."""
+        content = await self.version_text(name, number)
+        edited = await self.open(name)
+        saved = await self.save_draft(name, content, edited.revision)
+        await self._record(who, "go back", f"{name} v{number}", edited.content, content)
+        return saved
+
+    # --- publishing ---------------------------------------------------------------------------
+
+    def check(self, content: str) -> CheckedPreset:
+        """Return what is wrong with a text."""
+        return check_preset(content)
+
+    async def publish(self, name: str, revision: int, who: str) -> int:
+        """Write the draft to the preset's file, let it answer, and return its version.
+
+        Raises:
+            RequestRefused: 404: there is no draft; 409: it is another one than was read.
+            UserError: it is not valid, or its file cannot be written; nothing was changed.
+        """
+        edited = await self.open(name)
+        if edited.draft is None:
+            raise RequestRefused(404, translatable("There is no draft."))
+        if edited.draft.revision != revision:
+            raise _conflict()
+        preset = self._valid(name, edited.draft.content)
+        live = await asyncio.to_thread(self._write, preset, edited.draft)
+        number = (await self.versions.save([preset_version(live)]))[name]
+        self.resolver.publish(self.prepare(live), number)
+        await self.drafts.delete(name)
+        await self._record(
+            who, "publish", f"{name} v{number}", edited.published, export_preset(live)
+        )
+        return number
+
+    def complete(self, preset: Preset) -> Preset:
+        """Return a preset with the lorebook and the character file that it names.
+
+        Raises:
+            UserError: one of them cannot be read.
+        """
+        folder = self.open_folder()
+        try:
+            loaded = load_preset_lorebook(preset, folder / f"{preset.id}.json")
+            return merge_character_file(loaded, folder).preset
+        except PresetError as error:
+            raise UserError(str(error)) from None
+
+    def _valid(self, name: str, content: str) -> Preset:
+        checked = self.check(content)
+        if checked.preset is None:
+            first = checked.problems[0]
+            raise UserError(
+                translatable("Line {line}: {problem}", line=first.line, problem=first.text)
+            )
+        if checked.preset.name != name:
+            raise UserError(
+                translatable(
+                    "A preset keeps its name: write {name}, or make a new preset.", name=repr(name)
+                )
+            )
+        return checked.preset
+
+    def _write(self, preset: Preset, draft: PresetDraft) -> Preset:
+        """Write the files of a preset; return it as `complete` does."""
+        folder = self.open_folder()
+        try:
+            file = find_preset_file(folder, preset)
+            live = load_preset_lorebook(preset, file)
+            if draft.source is not None:
+                target = _source_file(folder, preset, draft.source)
+                write_whole_file(target, draft.source.content)
+            live = merge_character_file(live, folder).preset
+            self.prepare(live)
+            write_preset(folder, preset)
+        except SettingsError as error:
+            raise UserError(str(error)) from None
+        return live
+
+    async def _record(self, who: str, action: str, name: str, before: str, after: str) -> None:
+        removed, added = changed_lines(before, after)
+        now = self.clock.now()
+        await self.audit.record(AuditEntry(now, who, action, name, removed, added))
+
+
+def changed_lines(before: str, after: str) -> tuple[str, str]:
+    """Return the lines that only one of two texts has, for the audit log."""
+    old_lines, new_lines = before.splitlines(), after.splitlines()
+    matcher = difflib.SequenceMatcher(None, old_lines, new_lines, autojunk=False)
+    removed: list[str] = []
+    added: list[str] = []
+    for tag, old, old_end, new, new_end in matcher.get_opcodes():
+        if tag != "equal":
+            removed += old_lines[old:old_end]
+            added += new_lines[new:new_end]
+    return _shortened(removed), _shortened(added)
+
+
+def _shortened(lines: Sequence[str]) -> str:
+    text = "\n".join(lines)
+    return text if len(text) <= _MAX_AUDIT_CHARS else f"{text[:_MAX_AUDIT_CHARS]} …"
+
+
+def _source_file(folder: Path, preset: Preset, source: ImportedFile) -> Path:
+    """Return where the file is kept that a preset was imported from."""
+    name = Path(source.name).name
+    if Path(name).suffix.lower() in CHARACTER_FILE_SUFFIXES:  # a character file, with its stories
+        return folder / name
+    return folder / "cards" / f"{preset.id}.card"
+
+
+def _conflict() -> RequestRefused:
+    return RequestRefused(
+        409, translatable("Somebody has saved another draft meanwhile; load the page again.")
+    )

@@ -1,0 +1,181 @@
+"""Presets over the API: what the pages do as well."""
+
+from collections.abc import Mapping
+
+from aiohttp import web
+
+from bot.chat.access import Scope
+from bot.console.app import protected
+from bot.console.presets.editing import PresetEditing
+from bot.console.presets.preset_models import (
+    DraftRevision,
+    NewDraft,
+    PresetCheck,
+    PresetContent,
+    PresetDetail,
+    PresetList,
+    PublishedPreset,
+    VersionList,
+    VersionNumber,
+    VersionRow,
+    VersionText,
+    preset_detail,
+    preset_row,
+    problem_row,
+)
+from bot.console.routes import ConsolePart, ConsoleRequest, Route
+from bot.prompting.presets.preset import Preset
+
+_ONE = "/api/v1/presets/{name}"
+_CONFLICT: Mapping[int, str] = {409: "Somebody has saved another draft meanwhile."}
+
+
+def preset_name(request: ConsoleRequest) -> str:
+    """Return the name of the preset in the path."""
+    return request.http.match_info["name"].replace("\0", "")  # PostgreSQL has none
+
+
+class PresetApi:
+    """Serves presets, their drafts and their versions as JSON."""
+
+    def __init__(self, editing: PresetEditing) -> None:
+        self._editing = editing
+
+    @property
+    def part(self) -> ConsolePart:
+        return ConsolePart((*self._reading, *self._changing))
+
+    @property
+    def _reading(self) -> tuple[Route, ...]:
+        return (
+            Route(
+                path="/api/v1/presets",
+                handler=self._list,
+                scope=Scope.READ,
+                summary="List presets and drafts.",
+                answer=PresetList,
+            ),
+            Route(
+                path="/api/v1/preset-schema",
+                handler=self._schema,
+                scope=Scope.READ,
+                summary="The JSON schema of presets.",
+            ),
+            Route(
+                method="POST",
+                path="/api/v1/preset-check",
+                handler=self._check,
+                scope=Scope.READ,
+                summary="Check the text of a preset, by line; nothing is stored.",
+                body=PresetContent,
+                answer=PresetCheck,
+            ),
+            Route(
+                path=_ONE,
+                handler=self._show,
+                scope=Scope.READ,
+                summary="One preset and its draft.",
+                answer=PresetDetail,
+            ),
+            Route(
+                path=f"{_ONE}/versions",
+                handler=self._versions,
+                scope=Scope.READ,
+                summary="List the versions of a preset, newest first.",
+                answer=VersionList,
+            ),
+            Route(
+                path=f"{_ONE}/versions/{{number}}",
+                handler=self._version,
+                scope=Scope.READ,
+                summary="The text of one version.",
+                answer=VersionText,
+                numbers=["number"],
+            ),
+        )
+
+    @property
+    def _changing(self) -> tuple[Route, ...]:
+        return (
+            Route(
+                method="PUT",
+                path=f"{_ONE}/draft",
+                handler=self._save,
+                scope=Scope.PRESETS,
+                summary="Keep a text as the draft of a preset, valid or not.",
+                body=NewDraft,
+                answer=PresetDetail,
+                errors=_CONFLICT,
+            ),
+            Route(
+                method="DELETE",
+                path=f"{_ONE}/draft",
+                handler=self._discard,
+                scope=Scope.PRESETS,
+                summary="Discard the draft of a preset.",
+                answer=PresetContent,
+            ),
+            Route(
+                method="POST",
+                path=f"{_ONE}/publish",
+                handler=self._publish,
+                scope=Scope.PRESETS,
+                summary="Let the draft of a preset answer, as a new version.",
+                body=DraftRevision,
+                answer=PublishedPreset,
+                errors=_CONFLICT,
+            ),
+            Route(
+                method="POST",
+                path=f"{_ONE}/rollback",
+                handler=self._go_back,
+                scope=Scope.PRESETS,
+                summary="Make the text of a version the draft.",
+                body=VersionNumber,
+                answer=PresetDetail,
+                errors=_CONFLICT,
+            ),
+        )
+
+    async def _list(self, _: ConsoleRequest) -> PresetList:
+        return PresetList(presets=[preset_row(one) for one in await self._editing.all()])
+
+    async def _schema(self, _: ConsoleRequest) -> web.StreamResponse:
+        return protected(web.json_response(Preset.model_json_schema()), "")
+
+    async def _check(self, request: ConsoleRequest) -> PresetCheck:
+        checked = self._editing.check(request.body(PresetContent).content)
+        return PresetCheck(problems=[problem_row(one) for one in checked.problems])
+
+    async def _show(self, request: ConsoleRequest) -> PresetDetail:
+        return preset_detail(await self._editing.open(preset_name(request)))
+
+    async def _versions(self, request: ConsoleRequest) -> VersionList:
+        found = await self._editing.history(preset_name(request))
+        rows = [VersionRow(version=number, first_seen_at=at) for number, at in found]
+        return VersionList(versions=rows)
+
+    async def _version(self, request: ConsoleRequest) -> VersionText:
+        number = request.number("number")
+        content = await self._editing.version_text(preset_name(request), number)
+        return VersionText(version=number, content=content)
+
+    async def _save(self, request: ConsoleRequest) -> PresetDetail:
+        new = request.body(NewDraft)
+        saved = await self._editing.save_draft(preset_name(request), new.content, new.revision)
+        return preset_detail(saved)
+
+    async def _discard(self, request: ConsoleRequest) -> PresetContent:
+        name = preset_name(request)
+        await self._editing.discard_draft(name, request.caller.name)
+        return PresetContent(content="")
+
+    async def _publish(self, request: ConsoleRequest) -> PublishedPreset:
+        name, revision = preset_name(request), request.body(DraftRevision).revision
+        number = await self._editing.publish(name, revision, request.caller.name)
+        return PublishedPreset(name=name, version=number)
+
+    async def _go_back(self, request: ConsoleRequest) -> PresetDetail:
+        number = request.body(VersionNumber).version
+        name, who = preset_name(request), request.caller.name
+        return preset_detail(await self._editing.go_back(name, number, who))

@@ -1,0 +1,191 @@
+"""The pages of presets: the list, and one preset with its draft."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Literal
+from urllib.parse import quote
+
+from aiohttp import web
+from pydantic import BaseModel, Field
+
+from bot.chat.access import Scope
+from bot.console.playground.message_view import color_of
+from bot.console.presets.editing import EditedPreset, ListedPreset, PresetEditing
+from bot.console.presets.line_differences import count_changes, differing_lines
+from bot.console.presets.preset_api import preset_name
+from bot.console.presets.preset_models import PresetText, Revision, VersionNumber
+from bot.console.routes import (
+    ConsolePart,
+    ConsoleRequest,
+    NavigationItem,
+    Page,
+    Route,
+    RouteAnswer,
+    redirect,
+)
+from bot.texts.text import translatable
+
+_PATH = "/presets"
+_ONE = "/presets/{name}"
+Tab = Literal["json", "changes", "versions"]
+
+
+class EditorQuery(BaseModel):
+    """Which part of the editor is open."""
+
+    tab: Tab = "json"
+    against: int = Field(0, ge=0, le=2**31 - 1, description="The version to compare with.")
+    find: str = Field("", max_length=200)
+
+
+class DraftForm(BaseModel):
+    content: PresetText
+    revision: Revision
+
+
+class RevisionForm(BaseModel):
+    revision: Revision
+
+
+class PresetPages:
+    """Shows presets, and takes what their forms send."""
+
+    def __init__(self, editing: PresetEditing) -> None:
+        self._editing = editing
+
+    @property
+    def part(self) -> ConsolePart:
+        return ConsolePart(
+            (*self._reading_routes(), *self._changing_routes()),
+            (NavigationItem(_PATH, translatable("Presets"), "characters"),),
+        )
+
+    def _reading_routes(self) -> Sequence[Route]:
+        return (
+            Route(
+                path=_PATH,
+                handler=self._list_page,
+                scope=Scope.READ,
+                summary="The page of presets.",
+                query=EditorQuery,
+            ),
+            Route(
+                path=_ONE,
+                handler=self._editor_page,
+                scope=Scope.READ,
+                summary="One preset with its draft.",
+                query=EditorQuery,
+            ),
+        )
+
+    def _changing_routes(self) -> Sequence[Route]:
+        forms: Sequence[
+            tuple[
+                str,
+                Callable[[ConsoleRequest], Awaitable[RouteAnswer]],
+                type[BaseModel] | None,
+                str,
+            ]
+        ] = (
+            (f"{_ONE}/draft", self._save, DraftForm, "Keep the draft."),
+            (f"{_ONE}/discard", self._discard, None, "Discard the draft."),
+            (f"{_ONE}/publish", self._publish, RevisionForm, "Publish the draft."),
+            (f"{_ONE}/rollback", self._go_back, VersionNumber, "Go back to a version."),
+        )
+        return [
+            Route(
+                method="POST",
+                path=path,
+                handler=handler,
+                scope=Scope.PRESETS,
+                summary=summary,
+                body=body,
+            )
+            for path, handler, body, summary in forms
+        ]
+
+    # --- reading ------------------------------------------------------------------------------
+
+    async def _list_page(self, request: ConsoleRequest) -> Page:
+        find = request.query(EditorQuery).find
+        listed = await self._editing.all()
+        return Page("presets/list.html", {**_sorted_list(listed, find), "count": len(listed)})
+
+    async def _editor_page(self, request: ConsoleRequest) -> Page:
+        name, asked = preset_name(request), request.query(EditorQuery)
+        edited = await self._editing.open(name)
+        listed = await self._editing.all()
+        against = asked.against or edited.version
+        lines = differing_lines(await self._compared(edited, against), edited.content)
+        checked = self._editing.check(edited.content)
+        return Page(
+            "presets/editor.html",
+            {
+                **_sorted_list(listed, asked.find),
+                "edited": edited,
+                "tab": asked.tab,
+                "base": f"{_PATH}/{quote(name, safe='')}",
+                "problems": checked.problems,
+                "shown_name": checked.preset.character_name if checked.preset else name,
+                "lines": lines,
+                "changes": count_changes(differing_lines(edited.published, edited.content)),
+                "against": against,
+                "versions": await self._editing.history(name),
+                "color_of": color_of,
+            },
+        )
+
+    async def _compared(self, edited: EditedPreset, against: int) -> str:
+        if against == edited.version:
+            return edited.published
+        return await self._editing.version_text(edited.name, against)
+
+    # --- changing -----------------------------------------------------------------------------
+
+    async def _save(self, request: ConsoleRequest) -> web.Response:
+        form = request.body(DraftForm)
+        content = form.content.replace("\r\n", "\n")  # as browsers send texts
+        await self._editing.save_draft(preset_name(request), content, form.revision)
+        return _see(request)
+
+    async def _discard(self, request: ConsoleRequest) -> web.Response:
+        name = preset_name(request)
+        await self._editing.discard_draft(name, request.caller.name)
+        listed = await self._editing.all()
+        return _see(request) if any(one.name == name for one in listed) else redirect(_PATH)
+
+    async def _publish(self, request: ConsoleRequest) -> web.Response:
+        revision = request.body(RevisionForm).revision
+        await self._editing.publish(preset_name(request), revision, request.caller.name)
+        return _see(request, "versions")
+
+    async def _go_back(self, request: ConsoleRequest) -> web.Response:
+        number = request.body(VersionNumber).version
+        await self._editing.go_back(preset_name(request), number, request.caller.name)
+        return _see(request, "changes")
+
+
+def _sorted_list(listed: Sequence[ListedPreset], find: str) -> dict[str, object]:
+    """Return the presets that a word finds, characters apart from assistants."""
+    wanted = find.strip().casefold()
+    found = [one for one in listed if not wanted or wanted in _searched(one)]
+    return {
+        "characters": [one for one in found if _is_character(one)],
+        "assistants": [one for one in found if not _is_character(one)],
+        "find": find,
+        "color_of": color_of,
+    }
+
+
+def _searched(one: ListedPreset) -> str:
+    preset = one.preset
+    texts = [one.name, *([preset.character_name, preset.description] if preset else [])]
+    return "\n".join(texts).casefold()
+
+
+def _is_character(one: ListedPreset) -> bool:
+    return one.preset is None or one.preset.is_character
+
+
+def _see(request: ConsoleRequest, tab: Tab | Literal[""] = "") -> web.Response:
+    path = f"{_PATH}/{quote(preset_name(request), safe='')}"
+    return redirect(f"{path}?tab={tab}" if tab else path)

@@ -1,0 +1,113 @@
+"""Say what is wrong in a preset: in words for one key, or for a whole text by line."""
+
+import difflib
+import json
+import typing
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from bot.prompting.presets.parameters import Parameters
+from bot.prompting.presets.preset import Preset
+from bot.prompting.text.jsonc import JsonSyntaxError, read_json
+from bot.runtime.validation_errors import describe_problem
+
+
+@dataclass(frozen=True, slots=True)
+class PresetProblem:
+    """One mistake in the text of a preset."""
+
+    line: int
+    """Counts from 1."""
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedPreset:
+    """What a text is as a preset."""
+
+    preset: Preset | None
+    """None: there are problems."""
+    problems: Sequence[PresetProblem] = ()
+    value: object = None
+    """The JSON, also of a preset with problems; None if it is not JSON."""
+
+
+def check_preset(text: str) -> CheckedPreset:
+    """Parse the text of a preset; all mistakes are told, the upper ones first."""
+    try:
+        document = read_json(text)
+    except JsonSyntaxError as error:
+        return CheckedPreset(None, [PresetProblem(error.line, str(error))])
+    if not isinstance(document.value, dict):
+        return CheckedPreset(None, [PresetProblem(1, "a preset is one JSON object: {...}")])
+    try:
+        return CheckedPreset(Preset.model_validate(document.value), value=document.value)
+    except ValidationError as error:
+        problems = [
+            PresetProblem(document.line_of(one["loc"]), describe_preset_problem(one))
+            for one in error.errors()
+        ]
+        problems.sort(key=lambda one: one.line)
+        return CheckedPreset(None, problems, document.value)
+
+
+def describe_preset_problem(problem: ErrorDetails) -> str:
+    """Return what is wrong with one key of a preset, and which name was meant perhaps."""
+    path = problem["loc"]
+    key = _dotted(path)
+    match problem["type"]:
+        case "extra_forbidden":
+            return f"unknown key {key!r}{_nearest_name(path)}"
+        case "missing":
+            return f"the key {key!r} is missing"
+        case "value_error":
+            return f"{key}: {problem['msg'].removeprefix('Value error, ')}"
+        case _:
+            message = describe_problem(problem)
+            return f"{key}: {message}, not {_shown(problem['input'])}"
+
+
+def _dotted(path: Iterable[str | int]) -> str:
+    """("messages", 0, "role") -> messages[0].role."""
+    text = ""
+    for step in path:
+        text += f"[{step}]" if isinstance(step, int) else f".{step}"
+    return text.removeprefix(".")
+
+
+def _nearest_name(path: tuple[str | int, ...]) -> str:
+    unknown = str(path[-1])
+    known = _keys_at(path[:-1])
+    parameters = list(Parameters.__annotations__) if len(path) == 1 else []
+    wanted = unknown.lower().replace("-", "_")
+    match difflib.get_close_matches(wanted, known + parameters, n=1):
+        case [near] if near in parameters:
+            return f"; did you mean 'parameters': {{\"{near}\": ...}}?"
+        case [near]:
+            return f"; did you mean {near!r}?"
+        case _:
+            return f"; known keys: {', '.join(known)}"
+
+
+def _keys_at(path: tuple[str | int, ...]) -> list[str]:
+    """Return the keys that the schema allows in the object at this path."""
+    model: type[BaseModel] = Preset
+    for step in path:
+        if isinstance(step, str):
+            model = _model_in(model.model_fields[step].annotation)
+    return list(model.model_fields)
+
+
+def _model_in(annotation: object) -> type[BaseModel]:
+    """tuple[Wake, ...] -> Wake."""
+    while not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
+        annotation = typing.get_args(annotation)[0]
+    return annotation
+
+
+def _shown(value: object) -> str:
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= 60 else text[:57] + "..."

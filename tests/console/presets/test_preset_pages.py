@@ -1,0 +1,182 @@
+"""The pages of presets over HTTP, with the whole service behind them."""
+
+import json
+from urllib.parse import quote
+
+import pytest
+from markupsafe import escape
+
+from bot.chat.console.preset_draft import PresetDraft
+from bot.prompting.presets.preset import Preset
+from bot.settings import Settings
+from bot.storage.console.preset_drafts import SqlPresetDrafts
+from tests.console.playground.conftest import Playground
+from tests.console.presets.conftest import call
+
+_HOSTILE = (
+    "<script>document.title = 'run'</script><img src=x onerror=\"document.title='run'\">"
+    "</textarea></pre></svg><svg onload=\"document.title='run'\"><style>body{display:none}</style>"
+)
+
+_HOSTILE_NAME = "<img src=x onerror=\"document.title='run'\">"
+
+
+async def edit(console: Playground, name: str, /, **changes: object) -> str:
+    """Change keys of a preset in its draft; return the text of the draft."""
+    _, found = await call(console, "GET", f"/presets/{quote(name)}")
+    content = json.loads(found["draft"] or found["published"])
+    text = json.dumps({**content, **changes}, indent=2, ensure_ascii=False)
+    status, _ = await call(
+        console,
+        "PUT",
+        f"/presets/{quote(name)}/draft",
+        {"content": text, "revision": found["revision"]},
+    )
+    assert status == 200
+    return text
+
+
+async def test_list_tells_who_answers_and_finds_by_a_word(console: Playground) -> None:
+    page = await console.open("/presets")
+    assert "<b>Nora</b>" in page
+    assert "<b>Marlowe</b>" in page
+    found = await console.open("/presets?find=marl")
+    assert "<b>Marlowe</b>" in found
+    assert "<b>Nora</b>" not in found
+
+
+async def test_mistakes_are_told_by_line_with_the_nearest_name(console: Playground) -> None:
+    text = '{"name": "nora", "provider": "echo", "model": "m",\n"temprature": 1,\n"scope": "all"}'
+    _, answer = await call(console, "POST", "/preset-check", {"content": text})
+    told = [(one["line"], one["text"]) for one in answer["problems"]]
+    assert told[0] == (
+        2,
+        "unknown key 'temprature'; did you mean 'parameters': {\"temperature\": ...}?",
+    )
+    assert told[1][0] == 3
+    _, broken = await call(console, "POST", "/preset-check", {"content": '{\n"name": \n}'})
+    assert broken["problems"][0]["line"] == 3
+
+
+async def test_draft_is_kept_also_with_mistakes_and_survives_a_reload(
+    console: Playground,
+) -> None:
+    await console.open("/presets/nora?tab=json")
+    status, where = await console.send("/presets/nora/draft", content='{"nam', revision="0")
+    assert (status, where) == (303, "/presets/nora")
+    page = await console.open("/presets/nora?tab=json")
+    assert escape('{"nam') in page
+    assert "Line 1:" in page
+    status, told = await console.send("/presets/nora/publish", revision="1")
+    assert status == 422
+    assert "Line 1:" in told
+
+
+async def test_published_preset_answers_next_and_is_written_and_audited(
+    console: Playground, settings: Settings
+) -> None:
+    await edit(console, "nora", system="You mend clocks.")
+    status, published = await call(console, "POST", "/presets/nora/publish", {"revision": 1})
+    assert (status, published) == (200, {"name": "nora", "version": 2})
+
+    resolver = console.service._parts._resources.resolver
+    assert resolver.presets["nora"].system == resolver.default.system == "You mend clocks."
+    assert resolver.versions["nora"] == 2
+    assert settings.presets_dir is not None
+    written = json.loads((settings.presets_dir / "nora.json").read_text())
+    assert written["system"] == "You mend clocks."
+    _, audit = await call(console, "GET", "/audit")
+    [entry] = [one for one in audit["entries"] if one["action"] == "publish"]
+    assert entry["subject"] == "nora v2"
+    assert entry["who"] == "session"
+    assert "You are Nora." in entry["before"]
+    assert "You mend clocks." in entry["after"]
+    _, found = await call(console, "GET", "/presets/nora")
+    assert (found["draft"], found["version"]) == (None, 2)
+
+
+async def test_going_back_makes_a_draft_of_the_old_text(console: Playground) -> None:
+    await edit(console, "nora", system="You mend clocks.")
+    await call(console, "POST", "/presets/nora/publish", {"revision": 1})
+    _, found = await call(console, "POST", "/presets/nora/rollback", {"version": 1})
+    assert json.loads(found["draft"])["system"] == "You are Nora."
+    page = await console.open("/presets/nora?tab=changes")
+    assert "<del>" in page
+    assert "<ins>" in page
+    await call(console, "POST", "/presets/nora/publish", {"revision": 1})
+    _, versions = await call(console, "GET", "/presets/nora/versions")
+    assert [one["version"] for one in versions["versions"]] == [3, 2, 1]
+    resolver = console.service._parts._resources.resolver
+    assert resolver.presets["nora"].system == "You are Nora."
+
+
+async def test_draft_of_somebody_else_is_not_overwritten(console: Playground) -> None:
+    await edit(console, "nora", system="Mine.")
+    status, _ = await call(console, "PUT", "/presets/nora/draft", {"content": "{}", "revision": 0})
+    assert status == 409
+    status, _ = await call(console, "POST", "/presets/nora/publish", {"revision": 7})
+    assert status == 409
+    _, found = await call(console, "GET", "/presets/nora")
+    assert json.loads(found["draft"])["system"] == "Mine."
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"name": "nils"}, "A preset keeps its name"),
+        ({"provider": "nowhere"}, "is not set up"),
+        ({"lorebook": "../outside.json"}, "outside"),
+        ({"lorebook": "missing.json"}, "cannot be read"),
+    ],
+)
+async def test_what_cannot_answer_is_not_published(
+    console: Playground, settings: Settings, changes: dict[str, object], problem: str
+) -> None:
+    assert settings.presets_dir is not None
+    before = (settings.presets_dir / "nora.json").read_text()
+    await edit(console, "nora", **changes)
+    status, answer = await call(console, "POST", "/presets/nora/publish", {"revision": 1})
+    assert status == 422
+    assert problem in answer["error"]
+    assert (settings.presets_dir / "nora.json").read_text() == before
+    resolver = console.service._parts._resources.resolver
+    assert resolver.presets["nora"].system == "You are Nora."
+
+
+async def test_hostile_texts_stay_text(console: Playground) -> None:
+    await edit(console, "nora", description=_HOSTILE, role_name=_HOSTILE, persona=_HOSTILE)
+    await call(console, "POST", "/presets/nora/publish", {"revision": 1})
+    await edit(console, "nora", system=_HOSTILE, unknown=_HOSTILE)
+    drafts = SqlPresetDrafts(console.service._parts._resources.database)
+    await drafts.save(PresetDraft(_HOSTILE_NAME, 0, 1, _HOSTILE, 0.0))
+    for path in (
+        "/presets",
+        f"/presets?find={quote(_HOSTILE)}",
+        *(f"/presets/nora?tab={tab}" for tab in ("json", "changes", "versions")),
+        *(f"/presets/{quote(_HOSTILE_NAME, safe='')}?tab={tab}" for tab in ("json", "changes")),
+        "/access",
+    ):
+        page = await console.open(path)
+        assert "<img" not in page, path
+        assert "<script>" not in page, path
+        assert "<style>" not in page, path
+        assert "<svg onload" not in page, path
+
+
+async def test_texts_are_shown_to_the_letter(console: Playground) -> None:
+    """A text area drops the first line break behind its tag."""
+    drafts = SqlPresetDrafts(console.service._parts._resources.database)
+    await drafts.save(PresetDraft("nora", 1, 1, "\n\n{", 0.0))
+    page = await console.open("/presets/nora?tab=json")
+    assert ">\n\n\n{</textarea>" in page
+
+
+async def test_schema_is_that_of_presets(console: Playground) -> None:
+    _, schema = await call(console, "GET", "/preset-schema")
+    assert schema["properties"].keys() == Preset.model_fields.keys()
+
+
+async def test_pages_are_translated(console: Playground) -> None:
+    page = await console.open("/presets/nora?tab=versions", **{"Accept-Language": "zh-CN"})
+    assert "版本" in page
+    assert "Versions" not in page
