@@ -29,6 +29,10 @@ class ModelServer:
         """The number of answers that reached their middle."""
         self.hung_up = 0
         """The number of answers whose reader closed the connection."""
+        self.spoken = ""
+        """What is said in every voice message."""
+        self.heard: list[bytes] = []
+        """The voice messages that were to be written down."""
         self._runner = web.AppRunner(self._app(), handler_cancellation=True, shutdown_timeout=1)
         self.base = ""
 
@@ -51,10 +55,18 @@ class ModelServer:
         app = web.Application()
         app.router.add_get("/v1/models", self._models)
         app.router.add_post("/v1/chat/completions", self._complete)
+        app.router.add_post("/v1/audio/transcriptions", self._transcribe)
         return app
 
     async def _models(self, _request: web.Request) -> web.Response:
         return web.json_response({"object": "list", "data": [{"id": "m", "object": "model"}]})
+
+    async def _transcribe(self, request: web.Request) -> web.Response:
+        sent = (await request.post())["file"]
+        assert isinstance(sent, web.FileField)
+        with sent.file as audio:
+            self.heard.append(audio.read())
+        return web.json_response({"text": self.spoken})
 
     async def _complete(self, request: web.Request) -> web.StreamResponse:
         try:

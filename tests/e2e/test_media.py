@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 from PIL import Image
 
-from tests.e2e.loopback_platforms import Conversation, LoopbackPlatforms
+from tests.e2e.loopback_platforms import TELEGRAM_PEOPLE, Conversation, LoopbackPlatforms
 from tests.e2e.model_server import ModelServer
 from tests.e2e.service_process import ServiceProcess
 from tests.e2e.transcript_checker import expected_answer
@@ -41,6 +41,18 @@ class Deployment:
         wire = self.platforms.telegram
         return wire.photo(int(chat), data, caption=text or None, document=document)
 
+    def speak(self, where: Conversation, audio: bytes) -> None:
+        """Send a voice message as the person of a private chat."""
+        platform, _, chat = where.name.partition(":")
+        if platform == "telegram":
+            self.platforms.telegram.voice(int(chat), audio)
+            return
+        wire = self.platforms.discord
+        [file] = wire.b.store_attachments(int(chat), [("voice-message.ogg", audio)])
+        spoken = {**file, "duration_secs": 3.0, "waveform": "AAAA"}
+        person = wire.b.get_user(self._friend_of(int(chat)))
+        wire.say(person, int(chat), "", attachments=[spoken], flags=1 << 13)
+
     def _friend_of(self, channel: int) -> int:
         me = self.platforms.discord.b.bot_user.id
         recipients = self.platforms.discord.b.get_channel(channel).recipient_ids
@@ -60,6 +72,8 @@ async def deployment(
     platforms: LoopbackPlatforms, model: ModelServer, service: ServiceProcess
 ) -> AsyncIterator[Deployment]:
     service.settings["TROUPE_PROVIDERS__TEST__SEES"] = "images"
+    service.settings["TROUPE_PROVIDERS__TEST__TRANSCRIPTION_MODEL"] = "whisper-1"
+    platforms.telegram.me["can_read_all_group_messages"] = True
     await service.start_and_wait()
     yield Deployment(platforms, model, service)
 
@@ -128,3 +142,56 @@ async def test_picture_that_waited_during_a_crash_is_seen(deployment: Deployment
     await deployment.service.start_and_wait()
     await deployment.shows(where, expected_answer("Te1:3"), expected_answer("Te2:3"))
     assert sizes(deployment.asked("Te2:")) == [(40, 20)]
+
+
+@pytest.mark.parametrize("kind", ["telegram_dm", "telegram_group"])
+async def test_album_is_answered_once_with_all_its_pictures(
+    deployment: Deployment, kind: str
+) -> None:
+    where = getattr(deployment.platforms, kind)()
+    wire, chat = deployment.platforms.telegram, int(where.name.removeprefix("telegram:"))
+    widths = (40, 50, 60, 70)
+    for number, width in enumerate(widths):
+        caption = f"{where.mention}compare Tf1:3" if number == 1 else None
+        person = chat if chat > 0 else TELEGRAM_PEOPLE[0]
+        wire.photo(person, picture(width, 20), chat, caption, media_group_id=f"album{chat}")
+    where.ask("f2", 3)
+    answers = expected_answer("Tf1:3"), expected_answer("Tf2:3")
+    await deployment.shows(where, *answers)
+    assert sizes(deployment.asked("Tf1:")) == [(width, 20) for width in widths]
+    assert len([one for one in deployment.model.requests if "Tf1:" in newest(one)]) == 1
+    del deployment.model.requests[:]
+
+
+@pytest.mark.parametrize("kind", ["channel", "discord_dm", "telegram_dm", "telegram_group"])
+async def test_paste_that_the_client_has_cut_is_one_question(
+    deployment: Deployment, kind: str
+) -> None:
+    where = getattr(deployment.platforms, kind)()
+    longest = 4096 if where.name.startswith("telegram") else 2000
+    whole = f"{where.mention}read this: " + "a long story goes on and on " * 300
+    where.say(whole[:longest], 0)
+    where.say(f"{whole[longest : longest + 500]} The end. Ta71:3", 0)
+    where.ask("a72", 3)
+    await deployment.shows(where, expected_answer("Ta71:3"), expected_answer("Ta72:3"))
+    content = deployment.asked("Ta71:")
+    story = whole[len(where.mention) : longest + 500]
+    assert "".join(f"{story}The end.".split()) in "".join(content.split())
+    assert len([one for one in deployment.model.requests if "read this" in newest(one)]) == 1
+    del deployment.model.requests[:]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_voice_message_is_answered_by_its_words(deployment: Deployment, kind: str) -> None:
+    where = getattr(deployment.platforms, kind)()
+    audio = b"OggS" + kind.encode() * 100
+    deployment.model.spoken = "I wonder about Ta81:3"
+    deployment.speak(where, audio)
+    await deployment.shows(where, expected_answer("Ta81:3"))
+    assert deployment.model.heard[-1] == audio
+    assert deployment.asked("Ta81:").endswith("I wonder about Ta81:3")
+
+
+def newest(request: Any) -> str:
+    """Return the newest message of a request."""
+    return str(request["messages"][-1]["content"])
