@@ -34,7 +34,7 @@ RequestFailed, HttpStatusError, SseEventTooLong                     backends/cha
 EngineFailed, EngineRefused                                         backends/llama_cpp/engines
 InvalidRequest, PromptTooLong, NativeError                          .../llama_cpp/bindings_child
 NotModified, NotEditable, PollingConflict                           platforms/telegram/api.py
-WebhookNotFound                                                     platforms/discord/rest
+WebhookNotFound, ChannelNotFound, ThreadExists                      platforms/discord/rest
 UnknownRole, UnsupportedCapability                                  templates/lmdeploy
 JsonSyntaxError                                                     prompting/text/jsonc.py
 ConnectionFailed, InvalidAddress, AddressRefused                    runtime/http_connection.py

@@ -668,6 +668,10 @@ class Outbox(Protocol):
         """The message that a row became; None until then. Raises `Refused` if it never will."""
         ...
 
+    async def message_of(self, part: str) -> str | None:
+        """The message that a part was sent as, by its name; None if there is none yet."""
+        ...
+
     async def known_ids(self, address: Address) -> Set[str]:
         """The ids of the messages in this chat that are accounted for."""
         ...

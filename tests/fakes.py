@@ -104,6 +104,7 @@ class FakeSurface(Surface):
         self.nonces: list[str] = []  # of every send
         self.contents: list[MessageContent] = []  # of every send and edit
         self.interactions: list[str] = []  # of edits that have one
+        self.threads: dict[str, str] = {}  # by message id, the one that its thread is opened from
         self._limits = limits
         self._ids = itertools.count(1)
         self._by_nonce: dict[str, str] = {}
@@ -128,6 +129,8 @@ class FakeSurface(Surface):
         self.messages[message_id] = message.text
         if message.file is not None:
             self.files[message_id] = message.file
+        if message.thread is not None:
+            self.threads[message_id] = message.thread.message_id
         if self.responses_to_lose:
             self.responses_to_lose -= 1
             raise OutcomeUnknown("the response was lost")
@@ -156,6 +159,7 @@ class FakeSurface(Surface):
         await self._record("delete", message_id)
         self.messages.pop(message_id, None)
         self.files.pop(message_id, None)
+        self.threads.pop(message_id, None)
 
     @override
     async def typing(self, address: Address) -> None:

@@ -46,6 +46,8 @@ class Limits:
     """What readers get of a Markdown text, of which the units count; None: the text as it is."""
     hides_markup: bool = False
     """Whether marks such as `**` take no units, because readers do not get them."""
+    has_threads: bool = False
+    """Whether a thread can be opened from a message, for the rest of a long answer."""
     repeats_faces: bool = True
     """Whether a message with a face can be sent again like any other."""
     can_repeat_sends: bool = True
@@ -167,6 +169,15 @@ class Attachment:
 
 
 @dataclass(frozen=True, slots=True)
+class MessageThread:
+    """A thread that is opened from a message unless it exists."""
+
+    message_id: str
+    """The platform's id of the message."""
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
 class OutgoingMessage:
     """One message for a platform; each attempt to send it passes the same value."""
 
@@ -180,10 +191,22 @@ class OutgoingMessage:
     interaction: str | None = None
     """The token of the native command that is answered."""
     file: Attachment | None = None
+    thread: MessageThread | None = None
+    """Where it is sent, if the platform allows a thread there; else it is sent to the channel."""
 
     @property
     def text(self) -> str:
         return self.content.text
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerThread:
+    """The thread that a long answer goes on in."""
+
+    first_part: str
+    """The name of the part (`InboxMessage.part_name`) whose message it is opened from."""
+    title: str
+    """In the language of who asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +225,8 @@ class OutgoingPart:
     native command; where no part says so, the first one is the response to a native command."""
     is_shown: bool = False
     """Whether the message that it was opened as shows this already, and needs no edit."""
+    thread: AnswerThread | None = None
+    """The thread that it is sent to; it is never opened early either."""
 
     @property
     def text(self) -> str:
@@ -210,6 +235,9 @@ class OutgoingPart:
 
 FILE_PARTS = 5_000
 """Parts from here on are files that go with an answer: no other message takes their place."""
+THREAD_PARTS = 6_000
+"""Parts from here on stand in a thread that was opened from an answer; as with files, no other
+message takes their place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +261,7 @@ class OutboxRow:
     not_before: float
     """Unix seconds."""
     file: Attachment | None = None
+    thread: AnswerThread | None = None
     send_before: float = math.inf
     """By `Clock.monotonic`: a request that has not begun by then is not made any more."""
 

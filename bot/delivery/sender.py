@@ -15,6 +15,7 @@ import structlog
 from bot.chat.incoming import source_of
 from bot.chat.outgoing import (
     MessageContent,
+    MessageThread,
     OutboxOperation,
     OutboxRow,
     OutboxState,
@@ -169,9 +170,10 @@ class Sender:
     async def _find(self, row: OutboxRow) -> str | None:
         surface = self._surfaces[row.address.source]
         known = await self._outbox.known_ids(row.address)
+        thread = await self._thread_of(row)
 
         async def find(content: MessageContent) -> str | None:
-            message = _to_message(row, content)
+            message = _to_message(row, content, thread)
             return await surface.find(message, after=row.reply_to, known=known)
 
         try:
@@ -185,8 +187,9 @@ class Sender:
         surface = self._surfaces[row.address.source]
         match row.op:
             case OutboxOperation.SEND:
+                thread = await self._thread_of(row)
                 return await request_in_any_form(
-                    row, lambda content: surface.send(_to_message(row, content))
+                    row, lambda content: surface.send(_to_message(row, content, thread))
                 )
             case OutboxOperation.EDIT:
                 target = _target_id(row)
@@ -199,6 +202,16 @@ class Sender:
             case OutboxOperation.DELETE:
                 await surface.delete(row.address, _target_id(row))
         return None
+
+    async def _thread_of(self, row: OutboxRow) -> MessageThread | None:
+        """Return the thread that a row is sent to; None: to the channel.
+
+        The message that it is opened from was sent before: it stands earlier in the lane.
+        """
+        if row.thread is None:
+            return None
+        message_id = await self._outbox.message_of(row.thread.first_part)
+        return None if message_id is None else MessageThread(message_id, row.thread.title)
 
     def _is_hopeless(self, row: OutboxRow) -> bool:
         """Return whether only this row fails, again and again, so that its lane must go on."""
@@ -261,7 +274,9 @@ def make_nonce(turn: str, part: int) -> str:
     return base64.b32encode(digest).decode()[:_NONCE_CHARS]
 
 
-def _to_message(row: OutboxRow, content: MessageContent) -> OutgoingMessage:
+def _to_message(
+    row: OutboxRow, content: MessageContent, thread: MessageThread | None
+) -> OutgoingMessage:
     return OutgoingMessage(
         row.address,
         content,
@@ -269,6 +284,7 @@ def _to_message(row: OutboxRow, content: MessageContent) -> OutgoingMessage:
         reply_to=row.reply_to,
         interaction=row.interaction,
         file=row.file,
+        thread=thread,
     )
 
 

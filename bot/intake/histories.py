@@ -27,6 +27,8 @@ from bot.chat.session import HistoryScope, MessagePlace
 from bot.ports import HistoryIndex
 
 _MAX_MESSAGES = 10_000
+_OF_ALL = frozenset({None, HistoryScope.SHARED, HistoryScope.THREAD})
+"""The scopes with one history for everybody in a channel or thread; None: nobody chose one."""
 
 T = TypeVar("T", Said, Pressed, Deleted)
 
@@ -48,6 +50,7 @@ class HistoryRouter:
         self._index = index
         # People's messages that may not be in a history yet, by channel and id.
         self._received: OrderedDict[tuple[str, str], str] = OrderedDict()
+        self._begun_threads: set[str] = set()  # those that were given their beginning
         self._lock = asyncio.Lock()
 
     @contextlib.asynccontextmanager
@@ -58,6 +61,9 @@ class HistoryRouter:
         of, is yielded once for each.
         """
         scopes = [await self._scope_of(event.scopes) for event in events]
+        for event, scope in zip(events, scopes, strict=True):
+            if isinstance(event, Said) and scope in _OF_ALL:
+                await self._begin_thread(event)
         if not any(scopes):
             yield events
             return
@@ -79,6 +85,19 @@ class HistoryRouter:
         if scope is None:
             return said
         return _in_history(said, await self._history_of_command(said, scope))
+
+    async def _begin_thread(self, said: Said) -> None:
+        """Let a thread that a long answer goes on in begin with what was said up to the answer."""
+        key = said.address.conversation
+        if said.opened_from is None or len(said.scopes) < 2 or key in self._begun_threads:
+            return
+        parent = address_of(said.scopes[1])
+        places = await self._index.find(parent, [said.opened_from])
+        if places and places[0].turn is not None:
+            await self._index.begin_branch(key, places[0])
+        if len(self._begun_threads) >= _MAX_MESSAGES:
+            self._begun_threads.clear()
+        self._begun_threads.add(key)
 
     async def _route(
         self, event: Incoming, scope: HistoryScope, before: Sequence[Incoming]

@@ -63,12 +63,15 @@ class LiveReplies:
         buttons: tuple[Button, ...],
         menus: tuple[Menu, ...] = (),
     ) -> tuple[OutgoingPart, ...]:
-        """Return parts with buttons and menus under the last one, where the platform has them."""
+        """Return parts with buttons and menus under the last one, where the platform has them.
+
+        What stands in a thread has none: they stay in the channel, where they are pressed.
+        """
         if not parts or not self.limits(address).has_buttons:
             return tuple(parts)
-        *others, last = parts
-        content = replace(last.content, buttons=buttons, menus=menus)
-        return (*others, replace(last, content=content))
+        last = max(at for at, one in enumerate(parts) if one.thread is None)
+        content = replace(parts[last].content, buttons=buttons, menus=menus)
+        return (*parts[:last], replace(parts[last], content=content), *parts[last + 1 :])
 
     def deliver(self, address: Address, row: OutboxRow | None) -> None:
         """Have what was queued for a channel delivered; `row` if it was taken already."""

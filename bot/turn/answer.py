@@ -23,7 +23,7 @@ from bot.replying.answer_buttons import answer_buttons
 from bot.replying.generate import GeneratedAnswer, build_receipt, end_mark, generate_answer
 from bot.replying.live_replies import LiveReplies
 from bot.replying.live_reply import LiveReply
-from bot.replying.long_answers import shorten
+from bot.replying.long_answers import LongAnswer, shorten, supported_form
 from bot.replying.media_notice import explain_unread, is_unreadable
 from bot.replying.stop_flag import StopFlag
 from bot.replying.tool_rounds import MAX_TOOL_TOKENS, used_tools
@@ -189,6 +189,7 @@ class AnswerPipeline:
         preset, address = speaker.preset, context.said.address
         earlier = context.shown[-1] if context.shown else None
         face = self._face(speaker, context)
+        form = self._form(preset, context)
         async with self._replies.live(
             context.claim,
             context.message,
@@ -196,7 +197,7 @@ class AnswerPipeline:
             earlier,
             face,
             can_stop=preset.buttons,
-            is_one_message=preset.long_answer != "parts",
+            is_one_message=form != "parts",
         ) as live_reply:
             receipt = await self._generate_with_fallbacks(speaker, context, live_reply, stop)
         context.opened.extend(range(context.next_part, context.next_part + live_reply.opened))
@@ -208,9 +209,9 @@ class AnswerPipeline:
         )
         text = self._speaker_line(speaker, context) + receipt.answer + mark
         whole = self._replies.final_parts(address, text, context.next_part, face)
-        parts = shorten(whole, text, preset.long_answer, context.said.locale)
+        parts = shorten(*(whole, text, form, context.said.locale), context.part_name, context.parts)
         context.parts.extend(parts)
-        live_reply.set_final([one.text for one in parts if one.file is None])
+        live_reply.set_final([one.text for one in parts if one.file is None and not one.thread])
         context.shown.append(live_reply)
         sent_as = tuple(context.part_name(one.part) for one in parts)
         context.turns.append(
@@ -324,6 +325,13 @@ class AnswerPipeline:
     def _face(self, speaker: ActivePreset, context: TurnContext) -> Face | None:
         limits = self._replies.limits(context.said.address)
         return context.active.face(speaker, context.character_names, limits)
+
+    def _form(self, preset: Preset, context: TurnContext) -> LongAnswer:
+        """Return how a long answer is sent; nobody opens a thread alone or inside of a thread."""
+        said = context.said
+        if preset.long_answer == "thread" and (said.in_thread or said.is_private):
+            return "parts"
+        return supported_form(preset.long_answer, self._replies.limits(said.address))
 
     def _speaker_line(self, speaker: ActivePreset, context: TurnContext) -> str:
         limits = self._replies.limits(context.said.address)

@@ -63,6 +63,16 @@ serializers.role_payload = _role
 _plain_webhook = serializers.webhook_payload
 serializers.webhook_payload = lambda backend, hook, *a, **k: {**_plain_webhook(backend, hook, *a, **k), **({"application_id": str(backend.application_id)} if hook.creator_id == backend.bot_user.id else {})}
 
+_threads = [r for r in router._ROUTES["POST"] if r[0] == ["channels", "{channel_id}", "messages", "{message_id}", "threads"]]
+_plain_open = _threads[0][1]; router._ROUTES["POST"].remove(_threads[0])
+@router.route("POST", "/channels/{channel_id}/messages/{message_id}/threads")
+def _open_thread(ctx):
+    """A message has one thread, under its own id; only guilds have threads (simcord takes a second one, and one anywhere)."""
+    channel = ctx.backend.get_channel(ctx.int_arg("channel_id"))
+    if channel.guild_id is None or channel.is_thread: raise BackendError(400, 50024, "Cannot execute action on this channel type")
+    if ctx.int_arg("message_id") in ctx.backend.channels: raise BackendError(400, 160004, "A thread has already been created for this message")
+    return _plain_open(ctx)
+
 class WallClock(Clock):
     def now(self): return datetime.now(timezone.utc) + timedelta(seconds=self.elapsed)
 

@@ -1,4 +1,4 @@
-"""Long answers that are sent as a file: `long_answer` of a preset."""
+"""Long answers that are sent as a file or in a thread: `long_answer` of a preset."""
 
 import asyncio
 from dataclasses import replace
@@ -6,10 +6,13 @@ from dataclasses import replace
 import pytest
 
 from bot.chat.button import ButtonAction
+from bot.chat.incoming import Said
+from bot.chat.outgoing import Limits
 from bot.storage.sql.database import Database
 from tests.fakes import LIMITS, FakeBackend
 from tests.samples import make_incoming
 from tests.turn.test_pressed_buttons import pressed
+from tests.turn.test_quoted_messages import on
 from tests.turn.test_worker import Setup, running_worker
 from tests.waiting import advance_in_steps
 
@@ -110,3 +113,111 @@ async def test_retry_replaces_the_file(database: Database, text: str) -> None:
     await setup.clock.advance(1)
     await setup.say(pressed(ButtonAction.DELETE, key="9"))
     assert (setup.texts, files(setup)) == ([], [])
+
+
+# --- threads -------------------------------------------------------------------------------------
+
+WITH_THREADS = replace(SHORT, has_threads=True, has_buttons=True)
+VERY_LONG = f"{LONG}\n\n{'z' * 40}"
+REST = ["y" * 40, "z" * 40]
+
+
+def with_threads(
+    database: Database, *scripts: list[str | asyncio.Event], limits: Limits = WITH_THREADS
+) -> Setup:
+    preset = {"long_answer": "thread", "buttons": True}
+    return Setup(database, backend=FakeBackend(*scripts), limits=limits, preset=preset)
+
+
+def placed(setup: Setup) -> list[tuple[str, str | None]]:
+    """Return what is shown, each with the message that its thread was opened from."""
+    surface = setup.surface
+    return [(text, surface.threads.get(id_)) for id_, text in surface.messages.items()]
+
+
+async def test_long_answer_goes_on_in_a_thread(database: Database) -> None:
+    setup = with_threads(database, [VERY_LONG])
+    await setup.say("hello")
+    assert placed(setup) == [(BEGINNING, None), *((text, "1") for text in REST)]
+    assert await setup.history() == [("user", "hello"), ("assistant", VERY_LONG)]
+    buttons = [len(content.buttons) for content in setup.surface.contents]
+    assert buttons == [3, 0, 0], "the buttons stay in the channel"
+
+
+async def test_long_answer_is_sent_in_parts_where_there_are_no_threads(database: Database) -> None:
+    setup = with_threads(database, [VERY_LONG], limits=SHORT)
+    await setup.say("hello")
+    assert placed(setup) == [(text, None) for text in [BEGINNING, *REST]]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [replace(make_incoming(), in_thread=True), replace(make_incoming(), is_private=True)],
+    ids=["in a thread", "in private"],
+)
+async def test_no_thread_is_opened_in_a_thread_or_in_private(
+    database: Database, said: Said
+) -> None:
+    setup = with_threads(database, [VERY_LONG])
+    await setup.say(said)
+    assert placed(setup) == [(text, None) for text in [BEGINNING, *REST]]
+
+
+async def test_growing_answer_shows_its_first_message_until_the_thread_comes(
+    database: Database,
+) -> None:
+    go_on = asyncio.Event()
+    setup = with_threads(database, [LONG, go_on, f"\n\n{'z' * 40}"])
+    await setup.receive("hello")
+    async with running_worker(setup) as worker:
+        async with asyncio.timeout(20):
+            while not setup.texts:
+                await advance_in_steps(setup.clock, 1)
+        await advance_in_steps(setup.clock, 5)
+        assert setup.texts == [BEGINNING]
+        go_on.set()
+        await worker
+    await setup.finish_sending()
+    assert placed(setup) == [(BEGINNING, None), *((text, "1") for text in REST)]
+
+
+async def test_lost_responses_do_not_repeat_what_stands_in_the_thread(database: Database) -> None:
+    setup = with_threads(database, [VERY_LONG])
+    setup.surface.responses_to_lose = 3
+    await setup.say(make_incoming(key="5:0"))
+    assert placed(setup) == [(BEGINNING, None), *((text, "1") for text in REST)]
+
+
+async def test_retry_replaces_what_stands_in_the_thread(database: Database) -> None:
+    setup = with_threads(database, [VERY_LONG], [LONG.replace("y", "w")], ["short"])
+    await setup.say("hello")
+    await setup.clock.advance(1)
+    await setup.say(pressed(ButtonAction.RETRY))
+    assert placed(setup) == [(BEGINNING, None), ("w" * 40, "1")]
+    await setup.say(pressed(ButtonAction.VERSION, number=1, key="2"))
+    assert placed(setup) == [(BEGINNING, None), *((text, "1") for text in REST)]
+    await setup.say(pressed(ButtonAction.DELETE, key="3"))
+    assert placed(setup) == []
+
+
+async def test_changed_answer_replaces_what_stands_in_the_thread(database: Database) -> None:
+    setup = with_threads(database, [VERY_LONG])
+    await setup.say(make_incoming(key="5:70"), on("1", "/edit Short.", key="5:71"))
+    assert placed(setup) == [("Short.", None)]
+
+
+async def test_two_characters_have_a_thread_each(database: Database) -> None:
+    other: dict[str, object] = {"name": "luna", "long_answer": "thread"}
+    setup = Setup(
+        database,
+        backend=FakeBackend([VERY_LONG], [LONG.replace("y", "w")]),
+        limits=replace(WITH_THREADS, shows_faces=True),
+        preset={"long_answer": "thread"},
+        others=[other],
+    )
+    await setup.say("/preset add luna", "nora and luna, who are you?")
+    first, second = (id_ for id_, text in setup.surface.messages.items() if text == BEGINNING)
+    assert [one for one in placed(setup) if one[1]] == [
+        *((text, first) for text in REST),
+        ("w" * 40, second),
+    ]

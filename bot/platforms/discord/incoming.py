@@ -55,6 +55,7 @@ def message_to_said(message: discord.Message, bot: Snowflake, bot_id: str = "") 
         quote=_quote(original, bot),
         attachments=attachments,
         in_thread=isinstance(message.channel, discord.Thread),
+        opened_from=_starter_of_ours(message.channel, bot),
         mentions=_mentions(message, bot),
         locale=_locale(message.guild),
     )
@@ -201,6 +202,13 @@ def _is_private(message: discord.Message) -> bool:
 
 def _to_person(user: discord.abc.User) -> Person:
     return Person(id=f"discord:{user.id}", name=user.display_name)
+
+
+def _starter_of_ours(channel: object, bot: Snowflake) -> str | None:
+    """Return the message that a thread of the bot was opened from; it has the thread's id."""
+    if isinstance(channel, discord.Thread) and channel.owner_id == bot.id:
+        return str(channel.id)
+    return None
 
 
 def _scopes(address: Address, channel: object, guild: discord.Guild | None) -> tuple[str, ...]:

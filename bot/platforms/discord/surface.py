@@ -2,20 +2,29 @@
 
 import contextlib
 from collections.abc import Set
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 from typing_extensions import override
 
 from bot.chat.incoming import Address
-from bot.chat.outgoing import Attachment, Face, Limits, MessageContent, OutgoingMessage
+from bot.chat.outgoing import (
+    Attachment,
+    Face,
+    Limits,
+    MessageContent,
+    MessageThread,
+    OutgoingMessage,
+)
 from bot.chat.rate import CallWindow
 from bot.errors import ContentRefused, MessageNotFound, OutcomeUnknown, Refused, Unreachable
 from bot.platforms.discord.buttons import to_components
 from bot.platforms.discord.markup import to_dialect
 from bot.platforms.discord.rest.client import RestClient, RestEndpoint, decode_response
 from bot.platforms.discord.rest.form import Upload
-from bot.platforms.discord.rest.refusals import WebhookNotFound
+from bot.platforms.discord.rest.refusals import ChannelNotFound, WebhookNotFound
+from bot.platforms.discord.rest.threads import AnswerThreads, id_in_thread, locate
 from bot.platforms.discord.webhooks import ChannelWebhook, ChannelWebhooks, webhook_fields
 from bot.ports import Surface
 
@@ -30,6 +39,7 @@ LIMITS = Limits(
     render=to_dialect,
     shows_faces=True,
     repeats_faces=False,
+    has_threads=True,
     bot_calls=(CallWindow(50, 1.0, is_learned=True),),  # "50 requests per second"
 )
 _SUPPRESS_EMBEDS = 1 << 2
@@ -55,6 +65,7 @@ class DiscordSurface(Surface):
     def __init__(self, rest: RestClient, *, has_webhooks: bool = True) -> None:
         self._rest = rest
         self._webhooks = ChannelWebhooks(rest)
+        self._threads = AnswerThreads(rest)
         self._has_webhooks = has_webhooks
 
     @override
@@ -69,6 +80,30 @@ class DiscordSurface(Surface):
         if interaction is not None:
             with contextlib.suppress(Refused):  # its token has expired: send it to the channel
                 return await self._respond(interaction, message.content)
+        if message.thread is not None:
+            sent = await self._send_to_thread(message, message.thread)
+            if sent is not None:
+                return sent
+        return await self._send_to_channel(message)
+
+    async def _send_to_thread(self, message: OutgoingMessage, thread: MessageThread) -> str | None:
+        """Send a message to a thread; return None where that is refused, and nothing was sent."""
+        channel = message.address.chat
+        opened = await self._threads.open(channel, thread)
+        if opened is None:
+            return None
+        there = replace(message.address, chat=opened)
+        try:
+            sent = await self._send_to_channel(replace(message, address=there, reply_to=None))
+        except (ContentRefused, MessageNotFound):
+            raise
+        except Refused as error:  # no right to write in threads, or it was locked or deleted
+            self._threads.refuse(channel, str(error))
+            return None
+        return id_in_thread(opened, sent)
+
+    async def _send_to_channel(self, message: OutgoingMessage) -> str:
+        file = message.file
         webhook = await self._webhook_of(message.address, message.content.face)
         if webhook is not None:
             return await self._speak(webhook, message)
@@ -96,6 +131,8 @@ class DiscordSurface(Surface):
             with contextlib.suppress(Refused):  # its token has expired
                 await self._respond(interaction, content)
                 return
+        chat, message_id = locate(address, message_id)
+        address = replace(address, chat=chat)
         if content.face is not None and await self._edit_spoken(address, message_id, content):
             return
         try:
@@ -108,13 +145,14 @@ class DiscordSurface(Surface):
 
     @override
     async def delete(self, address: Address, message_id: str) -> None:
+        chat, message_id = locate(address, message_id)
         with contextlib.suppress(MessageNotFound):
             try:
-                await self._rest.call(_DELETE, address.chat, message_id)
+                await self._rest.call(_DELETE, chat, message_id)
             except MessageNotFound:
                 raise
             except Refused:  # a webhook said it, and the bot may not manage messages
-                webhook = await self._webhooks.find(address.chat)
+                webhook = await self._webhooks.find(chat)
                 if webhook is None:
                     raise
                 ids = (webhook.id, webhook.token, message_id)
@@ -128,11 +166,23 @@ class DiscordSurface(Surface):
     async def find(
         self, message: OutgoingMessage, *, after: str | None, known: Set[str]
     ) -> str | None:
-        bot_id, newest = (await self._rest.bot_user()).id, after
-        await self._webhook_of(message.address, message.content.face)
-        speakers = {bot_id, *self._webhooks.ids}
+        if message.thread is not None:
+            thread = message.thread.message_id
+            there = replace(message, address=replace(message.address, chat=thread))
+            in_thread = {locate(there.address, one)[1] for one in known}
+            with contextlib.suppress(ChannelNotFound):  # it was never opened
+                found = await self._find_in_channel(there, thread, in_thread)
+                if found is not None:
+                    return id_in_thread(thread, found)
+        return await self._find_in_channel(message, after, known)
+
+    async def _find_in_channel(
+        self, message: OutgoingMessage, after: str | None, known: Set[str]
+    ) -> str | None:
+        newest = after
         for _ in range(_MAX_PAGES):
             page = await self._page(message.address, newest)
+            speakers = await self._speakers(message)
             for found in page:
                 if found.id not in known and _is_ours(speakers, found, message):
                     return found.id
@@ -142,6 +192,12 @@ class DiscordSurface(Surface):
         raise OutcomeUnknown(
             f"more than {_MAX_PAGES * _PAGE_SIZE} messages came after the one to find"
         )
+
+    async def _speakers(self, message: OutgoingMessage) -> Set[str]:
+        """Return the ids of the bot and of the webhooks that may have said a message."""
+        bot_id = (await self._rest.bot_user()).id
+        await self._webhook_of(message.address, message.content.face)
+        return {bot_id, *self._webhooks.ids}
 
     async def _webhook_of(self, address: Address, face: Face | None) -> ChannelWebhook | None:
         """Return what says a message with this face; None: the bot itself does."""

@@ -199,7 +199,7 @@ class Preset(StrictModel):
     buttons: StrictBool = True
     """Whether there are buttons under its answers, where the platform has them."""
     busy: Annotated[BusyRules, BeforeValidator(_mode_to_object)] = Field(default_factory=BusyRules)
-    long_answer: Literal["parts", "file"] = "parts"
+    long_answer: Literal["parts", "file", "thread"] = "parts"
     """How an answer is sent that is longer than one message: in several, or its beginning and a
     file with all of it."""
     fallbacks: tuple[Fallback, ...] = ()

@@ -349,7 +349,7 @@ def _change(
     return {
         "part": one.part,
         "op": op,
-        **encode_content(one.content),
+        **encode_content(one.content, one.thread),
         "interaction": message.incoming.interaction if one.is_response else None,
         "file_name": file.name if file else None,
         "file_text": make_storable(file.text) if file else None,

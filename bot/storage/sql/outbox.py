@@ -11,7 +11,7 @@ from bot.errors import Refused
 from bot.ports import Clock, Outbox
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import has_external_id, is_unsent, lane, outbox
-from bot.storage.units import lanes
+from bot.storage.units import history, lanes
 from bot.storage.units.dialects import served_text
 
 _MAX_KNOWN_IDS = 1000  # of a chat: more messages of ours than a probe ever looks back over
@@ -97,6 +97,10 @@ class SqlOutbox(Outbox):
             raise Refused(row.error)
         external_id: str | None = row.external_id
         return external_id
+
+    @override
+    async def message_of(self, part: str) -> str | None:
+        return (await self._database.run(lambda: history.find_parts([part]))).get(part)
 
     @override
     async def known_ids(self, address: Address) -> Set[str]:

@@ -171,7 +171,7 @@ def _load_unanswered(conversation: str, row: Sequence[Any]) -> Unit[Exchange | N
         again = {"of": conversation, "message": question.turn.message_id}
         if (yield _QUESTION.query(again)):
             return None
-    known = yield from _find_parts(question.turn.sent_as)
+    known = yield from find_parts(question.turn.sent_as)
     parts = tuple(name for name in question.turn.sent_as if name in known)
     return Exchange(question, (), Session(session, ()), session == current, parts)
 
@@ -186,7 +186,7 @@ def _load_exchange(conversation: str, row: Sequence[Any], max_turns: int) -> Uni
     rest = later[len(answers) :]
     is_newest = session == current and all(one.turn.role == "user" for one in rest)
     names = [name for one in answers for name in one.turn.sent_as]
-    known = (yield from _find_parts(names)) if names else {}
+    known = (yield from find_parts(names)) if names else {}
     versions = []
     for one in answers:
         rows = yield _VERSIONS.query({"answer": one.id})
@@ -217,7 +217,7 @@ def find_said_by(conversation: str, person_id: str) -> Unit[list[int]]:
 
 def resolve_parts(names: Sequence[str]) -> Unit[list[dict[str, object]]]:
     """Return the columns by which an outbox row names the messages of these parts to change."""
-    known = yield from _find_parts(names)
+    known = yield from find_parts(names)
     targets: list[dict[str, object]] = []
     for name in names:
         turn_name, _, part = name.rpartition("/")
@@ -226,7 +226,7 @@ def resolve_parts(names: Sequence[str]) -> Unit[list[dict[str, object]]]:
     return targets
 
 
-def _find_parts(names: Sequence[str]) -> Unit[dict[str, str | None]]:
+def find_parts(names: Sequence[str]) -> Unit[dict[str, str | None]]:
     """Return the platform's ids of parts; None of one that was not sent yet."""
     asked = {"names": json.dumps(sorted({name.rpartition("/")[0] for name in names}))}
     rows = [*(yield _KEPT_IDS.query(asked)), *(yield _SENDS.query(asked))]

@@ -22,7 +22,7 @@ from bot.errors import Fenced
 from bot.storage.engine.statements import DialectName, Query, Rows, Unit
 from bot.storage.units import functions, lane_sql
 from bot.storage.units.lane_sql import SENDING_SECONDS
-from bot.storage.units.message_columns import decode_content, encode_content
+from bot.storage.units.message_columns import decode_content, decode_thread, encode_content
 
 _NOTICE_PART = 10_000
 """Parts from here on say that another part could not be delivered; no answer has so many."""
@@ -203,6 +203,7 @@ def _begun_row(id_: int, row: dict[str, Any], target: str | None, at: Moment) ->
         external_id=target,
         not_before=0.0,
         file=None if name is None else Attachment(name, row["file_text"]),
+        thread=decode_thread(row["buttons"]),
     )
     return _leased_row(begun, at)
 
@@ -325,5 +326,6 @@ def _to_row(columns: Sequence[Any]) -> tuple[OutboxRow, float, float | None]:
         external_id=external_id,
         not_before=not_before,
         file=None if file_name is None else Attachment(file_name, file_text),
+        thread=decode_thread(buttons),
     )
     return row, not_before, started_at

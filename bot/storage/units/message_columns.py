@@ -3,20 +3,33 @@
 import json
 from collections.abc import Iterable
 
-from bot.chat.outgoing import Button, ButtonStyle, Face, Menu, MenuOption, MessageContent
+from bot.chat.outgoing import (
+    AnswerThread,
+    Button,
+    ButtonStyle,
+    Face,
+    Menu,
+    MenuOption,
+    MessageContent,
+)
 from bot.chat.storable import make_storable
 
 NOTHING = {"text": "", "face": None, "buttons": None}
 """The columns of a row without a message, such as a deletion."""
 
 
-def encode_content(content: MessageContent) -> dict[str, str | None]:
-    """Return the columns; faces, buttons and menus are JSON, NULL where there are none."""
+def encode_content(
+    content: MessageContent, thread: AnswerThread | None = None
+) -> dict[str, str | None]:
+    """Return the columns; faces, buttons and menus are JSON, NULL where there are none.
+
+    The thread that a message is sent to stands beside its buttons.
+    """
     face = content.face
     return {
         "text": make_storable(content.text),
         "face": None if face is None else _encode_face(face),
-        "buttons": _encode_controls(content),
+        "buttons": _encode_controls(content, thread),
     }
 
 
@@ -35,12 +48,24 @@ def decode_content(text: str, face: str | None, buttons: str | None) -> MessageC
     )
 
 
-def _encode_controls(content: MessageContent) -> str | None:
+def decode_thread(buttons: str | None) -> AnswerThread | None:
+    """Return the thread that a message is sent to; None: it is sent to the channel."""
+    if buttons is None or '"thread"' not in buttons:
+        return None
+    controls = json.loads(buttons)
+    thread = controls.get("thread") if isinstance(controls, dict) else None
+    return None if thread is None else AnswerThread(*thread)
+
+
+def _encode_controls(content: MessageContent, thread: AnswerThread | None) -> str | None:
     buttons = [_encode_button(one) for one in content.buttons]
-    if content.menus:
-        menus = [_encode_menu(one) for one in content.menus]
-        return json.dumps({"buttons": buttons, "menus": menus})
-    return json.dumps(buttons) if buttons else None
+    if not content.menus and thread is None:
+        return json.dumps(buttons) if buttons else None
+    menus = [_encode_menu(one) for one in content.menus]
+    controls: dict[str, object] = {"buttons": buttons, "menus": menus}
+    if thread is not None:
+        controls["thread"] = [thread.first_part, make_storable(thread.title)]
+    return json.dumps(controls)
 
 
 def _encode_face(face: Face) -> str:

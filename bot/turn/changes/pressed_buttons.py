@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from bot.chat.button import ButtonAction, ButtonData, read_button
 from bot.chat.command import Command
@@ -24,7 +25,13 @@ from bot.commands.request import AskedQuestion, CommandRequest, CommandResult
 from bot.errors import UserError
 from bot.replying.answer_buttons import answer_buttons
 from bot.replying.live_replies import LiveReplies
-from bot.replying.long_answers import LongAnswer, count_messages, message_names, shorten
+from bot.replying.long_answers import (
+    LongAnswer,
+    count_messages,
+    message_names,
+    shorten,
+    supported_form,
+)
 from bot.routing.active_presets import ActiveCharacters
 from bot.routing.command_specs import parse
 from bot.routing.preset_resolver import PresetResolver
@@ -162,7 +169,9 @@ class PressedButtons:
             text = line + chosen.turn.text
             number = count_messages(parts)
             whole = self.replies.final_parts(pressed.address, text, number, face)
-            shown = shorten(whole, text, _long_answer(chosen.turn, active), pressed.locale)
+            form = self._form(chosen.turn, pressed.address, active)
+            name_part = partial(_part_name, message, exchange)
+            shown = shorten(whole, text, form, pressed.locale, name_part, parts)
             parts += shown
             if chosen.id != answer.id:
                 names = tuple(_part_name(message, exchange, one.part) for one in shown)
@@ -176,6 +185,13 @@ class PressedButtons:
         buttons = answer_buttons(name, pressed.locale, data.number, count)
         shown = self.replies.with_buttons(pressed.address, parts, buttons)
         return TurnResult(outgoing=shown, change=change, in_place_of=exchange.parts)
+
+    def _form(self, turn: Turn, address: Address, active: ActiveCharacters) -> LongAnswer:
+        """Return how a long answer is sent."""
+        if turn.preset not in active.names:
+            return "parts"
+        form = active.pick([turn.preset])[0].preset.long_answer
+        return supported_form(form, self.replies.limits(address))
 
 
 def find_speaker(
@@ -191,12 +207,6 @@ def find_speaker(
     [speaker] = active.pick([turn.preset])
     names, limits = resolver.character_names(active.names), replies.limits(address)
     return active.speaker_line(speaker, names, limits), active.face(speaker, names, limits)
-
-
-def _long_answer(turn: Turn, active: ActiveCharacters) -> LongAnswer:
-    if turn.preset not in active.names:
-        return "parts"
-    return active.pick([turn.preset])[0].preset.long_answer
 
 
 def _said(pressed: Pressed, text: str) -> Said:

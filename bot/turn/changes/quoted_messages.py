@@ -22,6 +22,7 @@ from bot.errors import UserError
 from bot.ports import Conversations
 from bot.replying.answer_buttons import answer_buttons
 from bot.replying.live_replies import LiveReplies
+from bot.replying.long_answers import message_names
 from bot.routing.active_presets import ActiveCharacters
 from bot.routing.preset_resolver import PresetResolver
 from bot.texts.text import translatable
@@ -120,8 +121,9 @@ class QuotedMessages:
         parts = tuple(name for name in answer.turn.sent_as if name in exchange.parts)
         line, face = find_speaker(self.resolver, self.replies, answer.turn, said.address, active)
         outgoing = self.replies.final_parts(said.address, line + request.argument, 0, face)
+        messages = message_names(parts)
         names = tuple(
-            parts[one.part] if one.part < len(parts) else message.part_name(one.part)
+            messages[one.part] if one.part < len(messages) else message.part_name(one.part)
             for one in outgoing
         )
         version = replace(answer.turn, text=request.argument, at=said.at, sent_as=names)

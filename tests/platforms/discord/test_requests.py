@@ -19,7 +19,7 @@ from bot.errors import (
     Unreachable,
 )
 from bot.platforms.discord.requests import translate
-from bot.platforms.discord.rest.refusals import WebhookNotFound
+from bot.platforms.discord.rest.refusals import ChannelNotFound, ThreadExists, WebhookNotFound
 
 KEY = ConnectionKey("discord.com", 443, True, True, None, None, None)
 
@@ -37,7 +37,8 @@ def http_error(
     [
         (http_error(400, 50035), ContentRefused),
         (http_error(403, 50001), Refused),
-        (http_error(404, 10003), Refused),
+        (http_error(404, 10003), ChannelNotFound),
+        (http_error(400, 160004), ThreadExists),
         (http_error(404, 10008), MessageNotFound),
         (http_error(401), PlatformFatal),
         (http_error(401, 50027), WebhookNotFound),

@@ -13,11 +13,21 @@ from bot.platforms.discord.settings import BOT_REJECTED
 
 _DEFAULT_RETRY_SECONDS = 5.0
 _UNKNOWN_MESSAGE = 10008
+_UNKNOWN_CHANNEL = 10003
+_THREAD_EXISTS = 160004
 _NO_WEBHOOK = frozenset({10015, 50027})  # it is unknown, or its token is
 
 
 class WebhookNotFound(Refused):
     """The webhook was deleted, or the token of a response to a command has expired."""
+
+
+class ChannelNotFound(Refused):
+    """The channel or thread does not exist."""
+
+
+class ThreadExists(Refused):
+    """A thread was opened from the message before."""
 
 
 def translate_refusal(
@@ -34,6 +44,10 @@ def translate_refusal(
     answer = f"Discord answered {status} ({code}): {text}"
     if code == _UNKNOWN_MESSAGE:
         return MessageNotFound(answer)
+    if code == _UNKNOWN_CHANNEL:
+        return ChannelNotFound(answer)
+    if code == _THREAD_EXISTS:
+        return ThreadExists(answer)
     if code in _NO_WEBHOOK:
         return WebhookNotFound(answer)
     match status:

@@ -1,0 +1,106 @@
+"""Answers longer than one message, with `long_answer: thread`, on the wires of both platforms."""
+
+from itertools import count
+
+import pytest
+
+from tests.e2e.loopback_platforms import LoopbackPlatforms
+from tests.e2e.model_server import ModelServer
+from tests.e2e.service_process import ServiceProcess, preset_json
+from tests.e2e.transcript_checker import expected_answer
+from tests.e2e.waiting import wait_until
+
+pytestmark = [pytest.mark.service, pytest.mark.asyncio(loop_scope="module")]
+
+_names = (f"{number:04x}" for number in count(0xB000))
+_WORDS = 1300
+
+
+async def start(service: ServiceProcess) -> None:
+    if not service.is_running:
+        preset = preset_json("tester", busy="queue", long_answer="thread")
+        (service.presets / "tester.json").write_text(preset)
+        await service.start_and_wait()
+
+
+def thread_of(platforms: LoopbackPlatforms, first_text: str) -> int | None:
+    """Return the thread that was opened from the message that says this."""
+    backend = platforms.discord.b
+    ids = (
+        one.id
+        for posts in backend.messages.values()
+        for one in posts.values()
+        if one.content == first_text
+    )
+    return next((id_ for id_ in ids if id_ in backend.channels), None)
+
+
+def texts(platforms: LoopbackPlatforms, channel: int | None) -> list[str]:
+    """Return the messages of the service in a Discord channel, without those of the system."""
+    posts = platforms.discord.messages(channel) if channel is not None else []
+    people = {str(one.id) for one in platforms.people}
+    return [
+        one["content"]
+        for one in posts
+        if one["type"] in {0, 19} and one["author"]["id"] not in people
+    ]
+
+
+@pytest.mark.parametrize("fault", ["none", "opening lost", "message lost", "killed"])
+async def test_long_answer_goes_on_in_a_thread_once(
+    service: ServiceProcess, platforms: LoopbackPlatforms, model: ModelServer, fault: str
+) -> None:
+    await start(service)
+    where, name = platforms.channel(), next(_names)
+    channel = int(where.name.partition(":")[2])
+    answer = expected_answer(f"T{name}:{_WORDS}")
+    wire = platforms.discord
+    if fault == "opening lost":
+        wire.fault("POST", "/channels/*/threads", drop=True, after=True)
+    elif fault in {"message lost", "killed"}:
+        wire.fault("POST", "/webhooks/*", drop=True, after=True, times=2)
+    where.ask(name, _WORDS)
+    if fault == "killed":
+        await wait_until(lambda: any(one["status"] == "dropped" for one in wire.log), 40)
+        await service.kill()
+        wire.faults.clear()
+        await service.start_and_wait()
+
+    def shown() -> list[str]:
+        in_channel = texts(platforms, channel)
+        thread = thread_of(platforms, in_channel[0]) if in_channel else None
+        return in_channel + texts(platforms, thread)
+
+    await wait_until(lambda: " ".join(shown()) == answer, 60)
+    assert len(texts(platforms, channel)) == 1
+    assert len(shown()) > 2
+
+
+async def test_thread_knows_its_answer_and_needs_no_mention(
+    service: ServiceProcess, platforms: LoopbackPlatforms, model: ModelServer
+) -> None:
+    await start(service)
+    where, long, short = platforms.channel(), next(_names), next(_names)
+    channel = int(where.name.partition(":")[2])
+    where.ask(long, _WORDS)
+    await wait_until(lambda: len(texts(platforms, channel)) == 1, 40)
+
+    def thread() -> int | None:
+        return thread_of(platforms, texts(platforms, channel)[0])
+
+    await wait_until(lambda: len(texts(platforms, thread())) > 1, 40)
+    platforms.discord.say(platforms.people[1], thread(), f"and T{short}:3")
+    answer = expected_answer(f"T{short}:3")
+    await wait_until(lambda: answer in texts(platforms, thread()), 40)
+    assert f"T{long}:" in str(model.requests[-1]["messages"])
+
+
+async def test_long_answer_is_sent_in_parts_on_telegram(
+    service: ServiceProcess, platforms: LoopbackPlatforms
+) -> None:
+    await start(service)
+    where, name = platforms.telegram_group(), next(_names)
+    where.ask(name, _WORDS)
+    answer = expected_answer(f"T{name}:{_WORDS}")
+    await wait_until(lambda: " ".join(platforms.bot_texts(where)) == answer, 60)
+    assert len(platforms.bot_texts(where)) > 1

@@ -1,0 +1,148 @@
+"""Long answers that go on in a thread: opened once, each message once, also without the right."""
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import discord
+import pytest
+
+from bot.chat.incoming import Address
+from bot.chat.outgoing import Face, MessageContent, MessageThread, OutgoingMessage
+from bot.errors import OutcomeUnknown
+from bot.platforms.discord.platform import DiscordPlatform
+from tests.platforms.discord.conftest import platform_for
+from tests.rigs.simwire import SimWire
+
+pytestmark = pytest.mark.service
+_SAID = {0, 19}  # types of messages: plain, and replies
+NORA = Face("Nora")
+FACES = pytest.mark.parametrize("face", [None, NORA], ids=["own voice", "face"])
+
+
+class Stage:
+    """A channel with the first message of a long answer."""
+
+    def __init__(self, wire: SimWire, platform: DiscordPlatform) -> None:
+        self.wire, self.surface = wire, platform.surface
+        self.guild = wire.guild("Guild")
+        self.channel = self.guild.create_text_channel("stage")
+        self.address = Address("discord", str(self.channel.id))
+
+    async def begin(self, face: Face | None) -> None:
+        """Send the first message of an answer."""
+        first = OutgoingMessage(self.address, MessageContent("First.", face), nonce="first")
+        self.first = await self.surface.send(first)
+
+    def message(self, text: str, face: Face | None) -> OutgoingMessage:
+        thread = MessageThread(self.first, "The rest")
+        return OutgoingMessage(
+            self.address, MessageContent(text, face), nonce=text, reply_to=self.first, thread=thread
+        )
+
+    async def send(self, text: str, face: Face | None) -> str:
+        return await self.surface.send(self.message(text, face))
+
+    def in_channel(self) -> list[str]:
+        shown = self.wire.messages(self.channel.id)
+        return [one["content"] for one in shown if one["type"] in _SAID]
+
+    def in_thread(self) -> list[str]:
+        return [one["content"] for one in self.wire.messages(int(self.first))]
+
+    def take_right(self, **missing: bool) -> None:
+        roles = self.wire.b.get_guild(self.guild.id).roles.values()
+        role = next(one for one in roles if one.managed)
+        may = discord.Permissions.all_channel()
+        may.update(administrator=False, **missing)
+        role.permissions = may.value
+        everybody = self.wire.b.get_guild(self.guild.id).roles[self.guild.id]
+        held = discord.Permissions(everybody.permissions)
+        held.update(**missing)
+        everybody.permissions = held.value
+
+
+@pytest.fixture
+async def stage(wire: SimWire) -> AsyncIterator[Stage]:
+    platform = platform_for(wire)
+    yield Stage(wire, platform)
+    await platform.close()
+
+
+@FACES
+async def test_rest_of_an_answer_stands_in_a_thread_of_its_first_message(
+    stage: Stage, face: Face | None
+) -> None:
+    await stage.begin(face)
+    await stage.send("Second.", face)
+    third = await stage.send("Third.", face)
+    assert stage.in_thread() == ["Second.", "Third."]
+    assert "Second." not in stage.in_channel()
+    opened = [one for one in stage.wire.log if one["path"].endswith("/threads")]
+    assert [one["json"] for one in opened] == [{"name": "The rest"}]
+
+    await stage.surface.edit(stage.address, third, MessageContent("Changed.", face))
+    assert stage.in_thread() == ["Second.", "Changed."]
+    await stage.surface.delete(stage.address, third)
+    await stage.surface.delete(stage.address, third)
+    assert stage.in_thread() == ["Second."]
+
+
+@FACES
+async def test_lost_response_of_the_opening_opens_no_second_thread(
+    stage: Stage, face: Face | None
+) -> None:
+    await stage.begin(face)
+    stage.wire.fault("POST", "/channels/*/threads", drop=True, after=True)
+    with pytest.raises(OutcomeUnknown):
+        await stage.send("Second.", face)
+    restarted = platform_for(stage.wire)
+    message = stage.message("Second.", face)
+    assert await restarted.surface.find(message, after=None, known=set()) is None
+    await restarted.surface.send(message)
+    await restarted.close()
+    assert stage.in_thread() == ["Second."]
+
+
+@FACES
+async def test_lost_response_is_found_in_the_thread(stage: Stage, face: Face | None) -> None:
+    await stage.begin(face)
+    earlier = await stage.send("Again.", face)
+    message = replace(stage.message("Again.", face), nonce="another")
+    stage.wire.fault(
+        "POST", "/webhooks/*" if face else "/channels/*/messages", drop=True, after=True
+    )
+    with pytest.raises(OutcomeUnknown):
+        await stage.surface.send(message)
+    restarted = platform_for(stage.wire)
+    found = await restarted.surface.find(message, after=stage.first, known={earlier})
+    await restarted.close()
+    assert stage.in_thread() == ["Again.", "Again."]
+    assert found not in {None, earlier}
+
+
+@FACES
+async def test_message_that_never_arrived_is_not_found_where_no_thread_is(
+    stage: Stage, face: Face | None
+) -> None:
+    await stage.begin(face)
+    message = stage.message("Second.", face)
+    assert await stage.surface.find(message, after=stage.first, known=set()) is None
+
+
+@pytest.mark.parametrize("right", ["create_public_threads", "send_messages_in_threads"])
+async def test_answer_goes_on_in_the_channel_without_the_right(stage: Stage, right: str) -> None:
+    stage.take_right(**{right: False})
+    await stage.begin(None)
+    sent = await stage.send("Second.", None)
+    assert stage.in_channel() == ["First.", "Second."]
+    found = await stage.surface.find(stage.message("Second.", None), after=None, known=set())
+    assert found == sent
+
+
+async def test_answer_goes_on_in_a_direct_message(stage: Stage) -> None:
+    alice = stage.wire.member(stage.guild, "alice")
+    chat = stage.wire.b.get_dm_channel(alice.id).id
+    stage.address = Address("discord", str(chat))
+    await stage.begin(None)
+    await stage.send("Second.", None)
+    assert [one["content"] for one in stage.wire.messages(chat)] == ["First.", "Second."]
