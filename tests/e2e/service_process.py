@@ -19,6 +19,7 @@ from tests.e2e.child_launcher import ChildLauncher
 from tests.e2e.loopback_platforms import LoopbackPlatforms
 from tests.e2e.model_server import ModelServer
 
+_FINISHED = re.compile(r"^troupe_finished_total\{.*\} (.+)$", re.MULTILINE)
 _ADDRESS = re.compile(r"health at (http://\S+)/readyz")
 _LOG_LINES = 80
 _INHERITED = {"PATH", "HOME", "LANG"}
@@ -174,15 +175,30 @@ class ServiceProcess:
 
     async def readiness(self) -> int | None:
         """Return the status of /readyz; None while there is no answer."""
+        answer = await self._read("readyz")
+        return answer[0] if answer else None
+
+    async def wait_until_finished(self, messages: int, seconds: float = _PATIENCE_SECONDS) -> None:
+        """Wait until this start of the service has finished so many messages."""
+        async with asyncio.timeout(seconds):
+            while await self._finished_messages() < messages:  # noqa: ASYNC110 # another process makes it so
+                await asyncio.sleep(0.05)
+
+    async def _finished_messages(self) -> int:
+        _, text = await self._read("metrics") or (0, "")
+        return sum(int(float(one)) for one in _FINISHED.findall(text))
+
+    async def _read(self, page: str) -> tuple[int, str] | None:
+        """Return status and text of a page for monitoring; None while there is no answer."""
         found = _ADDRESS.findall(self.output())
         if not found:
             return None
         try:
             async with (
                 aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as session,
-                session.get(f"{found[-1]}/readyz") as response,
+                session.get(f"{found[-1]}/{page}") as response,
             ):
-                return response.status
+                return response.status, await response.text()
         except (aiohttp.ClientError, TimeoutError):
             return None
 
