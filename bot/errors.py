@@ -15,6 +15,7 @@ TroupeError                 every error that is raised on purpose; it names the 
 ├── Fenced                  another worker has claimed this conversation: discard the result
 ├── StoreError              the database failed
 ├── EmbeddingError          no vector was computed: answer without stories, retry later
+├── ToolServerError         a server of tools gave no result: the model answers without
 ├── SignalsUnavailable      Redis does not answer; only `troupe check` asks
 ├── PlatformError           a chat platform refused a call or could not be reached
 │   ├── PlatformFatal       ... for the whole bot: wrong token, missing intent; no retry helps
@@ -112,6 +113,10 @@ class StoreError(TroupeError):
 
 
 class EmbeddingError(TroupeError):
+    pass
+
+
+class ToolServerError(TroupeError):
     pass
 
 

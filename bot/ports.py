@@ -315,6 +315,28 @@ class Tools(Protocol):
         ...
 
 
+class ToolServer(Protocol):
+    """A server of tools that an operator has set up; presets name it."""
+
+    @property
+    def specs(self) -> Sequence[ToolSpec]:
+        """What may be called now; nothing while it is not connected. Never waits."""
+        ...
+
+    @property
+    def call_seconds(self) -> float:
+        """How long a call may take."""
+        ...
+
+    async def call(self, name: str, arguments: Mapping[str, object]) -> str:
+        """Return the text of a result, whatever the server made of it.
+
+        Raises:
+            ToolServerError: there is no result.
+        """
+        ...
+
+
 @runtime_checkable
 class TranscribingBackend(Protocol):
     """A backend that may turn speech into text."""

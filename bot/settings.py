@@ -42,6 +42,7 @@ from bot.platforms.registry import platform_specs
 from bot.platforms.spec import PlatformSettings, PlatformSpec
 from bot.runtime.addresses import HttpAddress
 from bot.runtime.validation_errors import describe_problem
+from bot.tool_servers.settings import McpServerSettings
 
 
 class SettingsGroup(BaseModel):
@@ -323,6 +324,9 @@ class Settings(BaseSettings):
     providers: dict[str, AnyProviderSettings] = Field(
         {}, description="The services and engines that answer prompts, by the id in presets."
     )
+    mcp_servers: dict[str, McpServerSettings] = Field(
+        {}, description="The MCP servers whose tools presets may offer, by the name in presets."
+    )
     embedding: EmbeddingSettings = Field(
         EmbeddingSettings(), description="The embedding model that retrieves stories."
     )
@@ -396,6 +400,16 @@ class Settings(BaseSettings):
             if kind not in specs or not re.fullmatch(specs[kind].user_id_pattern, user_id):
                 raise ValueError(f"{one!r} is not of the form {' or '.join(kinds)}")
         return admins
+
+    @field_validator("mcp_servers", mode="before")
+    @classmethod
+    def _check_server_names(cls, given: object) -> object:
+        if not isinstance(given, dict):
+            return given
+        for name in given:
+            if not re.fullmatch(r"[a-z0-9_-]{1,24}", str(name).lower()):
+                raise ValueError("the names of MCP servers have 1 to 24 letters, digits, - and _")
+        return {str(name).lower(): each for name, each in given.items()}
 
     @field_validator("providers", mode="before")
     @classmethod
@@ -556,6 +570,8 @@ def _fields_at(path: Sequence[str]) -> dict[str, FieldInfo]:
                 for spec in backend_specs()
                 for name, field in spec.settings.model_fields.items()
             }
+        case ["mcp_servers", _]:
+            return McpServerSettings.model_fields
         case [group]:
             field = settings_model().model_fields.get(group)
             model = None if field is None else field.annotation
@@ -585,6 +601,8 @@ def _nearest_part(unknown: str, known: Sequence[str]) -> str | None:
 def _example_part(path: Sequence[str]) -> str:
     if list(path) == ["providers"]:
         return "TROUPE_PROVIDERS__OPENAI__API_KEY"
+    if list(path) == ["mcp_servers"]:
+        return "TROUPE_MCP_SERVERS__FILES__COMMAND"
     fields = _fields_at(path)
     wanted = [name for name in ("api_key", "token", "port", "model") if name in fields]
     return _variable([*path, *([*wanted, *fields] or ["..."])[:1]])

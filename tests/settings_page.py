@@ -11,6 +11,7 @@ from pydantic.fields import FieldInfo
 
 from bot.backends.registry import backend_specs
 from bot.settings import settings_model
+from bot.tool_servers.settings import McpServerSettings
 from tests.checkout import CHECKOUT
 
 PAGE = CHECKOUT / "docs" / "settings.md"
@@ -40,17 +41,28 @@ _PROVIDERS = """
 for `local` and `openai` for any other id. A provider `local` with a `BASE_URL` is of the kind
 `openai`.
 """
+_MCP_SERVERS = """
+## MCP servers
+
+`<NAME>` is what presets write in `mcp_servers`, in capitals: `TROUPE_MCP_SERVERS__FILES__COMMAND`
+is for `"mcp_servers": ["files"]`. See [presets](presets.md#mcp-servers).
+"""
+_BY_NAME = ("providers", "mcp_servers")
 
 
 def settings_page() -> str:
     """Return the page: the plain settings, then a table for each group."""
     fields = settings_model().model_fields
     groups = {name: model for name, each in fields.items() if (model := _group(each))}
-    plain = {name: each for name, each in fields.items() if name not in {*groups, "providers"}}
+    plain = {name: each for name, each in fields.items() if name not in {*groups, *_BY_NAME}}
     sections = [_HEAD, _table("TROUPE_", plain)]
     for name, model in groups.items():
         title = f"\n## {name.capitalize()}\n\n{_sentence(fields[name])}\n"
         sections += [title, _table(f"TROUPE_{name.upper()}__", model.model_fields)]
+    sections += [
+        _MCP_SERVERS,
+        _table("TROUPE_MCP_SERVERS__<NAME>__", McpServerSettings.model_fields),
+    ]
     sections.append(_PROVIDERS)
     for spec in backend_specs():
         sections.append(f"\n### {spec.kind}\n\n{_first_line(spec.settings)}\n")

@@ -118,6 +118,9 @@ class BackendSpec:
     providers_without_settings: Collection[str] = ()
     """Those among them that presets can use although nothing is set: they run on this machine."""
 
+    calls_tools: bool = False
+    """Whether presets may offer tools to its models."""
+
     parameter_check: str | None = None
     """Where `parameter_problems(settings, parameters) -> list[str]` is.
 

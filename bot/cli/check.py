@@ -42,6 +42,7 @@ from bot.storage.coordination.redis_signals import check_redis
 from bot.storage.data_dir import create_data_dir
 from bot.storage.sql.database import open_database
 from bot.templates.renderer import ModelTemplate, Renderer
+from bot.tool_servers.factory import make_tool_servers
 
 Report = Callable[[str], None]
 """Take one line of the result."""
@@ -141,6 +142,9 @@ def _list_checks(
     presets = _load_valid_presets(settings)
     if stories_by_preset(presets):
         yield _CheckItem("embedding", partial(_test_embedder, settings))
+    for name in settings.mcp_servers:
+        subject = partial(_test_tool_server, name, settings)
+        yield _CheckItem(f"MCP server {name}", subject, is_limited=False)
     models_by_provider = _models_by_provider(presets, settings)
     for name, models in models_by_provider.items():
         yield _CheckItem(
@@ -245,6 +249,18 @@ async def _test_embedder(settings: Settings) -> str:
         return await embedder.check()
     finally:
         await _close(embedder.close)
+
+
+async def _test_tool_server(name: str, settings: Settings) -> str:
+    data_dir = create_data_dir(settings.data_dir)
+    server = make_tool_servers({name: settings.mcp_servers[name]}, data_dir)[name]
+    specs, left_out = await server.check(), server.left_out
+    offered = f"{len(specs)} tools: {', '.join(one.name for one in specs)}"
+    if not left_out:
+        return offered
+    others = ", ".join(left_out)
+    variable = f"TROUPE_MCP_SERVERS__{name.upper()}__TOOLS"
+    return f"{offered}; not offered, unless {variable} names them: {others}"
 
 
 async def _test_provider(

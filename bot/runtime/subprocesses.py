@@ -110,7 +110,7 @@ class SupervisedProcess:
                 stdout=log,
                 stderr=log,
                 env=child_environment(),
-                preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+                preexec_fn=DIE_WITH_PARENT,
                 start_new_session=True,  # Ctrl-C reaches only the parent, which stops it in order
             )
 
@@ -188,6 +188,10 @@ def create_socket_folder(socket_name: str) -> "tempfile.TemporaryDirectory[str]"
 def _die_with_parent() -> None:
     # Only Linux can promise that a child ends when its parent is killed with SIGKILL.
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+DIE_WITH_PARENT = _die_with_parent if sys.platform == "linux" else None
+"""What a child runs first (`preexec_fn`), so that it never outlives this process."""
 
 
 def child_environment() -> dict[str, str]:

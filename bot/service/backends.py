@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from bot.backends.factory import make_backend, parameter_problems
+from bot.backends.registry import backend_spec
 from bot.errors import PresetError, SettingsError
 from bot.ports import Backend
 from bot.prompting.presets.preset import Preset
@@ -17,7 +18,7 @@ def make_backends(
 
     Raises:
         SettingsError: a preset's provider is not set up, or what a budget limits has no price.
-        PresetError: providers do not support some parameters; the text lists them all.
+        PresetError: providers do not support some parameters or tools; the text lists them all.
     """
     backends: dict[str, Backend] = {}
     add_backends(backends, settings, presets.values(), renderer)
@@ -44,7 +45,7 @@ def add_backends(
                 )
             if name not in backends:
                 backends[name] = make_backend(name, provider, settings.data_dir, renderer)
-        unsupported = unsupported_parameters(preset, settings)
+        unsupported = [*unsupported_parameters(preset, settings), *tool_problems(preset, settings)]
         problems += [f"preset {preset.name!r}: {problem}" for problem in unsupported]
     if problems:
         raise PresetError("\n".join(problems))
@@ -60,6 +61,29 @@ def unsupported_parameters(preset: Preset, settings: Settings) -> Sequence[str]:
         for problem in parameter_problems(provider, preset.parameters)
     )
     return list(dict.fromkeys(problems))
+
+
+def tool_problems(preset: Preset, settings: Settings) -> Sequence[str]:
+    """List what keeps the preset's model from calling its tools.
+
+    A fallback whose provider has no tools answers without them.
+    """
+    problems = []
+    for name in preset.mcp_servers:
+        if name not in settings.mcp_servers:
+            known = ", ".join(sorted(settings.mcp_servers)) or "none"
+            problems.append(
+                f"mcp_servers: the operator allows no MCP server {name!r} (known: {known}); set"
+                f" TROUPE_MCP_SERVERS__{name.upper()}__COMMAND or __URL"
+            )
+    provider = settings.providers.get(preset.provider)
+    if preset.calls_tools and provider and not backend_spec(provider.kind).calls_tools:
+        problems.append(
+            f"tools: models of the provider {preset.provider!r} (kind {provider.kind}) cannot call"
+            " tools; use a provider of the kind openai, such as llama-server with a"
+            " model whose template has tools, or remove tools and mcp_servers"
+        )
+    return problems
 
 
 def used_models(preset: Preset) -> list[tuple[str, str]]:

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module  # noqa: TID251 # for what few installations need
 
 import structlog
@@ -13,7 +13,7 @@ from bot.embedders.counted import CountedEmbedder
 from bot.embedders.registry import make_embedder
 from bot.errors import BackendUnavailable
 from bot.importers.character_files import PresetWithStories
-from bot.ports import Backend, MeteredEmbedder, PreloadingBackend
+from bot.ports import Backend, MeteredEmbedder, PreloadingBackend, ToolServer
 from bot.prompting.compose.instructions import story_queries_for
 from bot.prompting.presets.preset import Preset
 from bot.runtime.clock import SystemClock
@@ -25,6 +25,7 @@ from bot.storage.usage.log import SqlUsageLog
 from bot.stories.index import index_stories
 from bot.stories.retrieve import RetrieveStories, StoryRetriever, no_stories
 from bot.templates.renderer import Renderer
+from bot.tool_servers.factory import open_tool_servers
 
 _log = structlog.get_logger(__name__)
 
@@ -37,6 +38,8 @@ class Models:
     backends: dict[str, Backend]
     """By provider; those that a new preset is the first to name are added."""
     retrieve_stories: RetrieveStories
+    tool_servers: Mapping[str, ToolServer] = field(default_factory=dict)
+    """By the names in presets."""
 
 
 @contextlib.asynccontextmanager
@@ -45,8 +48,13 @@ async def open_models(
     presets: Mapping[str, Preset],
     presets_with_stories: Mapping[str, PresetWithStories],
     database: Database,
+    *,
+    answers: bool = True,
 ) -> AsyncIterator[Models]:
-    """Open what answers are made with; raises `SettingsError`."""
+    """Open what answers are made with; raises `SettingsError`.
+
+    Without `answers` they are only described, and no MCP server is connected.
+    """
     async with contextlib.AsyncExitStack() as stack:
         renderer = await stack.enter_async_context(Renderer())
         backends = make_backends(settings, presets, renderer)
@@ -54,7 +62,10 @@ async def open_models(
         retrieve_stories = await stack.enter_async_context(
             open_story_retriever(settings, presets_with_stories, database)
         )
-        yield Models(renderer, backends, retrieve_stories)
+        used = {name for one in presets.values() for name in one.mcp_servers} if answers else ()
+        named = {name: one for name, one in settings.mcp_servers.items() if name in used}
+        tool_servers = await stack.enter_async_context(open_tool_servers(named, settings.data_dir))
+        yield Models(renderer, backends, retrieve_stories, tool_servers)
 
 
 async def _close_all(backends: Mapping[str, Backend]) -> None:

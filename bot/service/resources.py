@@ -101,7 +101,8 @@ async def open_resources(
             preloading = asyncio.create_task(preload_default(models.backends, resolver.default))
             stack.push_async_callback(cancel_and_wait, [preloading])
         elif Role.CONSOLE in options.roles:  # it answers nothing, but describes answers
-            models = await stack.enter_async_context(open_models(settings, presets, {}, database))
+            described = open_models(settings, presets, {}, database, answers=False)
+            models = await stack.enter_async_context(described)
         yield Resources(
             database,
             bot_ids,

@@ -5,6 +5,7 @@ Nothing here does I/O: resources.py opens what these parts use, service.py runs 
 
 import contextlib
 import os
+import random
 import secrets
 import socket
 from collections.abc import Callable, Mapping, Sequence
@@ -132,6 +133,7 @@ from bot.turn.preview.prompt_preview import PromptPreview
 from bot.turn.preview.replay import PromptReplay
 from bot.turn.prompt_sources import PromptSources
 from bot.turn.stops import StopRequests
+from bot.turn.tools.answer_tools import AnswerTools
 from bot.turn.worker import ConversationWorker, TurnStages
 
 _EDIT_TITLE = translatable("Edit a message")
@@ -444,6 +446,13 @@ class Wiring:
             slots=self._provider_slots,
             spending=self._spending,
             notices=RareNotices(self._rate_limits),
+            tools=AnswerTools(
+                self.conversations,
+                self._models.retrieve_stories,
+                self.clock,
+                random.random,
+                self._models.tool_servers,
+            ),
         )
 
     @cached_property

@@ -1,1 +1,1 @@
-"""The tools that models may call: each reads something and changes nothing."""
+"""The tools that models may call; those that come with Troupe read and change nothing."""

@@ -18,11 +18,13 @@ class Tool:
     """A tool of one answer.
 
     `run` is given the arguments by name, whatever the model made of them, and returns a text. It
-    may be repeated, because nothing depends on it; it raises `ToolFailed`.
+    may be repeated when an answer is made again; it raises `ToolFailed`.
     """
 
     spec: ToolSpec
     run: Callable[[Mapping[str, object]], Awaitable[str]]
+    seconds: float = 5.0
+    """How long a call may take."""
 
 
 def text_parameter(name: str, description: str, *, is_required: bool = True) -> dict[str, object]:

@@ -63,6 +63,7 @@ class AnswerPipeline:
         slots: ProviderSlots | None = None,
         spending: Spending | None = None,
         notices: RareNotices | None = None,
+        tools: AnswerTools | None = None,
     ) -> None:
         self._sources = sources
         self._backends = backends
@@ -72,7 +73,9 @@ class AnswerPipeline:
         self._limits = limits
         self._slots = slots
         self._spending = spending or Spending({}, clock)
-        self._tools = AnswerTools(sources.conversations, sources.retrieve_stories, clock, dice)
+        self._tools = tools or AnswerTools(
+            sources.conversations, sources.retrieve_stories, clock, dice
+        )
         self._notices = notices or RareNotices()
 
     async def answer(

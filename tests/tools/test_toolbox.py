@@ -13,12 +13,13 @@ from bot.chat.session import Turn
 from bot.chat.story import Story
 from bot.chat.tool import ToolCall, ToolSpec
 from bot.errors import EmbeddingError
+from bot.prompting.text.token_counter import count_tokens
 from bot.tools.dice_tool import dice_tool
 from bot.tools.history_tool import history_tool
 from bot.tools.story_tool import story_tool
 from bot.tools.time_tool import time_tool
 from bot.tools.tool import Tool
-from bot.tools.toolbox import Toolbox, quote_result
+from bot.tools.toolbox import MAX_RESULT_TOKENS, Toolbox, quote_result
 from tests.attacks import attack_texts
 from tests.fakes import FakeClock
 from tests.samples import ALICE
@@ -122,7 +123,7 @@ async def test_calls_of_an_answer_are_limited() -> None:
     assert results[8].splitlines()[1] == "> error: an answer has at most 8 calls; answer now"
 
 
-async def test_tool_that_fails_or_hangs_gives_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_tool_that_fails_or_hangs_gives_an_error() -> None:
     async def fail(_arguments: Mapping[str, object]) -> str:
         raise EmbeddingError("away: http://internal:1")
 
@@ -130,9 +131,8 @@ async def test_tool_that_fails_or_hangs_gives_an_error(monkeypatch: pytest.Monke
         await asyncio.Event().wait()
         return ""
 
-    monkeypatch.setattr("bot.tools.toolbox._SECONDS", 0.01)
     for run in (fail, hang):
-        toolbox = Toolbox([Tool(ToolSpec("t", "", {}), run)], FakeClock())
+        toolbox = Toolbox([Tool(ToolSpec("t", "", {}), run, seconds=0.01)], FakeClock())
         assert (await toolbox.run(call("t"))).splitlines()[1] == "> error: it cannot be done now"
 
 
@@ -152,3 +152,25 @@ def test_long_result_is_cut() -> None:
     quoted = quote_result("history", "word " * 5000)
     assert quoted.endswith("\n[the rest is left out]")
     assert len(quoted) < 4200
+
+
+async def test_result_is_bounded_in_tokens() -> None:
+    async def run(_arguments: Mapping[str, object]) -> str:
+        return "雨\n" * 4000
+
+    quoted = await Toolbox([Tool(ToolSpec("t", "", {}), run)], FakeClock()).run(call("t"))
+    assert 500 < count_tokens([quoted])[0] <= MAX_RESULT_TOKENS
+    assert quoted.endswith("\n[the rest is left out]")
+
+
+async def test_calls_of_an_answer_have_a_limit_of_time_together() -> None:
+    clock = FakeClock()
+
+    async def run(_arguments: Mapping[str, object]) -> str:
+        await clock.advance(20)
+        return "late"
+
+    toolbox = Toolbox([Tool(ToolSpec("t", "", {}), run, seconds=60)], clock)
+    results = [(await toolbox.run(call("t"))).splitlines()[1] for _ in range(3)]
+    assert results[:2] == ["> late", "> late"]
+    assert results[2] == "> error: the calls of this answer took too long; answer now"

@@ -69,4 +69,5 @@ SPEC = BackendSpec(
     factory="bot.backends.openai_compatible.backend:make",
     provider_ids=frozenset(WELL_KNOWN),
     providers_without_settings=KEYLESS,
+    calls_tools=True,
 )

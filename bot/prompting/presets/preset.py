@@ -204,7 +204,9 @@ class Preset(StrictModel):
     file with all of it."""
     fallbacks: tuple[Fallback, ...] = ()
     tools: Annotated[tuple[ToolName, ...], Field(max_length=MAX_LIST_ITEMS)] = ()
-    """What the model may call during an answer, at providers with OpenAI's API."""
+    """What the model may call during an answer, where its provider has tools."""
+    mcp_servers: Annotated[tuple[NonEmptyText, ...], Field(max_length=MAX_LIST_ITEMS)] = ()
+    """Servers of further tools, by the names that the operator gave them in the settings."""
     budget: PresetBudget | None = None
     summary: SummaryChoice | None = None
 
@@ -232,6 +234,11 @@ class Preset(StrictModel):
         """This preset, then copies of it with the model of each fallback."""
         others = ({"provider": one.provider, "model": one.model} for one in self.fallbacks)
         return (self, *(self.model_copy(update=other) for other in others))
+
+    @property
+    def calls_tools(self) -> bool:
+        """Whether its model may call anything during an answer."""
+        return bool(self.tools or self.mcp_servers)
 
     @property
     def id(self) -> str:

@@ -1,18 +1,19 @@
 """Make the tools that a preset offers its model, for one answer in one channel."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from bot.chat.session import Turn
 from bot.chat.story import Story
 from bot.chat.tool import ToolName
-from bot.ports import Backend, Clock, Conversations, ToolCallingBackend
+from bot.ports import Backend, Clock, Conversations, ToolCallingBackend, ToolServer
 from bot.prompting.presets.preset import Preset
 from bot.prompting.speakers.labels import label_speakers
 from bot.replying.tool_rounds import ToolRounds
 from bot.stories.retrieve import RetrieveStories
 from bot.tools.dice_tool import dice_tool
 from bot.tools.history_tool import history_tool
+from bot.tools.server_tool import server_tools
 from bot.tools.story_tool import story_tool
 from bot.tools.time_tool import time_tool
 from bot.tools.tool import Tool
@@ -30,12 +31,14 @@ class AnswerTools:
     retrieve_stories: RetrieveStories
     clock: Clock
     random_number: Callable[[], float]
+    servers: Mapping[str, ToolServer] = field(default_factory=dict)
+    """By the name that presets give."""
 
     def for_answer(
         self, preset: Preset, backend: Backend, context: TurnContext
     ) -> ToolRounds | None:
         """Return the tools of an answer; None if there are none, or the backend offers none."""
-        if not preset.tools:
+        if not preset.calls_tools:
             return None
         if not (isinstance(backend, ToolCallingBackend) and backend.calls_tools(preset.model)):
             return None
@@ -46,7 +49,10 @@ class AnswerTools:
             "stories": lambda: self._story_tool(preset),
         }
         tools = [made[name]() for name in dict.fromkeys(preset.tools)]
-        return ToolRounds(Toolbox(tools, self.clock))
+        # One that failed at the start is not there.
+        servers = [self.servers[name] for name in preset.mcp_servers if name in self.servers]
+        tools += server_tools(servers)
+        return ToolRounds(Toolbox(tools, self.clock)) if tools else None
 
     def _history_tool(self, preset: Preset, context: TurnContext) -> Tool:
         async def load_turns() -> Sequence[Turn]:

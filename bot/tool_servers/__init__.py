@@ -1,0 +1,1 @@
+"""Servers of the Model Context Protocol (MCP): processes and services that bring further tools."""

@@ -1,0 +1,57 @@
+"""Connect to MCP servers; the package that does it is optional, and imported for these only."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from importlib import import_module  # noqa: TID251 # an optional package, only where it is used
+from pathlib import Path
+from typing import Any
+
+from bot.errors import SettingsError
+from bot.ports import ToolServer
+from bot.runtime.clock import SystemClock
+from bot.runtime.tasks import cancel_and_wait
+from bot.tool_servers.settings import McpServerSettings
+
+
+@contextlib.asynccontextmanager
+async def open_tool_servers(
+    given: Mapping[str, McpServerSettings], data_dir: Path
+) -> AsyncIterator[Mapping[str, ToolServer]]:
+    """Keep the servers connected while the block runs, each by a task of its own.
+
+    Nothing waits for a connection: until there is one, a server offers no tools.
+
+    Raises:
+        SettingsError: the package that connects to them is not installed.
+    """
+    servers = make_tool_servers(given, data_dir)
+    tasks = [
+        asyncio.create_task(server.run(), name=f"MCP server {name}")
+        for name, server in servers.items()
+    ]
+    try:
+        yield servers
+    finally:
+        await cancel_and_wait(tasks)
+
+
+def make_tool_servers(given: Mapping[str, McpServerSettings], data_dir: Path) -> dict[str, Any]:
+    """Return the clients of some servers by name; nothing is connected yet.
+
+    Raises:
+        SettingsError: the package that connects to them is not installed.
+    """
+    if not given:
+        return {}
+    try:
+        module = import_module("bot.tool_servers.mcp_server")
+    except ModuleNotFoundError as error:
+        raise SettingsError(
+            f"MCP servers need a package that is not installed ({error.name}); install"
+            " `troupe[mcp]`, or remove `mcp_servers` from the presets"
+        ) from None
+    return {
+        name: module.McpServer(name, one, data_dir / f"mcp_{name}.log", SystemClock())
+        for name, one in given.items()
+    }

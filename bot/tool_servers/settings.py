@@ -1,0 +1,75 @@
+"""The settings of one MCP server; the package that connects to it is not imported here."""
+
+import json
+import shlex
+from typing import Annotated, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
+from pydantic_settings import NoDecode
+
+from bot.runtime.addresses import HttpAddress
+
+
+def _split_command(given: object) -> object:
+    """Read a variable: a command line as in a shell, or a JSON list."""
+    if not isinstance(given, str):
+        return given
+    if given.lstrip().startswith("["):
+        return _read_json(given)
+    try:
+        return shlex.split(given)
+    except ValueError as error:
+        raise ValueError(f"cannot be read as a command line: {error}") from None
+
+
+def _split_commas(given: object) -> object:
+    if not isinstance(given, str):
+        return given
+    return [part.strip() for part in given.split(",") if part.strip()]
+
+
+def _read_json(given: object) -> object:
+    if not isinstance(given, str):
+        return given
+    try:
+        return json.loads(given)
+    except ValueError:
+        raise ValueError('write JSON: {"NAME": "value"} or ["program", "argument"]') from None
+
+
+class McpServerSettings(BaseModel):
+    """One MCP server; presets name it in `mcp_servers`, and cannot say what it is."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    command: Annotated[tuple[str, ...] | None, BeforeValidator(_split_command), NoDecode] = Field(
+        None,
+        min_length=1,
+        description="The command that starts it as a process, which is spoken to over its input"
+        " and output.",
+    )
+    url: HttpAddress | None = Field(
+        None, description="The address of a server that runs already, with streamable HTTP."
+    )
+    token: SecretStr | None = Field(
+        None, description="With an address: the token that is sent, as `Authorization: Bearer`."
+    )
+    environment: Annotated[dict[str, SecretStr], BeforeValidator(_read_json), NoDecode] = Field(
+        {},
+        description='With a command: variables that the process needs, as JSON {"NAME": "value"};'
+        " it gets no others but PATH, HOME and the like.",
+    )
+    tools: Annotated[tuple[str, ...], BeforeValidator(_split_commas), NoDecode] = Field(
+        (),
+        description="The names of the tools that may be offered, separated by commas; by default"
+        " those that it declares to change nothing.",
+    )
+    seconds: float = Field(10, gt=0, le=60, description="How long a call may take.")
+
+    @model_validator(mode="after")
+    def _check_way(self) -> Self:
+        if (self.command is None) == (self.url is None):
+            raise ValueError("set __COMMAND or __URL, one of them")
+        if self.url is None and self.token is not None:
+            raise ValueError("__TOKEN needs __URL; a process gets its secrets by __ENVIRONMENT")
+        return self

@@ -1,0 +1,99 @@
+"""The operator lists MCP servers; a preset may only name them."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from bot.errors import PresetError, SettingsError
+from bot.prompting.presets.preset import Preset
+from bot.service.backends import make_backends, tool_problems
+from bot.settings import collect_secrets, read_settings
+from bot.templates.renderer import Renderer
+from bot.tool_servers.factory import make_tool_servers
+from bot.tool_servers.tool_names import offered_name
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def preset(provider: str = "service", **given: object) -> Preset:
+    return Preset.model_validate({"name": "a", "provider": provider, "model": "m", **given})
+
+
+def test_servers_are_read_from_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TROUPE_MCP_SERVERS__FILES__COMMAND", "uvx 'mcp server' --root /srv")
+    monkeypatch.setenv("TROUPE_MCP_SERVERS__FILES__ENVIRONMENT", '{"KEY": "hidden-1"}')
+    monkeypatch.setenv("TROUPE_MCP_SERVERS__FILES__TOOLS", "read, search")
+    monkeypatch.setenv("TROUPE_MCP_SERVERS__WEB__URL", "http://127.0.0.1:9/mcp")
+    monkeypatch.setenv("TROUPE_MCP_SERVERS__WEB__TOKEN", "hidden-2")
+    settings = read_settings()
+    files, web = settings.mcp_servers["files"], settings.mcp_servers["web"]
+    assert files.command == ("uvx", "mcp server", "--root", "/srv")
+    assert files.tools == ("read", "search")
+    assert web.url == "http://127.0.0.1:9/mcp"
+    assert {"hidden-1", "hidden-2"} <= collect_secrets(settings)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"files": {}}, "set __COMMAND or __URL"),
+        ({"files": {"command": "a", "url": "http://x/"}}, "set __COMMAND or __URL"),
+        ({"files": {"command": "a", "token": "t"}}, "__TOKEN needs __URL"),
+        ({"files": {"command": "'a"}}, "cannot be read as a command line"),
+        ({"files": {"command": ""}}, "TROUPE_MCP_SERVERS__FILES__COMMAND"),
+        ({"files": {"commands": "a"}}, "did you mean TROUPE_MCP_SERVERS__FILES__COMMAND?"),
+        ({"files": {"url": "http://169.254.169.254/"}}, "metadata service"),
+        ({"files": {"command": "a", "environment": "x"}}, "write JSON"),
+        ({"$(id)": {"command": "a"}}, "letters, digits"),
+    ],
+)
+def test_wrong_settings_are_named(given: object, said: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        read_settings(mcp_servers=given)
+    assert said in str(caught.value)
+
+
+def test_preset_names_only_what_the_operator_lists() -> None:
+    settings = read_settings(
+        mcp_servers={"files": {"command": "a"}}, providers={"service": {"base_url": "http://x/v1"}}
+    )
+    assert tool_problems(preset(mcp_servers=["files"]), settings) == []
+    one = preset(mcp_servers=["shell"])
+    with pytest.raises(PresetError, match=r"allows no MCP server 'shell' \(known: files\)"):
+        make_backends(settings, {"a": one}, Renderer())
+
+
+@pytest.mark.parametrize("given", [{"command": "sh"}, {"url": "http://evil/"}])
+def test_preset_cannot_say_what_a_server_is(given: object) -> None:
+    with pytest.raises(ValueError, match="mcp_servers"):
+        preset(mcp_servers=[given])
+
+
+@pytest.mark.parametrize("given", [{"tools": ["dice"]}, {"mcp_servers": ["files"]}])
+def test_models_that_cannot_call_tools_are_told_at_validation(given: dict[str, object]) -> None:
+    settings = read_settings(mcp_servers={"files": {"command": "a"}})
+    [problem] = tool_problems(preset("local", **given), settings)
+    assert "models of the provider 'local' (kind llama_cpp) cannot call tools" in problem
+    assert tool_problems(preset("local"), settings) == []
+
+
+def test_missing_package_is_told_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = read_settings(mcp_servers={"files": {"command": "a"}})
+    monkeypatch.setitem(sys.modules, "mcp", None)
+    monkeypatch.delitem(sys.modules, "bot.tool_servers.mcp_server", raising=False)
+    with pytest.raises(SettingsError, match=r"install `troupe\[mcp\]`"):
+        make_tool_servers(settings.mcp_servers, settings.data_dir)
+    assert make_tool_servers({}, settings.data_dir) == {}
+
+
+def test_offered_names_are_ones_that_providers_take() -> None:
+    assert offered_name("files", "read") == "files_read"
+    assert offered_name("files", "read file/名") == "files_read_file__"
+    assert offered_name("files", "x" * 64) is None
+    assert offered_name("files", "") is None
+    assert json.dumps(offered_name("a-b", "c.d")) == '"a-b_c_d"'
