@@ -4,12 +4,13 @@ Scripts are lists of steps as in fake_openai.py. Without a script a valid reques
 """
 
 import json
+import re
 
 from tests.rigs.fake_openai import FakeOpenAI, Script
 
 FIELDS = {
     "model", "messages", "max_tokens", "system", "stream", "stop_sequences", "temperature", "top_p", "top_k",
-    "thinking", "output_config", "metadata", "service_tier",
+    "thinking", "output_config", "metadata", "service_tier", "tools", "tool_choice",
 }
 MEDIA_TYPES = {"image/jpeg", "image/png", "image/gif", "image/webp"}
 
@@ -31,8 +32,21 @@ def start(**usage):
 def block(*deltas, kind="text", index=0):
     """A whole content block: its start, its deltas, its stop."""
     empty = {"text": {"text": ""}, "thinking": {"thinking": "", "signature": ""}}.get(kind, {})
+    if kind == "tool_use":
+        return tool_use("toolu_1", "dice", deltas, index)
     begin = event("content_block_start", index=index, content_block={"type": kind, **empty})
     return begin + b"".join(deltas) + event("content_block_stop", index=index)
+
+
+def tool_use(identifier, name, pieces=(), index=0):
+    """A call whose arguments come in pieces of JSON."""
+    call = {"type": "tool_use", "id": identifier, "name": name, "input": {}}
+    deltas = b"".join(
+        event("content_block_delta", index=index, delta={"type": "input_json_delta", "partial_json": one})
+        for one in pieces
+    )
+    begin = event("content_block_start", index=index, content_block=call)
+    return begin + deltas + event("content_block_stop", index=index)
 
 
 def text(*words, index=0):
@@ -118,7 +132,32 @@ def problem_of(body):
         return "A maximum of 4 blocks with cache_control may be provided"
     if not all(isinstance(each, str) and each.strip() for each in body.get("stop_sequences", [])):
         return "stop_sequences: each stop sequence must contain non-whitespace"
-    return thinking_problem(body)
+    return tool_problem(body) or thinking_problem(body)
+
+
+def tool_problem(body):
+    groups = [blocks_of(each["content"]) for each in body["messages"]]
+    wanted = []
+    for number, group in enumerate(groups):
+        given = [each["tool_use_id"] for each in group if each["type"] == "tool_result"]
+        if given != wanted:
+            return f"messages.{number}: `tool_use` ids were found without `tool_result` blocks immediately after"
+        wanted = [each["id"] for each in group if each["type"] == "tool_use"]
+        if wanted and body.get("thinking", {"type": "disabled"})["type"] != "disabled":
+            return f"messages.{number}.content.0.type: Expected `thinking`, but found `{group[0]['type']}`."
+        names = [each["name"] for each in group if each["type"] == "tool_use"]
+        known = {each["name"] for each in body.get("tools", [])}
+        if names and not known:
+            return "Requests which include `tool_use` or `tool_result` blocks must define tools"
+        if not all(isinstance(each["input"], dict) for each in group if each["type"] == "tool_use"):
+            return f"messages.{number}.content: Input should be a valid dictionary"
+        if not all(re.fullmatch("[a-zA-Z0-9_-]+", each) for each in [*names, *wanted]):
+            return f"messages.{number}.content: String should match pattern '^[a-zA-Z0-9_-]+$'"
+    if wanted:
+        return "messages: `tool_use` ids were found without `tool_result` blocks immediately after"
+    if "tool_choice" in body and not body.get("tools"):
+        return "tool_choice may only be specified while providing tools"
+    return None
 
 
 def thinking_problem(body):

@@ -31,6 +31,7 @@ from bot.ports import (
     SeeingBackend,
     TextTokenCounter,
     TokenCountingBackend,
+    ToolCallingBackend,
 )
 from bot.runtime.clock import SystemClock
 from bot.templates.renderer import Renderer
@@ -46,6 +47,7 @@ class AnthropicBackend(
     ModelCheckingBackend,
     SeeingBackend,
     ContinuingBackend,
+    ToolCallingBackend,
 ):
     """One provider, with its own connections, retry budget and circuit breaker."""
 
@@ -128,6 +130,10 @@ class AnthropicBackend(
         for model in models:
             resolve_model(model, self._settings, self._endpoint)
         return await self.check()  # the service does not list the aliases of its models
+
+    @override
+    def calls_tools(self, model: str) -> bool:
+        return True
 
     @override
     def can_continue(self, prompt: Prompt) -> bool:

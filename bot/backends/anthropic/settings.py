@@ -35,5 +35,6 @@ SPEC = BackendSpec(
     settings=AnthropicSettings,
     factory="bot.backends.anthropic.backend:make",
     provider_ids=frozenset({"anthropic"}),
+    calls_tools=True,
     parameter_check="bot.backends.anthropic.parameters:parameter_problems",
 )

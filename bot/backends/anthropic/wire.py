@@ -1,5 +1,6 @@
 """Encode Messages API requests and parse their streamed responses (docs/sources.md#anthropic)."""
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
@@ -9,10 +10,17 @@ import msgspec
 from typing_extensions import override
 
 from bot.backends.anthropic.parameters import to_parameters
+from bot.backends.anthropic.tools import exchange_messages, tool_fields
 from bot.backends.chat_completions import errors
 from bot.backends.chat_completions.stop_strings import stop_strings_of
-from bot.backends.chat_completions.stream_parser import StreamParser, token_count
+from bot.backends.chat_completions.stream_parser import (
+    ResponseContext,
+    StreamParser,
+    token_count,
+)
+from bot.backends.tool_calls import ToolCallParser
 from bot.chat.prompt import FinishReason, Image, Message, Prompt, Usage
+from bot.chat.tool import ToolCall
 from bot.errors import BackendUnavailable
 from bot.texts.text import translatable
 
@@ -66,7 +74,10 @@ def to_wire(
         last["text"] = last["text"].rstrip()
     if cache != "off":
         _mark_stable_prefix(system, messages, cache)
-    body = {"model": model, **to_parameters(prompt, model)}
+    messages += exchange_messages(prompt)
+    body = {"model": model, **to_parameters(prompt, model), **tool_fields(prompt)}
+    if prompt.tool_exchanges:  # its reasoning before a call would have to be sent back
+        body.pop("thinking", None)
     if system:
         body["system"] = system
     body["messages"] = [{**each, "content": _compact(each["content"])} for each in messages]
@@ -147,6 +158,15 @@ class AnthropicParser(StreamParser):
     _is_thinking = False
     _tokens: Mapping[str, int] = {}
 
+    def __init__(self, context: ResponseContext) -> None:
+        super().__init__(context)
+        self._tool_calls = ToolCallParser()
+
+    @property
+    @override
+    def tool_calls(self) -> Sequence[ToolCall]:
+        return self._tool_calls.calls
+
     @override
     def _parse_event(self, data: bytes) -> bool:
         if not data.strip():
@@ -155,9 +175,9 @@ class AnthropicParser(StreamParser):
         self._count(event.message.usage if event.message else event.usage)
         match event.type:
             case "content_block_start" if event.content_block:
-                return self._start_block(event.content_block)
+                return self._start_block(event.content_block, event.index)
             case "content_block_delta" if event.delta:
-                return self._parse_delta(event.delta)
+                return self._parse_delta(event.delta, event.index)
             case "message_delta" if event.delta and event.delta.stop_reason:
                 return self._finish(event.delta.stop_reason)
             case "message_stop":
@@ -183,21 +203,34 @@ class AnthropicParser(StreamParser):
             )
         return event
 
-    def _start_block(self, block: "_ContentBlock") -> bool:
+    def _start_block(self, block: "_ContentBlock", index: int) -> bool:
         self._is_thinking = block.type in {"thinking", "redacted_thinking"}
         self._add_reasoning(block.thinking or "")
         self._add_answer(block.text or "")
-        return self._is_thinking or bool(block.text)
+        is_call = block.type == "tool_use"
+        if is_call:
+            self._add_call(index, block.name, id=block.id)
+        return self._is_thinking or is_call or bool(block.text)
 
-    def _parse_delta(self, delta: "_BlockDelta") -> bool:
+    def _add_call(
+        self, index: int, name: object = "", arguments: object = "", **more: object
+    ) -> None:
+        function = {"name": name, "arguments": arguments}
+        self._tool_calls.feed([{"index": index, "function": function, **more}])
+
+    def _parse_delta(self, delta: "_BlockDelta", index: int) -> bool:
         self._add_reasoning(delta.thinking or "")
         self._add_answer(delta.text or "")
+        if delta.partial_json:
+            self._add_call(index, arguments=delta.partial_json)
         return bool(delta.type != "text_delta" or delta.text)
 
     def _parse_message(self, event: "_StreamEvent") -> bool:
-        for block in event.content or ():
+        for index, block in enumerate(event.content or ()):
             self._add_reasoning(block.thinking or "")
             self._add_answer(block.text or "")
+            if block.type == "tool_use":
+                self._add_call(index, block.name, json.dumps(block.input), id=block.id)
         return self._finish(event.stop_reason) if event.stop_reason else False
 
     def _add_answer(self, text: str) -> None:
@@ -235,12 +268,16 @@ class _ContentBlock(msgspec.Struct):
     type: str = ""
     text: str | None = None
     thinking: str | None = None
+    id: object = None  # of a call
+    name: object = None
+    input: object = None
 
 
 class _BlockDelta(msgspec.Struct):
     type: str = ""
     text: str | None = None
     thinking: str | None = None
+    partial_json: object = None  # of a call
     stop_reason: str | None = None
 
 
@@ -251,6 +288,7 @@ class _MessageStart(msgspec.Struct):
 class _StreamEvent(msgspec.Struct):
     type: str = ""
     message: _MessageStart | None = None
+    index: int = 0
     content_block: _ContentBlock | None = None
     delta: _BlockDelta | None = None
     usage: object = None

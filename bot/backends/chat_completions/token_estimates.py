@@ -51,6 +51,8 @@ class PromptTokenEstimator:
             return
         if not token_counter.loaded or any(message.images for message in prompt.messages):
             return
+        if prompt.tools or prompt.tool_exchanges:  # they count, but stand in no message
+            return
         self._unread[model] = 0
         counted = token_counter.prompt_tokens(prompt)
         if counted < _MIN_TOKENS:

@@ -6,6 +6,7 @@ import pytest
 
 from bot.backends.chat_completions.token_estimates import PromptTokenEstimator
 from bot.chat.prompt import Message, Prompt
+from bot.chat.tool import ToolExchange, ToolSpec
 from bot.prompting.text.token_counter import counter_for_model, get_counter
 from tests.backends.asking import ask, prompt
 from tests.backends.conftest import Connect
@@ -53,6 +54,16 @@ async def test_implausible_usage_changes_the_estimate_little(told: int) -> None:
     await counts.count(LONG, "m")
     counts.learn(LONG, "m", told)
     assert RAW * 0.5 <= await counts.count(LONG, "m") <= RAW * 4
+
+
+async def test_prompts_with_tools_are_not_learned_from() -> None:
+    counts = PromptTokenEstimator()
+    before = await counts.count(LONG, "m")
+    tools = (ToolSpec("dice", "Roll dice.", {}),)
+    exchanges = (ToolExchange("", (), ()),)
+    counts.learn(replace(LONG, tools=tools), "m", RAW * 3)
+    counts.learn(replace(LONG, tool_exchanges=exchanges), "m", RAW * 3)
+    assert await counts.count(LONG, "m") == before
 
 
 async def test_short_prompts_are_not_learned_from() -> None:
