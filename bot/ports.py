@@ -9,7 +9,16 @@ from typing import Protocol, TypeAlias, runtime_checkable
 
 from bot.chat.access import ApiToken, AuditEntry
 from bot.chat.console.answers import AnswerSearch, FoundAnswers, StoredAnswer
-from bot.chat.console.operation import HeldLease, KnownChannel, MadeSetting, QueueState
+from bot.chat.console.operation import (
+    HeldLease,
+    KnownChannel,
+    MadeSetting,
+    MessageTrace,
+    ModelHealth,
+    ModelInMemory,
+    QueueState,
+    RefusedCalls,
+)
 from bot.chat.console.preset_draft import PresetDraft
 from bot.chat.incoming import Address, Incoming, MediaItem, Request, Said
 from bot.chat.outgoing import (
@@ -381,6 +390,24 @@ class PreloadingBackend(Protocol):
 
     async def preload(self, model: str) -> None:
         """Load a model before the first request; raise `BackendUnavailable` if it cannot."""
+        ...
+
+
+@runtime_checkable
+class MonitoredBackend(Protocol):
+    """A backend that watches how requests for each of its models go."""
+
+    def model_health(self) -> Sequence[ModelHealth]:
+        """Return the models that were asked since the start."""
+        ...
+
+
+@runtime_checkable
+class LoadingBackend(Protocol):
+    """A backend whose models are in the memory of this machine."""
+
+    def models_in_memory(self) -> Sequence[ModelInMemory]:
+        """Return the models that are loaded now."""
         ...
 
 
@@ -1000,6 +1027,10 @@ class ServiceState(Protocol):
         """Return who does what only one process may do, by the role."""
         ...
 
+    async def trace(self, turn: str) -> MessageTrace:
+        """Return what is stored of the processing of a message, by the name of its turn."""
+        ...
+
     async def channels(self, limit: int) -> Sequence[KnownChannel]:
         """Return the channels with answers, those with the newest answers first."""
         ...
@@ -1132,6 +1163,10 @@ class RateLimits(Protocol):
 
         The learned windows of the scope hold for an hour.
         """
+        ...
+
+    async def refusals(self) -> Sequence[RefusedCalls]:
+        """Return for what calls are refused now, the longest waits first; at most a hundred."""
         ...
 
 

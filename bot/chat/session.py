@@ -98,11 +98,16 @@ class InboxMessage:
     @property
     def error_id(self) -> str:
         """A short id of its failure, which people are told and the log knows."""
-        return hashlib.sha256(self.turn.encode()).hexdigest()[:6]
+        return error_id_of(self.turn)
 
     def part_name(self, part: int) -> str:
         """Name a part of the answer: what is sent for it keeps this name for good."""
         return f"{self.turn}/{part}"
+
+
+def error_id_of(turn: str) -> str:
+    """Return the short id of a failure in a turn."""
+    return hashlib.sha256(turn.encode()).hexdigest()[:6]
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,6 +98,10 @@ class Sender:
 
     async def _deliver(self, row: OutboxRow) -> OutboxRow | None:
         """Carry out or reconcile a row; return the next one of its lane if it is due."""
+        with structlog.contextvars.bound_contextvars(turn=row.turn):
+            return await self._deliver_logged(row)
+
+    async def _deliver_logged(self, row: OutboxRow) -> OutboxRow | None:
         if self._clock.monotonic() > row.send_before:  # the process stood still meanwhile
             _log.warning("sender_late", row=row.id, lane=row.address.lane)
             return None

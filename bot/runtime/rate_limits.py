@@ -1,16 +1,18 @@
 """Rate limits inside one process: rates by the generic cell rate algorithm, windows by a log."""
 
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from typing_extensions import override
 
+from bot.chat.console.operation import RefusedCalls
 from bot.chat.rate import CallScope, CallWindow, Rate
 from bot.ports import Clock, RateLimits
 
 LEARNED_SECONDS = 3600.0
 """How long learned windows hold after a refused call."""
 _MAX_KEYS = 10_000
+_MAX_SHOWN = 100
 
 
 class InProcessRateLimits(RateLimits):
@@ -76,6 +78,12 @@ class InProcessRateLimits(RateLimits):
         self._learned_until[scope] = now + LEARNED_SECONDS
         self._forget_past(now)
 
+    @override
+    async def refusals(self) -> Sequence[RefusedCalls]:
+        now = self._clock.monotonic()
+        waits = {scope: until - now for scope, until in self._refused_until.items() if until > now}
+        return longest_first(waits)
+
     def _seconds_until_allowed(self, scope: CallScope, now: float) -> float:
         waits = (self._seconds_until_free(scope.key, window, now) for window in scope.windows)
         return max(0.0, self._refused_until.get(scope.key, now) - now, *waits)
@@ -100,3 +108,9 @@ class InProcessRateLimits(RateLimits):
             for log, calls in list(self._calls.items()):
                 if calls[-1] + log[1] <= now:
                     del self._calls[log]
+
+
+def longest_first(waits: Mapping[str, float]) -> Sequence[RefusedCalls]:
+    """Return waits in seconds by their scope, as far as somebody looks at them."""
+    longest = sorted(waits.items(), key=lambda one: -one[1])[:_MAX_SHOWN]
+    return [RefusedCalls(scope, seconds) for scope, seconds in longest]

@@ -1,6 +1,6 @@
 """Build the console of a process from its parts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from bot.backends.spec import ProviderSettings
 from bot.console.access_page import AccessPage
@@ -15,7 +15,9 @@ from bot.console.presets.editing import PresetEditing
 from bot.console.presets.preset_api import PresetApi
 from bot.console.presets.preset_pages import PresetPages
 from bot.console.routes import ConsolePart
-from bot.console.service.operation_page import ProviderRow
+from bot.console.service.operation_models import ProviderRow
+from bot.console.service.operation_page import OperationPage, TryProvider
+from bot.console.service.operation_report import OperationReports
 from bot.console.session_pages import SessionPages
 from bot.platforms.registry import imitable_platforms
 from bot.platforms.web.incoming import to_said
@@ -62,6 +64,7 @@ def provider_rows(
             name=name,
             kind=provider.kind,
             model=getattr(provider, "model", None),
+            max_in_flight=provider.max_in_flight,
             presets=[one.name for one in presets.values() if one.provider == name],
         )
         for name, provider in providers.items()
@@ -81,3 +84,10 @@ def make_playground(
 def make_preset_parts(editing: PresetEditing) -> list[ConsolePart]:
     """Return the pages of presets, and their API."""
     return [PresetPages(editing).part, PresetApi(editing).part]
+
+
+def make_operation_page(
+    reports: OperationReports, try_provider: TryProvider, mask: Callable[[str], str]
+) -> ConsolePart:
+    """Return the page of the operation."""
+    return OperationPage(reports, try_provider, mask, PageRenderer(()), reports.clock).part

@@ -43,7 +43,7 @@ from bot.console.playground.actions import PlaygroundActions
 from bot.console.presets.editing import PresetEditing
 from bot.console.server import AddRoutes
 from bot.console.service.channels_page import ChannelsPage
-from bot.console.service.operation_page import OperationPage
+from bot.console.service.operation_report import OperationReports
 from bot.console.service.usage_page import UsagePage
 from bot.console.webhooks import webhook_routes
 from bot.delivery.lane_delivery import LaneDelivery, RemoteDelivery
@@ -117,6 +117,7 @@ from bot.storage.web.channels import SqlWebChannels
 from bot.storage.web.copied_history import SqlHistoryCopies
 from bot.storage.web.forgotten_messages import ForgottenWebMessages
 from bot.summaries.summarizer import Summarizer
+from bot.telemetry.recent_events import RECENT_EVENTS
 from bot.telemetry.secret_masker import SecretMasker
 from bot.texts.text import Text, language_of, translatable, translate
 from bot.turn.answer import AnswerPipeline
@@ -129,7 +130,9 @@ from bot.turn.limits.rare_notices import RareNotices
 from bot.turn.limits.spending import Spending
 from bot.turn.limits.summary_spending import BudgetedSummaries
 from bot.turn.missed_signals import MissedSignals
+from bot.turn.preview.operator_requests import OperatorRequests
 from bot.turn.preview.prompt_preview import PromptPreview
+from bot.turn.preview.provider_trial import ProviderTrial
 from bot.turn.preview.replay import PromptReplay
 from bot.turn.prompt_sources import PromptSources
 from bot.turn.stops import StopRequests
@@ -411,9 +414,12 @@ class Wiring:
 
     @cached_property
     def _replay(self) -> PromptReplay:
-        return PromptReplay(
+        return PromptReplay(self._operator_requests, self._resources.resolver.presets)
+
+    @cached_property
+    def _operator_requests(self) -> OperatorRequests:
+        return OperatorRequests(
             self._models.backends,
-            self._resources.resolver.presets,
             self._spending,
             self._provider_slots,
             SqlUsageLog(self._resources.database, self.clock),
@@ -560,7 +566,20 @@ class Wiring:
             ReplayPages(SqlAnswerLog(database), self._replay.replay, self._exact_prompts.mask).part,
             *console_parts.make_preset_parts(self._preset_editing),
             ChannelsPage(state, resolver.default.name).part,
-            OperationPage(probes, state, providers, self.clock).part,
+            console_parts.make_operation_page(
+                OperationReports(
+                    probes,
+                    state,
+                    providers,
+                    self._models.backends,
+                    self._provider_slots.waiting,
+                    self._rate_limits,
+                    RECENT_EVENTS,
+                    self.clock,
+                ),
+                ProviderTrial(self._operator_requests, resolver.presets).try_provider,
+                self._exact_prompts.mask,
+            ),
             UsagePage(SqlUsageTotals(database), self.clock).part,
         ]
         console: Console = console_parts.make_console(

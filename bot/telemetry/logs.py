@@ -11,6 +11,7 @@ import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 from bot.errors import SettingsError
+from bot.telemetry.recent_events import RECENT_EVENTS
 from bot.telemetry.secret_masker import SecretMasker
 
 _LEVELS = {name: getattr(logging, name.upper()) for name in ("debug", "info", "warning", "error")}
@@ -46,6 +47,7 @@ def configure_logs(*, form: str, level: str, secrets: Iterable[str], stream: Tex
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.format_exc_info,
         SecretMasker(secrets),
+        RECENT_EVENTS,
     ]
     renderer: Processor = (
         structlog.processors.JSONRenderer() if form == "json" else ConsoleLogRenderer()

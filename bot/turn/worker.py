@@ -228,6 +228,10 @@ class ConversationWorker:
         Returns:
             The next message; None: there is none, and the conversation was released.
         """
+        with structlog.contextvars.bound_contextvars(turn=group.message.turn):
+            return await self._process_logged(claim, group)
+
+    async def _process_logged(self, claim: Claim, group: MessageGroup) -> InboxMessage | None:
         outcome, message = "failed", group.message
         try:
             if is_set_aside(message):

@@ -9,11 +9,9 @@ from pathlib import Path
 import pytest
 
 from bot.console.login import make_login_link
-from bot.console.service.operation_page import OperationPage
-from bot.runtime.clock import SystemClock
-from bot.storage.console.service_state import SqlServiceState
 from tests.console.answers.test_answer_pages import answer_pages, receipt_of, store_answers
 from tests.console.conftest import ConsoleUnderTest, MakeParts
+from tests.console.service.operation import operation_page
 from tests.contracts.test_receipts import RECEIPT
 
 pytestmark = [
@@ -29,10 +27,9 @@ _HOSTILE = (
 
 @pytest.fixture
 def make_parts(tmp_path: Path) -> MakeParts:
-    clock = SystemClock()
     return lambda database: [
         answer_pages(database, tmp_path),
-        OperationPage({}, SqlServiceState(database, clock), [], clock).part,
+        operation_page(database),
     ]
 
 

@@ -8,7 +8,6 @@ import pytest
 from bot.chat.access import Scope
 from bot.console.routes import ConsolePart
 from bot.console.service.channels_page import ChannelsPage
-from bot.console.service.operation_page import OperationPage
 from bot.console.service.usage_page import UsagePage
 from bot.runtime.clock import SystemClock
 from bot.storage.console.service_state import SqlServiceState
@@ -16,6 +15,7 @@ from bot.storage.sql.database import Database
 from bot.storage.usage.totals import SqlUsageTotals
 from tests.console.answers.test_answer_pages import answer_pages
 from tests.console.conftest import ConsoleUnderTest, MakeParts
+from tests.console.service.operation import operation_page
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def make_parts(tmp_path: Path) -> MakeParts:
         return [
             answer_pages(database, tmp_path),
             ChannelsPage(state, "assistant").part,
-            OperationPage({}, state, [], clock).part,
+            operation_page(database),
             UsagePage(SqlUsageTotals(database), clock).part,
         ]
 

@@ -158,6 +158,15 @@ async def test_refused_scope_takes_no_call_for_so_long(peers: Peers) -> None:
             await asyncio.sleep(0.01)
 
 
+async def test_refusals_are_known_with_the_longest_wait_first(peers: Peers) -> None:
+    assert await peers.here.refusals() == []
+    await peers.there.refuse_calls("telegram:-7 send", 500)
+    await peers.here.refuse_calls("discord:*[x]", 900)
+    found = await peers.here.refusals()
+    assert [one.scope for one in found] == ["discord:*[x]", "telegram:-7 send"]
+    assert [one.seconds for one in found] == [about(900), about(500)]
+
+
 async def test_learned_window_holds_after_a_refusal(peers: Peers) -> None:
     learned = CallScope("telegram", (CallWindow(3, 1000, is_learned=True),))
     assert [await peers.here.take_call([learned]) for _ in range(8)] == [0] * 8

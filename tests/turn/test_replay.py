@@ -18,6 +18,8 @@ from bot.storage.usage.log import SqlUsageLog
 from bot.storage.usage.totals import SqlUsageTotals
 from bot.turn.limits.provider_slots import ProviderSlots
 from bot.turn.limits.spending import BudgetRules, Spending
+from bot.turn.preview.operator_requests import OperatorRequests
+from bot.turn.preview.provider_trial import ProviderTrial
 from bot.turn.preview.replay import PromptReplay
 from tests.fakes import FakeBackend
 from tests.turn.test_spending import DONE, PROVIDERS
@@ -47,14 +49,14 @@ def make_replay(
     limits = {} if channel_limit is None else {(BudgetKind.CHANNEL, Period.DAY): channel_limit}
     clock = setup.clock
     rates = InProcessRateLimits(clock)
-    return PromptReplay(
+    requests = OperatorRequests(
         {"p": model, "q": model},
-        {"nils": NILS},
         Spending(PROVIDERS, clock, SqlBudgets(database), rates, BudgetRules(limits)),
         ProviderSlots(rates, clock, {"p": 1}, 60),
         SqlUsageLog(database, clock),
         clock,
     )
+    return PromptReplay(requests, {"nils": NILS})
 
 
 async def test_replay_sends_the_stored_prompt_and_is_kept_in_no_history(
@@ -119,9 +121,24 @@ async def test_budget_of_the_channel_refuses_a_replay(database: Database) -> Non
 async def test_replay_of_what_is_not_set_up_says_so(database: Database) -> None:
     setup = Setup(database, backend=FakeBackend(["Hi."]))
     answer = await stored_answer(setup, database)
-    replay = replace(make_replay(setup, database, FakeBackend()), backends={})
+    made = make_replay(setup, database, FakeBackend())
+    replay = replace(made, requests=replace(made.requests, backends={}))
 
     with pytest.raises(BackendUnavailable, match="'p' is not set up any more"):
         await replay.replay(answer, ReplayChanges())
     with pytest.raises(UserError, match="There is no such preset"):
         await replay.replay(answer, ReplayChanges("nobody"))
+
+
+async def test_trial_asks_the_model_of_the_provider_s_first_preset(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend())
+    model = FakeBackend(["Hello!"])
+    requests = make_replay(setup, database, model).requests
+    trial = ProviderTrial(requests, {"nils": NILS})
+
+    assert await trial.try_provider("q") == "Hello!"
+
+    [prompt] = model.prompts
+    assert (prompt.model, prompt.max_output_tokens) == ("tiny", 32)
+    with pytest.raises(UserError, match="No preset uses this provider"):
+        await trial.try_provider("p")

@@ -21,6 +21,7 @@ from bot.backends.chat_completions.reasoning import NO_FORMAT
 from bot.backends.chat_completions.request import ChatRequest, ChatRequestRunner, resolve_model
 from bot.backends.chat_completions.stop_strings import stop_strings_of
 from bot.backends.chat_completions.token_estimates import PromptTokenEstimator
+from bot.chat.console.operation import ModelHealth
 from bot.chat.prompt import Delta, Finish, Prompt, PromptDescription, ReasoningDelta
 from bot.ports import (
     Backend,
@@ -28,6 +29,7 @@ from bot.ports import (
     ContinuingBackend,
     DescribingBackend,
     ModelCheckingBackend,
+    MonitoredBackend,
     SeeingBackend,
     TextTokenCounter,
     TokenCountingBackend,
@@ -45,6 +47,7 @@ class AnthropicBackend(
     TokenCountingBackend,
     DescribingBackend,
     ModelCheckingBackend,
+    MonitoredBackend,
     SeeingBackend,
     ContinuingBackend,
     ToolCallingBackend,
@@ -116,6 +119,10 @@ class AnthropicBackend(
     @override
     def sees_images(self, model: str) -> bool:
         return self._settings.sees == "images"
+
+    @override
+    def model_health(self) -> Sequence[ModelHealth]:
+        return self._request_runner.model_health()
 
     @override
     async def check(self) -> str:

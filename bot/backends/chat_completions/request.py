@@ -27,6 +27,7 @@ from bot.backends.chat_completions.retries import CircuitBreaker, RetryBudget
 from bot.backends.chat_completions.stream_parser import ResponseContext, StreamParser
 from bot.backends.chat_completions.timeouts import Timeouts
 from bot.backends.spec import ProviderSettings
+from bot.chat.console.operation import ModelHealth
 from bot.chat.prompt import Delta, Finish, FinishReason, ReasoningDelta
 from bot.errors import BackendInterrupted, BackendUnavailable, TroupeError
 from bot.ports import Clock
@@ -120,6 +121,15 @@ class ChatRequestRunner:
         self._random = random_source or random.SystemRandom()
         self._budget = RetryBudget()
         self._breakers = defaultdict[str, CircuitBreaker](new_breaker)
+
+    def model_health(self) -> Sequence[ModelHealth]:
+        """Return how the newest requests for each model went."""
+        return [
+            ModelHealth(
+                model, one.is_open, len(one.outcomes), len(one.outcomes) - sum(one.outcomes)
+            )
+            for model, one in self._breakers.items()
+        ]
 
     async def run(
         self, request: ChatRequest

@@ -1,6 +1,7 @@
 """Decide whether a failed request is retried: backoff, retry budget and circuit breaker."""
 
 from collections import deque
+from collections.abc import Sequence
 
 MAX_RETRIES = 2
 MAX_RETRY_AFTER_SECONDS = 30.0
@@ -54,6 +55,11 @@ class CircuitBreaker:
     def is_open(self) -> bool:
         """Whether only trial calls are let through."""
         return self._opened_at is not None
+
+    @property
+    def outcomes(self) -> Sequence[bool]:
+        """Whether each of the newest calls succeeded."""
+        return tuple(self._outcomes)
 
     def allows(self, now: float) -> bool:
         """Return whether a call may be made; while open, one each `open_seconds` may."""

@@ -24,6 +24,7 @@ from bot.backends.llama_cpp.slot_files import delete_saved_slots, slots_folder
 from bot.backends.llama_cpp.template_check import check_template_pin, warn_of_added_text
 from bot.backends.model_files import store as model_store
 from bot.backends.model_files.projector import find_projector
+from bot.chat.console.operation import ModelInMemory
 from bot.chat.prompt import (
     Delta,
     Finish,
@@ -38,6 +39,7 @@ from bot.ports import (
     Backend,
     ConversationMemory,
     DescribingBackend,
+    LoadingBackend,
     ModelCheckingBackend,
     PreloadingBackend,
     SeeingBackend,
@@ -68,6 +70,7 @@ class LlamaCpp(
     PreloadingBackend,
     ModelCheckingBackend,
     SeeingBackend,
+    LoadingBackend,
     ConversationMemory,
 ):
     """Generate with the models in the data directory, and any GGUF by its path."""
@@ -129,6 +132,19 @@ class LlamaCpp(
             return find_projector(path, self._settings, self._data_dir) is not None
         except SettingsError:
             return False
+
+    @override
+    def models_in_memory(self) -> Sequence[ModelInMemory]:
+        return [
+            ModelInMemory(
+                one.path.stem,
+                one.engine.slot_count,
+                one.slots.busy_count,
+                one.slots.held_count,
+                one.queue.waiting_count,
+            )
+            for one in self._loaded_models()
+        ]
 
     @override
     async def check(self) -> str:

@@ -46,6 +46,11 @@ class FairQueue:
         self._next_start: dict[str, float] = {}  # of the flows that were served lately
         self._answer_seconds: float | None = None
 
+    @property
+    def waiting_count(self) -> int:
+        """How many requests wait."""
+        return len(self._waiting)
+
     @contextmanager
     def ticket(self, chat: str, person: str | None) -> Iterator[Ticket]:
         """Wait in the queue, and then hold a slot, until the block ends.

@@ -60,6 +60,16 @@ class SlotPool:
         self._assigning = asyncio.Lock()
         self._uses = 0
 
+    @property
+    def busy_count(self) -> int:
+        """How many slots generate an answer now."""
+        return sum(slot.busy for slot in self._slots)
+
+    @property
+    def held_count(self) -> int:
+        """How many slots hold the history of a conversation."""
+        return sum(slot.owner is not None for slot in self._slots)
+
     @asynccontextmanager
     async def lease(self, owner: SlotOwner, prompt_ids: Sequence[int]) -> AsyncIterator[SlotLease]:
         """Hold a slot for this prompt for the length of the block."""

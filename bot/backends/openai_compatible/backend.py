@@ -25,6 +25,7 @@ from bot.backends.openai_compatible.connection import OpenAIConnection
 from bot.backends.openai_compatible.services import known_service, quirks_of
 from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.backends.openai_compatible.transcription import TranscriptionService
+from bot.chat.console.operation import ModelHealth
 from bot.chat.prompt import Delta, Finish, Prompt, PromptDescription, ReasoningDelta
 from bot.ports import (
     Backend,
@@ -32,6 +33,7 @@ from bot.ports import (
     ContinuingBackend,
     DescribingBackend,
     ModelCheckingBackend,
+    MonitoredBackend,
     SeeingBackend,
     TextTokenCounter,
     TokenCountingBackend,
@@ -49,6 +51,7 @@ class OpenAICompatibleBackend(
     TokenCountingBackend,
     DescribingBackend,
     ModelCheckingBackend,
+    MonitoredBackend,
     SeeingBackend,
     ContinuingBackend,
     ToolCallingBackend,
@@ -136,6 +139,10 @@ class OpenAICompatibleBackend(
     @override
     async def transcribe(self, name: str, audio: bytes) -> str:
         return await self._transcriptions.transcribe(name, audio)
+
+    @override
+    def model_health(self) -> Sequence[ModelHealth]:
+        return self._request_runner.model_health()
 
     @override
     async def check(self) -> str:

@@ -1,5 +1,6 @@
 """What the processes of an installation are doing, for people who operate it."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -53,3 +54,92 @@ class MadeSetting:
     value: str
     by: str
     at: float
+
+
+@dataclass(frozen=True, slots=True)
+class ModelHealth:
+    """How the newest requests for a model went, and whether its circuit breaker is open."""
+
+    model: str
+    is_paused: bool
+    """Whether requests wait, but for one trial at a time."""
+    requests: int
+    """The newest ones that are remembered."""
+    failed: int
+    """Of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInMemory:
+    """A model that is loaded on this machine."""
+
+    model: str
+    slots: int
+    busy: int
+    """Slots in which an answer is generated now."""
+    held: int
+    """Slots with the history of a conversation."""
+    waiting: int
+    """Requests in its queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedCalls:
+    """Calls that a platform refuses for now."""
+
+    scope: str
+    """A kind of call in a chat, a chat, or a bot."""
+    seconds: float
+    """How long still."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedStep:
+    """One event of the log."""
+
+    at: str
+    """In ISO 8601, UTC."""
+    level: str
+    event: str
+    details: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class FailedMessage:
+    """A message with warnings or errors, and what was logged of it."""
+
+    error_id: str
+    """What its author was told."""
+    turn: str
+    """The name of its turn."""
+    steps: tuple[LoggedStep, ...]
+    """In their order."""
+
+    @property
+    def newest_failure(self) -> LoggedStep:
+        """The last step that is not merely informative; the last of all if all are."""
+        failed = (one for one in reversed(self.steps) if one.level not in {"debug", "info"})
+        return next(failed, self.steps[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveredPart:
+    """A part of an answer on its way to the platform."""
+
+    part: int
+    op: str
+    state: str
+    attempts: int
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class MessageTrace:
+    """What the database knows of the processing of a message."""
+
+    received_at: float | None
+    """In Unix seconds; None: it was deleted since."""
+    is_done: bool
+    crashes: int
+    """How often a process died while it worked on it."""
+    parts: Sequence[DeliveredPart]

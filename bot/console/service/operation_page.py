@@ -1,106 +1,143 @@
-"""Operation: what works, what waits, who holds which role, and what answers."""
+"""Operation: what works, what waits, who holds which role, what answers, and what failed."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeAlias
 
-from pydantic import BaseModel, Field
+from aiohttp import web
 
 from bot.chat.access import Scope
-from bot.console.health import Probe, run_probes
+from bot.console.app import protected
+from bot.console.pages import PageRenderer
 from bot.console.routes import ConsolePart, ConsoleRequest, NavigationItem, Page, Route
-from bot.ports import Clock, ServiceState
-from bot.texts.text import translatable
+from bot.console.service.live_fragment import stream_fragment
+from bot.console.service.operation_models import ErrorDetail, OperationState, TrialResult
+from bot.console.service.operation_report import OperationReports
+from bot.errors import BackendError, RequestRefused, UserError
+from bot.ports import Clock
+from bot.texts.text import translatable, translate
 
-_PROBE_SECONDS = 2.0
-
-
-class LeaseRow(BaseModel):
-    """A role that only one process has at a time."""
-
-    role: str
-    owner: str
-    seconds_left: float = Field(description="Negative: nobody has it.")
+TryProvider: TypeAlias = Callable[[str], Awaitable[str]]
+"""Returns what a provider answers; raises `BackendError` or `UserError`."""
 
 
-class ProviderRow(BaseModel):
-    """A provider that is set up."""
-
-    name: str
-    kind: str
-    model: str | None
-    presets: list[str] = Field(description="The presets that it answers for.")
-
-
-class OperationState(BaseModel):
-    """What the service is doing."""
-
-    parts: dict[str, str] = Field(description='"ok" for what works, else why it does not.')
-    conversations: int = Field(description="With unanswered messages.")
-    held: int = Field(description="Of them, those that are being answered.")
-    oldest_seconds: float | None = Field(description="How long the oldest of them waits.")
-    lanes: int = Field(description="Chats with messages that are not sent yet.")
-    unsent: int = Field(description="Those messages.")
-    leases: list[LeaseRow]
-    providers: list[ProviderRow]
-
-
+@dataclass(frozen=True, slots=True)
 class OperationPage:
     """Shows the state of the service.
 
     Args:
-        probes: what /readyz asks.
-        state: what is stored.
-        providers: the providers that are set up.
+        reports: what the service is doing.
+        try_provider: sends one request to a provider.
+        mask: removes secrets from what is shown.
+        renderer: renders the part of the page that is renewed.
         clock: the time.
     """
 
-    def __init__(
-        self,
-        probes: Mapping[str, Probe],
-        state: ServiceState,
-        providers: Sequence[ProviderRow],
-        clock: Clock,
-    ) -> None:
-        self._probes = probes
-        self._state = state
-        self._providers = providers
-        self._clock = clock
+    reports: OperationReports
+    try_provider: TryProvider
+    mask: Callable[[str], str]
+    renderer: PageRenderer
+    clock: Clock
 
     @property
     def part(self) -> ConsolePart:
+        title = translatable("Operation")
         return ConsolePart(
-            (
-                Route(
-                    path="/operation",
-                    handler=self._page,
-                    scope=Scope.READ,
-                    summary="The page of the operation.",
-                ),
-                Route(
-                    path="/api/v1/operation",
-                    handler=self._report,
-                    scope=Scope.READ,
-                    summary="What works, what waits, and who does what.",
-                    answer=OperationState,
-                ),
+            (*self._page_routes(), *self._api_routes()),
+            (NavigationItem("/operation", title, "operation"),),
+        )
+
+    def _page_routes(self) -> tuple[Route, ...]:
+        return (
+            Route(
+                path="/operation",
+                handler=self._page,
+                scope=Scope.READ,
+                summary="The page of the operation.",
             ),
-            (NavigationItem("/operation", translatable("Operation"), "operation"),),
+            Route(
+                path="/operation/events",
+                handler=self._events,
+                scope=Scope.READ,
+                summary="The state of the operation whenever it changes, as server-sent events.",
+            ),
+            Route(
+                path="/operation/errors/{error}",
+                handler=self._error_page,
+                scope=Scope.READ,
+                summary="The steps of a message that failed.",
+            ),
+            Route(
+                method="POST",
+                path="/operation/providers/{provider}/try",
+                handler=self._trial_page,
+                scope=Scope.OPERATE,
+                summary="Try a provider, and show what it answers.",
+            ),
+        )
+
+    def _api_routes(self) -> tuple[Route, ...]:
+        return (
+            Route(
+                path="/api/v1/operation",
+                handler=self._report,
+                scope=Scope.READ,
+                summary="What works, what waits, and who does what.",
+                answer=OperationState,
+            ),
+            Route(
+                path="/api/v1/operation/errors/{error}",
+                handler=self._error,
+                scope=Scope.READ,
+                summary="The steps of a message by the id that its author was told.",
+                answer=ErrorDetail,
+            ),
+            Route(
+                method="POST",
+                path="/api/v1/operation/providers/{provider}/try",
+                handler=self._trial,
+                scope=Scope.OPERATE,
+                summary="Try a provider with one short request.",
+                answer=TrialResult,
+            ),
         )
 
     async def _report(self, _: ConsoleRequest) -> OperationState:
-        now = self._clock.now()
-        queues = asdict(await self._state.queues())
-        oldest = queues.pop("oldest_since")
-        return OperationState(
-            **queues,
-            parts=dict(await run_probes(self._probes, _PROBE_SECONDS)),
-            oldest_seconds=None if oldest is None else max(0.0, now - oldest),
-            leases=[
-                LeaseRow(role=one.role, owner=one.owner, seconds_left=one.until - now)
-                for one in await self._state.role_leases()
-            ],
-            providers=list(self._providers),
-        )
+        return await self.reports.current()
 
-    async def _page(self, request: ConsoleRequest) -> Page:
-        return Page("operation.html", {"state": await self._report(request)})
+    async def _page(self, _: ConsoleRequest) -> Page:
+        return Page("operation.html", {"state": await self.reports.current()})
+
+    async def _events(self, request: ConsoleRequest) -> web.StreamResponse:
+        async def render() -> str:
+            page = Page("operation_state.html", {"state": await self.reports.current()})
+            return self.renderer.render(page, request, "")
+
+        response = protected(web.StreamResponse(), "")
+        await stream_fragment(request.http, response, render, self.clock)
+        return response
+
+    async def _error(self, request: ConsoleRequest) -> ErrorDetail:
+        found = await self.reports.error(request.http.match_info["error"])
+        if found is None:
+            text = translatable("This process has logged nothing about such an error.")
+            raise RequestRefused(404, text)
+        return found
+
+    async def _error_page(self, request: ConsoleRequest) -> Page:
+        return Page("operation_error.html", {"error": await self._error(request)})
+
+    async def _trial(self, request: ConsoleRequest) -> TrialResult:
+        provider = request.http.match_info["provider"]
+        if all(one.name != provider for one in self.reports.providers):
+            raise RequestRefused(404, translatable("There is no such provider."))
+        try:
+            answer, works = await self.try_provider(provider), True
+        except BackendError as error:
+            answer, works = str(error), False
+        except UserError as error:
+            answer, works = translate(error.text, request.look.language), False
+        return TrialResult(provider=provider, works=works, answer=self.mask(answer))
+
+    async def _trial_page(self, request: ConsoleRequest) -> Page:
+        return Page("operation_trial.html", {"trial": await self._trial(request)})

@@ -5,12 +5,20 @@ from collections.abc import Sequence
 from sqlalchemy import case, func, select
 from typing_extensions import override
 
-from bot.chat.console.operation import HeldLease, KnownChannel, MadeSetting, QueueState
+from bot.chat.console.operation import (
+    DeliveredPart,
+    HeldLease,
+    KnownChannel,
+    MadeSetting,
+    MessageTrace,
+    QueueState,
+)
 from bot.ports import Clock, ServiceState
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import (
     choice,
     conversation,
+    inbox,
     is_ready,
     is_unsent,
     is_waiting,
@@ -22,6 +30,7 @@ from bot.storage.sql.tables import (
 
 _LANES = select(func.count()).select_from(lane).where(is_waiting)
 _UNSENT = select(func.count()).select_from(outbox).where(is_unsent)
+_PART = (outbox.c.part, outbox.c.op, outbox.c.state, outbox.c.attempts, outbox.c.error)
 _LEASES = select(role_lease.c.role, role_lease.c.owner, role_lease.c.lease_until).order_by(
     role_lease.c.role
 )
@@ -69,6 +78,23 @@ class SqlServiceState(ServiceState):
     async def role_leases(self) -> Sequence[HeldLease]:
         rows = await self._database.read(lambda c: c.execute(_LEASES).all())
         return [HeldLease(*row) for row in rows]
+
+    @override
+    async def trace(self, turn: str) -> MessageTrace:
+        source, _, external_key = turn.partition(":")
+        platform, _, bot_id = source.partition("@")
+        message = select(inbox.c.received_at, inbox.c.state, inbox.c.crashes).where(
+            inbox.c.platform == platform,
+            inbox.c.bot_id == bot_id,
+            inbox.c.external_key == external_key,
+        )
+        parts = select(*_PART).where(outbox.c.turn == turn).order_by(outbox.c.part, outbox.c.id)
+        row = await self._database.read(lambda c: c.execute(message).one_or_none())
+        rows = await self._database.read(lambda c: c.execute(parts).all())
+        delivered = [DeliveredPart(*each) for each in rows]
+        if row is None:
+            return MessageTrace(None, True, 0, delivered)
+        return MessageTrace(row.received_at, row.state == "done", row.crashes, delivered)
 
     @override
     async def channels(self, limit: int) -> Sequence[KnownChannel]:

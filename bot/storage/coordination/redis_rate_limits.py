@@ -7,6 +7,7 @@ each process limits what it does itself.
 import asyncio
 import contextlib
 import math
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
@@ -15,14 +16,17 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 from typing_extensions import override
 
+from bot.chat.console.operation import RefusedCalls
 from bot.chat.rate import CallScope, Rate
 from bot.ports import Clock, RateLimits
-from bot.runtime.rate_limits import LEARNED_SECONDS, InProcessRateLimits
+from bot.runtime.rate_limits import LEARNED_SECONDS, InProcessRateLimits, longest_first
 from bot.storage.coordination.redis_signals import open_client
 
 _log = structlog.get_logger(__name__)
 _ANSWER_SECONDS = 0.3
 _PAUSE_SECONDS = 15.0
+_SCANNED_AT_ONCE = 1000
+_MAX_SHOWN = 100
 
 _NOW = """
 local time = redis.call('TIME')
@@ -165,6 +169,22 @@ class RedisRateLimits(RateLimits):
         given = [math.ceil(seconds * 1000), int(LEARNED_SECONDS * 1000)]
         await self._ask(lambda: self._refuse_calls(self._refusal_keys(scope), given))
 
+    @override
+    async def refusals(self) -> Sequence[RefusedCalls]:
+        prefix = f"{self._prefix}refused:"
+
+        async def find() -> dict[str, float]:
+            waits: dict[str, float] = {}
+            async for key in self._redis.scan_iter(f"{_escaped(prefix)}*", count=_SCANNED_AT_ONCE):
+                scope = key.decode().removeprefix(prefix)
+                waits[scope] = max(0, await self._redis.pttl(key)) / 1000
+                if len(waits) == _MAX_SHOWN:
+                    break
+            return waits
+
+        found = await self._ask(find)
+        return await self._here.refusals() if found is None else longest_first(found)
+
     def _refusal_keys(self, scope: str) -> list[str]:
         return [f"{self._prefix}refused:{scope}", f"{self._prefix}learned:{scope}"]
 
@@ -186,6 +206,11 @@ class RedisRateLimits(RateLimits):
                 _log.warning("shared_limits_paused", reason=type(error).__name__)
                 self._paused_until = self._clock.monotonic() + _PAUSE_SECONDS
                 return None
+
+
+def _escaped(prefix: str) -> str:
+    """Return a prefix without what a pattern of Redis would read as a wildcard."""
+    return re.sub(r"([\\*?\[\]])", r"\\\1", prefix)
 
 
 @contextlib.asynccontextmanager

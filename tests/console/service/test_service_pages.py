@@ -10,7 +10,7 @@ from bot.chat.session import TurnResult
 from bot.chat.usage import AnswerCharge, UsageRow, UsageTotal
 from bot.console.routes import ConsolePart
 from bot.console.service.channels_page import ChannelsPage
-from bot.console.service.operation_page import OperationPage, ProviderRow
+from bot.console.service.operation_models import ProviderRow
 from bot.console.service.usage_page import UsagePage, usage_sums
 from bot.runtime.clock import SystemClock
 from bot.storage.console.service_state import SqlServiceState
@@ -21,6 +21,7 @@ from bot.storage.sql.inbox import SqlInbox
 from bot.storage.units.lanes import SenderIdentity
 from bot.storage.usage.totals import SqlUsageTotals
 from tests.console.conftest import ConsoleUnderTest, MakeParts
+from tests.console.service.operation import operation_page
 from tests.contracts.test_receipts import RECEIPT
 from tests.samples import begin, make_incoming
 
@@ -43,7 +44,7 @@ def make_parts() -> MakeParts:
         probes = {"database": works, "discord": fails}
         return [
             UsagePage(SqlUsageTotals(database), CLOCK).part,
-            OperationPage(probes, state, [PROVIDER], CLOCK).part,
+            operation_page(database, probes=probes, providers=[PROVIDER]),
             ChannelsPage(state, "assistant").part,
         ]
 

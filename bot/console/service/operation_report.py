@@ -1,0 +1,168 @@
+"""Collect what the service is doing, once for all pages that look at it."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+
+from bot.chat.console.operation import FailedMessage, LoggedStep, MessageTrace
+from bot.console.health import Probe, run_probes
+from bot.console.service.operation_models import (
+    ErrorDetail,
+    ErrorRow,
+    LeaseRow,
+    LoadedModelRow,
+    ModelHealthRow,
+    OperationState,
+    ProviderRow,
+    StepRow,
+    WaitRow,
+)
+from bot.ports import (
+    Backend,
+    Clock,
+    LoadingBackend,
+    MonitoredBackend,
+    RateLimits,
+    ServiceState,
+)
+from bot.telemetry.recent_events import RecentEvents
+
+_PROBE_SECONDS = 2.0
+_FRESH_SECONDS = 1.0
+_MAX_ERRORS = 20
+
+
+@dataclass(slots=True)
+class OperationReports:
+    """Reports of the operation; those who ask within a second get the same one.
+
+    Args:
+        probes: what /readyz asks.
+        state: what is stored.
+        providers: the providers that are set up.
+        backends: the same as what is asked, by name.
+        waiting: how many requests to a provider wait for a slot.
+        rate_limits: what platforms refuse.
+        events: what was logged.
+        clock: the time.
+    """
+
+    probes: Mapping[str, Probe]
+    state: ServiceState
+    providers: Sequence[ProviderRow]
+    backends: Mapping[str, Backend]
+    waiting: Callable[[str], int]
+    rate_limits: RateLimits
+    events: RecentEvents
+    clock: Clock
+    _newest: OperationState | None = None
+    _made_at: float = 0.0
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def current(self) -> OperationState:
+        """Return the state; raises `StoreError`."""
+        async with self._lock:
+            now = self.clock.monotonic()
+            if self._newest is None or now - self._made_at >= _FRESH_SECONDS:
+                self._newest = await self._report()
+                self._made_at = now
+            return self._newest
+
+    async def _report(self) -> OperationState:
+        now = self.clock.now()
+        queues = asdict(await self.state.queues())
+        oldest = queues.pop("oldest_since")
+        return OperationState(
+            **queues,
+            parts=dict(await run_probes(self.probes, _PROBE_SECONDS)),
+            oldest_seconds=None if oldest is None else max(0.0, now - oldest),
+            leases=[
+                LeaseRow(role=one.role, owner=one.owner, seconds_left=one.until - now)
+                for one in await self.state.role_leases()
+            ],
+            providers=list(self.providers),
+            health=[
+                ModelHealthRow(
+                    provider=name,
+                    model=one.model,
+                    paused=one.is_paused,
+                    requests=one.requests,
+                    failed=one.failed,
+                )
+                for name, backend in self.backends.items()
+                if isinstance(backend, MonitoredBackend)
+                for one in backend.model_health()
+            ],
+            loaded=[
+                LoadedModelRow(provider=name, **asdict(one))
+                for name, backend in self.backends.items()
+                if isinstance(backend, LoadingBackend)
+                for one in backend.models_in_memory()
+            ],
+            waits=await self._waits(),
+            errors=[_error_row(one) for one in self.events.failures(_MAX_ERRORS)],
+        )
+
+    async def _waits(self) -> list[WaitRow]:
+        refused = [
+            WaitRow(scope=one.scope, seconds=one.seconds, waiting=None)
+            for one in await self.rate_limits.refusals()
+        ]
+        queued = [
+            WaitRow(scope=one.name, seconds=None, waiting=waiting)
+            for one in self.providers
+            if (waiting := self.waiting(one.name))
+        ]
+        return [*queued, *refused]
+
+    async def error(self, error_id: str) -> ErrorDetail | None:
+        """Return the steps of a message by the id that its author was told; None: not known."""
+        failed = self.events.failure(error_id)
+        if failed is None:
+            return None
+        trace = await self.state.trace(failed.turn)
+        steps = [*_received(trace), *map(_step_row, failed.steps), *_deliveries(trace)]
+        return ErrorDetail(error_id=failed.error_id, turn=failed.turn, steps=steps)
+
+
+def _error_row(one: FailedMessage) -> ErrorRow:
+    newest = one.newest_failure
+    reason = newest.details.get("reason") or newest.details.get("exception", "").strip()
+    return ErrorRow(
+        error_id=one.error_id,
+        turn=one.turn,
+        at=newest.at,
+        event=newest.event,
+        reason=reason.rpartition("\n")[2],
+    )
+
+
+def _step_row(one: LoggedStep) -> StepRow:
+    return StepRow(at=one.at, level=one.level, event=one.event, details=dict(one.details))
+
+
+def _received(trace: MessageTrace) -> list[StepRow]:
+    if trace.received_at is None:
+        return []
+    at = datetime.fromtimestamp(trace.received_at, UTC).isoformat()
+    details = {"deaths": str(trace.crashes)} if trace.crashes else {}
+    if not trace.is_done:
+        details["state"] = "unanswered"
+    return [StepRow(at=at, level="info", event="received", details=details)]
+
+
+def _deliveries(trace: MessageTrace) -> list[StepRow]:
+    return [
+        StepRow(
+            at="",
+            level="error" if one.error else "info",
+            event=f"{one.op} {one.state}",
+            details={
+                "part": str(one.part),
+                "attempts": str(one.attempts),
+                **({"reason": one.error} if one.error else {}),
+            },
+        )
+        for one in trace.parts
+    ]

@@ -1,0 +1,58 @@
+"""Keep the newest events of this process's log in memory, for the page of the operation."""
+
+from collections import deque
+from collections.abc import Sequence
+
+from structlog.typing import EventDict, WrappedLogger
+
+from bot.chat.console.operation import FailedMessage, LoggedStep
+from bot.chat.session import error_id_of
+
+_MAX_EVENTS = 2000
+_MAX_CHARS = 2000  # of one value: a traceback may be long
+_FAILURES = {"warning", "error", "critical"}
+_OF_EVERY_EVENT = {"event", "level", "timestamp", "turn", "logger"}
+
+
+class RecentEvents:
+    """A processor of the log that keeps what belongs to a message, without secrets.
+
+    It stands behind the one that masks them, and changes nothing.
+    """
+
+    def __init__(self, max_events: int = _MAX_EVENTS) -> None:
+        self._steps: deque[tuple[str, LoggedStep]] = deque(maxlen=max_events)
+
+    def __call__(self, logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+        turn = event.get("turn")
+        if turn is not None:
+            details = {
+                name: str(value)[:_MAX_CHARS]
+                for name, value in event.items()
+                if name not in _OF_EVERY_EVENT
+            }
+            at, level = str(event.get("timestamp", "")), str(event.get("level", method))
+            step = LoggedStep(at, level, str(event.get("event", "")), details)
+            self._steps.append((str(turn), step))
+        return event
+
+    def failures(self, limit: int) -> Sequence[FailedMessage]:
+        """Return the messages with warnings or errors, those with the newest ones first."""
+        turns = dict.fromkeys(
+            turn for turn, step in reversed(self._steps) if step.level in _FAILURES
+        )
+        return [self._failed(turn) for turn in list(turns)[:limit]]
+
+    def failure(self, error_id: str) -> FailedMessage | None:
+        """Return a message by the id that people were told; None: nothing is known of it here."""
+        turns = dict.fromkeys(turn for turn, _ in reversed(self._steps))
+        found = next((turn for turn in turns if error_id_of(turn) == error_id), None)
+        return None if found is None else self._failed(found)
+
+    def _failed(self, turn: str) -> FailedMessage:
+        steps = tuple(step for each, step in self._steps if each == turn)
+        return FailedMessage(error_id_of(turn), turn, steps)
+
+
+RECENT_EVENTS = RecentEvents()
+"""What this process has logged."""

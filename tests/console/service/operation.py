@@ -1,0 +1,49 @@
+"""The page of the operation with chosen parts."""
+
+from collections.abc import Mapping, Sequence
+
+from bot.console.health import Probe
+from bot.console.pages import PageRenderer
+from bot.console.routes import ConsolePart
+from bot.console.service.operation_models import ProviderRow
+from bot.console.service.operation_page import OperationPage, TryProvider
+from bot.console.service.operation_report import OperationReports
+from bot.errors import BackendUnavailable
+from bot.ports import Backend, Clock, RateLimits
+from bot.runtime.clock import SystemClock
+from bot.runtime.rate_limits import InProcessRateLimits
+from bot.storage.console.service_state import SqlServiceState
+from bot.storage.sql.database import Database
+from bot.telemetry.recent_events import RecentEvents
+from tests.samples import mask_secret
+
+
+async def nobody_answers(provider: str) -> str:
+    raise BackendUnavailable(f"{provider} is away")
+
+
+def operation_page(
+    database: Database,
+    *,
+    probes: Mapping[str, Probe] | None = None,
+    providers: Sequence[ProviderRow] = (),
+    backends: Mapping[str, Backend] | None = None,
+    waiting: Mapping[str, int] | None = None,
+    rate_limits: RateLimits | None = None,
+    events: RecentEvents | None = None,
+    try_provider: TryProvider = nobody_answers,
+    clock: Clock | None = None,
+) -> ConsolePart:
+    clock = clock or SystemClock()
+    waits = waiting or {}
+    reports = OperationReports(
+        probes or {},
+        SqlServiceState(database, clock),
+        providers,
+        backends or {},
+        lambda name: waits.get(name, 0),
+        rate_limits or InProcessRateLimits(clock),
+        events or RecentEvents(),
+        clock,
+    )
+    return OperationPage(reports, try_provider, mask_secret, PageRenderer(()), clock).part
