@@ -46,6 +46,8 @@ class Limits:
     """What readers get of a Markdown text, of which the units count; None: the text as it is."""
     hides_markup: bool = False
     """Whether marks such as `**` take no units, because readers do not get them."""
+    folds_thoughts: bool = False
+    """Whether a part of a message can be shown folded, so that readers open it."""
     has_threads: bool = False
     """Whether a thread can be opened from a message, for the rest of a long answer."""
     repeats_faces: bool = True
@@ -150,6 +152,8 @@ class MessageContent:
     """None: the bot speaks in its own name."""
     buttons: tuple[Button, ...] = ()
     menus: tuple[Menu, ...] = ()
+    thoughts: str = ""
+    """What the model thought, shown folded below the text; only where `Limits.folds_thoughts`."""
     is_plain: bool = False
     """Whether the text is shown without any style, because the platform refused it with some."""
 

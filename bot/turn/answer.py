@@ -20,6 +20,7 @@ from bot.prompting.compose.background import split_observed
 from bot.prompting.draft.fit import FittedPrompt
 from bot.prompting.presets.preset import Preset
 from bot.replying.answer_buttons import answer_buttons
+from bot.replying.folded_thoughts import fold_thoughts
 from bot.replying.generate import GeneratedAnswer, build_receipt, end_mark, generate_answer
 from bot.replying.live_replies import LiveReplies
 from bot.replying.live_reply import LiveReply
@@ -213,8 +214,13 @@ class AnswerPipeline:
         text = self._speaker_line(speaker, context) + receipt.answer + mark
         whole = self._replies.final_parts(address, text, context.next_part, face)
         parts = shorten(*(whole, text, form, context.said.locale), context.part_name, context.parts)
+        if preset.thoughts == "folded":
+            limits, is_group = self._replies.limits(address), context.active.is_group
+            parts = fold_thoughts(parts, receipt.thoughts, limits, may_add_message=not is_group)
         context.parts.extend(parts)
-        live_reply.set_final([one.text for one in parts if one.file is None and not one.thread])
+        live_reply.set_final(
+            [one.text for one in parts if one.text and one.file is None and not one.thread]
+        )
         context.shown.append(live_reply)
         sent_as = tuple(context.part_name(one.part) for one in parts)
         context.turns.append(

@@ -22,6 +22,8 @@ class ModelServer:
         self.chunk_count = 4
         self.answers_all = False
         """Whether it answers everything since the last answer, not only the newest question."""
+        self.thoughts: Sequence[str] = ()
+        """What it thinks, piece by piece, before each answer."""
         self.gate = asyncio.Event()
         """While it is not set, every answer stops in its middle."""
         self.gate.set()
@@ -87,6 +89,9 @@ class ModelServer:
         answer = self.write_answer(asked["messages"])
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
+        for thought in self.thoughts:
+            await response.write(_event({"reasoning_content": thought}, None))
+            await asyncio.sleep(0.3)
         size = -(-len(answer) // self.chunk_count)
         pause = random.choice(self.chunk_delays)
         chunk_count = [answer[start : start + size] for start in range(0, len(answer), size)]

@@ -40,6 +40,7 @@ LIMITS = Limits(
     shows_faces=True,
     repeats_faces=False,
     has_threads=True,
+    folds_thoughts=True,
     bot_calls=(CallWindow(50, 1.0, is_learned=True),),  # "50 requests per second"
 )
 _SUPPRESS_EMBEDS = 1 << 2
@@ -295,7 +296,8 @@ def _is_ours(speakers: Set[str], found: _FoundMessage, sent: OutgoingMessage) ->
     """Return whether a message is the one that was sent, whoever of us said it."""
     files = [one.filename for one in found.attachments]
     said = sent.content.named_text if found.webhook_id is None else sent.text
-    forms = {_shown(said, is_plain=is_plain).strip() for is_plain in (False, True)}
+    plain = replace(sent.content, is_plain=True)
+    forms = {_shown(said, content).strip() for content in (sent.content, plain)}
     return (
         (found.webhook_id or found.author.id) in speakers
         and found.content.strip() in forms  # Discord strips white space at both ends
@@ -325,13 +327,19 @@ def _render(content: MessageContent, text: str) -> dict[str, Any]:
     # was talked into writing, with data of the conversation in it.
     no_mentions = {"parse": [], "replied_user": False}
     return {
-        "content": _shown(text, is_plain=content.is_plain),
+        "content": _shown(text, content),
         "allowed_mentions": no_mentions,
         "flags": _SUPPRESS_EMBEDS,
         "components": to_components(content.buttons, content.menus),
     }
 
 
-def _shown(text: str, *, is_plain: bool) -> str:
-    """Return a text in Discord's dialect; as it is, and cut off, where that was refused."""
-    return text[: LIMITS.max_units] if is_plain else to_dialect(text)
+def _shown(text: str, content: MessageContent) -> str:
+    """Return a text in Discord's dialect, above folded thoughts.
+
+    Where that was refused it is shown as it is, cut off, and without thoughts.
+    """
+    if content.is_plain:
+        return text[: LIMITS.max_units]
+    shown = to_dialect(text)
+    return f"{shown}\n💭 ||{content.thoughts}||".lstrip("\n") if content.thoughts else shown

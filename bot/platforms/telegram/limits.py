@@ -28,6 +28,7 @@ PRIVATE = Limits(
     chat_calls=(_A_SECOND,),
     bot_calls=(CallWindow(30, 1.0, is_learned=True),),
     has_buttons=True,
+    folds_thoughts=True,
 )
 GROUP = replace(
     PRIVATE,

@@ -46,6 +46,20 @@ def render_markdown(source: str) -> tuple[str, list[MessageEntity] | None]:
     return styled.text, entities
 
 
+def with_folded(source: str, folded: str) -> tuple[str, list[MessageEntity]]:
+    """Return a text of Markdown and its entities, with a plain text below it that opens at a tap.
+
+    The folded text is the last entity: of too many, others are left out.
+    """
+    text, entities = render_markdown(source)
+    above = f"{text.rstrip()}\n\n" if text.strip() else ""
+    below = _MENTION.sub(lambda found: f"\uff20{found[0][1:]}", folded)
+    fold = MessageEntity(
+        type=MessageEntityType.EXPANDABLE_BLOCKQUOTE, offset=_units(above), length=_units(below)
+    )
+    return above + below, [*(entities or [])[: _MAX_ENTITIES - 1], fold]
+
+
 def render_plain(source: str) -> str:
     """Return the text of a message without entities; it still notifies nobody."""
     return _MENTION.sub(lambda found: f"\uff20{found[0][1:]}", plain_text(source))
@@ -93,6 +107,10 @@ def _to_entity(span: StyledSpan, offset: Sequence[int]) -> MessageEntity:
         url=span.detail if span.style is Style.LINK else None,
         language=language[0] if language else None,
     )
+
+
+def _units(text: str) -> int:
+    return len(text.encode("utf-16-le")) // 2
 
 
 def _offsets(text: str) -> Sequence[int]:

@@ -20,7 +20,7 @@ from bot.errors import MessageNotFound, OutcomeUnknown
 from bot.platforms.telegram.api import BotApi, NotEditable, NotModified
 from bot.platforms.telegram.buttons import to_keyboard
 from bot.platforms.telegram.limits import GROUP, PRIVATE
-from bot.platforms.telegram.markup import render_markdown, render_plain
+from bot.platforms.telegram.markup import render_markdown, render_plain, with_folded
 from bot.ports import DraftingSurface, Surface
 
 _NO_PREVIEW = {"is_disabled": True}
@@ -188,8 +188,11 @@ def _render_caption(content: MessageContent) -> dict[str, Any]:
 
 
 def _render_text(content: MessageContent) -> tuple[str, list[MessageEntity] | None]:
-    text = content.named_text
-    return (render_plain(text), None) if content.is_plain else render_markdown(text)
+    if content.is_plain:
+        return render_plain(content.named_text), None
+    if not content.thoughts:
+        return render_markdown(content.named_text)
+    return with_folded(content.named_text, f"💭 {content.thoughts}")
 
 
 class _SentMessage(msgspec.Struct):

@@ -201,7 +201,9 @@ class Preset(StrictModel):
     busy: Annotated[BusyRules, BeforeValidator(_mode_to_object)] = Field(default_factory=BusyRules)
     long_answer: Literal["parts", "file", "thread"] = "parts"
     """How an answer is sent that is longer than one message: in several, or its beginning and a
-    file with all of it."""
+    file with all of it, or its beginning and the rest in a thread."""
+    thoughts: Literal["hidden", "folded"] = "hidden"
+    """Whether readers can open what a reasoning model has thought, under its complete answer."""
     fallbacks: tuple[Fallback, ...] = ()
     tools: Annotated[tuple[ToolName, ...], Field(max_length=MAX_LIST_ITEMS)] = ()
     """What the model may call during an answer, where its provider has tools."""

@@ -23,7 +23,7 @@ def encode_content(
 ) -> dict[str, str | None]:
     """Return the columns; faces, buttons and menus are JSON, NULL where there are none.
 
-    The thread that a message is sent to stands beside its buttons.
+    The thread that a message is sent to, and folded thoughts, stand beside its buttons.
     """
     face = content.face
     return {
@@ -38,13 +38,14 @@ def decode_content(text: str, face: str | None, buttons: str | None) -> MessageC
     if face is None and buttons is None:
         return MessageContent(text)
     controls = json.loads(buttons or "[]")
-    if isinstance(controls, list):  # no menus
+    if isinstance(controls, list):  # nothing but buttons
         controls = {"buttons": controls, "menus": []}
     return MessageContent(
         text,
         None if face is None else Face(*json.loads(face)),
         tuple(_decode_button(*one) for one in controls["buttons"]),
         tuple(_decode_menu(*one) for one in controls["menus"]),
+        controls.get("thoughts", ""),
     )
 
 
@@ -59,13 +60,15 @@ def decode_thread(buttons: str | None) -> AnswerThread | None:
 
 def _encode_controls(content: MessageContent, thread: AnswerThread | None) -> str | None:
     buttons = [_encode_button(one) for one in content.buttons]
-    if not content.menus and thread is None:
+    others: dict[str, object] = {}
+    if thread is not None:
+        others["thread"] = [thread.first_part, make_storable(thread.title)]
+    if content.thoughts:
+        others["thoughts"] = make_storable(content.thoughts)
+    if not content.menus and not others:
         return json.dumps(buttons) if buttons else None
     menus = [_encode_menu(one) for one in content.menus]
-    controls: dict[str, object] = {"buttons": buttons, "menus": menus}
-    if thread is not None:
-        controls["thread"] = [thread.first_part, make_storable(thread.title)]
-    return json.dumps(controls)
+    return json.dumps({"buttons": buttons, "menus": menus, **others})
 
 
 def _encode_face(face: Face) -> str:

@@ -1,0 +1,98 @@
+"""Thoughts of a model: hidden unless a preset folds them, never half, never too long."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bot.chat.outgoing import Attachment, Limits, MessageContent, OutgoingPart
+from bot.chat.prompt import ReasoningDelta
+from bot.platforms.discord.surface import LIMITS as ON_DISCORD
+from bot.platforms.telegram.limits import GROUP as ON_TELEGRAM
+from bot.platforms.telegram.markup import with_folded
+from bot.replying.folded_thoughts import fold_thoughts
+from bot.replying.splitting.split import split
+from bot.storage.sql.database import Database
+from tests.fakes import LIMITS, FakeBackend, ScriptStep
+from tests.turn.test_worker import Setup
+
+FOLDING = replace(LIMITS, folds_thoughts=True)
+
+
+def parts_of(text: str, limits: Limits) -> list[OutgoingPart]:
+    texts = split(text, limits)
+    return [OutgoingPart(part, MessageContent(one)) for part, one in enumerate(texts)]
+
+
+def units(text: str, limits: Limits) -> int:
+    return len(text.encode("utf-16-le")) // 2 if limits.unit == "utf16" else len(text)
+
+
+@pytest.mark.parametrize("limits", [ON_DISCORD, ON_TELEGRAM], ids=["Discord", "Telegram"])
+@given(
+    answer=st.integers(1, 9000),
+    thoughts=st.text(min_size=1, max_size=60).filter(lambda text: text.strip()),
+    times=st.integers(1, 200),
+)
+def test_message_with_thoughts_is_never_too_long(
+    limits: Limits, answer: int, thoughts: str, times: int
+) -> None:
+    parts = parts_of("word " * (answer // 5 + 1), limits)
+    folded = fold_thoughts(parts, thoughts * times, limits, may_add_message=True)
+    [content] = [one.content for one in folded if one.content.thoughts]
+    shown = f"{content.text}\n\n💭 ||{content.thoughts}||"
+    assert units(shown, limits) <= limits.max_units
+    assert [one.text for one in folded if one.text] == [one.text for one in parts]
+    assert len({one.part for one in folded}) == len(folded)
+
+
+def test_thoughts_get_a_message_of_their_own_where_the_last_one_is_full() -> None:
+    parts = parts_of("x" * 1900, ON_DISCORD)
+    thoughts = "hm " * 500
+    assert fold_thoughts(parts, thoughts, ON_DISCORD, may_add_message=False) == tuple(parts)
+    first, second = fold_thoughts(parts, thoughts, ON_DISCORD, may_add_message=True)
+    assert (first, second.part, second.text) == (parts[0], 1, "")
+    assert second.content.thoughts == thoughts.strip()
+
+
+@given(st.text("|`a ", min_size=1).filter(lambda text: text.strip()))
+def test_no_thought_ends_its_spoiler(thoughts: str) -> None:
+    [part] = fold_thoughts(parts_of("Hi.", ON_DISCORD), thoughts, ON_DISCORD, may_add_message=False)
+    inside = part.content.thoughts
+    assert "||" not in inside
+    assert "```" not in inside
+    assert not inside.endswith("|")
+
+
+def test_thoughts_stand_in_the_message_and_not_beside_the_file() -> None:
+    file = OutgoingPart(5000, MessageContent("whole"), Attachment("answer.md", "..."))
+    parts = [*parts_of("short", ON_DISCORD), file]
+    folded = fold_thoughts(parts, "hm", ON_DISCORD, may_add_message=True)
+    assert [one.content.thoughts for one in folded] == ["hm", ""]
+
+
+def test_thoughts_on_telegram_mention_nobody_and_come_last_of_all_entities() -> None:
+    text, entities = with_folded("**Hi**, @alice", "💭 ask @bob")
+    assert text == "Hi, @alice\n\n💭 ask \uff20bob"
+    assert [one.type for one in entities] == ["bold", "code", "expandable_blockquote"]
+    assert (entities[-1].offset, entities[-1].length) == (12, 11)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "limits", "shown"),
+    [
+        ("folded", FOLDING, "Hm. Hello?"),
+        ("hidden", FOLDING, ""),
+        ("folded", LIMITS, ""),
+    ],
+)
+async def test_thoughts_are_shown_only_where_a_preset_folds_them(
+    database: Database, chosen: str, limits: Limits, shown: str
+) -> None:
+    script: list[ScriptStep] = [ReasoningDelta("Hm. "), ReasoningDelta("Hello?"), "Hi."]
+    setup = Setup(database, backend=FakeBackend(script), limits=limits, preset={"thoughts": chosen})
+    await setup.say("hello")
+    assert setup.texts == ["Hi."]
+    assert [one.thoughts for one in setup.surface.contents] == [shown]
+    assert await setup.history() == [("user", "hello"), ("assistant", "Hi.")]
