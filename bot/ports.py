@@ -4,6 +4,7 @@ Each has a contract test in tests/contracts/ that runs over all of its implement
 """
 
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence, Set
+from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from typing import Protocol, TypeAlias, runtime_checkable
 
@@ -52,7 +53,7 @@ from bot.chat.session import (
 )
 from bot.chat.story import PackedVector, Story, StoryVector
 from bot.chat.tool import ToolCall, ToolRecord, ToolSpec
-from bot.chat.usage import AnswerCharge, BudgetCap, UsageRow, UsageTotal
+from bot.chat.usage import AnswerCharge, BudgetCap, SpentAmount, UsageRow, UsageTotal
 
 # --- platforms -------------------------------------------------------------------------------
 
@@ -498,6 +499,45 @@ class MeteredEmbedder(Protocol):
 
     def take_tokens(self) -> int:
         """Return the tokens that were embedded since the last call."""
+        ...
+
+
+class EmbeddingPayer(Protocol):
+    """Whoever the embedding of a text is for: it counts against their budgets."""
+
+    @property
+    def conversation(self) -> str: ...
+
+    @property
+    def preset(self) -> str: ...
+
+    @property
+    def charge(self) -> AnswerCharge:
+        """The person and the server; the model and the cost are not known yet."""
+        ...
+
+    def paid(self, most: int) -> AbstractAsyncContextManager[SpentAmount]:
+        """Reserve what the block may cost, in millionths of a dollar, and settle what it did.
+
+        Raises:
+            BudgetUsedUp: a budget does not allow it; nothing was reserved.
+            StoreError: the budgets cannot be read.
+        """
+        ...
+
+
+@runtime_checkable
+class PaidEmbedder(Protocol):
+    """An embedder whose queries somebody pays for."""
+
+    async def embed_query_for(self, text: str, payer: EmbeddingPayer) -> PackedVector:
+        """Embed a question.
+
+        Raises:
+            EmbeddingError: no vector was computed.
+            BudgetUsedUp: the payer has nothing left for it.
+            StoreError: the budgets cannot be read.
+        """
         ...
 
 

@@ -20,6 +20,13 @@ class AnswerCharge:
     """In millionths of a US dollar; None: the model's price is not known."""
 
 
+@dataclass(slots=True)
+class SpentAmount:
+    """What something has cost, in millionths of a US dollar; noted once that is known."""
+
+    micros: int = 0
+
+
 class Period(StrEnum):
     DAY = "day"
     MONTH = "month"

@@ -1,6 +1,8 @@
 """Count what an embedding service is paid for, beside the usage of answers."""
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import structlog
 from typing_extensions import override
@@ -9,15 +11,16 @@ from bot.chat.prompt import Usage
 from bot.chat.story import PackedVector
 from bot.chat.usage import AnswerCharge
 from bot.errors import StoreError
-from bot.ports import Embedder, MeteredEmbedder, UsageLog
+from bot.ports import Embedder, EmbeddingPayer, MeteredEmbedder, PaidEmbedder, UsageLog
 from bot.settings import EmbeddingSettings
 
 _log = structlog.get_logger(__name__)
 _PROVIDER = "embedding"
+_ADDED_TOKENS = 16  # that a service may put around a text
 
 
-class CountedEmbedder(Embedder):
-    """Logs the tokens of each call; they are nobody's, because stories serve everybody."""
+class CountedEmbedder(Embedder, PaidEmbedder):
+    """Logs the tokens of each call; of stories they are nobody's, because these serve everybody."""
 
     def __init__(
         self, embedder: Embedder, meter: MeteredEmbedder, settings: EmbeddingSettings, log: UsageLog
@@ -47,6 +50,15 @@ class CountedEmbedder(Embedder):
             await self._record()
 
     @override
+    async def embed_query_for(self, text: str, payer: EmbeddingPayer) -> PackedVector:
+        most = math.ceil((len(text.encode()) + _ADDED_TOKENS) * (self._settings.price or 0))
+        async with payer.paid(most) as spent:  # a token has a byte at least
+            try:
+                return await self._embedder.embed_query(text)
+            finally:
+                spent.micros = await self._record(payer)
+
+    @override
     async def check(self) -> str:
         return await self._embedder.check()
 
@@ -54,14 +66,18 @@ class CountedEmbedder(Embedder):
     async def close(self) -> None:
         await self._embedder.close()
 
-    async def _record(self) -> None:
+    async def _record(self, payer: EmbeddingPayer | None = None) -> int:
+        """Log what was embedded since the last call; return what it cost, as far as known."""
         tokens = self._meter.take_tokens()
         if not tokens:
-            return
+            return 0
         price = self._settings.price
         cost = None if price is None else round(tokens * price)
-        charge = AnswerCharge(model=self._settings.model or "", cost=cost)
+        whose = AnswerCharge() if payer is None else payer.charge
+        charge = replace(whose, model=self._settings.model or "", cost=cost)
+        conversation, preset = ("", "") if payer is None else (payer.conversation, payer.preset)
         try:
-            await self._usage_log.record("", "", _PROVIDER, charge, Usage(tokens))
+            await self._usage_log.record(conversation, preset, _PROVIDER, charge, Usage(tokens))
         except StoreError as error:  # the stories are found all the same
             _log.warning("embedding_not_counted", tokens=tokens, reason=str(error))
+        return cost or 0

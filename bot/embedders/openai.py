@@ -42,14 +42,24 @@ class EmbeddingsService:
     async def embed(self, inputs: Sequence[str | Sequence[int]]) -> list[PackedVector]:
         """Embed texts, or texts as token ids; raises `EmbeddingError`."""
         vectors: list[PackedVector] = []
-        for start in range(0, len(inputs), _BATCH_SIZE):
-            vectors += await self._embed_batch(inputs[start : start + _BATCH_SIZE])
+        tokens = 0
+        try:
+            for start in range(0, len(inputs), _BATCH_SIZE):
+                batch = inputs[start : start + _BATCH_SIZE]
+                rows, counted = await self._embed_batch(batch)
+                tokens += counted
+                vectors += pack_vectors(rows, len(batch))
+        finally:
+            self.tokens += tokens  # at the end, so that no other call takes them as its own
         return vectors
 
     async def close(self) -> None:
         await self._connection.close()
 
-    async def _embed_batch(self, inputs: Sequence[str | Sequence[int]]) -> list[PackedVector]:
+    async def _embed_batch(
+        self, inputs: Sequence[str | Sequence[int]]
+    ) -> tuple[list[list[float]], int]:
+        """Return the rows of numbers, and the tokens that they took."""
         request = {"model": self._model, "input": inputs, "encoding_format": "float"}
         try:
             body = await self._post(msgspec.json.encode(request))
@@ -62,9 +72,8 @@ class EmbeddingsService:
         except msgspec.DecodeError:
             raise EmbeddingError(str(errors.malformed(self._endpoint, "no vectors"))) from None
         reported = token_count(response.usage.total_tokens) if response.usage else 0
-        self.tokens += reported or _estimate(inputs)
         rows = sorted(response.data, key=lambda row: row.index)
-        return pack_vectors([row.embedding for row in rows], len(inputs))
+        return [row.embedding for row in rows], reported or _estimate(inputs)
 
     async def _post(self, body: bytes) -> bytes:
         return await post_and_read(

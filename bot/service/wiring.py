@@ -125,6 +125,7 @@ from bot.turn.arrivals import CONVERSATIONS, ArrivalSignals
 from bot.turn.channel_reader import ChannelReader
 from bot.turn.gathering import MessageGatherer
 from bot.turn.limits.answer_limits import AnswerLimits
+from bot.turn.limits.embedding_spending import EmbeddingSpending
 from bot.turn.limits.provider_slots import ProviderSlots
 from bot.turn.limits.rare_notices import RareNotices
 from bot.turn.limits.spending import Spending
@@ -439,6 +440,7 @@ class Wiring:
                 self._download, PublicFetcher().fetch if self.settings.fetch_links else None
             ),
             self._models.backends,
+            partial(EmbeddingSpending, self._spending),
         )
 
     @cached_property
@@ -458,6 +460,7 @@ class Wiring:
                 self.clock,
                 random.random,
                 self._models.tool_servers,
+                partial(EmbeddingSpending, self._spending),
             ),
         )
 

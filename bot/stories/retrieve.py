@@ -8,23 +8,27 @@ from typing import TypeAlias
 import structlog
 
 from bot.chat.story import PackedVector, Story
-from bot.errors import EmbeddingError
-from bot.ports import Embedder, Stories
+from bot.errors import BudgetUsedUp, EmbeddingError
+from bot.ports import Embedder, EmbeddingPayer, PaidEmbedder, Stories
 from bot.prompting.compose.instructions import story_queries_for
 from bot.prompting.presets.preset import Preset
 
 RetrievedStories: TypeAlias = Mapping[str, Sequence[Story]]
 """By query; best first, with their scores."""
 
-RetrieveStories: TypeAlias = Callable[[Preset, str], Awaitable[RetrievedStories | None]]
-"""Retrieves stories for a preset and the newest message; None if the preset has none."""
+RetrieveStories: TypeAlias = Callable[
+    [Preset, str, EmbeddingPayer | None], Awaitable[RetrievedStories | None]
+]
+"""Retrieves stories for a preset, the newest message and who pays for it; None if it has none."""
 
 _log = structlog.get_logger(__name__)
 _TIMEOUT_SECONDS = 10.0  # far more than a busy machine takes: load alone changes no prompt
 _MAX_CACHED_QUERIES = 512  # the fixed queries of a persona repeat with every message
 
 
-async def no_stories(_preset: Preset, _newest: str) -> RetrievedStories | None:
+async def no_stories(
+    _preset: Preset, _newest: str, _payer: EmbeddingPayer | None = None
+) -> RetrievedStories | None:
     """Retrieve nothing: no preset has stories."""
     return None
 
@@ -38,10 +42,13 @@ class StoryRetriever:
         self._characters = frozenset(characters)
         self._cached_vectors: OrderedDict[str, PackedVector] = OrderedDict()
 
-    async def retrieve(self, preset: Preset, newest: str) -> RetrievedStories | None:
+    async def retrieve(
+        self, preset: Preset, newest: str, payer: EmbeddingPayer | None = None
+    ) -> RetrievedStories | None:
         """Retrieve the stories for every query of the persona.
 
-        Queries that cannot be embedded in time are left out; the receipt of the answer says so.
+        Queries that cannot be embedded in time are left out, and those for which the payer has
+        nothing left; the receipt of the answer says so.
 
         Raises:
             StoreError: the stories cannot be read.
@@ -52,19 +59,24 @@ class StoryRetriever:
         try:
             async with asyncio.timeout(_TIMEOUT_SECONDS):
                 for query, limit in story_queries_for(preset, newest).items():
-                    found[query] = await self._nearest_name(preset.name, query, limit)
-        except (EmbeddingError, TimeoutError) as error:
+                    found[query] = await self._nearest_name(preset.name, query, limit, payer)
+        except (EmbeddingError, BudgetUsedUp, TimeoutError) as error:
             _log.warning(
                 "stories_not_retrieved", preset=preset.name, reason=str(error) or "too slow"
             )
         return found
 
-    async def _nearest_name(self, character: str, query: str, limit: int) -> Sequence[Story]:
-        vector = await self._embed(query)
+    async def _nearest_name(
+        self, character: str, query: str, limit: int, payer: EmbeddingPayer | None
+    ) -> Sequence[Story]:
+        vector = await self._embed(query, payer)
         return await self._stories.nearest(character, vector, self._embedder.model_id, limit)
 
-    async def _embed(self, query: str) -> PackedVector:
-        vector = self._cached_vectors.pop(query, None) or await self._embedder.embed_query(query)
+    async def _embed(self, query: str, payer: EmbeddingPayer | None) -> PackedVector:
+        vector = self._cached_vectors.pop(query, None)
+        if not vector and payer is not None and isinstance(self._embedder, PaidEmbedder):
+            vector = await self._embedder.embed_query_for(query, payer)
+        vector = vector or await self._embedder.embed_query(query)
         self._cached_vectors[query] = vector
         if len(self._cached_vectors) > _MAX_CACHED_QUERIES:
             self._cached_vectors.popitem(last=False)

@@ -1,9 +1,10 @@
 """Load what goes into the prompts of a turn, and compose the draft for each speaker."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TypeAlias
 
 from bot.chat.attachments import NO_FILES, AttachedFiles
 from bot.chat.incoming import Said
@@ -12,7 +13,7 @@ from bot.chat.receipt import Receipt
 from bot.chat.session import Claim, InboxMessage, Session, Turn, TurnRange, TurnResult
 from bot.commands.personas import UserPersonas
 from bot.media.attachment_reader import AttachmentReader
-from bot.ports import Backend, Conversations, SeeingBackend
+from bot.ports import Backend, Conversations, EmbeddingPayer, SeeingBackend
 from bot.prompting.compose.compose import compose
 from bot.prompting.compose.fit_for_backend import fit_for_backend
 from bot.prompting.compose.model_limit import find_model_limit
@@ -27,6 +28,9 @@ from bot.stories.retrieve import RetrieveStories
 from bot.summaries.summarizer import Summarizer
 from bot.texts.text import Text
 from bot.turn.channel_reader import ChannelReader
+
+PayerOf: TypeAlias = Callable[[Preset, Said], EmbeddingPayer]
+"""Returns who pays for what a preset retrieves for a message."""
 
 _MAX_TURNS = 400
 _MIN_TOKENS_PER_TURN = 10  # on average, with its frame; more turns than fit are not loaded
@@ -103,6 +107,8 @@ class PromptSources:
     attachment_reader: AttachmentReader
     backends: Mapping[str, Backend]
     """By provider."""
+    embedding_payer: PayerOf | None = None
+    """Who pays for the embedding of a message; None: nobody."""
 
     async def load(
         self,
@@ -170,7 +176,8 @@ class PromptSources:
     ) -> Draft:
         """Compose the whole prompt of one speaker; nothing is dropped from it yet."""
         said, files = context.said, context.files
-        stories = await self.retrieve_stories(preset, said.text)
+        payer = self.embedding_payer(preset, said) if self.embedding_payer else None
+        stories = await self.retrieve_stories(preset, said.text, payer)
         summary = await self.summarizer.load_part(preset, context.claim.conversation)
         compose_now = partial(
             compose,

@@ -218,7 +218,7 @@ async def test_lorebook_and_macros_know_the_other_characters(database: Database)
 
 
 async def test_all_prompt_sections_together_keep_to_a_small_budget(database: Database) -> None:
-    async def retrieve(preset: Preset, newest: str) -> RetrievedStories | None:
+    async def retrieve(preset: Preset, newest: str, _payer: object) -> RetrievedStories | None:
         stories = [Story(n, f"Story {n}: a storm. " * 6, 0.9 - n / 10) for n in range(3)]
         return {newest: stories} if preset.persona else None
 

@@ -906,7 +906,7 @@ async def test_turn_leaves_no_tasks_running(database: Database) -> None:
 async def test_retrieved_stories_are_in_the_prompt(
     database: Database,
 ) -> None:
-    async def retrieve(preset: Preset, newest: str) -> RetrievedStories:
+    async def retrieve(preset: Preset, newest: str, _payer: object) -> RetrievedStories:
         assert (preset.name, newest) == ("nora", "Was there a storm?")
         return {newest: [Story(0, "A storm took the roof.", 0.9)]}
 

@@ -15,7 +15,15 @@ import structlog
 from bot.backends.spec import ModelPrice, ProviderSettings
 from bot.chat.incoming import Said
 from bot.chat.prompt import Prompt, Usage
-from bot.chat.usage import MICROS, AnswerCharge, BudgetCap, BudgetKind, Period, format_cost
+from bot.chat.usage import (
+    MICROS,
+    AnswerCharge,
+    BudgetCap,
+    BudgetKind,
+    Period,
+    SpentAmount,
+    format_cost,
+)
 from bot.errors import BackendUnavailable, BudgetUsedUp, StoreError
 from bot.ports import Budgets, Clock, RateLimits
 from bot.prompting.draft.fit import FittedPrompt
@@ -132,6 +140,29 @@ class Spending:
             raise
         finally:
             await self._settle(caps, reservation.reserved, reservation.spent or 0)
+
+    @contextlib.asynccontextmanager
+    async def reserved_amount(
+        self, preset: Preset, said: Said, most: int
+    ) -> AsyncIterator[SpentAmount]:
+        """Reserve an amount for the block, and settle what it has cost.
+
+        Raises:
+            BudgetUsedUp: a budget does not allow it; nothing was reserved.
+            StoreError: the budgets cannot be read.
+        """
+        spent = SpentAmount()
+        caps = self.caps(said, preset)
+        if self._budgets is None or not caps or not most:
+            yield spent
+            return
+        exceeded = await self._budgets.reserve(caps, most)
+        if exceeded is not None:
+            raise BudgetUsedUp(self.describe_used_up(exceeded))
+        try:
+            yield spent
+        finally:
+            await self._settle(caps, most, spent.micros)
 
     async def reserve_continuation(self, reservation: Reservation) -> bool:
         """Reserve the cost of one more request for the same answer; False if it is too much."""

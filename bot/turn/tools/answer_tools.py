@@ -18,7 +18,7 @@ from bot.tools.story_tool import story_tool
 from bot.tools.time_tool import time_tool
 from bot.tools.tool import Tool
 from bot.tools.toolbox import Toolbox
-from bot.turn.prompt_sources import TurnContext
+from bot.turn.prompt_sources import PayerOf, TurnContext
 
 _MAX_SEARCHED_TURNS = 500
 
@@ -33,6 +33,8 @@ class AnswerTools:
     random_number: Callable[[], float]
     servers: Mapping[str, ToolServer] = field(default_factory=dict)
     """By the name that presets give."""
+    embedding_payer: PayerOf | None = None
+    """Who pays for the embedding of a search; None: nobody."""
 
     def for_answer(
         self, preset: Preset, backend: Backend, context: TurnContext
@@ -46,7 +48,7 @@ class AnswerTools:
             "time": lambda: time_tool(self.clock),
             "dice": lambda: dice_tool(self.random_number),
             "history": lambda: self._history_tool(preset, context),
-            "stories": lambda: self._story_tool(preset),
+            "stories": lambda: self._story_tool(preset, context),
         }
         tools = [made[name]() for name in dict.fromkeys(preset.tools)]
         # One that failed at the start is not there.
@@ -66,9 +68,11 @@ class AnswerTools:
 
         return history_tool(load_turns, tag)
 
-    def _story_tool(self, preset: Preset) -> Tool:
+    def _story_tool(self, preset: Preset, context: TurnContext) -> Tool:
+        payer = self.embedding_payer(preset, context.said) if self.embedding_payer else None
+
         async def search(about: str) -> Sequence[Story]:
-            found = await self.retrieve_stories(preset, about) or {}
+            found = await self.retrieve_stories(preset, about, payer) or {}
             stories = {one.id: one for found_of_one in found.values() for one in found_of_one}
             return sorted(stories.values(), key=lambda one: -one.score)
 

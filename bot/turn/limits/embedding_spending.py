@@ -1,0 +1,43 @@
+"""Pay for the embeddings of a question from the budgets of whoever asks it."""
+
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from typing_extensions import override
+
+from bot.chat.incoming import Said
+from bot.chat.usage import AnswerCharge, SpentAmount
+from bot.ports import EmbeddingPayer
+from bot.prompting.presets.preset import Preset
+from bot.turn.limits.spending import Spending, server_of
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingSpending(EmbeddingPayer):
+    """Reserves and settles what a preset's stories cost for one message."""
+
+    spending: Spending
+    answering: Preset
+    said: Said
+
+    @property
+    @override
+    def conversation(self) -> str:
+        return self.said.address.conversation
+
+    @property
+    @override
+    def preset(self) -> str:
+        return self.answering.name
+
+    @property
+    @override
+    def charge(self) -> AnswerCharge:
+        return AnswerCharge(self.said.author.id, server_of(self.said))
+
+    @contextlib.asynccontextmanager
+    @override
+    async def paid(self, most: int) -> AsyncIterator[SpentAmount]:
+        async with self.spending.reserved_amount(self.answering, self.said, most) as spent:
+            yield spent
