@@ -151,7 +151,7 @@ class WholeService:
 
 @contextlib.asynccontextmanager
 async def running_worker(
-    database: Database, owner: str, *, answers: bool
+    database: Database, url: str, owner: str, *, answers: bool
 ) -> AsyncIterator[StorageOnly | WholeService]:
     """Run what a worker process runs."""
     if not answers:
@@ -164,7 +164,8 @@ async def running_worker(
     resolver = PresetResolver({_NORA.name: _NORA}, _NORA.name, chat_settings)
     with tempfile.TemporaryDirectory() as folder:
         unlimited = LimitSettings(answers_per_person=0, answers_per_channel=0)
-        settings = Settings(data_dir=Path(folder), limits=unlimited)
+        # The address decides whether processes have names of their own, by which they hold leases.
+        settings = Settings(data_dir=Path(folder), database_url=url, limits=unlimited)
         async with Renderer() as renderer:
             models = Models(renderer, {"p": FakeBackend([_ANSWER])}, no_stories)
             resources = Resources(database, {}, signals, chat_settings, resolver, models)
@@ -180,7 +181,7 @@ async def work(url: str, number: int, conversations: int, *, answers: bool) -> N
     chats = [f"{number}{chat:06}" for chat in range(conversations)]
     async with (
         open_database(url) as database,
-        running_worker(database, f"worker {number}", answers=answers) as worker,
+        running_worker(database, url, f"worker {number}", answers=answers) as worker,
         asyncio.TaskGroup() as group,
     ):
         reporting = group.create_task(_report(worker))
