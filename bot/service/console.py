@@ -14,6 +14,7 @@ from bot.console.playground.pages import PlaygroundPages, Preview
 from bot.console.presets.editing import PresetEditing
 from bot.console.presets.preset_api import PresetApi
 from bot.console.presets.preset_pages import PresetPages
+from bot.console.presets.preview import DraftComposer, DraftPreviews
 from bot.console.routes import ConsolePart
 from bot.console.service.operation_models import ProviderRow
 from bot.console.service.operation_page import OperationPage, TryProvider
@@ -21,7 +22,7 @@ from bot.console.service.operation_report import OperationReports
 from bot.console.session_pages import SessionPages
 from bot.platforms.registry import imitable_platforms
 from bot.platforms.web.incoming import to_said
-from bot.ports import Clock, ConsoleTokens, RateLimits, Receipts
+from bot.ports import AnswerLog, Clock, ConsoleTokens, RateLimits, Receipts
 from bot.prompting.presets.preset import Preset
 from bot.routing.command_specs import COMMANDS
 from bot.settings import ConsoleSettings
@@ -81,9 +82,16 @@ def make_playground(
     return pages.part
 
 
-def make_preset_parts(editing: PresetEditing) -> list[ConsolePart]:
+def make_preset_parts(
+    editing: PresetEditing,
+    composer: DraftComposer,
+    answers: AnswerLog,
+    providers: Mapping[str, ProviderSettings],
+) -> list[ConsolePart]:
     """Return the pages of presets, and their API."""
-    return [PresetPages(editing).part, PresetApi(editing).part]
+    previews = DraftPreviews(editing, composer, answers)
+    pages = PresetPages(editing, previews, list(providers))
+    return [pages.part, PresetApi(editing, previews).part]
 
 
 def make_operation_page(

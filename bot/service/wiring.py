@@ -79,7 +79,7 @@ from bot.runtime.clock import SystemClock
 from bot.runtime.keyed_worker_pool import KeyedWorkerPool
 from bot.runtime.rate_limits import InProcessRateLimits
 from bot.runtime.terminal_locale import terminal_locale
-from bot.service.backends import add_backends
+from bot.service.backends import add_backends, unsupported_parameters
 from bot.service.budgets import budget_rules
 from bot.service.exclusive_platform import ExclusivePlatform
 from bot.service.exclusive_role import ExclusiveRole
@@ -131,6 +131,7 @@ from bot.turn.limits.rare_notices import RareNotices
 from bot.turn.limits.spending import Spending
 from bot.turn.limits.summary_spending import BudgetedSummaries
 from bot.turn.missed_signals import MissedSignals
+from bot.turn.preview.draft_preview import DraftPreview
 from bot.turn.preview.operator_requests import OperatorRequests
 from bot.turn.preview.prompt_preview import PromptPreview
 from bot.turn.preview.provider_trial import ProviderTrial
@@ -567,7 +568,12 @@ class Wiring:
                 sorted(resolver.presets),
             ).part,
             ReplayPages(SqlAnswerLog(database), self._replay.replay, self._exact_prompts.mask).part,
-            *console_parts.make_preset_parts(self._preset_editing),
+            *console_parts.make_preset_parts(
+                self._preset_editing,
+                DraftPreview(self._prompt_sources, resolver, self.conversations),
+                SqlAnswerLog(database),
+                self.settings.providers,
+            ),
             ChannelsPage(state, resolver.default.name).part,
             console_parts.make_operation_page(
                 OperationReports(
@@ -613,6 +619,7 @@ class Wiring:
             SqlPresetDrafts(database),
             SqlAuditLog(database),
             self.clock,
+            partial(unsupported_parameters, settings=self.settings),
             partial(open_presets_folder, self.settings.presets_dir),
             self._prepare_preset,
         )

@@ -2,19 +2,22 @@
 
 import asyncio
 import difflib
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bot.chat.access import AuditEntry
 from bot.chat.console.preset_draft import ImportedFile, PresetDraft
+from bot.console.presets.form_values import apply_form, write_preset_json
 from bot.errors import PresetError, RequestRefused, SettingsError, UserError
 from bot.importers.character_files import CHARACTER_FILE_SUFFIXES, merge_character_file
 from bot.ports import AuditLog, Clock, PresetDrafts, PresetVersions
 from bot.prompting.presets.files import export_preset, load_preset_lorebook, preset_version
 from bot.prompting.presets.folder import find_preset_file, write_preset, write_whole_file
 from bot.prompting.presets.preset import Preset
-from bot.prompting.presets.problems import CheckedPreset, check_preset
+from bot.prompting.presets.problems import CheckedPreset, PresetProblem, check_preset
+from bot.prompting.text.jsonc import JsonDocument
 from bot.routing.preset_resolver import PresetResolver
 from bot.texts.text import translatable
 
@@ -65,6 +68,8 @@ class PresetEditing:
     drafts: PresetDrafts
     audit: AuditLog
     clock: Clock
+    unsupported: Callable[[Preset], Sequence[str]]
+    """Returns a line for each parameter that one of the preset's providers does not take."""
     open_folder: Callable[[], Path]
     """Returns the folder that presets are written to; raises `UserError`."""
     prepare: Callable[[Preset], Preset]
@@ -137,6 +142,18 @@ class PresetEditing:
             raise _conflict()
         return replace(edited, draft=draft)
 
+    async def save_fields(
+        self, name: str, fields: Mapping[str, str], revision: int
+    ) -> EditedPreset:
+        """Keep what a form sends in the draft of a preset; raises as `save_draft`."""
+        edited = await self.open(name)
+        value = self.check(edited.content).value
+        if value is None:
+            raise UserError(translatable("The draft is no JSON; mend that first."))
+        changed = apply_form(value, fields)
+        content = edited.content if changed == value else write_preset_json(changed)
+        return await self.save_draft(name, content, revision)
+
     async def begin_draft(self, draft: PresetDraft, who: str, action: str) -> None:
         """Store the draft of a new preset; raises `UserError` if the name is taken."""
         is_taken = any(one.name == draft.name for one in await self.all())
@@ -166,8 +183,15 @@ class PresetEditing:
     # --- publishing ---------------------------------------------------------------------------
 
     def check(self, content: str) -> CheckedPreset:
-        """Return what is wrong with a text."""
-        return check_preset(content)
+        """Return what is wrong with a text, also for the providers that the preset names."""
+        checked = check_preset(content)
+        if checked.preset is None or checked.document is None:
+            return checked
+        problems = [
+            PresetProblem(_parameter_line(checked.document, text), text)
+            for text in self.unsupported(checked.preset)
+        ]
+        return replace(checked, preset=None, problems=problems) if problems else checked
 
     async def publish(self, name: str, revision: int, who: str) -> int:
         """Write the draft to the preset's file, let it answer, and return its version.
@@ -239,6 +263,13 @@ class PresetEditing:
         removed, added = changed_lines(before, after)
         now = self.clock.now()
         await self.audit.record(AuditEntry(now, who, action, name, removed, added))
+
+
+def _parameter_line(document: JsonDocument, text: str) -> int:
+    """Return the line of the parameter that a text quotes."""
+    quoted = re.search(r"'([^']+)'", text)
+    path = ("parameters", quoted[1]) if quoted else ("parameters",)
+    return document.line_of(path)
 
 
 def changed_lines(before: str, after: str) -> tuple[str, str]:

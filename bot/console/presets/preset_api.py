@@ -6,9 +6,11 @@ from aiohttp import web
 
 from bot.chat.access import Scope
 from bot.console.app import protected
-from bot.console.presets.editing import PresetEditing
+from bot.console.presets.editing import EditedPreset, PresetEditing
 from bot.console.presets.preset_models import (
+    DraftFields,
     DraftRevision,
+    FieldTokens,
     NewDraft,
     PresetCheck,
     PresetContent,
@@ -23,6 +25,7 @@ from bot.console.presets.preset_models import (
     preset_row,
     problem_row,
 )
+from bot.console.presets.preview import DraftPreviews
 from bot.console.routes import ConsolePart, ConsoleRequest, Route
 from bot.prompting.presets.preset import Preset
 
@@ -38,8 +41,9 @@ def preset_name(request: ConsoleRequest) -> str:
 class PresetApi:
     """Serves presets, their drafts and their versions as JSON."""
 
-    def __init__(self, editing: PresetEditing) -> None:
+    def __init__(self, editing: PresetEditing, previews: DraftPreviews) -> None:
         self._editing = editing
+        self._previews = previews
 
     @property
     def part(self) -> ConsolePart:
@@ -78,6 +82,13 @@ class PresetApi:
                 answer=PresetDetail,
             ),
             Route(
+                path=f"{_ONE}/tokens",
+                handler=self._tokens,
+                scope=Scope.READ,
+                summary="Count the texts of the draft, as its model does.",
+                answer=FieldTokens,
+            ),
+            Route(
                 path=f"{_ONE}/versions",
                 handler=self._versions,
                 scope=Scope.READ,
@@ -104,6 +115,16 @@ class PresetApi:
                 scope=Scope.PRESETS,
                 summary="Keep a text as the draft of a preset, valid or not.",
                 body=NewDraft,
+                answer=PresetDetail,
+                errors=_CONFLICT,
+            ),
+            Route(
+                method="PATCH",
+                path=f"{_ONE}/draft",
+                handler=self._save_fields,
+                scope=Scope.PRESETS,
+                summary="Change keys in the draft of a preset, as its form does.",
+                body=DraftFields,
                 answer=PresetDetail,
                 errors=_CONFLICT,
             ),
@@ -148,7 +169,7 @@ class PresetApi:
         return PresetCheck(problems=[problem_row(one) for one in checked.problems])
 
     async def _show(self, request: ConsoleRequest) -> PresetDetail:
-        return preset_detail(await self._editing.open(preset_name(request)))
+        return self._detail(await self._editing.open(preset_name(request)))
 
     async def _versions(self, request: ConsoleRequest) -> VersionList:
         found = await self._editing.history(preset_name(request))
@@ -163,7 +184,18 @@ class PresetApi:
     async def _save(self, request: ConsoleRequest) -> PresetDetail:
         new = request.body(NewDraft)
         saved = await self._editing.save_draft(preset_name(request), new.content, new.revision)
-        return preset_detail(saved)
+        return self._detail(saved)
+
+    async def _save_fields(self, request: ConsoleRequest) -> PresetDetail:
+        new = request.body(DraftFields)
+        saved = await self._editing.save_fields(preset_name(request), new.fields, new.revision)
+        return self._detail(saved)
+
+    async def _tokens(self, request: ConsoleRequest) -> FieldTokens:
+        edited = await self._editing.open(preset_name(request))
+        preset = self._editing.check(edited.content).preset
+        tokens = await self._previews.count(edited)
+        return FieldTokens(tokens=tokens, limit=preset and preset.max_input_tokens)
 
     async def _discard(self, request: ConsoleRequest) -> PresetContent:
         name = preset_name(request)
@@ -178,4 +210,7 @@ class PresetApi:
     async def _go_back(self, request: ConsoleRequest) -> PresetDetail:
         number = request.body(VersionNumber).version
         name, who = preset_name(request), request.caller.name
-        return preset_detail(await self._editing.go_back(name, number, who))
+        return self._detail(await self._editing.go_back(name, number, who))
+
+    def _detail(self, edited: EditedPreset) -> PresetDetail:
+        return preset_detail(edited, self._editing.check(edited.content))

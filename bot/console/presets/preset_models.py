@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import BaseModel, Field
 
 from bot.console.presets.editing import EditedPreset, ListedPreset
-from bot.prompting.presets.problems import PresetProblem, check_preset
+from bot.prompting.presets.problems import CheckedPreset, PresetProblem
 
 MAX_CONTENT_CHARS = 4_000_000  # a lorebook may be inside
 PresetText = Annotated[str, Field(max_length=MAX_CONTENT_CHARS)]
@@ -59,6 +59,20 @@ class NewDraft(BaseModel):
     revision: Revision = Field(description="Of the draft that was worked on.")
 
 
+class DraftFields(BaseModel):
+    """Fields of the form, by the name of the key; an empty one is left to the default."""
+
+    fields: dict[str, Annotated[str, Field(max_length=MAX_CONTENT_CHARS)]]
+    revision: Revision
+
+
+class FieldTokens(BaseModel):
+    """What the texts of a preset take in a prompt, as its model counts."""
+
+    tokens: dict[str, int] = Field(description="By the name of the key.")
+    limit: int | None = Field(description="The token budget of the prompt, as far as it is set.")
+
+
 class DraftRevision(BaseModel):
     revision: Revision
 
@@ -99,14 +113,14 @@ def preset_row(one: ListedPreset) -> PresetRow:
     )
 
 
-def preset_detail(edited: EditedPreset) -> PresetDetail:
+def preset_detail(edited: EditedPreset, checked: CheckedPreset) -> PresetDetail:
     return PresetDetail(
         name=edited.name,
         version=edited.version,
         published=edited.published,
         draft=None if edited.draft is None else edited.draft.content,
         revision=edited.revision,
-        problems=[problem_row(one) for one in check_preset(edited.content).problems],
+        problems=[problem_row(one) for one in checked.problems],
     )
 
 

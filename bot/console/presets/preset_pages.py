@@ -1,18 +1,20 @@
 """The pages of presets: the list, and one preset with its draft."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Literal
 from urllib.parse import quote
 
 from aiohttp import web
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from bot.chat.access import Scope
 from bot.console.playground.message_view import color_of
 from bot.console.presets.editing import EditedPreset, ListedPreset, PresetEditing
+from bot.console.presets.form_fields import form_groups, keys_without_field
 from bot.console.presets.line_differences import count_changes, differing_lines
 from bot.console.presets.preset_api import preset_name
 from bot.console.presets.preset_models import PresetText, Revision, VersionNumber
+from bot.console.presets.preview import DraftPreviews, ShownDraft
 from bot.console.routes import (
     ConsolePart,
     ConsoleRequest,
@@ -26,13 +28,15 @@ from bot.texts.text import translatable
 
 _PATH = "/presets"
 _ONE = "/presets/{name}"
-Tab = Literal["json", "changes", "versions"]
+Tab = Literal["form", "json", "changes", "versions"]
 
 
 class EditorQuery(BaseModel):
     """Which part of the editor is open."""
 
-    tab: Tab = "json"
+    tab: Tab = "form"
+    view: Literal["edit", "preview"] = "edit"
+    scene: str = Field("tavern", max_length=400)
     against: int = Field(0, ge=0, le=2**31 - 1, description="The version to compare with.")
     find: str = Field("", max_length=200)
 
@@ -46,11 +50,33 @@ class RevisionForm(BaseModel):
     revision: Revision
 
 
+class PresetForm(BaseModel):
+    """The fields of the form, by the name of the key."""
+
+    model_config = ConfigDict(extra="allow")
+    revision: Revision
+
+
+class SceneQuery(BaseModel):
+    scene: str = Field("tavern", max_length=400)
+
+
 class PresetPages:
     """Shows presets, and takes what their forms send."""
 
-    def __init__(self, editing: PresetEditing) -> None:
+    def __init__(
+        self, editing: PresetEditing, previews: DraftPreviews, providers: Sequence[str]
+    ) -> None:
+        """Take what the pages show.
+
+        Args:
+            editing: changes presets.
+            previews: composes drafts.
+            providers: those that are set up.
+        """
         self._editing = editing
+        self._previews = previews
+        self._providers = providers
 
     @property
     def part(self) -> ConsolePart:
@@ -75,6 +101,13 @@ class PresetPages:
                 summary="One preset with its draft.",
                 query=EditorQuery,
             ),
+            Route(
+                path=f"{_ONE}/preview",
+                handler=self._preview,
+                scope=Scope.READ,
+                summary="What a model would read of the draft.",
+                query=SceneQuery,
+            ),
         )
 
     def _changing_routes(self) -> Sequence[Route]:
@@ -87,6 +120,7 @@ class PresetPages:
             ]
         ] = (
             (f"{_ONE}/draft", self._save, DraftForm, "Keep the draft."),
+            (f"{_ONE}/form", self._save_form, PresetForm, "Keep what the form says."),
             (f"{_ONE}/discard", self._discard, None, "Discard the draft."),
             (f"{_ONE}/publish", self._publish, RevisionForm, "Publish the draft."),
             (f"{_ONE}/rollback", self._go_back, VersionNumber, "Go back to a version."),
@@ -130,9 +164,35 @@ class PresetPages:
                 "changes": count_changes(differing_lines(edited.published, edited.content)),
                 "against": against,
                 "versions": await self._editing.history(name),
-                "color_of": color_of,
+                **self._form(checked.value),
+                "scenes": await self._previews.scenes(name),
+                "scene": asked.scene,
+                "view": asked.view,
+                "shown": await self._shown(edited, asked),
+                "tokens": await self._previews.count(edited) if asked.tab == "form" else {},
+                "limit": checked.preset and checked.preset.max_input_tokens,
             },
         )
+
+    def _form(self, value: Mapping[str, object] | None) -> dict[str, object]:
+        """Return the fields; none for a text that is no JSON."""
+        if value is None:
+            return {"groups": None, "others": [], "providers": []}
+        providers = sorted({*self._providers, str(value.get("provider", ""))} - {""})
+        return {
+            "groups": form_groups(value),
+            "others": keys_without_field(value),
+            "providers": providers,
+        }
+
+    async def _shown(self, edited: EditedPreset, asked: EditorQuery) -> ShownDraft | None:
+        """Return the prompt for readers without a script; with one, the page asks for it."""
+        return await self._previews.show(edited, asked.scene) if asked.view == "preview" else None
+
+    async def _preview(self, request: ConsoleRequest) -> Page:
+        edited = await self._editing.open(preset_name(request))
+        shown = await self._previews.show(edited, request.query(SceneQuery).scene)
+        return Page("presets/prompt.html", {"shown": shown, "edited": edited})
 
     async def _compared(self, edited: EditedPreset, against: int) -> str:
         if against == edited.version:
@@ -145,6 +205,12 @@ class PresetPages:
         form = request.body(DraftForm)
         content = form.content.replace("\r\n", "\n")  # as browsers send texts
         await self._editing.save_draft(preset_name(request), content, form.revision)
+        return _see(request, "json")
+
+    async def _save_form(self, request: ConsoleRequest) -> web.Response:
+        form = request.body(PresetForm)
+        fields = {key: str(text) for key, text in (form.model_extra or {}).items()}
+        await self._editing.save_fields(preset_name(request), fields, form.revision)
         return _see(request)
 
     async def _discard(self, request: ConsoleRequest) -> web.Response:

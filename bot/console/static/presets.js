@@ -1,7 +1,11 @@
 // The editor of presets. Without it, drafts are kept by the button, and problems told then.
 const one = (selector, root = document) => root.querySelector(selector);
-const form = one("#json-form");
+const all = (selector, root = document) => [...root.querySelectorAll(selector)];
+const form = one("form.draft");
 const csrf = one("input[name=csrf]").value;
+const kept = one("#kept");
+const api = kept.dataset.api;
+const publish = one("#publish");
 const SAVE_AFTER = 2000;
 const CHECK_AFTER = 250;
 
@@ -10,77 +14,119 @@ const send = (method, address, body) => fetch(address, {
   body: JSON.stringify(body),
   headers: { "Content-Type": "application/json", "X-CSRF-Token": csrf },
 });
-
-// --- drafts: kept some seconds after the last key ---------------------------------------------
-const kept = one("#kept");
-const publish = one("#publish");
-let revision = Number(one("#publish input[name=revision]").value);
-let isSaving = null;
-let waiting = 0;
-const setRevision = (number) => {
-  revision = number;
-  for (const input of document.querySelectorAll("input[name=revision]")) input.value = number;
-  one("button", publish).disabled = number === 0;
-};
 const tell = (text) => { if (kept.textContent !== text) kept.textContent = text; };
 
-if (form) {
-  const area = one("#content");
-  const problems = one("#problems");
-  let keptText = area.value;
+// --- what is written, as fields or as one text ------------------------------------------------
+const fieldsOf = (each) => Object.fromEntries([...new FormData(each)]
+  .filter(([name]) => name !== "csrf" && name !== "revision")
+  .map(([name, value]) => [name, value.replace(/\r\n/g, "\n")]));
+const isText = form?.id === "json-form";
+const written = () => (form ? fieldsOf(form) : {});
+let stored = JSON.stringify(written());
+const isStored = () => JSON.stringify(written()) === stored;
 
-  const showProblems = (found) => {
-    problems.replaceChildren(...found.map(({ line, text }) => {
-      const item = document.createElement("li");
-      item.className = "hint bad";
-      item.textContent = form.dataset.line.replace("%line%", line).replace("%problem%", () => text);
-      item.dataset.at = line;
-      return item;
-    }));
-    const count = one("#problem-count");
-    if (count) { count.textContent = found.length; count.hidden = !found.length; }
-  };
-  const save = async () => {
-    if (isSaving) await isSaving;
-    const text = area.value;
-    if (text === keptText) return;
-    isSaving = send("PUT", form.dataset.api, { content: text, revision });
-    try {
-      const response = await isSaving;
-      const answer = await response.json();
-      if (response.ok) {
-        keptText = text;
-        setRevision(answer.revision);
-        showProblems(answer.problems);
-        tell(form.dataset.kept);
-      } else tell(answer.error);
-    } catch (error) {
-      tell(String(error));  // the service is away; the next key tries again
-    } finally {
-      isSaving = null;
-    }
-  };
-  let checking = 0;
-  let asked = 0;
-  const check = async () => {
-    const number = ++asked;
-    const response = await send("POST", form.dataset.check, { content: area.value });
-    if (response.ok && number === asked) showProblems((await response.json()).problems);
-  };
-  area.addEventListener("input", () => {
-    tell(form.dataset.waiting);
-    clearTimeout(waiting);
-    waiting = setTimeout(save, SAVE_AFTER);
-    clearTimeout(checking);
-    checking = setTimeout(check, CHECK_AFTER);
+// --- problems, by line --------------------------------------------------------------------------
+const problems = one("#problems");
+const showProblems = (found) => {
+  problems?.replaceChildren(...found.map(({ line, text }) => {
+    const item = document.createElement("li");
+    item.className = "hint bad";
+    item.textContent = kept.dataset.line.replace("%line%", line).replace("%problem%", () => text);
+    return item;
+  }));
+  const count = one("#problem-count");
+  count.textContent = found.length;
+  count.hidden = !found.length;
+  document.dispatchEvent(new CustomEvent("problems", { detail: found }));
+};
+let asked = 0;
+const check = async () => {
+  const number = ++asked;
+  const response = await send("POST", form.dataset.check, { content: one("#json-text").value });
+  if (response.ok && number === asked) showProblems((await response.json()).problems);
+};
+
+// --- drafts: kept some seconds after the last key -----------------------------------------------
+let revision = Number(one("input[name=revision]", publish).value);
+let saving = Promise.resolve();
+const setRevision = (number) => {
+  revision = number;
+  for (const input of all("input[name=revision]")) input.value = number;
+  one("button", publish).disabled = number === 0;
+};
+const saveNow = async () => {
+  const now = written();
+  if (isStored()) return;
+  const [method, body] = isText ? ["PUT", { content: now.content }] : ["PATCH", { fields: now }];
+  try {
+    const response = await send(method, `${api}/draft`, { ...body, revision });
+    const answer = await response.json();
+    if (!response.ok) { tell(answer.error); return; }
+    stored = JSON.stringify(now);
+    setRevision(answer.revision);
+    showProblems(answer.problems);
+    tell(kept.dataset.kept);
+    refresh();
+  } catch (error) {
+    tell(String(error));  // the service is away; the next key tries again
+  }
+};
+const save = () => { saving = saving.then(saveNow); return saving; };
+let saveTimer = 0;
+let checkTimer = 0;
+if (form) {
+  form.addEventListener("input", () => {
+    tell(kept.dataset.waiting);
+    clearTimeout(saveTimer);
+    saveTimer = setTimeout(save, SAVE_AFTER);
+    if (isText) { clearTimeout(checkTimer); checkTimer = setTimeout(check, CHECK_AFTER); }
   });
-  form.addEventListener("submit", (event) => { event.preventDefault(); clearTimeout(waiting); save(); });
+  form.addEventListener("submit", (event) => { event.preventDefault(); clearTimeout(saveTimer); save(); });
   publish.addEventListener("submit", async (event) => {
-    if (area.value === keptText) return;
+    if (isStored()) return;
     event.preventDefault();
-    clearTimeout(waiting);
+    clearTimeout(saveTimer);
     await save();
-    if (area.value === keptText) publish.submit();
+    if (isStored()) publish.submit();
   });
-  addEventListener("beforeunload", (event) => { if (area.value !== keptText) event.preventDefault(); });
+  for (const link of all("nav a[href*='tab=']")) link.addEventListener("click", async (event) => {
+    if (isStored()) return;
+    event.preventDefault();
+    clearTimeout(saveTimer);
+    await save();
+    if (isStored()) location.assign(link.href);
+  });
+  addEventListener("beforeunload", (event) => { if (!isStored()) event.preventDefault(); });
+}
+
+// --- the preview and the tokens of each field, of what is kept -----------------------------------
+const preview = one("#preview");
+const scene = one("#scene");
+let previewed = 0;
+const showPreview = async () => {
+  const number = ++previewed;
+  const response = await fetch(`${preview.dataset.preview}?scene=${encodeURIComponent(scene.value)}`);
+  const html = await response.text();  // rendered on the server, where every text is escaped
+  if (number !== previewed) return;
+  if (response.ok) preview.innerHTML = html;
+  else preview.textContent = (one("main", new DOMParser().parseFromString(html, "text/html")) || document.createElement("p")).textContent.trim();
+};
+const showTokens = async () => {
+  const places = all("[data-tokens]");
+  if (!places.length) return;
+  const response = await fetch(`${api}/tokens`);
+  if (!response.ok) return;
+  const { tokens, limit } = await response.json();
+  const language = document.documentElement.lang;
+  for (const place of places) {
+    const count = tokens[place.dataset.tokens];
+    const share = limit ? ` · ${Math.floor((100 * count) / limit)} %` : "";
+    if (count !== undefined) place.textContent = kept.dataset.tokens.replace("%count%", count.toLocaleString(language)) + share;
+  }
+};
+const refresh = () => { if (preview) showPreview().catch(() => {}); showTokens().catch(() => {}); };
+if (preview) {
+  one("#show-preview").hidden = true;
+  scene.addEventListener("change", () => showPreview().catch(() => {}));
+  showPreview().catch(() => {});
 }

@@ -1,29 +1,53 @@
 """The sampling parameters of a preset, with the range of each number."""
 
+from dataclasses import dataclass
 from typing import Annotated
 
-from pydantic import AfterValidator, ConfigDict
-from pydantic_core import PydanticCustomError
+from pydantic import AfterValidator, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 from typing_extensions import TypedDict
 
 MAX_LIST_ITEMS = 256
 
 
-def _within(low: float, high: float, *, whole: bool = False) -> AfterValidator:
-    span = f"must be between {low:g} and {high:g}" if low < high else f"must be {low:g}"
+@dataclass(frozen=True)
+class _Within:
+    """A number within a range, or null; the value stays as it was written."""
 
-    def check(value: object) -> object:
+    low: float
+    high: float
+    whole: bool = False
+
+    def check(self, value: object) -> object:
+        """Return the value; raises `PydanticCustomError` where it is not such a number."""
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise PydanticCustomError("number", "must be a number")
-        if not low <= value <= high:  # NaN as well
-            raise PydanticCustomError("range", "{span}", {"span": span})
-        if whole and value != int(value):
+        if not self.low <= value <= self.high:  # NaN as well
+            raise PydanticCustomError("range", "{span}", {"span": self._span})
+        if self.whole and value != int(value):
             raise PydanticCustomError("whole", "must be a whole number")
         return value
 
-    return AfterValidator(check)
+    @property
+    def _span(self) -> str:
+        if self.low < self.high:
+            return f"must be between {self.low:g} and {self.high:g}"
+        return f"must be {self.low:g}"
+
+    def __get_pydantic_core_schema__(
+        self, source: object, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self.check, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        kind = "integer" if self.whole else "number"
+        number = {"type": kind, "minimum": self.low, "maximum": self.high}
+        return {"anyOf": [number, {"type": "null"}]}
 
 
 def _check_length(value: object) -> object:
@@ -41,16 +65,16 @@ class Parameters(TypedDict, total=False):
     user_template: str | None
     assistant_template: str | None
     end_template: str | None
-    temperature: Annotated[object, _within(0, 5)]
-    top_p: Annotated[object, _within(0, 1)]
-    min_p: Annotated[object, _within(0, 1)]
-    top_k: Annotated[object, _within(-1, 1_000_000, whole=True)]
-    frequency_penalty: Annotated[object, _within(-2, 2)]
-    presence_penalty: Annotated[object, _within(-2, 2)]
-    repeat_penalty: Annotated[object, _within(0, 10)]
-    max_tokens: Annotated[object, _within(0, 1_000_000, whole=True)]  # 0: the provider's limit
-    seed: Annotated[object, _within(-(2**63), 2**64, whole=True)]
-    max_completion_tokens: Annotated[object, _within(0, 1_000_000, whole=True)]
-    n: Annotated[object, _within(1, 1)]  # one answer is shown, so one is requested
-    best_of: Annotated[object, _within(1, 1)]
+    temperature: Annotated[object, _Within(0, 5)]
+    top_p: Annotated[object, _Within(0, 1)]
+    min_p: Annotated[object, _Within(0, 1)]
+    top_k: Annotated[object, _Within(-1, 1_000_000, whole=True)]
+    frequency_penalty: Annotated[object, _Within(-2, 2)]
+    presence_penalty: Annotated[object, _Within(-2, 2)]
+    repeat_penalty: Annotated[object, _Within(0, 10)]
+    max_tokens: Annotated[object, _Within(0, 1_000_000, whole=True)]  # 0: the provider's limit
+    seed: Annotated[object, _Within(-(2**63), 2**64, whole=True)]
+    max_completion_tokens: Annotated[object, _Within(0, 1_000_000, whole=True)]
+    n: Annotated[object, _Within(1, 1)]  # one answer is shown, so one is requested
+    best_of: Annotated[object, _Within(1, 1)]
     stop: Annotated[object, AfterValidator(_check_length)]

@@ -11,7 +11,7 @@ from pydantic_core import ErrorDetails
 
 from bot.prompting.presets.parameters import Parameters
 from bot.prompting.presets.preset import Preset
-from bot.prompting.text.jsonc import JsonSyntaxError, read_json
+from bot.prompting.text.jsonc import JsonDocument, JsonSyntaxError, read_json
 from bot.runtime.validation_errors import describe_problem
 
 
@@ -31,8 +31,14 @@ class CheckedPreset:
     preset: Preset | None
     """None: there are problems."""
     problems: Sequence[PresetProblem] = ()
-    value: object = None
-    """The JSON, also of a preset with problems; None if it is not JSON."""
+    document: JsonDocument | None = None
+    """None: the text is no JSON object."""
+
+    @property
+    def value(self) -> dict[str, object] | None:
+        """The JSON, also of a preset with problems; None if the text is no JSON object."""
+        found = self.document and self.document.value
+        return found if isinstance(found, dict) else None
 
 
 def check_preset(text: str) -> CheckedPreset:
@@ -44,14 +50,14 @@ def check_preset(text: str) -> CheckedPreset:
     if not isinstance(document.value, dict):
         return CheckedPreset(None, [PresetProblem(1, "a preset is one JSON object: {...}")])
     try:
-        return CheckedPreset(Preset.model_validate(document.value), value=document.value)
+        return CheckedPreset(Preset.model_validate(document.value), document=document)
     except ValidationError as error:
         problems = [
             PresetProblem(document.line_of(one["loc"]), describe_preset_problem(one))
             for one in error.errors()
         ]
         problems.sort(key=lambda one: one.line)
-        return CheckedPreset(None, problems, document.value)
+        return CheckedPreset(None, problems, document)
 
 
 def describe_preset_problem(problem: ErrorDetails) -> str:

@@ -32,3 +32,10 @@ async def call(console: Playground, method: str, path: str, body: object = None)
         headers={"Origin": console.address, "X-CSRF-Token": console.csrf},
     ) as response:
         return response.status, await response.json()
+
+
+async def read(console: Playground, path: str) -> str:
+    """Return a part of a page, as its script loads it."""
+    async with console.client.get(console.address + path) as response:
+        assert response.status == 200, await response.text()
+        return await response.text()

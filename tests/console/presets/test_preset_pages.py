@@ -11,7 +11,7 @@ from bot.prompting.presets.preset import Preset
 from bot.settings import Settings
 from bot.storage.console.preset_drafts import SqlPresetDrafts
 from tests.console.playground.conftest import Playground
-from tests.console.presets.conftest import call
+from tests.console.presets.conftest import call, read
 
 _HOSTILE = (
     "<script>document.title = 'run'</script><img src=x onerror=\"document.title='run'\">"
@@ -63,7 +63,7 @@ async def test_draft_is_kept_also_with_mistakes_and_survives_a_reload(
 ) -> None:
     await console.open("/presets/nora?tab=json")
     status, where = await console.send("/presets/nora/draft", content='{"nam', revision="0")
-    assert (status, where) == (303, "/presets/nora")
+    assert (status, where) == (303, "/presets/nora?tab=json")
     page = await console.open("/presets/nora?tab=json")
     assert escape('{"nam') in page
     assert "Line 1:" in page
@@ -169,6 +169,81 @@ async def test_texts_are_shown_to_the_letter(console: Playground) -> None:
     await drafts.save(PresetDraft("nora", 1, 1, "\n\n{", 0.0))
     page = await console.open("/presets/nora?tab=json")
     assert ">\n\n\n{</textarea>" in page
+
+
+async def test_form_keeps_a_draft_and_leaves_other_keys(console: Playground) -> None:
+    page = await console.open("/presets/nora")
+    assert 'name="parameters.temperature"' in page
+    assert ">\nYou are Nora.</textarea>" in page
+    status, _ = await console.send(
+        "/presets/nora/form", revision="0", system="You\r\nmend.", **{"wake.chance": "0.5"}
+    )
+    assert status == 303
+    _, found = await call(console, "GET", "/presets/nora")
+    draft = json.loads(found["draft"])
+    assert (draft["system"], draft["wake"]) == ("You\nmend.", {"chance": 0.5})
+    assert draft["role_name"] == "Nora"
+    status, _ = await call(
+        console, "PATCH", "/presets/nora/draft", {"fields": {"system": "x"}, "revision": 0}
+    )
+    assert status == 409
+
+
+async def test_form_of_what_is_no_json_leads_to_the_text(console: Playground) -> None:
+    await call(console, "PUT", "/presets/nora/draft", {"content": "{", "revision": 0})
+    page = await console.open("/presets/nora")
+    assert "The draft is no JSON" in page
+    status, _ = await call(
+        console, "PATCH", "/presets/nora/draft", {"fields": {"system": "x"}, "revision": 1}
+    )
+    assert status == 422
+
+
+async def test_preview_is_composed_of_the_draft_by_the_real_code(console: Playground) -> None:
+    await edit(console, "nora", system="You mend clocks for {{user}} of the harbour inn.")
+    page = await read(console, "/presets/nora/preview?scene=tavern")
+    assert "You mend clocks for {{user}} of the harbour inn." in page
+    assert "Nora:" in page
+    assert "more than v1" in page
+    assert 'class="total"' in page
+    without_script = await console.open("/presets/nora?view=preview&scene=first")
+    assert "Hello! Who are you" in without_script
+    status, _ = await console.send("/presets/nora/discard")
+    assert status == 303
+    assert "You are Nora." in await read(console, "/presets/nora/preview")
+
+
+async def test_preview_of_a_recorded_conversation_is_its_next_prompt(console: Playground) -> None:
+    await console.open("/playground")
+    await console.send(f"{console.path}/people", name="alice")
+    await console.open(console.path)
+    await console.say("nora, the lamp is out", "00000000")
+    channel = await console.read_channel()
+    await channel.wait_for(lambda all_: len(all_) == 2 and bool(all_[-1].buttons))
+    page = await console.open("/presets/nora")
+    scene = f"recorded {channel.channel.address.conversation}"
+    assert f'value="{scene}"' in page
+    shown = await read(console, f"/presets/nora/preview?scene={quote(scene)}")
+    assert "the lamp is out" in shown
+    async with console.client.get(
+        f"{console.address}/presets/nora/preview?scene=recorded%20web:other"
+    ) as response:
+        assert response.status == 404
+
+
+async def test_preview_tells_why_there_is_none(console: Playground) -> None:
+    await edit(console, "nora", max_input_tokens=3)
+    assert 'class="hint"' in await read(console, "/presets/nora/preview")
+    await edit(console, "nora", max_input_tokens=300, provider="nowhere")
+    assert "is not set up" in await read(console, "/presets/nora/preview")
+    await edit(console, "nora", max_input_tokens="many")
+    assert "The draft has mistakes" in await read(console, "/presets/nora/preview")
+
+
+async def test_fields_are_counted_as_the_model_counts(console: Playground) -> None:
+    await edit(console, "nora", system="one two three four", token_counter="o200k")
+    _, found = await call(console, "GET", "/presets/nora/tokens")
+    assert found == {"tokens": {"system": 4}, "limit": 16_000}
 
 
 async def test_schema_is_that_of_presets(console: Playground) -> None:

@@ -1,0 +1,151 @@
+"""Show what a model would read of a draft, on a sample or on a recorded conversation."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from bot.chat.console.answers import AnswerSearch
+from bot.chat.console.scene import Scene
+from bot.chat.receipt import Receipt
+from bot.console.playground.prompt_view import PromptView, view_prompt
+from bot.console.presets.editing import EditedPreset, PresetEditing
+from bot.console.presets.form_fields import field_specs
+from bot.console.presets.sample_scenes import SAMPLE_SCENES
+from bot.errors import BackendError, RequestRefused, SettingsError, UserError
+from bot.ports import AnswerLog
+from bot.prompting.draft.token_shares import prompt_tokens
+from bot.prompting.presets.preset import Preset
+from bot.texts.text import Text, translatable
+
+_MAX_RECORDED = 24
+_ANSWERS_SEARCHED = 200
+_RECORDED = "recorded "
+_MEND_FIRST = translatable("The draft has mistakes; the JSON tells them by line.")
+
+
+class DraftComposer(Protocol):
+    """Composes and counts as for a real answer; nothing is asked or stored."""
+
+    async def compose(self, preset: Preset, version: int | None, scene: Scene) -> Receipt:
+        """Return the receipt of the answer to a scene, without the answer.
+
+        Raises:
+            UserError: the required parts exceed the budget.
+            BackendError: the backend cannot count.
+        """
+        ...
+
+    async def count(self, preset: Preset, texts: Sequence[str]) -> Sequence[int]:
+        """Return the tokens of texts as the preset's model counts them."""
+        ...
+
+    async def recorded(self, conversation: str) -> Scene | None:
+        """Return the newest message of a conversation; None if there is none to answer."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ShownDraft:
+    """What a model would read of a draft; else why it would read nothing."""
+
+    prompt: PromptView | None = None
+    more_tokens: int | None = None
+    """Than of the published version; None: there is none, or it cannot be composed."""
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DraftPreviews:
+    """Composes drafts."""
+
+    editing: PresetEditing
+    composer: DraftComposer
+    answers: AnswerLog
+
+    async def scenes(self, name: str) -> Sequence[tuple[str, Text | str]]:
+        """Return the scenes that a preset can be tried on: samples, then its conversations."""
+        samples = [(one.id, one.title) for one in SAMPLE_SCENES]
+        return [*samples, *((f"{_RECORDED}{one}", one) for one in await self.recorded(name))]
+
+    async def recorded(self, name: str) -> Sequence[str]:
+        """Return the conversations in which a preset answered, newest first."""
+        found = await self.answers.search(AnswerSearch(preset=name), _ANSWERS_SEARCHED)
+        return list(dict.fromkeys(one.conversation for one in found.answers))[:_MAX_RECORDED]
+
+    async def show(self, edited: EditedPreset, scene_id: str) -> ShownDraft:
+        """Compose the prompt of the draft, or of the published version where there is none.
+
+        Raises:
+            RequestRefused: 404: there is no such scene.
+            StoreError: the history cannot be read.
+        """
+        scene = await self.scene(edited.name, scene_id)
+        preset = self.editing.check(edited.content).preset
+        if preset is None:
+            return ShownDraft(problem=_MEND_FIRST)
+        try:
+            receipt = await self.compose(preset, None if edited.draft else edited.version, scene)
+        except UserError as error:
+            return ShownDraft(problem=error.text)
+        except BackendError as error:
+            return ShownDraft(problem=error.notice)
+        return ShownDraft(view_prompt(receipt), await self._more_tokens(edited, receipt, scene))
+
+    async def count(self, edited: EditedPreset) -> dict[str, int]:
+        """Return the tokens of the texts that stand in prompts, by the name of their field."""
+        checked = self.editing.check(edited.content)
+        if checked.preset is None or checked.value is None:
+            return {}
+        texts: dict[str, str] = {}
+        for spec in field_specs():
+            value = spec.value_in(checked.value)
+            if spec.kind == "long" and isinstance(value, str):
+                texts[spec.name] = value
+        try:
+            preset = await self._ready(checked.preset)
+            counts = await self.composer.count(preset, list(texts.values()))
+        except (UserError, BackendError):
+            return {}  # the preview tells why
+        return dict(zip(texts, counts, strict=True))
+
+    async def scene(self, name: str, scene_id: str) -> Scene:
+        """Return a scene by its id; raises `RequestRefused` with 404 if there is none."""
+        sample = next((one for one in SAMPLE_SCENES if one.id == scene_id), None)
+        if sample is not None:
+            return sample.for_preset(name)
+        conversation = scene_id.removeprefix(_RECORDED)
+        if scene_id.startswith(_RECORDED) and conversation in await self.recorded(name):
+            found = await self.composer.recorded(conversation)
+            if found is not None:
+                return found
+        raise RequestRefused(404, translatable("There is no such conversation."))
+
+    async def compose(self, preset: Preset, version: int | None, scene: Scene) -> Receipt:
+        """Return the receipt of the answer to a scene, without the answer.
+
+        Raises:
+            UserError: the preset cannot be used here, or its required parts exceed the budget.
+            BackendError: the backend cannot count.
+        """
+        return await self.composer.compose(await self._ready(preset), version, scene)
+
+    async def _ready(self, preset: Preset) -> Preset:
+        """Return a preset as it would answer; raises `UserError` where it could not."""
+        complete = await asyncio.to_thread(self.editing.complete, preset)
+        try:
+            return self.editing.prepare(complete)
+        except SettingsError as error:
+            raise UserError(str(error)) from None
+
+    async def _more_tokens(
+        self, edited: EditedPreset, receipt: Receipt, scene: Scene
+    ) -> int | None:
+        published = self.editing.check(edited.published).preset
+        if edited.draft is None or published is None:
+            return None
+        try:
+            before = await self.compose(published, edited.version, scene)
+        except (UserError, BackendError):
+            return None
+        return prompt_tokens(receipt) - prompt_tokens(before)

@@ -1,0 +1,117 @@
+"""Compose the prompt of a preset that does not answer anywhere yet: nothing is asked or stored.
+
+It takes the path of a real answer up to the request (`PromptSources.fit`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bot.chat.console.scene import Scene
+from bot.chat.incoming import Said, WakeReason, address_of
+from bot.chat.prompt import Usage
+from bot.chat.receipt import Receipt
+from bot.chat.session import Claim, InboxMessage, Session, Turn
+from bot.chat.usage import AnswerCharge
+from bot.ports import Backend, Conversations
+from bot.prompting.compose.compose import bare_prompt
+from bot.prompting.compose.fit_for_backend import can_count
+from bot.prompting.presets.preset import Preset
+from bot.prompting.text.token_counter import counter_for_model, get_counter
+from bot.replying.generate import GeneratedAnswer, build_receipt
+from bot.routing.active_presets import ActiveCharacters, ActivePreset
+from bot.routing.preset_resolver import PresetResolver
+from bot.turn.prompt_sources import PromptSources
+
+_MAX_TURNS = 400
+_NO_ANSWER = GeneratedAnswer("", None, Usage(), None, 0.0)
+_NO_EPOCH = 0  # less than any claim's: it reads, and never writes
+
+
+@dataclass(frozen=True, slots=True)
+class DraftPreview:
+    """Tells what a model would read of a preset."""
+
+    sources: PromptSources
+    resolver: PresetResolver
+    conversations: Conversations
+
+    async def compose(self, preset: Preset, version: int | None, scene: Scene) -> Receipt:
+        """Return the prompt of the answer to a scene, as the receipt of the answer would be.
+
+        Other characters of the channel stay; the preset takes the place of the one of its name.
+
+        Raises:
+            UserError: the required parts exceed the budget.
+            BackendError: the backend cannot count, and so could not answer either.
+            StoreError: nothing can be read.
+        """
+        said = scene.said
+        speaker = ActivePreset(preset, None, version)
+        claim = Claim(said.address.conversation, _NO_EPOCH, "preview")
+        context = await self.sources.load(
+            claim,
+            InboxMessage(0, said, 0),
+            said,
+            await self._active(speaker, said),
+            [speaker],
+            before=scene.before,
+        )
+        fitted = await self.sources.fit(preset, context)
+        return build_receipt(_NO_ANSWER, fitted, preset, version, 0.0, AnswerCharge())
+
+    async def count(self, preset: Preset, texts: Sequence[str]) -> Sequence[int]:
+        """Return the tokens of texts as the preset's model counts them.
+
+        Raises:
+            BackendError: the backend cannot count.
+        """
+        if preset.token_counter:
+            return get_counter(preset.token_counter)(texts)
+        backend: Backend = self.sources.backends[preset.provider]
+        if can_count(backend):
+            counter = await backend.text_counter(bare_prompt(preset))
+            return counter(texts)
+        estimate = counter_for_model(preset.model)
+        await estimate.load()
+        return estimate(texts)
+
+    async def recorded(self, conversation: str) -> Scene | None:
+        """Return the newest message to somebody in a conversation, and what was said before it.
+
+        None: there is no such message.
+        """
+        claim = Claim(conversation, _NO_EPOCH, "preview")
+        session = await self.conversations.load_session(claim, _MAX_TURNS)
+        asked = [at for at, one in enumerate(session.turns) if one.speaker and not one.observed]
+        if not asked:
+            return None
+        turns = session.turns[: asked[-1]]
+        return Scene(
+            Session(session.number, turns), _to_said(conversation, session.turns[asked[-1]], turns)
+        )
+
+    async def _active(self, speaker: ActivePreset, said: Said) -> ActiveCharacters:
+        name = speaker.preset.name
+        found = await self.resolver.resolve(said.scopes)
+        if name not in found.names:
+            return ActiveCharacters((speaker,))
+        return ActiveCharacters(
+            tuple(speaker if one.preset.name == name else one for one in found.members)
+        )
+
+
+def _to_said(conversation: str, turn: Turn, before: Sequence[Turn]) -> Said:
+    """Return a turn as the message that it was; what it replied to is not known any more."""
+    address = address_of(conversation)
+    assert turn.speaker is not None  # noqa: S101 # the caller chose it by that
+    people = {one.speaker.id for one in before if one.speaker} | {turn.speaker.id}
+    return Said(
+        address=address,
+        external_key="preview",
+        message_id=turn.message_id,
+        author=turn.speaker,
+        text=turn.text,
+        at=turn.at,
+        wake=WakeReason.MENTION if len(people) > 1 else WakeReason.DM,
+        scopes=(address.lane,),
+    )

@@ -1,0 +1,118 @@
+"""The form of a preset: made from its schema, and put back into its JSON."""
+
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bot.console.presets.form_fields import field_specs, form_groups, keys_without_field
+from bot.console.presets.form_labels import GROUPS, LABELS, NOT_IN_FORM
+from bot.console.presets.form_values import apply_form
+from bot.prompting.presets.preset import Preset
+
+PRESET: dict[str, object] = {
+    "name": "nora",
+    "provider": "echo",
+    "model": "m",
+    "description": "two\nlines",
+    "max_input_tokens": None,
+    "stop_sequences": ["###", "\n\n", "\\n"],
+    "alternate_greetings": ["The kettle is on.\nSit.", "Come in."],
+    "parameters": {"temperature": 0.30000000000000004, "logit_bias": {"5": 1}},
+    "wake": {"chance": 1},
+    "busy": "queue",
+    "lorebook": {"entries": []},
+    "unknown": 7,
+}
+
+
+def sent(value: dict[str, object]) -> dict[str, str]:
+    """Return what a browser sends of an untouched form."""
+    fields = {}
+    for group in form_groups(value):
+        for one in group.fields:
+            for number, text in enumerate(one.texts):
+                name = f"{one.spec.name}.{number}" if one.spec.kind == "texts" else one.spec.name
+                fields[name] = re.sub(r"\r\n?|\n", "\r\n", text)
+    return fields
+
+
+def test_every_label_and_group_names_a_key_of_the_schema() -> None:
+    names = {one.name for one in field_specs()}
+    assert {name for _, group in GROUPS for name in group} <= names
+    assert LABELS.keys() <= names
+
+
+def test_every_key_of_a_preset_has_a_field_or_is_told() -> None:
+    everything = dict.fromkeys(Preset.model_fields, None)
+    shown = {one.path[0] for one in field_specs()}
+    assert {*shown, *keys_without_field(everything), "name", "version"} == everything.keys()
+    assert {"messages", "lorebook", "fallbacks"} <= set(keys_without_field(everything))
+    assert "parameters.n" in NOT_IN_FORM
+
+
+def test_untouched_form_changes_nothing() -> None:
+    assert apply_form(PRESET, sent(PRESET)) == PRESET
+
+
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "persona": st.text(),
+            "greeting": st.none() | st.text(),
+            "alternate_greetings": st.lists(st.text(), max_size=3),
+            "stop_sequences": st.lists(st.text(), max_size=3),
+            "parameters": st.fixed_dictionaries(
+                {}, optional={"temperature": st.floats(allow_nan=False), "top_k": st.integers()}
+            ),
+            "stream": st.booleans(),
+            "wake": st.fixed_dictionaries({}, optional={"always": st.booleans()}) | st.integers(),
+        },
+    )
+)
+def test_untouched_form_of_any_preset_changes_nothing(value: dict[str, object]) -> None:
+    fields = {
+        name: text.replace("\r\n", "\n").replace("\r", "\n") for name, text in sent(value).items()
+    }
+    assert apply_form(value, fields) == value
+
+
+def test_fields_become_values_of_their_kind() -> None:
+    changed = apply_form(
+        PRESET,
+        {
+            **sent(PRESET),
+            "persona": "You mend\r\nclocks.",
+            "parameters.temperature": "0.7",
+            "max_output_tokens": "300",
+            "stream": "false",
+            "stop_sequences": "END\r\n\\n---\\n",
+            "alternate_greetings.0": "",
+            "alternate_greetings.2": "New.",
+            "wake.chance": "",
+            "busy.mode": "collect",
+        },
+    )
+    assert "wake" not in changed
+    assert changed["stop_sequences"] == ["END", "\n---\n"]
+    assert changed["alternate_greetings"] == ["Come in.", "New."]
+    assert changed["busy"] == {"mode": "collect"}
+    assert (changed["persona"], changed["stream"]) == ("You mend\nclocks.", False)
+    assert changed["max_output_tokens"] == 300
+    assert changed["parameters"] == {"temperature": 0.7, "logit_bias": {"5": 1}}
+    assert changed["unknown"] == 7
+
+
+def test_what_is_no_number_is_left_to_the_check() -> None:
+    changed = apply_form({}, {"parameters.temperature": "warm", "cooldown_seconds": "1e999"})
+    assert changed == {"parameters": {"temperature": "warm"}, "cooldown_seconds": "1e999"}
+
+
+def test_schema_has_the_ranges_of_parameters() -> None:
+    specs = {one.name: one for one in field_specs()}
+    assert (specs["parameters.temperature"].minimum, specs["parameters.temperature"].maximum) == (
+        0,
+        5,
+    )
+    assert specs["parameters.top_k"].kind == "whole"
