@@ -19,13 +19,15 @@ from bot.console.routes import ConsolePart
 from bot.console.service.operation_models import ProviderRow
 from bot.console.service.operation_page import OperationPage, TryProvider
 from bot.console.service.operation_report import OperationReports
+from bot.console.service.setup_page import SETUP_PATH, SetupPage
 from bot.console.session_pages import SessionPages
 from bot.platforms.registry import imitable_platforms
 from bot.platforms.web.incoming import to_said
 from bot.ports import AnswerLog, Clock, ConsoleTokens, RateLimits, Receipts
 from bot.prompting.presets.preset import Preset
 from bot.routing.command_specs import COMMANDS
-from bot.settings import ConsoleSettings
+from bot.settings import ConsoleSettings, Settings
+from bot.setup.steps import SetupSteps
 from bot.storage.console.audit import SqlAuditLog
 from bot.storage.sql.database import Database
 
@@ -37,6 +39,7 @@ def make_console(
     rate_limits: RateLimits,
     clock: Clock,
     pages: Sequence[ConsolePart],
+    home: str | None = None,
 ) -> Console:
     """Return the console.
 
@@ -46,12 +49,13 @@ def make_console(
         tokens: who may log in.
         rate_limits: how often somebody may try to.
         clock: the time.
-        pages: the parts that need other parts of the service; the first one is the first page.
+        pages: the parts that need other parts of the service.
+        home: the page after the log-in; None: the first one.
     """
     logins = ConsoleLogins(tokens, rate_limits, clock, settings.token)
     gate = RequestGate(settings, logins)
     parts = [*pages, AccessPage(tokens, SqlAuditLog(database), clock).part]
-    home = next(item.path for part in parts for item in part.navigation)
+    home = home or next(item.path for part in parts for item in part.navigation)
     session_pages = SessionPages(logins, gate.cookie, is_https=settings.is_https, home=home)
     return Console(gate, [*parts, session_pages.part, ApiDescription(parts).part])
 
@@ -99,3 +103,15 @@ def make_operation_page(
 ) -> ConsolePart:
     """Return the page of the operation."""
     return OperationPage(reports, try_provider, mask, PageRenderer(()), reports.clock).part
+
+
+def make_setup_page(
+    steps: SetupSteps, database: Database, mask: Callable[[str], str], clock: Clock
+) -> ConsolePart:
+    """Return the page of the set-up."""
+    return SetupPage(steps, SqlAuditLog(database), mask, clock).part
+
+
+def first_page(settings: Settings) -> str | None:
+    """Return where a log-in leads: to the set-up until a platform is set; None: the first page."""
+    return None if settings.configured_platforms else SETUP_PATH

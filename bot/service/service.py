@@ -74,7 +74,10 @@ class Service:
             with published_address(parts.settings.data_dir, address):
                 parts.console_address = str(console.url or address)
                 await self._tell_login()
-                yield
+                try:
+                    yield
+                finally:
+                    await parts.setup_steps.close()
 
     async def _tell_login(self) -> None:
         """Print a link that logs in where a person reads it; a log must not hold one."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from importlib import import_module  # noqa: TID251 # for what few installations need
+from pathlib import Path
 
 from bot.backends.exact_prompt import ExactPromptWriter
 from bot.chat.incoming import (
@@ -91,6 +92,7 @@ from bot.service.role_parts import DRAIN_SECONDS, RolePart, drain_lanes
 from bot.service.roles import Role
 from bot.service.run_options import RunOptions, replace_model
 from bot.settings import Settings, collect_secrets
+from bot.setup.steps import SetupSteps
 from bot.storage.cache.cached_chat_settings import CachedChatSettings
 from bot.storage.cache.shared_windows import SharedWindows
 from bot.storage.console.answers import SqlAnswerLog
@@ -590,6 +592,9 @@ class Wiring:
                 self._exact_prompts.mask,
             ),
             UsagePage(SqlUsageTotals(database), self.clock).part,
+            console_parts.make_setup_page(
+                self.setup_steps, database, self._exact_prompts.mask, self.clock
+            ),
         ]
         console: Console = console_parts.make_console(
             self.settings.console,
@@ -598,8 +603,13 @@ class Wiring:
             self._rate_limits,
             self.clock,
             pages,
+            console_parts.first_page(self.settings),
         )
         return console
+
+    @cached_property
+    def setup_steps(self) -> SetupSteps:
+        return SetupSteps(self.settings, Path(".env"))
 
     @cached_property
     def _playground_actions(self) -> PlaygroundActions:

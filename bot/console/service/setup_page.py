@@ -1,0 +1,130 @@
+"""Set-up: from a bot's token to the file that the next start reads."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from aiohttp import web
+from pydantic import BaseModel, Field
+
+from bot.chat.access import AuditEntry, Scope
+from bot.console.routes import ConsolePart, ConsoleRequest, NavigationItem, Page, Route, redirect
+from bot.errors import PlatformError, RequestRefused, SettingsError
+from bot.ports import AuditLog, Clock
+from bot.setup.steps import SetupSteps
+from bot.texts.text import translatable
+
+SETUP_PATH = "/setup"
+
+
+class TokenForm(BaseModel):
+    token: str = Field(min_length=1, max_length=300)
+
+
+@dataclass(frozen=True, slots=True)
+class SetupPage:
+    """Leads through the steps of `troupe init`.
+
+    Args:
+        steps: what was chosen so far.
+        audit: notes who wrote the file.
+        mask: removes secrets from what is shown.
+        clock: the time.
+    """
+
+    steps: SetupSteps
+    audit: AuditLog
+    mask: Callable[[str], str]
+    clock: Clock
+
+    @property
+    def part(self) -> ConsolePart:
+        operate = Scope.OPERATE
+        return ConsolePart(
+            (
+                Route(
+                    path=SETUP_PATH,
+                    handler=self._page,
+                    scope=operate,
+                    summary="The page of the set-up.",
+                ),
+                Route(
+                    method="POST",
+                    path=f"{SETUP_PATH}/{{platform}}/token",
+                    handler=self._check_token,
+                    scope=operate,
+                    summary="Check a bot's token.",
+                    body=TokenForm,
+                ),
+                Route(
+                    method="POST",
+                    path=f"{SETUP_PATH}/{{platform}}/admin",
+                    handler=self._ask_for_admin,
+                    scope=operate,
+                    summary="Wait for the code of the first admin.",
+                ),
+                Route(
+                    method="POST",
+                    path=f"{SETUP_PATH}/{{platform}}/forget",
+                    handler=self._forget,
+                    scope=operate,
+                    summary="Drop a bot that was chosen.",
+                ),
+                Route(
+                    method="POST",
+                    path=f"{SETUP_PATH}/write",
+                    handler=self._write,
+                    scope=operate,
+                    summary="Write .env.",
+                ),
+            ),
+            (NavigationItem(SETUP_PATH, translatable("Set-up"), "setup"),),
+        )
+
+    async def _page(self, _: ConsoleRequest) -> Page:
+        return await self._shown()
+
+    async def _shown(self, **values: object) -> Page:
+        bots = self.steps.bots
+        return Page(
+            "setup.html",
+            {
+                "choices": await self.steps.choices(),
+                "bots": {one.kind: one for one in bots},
+                "names": list(self.steps.variables()),
+                "is_waiting": any(one.is_waiting for one in bots),
+                "problem": "",
+                "problem_of": "",
+                "written": None,
+                **values,
+            },
+        )
+
+    async def _check_token(self, request: ConsoleRequest) -> web.Response | Page:
+        kind = request.http.match_info["platform"]
+        try:
+            await self.steps.check_token(kind, request.body(TokenForm).token.strip())
+        except PlatformError as error:
+            return await self._shown(problem=self.mask(str(error)), problem_of=kind)
+        return redirect(SETUP_PATH)
+
+    async def _ask_for_admin(self, request: ConsoleRequest) -> web.Response | Page:
+        kind = request.http.match_info["platform"]
+        try:
+            await self.steps.ask_for_admin(kind)
+        except PlatformError as error:
+            return await self._shown(problem=self.mask(str(error)), problem_of=kind)
+        return redirect(SETUP_PATH)
+
+    async def _forget(self, request: ConsoleRequest) -> web.Response:
+        await self.steps.forget(request.http.match_info["platform"])
+        return redirect(SETUP_PATH)
+
+    async def _write(self, request: ConsoleRequest) -> Page:
+        names = list(self.steps.variables())
+        try:
+            overridden = await self.steps.write()
+        except SettingsError as error:
+            raise RequestRefused(409, str(error)) from None
+        now, who = self.clock.now(), request.caller.name
+        await self.audit.record(AuditEntry(now, who, "write .env", ", ".join(names)))
+        return await self._shown(written=names, overridden=overridden)

@@ -1,0 +1,168 @@
+"""Set up bots over several requests, as a page does: nothing is written before the end.
+
+Tokens and codes are in memory only, and for nobody else to read.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bot.errors import PlatformError, UserError
+from bot.platforms.account import BotAccount, CodeRequest
+from bot.platforms.spec import PlatformSpec
+from bot.runtime.tasks import cancel_and_wait
+from bot.settings import Settings, set_in_environment
+from bot.setup.accounts import (
+    add_admins,
+    make_code,
+    open_account,
+    platforms_with_tokens,
+    token_variable,
+)
+from bot.setup.env_file import write_variables
+from bot.texts.text import translatable
+
+_CODE_SECONDS = 300.0
+
+
+@dataclass(slots=True)
+class BotStep:
+    """A bot whose token was checked."""
+
+    spec: PlatformSpec
+    token: str = field(repr=False)
+    account: BotAccount
+    code: str = ""
+    """What the first admin sends; empty: nobody was asked yet."""
+    request: CodeRequest | None = None
+    admin: str | None = None
+    """Who has sent the code: "telegram:5"."""
+    problem: str = ""
+    """Why nobody became an admin."""
+    waiting: asyncio.Task[None] | None = None
+
+    @property
+    def kind(self) -> str:
+        return self.spec.kind
+
+    @property
+    def is_waiting(self) -> bool:
+        return self.waiting is not None and not self.waiting.done()
+
+
+@dataclass(frozen=True, slots=True)
+class PlatformChoice:
+    """A platform that a bot can be set up for."""
+
+    kind: str
+    where_from: str
+    """Where people get a token."""
+    is_configured: bool
+    """Whether a bot is set already."""
+
+
+class SetupSteps:
+    """What was chosen so far.
+
+    Args:
+        settings: what is set already.
+        env_file: the file that is written at the end.
+    """
+
+    def __init__(self, settings: Settings, env_file: Path) -> None:
+        self._settings = settings
+        self._env_file = env_file
+        self._bots: dict[str, BotStep] = {}
+
+    @property
+    def bots(self) -> Sequence[BotStep]:
+        return list(self._bots.values())
+
+    async def choices(self) -> Sequence[PlatformChoice]:
+        """Return the platforms whose bots have a token."""
+        configured = {spec.kind for spec in self._settings.configured_platforms}
+        choices = []
+        for spec in platforms_with_tokens():
+            async with open_account(spec, self._settings, "") as account:
+                is_configured = spec.kind in configured
+                choices.append(PlatformChoice(spec.kind, account.where_from, is_configured))
+        return choices
+
+    async def check_token(self, kind: str, token: str) -> BotStep:
+        """Ask the platform whose token it is, and remember the bot.
+
+        Raises:
+            UserError: there is no such platform.
+            PlatformError: the token is wrong, or the platform cannot be reached.
+        """
+        spec = next((one for one in platforms_with_tokens() if one.kind == kind), None)
+        if spec is None:
+            raise UserError(translatable("There is no such platform."))
+        async with open_account(spec, self._settings, token) as opened:
+            account = await opened.inspect()
+        await self.forget(kind)
+        self._bots[kind] = BotStep(spec, token, account)
+        return self._bots[kind]
+
+    async def ask_for_admin(self, kind: str) -> None:
+        """Make a code, and wait beside everything else until somebody sends it to the bot."""
+        step = self._step(kind)
+        if step.waiting is not None:
+            await cancel_and_wait([step.waiting])
+        step.code, step.admin, step.problem = make_code(), None, ""
+        async with open_account(step.spec, self._settings, step.token) as account:
+            step.request = account.request_code(step.account, step.code)
+        step.waiting = asyncio.create_task(self._wait_for_code(step))
+
+    async def _wait_for_code(self, step: BotStep) -> None:
+        try:
+            async with (
+                asyncio.timeout(_CODE_SECONDS),
+                open_account(step.spec, self._settings, step.token) as account,
+            ):
+                step.admin = f"{step.kind}:{await account.wait_for_code(step.code)}"
+        except TimeoutError:
+            step.problem = translatable("Nobody sent the code in time.")
+        except PlatformError as error:
+            step.problem = str(error)
+
+    async def forget(self, kind: str) -> None:
+        """Drop a bot that was chosen; nothing was written of it."""
+        step = self._bots.pop(kind, None)
+        if step is not None and step.waiting is not None:
+            await cancel_and_wait([step.waiting])
+
+    def variables(self) -> Mapping[str, str]:
+        """Return what will be written."""
+        tokens = {token_variable(one.spec): one.token for one in self.bots}
+        admins = [one.admin for one in self.bots if one.admin is not None]
+        return {
+            **tokens,
+            **({"TROUPE_ADMINS": add_admins(self._settings, admins)} if admins else {}),
+        }
+
+    async def write(self) -> Sequence[str]:
+        """Write the variables; return those that the environment sets, and so overrides.
+
+        Raises:
+            UserError: nothing was chosen.
+            SettingsError: the file cannot be written.
+        """
+        variables = self.variables()
+        if not variables:
+            raise UserError(translatable("Check a token first."))
+        await asyncio.to_thread(write_variables, self._env_file, variables)
+        await self.close()
+        return set_in_environment(variables)
+
+    async def close(self) -> None:
+        """End what waits for a code, and forget the tokens."""
+        for kind in list(self._bots):
+            await self.forget(kind)
+
+    def _step(self, kind: str) -> BotStep:
+        step = self._bots.get(kind)
+        if step is None:
+            raise UserError(translatable("Check a token first."))
+        return step
