@@ -159,6 +159,10 @@ class RoleLeases(Protocol):
         """Give back a lease, if this process holds it, so that another one need not wait."""
         ...
 
+    async def held(self, prefix: str) -> Sequence[str]:
+        """Return the roles with this beginning that any process holds; raises `StoreError`."""
+        ...
+
 
 class Platform(Protocol):
     """Receives messages from a chat platform; its `surface` sends the answers."""
@@ -196,6 +200,22 @@ class Platform(Protocol):
         Raises:
             PlatformError: it does not say.
         """
+        ...
+
+
+@runtime_checkable
+class ShardedPlatform(Platform, Protocol):
+    """A platform that sends the events of a bot over several connections, each with its channels.
+
+    Each of them may be received by another process.
+    """
+
+    async def shards(self) -> Sequence[str]:
+        """Return the names of the connections; raise `PlatformError` if they are not known."""
+        ...
+
+    async def run_shard(self, shard: str, intake: Intake) -> None:
+        """Receive over one of them; as `run`."""
         ...
 
 

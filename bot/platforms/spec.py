@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 from bot.chat.command import CommandSpec, MessageCommandSpec
 from bot.chat.incoming import Pressed, Said
 from bot.chat.outgoing import Limits
-from bot.ports import Clock, WebChannels
+from bot.ports import Clock, RoleLeases, WebChannels
 from bot.runtime.clock import SystemClock
 
 
@@ -153,6 +153,9 @@ class PlatformContext:
 
     answerable_seconds: float = 300
     """How old a message may be that it fetches after a pause; older ones are not answered."""
+
+    leases: RoleLeases | None = None
+    """What processes agree with on whose turn it is; None: there is no other process."""
 
     bot_id: str = ""
     """What its addresses carry: empty for the first bot of the platform on this database."""

@@ -20,13 +20,30 @@ _ASK_SECONDS = 2.0
 class ExclusiveRole:
     """Holds a lease while its work runs, and stops the work as soon as the lease is in doubt."""
 
-    def __init__(self, name: str, leases: RoleLeases, clock: Clock) -> None:
+    def __init__(
+        self,
+        name: str,
+        leases: RoleLeases,
+        clock: Clock,
+        may_take: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Take what decides who does the work.
+
+        Args:
+            name: of the role, which all processes share.
+            leases: where it is held.
+            clock: time.
+            may_take: whether this process takes the role while it is free.
+        """
         self._name = name
+        self._may_take = may_take
         self._leases = leases
         self._clock = clock
         self._held_until = 0.0  # of the monotonic clock
         self.is_standby = False
         """Whether another process does the work now."""
+        self.is_held = False
+        """Whether this process does it."""
 
     async def run(self, work: Callable[[], Awaitable[None]]) -> None:
         """Do the work while no other process does it; return when the work has ended by itself.
@@ -38,15 +55,16 @@ class ExclusiveRole:
                 await self._wait_for_turn()
                 if await self._work_while_held(work):
                     return
+                self.is_held = False
         finally:
-            self.is_standby = False
+            self.is_standby = self.is_held = False
             with contextlib.suppress(StoreError):  # then it expires
                 await self._leases.release(self._name)
 
     async def _wait_for_turn(self) -> None:
         while True:
             try:
-                if await self._take():
+                if self._may_take() and await self._take():
                     break
             except StoreError as error:
                 _log.warning("store_failed", reason=str(error))
@@ -55,7 +73,7 @@ class ExclusiveRole:
             await self._clock.sleep(_ASK_SECONDS)
         if self.is_standby:
             _log.info("role_taken_over", role=self._name)
-        self.is_standby = False
+        self.is_standby, self.is_held = False, True
 
     def _stand_by(self) -> None:
         if not self.is_standby:

@@ -67,6 +67,7 @@ from bot.ports import (
     HistoryReader,
     Platform,
     RateLimits,
+    ShardedPlatform,
     SilenceExplainer,
     Surface,
     WebhookReceiver,
@@ -82,10 +83,11 @@ from bot.runtime.rate_limits import InProcessRateLimits
 from bot.runtime.terminal_locale import terminal_locale
 from bot.service.backends import add_backends, unsupported_parameters
 from bot.service.budgets import budget_rules
-from bot.service.exclusive_platform import ExclusivePlatform
 from bot.service.exclusive_role import ExclusiveRole
 from bot.service.models import Models
 from bot.service.platform_supervisor import PlatformSupervisor
+from bot.service.receiving.exclusive_platform import ExclusivePlatform
+from bot.service.receiving.shared_shards import SharedShards
 from bot.service.resources import Resources, data_dir_use
 from bot.service.retention import RetentionJobs
 from bot.service.role_parts import DRAIN_SECONDS, RolePart, drain_lanes
@@ -245,6 +247,7 @@ class Wiring:
             web_channels=self.web_channels,
             chat=self._resources.resolver.default.id if self.options.preset else "",
             locale=terminal_locale(),
+            leases=None if self._is_alone else self._role_leases,
         )
         platforms = {}
         for spec in self._specs:
@@ -262,9 +265,14 @@ class Wiring:
         if self._is_alone or self.is_in_terminal:
             return self.platforms
         return {
-            source: ExclusivePlatform(platform, self._exclusive_role(f"receive {source}"))
+            source: self._shared_receiver(source, platform)
             for source, platform in self.platforms.items()
         }
+
+    def _shared_receiver(self, source: str, platform: Platform) -> Platform:
+        if isinstance(platform, ShardedPlatform):
+            return SharedShards(platform, source, self.owner, self._role_leases, self.clock)
+        return ExclusivePlatform(platform, self._exclusive_role(f"receive {source}"))
 
     @property
     def _is_alone(self) -> bool:
@@ -286,8 +294,11 @@ class Wiring:
         return self.settings.console.pages and Role.CONSOLE in self.options.roles
 
     def _exclusive_role(self, name: str) -> ExclusiveRole:
-        leases = SqlRoleLeases(self._resources.database, self.owner, self.clock)
-        return ExclusiveRole(name, leases, self.clock)
+        return ExclusiveRole(name, self._role_leases, self.clock)
+
+    @cached_property
+    def _role_leases(self) -> SqlRoleLeases:
+        return SqlRoleLeases(self._resources.database, self.owner, self.clock)
 
     async def delete_expired_rows(self) -> None:
         """Keep the database from growing; of several processes, one does it at a time."""

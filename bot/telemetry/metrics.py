@@ -39,6 +39,9 @@ LIMITED_MESSAGES = Counter(
     "Messages over the limit of a person or a channel, by outcome",
     ["outcome"],  # slowed, refused
 )
+IDENTIFIES_LEFT = Gauge(
+    "troupe_discord_identifies_left", "New gateway sessions that Discord still allows today"
+)
 KEYS_IN_PROGRESS = Gauge("troupe_working", "Keys of a queue that are being processed", ["queue"])
 
 

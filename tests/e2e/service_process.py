@@ -92,6 +92,8 @@ class ServiceProcess:
         }
         self.options: Sequence[str] = ()
         """Of `troupe run`."""
+        self.keeps_sessions = False
+        """Whether Discord's server lets sessions of an ended process be resumed."""
         self._platforms = platforms
         self._launcher = running_launcher
         self._process: Process | None = None
@@ -235,7 +237,8 @@ class ServiceProcess:
                 await self.process.wait()
         except TimeoutError:
             return False
-        self._platforms.forget_sessions()
+        if not self.keeps_sessions:
+            self._platforms.forget_sessions()
         return True
 
     def output(self) -> str:

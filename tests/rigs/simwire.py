@@ -87,7 +87,8 @@ class WireEnv(Env):
     def _mark_mutation(self): pass
 
 class Session:
-    def __init__(self, sid, intents): self.id, self.intents, self.seq, self.buffer, self.ws = sid, intents, 0, [], None
+    def __init__(self, sid, intents, shard=(0, 1)): self.id, self.intents, self.seq, self.buffer, self.ws, self.shard = sid, intents, 0, [], None, tuple(shard)
+    def has(self, guild): return (int(guild or 0) >> 22) % self.shard[1] == self.shard[0]   # 0: a direct message
 
 class SimWire:
     bot_id = None
@@ -100,6 +101,7 @@ class SimWire:
         self.buckets: dict[str, list] = {}; self.bucket_limit = 0; self.bucket_window = 5.0   # 0 = off
         self.nonces: dict[tuple, tuple] = {}; self.nonce_window = 300.0    # (channel, nonce) -> (time, message id)
         self.locales: dict[int, str] = {}   # user id -> what their client says in interactions ("zh-CN")
+        self.shards, self.max_concurrency, self.identifies_left, self.identified_at = 1, 1, 999, {}   # what /gateway/bot says; bucket -> time
         self.base = f"http://{host}:{port}"
     # ------------------------------------------------------------------ lifecycle
     async def start(self):
@@ -154,7 +156,7 @@ class SimWire:
             w[0] += 1; left = max(0, self.bucket_limit - w[0])
             hdr = {"X-RateLimit-Limit": str(self.bucket_limit), "X-RateLimit-Remaining": str(left), "X-RateLimit-Reset": f"{w[1]:.3f}", "X-RateLimit-Reset-After": f"{w[1]-now:.3f}", "X-RateLimit-Bucket": f"{abs(hash(key)):x}"}
             if w[0] > self.bucket_limit: return self._resp(entry, 429, {"message": "You are being rate limited.", "retry_after": round(w[1] - now, 3), "global": False}, {**hdr, "Retry-After": str(int(w[1] - now) + 1), "X-RateLimit-Scope": "user", "Via": "1.1 simwire"})
-        if path == "/gateway/bot": return self._resp(entry, 200, {"url": self.base.replace("http", "ws"), "shards": 1, "session_start_limit": {"total": 1000, "remaining": 999, "reset_after": 0, "max_concurrency": 1}}, hdr)
+        if path == "/gateway/bot": return self._resp(entry, 200, {"url": self.base.replace("http", "ws"), "shards": self.shards, "session_start_limit": {"total": 1000, "remaining": self.identifies_left, "reset_after": 60_000, "max_concurrency": self.max_concurrency}}, hdr)
         if path == "/gateway": return self._resp(entry, 200, {"url": self.base.replace("http", "ws")}, hdr)
         channel = int(path.split("/")[2]) if fnmatch.fnmatch(path, "/channels/*/messages") else None
         nonce = (channel, str(body["nonce"])) if channel and req.method == "POST" and body and body.get("enforce_nonce") and body.get("nonce") is not None else None
@@ -193,7 +195,9 @@ class SimWire:
     # ------------------------------------------------------------------ gateway
     def _on_event(self, event, payload):
         self.events.append((time.time(), event, payload))
-        for s in list(self.sessions.values()): self._feed(s, event, payload)
+        guild = payload.get("guild_id") or (payload.get("id") if event.startswith("GUILD_") and "guild_id" not in payload else 0)
+        for s in list(self.sessions.values()):
+            if s.has(guild): self._feed(s, event, payload)
     def _feed(self, s, event, payload, raw=False):
         gate = None if raw else scintents.required_intent(event, payload)
         if gate and not getattr(s.intents, gate): return
@@ -210,11 +214,11 @@ class SimWire:
         if req.headers.get("Upgrade", "").lower() != "websocket": return web.Response(text="simwire")
         if not self.gw_faults["accept"]: return web.Response(status=503)
         ws = web.WebSocketResponse(); await ws.prepare(req); z = zlib.compressobj() if req.query.get("compress") == "zlib-stream" else None
-        ws.outq = asyncio.Queue(); ws.transport_ = req.transport; sess = None
+        ws.outq = asyncio.Queue(); ws.transport_ = req.transport; ws.closed_here = False; sess = None
         async def pump():
             while True:
                 m = await ws.outq.get()
-                if isinstance(m, int): await ws.close(code=m); return
+                if isinstance(m, int): ws.closed_here = True; await ws.close(code=m); return
                 t = self._wire(m).encode()
                 await (ws.send_bytes(z.compress(t) + z.flush(zlib.Z_SYNC_FLUSH)) if z else ws.send_str(t.decode()))
         task = asyncio.create_task(pump()); ws.outq.put_nowait({"op": 10, "d": {"heartbeat_interval": self.gw_faults["hello_ms"]}, "s": None, "t": None})
@@ -227,9 +231,13 @@ class SimWire:
                 elif op == 2:
                     if (d["token"] or "").removeprefix("Bot ") != self.token: ws.outq.put_nowait(4004); continue
                     if self.gw_faults.get("refuse_identify"): ws.outq.put_nowait(self.gw_faults["refuse_identify"]); continue   # a close code: 4014 ...
-                    sess = Session(f"sim-{len(self.sessions)}-{time.time_ns()}", discord.Intents._from_value(d["intents"])); self.sessions[sess.id] = sess; sess.ws = ws
-                    gs = list(self.b.guilds.values())
-                    self._feed(sess, "READY", {"v": 10, "user": dict(serializers.user_payload(self.b.bot_user)), "guilds": [{"id": str(g.id), "unavailable": True} for g in gs], "session_id": sess.id, "session_type": "normal", "resume_gateway_url": self.base.replace("http", "ws"), "shard": [0, 1], "application": {"id": str(self.b.application_id), "flags": 0}}, raw=True)
+                    shard = d.get("shard") or [0, 1]; bucket = shard[0] % self.max_concurrency; now = time.time()
+                    if shard[1] > 1 and now - self.identified_at.get(bucket, 0) < 5:              # max_concurrency: one in 5 s for each bucket
+                        self.events.append((now, "<op2 too early", shard)); ws.outq.put_nowait({"op": 9, "d": False, "s": None, "t": None}); continue
+                    self.identified_at[bucket] = now; self.identifies_left -= 1
+                    sess = Session(f"sim-{len(self.sessions)}-{time.time_ns()}", discord.Intents._from_value(d["intents"]), shard); self.sessions[sess.id] = sess; sess.ws = ws
+                    gs = [g for g in self.b.guilds.values() if sess.has(g.id)]
+                    self._feed(sess, "READY", {"v": 10, "user": dict(serializers.user_payload(self.b.bot_user)), "guilds": [{"id": str(g.id), "unavailable": True} for g in gs], "session_id": sess.id, "session_type": "normal", "resume_gateway_url": self.base.replace("http", "ws"), "shard": list(sess.shard), "application": {"id": str(self.b.application_id), "flags": 0}}, raw=True)
                     for g in gs: self._feed(sess, "GUILD_CREATE", serializers.guild_create_payload(self.b, g))
                 elif op == 6:
                     old = self.sessions.get(d["session_id"])
@@ -249,6 +257,7 @@ class SimWire:
         finally:
             task.cancel()
             if sess and sess.ws is ws: sess.ws = None
+            if sess and ws.close_code in (1000, 1001) and not ws.closed_here: self.sessions.pop(sess.id, None)   # the bot ended its session
         return ws
     async def cut(self, code=None):
         """Abort the TCP connection (code=None), or close with a gateway close code (4000 resumable, 4004, 4009...)."""

@@ -1,15 +1,17 @@
 """Test that work moves to another process when its holder ends, hangs or loses the database."""
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 from typing_extensions import override
 
 from bot.errors import StoreError
-from bot.ports import RoleLeases
+from bot.ports import Intake, RoleLeases, ShardedPlatform
 from bot.runtime.tasks import cancel_and_wait
-from bot.service.exclusive_platform import ExclusivePlatform
 from bot.service.exclusive_role import ExclusiveRole
+from bot.service.receiving.exclusive_platform import ExclusivePlatform
+from bot.service.receiving.shared_shards import SharedShards
 from tests.fakes import FakeClock
 from tests.platforms.telegram.conftest import FakeIntake
 from tests.service.test_platform_supervisor import FakePlatform
@@ -47,6 +49,15 @@ class ProcessLeases(RoleLeases):
     async def release(self, role: str) -> None:
         if self._leases.held.get(role, ("", 0.0))[0] == self._owner:
             del self._leases.held[role]
+
+    @override
+    async def held(self, prefix: str) -> Sequence[str]:
+        now = self._leases.clock.now()
+        return [
+            role
+            for role, (_, until) in self._leases.held.items()
+            if role.startswith(prefix) and until >= now
+        ]
 
 
 class Process:
@@ -144,3 +155,70 @@ async def test_platform_that_stands_by_has_no_problem(clock: FakeClock) -> None:
     assert platform.connected
     assert exclusive.connection_error is None
     await cancel_and_wait([running])
+
+
+class FakeShards(FakePlatform, ShardedPlatform):
+    """Has four connections, of which it notes those that run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shown: set[str] = set()
+
+    @override
+    async def shards(self) -> Sequence[str]:
+        return [f"{number}/4" for number in range(4)]
+
+    @override
+    async def run_shard(self, shard: str, intake: Intake) -> None:
+        self.shown.add(shard)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.shown.remove(shard)
+
+
+class Sharing:
+    """A process that takes its share of the connections."""
+
+    def __init__(self, leases: Leases, name: str) -> None:
+        self.leases = leases.of(name)
+        self.shards = FakeShards()
+        shared = SharedShards(self.shards, "fake", name, self.leases, leases.clock)
+        self.platform = shared
+        self.task = asyncio.create_task(shared.run(FakeIntake()))
+
+
+async def settle(clock: FakeClock, seconds: int) -> None:
+    """Let the time pass in small steps, in each of which the processes do something."""
+    for _ in range(seconds * 2):
+        await clock.advance(0.5)
+
+
+async def test_connections_are_shared_out_evenly_and_each_has_one_holder(clock: FakeClock) -> None:
+    leases = Leases(clock)
+    first = Sharing(leases, "first")
+    await settle(clock, 5)
+    assert len(first.shards.shown) == 4
+
+    second = Sharing(leases, "second")
+    await settle(clock, 15)
+    assert (len(first.shards.shown), len(second.shards.shown)) == (2, 2)
+    assert not first.shards.shown & second.shards.shown
+
+    second.leases.has_database = False  # killed: nothing of it reaches the database
+    await settle(clock, 30)
+    assert len(first.shards.shown) == 4
+    assert not second.shards.shown, "it stops before the other begins"
+    await cancel_and_wait([first.task, second.task])
+
+
+async def test_connections_of_a_process_that_ends_are_taken_at_once(clock: FakeClock) -> None:
+    leases = Leases(clock)
+    first, second = Sharing(leases, "first"), Sharing(leases, "second")
+    await settle(clock, 20)
+    assert len(first.shards.shown | second.shards.shown) == 4
+    await cancel_and_wait([first.task])
+    await settle(clock, 6)
+    assert len(second.shards.shown) == 4
+    await cancel_and_wait([second.task])
+    assert not [role for role, (_, until) in leases.held.items() if until > clock.now()]

@@ -14,6 +14,7 @@ from typing_extensions import override
 from bot.errors import PlatformFatal
 from bot.platforms.discord.requests import bounded_request
 from bot.platforms.discord.settings import DiscordSettings
+from bot.platforms.discord.shards.shard import Shard
 
 # The longest wait for a rate limit inside discord.py; the outbox does the longer ones. Must exceed
 # Discord's usual window of 5 s, or discord.py refuses requests that would still fit into it.
@@ -21,6 +22,7 @@ _MAX_RATE_LIMIT_WAIT_SECONDS = 6.0
 _GUILD_READY_TIMEOUT_SECONDS = 1.0  # between two guilds at the start of a session
 # What discord.py raises for an event with a field that it does not expect.
 _PARSE_ERRORS = (AttributeError, LookupError, TypeError, ValueError)
+_ONLY = Shard()
 _log = structlog.get_logger(__name__)
 
 MessageChannel = (
@@ -48,13 +50,17 @@ def set_api_addresses(settings: DiscordSettings) -> None:
 class DiscordClient(discord.Client):
     """discord.py's client; log in before the first request."""
 
-    def __init__(self, settings: DiscordSettings, intents: discord.Intents) -> None:
+    def __init__(
+        self, settings: DiscordSettings, intents: discord.Intents, shard: Shard = _ONLY
+    ) -> None:
         discord.VoiceClient.warn_nacl = discord.VoiceClient.warn_dave = False  # text only
         super().__init__(
             intents=intents,
             allowed_mentions=discord.AllowedMentions.none(),
             max_messages=None,
             guild_ready_timeout=_GUILD_READY_TIMEOUT_SECONDS,
+            shard_id=None if shard.is_alone else shard.number,
+            shard_count=None if shard.is_alone else shard.count,
         )
         self._token = settings.token
         # Set here because the constructor refuses less than 30 s.

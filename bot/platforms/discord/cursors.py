@@ -1,4 +1,8 @@
-"""A cursor per channel: the newest message up to which everything is stored."""
+"""A cursor per channel: the newest message up to which everything is stored.
+
+Several shards of a bot keep rows of their own, which name the guild of each channel: the newest
+message of one shard says nothing about the channels of another.
+"""
 
 from collections.abc import Iterable, Mapping, Set
 from datetime import datetime, timedelta
@@ -6,8 +10,10 @@ from datetime import datetime, timedelta
 from discord.utils import snowflake_time, time_snowflake
 
 from bot.chat.incoming import source_name
+from bot.platforms.discord.shards.shard import Shard
 
 _MAX_REORDERING = timedelta(seconds=60)  # of messages in different channels
+_ONLY = Shard()
 
 
 class ChannelCursors:
@@ -15,13 +21,21 @@ class ChannelCursors:
 
     Args:
         bot_id: what the addresses of the bot carry; each bot has cursors of its own.
+        shard: whose channels these are.
     """
 
-    def __init__(self, bot_id: str = "") -> None:
-        self.prefix = f"{source_name('discord', bot_id)}:"
-        self._connected_name = f"{self.prefix}connected"
-        self._catching_up_name = f"{self.prefix}catching_up"
+    def __init__(self, bot_id: str = "", shard: Shard = _ONLY) -> None:
+        source = source_name("discord", bot_id)
+        self.prefix = f"{source}:"
+        """Of the rows of a bot with one shard."""
+        self.shards_prefix = f"shards {source}:"
+        """Of the rows of a bot with several shards, and of sessions."""
+        self._shard = shard
+        self._marks = self.prefix if shard.is_alone else f"{self.shards_prefix}{shard.name} "
+        self.session_name = f"{self.shards_prefix}{shard.name} session"
+        self.identified_name = f"{self.shards_prefix}{shard.name} identified"
         self._stored: dict[int, int] = {}
+        self._guilds: dict[int, int] = {}
         self._pending: dict[int, int] = {}
         self._frozen: set[int] = set()
         self._connected: int | None = None  # when the last session started that missed nothing
@@ -32,16 +46,52 @@ class ChannelCursors:
         """The newest stored message of each channel that anything was stored of."""
         return self._stored
 
+    @property
+    def misses_nothing(self) -> bool:
+        """Whether everything up to the stored session was fetched, so that it can be resumed."""
+        return self._connected is not None and not self._catching_up
+
     def load(self, stored: Mapping[str, str]) -> None:
         """Replace all cursors with those of the store, given by their stored names."""
-        for name, value in stored.items():
-            if name == self._connected_name:
-                self._connected = int(value)
-            elif name == self._catching_up_name:
-                self._catching_up = int(value)
-            else:
-                self._stored[int(name.removeprefix(self.prefix))] = int(value)
+        alone = self._shard.is_alone
+        names = [name for name in stored if name.startswith(self.prefix)]
+        channels = {
+            name: stored[name] for name in names if name.removeprefix(self.prefix).isdecimal()
+        }
+        # Rows without a guild are from before there were shards: the first one goes through them.
+        self._stored = {
+            int(name.removeprefix(self.prefix)): int(value)
+            for name, value in channels.items()
+            if alone or self._shard.number == 0
+        }
+        if not alone:
+            self._load_of_shard(stored)
+        marks = [stored.get(f"{self._marks}{one}") for one in ("connected", "catching_up")]
+        if marks == [None, None] and not alone:
+            marks = [self._oldest_mark(stored), None]
+        self._connected = int(marks[0]) if marks[0] is not None else self._connected
+        self._catching_up = int(marks[1] or 0)
         self._frozen.clear()
+
+    def _load_of_shard(self, stored: Mapping[str, str]) -> None:
+        prefix = f"{self.shards_prefix}channel "
+        for name, value in stored.items():
+            if name.startswith(prefix):
+                message, _, guild = value.partition(" ")
+                if self._shard.has_guild(int(guild)):
+                    channel = int(name.removeprefix(prefix))
+                    self._stored[channel], self._guilds[channel] = int(message), int(guild)
+
+    def _oldest_mark(self, stored: Mapping[str, str]) -> str | None:
+        """Return when the other numbers of shards were connected: the channels moved from them."""
+        of_bot = (self.prefix, self.shards_prefix)
+        marks = [
+            int(value)
+            for name, value in stored.items()
+            if name.startswith(of_bot) and name.endswith(("connected", "catching_up"))
+        ]
+        oldest = min((mark for mark in marks if mark), default=None)
+        return None if oldest is None else str(oldest)
 
     def fully_received_until(self) -> int | None:
         """Return the snowflake before which no channel misses a message; None at the first start.
@@ -59,30 +109,34 @@ class ChannelCursors:
     def catch_up_begins(self) -> dict[str, str]:
         """Note that messages may be missing, and return what to store before any is fetched."""
         self._catching_up = self.fully_received_until() or 0
-        return {self._catching_up_name: str(self._catching_up)}
+        return {f"{self._marks}catching_up": str(self._catching_up)}
 
     def catch_up_ended(self, session_at: datetime) -> dict[str, str]:
         """Note that none is missing up to this session, and return what to store."""
         self._catching_up, self._connected = 0, time_snowflake(session_at)
-        return {self._catching_up_name: "0", self._connected_name: str(self._connected)}
+        return {
+            f"{self._marks}catching_up": "0",
+            f"{self._marks}connected": str(self._connected),
+        }
 
     def freeze(self, channels: Iterable[int]) -> None:
         """Keep these cursors where they are until the next `load`: messages are missing there."""
         self._frozen.update(channels)
 
-    def due(self, received: Iterable[tuple[int, int]], kept: Set[int]) -> dict[int, int]:
+    def due(self, received: Iterable[tuple[int, int, int]], kept: Set[int]) -> dict[int, int]:
         """Return the cursors to store together with a batch of messages.
 
         A channel of which nothing was ever stored has none: a server full of bots costs no rows.
 
         Args:
-            received: the channel and id of every message, ours to store or not.
+            received: channel, id and guild of every message, ours to store or not; 0: no guild.
             kept: the channels of those that will be stored.
         """
         due = dict(self._pending)
-        for channel, message in received:
+        for channel, message, guild in received:
             if channel in kept or channel in self._stored:
                 due[channel] = max(message, due.get(channel, 0))
+                self._guilds[channel] = guild
         return {
             channel: message
             for channel, message in due.items()
@@ -102,4 +156,9 @@ class ChannelCursors:
 
     def to_stored_names(self, due: Mapping[int, int]) -> dict[str, str]:
         """Return cursors by the names that they are stored under."""
-        return {f"{self.prefix}{channel}": str(message) for channel, message in due.items()}
+        if self._shard.is_alone:
+            return {f"{self.prefix}{channel}": str(message) for channel, message in due.items()}
+        return {
+            f"{self.shards_prefix}channel {channel}": f"{message} {self._guilds.get(channel, 0)}"
+            for channel, message in due.items()
+        }

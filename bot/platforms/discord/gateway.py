@@ -14,7 +14,7 @@ from discord.utils import MISSING, utcnow
 from typing_extensions import override
 
 from bot.chat.command import MessageCommandSpec
-from bot.platforms.discord.client import DiscordClient, Payload, skip_unreadable
+from bot.platforms.discord.client import Payload, skip_unreadable
 from bot.platforms.discord.commands import (
     MAX_FORM_CHARS,
     CompletePreset,
@@ -24,14 +24,20 @@ from bot.platforms.discord.commands import (
 )
 from bot.platforms.discord.requests import REQUEST_ERRORS
 from bot.platforms.discord.settings import DiscordSettings
+from bot.platforms.discord.shards.connection import ShardClient
+from bot.platforms.discord.shards.identify_limits import IdentifyLimits
+from bot.platforms.discord.shards.shard import GatewaySession, Shard
 from bot.platforms.spec import EditableText
+from bot.ports import Clock
 
 _log = structlog.get_logger(__name__)
 _COMMANDS = frozenset(
     {discord.InteractionType.application_command, discord.InteractionType.modal_submit}
 )
 """What is answered to its author alone; a form that was sent in is a command with its argument."""
+_ONLY = Shard()
 _REFUSAL_SECONDS = 1.5
+_SETTLED_SECONDS = 10.0  # an interaction that could not be read is settled as well
 _DEFER_SECONDS = 3.0  # Discord drops a command that is not acknowledged by then
 
 
@@ -54,11 +60,24 @@ class CommandReceived:
 
 
 @dataclass(frozen=True, slots=True)
+class SessionResumed:
+    """What was missed has been replayed; from here on events are new."""
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceReached:
+    """Everything before this was queued: the session can be resumed from here once it is stored."""
+
+    session: GatewaySession
+
+
+@dataclass(frozen=True, slots=True)
 class BotMessageSeen:
     """A message of a bot, ours or another: nobody answers it, but the channel was read so far."""
 
     channel_id: int
     message_id: int
+    guild_id: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,15 +106,16 @@ class ComponentUsed:
 PlatformEvent = discord.Message | MessageEdited | MessagesDeleted | ComponentUsed | discord.Guild
 """What happened in channels; a guild is one that the bot was added to just now."""
 
-GatewayEvent = PlatformEvent | BotMessageSeen | CommandReceived | SessionStarted
+SessionEvent = SessionStarted | SessionResumed | SequenceReached
+GatewayEvent = PlatformEvent | BotMessageSeen | CommandReceived | SessionEvent
 
 
 async def _edit_nothing(_interaction: discord.Interaction) -> EditableText:
     return EditableText()
 
 
-class Gateway(DiscordClient):
-    """One connection; discord.py does RESUME, heartbeats and reconnects."""
+class Gateway(ShardClient):
+    """The connection of one shard; its events in one queue."""
 
     def __init__(
         self,
@@ -104,10 +124,13 @@ class Gateway(DiscordClient):
         press_refusal: Callable[[discord.Interaction], Awaitable[str | None]],
         message_commands: Sequence[MessageCommandSpec] = (),
         text_to_edit: Callable[[discord.Interaction], Awaitable[EditableText]] = _edit_nothing,
+        *,
+        shard: Shard = _ONLY,
+        identify_limits: IdentifyLimits,
+        clock: Clock,
     ) -> None:
-        super().__init__(
-            settings, discord.Intents(guilds=True, messages=True, message_content=True)
-        )
+        intents = discord.Intents(guilds=True, messages=True, message_content=True)
+        super().__init__(settings, intents, shard, identify_limits, clock)
         self._complete = complete
         self._press_refusal = press_refusal
         self._text_to_edit = text_to_edit
@@ -135,6 +158,7 @@ class Gateway(DiscordClient):
     async def on_connect(self) -> None:
         """Queue the start of a session by IDENTIFY; a resumed one replays what was missed."""
         self._set_guilds_known()
+        self._held.clear()  # what was held is fetched from the channels
         self._current_session = SessionStarted(utcnow())
         _log.info("discord_session_began")
         self._events.put_nowait(self._current_session)
@@ -145,6 +169,12 @@ class Gateway(DiscordClient):
 
     async def on_resumed(self) -> None:
         self._connected = True
+        self.is_replaying = False
+        self._events.put_nowait(SessionResumed())
+
+    @override
+    def on_progress(self, session: GatewaySession) -> None:
+        self._events.put_nowait(SequenceReached(session))
 
     async def on_disconnect(self) -> None:
         self._connected = False
@@ -168,6 +198,12 @@ class Gateway(DiscordClient):
         self._events.put_nowait(guild)
 
     async def on_interaction(self, interaction: discord.Interaction) -> None:
+        try:
+            await self._take_interaction(interaction)
+        finally:
+            self._unsettled.pop(interaction.id, None)
+
+    async def _take_interaction(self, interaction: discord.Interaction) -> None:
         if interaction.channel_id is None or interaction.user is MISSING:
             return  # without a channel or a user there is nobody to answer
         if interaction.type is discord.InteractionType.autocomplete:
@@ -177,9 +213,14 @@ class Gateway(DiscordClient):
         elif interaction.type in _COMMANDS:
             deferred = asyncio.get_running_loop().create_future()
             self._events.put_nowait(CommandReceived(interaction, deferred))
-            deferred.set_result(await _defer(interaction))
+            deferred.set_result(not self._is_too_late(interaction) and await _defer(interaction))
         elif interaction.type is discord.InteractionType.component:
             await self._take_press(interaction)
+
+    def _is_too_late(self, interaction: discord.Interaction) -> bool:
+        """Return whether Discord replays a command that it will not let be acknowledged now."""
+        age = utcnow() - interaction.created_at
+        return self.is_replaying and age.total_seconds() > _DEFER_SECONDS
 
     async def _open_form(self, interaction: discord.Interaction, spec: MessageCommandSpec) -> None:
         """Show a form with the text of the message, or tell the person alone why not.
@@ -224,11 +265,28 @@ class Gateway(DiscordClient):
             ("MESSAGE_UPDATE", _ignore),
         ):
             state.parsers[event] = _unless_by_bot(state.parsers[event], on_bot_message)
+        state.parsers["INTERACTION_CREATE"] = self._noting(state.parsers["INTERACTION_CREATE"])
+        state.parsers = self._held.hold_unknown(state.parsers)
         return state
+
+    def _noting(self, parse: Callable[[Payload], None]) -> Callable[[Payload], None]:
+        """Keep an interaction from counting as received until it is queued or refused."""
+
+        def note_and_parse(data: Payload) -> None:
+            number = skip_unreadable("INTERACTION_CREATE", lambda: int(data["id"]))
+            if number is not None and self.ws.sequence is not None:
+                self._unsettled[number] = self.ws.sequence
+                self.loop.call_later(_SETTLED_SECONDS, self._unsettled.pop, number, None)
+            parse(data)
+
+        return note_and_parse
 
     def _on_bot_message(self, data: Payload) -> None:
         seen = skip_unreadable(
-            "MESSAGE_CREATE", lambda: BotMessageSeen(int(data["channel_id"]), int(data["id"]))
+            "MESSAGE_CREATE",
+            lambda: BotMessageSeen(
+                int(data["channel_id"]), int(data["id"]), int(data.get("guild_id") or 0)
+            ),
         )
         if seen is not None:
             self._events.put_nowait(seen)

@@ -14,7 +14,7 @@ from discord.http import Route
 from typing_extensions import override
 
 from bot.chat.command import CommandSpec, MessageCommandSpec
-from bot.chat.incoming import MediaItem, Pressed, Request, Said
+from bot.chat.incoming import MediaItem, Pressed, Request, Said, source_name
 from bot.errors import PlatformError, PlatformFatal, Refused, Unreachable
 from bot.platforms.discord.client import DiscordClient, set_api_addresses, skip_unreadable
 from bot.platforms.discord.commands import (
@@ -30,10 +30,20 @@ from bot.platforms.discord.requests import bounded_request, translate
 from bot.platforms.discord.rest.client import RestClient, decode_response
 from bot.platforms.discord.rest.permissions import manages_guild
 from bot.platforms.discord.settings import BOT_REJECTED, DiscordSettings
+from bot.platforms.discord.shards.identify_limits import IdentifyLimits, read_gateway_info
+from bot.platforms.discord.shards.shard import Shard
 from bot.platforms.discord.surface import READ_MESSAGES, DiscordSurface
 from bot.platforms.file_download import download_file
 from bot.platforms.spec import EditableText, PlatformContext, edit_nothing, refuse_nothing
-from bot.ports import Clock, FileSource, HistoryReader, Intake, Platform
+from bot.ports import (
+    Clock,
+    FileSource,
+    HistoryReader,
+    Intake,
+    Platform,
+    RoleLeases,
+    ShardedPlatform,
+)
 from bot.runtime.http_connection import ConnectionFailed
 from bot.runtime.tasks import cancel_and_wait
 
@@ -55,10 +65,11 @@ def make(settings: DiscordSettings, context: PlatformContext) -> Platform:
         press_refusal=context.press_refusal,
         message_commands=context.message_commands,
         text_to_edit=context.text_to_edit,
+        leases=context.leases,
     )
 
 
-class DiscordPlatform(Platform, HistoryReader, FileSource):
+class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource):
     """Guild channels, threads and direct messages of one bot user."""
 
     def __init__(
@@ -73,6 +84,7 @@ class DiscordPlatform(Platform, HistoryReader, FileSource):
         press_refusal: Callable[[Pressed], Awaitable[str | None]] = refuse_nothing,
         message_commands: Sequence[MessageCommandSpec] = (),
         text_to_edit: Callable[[Said], Awaitable[EditableText]] = edit_nothing,
+        leases: RoleLeases | None = None,
     ) -> None:
         set_api_addresses(settings)
         self._settings = settings
@@ -86,8 +98,9 @@ class DiscordPlatform(Platform, HistoryReader, FileSource):
         self._text_to_edit = text_to_edit
         self._rest = RestClient(settings)
         self._surface = DiscordSurface(self._rest, has_webhooks=settings.faces)
-        self._gateway: Gateway | None = None
-        self._receiver: MessageReceiver | None = None
+        source = source_name("discord", bot_id)
+        self._identify_limits = IdentifyLimits(self._rest, leases, source, clock)
+        self._running: dict[str, tuple[Gateway, MessageReceiver]] = {}  # by the shard's name
 
     @property
     @override
@@ -102,29 +115,55 @@ class DiscordPlatform(Platform, HistoryReader, FileSource):
     @property
     @override
     def connection_error(self) -> str | None:
-        if self._gateway is None or self._receiver is None:
-            return "not connected to Discord"
-        return self._gateway.connection_error or self._receiver.store_error
+        problems = [
+            (shard, receiver.store_error or gateway.connection_error)
+            for shard, (gateway, receiver) in self._running.items()
+        ]
+        first = next(((shard, problem) for shard, problem in problems if problem), None)
+        if first is None:
+            return None if problems else "not connected to Discord"
+        return first[1] if len(problems) == 1 else f"shard {first[0]}: {first[1]}"
 
     @override
     async def run(self, intake: Intake) -> None:
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for shard in await self.shards():
+                    tasks.create_task(self.run_shard(shard, intake))
+        except ExceptionGroup as error:
+            raise _first_error(error) from error
+
+    @override
+    async def shards(self) -> Sequence[str]:
+        count = self._settings.shards
+        if count is None:
+            count = (await read_gateway_info(self._rest)).shards
+        return [Shard(number, count).name for number in range(count)]
+
+    @override
+    async def run_shard(self, shard: str, intake: Intake) -> None:
+        which = Shard.from_name(shard)
         async with Gateway(
             self._settings,
             self._complete,
             self._refusal,
             self._message_commands,
             self._editable_text,
+            shard=which,
+            identify_limits=self._identify_limits,
+            clock=self._clock,
         ) as gateway:
             bot = await gateway.log_in()
-            await self._register_commands(gateway)
-            self._gateway = gateway
-            self._receiver = MessageReceiver(
+            if which.number == 0:
+                await self._register_commands(gateway)
+            receiver = MessageReceiver(
                 gateway, bot, intake, self._clock, self._bot_id, self._answerable_seconds
             )
+            self._running[shard] = gateway, receiver
             try:
-                await _run_until_closed(gateway, self._receiver)
+                await _run_until_closed(gateway, receiver)
             finally:
-                self._gateway = self._receiver = None
+                del self._running[shard]
 
     @override
     async def check(self) -> str:
@@ -216,35 +255,35 @@ def _is_of_discord(source: str, api_base: str) -> bool:
 
 
 async def _run_until_closed(gateway: Gateway, receiver: MessageReceiver) -> NoReturn:
-    jobs = [asyncio.create_task(receiver.run()), asyncio.create_task(gateway.connect())]
+    session = await receiver.load()
+    connecting = gateway.stay_connected(session, receiver.before_identify)
+    jobs = [asyncio.create_task(receiver.run()), asyncio.create_task(connecting)]
     try:
         ended, _ = await asyncio.wait(jobs, return_when=asyncio.FIRST_COMPLETED)
     finally:
         await gateway.close()  # discord.py may swallow a cancellation, but not this
         await cancel_and_wait(jobs)
-    raise _end_reason(ended.pop(), gateway)
+    raise _end_reason(ended.pop())
 
 
-def _end_reason(ended: asyncio.Task[None], gateway: Gateway) -> BaseException:
-    """Return why the connection ended; errors of our own are returned as they are."""
-    error = None if ended.cancelled() else ended.exception()
+def _first_error(error: BaseException) -> BaseException:
     while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]
+    return error
+
+
+def _end_reason(ended: asyncio.Task[None]) -> BaseException:
+    """Return why the connection ended; errors of our own are returned as they are."""
+    error = None if ended.cancelled() else ended.exception()
+    if error is not None:
+        error = _first_error(error)
     match error:
         case None:
             return Unreachable("the connection to Discord has ended")
         case PlatformError():
             return error
-        case discord.PrivilegedIntentsRequired():
-            return PlatformFatal(
-                "Discord does not let this bot read messages; enable Bot > Message Content"
-                " Intent in the developer portal"
-            )
         case discord.ConnectionClosed():
             return _close_reason(error.code)
-        case AttributeError() if gateway.ws is None:
-            # discord.py raises this after a first connection that failed.
-            return Unreachable("the Discord gateway cannot be reached")
         case discord.DiscordException() | aiohttp.ClientError() | OSError():
             return translate(error)
         case _:
@@ -257,7 +296,13 @@ def _close_reason(code: int) -> PlatformError:
             return PlatformFatal(BOT_REJECTED)
         case 4011:
             return PlatformFatal(
-                "this bot is in too many Discord servers for one connection; remove it from some"
+                "this bot is in too many Discord servers for this number of shards; raise or unset"
+                " TROUPE_DISCORD__SHARDS"
+            )
+        case 4014:
+            return PlatformFatal(
+                "Discord does not let this bot read messages; enable Bot > Message Content"
+                " Intent in the developer portal"
             )
         case _:
             return Unreachable(f"the Discord gateway closed the connection with {code}")

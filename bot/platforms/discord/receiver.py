@@ -1,6 +1,7 @@
 """Store what the gateway delivers; after a new session the missed messages come first."""
 
 import asyncio
+import json
 import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,9 @@ from bot.platforms.discord.gateway import (
     MessageEdited,
     MessagesDeleted,
     PlatformEvent,
+    SequenceReached,
+    SessionEvent,
+    SessionResumed,
     SessionStarted,
 )
 from bot.platforms.discord.incoming import (
@@ -35,6 +39,8 @@ from bot.platforms.discord.incoming import (
     press_to_incoming,
 )
 from bot.platforms.discord.requests import bounded_request
+from bot.platforms.discord.shards.identify_limits import loop_pause, recent_identifies
+from bot.platforms.discord.shards.shard import GatewaySession
 from bot.platforms.late_messages import mark_late
 from bot.ports import Clock, Intake
 
@@ -50,6 +56,7 @@ _PAGE_SIZE = 100
 _CATCH_UP_SECONDS = 120.0
 _PAUSE_SECONDS = 2.0
 _DEFER_SECONDS = 4.0
+_SECONDS_BETWEEN_SESSIONS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +81,27 @@ class MessageReceiver:
         bot_id: str = "",
         answerable_seconds: float = math.inf,
     ) -> None:
+        """Take the connection and what stores its messages.
+
+        Args:
+            gateway: the connection of one shard.
+            bot: who it is.
+            intake: stores messages and cursors.
+            clock: time.
+            bot_id: what the addresses of the bot carry.
+            answerable_seconds: the age up to which a message is answered that was missed.
+        """
         self._gateway = gateway
         self._bot = bot
         self._intake = intake
         self._clock = clock
         self._bot_id = bot_id
         self._answerable_seconds = answerable_seconds
-        self._cursors = ChannelCursors(bot_id)
+        self._cursors = ChannelCursors(bot_id, gateway.shard)
+        self._session: GatewaySession | None = None  # up to here everything is queued or stored
+        self._session_stored_at = -math.inf
+        self._identified: Sequence[float] = ()
+        self._is_replaying = False
         self._read_slots = asyncio.Semaphore(_MAX_CONCURRENT_READS)
         self.store_error: str | None = None
         """Why messages cannot be stored just now."""
@@ -97,6 +118,43 @@ class MessageReceiver:
             if isinstance(events[-1], SessionStarted):
                 await self._catch_up(events[-1])
 
+    async def load(self) -> GatewaySession | None:
+        """Load what is stored of the shard; return the session that can be resumed."""
+        stored = await self._load_cursors()
+        times = stored.get(self._cursors.identified_name)
+        self._identified = json.loads(times) if times else ()
+        session = stored.get(self._cursors.session_name)
+        if session is None or not self._cursors.misses_nothing:
+            return None
+        self._session = GatewaySession.from_stored(session)
+        self._is_replaying = self._session is not None
+        return self._session
+
+    async def before_identify(self) -> None:
+        """Wait if the shard has identified too often lately, and store that it does so again."""
+        pause = loop_pause(self._identified, self._clock.now())
+        if pause > 0:
+            self.store_error = "waiting: Discord ended the last sessions soon after they began"
+            _log.warning("discord_identify_loop", seconds=round(pause, 1))
+        while pause > 0:
+            await self._clock.sleep(pause)
+            pause = loop_pause(self._identified, self._clock.now())
+        self.store_error = None
+        now = self._clock.now()
+        self._identified = [*recent_identifies(self._identified, now), now]
+        await self._store_incomings(
+            (), {self._cursors.identified_name: json.dumps(self._identified)}
+        )
+
+    async def _load_cursors(self) -> Mapping[str, str]:
+        stored: dict[str, str] = {}
+        for prefix in (self._cursors.prefix, self._cursors.shards_prefix):
+            stored |= await self._retry_while_store_fails(
+                lambda prefix=prefix: self._intake.cursors(prefix)  # type: ignore[misc]
+            )
+        self._cursors.load(stored)
+        return stored
+
     async def _store_events(
         self, events: Sequence[GatewayEvent], oldest_question: float = 0
     ) -> None:
@@ -105,30 +163,59 @@ class MessageReceiver:
         Messages from before `oldest_question`, in Unix seconds, are not answered any more.
         """
         incomings: list[Incoming] = []
-        received: list[tuple[int, int]] = []
+        received: list[tuple[int, int, int]] = []
         kept: set[int] = set()
         for event in events:
-            if isinstance(event, SessionStarted):
+            if isinstance(event, SessionEvent):
+                self._note_session(event)
                 continue
             if isinstance(event, BotMessageSeen):
-                received.append((event.channel_id, event.message_id))
+                received.append((event.channel_id, event.message_id, event.guild_id))
                 continue
             if isinstance(event, CommandReceived):
                 incoming: Incoming | None = await self._to_incoming_command(event)
             else:
                 incoming = self._to_incoming(event)
             if incoming is not None:
-                incomings.append(mark_late(incoming, oldest_question))
+                oldest = self._oldest_question() if self._is_replaying else oldest_question
+                incomings.append(mark_late(incoming, oldest))
             if isinstance(event, discord.Message):
-                received.append((event.channel.id, event.id))
+                guild_id = event.guild.id if event.guild else 0
+                received.append((event.channel.id, event.id, guild_id))
                 if incoming is not None:
                     kept.add(event.channel.id)
         due = self._cursors.due(received, kept)
-        if not incomings:
+        session = self._session_to_store()
+        if not incomings and not session:
             self._cursors.postpone(due)
             return
-        await self._store_incomings(incomings, self._cursors.to_stored_names(due))
+        await self._store_incomings(incomings, self._cursors.to_stored_names(due) | session)
         self._cursors.mark_stored(due)
+
+    def _note_session(self, event: SessionEvent) -> None:
+        match event:
+            case SequenceReached(session):
+                self._session = session
+            case SessionResumed():
+                self._is_replaying = False
+            case SessionStarted():
+                self._is_replaying = False
+                self._session = None  # until everything that was missed is stored
+
+    def _session_to_store(self) -> dict[str, str]:
+        """Return the session if it is time to store it.
+
+        What comes after it is sent again after a RESUME, and not stored twice.
+        """
+        now = self._clock.monotonic()
+        is_due = now - self._session_stored_at >= _SECONDS_BETWEEN_SESSIONS
+        if self._session is None or not is_due or not self._cursors.misses_nothing:
+            return {}
+        self._session_stored_at = now
+        return {self._cursors.session_name: self._session.to_stored()}
+
+    def _oldest_question(self) -> float:
+        return self._clock.now() - self._answerable_seconds
 
     async def _store_incomings(
         self, incomings: Sequence[Incoming], cursors: Mapping[str, str]
@@ -153,9 +240,7 @@ class MessageReceiver:
     async def _catch_up(self, session: SessionStarted) -> None:
         """Fetch and store the messages between the last session and this one."""
         await session.guilds_known.wait()
-        self._cursors.load(
-            await self._retry_while_store_fails(lambda: self._intake.cursors(self._cursors.prefix))
-        )
+        await self._load_cursors()
         missing = dict(self._channels_to_read(session.at))
         await self._store_incomings((), self._cursors.catch_up_begins())
         try:
@@ -173,8 +258,7 @@ class MessageReceiver:
         async with self._read_slots:
             while (page := await self._next_page(channel, after)).messages or page.has_more:
                 if page.messages:
-                    oldest_question = self._clock.now() - self._answerable_seconds
-                    await self._store_events(page.messages, oldest_question)
+                    await self._store_events(page.messages, self._oldest_question())
                 after = page.last
                 if not page.has_more:
                     break

@@ -27,6 +27,13 @@ class DiscordSettings(PlatformSettings):
     gateway_url: str | None = Field(
         None, description="The address of Discord's gateway; by default the one of discord.py."
     )
+    shards: int | None = Field(
+        None,
+        ge=1,
+        le=10_000,
+        description="The number of gateway connections that the bot's servers are divided among;"
+        " unset: what Discord recommends. Processes on one database share them out.",
+    )
 
     faces: bool = Field(
         True,

@@ -1,8 +1,8 @@
 """Leases of roles that one process holds at a time, by the clock of the database."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from sqlalchemy import Connection, Executable, bindparam, or_, update
+from sqlalchemy import Connection, Executable, bindparam, or_, select, update
 from typing_extensions import override
 
 from bot.ports import Clock, RoleLeases
@@ -63,3 +63,12 @@ class SqlRoleLeases(RoleLeases):
     async def release(self, role: str) -> None:
         held = {"held": role, "holder": self._owner}
         await self._database.write(lambda connection: connection.execute(_RELEASE, held))
+
+    @override
+    async def held(self, prefix: str) -> Sequence[str]:
+        query = select(role_lease.c.role).where(
+            role_lease.c.role.startswith(prefix, autoescape=True),
+            role_lease.c.lease_until >= clock(self._database.dialect),
+        )
+        asked = {"now": self._clock.now()}
+        return await self._database.read(lambda c: list(c.execute(query, asked).scalars()))

@@ -9,34 +9,34 @@ from bot.platforms.discord.cursors import ChannelCursors
 
 def test_cursor_is_the_newest_message_of_a_channel() -> None:
     cursors = ChannelCursors()
-    assert cursors.due([(1, 10), (1, 12), (2, 11)], kept={1, 2}) == {1: 12, 2: 11}
+    assert cursors.due([(1, 10, 0), (1, 12, 0), (2, 11, 0)], kept={1, 2}) == {1: 12, 2: 11}
 
 
 def test_channel_without_stored_messages_has_no_cursor() -> None:
     cursors = ChannelCursors()
-    assert cursors.due([(1, 10), (2, 11)], kept={1}) == {1: 10}
+    assert cursors.due([(1, 10, 0), (2, 11, 0)], kept={1}) == {1: 10}
 
 
 def test_postponed_cursors_are_stored_with_the_next_batch() -> None:
     cursors = ChannelCursors()
     cursors.load({"discord:1": "10"})
-    cursors.postpone(cursors.due([(1, 15)], kept=set()))
-    assert cursors.due([(2, 20)], kept={2}) == {1: 15, 2: 20}
+    cursors.postpone(cursors.due([(1, 15, 0)], kept=set()))
+    assert cursors.due([(2, 20, 0)], kept={2}) == {1: 15, 2: 20}
 
 
 def test_cursor_never_moves_back() -> None:
     cursors = ChannelCursors()
     cursors.load({"discord:1": "10", "discord:connected": "9"})
-    assert cursors.due([(1, 8)], kept={1}) == {}
+    assert cursors.due([(1, 8, 0)], kept={1}) == {}
 
 
 def test_frozen_cursor_does_not_move_until_the_next_load() -> None:
     cursors = ChannelCursors()
     cursors.load({"discord:1": "10"})
     cursors.freeze([1])
-    assert cursors.due([(1, 20)], kept={1}) == {}
+    assert cursors.due([(1, 20, 0)], kept={1}) == {}
     cursors.load({"discord:1": "10"})
-    assert cursors.due([(1, 20)], kept={1}) == {1: 20}
+    assert cursors.due([(1, 20, 0)], kept={1}) == {1: 20}
 
 
 def test_to_stored_names_prefixes_channels() -> None:
@@ -88,7 +88,7 @@ def test_restart_from_stored_cursors_misses_nothing(
         if not ends:
             continue
         fresh = keep & set(batch)
-        due = cursors.due(batch, kept={channel for channel, _ in fresh})
+        due = cursors.due([(*one, 0) for one in batch], kept={channel for channel, _ in fresh})
         if fresh:
             safe |= fresh
             on_disk.update(due)

@@ -8,7 +8,10 @@ import pytest
 from bot.chat.incoming import Address, MediaItem, MediaKind, Person, Quote, Said, WakeReason
 from bot.platforms.discord.gateway import Gateway
 from bot.platforms.discord.incoming import command_to_incoming, edit_to_incoming, message_to_said
+from bot.platforms.discord.rest.client import RestClient
 from bot.platforms.discord.settings import DiscordSettings
+from bot.platforms.discord.shards.identify_limits import IdentifyLimits
+from bot.runtime.clock import SystemClock
 
 BOT, ROLE, ALICE, BOB, GUILD, CHANNEL, THREAD, MESSAGE = 1, 2, 10, 11, 20, 30, 31, 900 << 22
 
@@ -214,7 +217,9 @@ async def _refuse_nothing(_: discord.Interaction) -> str | None:
 async def test_command_without_user_or_channel_is_ignored(
     cache: CachedGuild, given: dict[str, Any]
 ) -> None:
-    gateway = Gateway(DiscordSettings(), lambda _: (), _refuse_nothing)
+    settings, clock = DiscordSettings(), SystemClock()
+    limits = IdentifyLimits(RestClient(settings), None, "discord", clock)
+    gateway = Gateway(settings, lambda _: (), _refuse_nothing, identify_limits=limits, clock=clock)
 
     await gateway.on_interaction(cache.command(**given))
     await gateway.on_message(cache.message("hello"))

@@ -146,6 +146,7 @@ async def test_missed_messages_are_received_before_live_ones(
     server.write("missed, in private")
     server.wire.say(server.alice, new.id, "missed, in a new channel")
 
+    await server.wire.forget()  # so that missed messages are read from the channels
     async with running(platform_for(server.wire), intake):
         server.say("after")
         await wait_until(lambda: "after" in intake.texts)
@@ -167,6 +168,7 @@ async def test_channel_without_new_messages_is_not_read(
         server.say("before")
         await wait_until(lambda: intake.received)
     server.wire.log.clear()
+    await server.wire.forget()  # so that missed messages are read from the channels
     async with running(platform_for(server.wire), intake):
         server.say("after")
         await wait_until(lambda: len(intake.received) == 2)
@@ -184,6 +186,7 @@ async def test_unreadable_channel_does_not_block_the_others(
     server.say("missed")
     direct = server.wire.b.get_dm_channel(server.alice.id).id
     server.wire.fault("GET", f"/channels/{direct}*", times=None, status=403, code=50001)
+    await server.wire.forget()  # so that missed messages are read from the channels
     async with running(platform_for(server.wire), intake):
         await wait_until(lambda: "missed" in intake.texts)
     assert "unreadable" not in intake.texts
@@ -198,6 +201,7 @@ async def test_failed_history_request_is_retried(
     server.say("missed")
     server.wire.fault("GET", "/channels/*/messages", drop=True, times=2)
     server.wire.fault("GET", "/channels/*/messages", status=503, times=2)
+    await server.wire.forget()  # so that missed messages are read from the channels
     async with running(platform_for(server.wire), intake):
         server.say("after")
         await wait_until(lambda: "after" in intake.texts)
@@ -273,6 +277,7 @@ async def test_unreadable_message_is_skipped_live_and_in_the_history(
         await wait_until(lambda: "after" in intake.texts)
     for text in ("missed", "odd", "missed, too"):
         server.say(text)
+    await server.wire.forget()  # so that missed messages are read from the channels
     async with running(platform_for(server.wire), intake):
         await wait_until(lambda: "missed, too" in intake.texts)
     assert intake.texts == ["before", "after", "missed", "missed, too"]
@@ -288,6 +293,7 @@ async def test_page_of_unreadable_messages_does_not_end_the_catch_up(
     for text in ["odd"] * 120 + ["missed"]:
         server.say(text)
     make_odd(server, {"author": None})
+    await server.wire.forget()  # so that missed messages are read from the channels
     async with running(platform_for(server.wire), intake):
         await wait_until(lambda: "missed" in intake.texts)
 
@@ -329,6 +335,7 @@ async def test_live_messages_wait_for_missed_ones(
         server.say("before")
         await wait_until(lambda: intake.received)
     server.say("missed")
+    await server.wire.forget()
     server.wire.fault("GET", "/channels/*/messages", delay=1.0)
     sending = asyncio.create_task(say_during_backfill(server))
     async with running(platform, intake):
@@ -402,13 +409,13 @@ async def test_stop_ends_a_connection_that_swallows_cancellation(
     """discord.py swallows a cancellation that comes just as it connects (Python 3.11)."""
     connecting = asyncio.Event()
 
-    async def connect(self: Gateway, *, reconnect: bool = True) -> None:
+    async def connect(self: Gateway, *_: object) -> None:
         connecting.set()
         while not self.is_closed():
             with suppress(asyncio.CancelledError):
                 await asyncio.sleep(0.01)
 
-    monkeypatch.setattr(Gateway, "connect", connect)
+    monkeypatch.setattr(Gateway, "stay_connected", connect)
     run = asyncio.create_task(platform.run(intake))
     await connecting.wait()
     run.cancel()
@@ -446,10 +453,12 @@ async def test_edits_and_deletions_of_people_are_received_in_order(
 async def test_only_what_waited_too_long_before_a_start_is_late(
     server: Server, wire: SimWire, intake: FakeIntake
 ) -> None:
+    await wire.forget()  # so that missed messages are read from the channels
     async with running(platform_for(wire), intake):
         server.say("stored")
         await wait_until(lambda: intake.received)
     server.say("while it was away")
+    await wire.forget()  # so that missed messages are read from the channels
     async with running(platform_for(wire, answerable_seconds=0), intake):
         await wait_until(lambda: "while it was away" in intake.texts)
         server.say("live")

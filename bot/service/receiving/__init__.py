@@ -1,0 +1,1 @@
+"""Which process receives from a platform, or over which of its connections."""

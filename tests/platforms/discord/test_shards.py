@@ -1,0 +1,214 @@
+"""Shards on loopback: sessions are resumed by the next process, IDENTIFYs keep to their limits."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from bot.platforms.discord.platform import DiscordPlatform
+from bot.platforms.discord.settings import DiscordSettings
+from bot.platforms.discord.shards.identify_limits import loop_pause, recent_identifies
+from bot.platforms.discord.shards.shard import GatewaySession, Shard
+from bot.runtime.tasks import cancel_and_wait
+from tests.platforms.discord.conftest import (
+    COMMANDS,
+    FakeIntake,
+    ShortSleepClock,
+    complete,
+    running,
+    wait_until,
+)
+from tests.rigs.simwire import SimWire
+
+pytestmark = pytest.mark.service
+
+
+def platform_with_shards(wire: SimWire, shards: int | None = None) -> DiscordPlatform:
+    settings = DiscordSettings(
+        token=SecretStr(wire.token),
+        api_base=f"{wire.base}/api/v10",
+        gateway_url=wire.base.replace("http", "ws") + "/",
+        shards=shards,
+    )
+    return DiscordPlatform(settings, commands=COMMANDS, complete=complete, clock=ShortSleepClock())
+
+
+def count(wire: SimWire, name: str) -> int:
+    return sum(event == name for _, event, _ in wire.events)
+
+
+class Guilds:
+    """A guild of each of two shards, each with a channel and a member."""
+
+    def __init__(self, wire: SimWire) -> None:
+        self.wire = wire
+        self.guilds: dict[int, Any] = {}
+        while len(self.guilds) < 2:
+            guild = wire.guild(f"Guild {len(wire.b.guilds)}")
+            self.guilds.setdefault((guild.id >> 22) % 2, guild)
+        self.channels = {
+            shard: guild.create_text_channel("general").id for shard, guild in self.guilds.items()
+        }
+        self.people = {
+            shard: wire.member(guild, f"person-{shard}") for shard, guild in self.guilds.items()
+        }
+
+    def say(self, shard: int, text: str) -> Any:
+        return self.wire.say(self.people[shard], self.channels[shard], text)
+
+
+@pytest.fixture
+def intake() -> FakeIntake:
+    return FakeIntake()
+
+
+async def test_restart_resumes_the_session_and_misses_nothing(
+    wire: SimWire, intake: FakeIntake
+) -> None:
+    guilds = Guilds(wire)
+    async with running(platform_with_shards(wire), intake):
+        guilds.say(0, "before")
+        await wait_until(lambda: intake.received)
+        await wait_until(lambda: any(" session" in name for name in intake.stored))
+    thread = wire.b.create_thread(guilds.channels[0], "plans", owner_id=wire.b.bot_user.id)
+    guilds.say(0, "missed")
+    wire.say(guilds.people[0], thread.id, "missed in a thread")
+    async with running(platform_with_shards(wire), intake):
+        guilds.say(0, "live")
+        await wait_until(lambda: "live" in intake.texts)
+    assert intake.texts == ["before", "missed", "missed in a thread", "live"]
+    assert (count(wire, "<op2"), count(wire, "<op6")) == (1, 1)
+    in_thread = intake.received[2]
+    assert in_thread.scopes == (
+        f"discord:{thread.id}",
+        f"discord:{guilds.channels[0]}",
+        f"discord:guild:{guilds.guilds[0].id}",
+    )
+    assert not [one for one in wire.log if "/messages" in one["path"]]
+
+
+async def test_session_that_discord_forgot_is_replaced_and_missed_messages_are_fetched(
+    wire: SimWire, intake: FakeIntake
+) -> None:
+    guilds = Guilds(wire)
+    async with running(platform_with_shards(wire), intake):
+        guilds.say(0, "before")
+        await wait_until(lambda: any(" session" in name for name in intake.stored))
+    guilds.say(0, "missed")
+    await wire.forget()
+    async with running(platform_with_shards(wire), intake):
+        await wait_until(lambda: "missed" in intake.texts)
+    assert (count(wire, "<op2"), count(wire, "<op6")) == (2, 1)
+
+
+async def test_interrupted_catch_up_is_not_skipped_by_a_resume(
+    wire: SimWire, intake: FakeIntake
+) -> None:
+    guilds = Guilds(wire)
+    async with running(platform_with_shards(wire), intake):
+        guilds.say(0, "before")
+        await wait_until(lambda: any(" session" in name for name in intake.stored))
+    guilds.say(0, "missed")
+    await wire.forget()
+    wire.fault("GET", "/channels/*/messages", delay=3)
+    platform = platform_with_shards(wire)
+    run = asyncio.create_task(platform.run(intake))
+    await wait_until(lambda: any("/messages" in one["path"] for one in wire.log))
+    await cancel_and_wait([run])
+    await platform.close()
+    async with running(platform_with_shards(wire), intake):
+        await wait_until(lambda: "missed" in intake.texts)
+
+
+async def test_discord_says_how_many_shards_there_are_and_each_keeps_the_pace(
+    wire: SimWire, intake: FakeIntake
+) -> None:
+    wire.shards = 2
+    guilds = Guilds(wire)
+    async with running(platform_with_shards(wire), intake):
+        guilds.say(0, "in the first")
+        guilds.say(1, "in the second")
+        direct = wire.b.get_dm_channel(guilds.people[1].id)
+        wire.b.create_message(direct.id, guilds.people[1].id, "in private")
+        await wait_until(lambda: len(intake.received) == 3, 30)
+    assert sorted(intake.texts) == ["in private", "in the first", "in the second"]
+    shards = sorted(one.shard for one in wire.sessions.values())
+    assert shards == [(0, 2), (1, 2)]
+    assert count(wire, "<op2 too early") == 0
+
+
+async def test_a_shard_fetches_messages_of_its_own_channels_only(
+    wire: SimWire, intake: FakeIntake
+) -> None:
+    guilds = Guilds(wire)
+    async with running(platform_with_shards(wire, 2), intake):
+        guilds.say(0, "before in the first")
+        guilds.say(1, "before in the second")
+        await wait_until(lambda: len(intake.received) == 2, 30)
+    await wire.forget()
+    guilds.say(0, "missed in the first")
+    guilds.say(1, "missed in the second")
+    wire.identified_at.clear()
+    platform = platform_with_shards(wire, 2)
+    run = asyncio.create_task(platform.run_shard("1/2", intake))
+    await wait_until(lambda: "missed in the second" in intake.texts)
+    await cancel_and_wait([run])
+    await platform.close()
+    read = {one["path"] for one in wire.log if one["path"].endswith("/messages")}
+    assert read == {f"/channels/{guilds.channels[1]}/messages"}
+
+    wire.identified_at.clear()
+    async with running(platform_with_shards(wire, 2), intake):
+        await wait_until(lambda: "missed in the first" in intake.texts, 30)
+
+
+async def test_used_up_budget_is_waited_for(wire: SimWire, intake: FakeIntake) -> None:
+    wire.identifies_left = 100
+    platform = platform_with_shards(wire)
+    run = asyncio.create_task(platform.run(intake))
+    await wait_until(lambda: sum("/gateway/bot" in one["path"] for one in wire.log) >= 3)
+    assert count(wire, "<op2") == 0
+    assert platform.connection_error is not None
+    wire.identifies_left = 101
+    await wait_until(lambda: platform.connection_error is None)
+    await cancel_and_wait([run])
+    await platform.close()
+    assert count(wire, "<op2") == 1
+
+
+async def test_repeated_identifies_of_a_shard_wait_longer_and_longer(
+    wire: SimWire, intake: FakeIntake
+) -> None:
+    now = ShortSleepClock().now()
+    intake.stored["shards discord:0/1 identified"] = json.dumps([now - 3, now - 2, now - 1, now])
+    platform = platform_with_shards(wire)
+    run = asyncio.create_task(platform.run(intake))
+    await wait_until(lambda: "waiting" in (platform.connection_error or ""))
+    assert count(wire, "<op2") == 0
+    await cancel_and_wait([run])
+    await platform.close()
+
+
+def test_loop_pause_doubles_and_forgets_after_an_hour() -> None:
+    assert loop_pause([0, 1], 2) == 0
+    assert loop_pause([0, 1, 2], 2) == 5
+    assert loop_pause([0, 1, 2, 10], 12) == 8
+    assert loop_pause(range(40), 40) == 599
+    assert loop_pause([0, 1, 2], 3700) == 0
+    assert recent_identifies([1, 100], 3650) == [100]
+
+
+def test_guilds_belong_to_one_shard_and_direct_messages_to_the_first() -> None:
+    shards = [Shard(number, 3) for number in range(3)]
+    for guild in range(0, 50 << 22, 1 << 22):
+        assert sum(shard.has_guild(guild) for shard in shards) == 1
+    assert [shard.has_guild(0) for shard in shards] == [True, False, False]
+    assert Shard.from_name(shards[1].name) == shards[1]
+
+
+def test_stored_session_reads_back_and_nonsense_is_none() -> None:
+    session = GatewaySession("a", 7, "wss://resume")
+    assert GatewaySession.from_stored(session.to_stored()) == session
+    assert GatewaySession.from_stored("{}") is None
