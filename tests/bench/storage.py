@@ -4,8 +4,9 @@
     python -m tests.bench.storage --database sqlite --processes 1
     python -m tests.bench.storage --answers
 
-A worker receives messages, claims their conversations, finishes them with a receipt and one part,
-and reports the part as sent: through its pools, with a model and a platform that take no time.
+A worker receives messages of a bot of its own, claims their conversations, finishes them with a
+receipt and one part, and reports the part as sent: through its pools, with a model and a platform
+that take no time.
 `--answers` runs the whole service in each worker (routing, prompt, model's stream, sender) instead.
 """
 
@@ -75,6 +76,7 @@ class StorageOnly:
         self.inbox = SqlInbox(database, clock)
         self.answered = 0
         self._owner = owner
+        self._cursors = {f"telegram:{owner}": "1"}
         self._conversations = SqlConversations(database, clock, sender)
         self._outbox = SqlOutbox(database, clock, sender)
         self.pool = KeyedWorkerPool(
@@ -88,7 +90,7 @@ class StorageOnly:
         )
 
     async def receive(self, incoming: Incoming) -> None:
-        await self.inbox.receive([incoming], {"telegram:offset": "1"})
+        await self.inbox.receive([incoming], self._cursors)
         self.pool.wake([incoming.address.conversation])
 
     @contextlib.asynccontextmanager
@@ -124,8 +126,9 @@ class StorageOnly:
 class WholeService:
     """The real wiring over a platform in memory and a model that answers at once."""
 
-    def __init__(self, parts: Wiring) -> None:
+    def __init__(self, parts: Wiring, owner: str) -> None:
         self._parts = parts
+        self._cursors = {f"telegram:{owner}": "1"}
         surface = parts.platforms["telegram"].surface
         assert isinstance(surface, FakeSurface)
         self._surface = surface
@@ -135,7 +138,7 @@ class WholeService:
         return len(self._surface.messages)
 
     async def receive(self, incoming: Incoming) -> None:
-        await self._parts.inbox.receive([incoming], {"telegram:offset": "1"})
+        await self._parts.inbox.receive([incoming], self._cursors)
         self._parts.conversation_pool.wake([incoming.address.conversation])
 
     @contextlib.asynccontextmanager
@@ -169,7 +172,7 @@ async def running_worker(
         async with Renderer() as renderer:
             models = Models(renderer, {"p": FakeBackend([_ANSWER])}, no_stories)
             resources = Resources(database, {}, signals, chat_settings, resolver, models)
-            service = WholeService(Wiring(settings, resources, [QUIET], _fail, RunOptions()))
+            service = WholeService(Wiring(settings, resources, [QUIET], _fail, RunOptions()), owner)
             async with service.running():
                 yield service
 
