@@ -11,14 +11,20 @@ from typing import Protocol, TypeAlias, runtime_checkable
 from bot.chat.access import ApiToken, AuditEntry
 from bot.chat.console.answers import AnswerSearch, FoundAnswers, StoredAnswer
 from bot.chat.console.operation import (
+    BackgroundWork,
+    DeadLetter,
+    HeldJob,
     HeldLease,
     KnownChannel,
     MadeSetting,
     MessageTrace,
     ModelHealth,
     ModelInMemory,
+    Node,
+    Pause,
     QueueState,
     RefusedCalls,
+    WaitingMessage,
 )
 from bot.chat.console.preset_draft import PresetDraft
 from bot.chat.incoming import Address, Incoming, MediaItem, Request, Said
@@ -824,6 +830,10 @@ class PersonalData(Protocol):
         """Return the keys of the conversations in which the person has said something."""
         ...
 
+    async def drop_set_aside(self, person_id: str) -> None:
+        """Delete what the person wrote and what was set aside because it could not be processed."""
+        ...
+
     async def lines(self, person_id: str) -> Sequence[tuple[str, Turn]]:
         """Return what the person said, oldest first, each with the key of its conversation."""
         ...
@@ -1097,6 +1107,84 @@ class ServiceState(Protocol):
 
     async def chat_settings(self) -> Sequence[MadeSetting]:
         """Return the settings made in chats by scope, without what people say of themselves."""
+        ...
+
+
+class NodeRegistry(Protocol):
+    """The processes of an installation, and what they have to do."""
+
+    async def enter(self, owner: str, roles: str, version: str) -> None:
+        """Note that a process has started."""
+        ...
+
+    async def report(self, owner: str, roles: str, version: str) -> None:
+        """Note that a process is there."""
+        ...
+
+    async def leave(self, owner: str) -> None:
+        """Note that a process ends."""
+        ...
+
+    async def nodes(self) -> Sequence[Node]:
+        """Return the processes that are there, and those that died within days, oldest first."""
+        ...
+
+    async def held_jobs(self) -> Sequence[HeldJob]:
+        """Return who does what only one process may do, by the role."""
+        ...
+
+    async def background_work(self) -> Sequence[BackgroundWork]:
+        """Return how much work waits or goes on, by its kind, and how old it is."""
+        ...
+
+
+class Pauses(Protocol):
+    """Where nothing is answered."""
+
+    async def recent(self) -> Sequence[Pause]:
+        """Return the pauses that go on and those that ended within a day, oldest first."""
+        ...
+
+    async def begin(self, scope: str, by: str) -> bool:
+        """Pause a scope; return False if it is paused already."""
+        ...
+
+    async def end(self, scope: str) -> bool:
+        """End the pause of a scope; return False if there is none."""
+        ...
+
+    async def waiting(self, after: int, limit: int) -> Sequence[WaitingMessage]:
+        """Return unanswered messages whose number is higher than that, in their order."""
+        ...
+
+    async def queue_notice(
+        self, name: str, address: Address, text: str, reply_to: str | None
+    ) -> None:
+        """Queue a message of the service; one of the same name is queued once."""
+        ...
+
+
+class DeadLetters(Protocol):
+    """What was set aside: messages that were not processed, parts that were not delivered."""
+
+    async def all(self) -> Sequence[DeadLetter]:
+        """Return all of them, without what people wrote."""
+        ...
+
+    async def text(self, name: str) -> str | None:
+        """Return what one says; None: there is none of that name."""
+        ...
+
+    async def retry(self, name: str) -> str | None:
+        """Process or deliver one once more; return its conversation or lane.
+
+        Returns:
+            None: there is none of that name.
+        """
+        ...
+
+    async def drop(self, name: str) -> bool:
+        """Delete the content of one for good; return False if there is none of that name."""
         ...
 
 

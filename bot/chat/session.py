@@ -55,6 +55,12 @@ class Claim:
     owner: str
 
 
+MAX_OWN_CRASHES = 3
+"""A message that alone has killed the process so often is set aside."""
+MAX_CRASHES = 24
+"""The last resort against one that dies beside others each time: later than a minute, say."""
+
+
 class Attempt(IntEnum):
     """What a process is doing with a message; stored, so that it can be read after its death."""
 

@@ -33,6 +33,13 @@ app = lazy_app(
             "bot.cli.keys", "Keep the keys of providers in the database, encrypted."
         ),
         "console": LazyCommand("bot.cli.console", "Log in to the console in a browser."),
+        "nodes": LazyCommand("bot.cli.operation.nodes", "Show the processes of the installation."),
+        "jobs": LazyCommand("bot.cli.operation.jobs", "Show what is done and what waits."),
+        "dead-letters": LazyCommand(
+            "bot.cli.operation.dead_letters", "Show, retry or drop what was set aside."
+        ),
+        "pause": LazyCommand("bot.cli.operation.pause", "Answer nobody until `troupe resume`."),
+        "resume": LazyCommand("bot.cli.operation.resume", "Answer again after `troupe pause`."),
         "db": LazyCommand("bot.cli.db", "Upgrade, show, copy or back up the database."),
         "bench": LazyCommand("bot.cli.bench", "Measure speed on this machine."),
     },

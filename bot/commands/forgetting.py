@@ -49,6 +49,7 @@ class PersonForgetting:
                 for key in keys
             ]
         )
+        await self.data.drop_set_aside(person)
         await self.personas.forget(person, await self.data.descriptions(person))
 
 

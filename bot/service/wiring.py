@@ -14,6 +14,7 @@ from functools import cached_property, partial
 from importlib import import_module  # noqa: TID251 # for what few installations need
 from pathlib import Path
 
+from bot import __version__
 from bot.backends.exact_prompt import ExactPromptWriter
 from bot.chat.incoming import (
     Address,
@@ -44,7 +45,7 @@ from bot.console.playground.actions import PlaygroundActions
 from bot.console.presets.editing import PresetEditing
 from bot.console.server import AddRoutes
 from bot.console.service.channels_page import ChannelsPage
-from bot.console.service.operation_report import OperationReports
+from bot.console.service.operation_report import Installation, OperationReports
 from bot.console.service.usage_page import UsagePage
 from bot.console.webhooks import webhook_routes
 from bot.delivery.lane_delivery import LaneDelivery, RemoteDelivery
@@ -85,6 +86,7 @@ from bot.service.backends import add_backends, unsupported_parameters
 from bot.service.budgets import budget_rules
 from bot.service.exclusive_role import ExclusiveRole
 from bot.service.models import Models
+from bot.service.operation.heartbeat import Heartbeat
 from bot.service.platform_supervisor import PlatformSupervisor
 from bot.service.receiving.exclusive_platform import ExclusivePlatform
 from bot.service.receiving.shared_shards import SharedShards
@@ -105,6 +107,9 @@ from bot.storage.console.tokens import SqlConsoleTokens
 from bot.storage.coordination.role_leases import SqlRoleLeases
 from bot.storage.data_dir import DataDirUse
 from bot.storage.history_index import SqlHistoryIndex
+from bot.storage.operation.dead_letters import SqlDeadLetters
+from bot.storage.operation.nodes import SqlNodeRegistry
+from bot.storage.operation.pauses import SqlPauses
 from bot.storage.personal_data import SqlForgottenConversations, SqlPersonalData
 from bot.storage.sql.conversations import SqlConversations
 from bot.storage.sql.inbox import SqlInbox
@@ -130,6 +135,7 @@ from bot.turn.channel_reader import ChannelReader
 from bot.turn.gathering import MessageGatherer
 from bot.turn.limits.answer_limits import AnswerLimits
 from bot.turn.limits.embedding_spending import EmbeddingSpending
+from bot.turn.limits.pauses import AnsweringPauses
 from bot.turn.limits.provider_slots import ProviderSlots
 from bot.turn.limits.rare_notices import RareNotices
 from bot.turn.limits.spending import Spending
@@ -397,6 +403,8 @@ class Wiring:
             self._arrivals,
             VoiceMessages(self._download, self._models.backends),
             explain_silence=self._explain_silence,
+            is_paused=self.pauses.covers,
+            is_context=self.pauses.is_context,
         )
         return ConversationWorker(self.conversations, memories, stages, self.owner, self.clock)
 
@@ -597,6 +605,7 @@ class Wiring:
                     self._provider_slots.waiting,
                     self._rate_limits,
                     RECENT_EVENTS,
+                    self._installation,
                     self.clock,
                 ),
                 ProviderTrial(self._operator_requests, resolver.presets).try_provider,
@@ -621,6 +630,15 @@ class Wiring:
     @cached_property
     def setup_steps(self) -> SetupSteps:
         return SetupSteps(self.settings, Path(".env"))
+
+    @cached_property
+    def _installation(self) -> Installation:
+        database = self._resources.database
+        return Installation(
+            SqlNodeRegistry(database, self.clock),
+            SqlPauses(database, self.clock),
+            SqlDeadLetters(database, self.clock),
+        )
 
     @cached_property
     def _playground_actions(self) -> PlaygroundActions:
@@ -769,19 +787,35 @@ class Wiring:
     def role_parts(self) -> Sequence[RolePart]:
         """What this process runs beside the platforms, in the order of a message's path."""
         parts = {Role.WORKER: self._worker_part, Role.SENDER: self._sender_part}
-        return [make_part() for role, make_part in parts.items() if role in self.options.roles]
+        made = [make_part() for role, make_part in parts.items() if role in self.options.roles]
+        return [*made, self._heartbeat.part]
+
+    @cached_property
+    def _heartbeat(self) -> Heartbeat:
+        nodes = SqlNodeRegistry(self._resources.database, self.clock)
+        roles = ",".join(role for role in Role if role in self.options.roles)
+        return Heartbeat(nodes, self.owner, roles, __version__, self.clock)
+
+    @cached_property
+    def pauses(self) -> AnsweringPauses:
+        stored = SqlPauses(self._resources.database, self.clock)
+        return AnsweringPauses(stored, self._resources.signals, self._wake_ready)
+
+    async def _wake_ready(self) -> None:
+        self._wake_conversations(await self._ready_conversations(_MAX_CONVERSATIONS))
 
     def _worker_part(self) -> RolePart:
         pool, worker = self.conversation_pool, self.worker
 
         async def release() -> None:
             await self.conversations.release_all(self.owner)
+            await self.pauses.refresh()
 
         async def drain() -> None:
             worker.stop_after_current()
             await pool.drain(DRAIN_SECONDS)
 
-        jobs = [pool.run, worker.keep_leases, self.stops.run, self.summarizer.run]
+        jobs = [pool.run, worker.keep_leases, self.stops.run, self.summarizer.run, self.pauses.run]
         if not self._is_alone:
             missed = MissedSignals(self.inbox, self.stops, self._arrivals, self.clock)
             jobs += [missed.run, self._shared_memories.run]
@@ -824,7 +858,13 @@ class Wiring:
 
     async def _ready_conversations(self, limit: int) -> Sequence[str]:
         """Return conversations with unanswered messages that this process can answer."""
-        return await self.conversations.ready(limit, self.platforms.keys())
+        most = limit
+        while True:
+            keys = await self.conversations.ready(most, self.platforms.keys())
+            ready = [key for key in keys if not self.pauses.covers(key)]
+            if len(ready) >= limit or len(keys) < most:
+                return ready[:limit]
+            most *= 4  # those that are paused have waited longest
 
     def _wake_conversations(self, keys: Sequence[str]) -> None:
         self._resources.signals.publish(CONVERSATIONS, keys)
@@ -834,7 +874,9 @@ class Wiring:
 
     async def _claim_conversations(self, keys: Sequence[str]) -> Mapping[str, ClaimedMessage]:
         # The signals of all processes arrive here, also those for bots that only others serve.
-        served = [key for key in keys if source_of(key) in self.platforms]
+        served = [
+            key for key in keys if source_of(key) in self.platforms and not self.pauses.covers(key)
+        ]
         return await self.worker.claim(served) if served else {}
 
     async def _due_lanes(self, limit: int) -> Sequence[str]:

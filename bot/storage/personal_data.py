@@ -2,19 +2,28 @@
 
 from collections.abc import Mapping, Sequence
 
-from sqlalchemy import ColumnElement, bindparam, or_, select
+from sqlalchemy import ColumnElement, Connection, bindparam, or_, select, update
 from typing_extensions import override
 
-from bot.chat.incoming import address_of
+from bot.chat.incoming import Edited, Incoming, Pressed, Said, address_of
 from bot.chat.session import Turn
 from bot.ports import ForgottenConversations, PersonalData
 from bot.storage.sql.conversations import TURN_COLUMNS, to_turn
 from bot.storage.sql.database import Database
-from bot.storage.sql.tables import choice, forgotten, turn
+from bot.storage.sql.tables import choice, forgotten, inbox, is_set_aside, turn
+from bot.storage.units.events import decode_event
 
 _BY_PERSON = turn.c.speaker_id == bindparam("person")
 _CONVERSATIONS = select(turn.c.conversation).where(_BY_PERSON).distinct()
 _LINES = select(*TURN_COLUMNS, turn.c.id, turn.c.conversation).where(_BY_PERSON, turn.c.active)
+
+
+_SET_ASIDE = select(inbox.c.id, inbox.c.kind, inbox.c.payload).where(is_set_aside)
+_DROP_SET_ASIDE = (
+    update(inbox)
+    .where(inbox.c.id.in_(bindparam("rows", expanding=True)))
+    .values(state="done", payload=None)
+)
 
 
 class SqlPersonalData(PersonalData):
@@ -28,6 +37,19 @@ class SqlPersonalData(PersonalData):
         asked = {"person": person_id}
         query = _CONVERSATIONS.order_by(turn.c.conversation)
         return await self._database.read(lambda c: c.execute(query, asked).scalars().all())
+
+    @override
+    async def drop_set_aside(self, person_id: str) -> None:
+        def unit(connection: Connection) -> None:
+            gone = [
+                row.id
+                for row in connection.execute(_SET_ASIDE)
+                if _author(decode_event(row.kind, row.payload)) == person_id
+            ]
+            connection.execute(_DROP_SET_ASIDE, {"rows": gone})
+
+        await self._database.write(unit)
+        await self._database.truncate_log()
 
     @override
     async def lines(self, person_id: str) -> Sequence[tuple[str, Turn]]:
@@ -46,6 +68,11 @@ class SqlPersonalData(PersonalData):
         query = select(choice.c.scope, choice.c.value).where(_is_of(person_id))
         rows = await self._database.read(lambda c: c.execute(query).all())
         return {row.scope: row.value for row in rows}
+
+
+def _author(event: Incoming) -> str | None:
+    written = event.said if isinstance(event, Edited) else event
+    return written.author.id if isinstance(written, Said | Pressed) else None
 
 
 def _is_of(person_id: str) -> ColumnElement[bool]:

@@ -22,15 +22,12 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 
-from bot.chat.session import Attempt, InboxMessage
+from bot.chat.session import MAX_CRASHES, MAX_OWN_CRASHES, Attempt, InboxMessage
 from bot.errors import Fenced, StoreError
 from bot.ports import Clock
 
 RecordAttempt = Callable[[Attempt], Awaitable[None]]
 
-_MAX_OWN_CRASHES = 3
-# The last resort against one that dies beside others each time: later than a minute, say.
-_MAX_CRASHES = 24
 _CRASHES_OF_A_SUSPECT = 2
 _MAX_WAIT_SECONDS = 4.0  # of a suspect for its turn; four times as long after each further death
 _LONGEST_WAIT_SECONDS = 60.0
@@ -42,7 +39,7 @@ _ALWAYS_IN_FLIGHT = 2
 
 def is_set_aside(message: InboxMessage) -> bool:
     """Return whether a message has killed the process too often to be tried again."""
-    return message.own_crashes >= _MAX_OWN_CRASHES or message.crashes >= _MAX_CRASHES
+    return message.own_crashes >= MAX_OWN_CRASHES or message.crashes >= MAX_CRASHES
 
 
 @dataclass(slots=True, eq=False)

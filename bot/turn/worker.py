@@ -80,6 +80,10 @@ _SET_ASIDE = translatable(
 _BUG = translatable("Something went wrong on my side. The error was logged; please try again.")
 
 
+def _never(_: object) -> bool:
+    return False
+
+
 async def _explain_nothing(_said: Said, _explanation: Text) -> None:
     return
 
@@ -102,6 +106,10 @@ class TurnStages:
     dice: Dice = random.random
     explain_silence: Callable[[Said, Text], Awaitable[None]] = _explain_nothing
     """Tells the people of a channel why nobody answers, where the platform shows that."""
+    is_paused: Callable[[str], bool] = _never
+    """Whether a conversation, by its key, has to wait."""
+    is_context: Callable[[InboxMessage], bool] = _never
+    """Whether a message has waited so long that it is remembered instead of being answered."""
 
 
 class ConversationWorker:
@@ -134,7 +142,8 @@ class ConversationWorker:
         self._gate = IsolationGate(clock)
         self._joiner = PartJoiner(conversations, clock)
         self._finisher = TurnFinisher(
-            *(conversations, memories, stages.replies, stages.arrivals, self._decisions)
+            *(conversations, memories, stages.replies, stages.arrivals, self._decisions),
+            stages.is_paused,
         )
         replies_to_commands = CommandReplies(stages.replies)
         self._answers = QuestionAnswers(
@@ -270,7 +279,8 @@ class ConversationWorker:
         message = group.message
         match message.incoming:
             case Said() as said:
-                return await self._handle_said(claim, group, said)
+                is_late = said.is_late or self._stages.is_context(message)
+                return await self._handle_said(claim, group, replace(said, is_late=is_late))
             case Edited() as edited:
                 return await self._handle_edited(claim, group, edited)
             case Deleted(message_ids=ids):

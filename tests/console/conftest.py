@@ -12,10 +12,15 @@ from aiohttp.test_utils import TestClient, TestServer
 from bot.chat.access import ApiToken, Scope
 from bot.console.login import make_login_link, new_api_token, token_digest
 from bot.console.routes import ConsolePart
+from bot.console.service.operation_report import Installation
+from bot.runtime.clock import SystemClock
 from bot.runtime.rate_limits import InProcessRateLimits
 from bot.service.console import make_console
 from bot.settings import ConsoleSettings
 from bot.storage.console.tokens import SqlConsoleTokens
+from bot.storage.operation.dead_letters import SqlDeadLetters
+from bot.storage.operation.nodes import SqlNodeRegistry
+from bot.storage.operation.pauses import SqlPauses
 from bot.storage.sql.database import Database, open_database
 from tests.fakes import FakeClock
 
@@ -93,3 +98,13 @@ async def console(
         made.add_routes(app)
         async with TestClient(TestServer(app), cookie_jar=aiohttp.CookieJar(unsafe=True)) as client:
             yield ConsoleUnderTest(client, tokens, clock, database)
+
+
+def installation(database: Database) -> Installation:
+    """What the page of the operation reads beside the queues."""
+    clock = SystemClock()
+    return Installation(
+        SqlNodeRegistry(database, clock),
+        SqlPauses(database, clock),
+        SqlDeadLetters(database, clock),
+    )

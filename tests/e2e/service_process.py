@@ -241,6 +241,21 @@ class ServiceProcess:
             self._platforms.forget_sessions()
         return True
 
+    async def run_command(self, *words: str) -> str:
+        """Run another command of `troupe` with its settings; return what it prints."""
+        inherited = {name: value for name, value in os.environ.items() if name in _INHERITED}  # noqa: TID251
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "bot", *words),
+            cwd=self.folder,
+            env={**inherited, "PYTHONPATH": str(CHECKOUT), **self.settings},
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        printed, errors = await process.communicate()
+        assert process.returncode == 0, errors.decode()
+        return printed.decode()
+
     def output(self) -> str:
         """Return what it printed since its last start."""
         if not self.log.exists():

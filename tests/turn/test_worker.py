@@ -50,6 +50,7 @@ from bot.routing.preset_resolver import PresetResolver
 from bot.runtime.rate_limits import InProcessRateLimits
 from bot.runtime.signals import InProcessSignals
 from bot.storage.history_index import SqlHistoryIndex
+from bot.storage.operation.pauses import SqlPauses
 from bot.storage.personal_data import SqlPersonalData
 from bot.storage.sql.chat_settings import SqlChatSettings
 from bot.storage.sql.conversations import SqlConversations
@@ -66,6 +67,7 @@ from bot.turn.answer import AnswerPipeline
 from bot.turn.arrivals import CONVERSATIONS, ArrivalSignals
 from bot.turn.channel_reader import ChannelReader, ReadBefore
 from bot.turn.gathering import MessageGatherer
+from bot.turn.limits.pauses import AnsweringPauses
 from bot.turn.limits.rare_notices import RareNotices
 from bot.turn.limits.spending import Spending
 from bot.turn.preview.prompt_preview import PromptPreview
@@ -208,6 +210,7 @@ class Setup(Delivery):
             sources, backends, replies, self.clock, dice, **(pipeline_parts or {})
         )
         self.signals = InProcessSignals()
+        self.pauses = AnsweringPauses(SqlPauses(database, self.clock), self.signals, self._go_on)
         self.stops = StopRequests(self.signals, admins.is_known_admin)
         self.arrivals = arrivals = ArrivalSignals(self.signals)
         gatherer = MessageGatherer(self.conversations, arrivals, self.clock)
@@ -216,10 +219,15 @@ class Setup(Delivery):
             *(resolver, commands, pipeline, replies, self.stops, self.buttons),
             *(forgetting, ChannelForgetting(index, self._receive_events), gatherer),
             *(arrivals, VoiceMessages(download, backends), dice),
+            is_paused=self.pauses.covers,
+            is_context=self.pauses.is_context,
         )
         self.worker = ConversationWorker(
             self.conversations, [self.memory], setups, owner, self.clock
         )
+
+    async def _go_on(self) -> None:
+        self.signals.publish(CONVERSATIONS, [CHAT])
 
     async def _receive_events(self, events: Sequence[Incoming]) -> None:
         async with self.router.routed(events) as routed:

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from bot.chat.incoming import Said, address_of
+
 
 @dataclass(frozen=True, slots=True)
 class QueueState:
@@ -143,3 +145,103 @@ class MessageTrace:
     crashes: int
     """How often a process died while it worked on it."""
     parts: Sequence[DeliveredPart]
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A process of the installation."""
+
+    owner: str
+    """The name that it holds leases under."""
+    roles: str
+    """Separated by commas."""
+    version: str
+    started_seconds: float
+    """How long ago it started."""
+    seen_seconds: float
+    """How long ago it reported itself; far more than `HEARTBEAT_SECONDS`: it died."""
+    leases: tuple[str, ...]
+    """The roles that only one process has at a time and that it has now."""
+    conversations: int
+    """How many it is answering."""
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it has missed several reports."""
+        return self.seen_seconds > 4 * HEARTBEAT_SECONDS
+
+
+HEARTBEAT_SECONDS = 10.0
+"""So often a process reports itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackgroundWork:
+    """One kind of work that waits or goes on."""
+
+    name: str
+    count: int
+    oldest_seconds: float | None
+    """How old the oldest of it is; None: there is none, or that is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldJob:
+    """A role that one process at a time has, and since when."""
+
+    role: str
+    owner: str
+    held_seconds: float
+    lease_seconds: float
+    """What is left of its lease; negative: nobody has it."""
+
+
+EVERYWHERE = "all"
+"""The scope of a pause of the whole installation."""
+CONTEXT_AFTER_SECONDS = 300.0
+"""A message that waited longer for the end of a pause becomes context instead of being answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Nothing is answered in a scope, from a moment on."""
+
+    id: int
+    scope: str
+    """`EVERYWHERE`, a platform, one of its bots, a chat or a topic, as keys spell them."""
+    by: str
+    at: float
+    """In Unix seconds."""
+    ended_at: float | None = None
+
+    def covers(self, conversation: str) -> bool:
+        """Return whether a conversation, by its key, is in the scope."""
+        address = address_of(conversation)
+        scopes = (EVERYWHERE, address.platform, address.source, address.lane, address.channel)
+        return self.scope in scopes
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingMessage:
+    """A message that nobody has answered yet."""
+
+    number: int
+    """Of its row in the inbox."""
+    said: Said
+    is_in_progress: bool
+    """Whether a process works on its conversation now."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A message that was set aside: one received, or a part of an answer."""
+
+    name: str
+    """"in-12" for a received message, "out-7" for one that was not delivered."""
+    place: str
+    """The conversation or the lane."""
+    kind: str
+    """What was received (said, edited, ...), or what was to be done (send, edit, delete)."""
+    at: float | None
+    """When it was received, or was last tried; in Unix seconds."""
+    reason: str

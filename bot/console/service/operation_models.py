@@ -21,6 +21,26 @@ class ProviderRow(BaseModel):
     max_in_flight: int | None = Field(None, description="How many requests are made at once.")
 
 
+class NodeRow(BaseModel):
+    """A process of the installation."""
+
+    owner: str
+    roles: str
+    version: str
+    seen_seconds: float = Field(description="How long ago it reported itself.")
+    is_silent: bool = Field(description="Whether it has missed several reports.")
+    leases: list[str] = Field(description="What only one process does at a time.")
+    conversations: int = Field(description="How many it is answering.")
+
+
+class PauseRow(BaseModel):
+    """Where nothing is answered."""
+
+    scope: str
+    by: str
+    at: float = Field(description="In Unix seconds.")
+
+
 class ModelHealthRow(BaseModel):
     """How the newest requests of this process for a model went."""
 
@@ -98,3 +118,6 @@ class OperationState(BaseModel):
     loaded: list[LoadedModelRow]
     waits: list[WaitRow]
     errors: list[ErrorRow]
+    nodes: list[NodeRow]
+    pauses: list[PauseRow]
+    dead_letters: int = Field(description="What was set aside; `troupe dead-letters` shows it.")

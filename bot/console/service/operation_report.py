@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 
-from bot.chat.console.operation import FailedMessage, LoggedStep, MessageTrace
+from bot.chat.console.operation import FailedMessage, LoggedStep, MessageTrace, Node
 from bot.console.health import Probe, run_probes
 from bot.console.service.operation_models import (
     ErrorDetail,
@@ -13,7 +13,9 @@ from bot.console.service.operation_models import (
     LeaseRow,
     LoadedModelRow,
     ModelHealthRow,
+    NodeRow,
     OperationState,
+    PauseRow,
     ProviderRow,
     StepRow,
     WaitRow,
@@ -21,8 +23,11 @@ from bot.console.service.operation_models import (
 from bot.ports import (
     Backend,
     Clock,
+    DeadLetters,
     LoadingBackend,
     MonitoredBackend,
+    NodeRegistry,
+    Pauses,
     RateLimits,
     ServiceState,
 )
@@ -31,6 +36,15 @@ from bot.telemetry.recent_events import RecentEvents
 _PROBE_SECONDS = 2.0
 _FRESH_SECONDS = 1.0
 _MAX_ERRORS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """What the commands of operators read as well."""
+
+    nodes: NodeRegistry
+    pauses: Pauses
+    dead_letters: DeadLetters
 
 
 @dataclass(slots=True)
@@ -45,6 +59,7 @@ class OperationReports:
         waiting: how many requests to a provider wait for a slot.
         rate_limits: what platforms refuse.
         events: what was logged.
+        installation: processes, pauses and what was set aside.
         clock: the time.
     """
 
@@ -55,6 +70,7 @@ class OperationReports:
     waiting: Callable[[str], int]
     rate_limits: RateLimits
     events: RecentEvents
+    installation: Installation
     clock: Clock
     _newest: OperationState | None = None
     _made_at: float = 0.0
@@ -102,6 +118,13 @@ class OperationReports:
             ],
             waits=await self._waits(),
             errors=[_error_row(one) for one in self.events.failures(_MAX_ERRORS)],
+            nodes=[_node_row(one) for one in await self.installation.nodes.nodes()],
+            pauses=[
+                PauseRow(scope=one.scope, by=one.by, at=one.at)
+                for one in await self.installation.pauses.recent()
+                if one.ended_at is None
+            ],
+            dead_letters=len(await self.installation.dead_letters.all()),
         )
 
     async def _waits(self) -> list[WaitRow]:
@@ -124,6 +147,18 @@ class OperationReports:
         trace = await self.state.trace(failed.turn)
         steps = [*_received(trace), *map(_step_row, failed.steps), *_deliveries(trace)]
         return ErrorDetail(error_id=failed.error_id, turn=failed.turn, steps=steps)
+
+
+def _node_row(one: Node) -> NodeRow:
+    return NodeRow(
+        owner=one.owner,
+        roles=one.roles,
+        version=one.version,
+        seen_seconds=one.seen_seconds,
+        is_silent=one.is_silent,
+        leases=list(one.leases),
+        conversations=one.conversations,
+    )
 
 
 def _error_row(one: FailedMessage) -> ErrorRow:

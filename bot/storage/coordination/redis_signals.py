@@ -192,6 +192,24 @@ async def check_redis(url: str) -> None:
         await redis.aclose()
 
 
+async def publish_once(url: str, topic: str, keys: Sequence[str]) -> bool:
+    """Tell all processes something from one that does nothing else; return whether it was sent.
+
+    Raises:
+        SettingsError: this is no address of a Redis.
+    """
+    redis = open_client(url)
+    try:
+        async with asyncio.timeout(_ANSWER_SECONDS):
+            message = _Message(secrets.token_hex(8), [_Signal(topic, list(keys))])
+            await redis.publish(_CHANNEL, _encode(message))
+    except (TimeoutError, RedisError, OSError):
+        return False  # they poll the database
+    finally:
+        await redis.aclose()
+    return True
+
+
 def is_refusal(error: Exception) -> bool:
     """Tell whether only the operator can mend this: a wrong password, a missing database."""
     error = _unwrap(error)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from sqlalchemy import Connection, Executable, bindparam, or_, select, update
+from sqlalchemy import Connection, Executable, and_, bindparam, case, or_, select, update
 from typing_extensions import override
 
 from bot.ports import Clock, RoleLeases
@@ -15,14 +15,22 @@ from bot.storage.units.dialects import clock
 def _take(dialect: DialectName) -> Executable:
     def build(insert: Insert) -> Executable:
         until = clock(dialect) + bindparam("seconds")
-        taken = insert.values(role=bindparam("role"), owner=bindparam("owner"), lease_until=until)
+        now = clock(dialect)
+        taken = insert.values(
+            role=bindparam("role"), owner=bindparam("owner"), lease_until=until, held_since=now
+        )
+        is_held = and_(role_lease.c.owner == taken.excluded.owner, role_lease.c.lease_until >= now)
         may_take = or_(
             role_lease.c.owner == taken.excluded.owner,
             role_lease.c.lease_until < clock(dialect),
         )
         return taken.on_conflict_do_update(
             index_elements=[role_lease.c.role],
-            set_={"owner": taken.excluded.owner, "lease_until": taken.excluded.lease_until},
+            set_={
+                "owner": taken.excluded.owner,
+                "lease_until": taken.excluded.lease_until,
+                "held_since": case((is_held, role_lease.c.held_since), else_=now),
+            },
             where=may_take,
         ).returning(role_lease.c.role)
 

@@ -34,8 +34,10 @@ from bot.storage.sql.tables import (
     choice,
     conversation,
     forgotten,
+    inbox,
     is_dead,
     is_ready,
+    is_set_aside,
     outbox,
     receipt,
     sent_message,
@@ -77,7 +79,12 @@ _FORGET_UNSENT = (
     update(outbox)
     .where(outbox.c.lane == bindparam("of_lane"), is_dead)
     .where(func.coalesce(outbox.c.thread, "") == bindparam("of_thread"))
-    .values(text="")
+    .values(text="", file_text=None, error=None)
+)
+_FORGET_SET_ASIDE = (
+    update(inbox)
+    .where(inbox.c.conversation == _OF, is_set_aside)
+    .values(state="done", payload=None)
 )
 
 
@@ -222,6 +229,7 @@ class SqlConversations(Conversations):
             connection.execute(_FORGET_SUMMARY, of)
             channel = {"of_lane": address.lane, "of_thread": address.thread or ""}
             connection.execute(_FORGET_UNSENT, channel)
+            connection.execute(_FORGET_SET_ASIDE, of)
             connection.execute(told_here)
             connection.execute(_NOTE_FORGOTTEN, {**of, "moment": now})
             return connection.execute(_FORGET, of).rowcount

@@ -94,7 +94,7 @@ class SqlOutbox(Outbox):
         asked = {"row": row_id}
         row = await self._database.read(lambda c: c.execute(_EXTERNAL_ID, asked).one())
         if row.state == OutboxState.DEAD:
-            raise Refused(row.error)
+            raise Refused(row.error or "it was dropped")
         external_id: str | None = row.external_id
         return external_id
 

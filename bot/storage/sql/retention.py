@@ -28,7 +28,9 @@ from bot.storage.sql.tables import (
     has_content,
     inbox,
     is_unanswered,
+    node,
     outbox,
+    pause,
     receipt,
     sent_message,
     upsert,
@@ -40,6 +42,8 @@ _INBOX_SECONDS = 14 * _DAY
 _OUTBOX_SECONDS = 7 * _DAY
 _USAGE_SECONDS = 400 * _DAY
 """A year of accounts, and the month that is being closed."""
+_NODE_SECONDS = 7 * _DAY
+"""How long operators see that a process died."""
 FORGOTTEN_SECONDS = 30 * _DAY
 """How long a process may be off and still hear what it has to delete."""
 _FINAL_STATES = (OutboxState.SENT, OutboxState.DEAD)
@@ -84,23 +88,26 @@ _UNANSWERED_KEYS = select(inbox.c.external_key).where(
 _EMPTY_RECEIPTS = (
     update(receipt).where(receipt.c.at < bindparam("before"), has_content).values(content=b"")
 )
+_DELETE_NODES = delete(node).where(node.c.seen_at < bindparam("before"))
 _DELETE_BUDGETS = delete(budget).where(budget.c.key < bindparam("oldest"))
 
 
 async def delete_expired(database: Database, clock: Clock, receipt_days: float) -> int:
     """Delete old rows that nothing depends on any more; return their number."""
     now = clock.now()
-    answered = _Expired(inbox, inbox.c.received_at, now - _INBOX_SECONDS, inbox.c.state == "done")
+    answered = _Expired(inbox, inbox.c.received_at, now - _INBOX_SECONDS, inbox.c.state != "new")
     sent = _Expired(outbox, outbox.c.started_at, now - _OUTBOX_SECONDS, _IS_FINAL)
     usage = _Expired(receipt, receipt.c.at, now - _USAGE_SECONDS, true())
+    paused = _Expired(pause, pause.c.ended_at, now - _INBOX_SECONDS, pause.c.ended_at.is_not(None))
     noted = _Expired(forgotten, forgotten.c.at, now - FORGOTTEN_SECONDS, true())
-    tables = (answered, sent, usage, noted)
+    tables = (answered, sent, usage, noted, paused)
     deleted = sum([await _delete(database, expired) for expired in tables])
     oldest = datetime.fromtimestamp(now - _USAGE_SECONDS, UTC).date().isoformat()
     emptied = await database.write(
         lambda c: (
             c.execute(_EMPTY_RECEIPTS, {"before": now - receipt_days * _DAY}).rowcount
             + c.execute(_DELETE_BUDGETS, {"oldest": oldest}).rowcount
+            + c.execute(_DELETE_NODES, {"before": now - _NODE_SECONDS}).rowcount
         )
     )
     return deleted + emptied

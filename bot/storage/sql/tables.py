@@ -32,7 +32,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.dialects.postgresql import Insert as PostgresInsert
 from sqlalchemy.dialects.sqlite import Insert as SqliteInsert
 
-NEWEST_REVISION = "0022"
+NEWEST_REVISION = "0023"
 """The revision in migrations/ that creates exactly these tables."""
 
 Insert: TypeAlias = SqliteInsert | PostgresInsert
@@ -48,7 +48,8 @@ metadata = MetaData(
 # SQLite assigns row ids only in a column whose type is spelled INTEGER.
 _Id = BigInteger().with_variant(Integer, "sqlite")
 
-# Received messages. A row is `new` until the transaction that stores its answer.
+# Received messages. A row is `new` until the transaction that stores its answer; it is `dead` if
+# that only says that the message was set aside: then it is kept, so that it can be tried again.
 inbox = Table(
     "inbox",
     metadata,
@@ -61,7 +62,7 @@ inbox = Table(
     Column("kind", Text, nullable=False, server_default="said"),
     Column("payload", LargeBinary),  # the event as JSON; NULL once it is answered
     Column("received_at", Float, nullable=False),
-    Column("state", Text, nullable=False, server_default="new"),  # new | done
+    Column("state", Text, nullable=False, server_default="new"),  # new | done | dead
     # how often a process died during an attempt, how often only this message can have been the
     # cause, and what the latest attempt is: an Attempt of bot/chat/session.py
     Column("crashes", Integer, nullable=False, server_default="0"),
@@ -79,6 +80,13 @@ Index(
     inbox.c.id,
     sqlite_where=is_unanswered,
     postgresql_where=is_unanswered,
+)
+is_set_aside = inbox.c.state == literal_column("'dead'")
+Index(
+    "ix_inbox_dead",
+    inbox.c.conversation,
+    sqlite_where=is_set_aside,
+    postgresql_where=is_set_aside,
 )
 
 
@@ -127,6 +135,30 @@ role_lease = Table(
     Column("role", Text, primary_key=True),
     Column("owner", Text, nullable=False),
     Column("lease_until", Float, nullable=False),
+    Column("held_since", Float, nullable=False, server_default="0"),
+)
+
+# The processes of this installation. One that ends deletes its row; one that died leaves it.
+node = Table(
+    "node",
+    metadata,
+    Column("owner", Text, primary_key=True),  # the name that it holds leases under
+    Column("roles", Text, nullable=False),  # separated by commas
+    Column("version", Text, nullable=False),
+    Column("started_at", Float, nullable=False),
+    Column("seen_at", Float, nullable=False),
+)
+
+# Where nothing is answered, until somebody ends that.
+pause = Table(
+    "pause",
+    metadata,
+    Column("id", _Id, primary_key=True),
+    Column("scope", Text, nullable=False),  # all, a platform, a bot of it, a chat or a topic
+    Column("by", Text, nullable=False),
+    Column("at", Float, nullable=False),
+    Column("ended_at", Float),
+    sqlite_autoincrement=True,
 )
 
 # In which conversations something was forgotten: every process deletes what it keeps of them.

@@ -12,13 +12,14 @@ from sqlalchemy import (
     func,
     literal_column,
     not_,
+    null,
     or_,
     select,
     update,
 )
 
 from bot.chat.outgoing import OutboxOperation
-from bot.chat.session import Attempt
+from bot.chat.session import MAX_CRASHES, MAX_OWN_CRASHES, Attempt
 from bot.storage.engine.statements import Statement
 from bot.storage.sql.tables import conversation, cursor, inbox, is_unanswered, outbox, receipt, turn
 from bot.storage.units.dialects import (
@@ -190,8 +191,18 @@ FOLLOWING = Statement(
     .order_by(inbox.c.id)
     .limit(bindparam("most"))
 )
+# A message that was only told to be set aside (`is_set_aside`) is kept for an operator.
+_IS_SET_ASIDE = or_(
+    inbox.c.own_crashes >= literal_column(str(MAX_OWN_CRASHES), Integer),
+    inbox.c.crashes >= literal_column(str(MAX_CRASHES), Integer),
+)
 DONE = Statement(
-    update(inbox).where(inbox.c.id == bindparam("message")).values(state="done", payload=None)
+    update(inbox)
+    .where(inbox.c.id == bindparam("message"))
+    .values(
+        state=case((_IS_SET_ASIDE, literal_column("'dead'")), else_=literal_column("'done'")),
+        payload=case((_IS_SET_ASIDE, inbox.c.payload), else_=null()),
+    )
 )
 RECORD_ATTEMPT = Statement(
     update(inbox).where(inbox.c.id == bindparam("message")).values(attempt=bindparam("attempted"))

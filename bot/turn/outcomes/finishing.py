@@ -1,6 +1,6 @@
 """Finish a message: store its result in one transaction, and have it delivered."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from bot.chat.incoming import Said, address_of
@@ -29,6 +29,8 @@ class TurnFinisher:
     replies: LiveReplies
     arrivals: ArrivalSignals
     decisions: DecisionLog
+    is_paused: Callable[[str], bool]
+    """Whether a conversation, by its key, has to wait."""
     stopping: bool = field(default=False, init=False)
     """Whether the process ends: no next message is taken then."""
 
@@ -41,7 +43,8 @@ class TurnFinisher:
             if isinstance(incoming, Said) and incoming.has_masked_token and result.outgoing:
                 result = self.with_notice(incoming, result, _REMOVED_FROM_TEXT)
         self.arrivals.watch([claim.conversation])
-        finished = await self.conversations.finish(claim, message, result, go_on=not self.stopping)
+        go_on = not (self.stopping or self.is_paused(claim.conversation))
+        finished = await self.conversations.finish(claim, message, result, go_on=go_on)
         if result.outgoing or result.in_place_of or result.was_stopped:
             self.replies.deliver(message.incoming.address, finished.row)
         return finished.next_message

@@ -15,6 +15,7 @@ from bot.runtime.rate_limits import InProcessRateLimits
 from bot.storage.console.service_state import SqlServiceState
 from bot.storage.sql.database import Database
 from bot.telemetry.recent_events import RecentEvents
+from tests.console.conftest import installation
 from tests.samples import mask_secret
 
 
@@ -44,6 +45,7 @@ def operation_page(
         lambda name: waits.get(name, 0),
         rate_limits or InProcessRateLimits(clock),
         events or RecentEvents(),
+        installation(database),
         clock,
     )
     return OperationPage(reports, try_provider, mask_secret, PageRenderer(()), clock).part

@@ -20,7 +20,7 @@ from bot.storage.sql.database import Database
 from bot.storage.sql.inbox import SqlInbox
 from bot.storage.units.lanes import SenderIdentity
 from bot.storage.usage.totals import SqlUsageTotals
-from tests.console.conftest import ConsoleUnderTest, MakeParts
+from tests.console.conftest import ConsoleUnderTest, MakeParts, installation
 from tests.console.service.operation import operation_page
 from tests.contracts.test_receipts import RECEIPT
 from tests.samples import begin, make_incoming
@@ -130,6 +130,26 @@ async def test_operation_tells_what_waits_and_what_works(console: ConsoleUnderTe
     assert state["parts"] == {"database": "ok", "discord": "not connected <b>"}
     assert "not connected &lt;b&gt;" in page
     assert "llama_cpp" in page
+
+
+async def test_operation_tells_of_processes_pauses_and_what_was_set_aside(
+    console: ConsoleUnderTest,
+) -> None:
+    shown = installation(console.database)
+    await shown.nodes.enter("host:<1>", "gateway,worker", "0.1.0")
+    await shown.pauses.begin("telegram", "command line")
+    await shown.pauses.begin("discord", "command line")
+    await shown.pauses.end("discord")
+    await console.log_in()
+
+    state = await get_json(console, "/api/v1/operation")
+    page = await (await console.client.get("/operation")).text()
+
+    assert isinstance(state, dict)
+    assert [(one["owner"], one["is_silent"]) for one in state["nodes"]] == [("host:<1>", False)]
+    assert [one["scope"] for one in state["pauses"]] == ["telegram"]
+    assert state["dead_letters"] == 0
+    assert "host:&lt;1&gt;" in page
 
 
 async def test_channels_show_settings_but_no_personas(console: ConsoleUnderTest) -> None:

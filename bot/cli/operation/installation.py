@@ -1,0 +1,77 @@
+"""Work on the database of an installation, beside its processes."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from importlib import import_module  # noqa: TID251 # the client of Redis takes long to import
+from typing import TypeVar
+
+import uvloop
+
+from bot.chat.access import COMMAND_LINE, AuditEntry
+from bot.errors import SettingsError
+from bot.runtime.clock import SystemClock
+from bot.service.resources import EMBEDDED_REDIS
+from bot.settings import Settings, read_settings
+from bot.storage.console.audit import SqlAuditLog
+from bot.storage.sql.database import Database, database_exists, open_database
+
+T = TypeVar("T")
+_MINUTE, _HOUR, _DAY = 60, 3600, 86_400
+
+
+def use_installation(action: Callable[[Database], Awaitable[T]]) -> T:
+    """Return what `action` does with the database that the settings name.
+
+    Raises:
+        SettingsError: there is no database yet.
+        StoreError: it cannot be opened.
+    """
+    settings = read_settings()
+    if not database_exists(settings.sqlalchemy_url):
+        raise SettingsError(f"there is no database in {settings.data_dir} yet")
+
+    async def use() -> T:
+        async with open_database(settings.sqlalchemy_url) as database:
+            return await action(database)
+
+    return uvloop.run(use())
+
+
+async def record_change(database: Database, action: str, subject: str, before: str = "") -> None:
+    """Note in the audit log what the command line has changed."""
+    entry = AuditEntry(SystemClock().now(), COMMAND_LINE, action, subject, before)
+    await SqlAuditLog(database).record(entry)
+
+
+async def signal_all(topic: str, keys: Sequence[str]) -> None:
+    """Tell every process at once, if they share a Redis; those that miss it read the database."""
+    url = redis_url_of(read_settings())
+    if url is not None:
+        signals = import_module("bot.storage.coordination.redis_signals")
+        await signals.publish_once(url, topic, keys)
+
+
+def redis_url_of(settings: Settings) -> str | None:
+    """Return the Redis that other processes can reach; the bundled one belongs to its service."""
+    url = settings.redis_url.get_secret_value() if settings.redis_url else None
+    return None if url == EMBEDDED_REDIS else url
+
+
+def format_age(seconds: float | None) -> str:
+    """Write a time in the unit that people would use: "12 s", "3 min", "5 h", "2 d"."""
+    if seconds is None:
+        return "-"
+    seconds = max(0.0, seconds)
+    for unit, size in (("d", _DAY), ("h", _HOUR), ("min", _MINUTE)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def format_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Align columns; the last one is as long as it is."""
+    lines = [head, *rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    ]

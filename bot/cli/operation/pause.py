@@ -1,0 +1,68 @@
+"""`troupe pause`: keep what people write, and answer nobody."""
+
+from typing import Annotated
+
+import typer
+
+from bot.chat.access import COMMAND_LINE
+from bot.chat.console.operation import EVERYWHERE
+from bot.chat.incoming import address_of
+from bot.cli.operation.installation import record_change, signal_all, use_installation
+from bot.cli.text_io import print_line
+from bot.cli.typer_apps import command_app
+from bot.errors import UserError
+from bot.platforms.registry import platform_specs
+from bot.runtime.clock import SystemClock
+from bot.storage.operation.pauses import SqlPauses
+from bot.storage.sql.database import Database
+from bot.turn.limits.pauses import PAUSES_TOPIC
+
+app = command_app()
+Platform = Annotated[
+    str | None, typer.Option(help="Only this platform, such as telegram, or telegram@77.")
+]
+Channel = Annotated[
+    str | None,
+    typer.Option(help="Only this channel with its topics, such as discord:81384788765712384."),
+]
+
+
+@app.command()
+def pause(platform: Platform = None, channel: Channel = None) -> None:
+    """Answer nobody until `troupe resume`: the whole installation, a platform or a channel.
+
+    Answers that are being written are finished. What people write is kept; who addresses the bot is
+    told so, once in each channel. After the pause, what is younger than 5 minutes is answered, and
+    the rest is remembered.
+    """
+    scope = scope_of(platform, channel)
+
+    async def begin(database: Database) -> bool:
+        is_new = await SqlPauses(database, SystemClock()).begin(scope, COMMAND_LINE)
+        if is_new:
+            await record_change(database, "pause answering", scope)
+            await signal_all(PAUSES_TOPIC, [scope])
+        return is_new
+
+    if not use_installation(begin):
+        raise UserError(f"{scope} is paused already; `troupe resume` ends that")
+    print_line(f"paused: {scope}; every process obeys within 2 seconds")
+
+
+def scope_of(platform: str | None, channel: str | None) -> str:
+    """Return the scope that the options name.
+
+    Raises:
+        UserError: they name two, or what cannot exist.
+    """
+    if platform and channel:
+        raise UserError("name either --platform or --channel")
+    known = [spec.kind for spec in platform_specs()]
+    named = (channel or platform or "").partition(":")[0].partition("@")[0]
+    if named and named not in known:
+        raise UserError(f"{named!r} is no platform; there are: {', '.join(known)}")
+    if channel:
+        if ":" not in channel or not channel.partition(":")[2]:
+            raise UserError("--channel is a platform and a chat, such as telegram:-1001234")
+        return address_of(channel).channel
+    return platform or EVERYWHERE

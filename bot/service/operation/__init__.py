@@ -1,0 +1,1 @@
+"""What a process reports of itself."""

@@ -1,0 +1,1 @@
+"""What operators see and do: processes, work, pauses, what was set aside."""

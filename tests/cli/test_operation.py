@@ -1,0 +1,184 @@
+"""`troupe nodes|jobs|dead-letters|pause|resume` on the database of the settings."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from sqlalchemy import update
+from typer.testing import CliRunner
+
+from bot.chat.access import COMMAND_LINE
+from bot.cli.app import app
+from bot.cli.operation.installation import format_age
+from bot.errors import SettingsError, UserError
+from bot.runtime.clock import SystemClock
+from bot.storage.console.audit import SqlAuditLog
+from bot.storage.coordination.role_leases import SqlRoleLeases
+from bot.storage.operation.nodes import SqlNodeRegistry
+from bot.storage.sql.conversations import SqlConversations
+from bot.storage.sql.database import Database, open_database
+from bot.storage.sql.inbox import SqlInbox
+from bot.storage.sql.outbox import SqlOutbox
+from bot.storage.sql.tables import node
+from bot.storage.units.lanes import SenderIdentity
+from tests.contracts.conftest import Store
+from tests.contracts.test_operation import refuse_answer, set_aside
+
+LIST = ("dead-letters", "list")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    return tmp_path
+
+
+def run(*words: str) -> list[str]:
+    result = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout.splitlines()
+
+
+def prepare(action: Callable[[Database], Awaitable[object]]) -> None:
+    async def act() -> None:
+        async with open_database("sqlite:///data/troupe.db") as database:
+            await action(database)
+
+    asyncio.run(act())
+
+
+async def nothing(_database: Database) -> None:
+    return
+
+
+def on_store(make: Callable[[Store], Awaitable[None]]) -> Callable[[Database], Awaitable[object]]:
+    async def act(database: Database) -> None:
+        clock = SystemClock()
+        sender = SenderIdentity("me", 0)
+        store = object.__new__(Store)
+        store.database = database
+        store.inbox = SqlInbox(database, clock)
+        store.conversations = SqlConversations(database, clock)
+        store.outbox = SqlOutbox(database, clock, sender)
+        await make(store)
+
+    return act
+
+
+def audit_of(*actions: str) -> None:
+    async def check(database: Database) -> None:
+        entries = await SqlAuditLog(database).newest(10)
+        assert [one.action for one in reversed(entries)] == list(actions)
+        assert {one.who for one in entries} <= {COMMAND_LINE}
+
+    prepare(check)
+
+
+def test_processes_are_shown_and_one_that_died_is_silent() -> None:
+    async def start(database: Database) -> None:
+        nodes = SqlNodeRegistry(database, SystemClock())
+        await nodes.enter("host:1", "gateway,worker", "0.1.0")
+        await SqlRoleLeases(database, "host:1", SystemClock()).take("receive telegram", 60)
+        silent = update(node).values(seen_at=node.c.seen_at - 300)
+        await database.write(lambda c: c.execute(silent).rowcount)
+
+    prepare(start)
+    head, line = run("nodes")
+    assert head.split() == ["process", "roles", "version", "up", "seen", "answering", "holds"]
+    assert "host:1" in line
+    assert "gateway,worker" in line
+    assert "5 min ago (silent)" in line
+    assert line.endswith("receive telegram")
+
+
+def test_without_processes_the_question_is_asked() -> None:
+    prepare(nothing)
+    assert run("nodes") == [
+        "no process has reported itself; is the service running on this database?"
+    ]
+    assert run("jobs")[0] == "no role is leased: on SQLite one process does everything"
+
+
+def test_jobs_and_work_are_shown() -> None:
+    async def lease(database: Database) -> None:
+        await SqlRoleLeases(database, "host:1", SystemClock()).take("receive telegram", 60)
+
+    prepare(lease)
+    lines = run("jobs")
+    assert lines[1].split()[:3] == ["receive", "telegram", "host:1"]
+    assert "work" in lines[3]
+    assert any(line.startswith("conversations that wait") for line in lines)
+
+
+@pytest.mark.parametrize("make", [set_aside, refuse_answer])
+def test_dead_letter_is_listed_shown_retried_and_dropped(
+    make: Callable[[Store], Awaitable[None]],
+) -> None:
+    prepare(on_store(make))
+    _, line = run(*LIST)
+    name, words = line.split()[0], {"poison", "an answer"}
+    assert not any(one in line for one in words), "a list has no words of people"
+    assert run("dead-letters", "show", name)[0] in words
+    assert run("dead-letters", "retry", name) == [f"{name} is tried again in telegram:5"]
+    assert run(*LIST) == ["nothing was set aside"]
+    audit_of("retry dead letter")
+
+    prepare(on_store(make) if make is set_aside else _kill_again)
+    _, line = run(*LIST)
+    name = line.split()[0]
+    assert run("dead-letters", "drop", name) == [f"{name} is dropped"]
+    assert run(*LIST) == ["nothing was set aside"]
+    with pytest.raises(UserError, match=f"there is no dead letter '{name}'"):
+        run("dead-letters", "drop", name)
+    audit_of("retry dead letter", "drop dead letter")
+
+
+async def _kill_again(database: Database) -> None:
+    outbox = SqlOutbox(database, SystemClock(), SenderIdentity("me", 0))
+    [row] = await outbox.take(["telegram:5"])
+    await outbox.mark_dead(row, "the chat is closed")
+
+
+def test_pause_and_resume_are_told_and_audited() -> None:
+    prepare(nothing)
+    assert run("pause") == ["paused: all; every process obeys within 2 seconds"]
+    with pytest.raises(UserError, match="all is paused already; `troupe resume` ends that"):
+        run("pause")
+    run("pause", "--channel", "telegram:-100")
+    assert run("resume") == ["resumed: all; still paused: telegram:-100"]
+    with pytest.raises(UserError, match="all is not paused; still paused: telegram:-100"):
+        run("resume")
+    assert run("resume", "--channel", "telegram:-100") == ["resumed: telegram:-100"]
+    audit_of("pause answering", "pause answering", "resume answering", "resume answering")
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (["--platform", "irc"], "'irc' is no platform; there are: discord, telegram"),
+        (["--channel", "12345"], "'12345' is no platform"),
+        (["--channel", "telegram:"], "--channel is a platform and a chat"),
+        (["--platform", "telegram", "--channel", "telegram:1"], "either --platform or --channel"),
+    ],
+)
+def test_scope_that_cannot_be_is_refused(options: list[str], problem: str) -> None:
+    prepare(nothing)
+    with pytest.raises(UserError, match=problem):
+        run("pause", *options)
+
+
+@pytest.mark.parametrize("words", [["nodes"], ["jobs"], ["pause"], LIST])
+def test_without_a_database_nothing_is_made(words: list[str], folder: Path) -> None:
+    with pytest.raises(SettingsError, match="there is no database in"):
+        run(*words)
+    assert list((folder / "data").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(None, "-"), (-1, "0 s"), (119, "119 s"), (120, "2 min"), (7200, "2 h"), (172_800, "2 d")],
+)
+def test_ages_have_the_unit_of_their_size(seconds: float | None, shown: str) -> None:
+    assert format_age(seconds) == shown

@@ -1,0 +1,310 @@
+"""Contract of what operators see and do: processes, work, pauses, dead letters; both databases."""
+
+import pytest
+from sqlalchemy import select, update
+
+from bot.chat.console.operation import HEARTBEAT_SECONDS, Pause
+from bot.chat.incoming import Address, Said
+from bot.chat.outgoing import MessageContent, OutboxState, OutgoingPart
+from bot.chat.session import MAX_OWN_CRASHES, TurnResult
+from bot.runtime.clock import SystemClock
+from bot.storage.coordination.role_leases import SqlRoleLeases
+from bot.storage.operation.dead_letters import SqlDeadLetters
+from bot.storage.operation.nodes import SqlNodeRegistry
+from bot.storage.operation.pauses import SqlPauses
+from bot.storage.personal_data import SqlPersonalData
+from bot.storage.sql.retention import delete_expired
+from bot.storage.sql.tables import conversation, inbox, node, outbox, role_lease
+from tests.contracts.conftest import Store
+from tests.fakes import FakeClock
+from tests.samples import ALICE, begin, make_incoming
+
+LANE = "telegram:5"
+
+
+async def set_aside(store: Store, text: str = "poison") -> None:
+    """Receive a message, and finish it as one that has killed the process too often."""
+    await store.inbox.receive([make_incoming(text)], {})
+    crashed = update(inbox).values(own_crashes=MAX_OWN_CRASHES, crashes=MAX_OWN_CRASHES)
+    await store.database.write(lambda c: c.execute(crashed).rowcount)
+    claim, message = await begin(store.conversations)
+    notice = OutgoingPart(0, MessageContent("it was set aside"))
+    await store.conversations.finish(claim, message, TurnResult(outgoing=[notice]))
+    [row] = await store.outbox.take([LANE])
+    await store.outbox.mark_sent(row, "77")
+
+
+async def refuse_answer(store: Store) -> None:
+    """Answer a message with a part that the platform refuses for good."""
+    await store.inbox.receive([make_incoming()], {})
+    claim, message = await begin(store.conversations)
+    answer = OutgoingPart(0, MessageContent("an answer"))
+    await store.conversations.finish(claim, message, TurnResult(outgoing=[answer]))
+    [row] = await store.outbox.take([LANE])
+    await store.outbox.mark_dead(row, "the chat is closed")
+
+
+def letters(store: Store) -> SqlDeadLetters:
+    return SqlDeadLetters(store.database, SystemClock())
+
+
+# --- processes and work ------------------------------------------------------------------------
+
+
+async def test_processes_are_listed_with_what_they_hold(store: Store) -> None:
+    clock = SystemClock()
+    nodes = SqlNodeRegistry(store.database, clock)
+    await nodes.enter("me", "gateway,worker", "1.0")
+    await nodes.enter("other", "sender", "1.1")
+    assert await SqlRoleLeases(store.database, "me", clock).take("receive telegram", 60)
+    await store.inbox.receive([make_incoming()], {})
+    await begin(store.conversations)
+
+    mine, other = await nodes.nodes()
+
+    assert (mine.owner, mine.roles, mine.version) == ("me", "gateway,worker", "1.0")
+    assert (mine.leases, mine.conversations) == (("receive telegram",), 1)
+    assert (other.leases, other.conversations) == ((), 0)
+    assert not mine.is_silent
+    await nodes.leave("other")
+    assert [one.owner for one in await nodes.nodes()] == ["me"]
+
+
+async def test_process_that_died_is_silent_and_one_that_reports_is_not(store: Store) -> None:
+    nodes = SqlNodeRegistry(store.database, SystemClock())
+    await nodes.enter("me", "worker", "1.0")
+    long_ago = update(node).values(seen_at=node.c.seen_at - 10 * HEARTBEAT_SECONDS)
+    await store.database.write(lambda c: c.execute(long_ago).rowcount)
+    assert [one.is_silent for one in await nodes.nodes()] == [True]
+
+    await nodes.report("me", "worker", "1.0")
+
+    assert [one.is_silent for one in await nodes.nodes()] == [False]
+
+
+async def test_process_that_starts_again_is_as_old_as_its_new_life(store: Store) -> None:
+    nodes = SqlNodeRegistry(store.database, SystemClock())
+    await nodes.enter("me", "worker", "1.0")
+    long_ago = update(node).values(started_at=node.c.started_at - 1000)
+    await store.database.write(lambda c: c.execute(long_ago).rowcount)
+    await nodes.report("me", "worker", "1.0")
+    assert (await nodes.nodes())[0].started_seconds > 999, "a report changes no start"
+
+    await nodes.enter("me", "worker", "1.1")
+
+    [mine] = await nodes.nodes()
+    assert mine.started_seconds < 500
+    assert mine.version == "1.1"
+
+
+async def test_job_is_as_old_as_its_holder_has_it(store: Store) -> None:
+    clock = SystemClock()
+    nodes = SqlNodeRegistry(store.database, clock)
+    us, them = (SqlRoleLeases(store.database, owner, clock) for owner in ("us", "them"))
+    assert await us.take("receive telegram", 60)
+    long_ago = update(role_lease).values(held_since=role_lease.c.held_since - 1000)
+    await store.database.write(lambda c: c.execute(long_ago).rowcount)
+    assert await us.take("receive telegram", 60)
+    [job] = await nodes.held_jobs()
+    assert job.owner == "us"
+    assert job.held_seconds > 999, "a renewal changes no beginning"
+    assert 0 < job.lease_seconds <= 60
+
+    await us.release("receive telegram")
+    assert (await nodes.held_jobs())[0].lease_seconds < 0
+    assert await them.take("receive telegram", 60)
+
+    [job] = await nodes.held_jobs()
+    assert (job.owner, job.held_seconds < 500) == ("them", True)
+
+
+async def test_work_is_counted_with_its_age(store: Store) -> None:
+    nodes = SqlNodeRegistry(store.database, SystemClock())
+    assert {one.count for one in await nodes.background_work()} == {0}
+    await store.inbox.receive([make_incoming(), make_incoming(key="6:1", chat="6")], {})
+    waited = update(conversation).values(ready_since=conversation.c.ready_since - 100)
+    await store.database.write(lambda c: c.execute(waited).rowcount)
+    claim, message = await begin(store.conversations)
+    answer = OutgoingPart(0, MessageContent("an answer"))
+    await store.conversations.finish(claim, message, TurnResult(outgoing=[answer]))
+    [row] = await store.outbox.take([LANE])
+    await store.outbox.mark_unknown(row, 0)
+
+    work = {one.name: one for one in await nodes.background_work()}
+
+    waiting = work["conversations that wait"]
+    assert waiting.count == 1
+    assert waiting.oldest_seconds is not None
+    assert waiting.oldest_seconds > 99
+    assert work["lanes that wait to be sent"].count == 1
+    assert work["sends with an unknown outcome"].count == 1
+
+
+# --- pauses ------------------------------------------------------------------------------------
+
+
+async def test_scope_is_paused_once_until_it_is_resumed(store: Store) -> None:
+    pauses = SqlPauses(store.database, SystemClock())
+    assert await pauses.begin("telegram", "anna")
+    assert not await pauses.begin("telegram", "ben")
+    assert await pauses.begin("all", "ben")
+    assert not await pauses.end("discord")
+    assert await pauses.end("telegram")
+    assert not await pauses.end("telegram")
+
+    ended, going_on = await pauses.recent()
+
+    assert (ended.scope, ended.by, ended.ended_at is None) == ("telegram", "anna", False)
+    assert (going_on.scope, going_on.ended_at) == ("all", None)
+    assert await pauses.begin("telegram", "anna"), "once more"
+
+
+@pytest.mark.parametrize(
+    ("scope", "covered"),
+    [
+        ("all", True),
+        ("telegram", True),
+        ("telegram@7", True),
+        ("telegram@7:5", True),
+        ("telegram@7:5:9", True),
+        ("telegram@8", False),
+        ("telegram@7:55", False),
+        ("telegram@7:5:8", False),
+        ("discord", False),
+    ],
+)
+def test_pause_covers_what_is_in_its_scope(scope: str, covered: bool) -> None:
+    key = Address("telegram", "5", "9", "7", "user=3").conversation
+    assert Pause(1, scope, "anna", 0.0).covers(key) is covered
+
+
+async def test_notice_of_one_name_is_queued_once(store: Store) -> None:
+    pauses = SqlPauses(store.database, SystemClock())
+    for _ in range(2):
+        await pauses.queue_notice("pause-1:telegram:5", Address("telegram", "5"), "paused", "1")
+
+    [row] = await store.outbox.take([LANE])
+    assert (row.content.text, row.reply_to) == ("paused", "1")
+    assert await store.outbox.mark_sent(row, "9") is None
+
+
+async def test_waiting_messages_are_those_that_nobody_has_finished(store: Store) -> None:
+    pauses = SqlPauses(store.database, SystemClock())
+    await store.inbox.receive([make_incoming("a"), make_incoming("b", key="6:1", chat="6")], {})
+    claim, message = await begin(store.conversations)
+
+    first, second = await pauses.waiting(0, 10)
+
+    assert (first.said.text, first.is_in_progress) == ("a", True)
+    assert (second.said.text, second.is_in_progress) == ("b", False)
+    assert [one.said.text for one in await pauses.waiting(first.number, 10)] == ["b"]
+    await store.conversations.finish(claim, message, TurnResult())
+    assert [one.said.text for one in await pauses.waiting(0, 10)] == ["b"]
+
+
+# --- dead letters ------------------------------------------------------------------------------
+
+
+async def test_message_that_was_set_aside_can_be_processed_again(store: Store) -> None:
+    await set_aside(store)
+    [letter] = await letters(store).all()
+    assert (letter.place, letter.kind) == (LANE, "said")
+    assert letter.reason == "killed the process 3 times"
+    assert await letters(store).text(letter.name) == "poison"
+
+    assert await letters(store).retry(letter.name) == LANE
+
+    assert await letters(store).all() == []
+    assert await letters(store).retry(letter.name) is None
+    claim, message = await begin(store.conversations)
+    assert isinstance(message.incoming, Said)
+    assert (message.incoming.text, message.crashes, message.own_crashes) == ("poison", 0, 0)
+    answer = OutgoingPart(0, MessageContent("an answer"))
+    await store.conversations.finish(claim, message, TurnResult(outgoing=[answer]))
+    [row] = await store.outbox.take([LANE])
+    assert row.content.text == "an answer", "although the notice has part 0 of the first turn"
+
+
+async def test_message_that_was_answered_is_no_dead_letter(store: Store) -> None:
+    await store.inbox.receive([make_incoming()], {})
+    claim, message = await begin(store.conversations)
+    await store.conversations.finish(claim, message, TurnResult())
+
+    assert await letters(store).all() == []
+    payloads = await store.database.read(lambda c: c.execute(select(inbox.c.payload)).all())
+    assert [tuple(one) for one in payloads] == [(None,)]
+
+
+async def test_part_that_was_not_delivered_is_looked_for_before_it_is_sent_again(
+    store: Store,
+) -> None:
+    await refuse_answer(store)
+    [letter] = await letters(store).all()
+    assert (letter.place, letter.kind, letter.reason) == (LANE, "send", "the chat is closed")
+    assert await letters(store).text(letter.name) == "an answer"
+
+    assert await letters(store).retry(letter.name) == LANE
+
+    assert await letters(store).all() == []
+    [row] = await store.outbox.take([LANE])
+    assert (row.state, row.content.text, row.attempts) == (OutboxState.UNKNOWN, "an answer", 1)
+
+
+@pytest.mark.parametrize("make", [set_aside, refuse_answer])
+async def test_dropped_letter_leaves_no_words(store: Store, make: object) -> None:
+    await make(store)  # type: ignore[operator]
+    [letter] = await letters(store).all()
+
+    assert await letters(store).drop(letter.name)
+
+    assert not await letters(store).drop(letter.name)
+    assert await letters(store).all() == []
+    assert await letters(store).text(letter.name) is None
+    assert await words_in(store) == set()
+
+
+@pytest.mark.parametrize("name", ["", "in", "in-", "in--1", "in-x", "out-١", "up-1", "in-1 or 1"])
+async def test_name_of_no_letter_does_nothing(store: Store, name: str) -> None:
+    await set_aside(store)
+    assert await letters(store).text(name) is None
+    assert await letters(store).retry(name) is None
+    assert not await letters(store).drop(name)
+    assert len(await letters(store).all()) == 1
+
+
+async def test_forgotten_person_leaves_no_dead_letter(store: Store) -> None:
+    await set_aside(store)
+    data = SqlPersonalData(store.database)
+    await data.drop_set_aside("telegram:99")
+    assert len(await letters(store).all()) == 1
+
+    await data.drop_set_aside(ALICE.id)
+
+    assert await letters(store).all() == []
+    assert await words_in(store) == set()
+
+
+async def test_forgotten_channel_leaves_no_dead_letter(store: Store) -> None:
+    await set_aside(store)
+    await store.inbox.receive([make_incoming(key="5:2")], {})
+    claim, _ = await begin(store.conversations)
+
+    await store.conversations.forget(claim)
+
+    assert await letters(store).all() == []
+
+
+async def test_old_dead_letters_are_deleted(store: Store) -> None:
+    await set_aside(store)
+    clock = FakeClock(SystemClock().now() + 15 * 86_400)
+
+    await delete_expired(store.database, clock, 30)
+
+    assert await letters(store).all() == []
+
+
+async def words_in(store: Store) -> set[str]:
+    """Return the words that the rows of inbox and outbox still hold."""
+    events = await store.database.read(lambda c: c.execute(select(inbox.c.payload)).scalars().all())
+    texts = await store.database.read(lambda c: c.execute(select(outbox.c.text)).scalars().all())
+    return {str(one) for one in [*events, *texts] if one}
