@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import ColumnElement, bindparam, text, update
@@ -26,7 +27,7 @@ from sqlalchemy import ColumnElement, bindparam, text, update
 import bot.cli.app
 import bot.delivery.sender
 from bot.backends.openai_compatible.backend import OpenAICompatibleBackend
-from bot.chat.incoming import Incoming
+from bot.chat.incoming import Edited, Incoming, Said
 from bot.chat.outgoing import OutboxRow
 from bot.chat.prompt import Delta, Finish, Prompt, ReasoningDelta
 from bot.chat.session import Claim, FinishedTurn, InboxMessage, TurnResult
@@ -43,6 +44,8 @@ from bot.storage.sql.outbox import SqlOutbox
 from bot.storage.sql.tables import outbox
 from bot.storage.units import conversation_sql, dialects, functions, lane_sql, lanes
 from bot.storage.units import conversations as units
+from bot.turn.changes.edited_messages import EditedMessages
+from bot.turn.changes.pressed_buttons import PressedButtons
 
 FATAL_WORD = "abracadabra"
 
@@ -202,6 +205,39 @@ def _acknowledge_first() -> None:
     SqlInbox.receive = cursor_first  # type: ignore[method-assign] # on purpose
 
 
+def _answer_edits_anew() -> None:
+    """An edited question is taken for another one."""
+
+    async def follow(
+        _: EditedMessages, _claim: Claim, _message: InboxMessage, edited: Edited
+    ) -> TurnResult | Said:
+        return edited.said
+
+    EditedMessages.follow = follow  # type: ignore[assignment] # on purpose
+
+
+def _ignore_changes() -> None:
+    """An edit changes nothing, and a press is acknowledged and changes nothing."""
+
+    async def follow(*_: object) -> TurnResult:
+        return TurnResult()
+
+    EditedMessages.follow = follow  # type: ignore[assignment] # on purpose
+    PressedButtons.follow = follow  # type: ignore[assignment] # on purpose
+
+
+def _forget_gathered() -> None:
+    """What was gathered into an answer stays in the inbox."""
+    original = SqlConversations.finish
+
+    async def finish(
+        self: SqlConversations, claim: Claim, message: InboxMessage, *args: Any, **more: Any
+    ) -> FinishedTurn:
+        return await original(self, claim, replace(message, gathered=()), *args, **more)
+
+    SqlConversations.finish = finish  # type: ignore[method-assign] # on purpose
+
+
 def _rewrite(function: PostgresFunction, pattern: str, replacement: str) -> None:
     """Change the text of a function of the database; it gets a name of its own."""
     new_name = f"{function.name}_{secrets.token_hex(4)}"
@@ -277,6 +313,9 @@ BUILDS: dict[str, Callable[[], None]] = {
     "right": lambda: None,
     "blind_resend": _blind_resend,
     "acknowledge_first": _acknowledge_first,
+    "answer_edits_anew": _answer_edits_anew,
+    "ignore_changes": _ignore_changes,
+    "forget_gathered": _forget_gathered,
     "no_fence": _no_fence,
     "unfenced_again": _unfenced_again,
     "clients_clocks": _clients_clocks,

@@ -12,10 +12,11 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from tests.e2e.changed_minds import ChangedMinds
 from tests.e2e.crash_points import CRASH_POINTS
 from tests.e2e.loopback_platforms import LoopbackPlatforms
 from tests.e2e.service_process import ServiceProcess
-from tests.e2e.transcript_checker import ANSWER_END, CheckResult, check_transcripts
+from tests.e2e.transcript_checker import ANSWER_END, CheckResult, PeoplesChanges, check_transcripts
 
 Disturbance: TypeAlias = Callable[[random.Random], Coroutine[None, None, None]]
 
@@ -43,6 +44,8 @@ class LoadPlan:
     questions: int
     questions_a_second: float
     kills: int
+    edits: float = 0.0  # for each question
+    presses: float = 0.0  # of buttons, for each question
     dropped_responses: float = 0.05  # the share of sends that is cut after the platform accepted
     points: tuple[str, ...] = (
         _RANDOM,
@@ -105,6 +108,7 @@ class LoadResult:
     plan: LoadPlan
     kills_by_point: Counter[str] = field(default_factory=Counter)  # by crash point or other end
     questions: int = 0  # sent while it was killed
+    changed: Counter[str] = field(default_factory=Counter)  # edits, and presses by label
     dropped_responses: int = 0
     seconds: float = 0.0
     times: AnswerTimes = field(default_factory=AnswerTimes)
@@ -118,7 +122,7 @@ class LoadResult:
         return (
             f"seed {self.plan.seed}, build {self.plan.build}: {self.kills_by_point.total()} kills"
             f" ({kills_by_point}), {self.dropped_responses} responses of the platforms dropped,"
-            f" {self.seconds:.0f} s\n{self.times.report()}\n{self.result}"
+            f" {self.seconds:.0f} s; {dict(self.changed)}\n{self.times.report()}\n{self.result}"
             + "".join(f"\n{line}" for line in self.interruptions)
         )
 
@@ -153,6 +157,7 @@ async def run_under_kills(
     outcome = LoadResult(plan)
     began = time.monotonic()
     await _ask_in_each(services, platforms, plan)
+    minds = ChangedMinds(platforms, random.Random(rng.random()))
     platforms.drop_responses(plan.dropped_responses, random.Random(rng.random()))
     async with asyncio.TaskGroup() as others:
         watching = others.create_task(outcome.times.watch(platforms))
@@ -160,17 +165,21 @@ async def run_under_kills(
         rest = [random.Random(rng.random()) for _ in services]
         asking_rng = random.Random(rng.random())
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(_send_questions(platforms, outcome, asking_rng))
+            tasks.create_task(_send_questions(platforms, outcome, minds, asking_rng))
             for service, its_rng in zip(services, rest, strict=True):
                 tasks.create_task(_kill_until_enough(service, outcome, its_rng))
         if disturbing is not None:
             disturbing.cancel()
-        await wait_until_settled(platforms, plan.give_up_seconds)
+        await wait_until_settled(platforms, plan.give_up_seconds, minds.changes)
+        if plan.edits or plan.presses:
+            await minds.change_everywhere()
+            await wait_until_settled(platforms, plan.give_up_seconds, minds.changes)
         watching.cancel()
     await _stop_all(services)
     outcome.seconds = time.monotonic() - began
     outcome.dropped_responses = platforms.dropped_responses()
-    outcome.result = check_transcripts(platforms.messages())
+    outcome.changed = minds.counts
+    outcome.result = check_transcripts(platforms.messages(), minds.changes)
     logged = (line for one in services for line in one.log.read_text().splitlines())
     outcome.interruptions = [line for line in logged if "answer_interrupted" in line]
     return outcome
@@ -198,7 +207,7 @@ async def _stop_all(services: Sequence[ServiceProcess]) -> None:
 
 
 async def _send_questions(
-    platforms: LoopbackPlatforms, outcome: LoadResult, rng: random.Random
+    platforms: LoopbackPlatforms, outcome: LoadResult, minds: ChangedMinds, rng: random.Random
 ) -> None:
     """Ask in random conversations, some questions in a row, with other messages in between."""
     plan = outcome.plan
@@ -209,7 +218,7 @@ async def _send_questions(
         conversation = rng.choice(conversations)
         outcome.questions += 1
         outcome.times.asked[f"{number:04x}"] = time.monotonic()
-        conversation.ask(f"{number:04x}", _words(rng), rng.randrange(2))
+        minds.ask(conversation, f"{number:04x}", _words(rng), rng.randrange(2))
         if conversation.mention and rng.random() < 0.2:
             conversation.say("not meant for you", rng.randrange(2))
         if rng.random() < 0.15:  # somebody goes on in the same conversation
@@ -217,7 +226,11 @@ async def _send_questions(
             name = f"e{number:04x}"
             outcome.questions += 1
             outcome.times.asked[name] = time.monotonic()
-            conversation.ask(name, rng.randint(1, 40), rng.randrange(2))
+            minds.ask(conversation, name, rng.randint(1, 40), rng.randrange(2))
+        if rng.random() < plan.edits:
+            minds.edit(rng.choice((conversation, rng.choice(conversations))))
+        if rng.random() < plan.presses:
+            await minds.press(rng.choice(conversations))
         if rng.random() < 0.7:  # the rest follow at once
             await asyncio.sleep(rng.expovariate(plan.questions_a_second * 0.7))
 
@@ -280,19 +293,24 @@ def _count(point: str, plan: LoadPlan, rng: random.Random) -> int:
 
 
 async def wait_until_settled(
-    platforms: LoopbackPlatforms, seconds: float, *, early: bool = True
+    platforms: LoopbackPlatforms,
+    seconds: float,
+    changes: PeoplesChanges | None = None,
+    *,
+    early: bool = True,
 ) -> None:
     """Wait until every answer is right or nothing changed for this long, and 2 s more.
 
     Args:
         platforms: the chats.
         seconds: without any change.
+        changes: what people did besides asking.
         early: whether right answers are enough.
     """
     before, changed_at = None, time.monotonic()
     while time.monotonic() < changed_at + seconds:
         messages = list(platforms.messages())
-        if early and check_transcripts(messages).is_clean:
+        if early and check_transcripts(messages, changes).is_clean:
             break
         if messages != before:
             before, changed_at = messages, time.monotonic()

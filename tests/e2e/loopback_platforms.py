@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import discord
+from simcord.results import EPHEMERAL_FLAG
 from typing_extensions import override
 
 from tests.e2e.transcript_checker import PostedMessage
@@ -34,6 +35,9 @@ class Conversation:
     reply: Callable[[str], Any]
     """Reply to the newest message of the bot."""
 
+    people: Sequence[Any] = ()
+    """Who writes there, as the server knows them."""
+
     def ask(self, name: str, words: int = 12, who: int = 0) -> Any:
         """Ask a question that the checker knows the answer to; returns the server's message."""
         return self.say(f"{self.mention}please T{name}:{words}", who)
@@ -46,6 +50,7 @@ class LoopbackPlatforms:
         self.discord = on_discord
         self.telegram = on_telegram
         self.conversations: dict[str, Conversation] = {}
+        self._earlier: dict[tuple[str, int], list[str]] = {}
         self.guild = on_discord.guild("Guild")
         mods = self.guild.create_role("mods", permissions=discord.Permissions(manage_guild=True))
         self.admin = on_discord.member(self.guild, "admin", roles=[mods])
@@ -114,7 +119,7 @@ class LoopbackPlatforms:
             reference = {"message_id": str(newest), "channel_id": str(channel)}
             return wire.say(people[0], channel, text, reference=reference)
 
-        return self._keep(Conversation(f"discord:{channel}", mention, say, reply))
+        return self._keep(Conversation(f"discord:{channel}", mention, say, reply, people))
 
     def _on_telegram(
         self, chat: int, topic: int | None, people: Sequence[int], mention: str
@@ -132,28 +137,46 @@ class LoopbackPlatforms:
             )
             return wire.say(people[0], text, chat=chat, thread=topic, reply_to=newest)
 
-        return self._keep(Conversation(_telegram_name(chat, topic), mention, say, reply))
+        return self._keep(Conversation(_telegram_name(chat, topic), mention, say, reply, people))
 
     def _keep(self, conversation: Conversation) -> Conversation:
         self.conversations[conversation.name] = conversation
         return conversation
 
+    def edit(self, where: Conversation, message: Any, who: int, text: str) -> None:
+        """Let one of the people, given by index, change what a message of theirs says."""
+        if isinstance(message, dict):
+            chat, number = message["chat"]["id"], message["message_id"]
+            self._note_text(where, number, message["text"])
+            self.telegram.edit(where.people[who], chat, number, text)
+        else:
+            self._note_text(where, message.id, message.content)
+            self.discord.edit(message.channel_id, message.id, text)
+
+    def _note_text(self, where: Conversation, message: int, text: str) -> None:
+        self._earlier.setdefault((where.name, message), []).append(text)
+
     # --- messages ----------------------------------------------------------------------------
 
     def messages(self) -> Iterator[PostedMessage]:
-        """Yield all messages on both platforms, in the order of each conversation."""
+        """Yield what everybody sees on both platforms, in the order of each conversation."""
         for channel in self.discord.b.messages:
             for message in self.discord.messages(channel):
+                if message["flags"] & EPHEMERAL_FLAG:
+                    continue
                 by_bot = message["author"]["id"] == str(self.discord.b.bot_user.id)
                 ours = by_bot or "webhook_id" in message
-                yield PostedMessage(f"discord:{channel}", ours, message["content"])
+                name = f"discord:{channel}"
+                earlier = self._earlier.get((name, int(message["id"])), ())
+                yield PostedMessage(name, ours, message["content"], tuple(earlier))
         for chat, messages in self.telegram.msgs.items():
             for number in sorted(messages):
                 message = messages[number]
                 if "text" in message:
                     ours = message["from"]["id"] == self.telegram.me["id"]
                     conversation = _telegram_name(chat, message.get("message_thread_id"))
-                    yield PostedMessage(conversation, ours, message["text"])
+                    earlier = self._earlier.get((conversation, number), ())
+                    yield PostedMessage(conversation, ours, message["text"], tuple(earlier))
 
     def bot_texts(self, conversation: Conversation) -> list[str]:
         """Return the bot's messages in a conversation."""

@@ -5,12 +5,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from simcord.builders import UserHandle
 from simcord.results import EPHEMERAL_FLAG, ResponseMessage
 
-from tests.e2e.loopback_platforms import TELEGRAM_PEOPLE, Conversation, LoopbackPlatforms
+from tests.e2e.loopback_platforms import Conversation, LoopbackPlatforms
 from tests.e2e.waiting import wait_until
 
 STOP, RETRY, CONTINUE, DELETE = "⏹ Stop", "🔄 Retry", "▶ Continue", "🗑 Delete"
+OLDER, NEWER = "‹", "›"
 AT_ONCE = [RETRY, CONTINUE, DELETE]
 """The buttons under the first version of an answer."""
 
@@ -23,13 +25,14 @@ class ShownMessages:
 
     def of(self, where: Conversation) -> list[Any]:
         """Return the messages of the servers, without those that one person sees alone."""
-        platform, _, chat = where.name.partition(":")
+        platform, chat, *topic = where.name.split(":")
         if platform == "telegram":
             ours = self.platforms.telegram.me["id"]
             found = self.platforms.telegram.msgs.get(int(chat), {})
-            return [
-                found[number] for number in sorted(found) if found[number]["from"]["id"] == ours
-            ]
+            thread = int(topic[0]) if topic else None
+            said = (found[number] for number in sorted(found))
+            here = (one for one in said if one.get("message_thread_id") == thread)
+            return [one for one in here if one["from"]["id"] == ours]
         wire = self.platforms.discord
         ours = wire.b.bot_user.id
         said = wire.b.messages[int(chat)].values()
@@ -62,12 +65,11 @@ class ShownMessages:
         [data] = [data for one, data in self._buttons_of(where, message) if one == label]
         if where.name.startswith("telegram"):
             wire, chat = self.platforms.telegram, message["chat"]["id"]
-            person = chat if chat > 0 else TELEGRAM_PEOPLE[who]
-            return wire.click(person, chat, message["message_id"], data)
-        wire = self.platforms.discord
-        return await self.platforms.people[who].click(
-            ResponseMessage(wire.env, message), custom_id=data
-        )
+            return wire.click(where.people[who], chat, message["message_id"], data)
+        wire, person = self.platforms.discord, where.people[who]
+        if wire.b.get_channel(message.channel_id).guild_id is None:  # nobody is a member there
+            person = UserHandle(wire.env, wire.b.get_user(person.id))
+        return await person.click(ResponseMessage(wire.env, message), custom_id=data)
 
     async def words_alone(self, where: Conversation, press: Any) -> str:
         """Return what the person who pressed is told alone; empty if it is nothing."""

@@ -18,7 +18,16 @@ from tests.e2e.child_launcher import running_launcher
 from tests.e2e.loopback_platforms import Conversation, LoopbackPlatforms
 from tests.e2e.model_server import ModelServer
 from tests.e2e.service_process import ServiceProcess, preset_json
-from tests.e2e.shown_messages import AT_ONCE, CONTINUE, DELETE, RETRY, STOP, ShownMessages
+from tests.e2e.shown_messages import (
+    AT_ONCE,
+    CONTINUE,
+    DELETE,
+    NEWER,
+    OLDER,
+    RETRY,
+    STOP,
+    ShownMessages,
+)
 from tests.e2e.waiting import wait_until
 
 pytestmark = [
@@ -30,7 +39,6 @@ pytestmark = [
 KINDS = ("channel", "face", "group")
 """The bot itself and the webhook of a character on Discord; the bot on Telegram."""
 FAULTS = ("429", "lost")
-OLDER, NEWER = "‹", "›"
 _RETRY_AFTER = 2
 _TELEGRAM = ("sendMessage", "editMessageText", "deleteMessage", "deleteMessages")
 _DISCORD = (

@@ -123,13 +123,15 @@ async def test_nothing_is_lost_or_repeated_after_kills(
 
 @embedded
 @pytest.mark.timeout(300)
-async def test_messages_of_characters_are_neither_lost_nor_repeated_after_kills(
+async def test_edits_presses_and_messages_of_characters_hold_after_kills(
     shape: Shape, platforms: LoopbackPlatforms, seed: int
 ) -> None:
     write_tester(shape.services[0], role_name="Nora")  # on Discord, webhooks speak
-    plan = LoadPlan(seed, questions=120, questions_a_second=6, kills=10, pause_seconds=(1, 5))
+    plan = LoadPlan(seed, 120, 6, kills=10, pause_seconds=(1, 5), edits=0.25, presses=0.6)
     outcome = report(await run_under_kills(shape.services, platforms, plan))
     assert_all_answered(outcome, platforms)
+    assert outcome.changed["edit"] > 10
+    assert outcome.changed.total() > 30
     shown = [
         one
         for channel in platforms.discord.b.messages
@@ -159,10 +161,15 @@ async def test_nothing_is_lost_or_repeated_after_kills_of_three_processes(
 @pytest.mark.soak
 @both_shapes
 @pytest.mark.timeout(7200)
+@pytest.mark.parametrize("changes", [0.0, 0.5], ids=["plain", "edits-presses-faces"])
 async def test_nothing_is_lost_or_repeated_after_300_kills(
-    shape: Shape, platforms: LoopbackPlatforms, seed: int
+    shape: Shape, platforms: LoopbackPlatforms, seed: int, changes: float
 ) -> None:
     plan = LoadPlan(seed, questions=900, questions_a_second=1, kills=300, give_up_seconds=120)
+    if changes:
+        plan = replace(plan, edits=changes / 2, presses=changes)
+        for service in shape.services:
+            write_tester(service, role_name="Nora")
     if shape.disturb is not None:
         plan = replace(plan, reach_seconds=8, max_passes=3)
     outcome = report(await run_under_kills(shape.services, platforms, plan, shape.disturb))
@@ -197,6 +204,7 @@ async def test_rare_kills_delay_answers_by_a_lease_at_most(
 async def test_blind_resend_is_detected(
     shape: Shape, platforms: LoopbackPlatforms, seed: int
 ) -> None:
+    write_tester(shape.services[0], role_name="Nora")  # webhooks have no nonce that would hide it
     points = ("after_http", "random")
     plan = LoadPlan(
         seed,
@@ -209,7 +217,37 @@ async def test_blind_resend_is_detected(
         build="blind_resend",
     )
     outcome = report(await run_under_kills(shape.services, platforms, plan))
-    assert outcome.result.repeated
+    platforms_of = {one.partition(":")[0] for one in outcome.result.repeated}
+    assert platforms_of == {"discord", "telegram"}
+
+
+@embedded
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("build", "kind", "words"),
+    [
+        ("answer_edits_anew", "repeated", ["one was edited"]),
+        ("ignore_changes", "ignored", ["has become", "is still there"]),
+        ("forget_gathered", "repeated", ["2 times"]),
+    ],
+)
+async def test_fault_in_edits_presses_or_gathering_is_detected(
+    shape: Shape, platforms: LoopbackPlatforms, seed: int, build: str, kind: str, words: list[str]
+) -> None:
+    plan = LoadPlan(
+        seed,
+        questions=60,
+        questions_a_second=20,
+        kills=1,
+        give_up_seconds=4,
+        points=("after_http",),
+        build=build,
+        edits=0.3,
+        presses=0.3,
+    )
+    outcome = report(await run_under_kills(shape.services, platforms, plan))
+    found = getattr(outcome.result, kind)
+    assert all(any(word in one for one in found) for word in words)
 
 
 @embedded

@@ -4,6 +4,7 @@ import pytest
 
 from tests.e2e.transcript_checker import (
     CheckResult,
+    PeoplesChanges,
     PostedMessage,
     check_transcripts,
     expected_answer,
@@ -104,7 +105,7 @@ def test_later_question_answered_first_is_out_of_order() -> None:
 def test_result_prints_counts_and_examples() -> None:
     result = CheckResult(questions=2, lost=["a: 1"])
     assert str(result) == (
-        "2 questions: 1 lost, 0 repeated, 0 out_of_order, 0 leftovers\n  lost: a: 1"
+        "2 questions: 1 lost, 0 repeated, 0 out_of_order, 0 leftovers, 0 ignored\n  lost: a: 1"
     )
 
 
@@ -112,3 +113,33 @@ def test_expected_answer_is_for_the_last_token() -> None:
     assert expected_answer("> T1:9\n\nBob: T2:2") == "RS2:2 1 2 RE2"
     with pytest.raises(ValueError, match="no token"):
         expected_answer("hello")
+
+
+def edited(name: str, *earlier: str) -> PostedMessage:
+    texts = tuple(ask(one).text for one in earlier)
+    return PostedMessage("a", by_bot=False, text=ask(name).text, earlier=texts)
+
+
+def test_edited_question_has_one_answer_to_either_text() -> None:
+    assert fault_counts(edited("2", "1"), answer("2")) == {}
+    assert fault_counts(edited("2", "1"), answer("1")) == {}
+    assert fault_counts(edited("2", "1")) == {"lost": 1}
+    assert fault_counts(edited("2", "1"), answer("1"), answer("2")) == {"repeated": 1}
+    assert fault_counts(edited("2", "1"), ask("3"), answer("3"), answer("2")) == {"out_of_order": 1}
+
+
+def test_newest_question_is_answered_as_it_reads_now() -> None:
+    changes = PeoplesChanges(followed={"a"})
+    messages = [edited("2", "1"), answer("1")]
+    assert check_transcripts(messages, changes).ignored == ["a: 1 has become 2"]
+    messages[-1] = answer("2")
+    assert check_transcripts(messages, changes).is_clean
+
+
+def test_deleted_answer_may_be_missing_and_must_be_where_nothing_followed() -> None:
+    changes = PeoplesChanges(deleted={"1"})
+    assert check_transcripts([ask("1")], changes).is_clean
+    assert check_transcripts([ask("1"), answer("1")], changes).is_clean
+    changes.gone["a"] = {"1"}
+    result = check_transcripts([ask("1"), answer("1")], changes)
+    assert result.ignored == ["a: the answer to 1 is still there"]

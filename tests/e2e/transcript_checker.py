@@ -27,6 +27,22 @@ class PostedMessage:
     """Whether the bot under test sent it."""
 
     text: str
+    earlier: tuple[str, ...] = ()
+    """What it said before it was edited, oldest first."""
+
+
+@dataclass(slots=True)
+class PeoplesChanges:
+    """What people did besides asking; it decides which answers are right."""
+
+    deleted: set[str] = field(default_factory=set)
+    """The questions whose answer somebody took away: it may be missing."""
+
+    gone: dict[str, set[str]] = field(default_factory=dict)
+    """By conversation: the questions whose answer must be missing."""
+
+    followed: set[str] = field(default_factory=set)
+    """The conversations whose newest question must be answered as it reads now."""
 
 
 def expected_answer(question: str) -> str:
@@ -55,13 +71,17 @@ class CheckResult:
     leftovers: list[str] = field(default_factory=list)
     """Placeholders, parts of answers, and messages that answer nothing."""
 
+    ignored: list[str] = field(default_factory=list)
+    """Edits and presses that nobody has followed."""
+
     @property
     def is_clean(self) -> bool:
-        return not (self.lost or self.repeated or self.out_of_order or self.leftovers)
+        faults = (self.lost, self.repeated, self.out_of_order, self.leftovers, self.ignored)
+        return not any(faults)
 
     @override
     def __str__(self) -> str:
-        kinds = ("lost", "repeated", "out_of_order", "leftovers")
+        kinds = ("lost", "repeated", "out_of_order", "leftovers", "ignored")
         figures = ", ".join(f"{len(getattr(self, kind))} {kind}" for kind in kinds)
         lines = [f"{self.questions} questions: {figures}"]
         lines += [
@@ -70,51 +90,77 @@ class CheckResult:
         return "\n".join(lines)
 
 
-def check_transcripts(messages: Iterable[PostedMessage]) -> CheckResult:
-    """Check every conversation; its messages must be given in their order."""
+def check_transcripts(
+    messages: Iterable[PostedMessage], changes: PeoplesChanges | None = None
+) -> CheckResult:
+    """Check every conversation; its messages must be given in their order.
+
+    A question that was edited has one answer, to what it said at some time.
+    """
     result = CheckResult()
     for conversation, said in groupby(
         sorted(messages, key=lambda post: post.conversation), lambda post: post.conversation
     ):
-        _check_conversation(conversation, list(said), result)
+        _check_conversation(conversation, list(said), changes or PeoplesChanges(), result)
     return result
 
 
+def _versions(post: PostedMessage) -> tuple[str, ...]:
+    """Return the names of the questions that a message was, oldest first."""
+    found = (QUESTION.search(text) for text in (*post.earlier, post.text))
+    return tuple(one["name"] for one in found if one)
+
+
 def _check_conversation(
-    conversation: str, messages: Sequence[PostedMessage], result: CheckResult
+    conversation: str,
+    messages: Sequence[PostedMessage],
+    changes: PeoplesChanges,
+    result: CheckResult,
 ) -> None:
-    asked = [
-        found["name"]
-        for post in messages
-        if not post.by_bot
-        for found in QUESTION.finditer(post.text)
-    ]
+    questions = [names for post in messages if not post.by_bot if (names := _versions(post))]
+    asked = {name for names in questions for name in names}
     reader = _TranscriptReader()
     for post in messages:
         if post.by_bot:
             reader.read(post.text)
     reader.close()
-    result.questions += len(asked)
+    result.questions += len(questions)
     result.leftovers += [f"{conversation}: {text!r:.100}" for text in reader.leftovers]
     result.leftovers += [
         f"{conversation}: {name} was not asked in this conversation"
         for name in reader.answered
         if name not in asked
     ]
-    result.lost += [f"{conversation}: {name}" for name in asked if name not in reader.answered]
     result.repeated += [
         f"{conversation}: {name}, {times} times"
         for name, times in reader.started.items()
         if times > 1
     ]
+    for names in questions:
+        answered = [name for name in names if name in reader.answered]
+        if len(answered) > 1:
+            result.repeated.append(f"{conversation}: {' and '.join(answered)}, one was edited")
+        if not answered and changes.deleted.isdisjoint(names):
+            result.lost.append(f"{conversation}: {names[-1]}")
     result.out_of_order += [
-        f"{conversation}: {name}" for name in _answered_late(asked, reader.answered)
+        f"{conversation}: {name}" for name in _answered_late(questions, reader.answered)
     ]
+    result.ignored += [
+        f"{conversation}: the answer to {name} is still there"
+        for name in sorted(changes.gone.get(conversation, set()).intersection(reader.answered))
+    ]
+    if conversation in changes.followed and questions:
+        *earlier, newest = questions[-1]
+        result.ignored += [
+            f"{conversation}: {name} has become {newest}"
+            for name in earlier
+            if name in reader.answered
+        ]
 
 
-def _answered_late(asked: Sequence[str], answered: Sequence[str]) -> list[str]:
+def _answered_late(questions: Sequence[Sequence[str]], answered: Sequence[str]) -> list[str]:
     """Return the questions that were answered after a later one."""
-    position = {name: number for number, name in enumerate(asked)}
+    position = {name: number for number, names in enumerate(questions) for name in names}
     newest, late = -1, []
     for name in dict.fromkeys(answered):
         if position.get(name, newest) < newest:

@@ -1,0 +1,101 @@
+"""People who edit their questions and press buttons under answers while the bot is killed."""
+
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.e2e.loopback_platforms import Conversation, LoopbackPlatforms
+from tests.e2e.shown_messages import DELETE, NEWER, OLDER, RETRY, ShownMessages
+from tests.e2e.transcript_checker import ANSWER_END, PeoplesChanges
+
+_WEIGHTS = {RETRY: 4, OLDER: 2, NEWER: 2, DELETE: 1}
+
+
+@dataclass(slots=True)
+class _Newest:
+    """The newest question of a conversation."""
+
+    message: Any
+    who: int
+    name: str
+
+
+@dataclass(slots=True)
+class ChangedMinds:
+    """Edits newest questions and presses buttons of newest answers; notes what may follow.
+
+    Telegram keeps edits and presses for a bot that is down, so that each must be followed. Discord
+    does not: there an edit or a press may be lost while it is killed, never half followed.
+    """
+
+    platforms: LoopbackPlatforms
+    rng: random.Random
+    changes: PeoplesChanges = field(default_factory=PeoplesChanges)
+    counts: Counter[str] = field(default_factory=Counter)
+    bot_stays_up: bool = False
+    """Whether the bot is running, and hears of what is done from now on."""
+    _newest: dict[str, _Newest] = field(default_factory=dict)
+
+    def ask(self, where: Conversation, name: str, words: int, who: int) -> None:
+        self._newest[where.name] = _Newest(where.ask(name, words, who), who, name)
+        self.changes.gone.pop(where.name, None)
+        self.changes.followed.discard(where.name)
+
+    def edit(self, where: Conversation) -> None:
+        """Change the newest question of a conversation into another one, if there is one."""
+        if (newest := self._newest.get(where.name)) is None:
+            return
+        number = self.counts["edit"]
+        self.counts["edit"] += 1
+        newest.name = f"d{number:04x}"
+        text = f"{where.mention}please T{newest.name}:{self.rng.randint(1, 40)}"
+        self.platforms.edit(where, newest.message, newest.who, text)
+        self.changes.gone.pop(where.name, None)
+        if self._must_follow(where):
+            self.changes.followed.add(where.name)
+
+    async def change_everywhere(self) -> None:
+        """Edit the newest question, or press a button, in each conversation; the bot is up."""
+        self.bot_stays_up = True
+        for number, where in enumerate(self.platforms.conversations.values()):
+            if number % 3 == 0:
+                self.edit(where)
+            else:
+                await self.press(where, DELETE if number % 3 == 1 else RETRY)
+
+    async def press(self, where: Conversation, wanted: str | None = None) -> None:
+        """Press a button under the newest answer of a conversation, if there is one."""
+        shown = ShownMessages(self.platforms)
+        messages, buttons = shown.texts(where), shown.buttons(where)
+        labels = [label for label in (buttons[-1] if buttons else ()) if label in _WEIGHTS]
+        newest = self._newest.get(where.name)
+        if newest is None or not labels:
+            return
+        [label] = self.rng.choices(labels, [_WEIGHTS[one] for one in labels])
+        label = wanted if wanted in labels else label
+        self.counts[label] += 1
+        if label == DELETE:
+            self._note_deletion(where, newest, messages, buttons)
+        elif label != RETRY:  # an older version may answer what the question was before
+            self.changes.followed.discard(where.name)
+        await shown.press(where, label, newest.who)
+
+    def _note_deletion(
+        self, where: Conversation, newest: _Newest, texts: list[str], buttons: list[list[str]]
+    ) -> None:
+        """Note whose answer goes: the newest messages, of which only the last has buttons."""
+        taken, *others = zip(reversed(texts), reversed(buttons), strict=True)
+        parts = [taken[0]]
+        for text, labels in others:
+            if labels:
+                break
+            parts.append(text)
+        names = {end["name"] for text in parts for end in ANSWER_END.finditer(text)}
+        self.changes.deleted |= names
+        self.changes.followed.discard(where.name)
+        if self._must_follow(where) and newest.name in names:
+            self.changes.gone[where.name] = {newest.name}
+
+    def _must_follow(self, where: Conversation) -> bool:
+        return self.bot_stays_up or where.name.startswith("telegram")
