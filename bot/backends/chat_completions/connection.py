@@ -55,21 +55,14 @@ class PooledConnection(HttpConnection):
 
     @override
     async def post(self, path: str, body: bytes, deadline: float) -> HttpResponse:
-        try:
-            response = await self._client.request("POST", path, body, deadline)
-        except ConnectionFailed as error:
-            # Some servers (llama.cpp's) announce keep-alive and close the connection all the same.
-            # A request that is cut off by that needs no backoff, only another connection.
-            if not error.was_idle:
-                raise
-            response = await self._client.request("POST", path, body, deadline)
+        response = await self._request("POST", path, body, deadline)
         await raise_for_status(response, deadline)
         return response
 
     async def list_models(self) -> Sequence[str]:
         """Return the ids of the models; none if they cannot be read. Raises as `post` does."""
         deadline = asyncio.get_running_loop().time() + _LIST_SECONDS
-        response = await self._client.request("GET", "/models", None, deadline)
+        response = await self._request("GET", "/models", None, deadline)
         await raise_for_status(response, deadline)
         try:
             body = await response.read_all(deadline, _MAX_LIST_BYTES)
@@ -79,6 +72,18 @@ class PooledConnection(HttpConnection):
             return [model.id for model in msgspec.json.decode(body, type=_ModelList).data]
         except msgspec.DecodeError:  # a form of its own, or cut at the limit
             return ()
+
+    async def _request(
+        self, method: str, path: str, body: bytes | None, deadline: float
+    ) -> HttpResponse:
+        try:
+            return await self._client.request(method, path, body, deadline)
+        except ConnectionFailed as error:
+            # Some servers (llama.cpp's) announce keep-alive and close the connection all the same.
+            # A request that is cut off by that needs no backoff, only another connection.
+            if not error.was_idle:
+                raise
+            return await self._client.request(method, path, body, deadline)
 
     async def close(self) -> None:
         """Close all connections."""

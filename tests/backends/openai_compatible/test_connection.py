@@ -32,3 +32,20 @@ async def test_request_cut_off_by_a_closing_connection_is_resent() -> None:
         await connection.close()
 
     assert said == [b"well"] * 3
+
+
+async def list_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """List a model at the first request of a connection and abort it at the second."""
+    await reader.readuntil(b"\r\n\r\n")
+    writer.write(b'HTTP/1.1 200 OK\r\ncontent-length: 23\r\n\r\n{"data": [{"id": "m"}]}')
+    await reader.read(1)
+    writer.transport.abort()
+
+
+async def test_list_of_models_that_is_cut_off_by_a_closing_connection_is_asked_for_again() -> None:
+    async with await asyncio.start_server(list_once, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        settings = OpenAISettings(base_url=f"http://127.0.0.1:{port}/v1")
+        connection = OpenAIConnection(settings, None)
+        assert [await connection.list_models() for _ in range(3)] == [["m"]] * 3
+        await connection.close()
