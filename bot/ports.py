@@ -421,6 +421,15 @@ class PreloadingBackend(Protocol):
 
 
 @runtime_checkable
+class SessionAffineBackend(Protocol):
+    """A backend that names the conversation to a router, so that its turns go to one server."""
+
+    def use_session_key(self, key: bytes) -> None:
+        """Hash the names of conversations with this key, which all processes have in common."""
+        ...
+
+
+@runtime_checkable
 class MonitoredBackend(Protocol):
     """A backend that watches how requests for each of its models go."""
 

@@ -81,6 +81,7 @@ class HttpClient:
         deadline: float,
         *,
         content_type: str | None = None,
+        header: str = "",
     ) -> HttpResponse:
         """Send a request and return its response, with the body still unread.
 
@@ -90,12 +91,13 @@ class HttpClient:
             body: None: the request has none.
             deadline: in the event loop's time.
             content_type: of the body, where the headers of the client do not say it.
+            header: one more header as "Name: value"; it must not come from people.
 
         Raises:
             ConnectionFailed: there is no response.
             TimeoutError: there was none before the deadline.
         """
-        head = self._make_head(method, path, content_type)
+        head = self._make_head(method, path, content_type, header)
         if body is None:
             data = b"%b\r\n" % head
         else:
@@ -111,7 +113,7 @@ class HttpClient:
 
     # --- the head of a request ---------------------------------------------------------------
 
-    def _make_head(self, method: str, path: str, content_type: str | None) -> bytes:
+    def _make_head(self, method: str, path: str, content_type: str | None, header: str) -> bytes:
         route = self._known_route()
         url = route.url
         target = quote(url.path.rstrip("/") + path, safe="/%:@!$&'()*+,;=~?")
@@ -122,7 +124,8 @@ class HttpClient:
         if self._header_lines is None:
             self._header_lines = self._make_header_lines(route)
         kind = "" if content_type is None else f"Content-Type: {content_type}\r\n"
-        return _encode_head(f"{method} {target} HTTP/1.1\r\n{self._header_lines}{kind}")
+        more = f"{header}\r\n" if header else ""
+        return _encode_head(f"{method} {target} HTTP/1.1\r\n{self._header_lines}{kind}{more}")
 
     def _make_header_lines(self, route: "_Route") -> str:
         """Make the lines that are the same for every request."""

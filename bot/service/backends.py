@@ -5,23 +5,32 @@ from collections.abc import Iterable, Mapping, Sequence
 from bot.backends.factory import make_backend, parameter_problems
 from bot.backends.registry import backend_spec
 from bot.errors import PresetError, SettingsError
-from bot.ports import Backend
+from bot.ports import Backend, SessionAffineBackend
 from bot.prompting.presets.preset import Preset
 from bot.settings import Settings
 from bot.templates.renderer import Renderer
 
 
 def make_backends(
-    settings: Settings, presets: Mapping[str, Preset], renderer: Renderer
+    settings: Settings,
+    presets: Mapping[str, Preset],
+    renderer: Renderer,
+    session_key: bytes = b"",
 ) -> dict[str, Backend]:
     """Build one backend for each provider that a preset names.
+
+    Args:
+        settings: the providers.
+        presets: what names them.
+        renderer: writes prompts for backends that take text.
+        session_key: what conversations are hashed with for routers of model servers.
 
     Raises:
         SettingsError: a preset's provider is not set up, or what a budget limits has no price.
         PresetError: providers do not support some parameters or tools; the text lists them all.
     """
     backends: dict[str, Backend] = {}
-    add_backends(backends, settings, presets.values(), renderer)
+    add_backends(backends, settings, presets.values(), renderer, session_key)
     return backends
 
 
@@ -30,6 +39,7 @@ def add_backends(
     settings: Settings,
     presets: Iterable[Preset],
     renderer: Renderer,
+    session_key: bytes = b"",
 ) -> None:
     """Build the backends that presets name and that are not there yet; raises as above."""
     presets = list(presets)
@@ -44,7 +54,10 @@ def add_backends(
                     f"set TROUPE_PROVIDERS__{name.upper()}__API_KEY or __BASE_URL"
                 )
             if name not in backends:
-                backends[name] = make_backend(name, provider, settings.data_dir, renderer)
+                made = make_backend(name, provider, settings.data_dir, renderer)
+                if isinstance(made, SessionAffineBackend):
+                    made.use_session_key(session_key)
+                backends[name] = made
         unsupported = [*unsupported_parameters(preset, settings), *tool_problems(preset, settings)]
         problems += [f"preset {preset.name!r}: {problem}" for problem in unsupported]
     if problems:

@@ -20,6 +20,7 @@ from bot.runtime.clock import SystemClock
 from bot.runtime.tasks import cancel_and_wait
 from bot.service.backends import make_backends
 from bot.settings import Settings
+from bot.storage.sql.bots import read_installation_id
 from bot.storage.sql.database import Database
 from bot.storage.usage.log import SqlUsageLog
 from bot.stories.index import index_stories
@@ -40,6 +41,8 @@ class Models:
     retrieve_stories: RetrieveStories
     tool_servers: Mapping[str, ToolServer] = field(default_factory=dict)
     """By the names in presets."""
+    session_key: bytes = b""
+    """What backends hash the names of conversations with; the same in all processes."""
 
 
 @contextlib.asynccontextmanager
@@ -57,7 +60,8 @@ async def open_models(
     """
     async with contextlib.AsyncExitStack() as stack:
         renderer = await stack.enter_async_context(Renderer())
-        backends = make_backends(settings, presets, renderer)
+        session_key = (await read_installation_id(database)).encode()
+        backends = make_backends(settings, presets, renderer, session_key)
         stack.push_async_callback(_close_all, backends)
         retrieve_stories = await stack.enter_async_context(
             open_story_retriever(settings, presets_with_stories, database)
@@ -65,7 +69,7 @@ async def open_models(
         used = {name for one in presets.values() for name in one.mcp_servers} if answers else ()
         named = {name: one for name, one in settings.mcp_servers.items() if name in used}
         tool_servers = await stack.enter_async_context(open_tool_servers(named, settings.data_dir))
-        yield Models(renderer, backends, retrieve_stories, tool_servers)
+        yield Models(renderer, backends, retrieve_stories, tool_servers, session_key)
 
 
 async def _close_all(backends: Mapping[str, Backend]) -> None:

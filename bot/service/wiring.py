@@ -667,7 +667,13 @@ class Wiring:
         """Make the backends of a preset ready; return it as this run uses it."""
         presets = replace_model({preset.name: preset}, self.options.model, self.settings)
         models = self._models
-        add_backends(models.backends, self.settings, presets.values(), models.renderer)
+        add_backends(
+            models.backends,
+            self.settings,
+            presets.values(),
+            models.renderer,
+            models.session_key,
+        )
         return presets[preset.name]
 
     async def make_login_link(self) -> str:

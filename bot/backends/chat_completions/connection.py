@@ -54,8 +54,8 @@ class PooledConnection(HttpConnection):
         )
 
     @override
-    async def post(self, path: str, body: bytes, deadline: float) -> HttpResponse:
-        response = await self._request("POST", path, body, deadline)
+    async def post(self, path: str, body: bytes, deadline: float, header: str = "") -> HttpResponse:
+        response = await self._request("POST", path, body, deadline, header)
         await raise_for_status(response, deadline)
         return response
 
@@ -74,16 +74,16 @@ class PooledConnection(HttpConnection):
             return ()
 
     async def _request(
-        self, method: str, path: str, body: bytes | None, deadline: float
+        self, method: str, path: str, body: bytes | None, deadline: float, header: str = ""
     ) -> HttpResponse:
         try:
-            return await self._client.request(method, path, body, deadline)
+            return await self._client.request(method, path, body, deadline, header=header)
         except ConnectionFailed as error:
             # Some servers (llama.cpp's) announce keep-alive and close the connection all the same.
             # A request that is cut off by that needs no backoff, only another connection.
             if not error.was_idle:
                 raise
-            return await self._client.request(method, path, body, deadline)
+            return await self._client.request(method, path, body, deadline, header=header)
 
     async def close(self) -> None:
         """Close all connections."""

@@ -32,17 +32,17 @@ class KeyRotation(HttpConnection):
         self._next = 0
 
     @override
-    async def post(self, path: str, body: bytes, deadline: float) -> HttpResponse:
+    async def post(self, path: str, body: bytes, deadline: float, header: str = "") -> HttpResponse:
         for _ in self._connections[1:]:
             index = self._select()
             try:
-                return await self._connections[index].post(path, body, deadline)
+                return await self._connections[index].post(path, body, deadline, header)
             except HttpStatusError as error:
                 if not self._bench(index, error) or not self._has_free:
                     raise
         index = self._select()
         try:
-            return await self._connections[index].post(path, body, deadline)
+            return await self._connections[index].post(path, body, deadline, header)
         except HttpStatusError as error:
             self._bench(index, error)
             raise

@@ -66,6 +66,8 @@ class ChatRequest:
     """Names that an error message may repeat from the provider's own message."""
     has_fallback: bool = False
     """Whether another model answers if the circuit breaker is open."""
+    header: str = ""
+    """One more header, as "Name: value"."""
     is_continuation: bool = False
     """Whether it goes on with an answer that was cut off; the retry budget pays for it."""
 
@@ -83,8 +85,10 @@ class HttpStatusError(TroupeError):
 class HttpConnection(Protocol):
     """Sends requests to one provider."""
 
-    async def post(self, path: str, body: bytes, deadline: float) -> HttpResponse:
+    async def post(self, path: str, body: bytes, deadline: float, header: str = "") -> HttpResponse:
         """Send a request and return the response with its body still unread.
+
+        `header` is one more, as "Name: value".
 
         Raises:
             HttpStatusError: the response is an error.
@@ -273,7 +277,7 @@ class ChatRequestRunner:
 
     async def _post(self, request: ChatRequest, deadline: float) -> HttpResponse:
         try:
-            return await self._connection.post(request.path, request.body, deadline)
+            return await self._connection.post(request.path, request.body, deadline, request.header)
         except HttpStatusError as error:
             raise self._translate(error, request.model, request.parameters) from None
         except ConnectionFailed as error:

@@ -5,7 +5,9 @@ much as the rest of an answer (150 µs for each message of the history, 130 µs 
 its import costs more than all of Troupe.
 """
 
+import hmac
 import random
+import secrets
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from pathlib import Path
@@ -35,6 +37,7 @@ from bot.ports import (
     ModelCheckingBackend,
     MonitoredBackend,
     SeeingBackend,
+    SessionAffineBackend,
     TextTokenCounter,
     TokenCountingBackend,
     ToolCallingBackend,
@@ -43,6 +46,7 @@ from bot.ports import (
 from bot.runtime.clock import SystemClock
 from bot.templates.renderer import Renderer
 
+_SESSION_BYTES = 16
 _DEFAULT_ANSWER_FRACTION = 4  # an answer without a limit gets a quarter of the context
 
 
@@ -56,6 +60,7 @@ class OpenAICompatibleBackend(
     ContinuingBackend,
     ToolCallingBackend,
     TranscribingBackend,
+    SessionAffineBackend,
 ):
     """One provider, with its own connections, retry budget and circuit breaker."""
 
@@ -71,6 +76,7 @@ class OpenAICompatibleBackend(
         self._settings = settings
         self._endpoint = Endpoint(name, settings.base_url or "")
         self._estimator = PromptTokenEstimator()
+        self._session_key = secrets.token_bytes()
         clock = clock or SystemClock()
         self._connection = KeyRotation(
             [OpenAIConnection(settings, key) for key in settings.keys or (None,)], clock
@@ -98,6 +104,7 @@ class OpenAICompatibleBackend(
             model,
             stop_strings_of(prompt),
             has_fallback=prompt.has_fallback,
+            header=self._session_header(prompt),
             is_continuation=bool(prompt.begun),
         )
         async with aclosing(self._request_runner.run(request)) as events:
@@ -174,6 +181,18 @@ class OpenAICompatibleBackend(
     async def close(self) -> None:
         await self._connection.close()
         await self._transcriptions.close()
+
+    @override
+    def use_session_key(self, key: bytes) -> None:
+        self._session_key = key
+
+    def _session_header(self, prompt: Prompt) -> str:
+        """Return a header that is the same for each turn of a conversation, and tells no id."""
+        name = self._settings.session_header
+        if name is None or not prompt.conversation:
+            return ""
+        hashed = hmac.digest(self._session_key, prompt.conversation.encode(), "sha256")
+        return f"{name}: {hashed[:_SESSION_BYTES].hex()}"
 
     def _to_wire(self, prompt: Prompt, model: str) -> bytes:
         names = bool(self._settings.message_names)

@@ -6,8 +6,15 @@ from pydantic import Field
 from typing_extensions import override
 
 from bot.backends.chat_completions.settings import HttpProviderSettings, well_known_address
-from bot.backends.openai_compatible.services import KEYLESS, WELL_KNOWN, known_service
+from bot.backends.openai_compatible.services import (
+    KEYLESS,
+    WELL_KNOWN,
+    KnownService,
+    known_service,
+)
 from bot.backends.spec import FREE, BackendSpec
+
+_SESSION_HEADER = "X-Session-ID"
 
 
 class OpenAISettings(HttpProviderSettings):
@@ -29,6 +36,13 @@ class OpenAISettings(HttpProviderSettings):
         None,
         description="The model that turns voice messages into text, such as whisper-1, if the"
         " service has /audio/transcriptions; by default voice messages are not understood.",
+    )
+    session_header: str | None = Field(
+        None,
+        pattern="^[A-Za-z0-9-]*$",
+        description="The header by which a router in front of several servers sends the turns of a"
+        " conversation to the same one, whose prefix cache knows it; its value is a keyed hash. By"
+        " default X-Session-ID, and none to well-known public services. Write - for none.",
     )
     message_names: bool | None = Field(
         None,
@@ -59,8 +73,15 @@ class OpenAISettings(HttpProviderSettings):
             "message_names": bool(names),
             "context_tokens": context,
             "sees": sees or "text",
+            "session_header": self._session_header(service),
         }
         return self.model_copy(update=found)
+
+    def _session_header(self, service: KnownService | None) -> str | None:
+        if self.session_header is None:
+            is_public = service is not None and not service.is_own_server
+            return None if is_public else _SESSION_HEADER
+        return self.session_header.strip("-") or None
 
 
 SPEC = BackendSpec(

@@ -37,8 +37,8 @@ class ServerConnection(HttpConnection):
         )
 
     @override
-    async def post(self, path: str, body: bytes, deadline: float) -> HttpResponse:
-        response = await self._client.request("POST", path, body, deadline)
+    async def post(self, path: str, body: bytes, deadline: float, header: str = "") -> HttpResponse:
+        response = await self._client.request("POST", path, body, deadline, header=header)
         await raise_for_status(response, deadline)
         return response
 
