@@ -1,7 +1,6 @@
 """`troupe character`: import a character card as a preset, show it, and export it again."""
 
 import asyncio
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
@@ -14,6 +13,7 @@ from bot.cli.typer_apps import command_app
 from bot.errors import PresetError, UserError
 from bot.importers.cards.card import MAX_FILE_BYTES, Card, CardContainer, read_card, write_card
 from bot.importers.cards.card_to_preset import preset_from_card
+from bot.importers.cards.stored_cards import card_file, load_card
 from bot.importers.file_kinds import CHARACTER_IMPORTS, check_file_kind
 from bot.media.fetching import FetchFailed, PublicFetcher
 from bot.prompting.presets.files import export_preset, find_preset, load_presets
@@ -21,9 +21,6 @@ from bot.prompting.presets.preset import Preset
 from bot.runtime.addresses import is_http_address
 from bot.runtime.shipped_files import presets_folder
 from bot.settings import Settings, read_settings
-
-_CARDS_FOLDER = "cards"
-"""Inside the presets folder: the imported cards, unchanged."""
 
 app = command_app("Import, list and export character cards.")
 
@@ -162,12 +159,12 @@ def import_character(
     card = read_card(data, source)
     model = {"provider": default.provider, "model": default.model} if default else {}
     preset = preset_from_card(card, source, name=name, is_local=is_local, **model)
-    target, card_file = folder / f"{preset.id}.json", folder / _CARDS_FOLDER / f"{preset.id}.card"
+    target, kept = folder / f"{preset.id}.json", card_file(folder, preset)
     if target.exists():
         raise UserError(f"{target} exists already; remove it first or choose another --name")
     try:
-        card_file.parent.mkdir(parents=True, exist_ok=True)
-        card_file.write_bytes(data)
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_bytes(data)
         target.write_text(export_preset(preset), encoding="utf-8")
     except OSError as error:
         raise UserError(f"{target} cannot be written: {error.strerror}") from None
@@ -201,14 +198,6 @@ def export_character(
     return preset
 
 
-def load_card(preset: Preset, folder: Path) -> Card:
-    """Return the card that a preset was imported from, or one made of the preset."""
-    card_file = folder / _CARDS_FOLDER / f"{preset.id}.card"
-    if card_file.is_file():
-        return read_card(read_bytes(card_file, MAX_FILE_BYTES + 1), str(card_file))
-    return read_card(json.dumps(_as_card(preset)).encode(), preset.name)
-
-
 def describe_character(preset: Preset, card: Card) -> str:
     """Describe for people what a character has."""
     book = preset.parsed_lorebook
@@ -225,29 +214,3 @@ def describe_character(preset: Preset, card: Card) -> str:
         "notes": card.creator_notes.strip(),
     }
     return "\n".join(f"{key}: {value}" for key, value in facts.items() if value and value != "0")
-
-
-def _as_card(preset: Preset) -> dict[str, object]:
-    examples = [
-        f"{'{{user}}' if one.role == 'user' else '{{char}}'}: {one.text}" for one in preset.messages
-    ]
-    fields: dict[str, object] = {
-        "name": preset.character_name,
-        "description": preset.persona or "",
-        "personality": "",
-        "scenario": "",
-        "first_mes": preset.greeting or "",
-        "mes_example": "\n".join(["<START>", *examples]) if examples else "",
-        "creator_notes": preset.description,
-        "system_prompt": preset.system or "",
-        "post_history_instructions": preset.post_history_instructions or "",
-        "alternate_greetings": list(preset.alternate_greetings),
-        "group_only_greetings": list(preset.group_greetings),
-        "tags": [],
-        "creator": "",
-        "character_version": str(preset.version),
-        "extensions": {},
-    }
-    if isinstance(preset.lorebook, dict) and isinstance(preset.lorebook.get("entries"), list):
-        fields["character_book"] = preset.lorebook
-    return {"spec": "chara_card_v3", "spec_version": "3.0", "data": fields}

@@ -16,6 +16,8 @@ from bot.settings import ConsoleSettings
 from bot.texts.text import translatable
 
 _SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
+_URL_ENCODED = "application/x-www-form-urlencoded"
+_WITH_FILES = "multipart/form-data"
 _LOOPBACK_NAMES = {"127.0.0.1", "localhost", "::1"}
 
 
@@ -41,7 +43,7 @@ class RequestGate:
         """
         self._check_sender(http)
         caller = await self._identify(http, route)
-        form = await _read_form(http)
+        form = await _read_form(http, with_files=route.scope is not None)
         if caller.csrf_token and http.method not in _SAFE_METHODS:
             given = http.headers.get("X-CSRF-Token") or form.get("csrf", "")
             if not hmac.compare_digest(given.encode(), caller.csrf_token.encode()):
@@ -101,8 +103,9 @@ def _host_name(host: str) -> str:
         return ""
 
 
-async def _read_form(http: web.Request) -> Mapping[str, str]:
-    if http.content_type != "application/x-www-form-urlencoded":
+async def _read_form(http: web.Request, *, with_files: bool) -> Mapping[str, str]:
+    """Return the fields of a form; its files stay with the request, for those who are let in."""
+    if http.content_type != _URL_ENCODED and not (with_files and http.content_type == _WITH_FILES):
         return {}
     try:
         form = await http.post()
@@ -116,7 +119,7 @@ async def _validated_body(
 ) -> BaseModel | None:
     if route.body is None:
         return None
-    if http.content_type == "application/x-www-form-urlencoded":
+    if http.content_type in {_URL_ENCODED, _WITH_FILES}:
         given: object = {name: value for name, value in form.items() if name != "csrf"}
     elif http.content_type == "application/json":
         try:

@@ -106,16 +106,26 @@ def read_character_file(reference: str, directory: Path) -> CharacterFile:
         return CharacterFile(keys, data.texts)
     if not file.resolve().is_relative_to(directory.resolve()):
         raise CharacterError(f"it is outside {directory}; move it into that folder")
+    _find_reader(file)
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise CharacterError(f"{file} cannot be read ({error.strerror})") from error
+    return read_character_content(file, content)
+
+
+def read_character_content(file: Path, content: bytes) -> CharacterFile:
+    """Read the content of a character file by its suffix; raises `CharacterError`."""
+    return _find_reader(file)(content, str(file))
+
+
+def _find_reader(file: Path) -> Callable[[bytes, str], CharacterFile]:
     reader = _READERS.get(file.suffix.lower())
     if reader is None:
         raise CharacterError(
             f"{file.suffix} files cannot be read as characters; use {', '.join(sorted(_READERS))}"
         )
-    try:
-        content = file.read_bytes()
-    except OSError as error:
-        raise CharacterError(f"{file} cannot be read ({error.strerror})") from error
-    return reader(content, str(file))
+    return reader
 
 
 def _read_haruhi(content: bytes, source: str) -> CharacterFile:
@@ -138,6 +148,3 @@ _READERS: Mapping[str, Callable[[bytes, str], CharacterFile]] = {
     ".jsonl": _read_haruhi,
     ".zip": _read_haruhi_zip,
 }
-
-CHARACTER_FILE_SUFFIXES = frozenset(_READERS)
-"""Of the files that a preset's `character` may name."""

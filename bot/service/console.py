@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
+from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.backends.spec import ProviderSettings
 from bot.console.access_page import AccessPage
 from bot.console.app import Console
@@ -12,6 +13,9 @@ from bot.console.pages import PageRenderer
 from bot.console.playground.actions import PlaygroundActions
 from bot.console.playground.pages import PlaygroundPages, Preview
 from bot.console.presets.editing import PresetEditing
+from bot.console.presets.exporting import PresetExports
+from bot.console.presets.file_pages import PresetFilePages
+from bot.console.presets.importing import PresetImports
 from bot.console.presets.preset_api import PresetApi
 from bot.console.presets.preset_pages import PresetPages
 from bot.console.presets.preview import DraftComposer, DraftPreviews
@@ -93,9 +97,14 @@ def make_preset_parts(
     providers: Mapping[str, ProviderSettings],
 ) -> list[ConsolePart]:
     """Return the pages of presets, and their API."""
+
+    def is_local(preset: Preset) -> bool:
+        return isinstance(providers.get(preset.provider), LlamaCppSettings)
+
+    files = PresetFilePages(PresetImports(editing, is_local), PresetExports(editing))
     previews = DraftPreviews(editing, composer, answers)
     pages = PresetPages(editing, previews, list(providers))
-    return [pages.part, PresetApi(editing, previews).part]
+    return [pages.part, files.part, PresetApi(editing, previews).part]
 
 
 def make_operation_page(

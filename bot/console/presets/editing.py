@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bot.chat.access import AuditEntry
-from bot.chat.console.preset_draft import ImportedFile, PresetDraft
+from bot.chat.console.preset_draft import PresetDraft
 from bot.console.presets.form_values import apply_form, write_preset_json
 from bot.errors import PresetError, RequestRefused, SettingsError, UserError
-from bot.importers.character_files import CHARACTER_FILE_SUFFIXES, merge_character_file
+from bot.importers.cards.stored_cards import card_file
+from bot.importers.character_files import merge_character_file
 from bot.ports import AuditLog, Clock, PresetDrafts, PresetVersions
 from bot.prompting.presets.files import export_preset, load_preset_lorebook, preset_version
 from bot.prompting.presets.folder import find_preset_file, write_preset, write_whole_file
@@ -163,21 +164,21 @@ class PresetEditing:
                     "There is a preset {name} already; choose another name.", name=draft.name
                 )
             )
-        await self._record(who, action, draft.name, "", draft.content)
+        await self.record(who, action, draft.name, "", draft.content)
 
     async def discard_draft(self, name: str, who: str) -> None:
         """Delete the draft of a preset; raises `RequestRefused` with 404 if there is none."""
         edited = await self.open(name)
         if edited.draft is None or not await self.drafts.delete(name):
             raise RequestRefused(404, translatable("There is no draft."))
-        await self._record(who, "discard draft", name, edited.draft.content, edited.published)
+        await self.record(who, "discard draft", name, edited.draft.content, edited.published)
 
     async def go_back(self, name: str, number: int, who: str) -> EditedPreset:
         """Make the text of a version the draft; publishing it makes it a new version."""
         content = await self.version_text(name, number)
         edited = await self.open(name)
         saved = await self.save_draft(name, content, edited.revision)
-        await self._record(who, "go back", f"{name} v{number}", edited.content, content)
+        await self.record(who, "go back", f"{name} v{number}", edited.content, content)
         return saved
 
     # --- publishing ---------------------------------------------------------------------------
@@ -210,7 +211,7 @@ class PresetEditing:
         number = (await self.versions.save([preset_version(live)]))[name]
         self.resolver.publish(self.prepare(live), number)
         await self.drafts.delete(name)
-        await self._record(
+        await self.record(
             who, "publish", f"{name} v{number}", edited.published, export_preset(live)
         )
         return number
@@ -250,8 +251,7 @@ class PresetEditing:
             file = find_preset_file(folder, preset)
             live = load_preset_lorebook(preset, file)
             if draft.source is not None:
-                target = _source_file(folder, preset, draft.source)
-                write_whole_file(target, draft.source.content)
+                write_whole_file(card_file(folder, preset), draft.source.content)
             live = merge_character_file(live, folder).preset
             self.prepare(live)
             write_preset(folder, preset)
@@ -259,7 +259,8 @@ class PresetEditing:
             raise UserError(str(error)) from None
         return live
 
-    async def _record(self, who: str, action: str, name: str, before: str, after: str) -> None:
+    async def record(self, who: str, action: str, name: str, before: str, after: str) -> None:
+        """Note a change in the audit log, with the lines that differ."""
         removed, added = changed_lines(before, after)
         now = self.clock.now()
         await self.audit.record(AuditEntry(now, who, action, name, removed, added))
@@ -288,14 +289,6 @@ def changed_lines(before: str, after: str) -> tuple[str, str]:
 def _shortened(lines: Sequence[str]) -> str:
     text = "\n".join(lines)
     return text if len(text) <= _MAX_AUDIT_CHARS else f"{text[:_MAX_AUDIT_CHARS]} …"
-
-
-def _source_file(folder: Path, preset: Preset, source: ImportedFile) -> Path:
-    """Return where the file is kept that a preset was imported from."""
-    name = Path(source.name).name
-    if Path(name).suffix.lower() in CHARACTER_FILE_SUFFIXES:  # a character file, with its stories
-        return folder / name
-    return folder / "cards" / f"{preset.id}.card"
 
 
 def _conflict() -> RequestRefused:

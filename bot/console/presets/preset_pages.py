@@ -10,8 +10,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from bot.chat.access import Scope
 from bot.console.playground.message_view import color_of
 from bot.console.presets.editing import EditedPreset, ListedPreset, PresetEditing
+from bot.console.presets.exporting import ExportForm
 from bot.console.presets.form_fields import form_groups, keys_without_field
 from bot.console.presets.line_differences import count_changes, differing_lines
+from bot.console.presets.lorebook_view import LorebookView, view_lorebook
 from bot.console.presets.preset_api import preset_name
 from bot.console.presets.preset_models import PresetText, Revision, VersionNumber
 from bot.console.presets.preview import DraftPreviews, ShownDraft
@@ -28,7 +30,14 @@ from bot.texts.text import translatable
 
 _PATH = "/presets"
 _ONE = "/presets/{name}"
-Tab = Literal["form", "json", "changes", "versions"]
+Tab = Literal["form", "json", "lorebook", "changes", "versions"]
+_EXPORTS = (
+    (ExportForm.JSON, "JSON"),
+    (ExportForm.MODELFILE, "Modelfile"),
+    (ExportForm.CARD_PNG, translatable("Card (PNG)")),
+    (ExportForm.CARD_JSON, translatable("Card (JSON)")),
+    (ExportForm.CHARX, translatable("Card (CHARX)")),
+)
 
 
 class EditorQuery(BaseModel):
@@ -39,6 +48,7 @@ class EditorQuery(BaseModel):
     scene: str = Field("tavern", max_length=400)
     against: int = Field(0, ge=0, le=2**31 - 1, description="The version to compare with.")
     find: str = Field("", max_length=200)
+    text: str = Field("", max_length=4000, description="What the lorebook is tried on.")
 
 
 class DraftForm(BaseModel):
@@ -55,6 +65,10 @@ class PresetForm(BaseModel):
 
     model_config = ConfigDict(extra="allow")
     revision: Revision
+
+
+class TrialQuery(BaseModel):
+    text: str = Field("", max_length=4000)
 
 
 class SceneQuery(BaseModel):
@@ -107,6 +121,13 @@ class PresetPages:
                 scope=Scope.READ,
                 summary="What a model would read of the draft.",
                 query=SceneQuery,
+            ),
+            Route(
+                path=f"{_ONE}/lorebook",
+                handler=self._try_lorebook,
+                scope=Scope.READ,
+                summary="Which entries of the draft's lorebook a text activates.",
+                query=TrialQuery,
             ),
         )
 
@@ -169,6 +190,9 @@ class PresetPages:
                 "scene": asked.scene,
                 "view": asked.view,
                 "shown": await self._shown(edited, asked),
+                "exports": _EXPORTS,
+                "text": asked.text,
+                "tried": await self._tried(edited, asked),
                 "tokens": await self._previews.count(edited) if asked.tab == "form" else {},
                 "limit": checked.preset and checked.preset.max_input_tokens,
             },
@@ -189,6 +213,16 @@ class PresetPages:
         """Return the prompt for readers without a script; with one, the page asks for it."""
         return await self._previews.show(edited, asked.scene) if asked.view == "preview" else None
 
+    async def _tried(self, edited: EditedPreset, asked: EditorQuery) -> LorebookView | None:
+        text = _plain(asked.text)
+        return await view_lorebook(self._editing, edited, text) if asked.tab == "lorebook" else None
+
+    async def _try_lorebook(self, request: ConsoleRequest) -> Page:
+        edited = await self._editing.open(preset_name(request))
+        tried = await view_lorebook(self._editing, edited, _plain(request.query(TrialQuery).text))
+        problems = self._editing.check(edited.content).problems
+        return Page("presets/lorebook_trial.html", {"tried": tried, "problems": problems})
+
     async def _preview(self, request: ConsoleRequest) -> Page:
         edited = await self._editing.open(preset_name(request))
         shown = await self._previews.show(edited, request.query(SceneQuery).scene)
@@ -203,7 +237,7 @@ class PresetPages:
 
     async def _save(self, request: ConsoleRequest) -> web.Response:
         form = request.body(DraftForm)
-        content = form.content.replace("\r\n", "\n")  # as browsers send texts
+        content = _plain(form.content)
         await self._editing.save_draft(preset_name(request), content, form.revision)
         return _see(request, "json")
 
@@ -250,6 +284,10 @@ def _searched(one: ListedPreset) -> str:
 
 def _is_character(one: ListedPreset) -> bool:
     return one.preset is None or one.preset.is_character
+
+
+def _plain(text: str) -> str:
+    return text.replace("\r\n", "\n")  # as browsers send texts
 
 
 def _see(request: ConsoleRequest, tab: Tab | Literal[""] = "") -> web.Response:

@@ -1,10 +1,10 @@
 // The editor of presets. Without it, drafts are kept by the button, and problems told then.
 const one = (selector, root = document) => root.querySelector(selector);
 const all = (selector, root = document) => [...root.querySelectorAll(selector)];
-const form = one("form.draft");
+const form = one("#field-form, #json-form");
 const csrf = one("input[name=csrf]").value;
-const kept = one("#kept");
-const api = kept.dataset.api;
+const kept = one("#kept");  // absent in the list
+const api = kept?.dataset.api;
 const publish = one("#publish");
 const SAVE_AFTER = 2000;
 const CHECK_AFTER = 250;
@@ -47,7 +47,7 @@ const check = async () => {
 };
 
 // --- drafts: kept some seconds after the last key -----------------------------------------------
-let revision = Number(one("input[name=revision]", publish).value);
+let revision = Number(publish ? one("input[name=revision]", publish).value : 0);
 let saving = Promise.resolve();
 const setRevision = (number) => {
   revision = number;
@@ -129,4 +129,45 @@ if (preview) {
   one("#show-preview").hidden = true;
   scene.addEventListener("change", () => showPreview().catch(() => {}));
   showPreview().catch(() => {});
+}
+
+// --- the lorebook: what a text activates, while it is written ------------------------------------
+const tryForm = one("#try-form");
+if (tryForm) {
+  const text = one("#try-text");
+  let tryTimer = 0;
+  let tried = 0;
+  const showTrial = async () => {
+    const number = ++tried;
+    const response = await fetch(`${tryForm.dataset.part}?text=${encodeURIComponent(text.value)}`);
+    const html = await response.text();  // rendered on the server, where every text is escaped
+    if (response.ok && number === tried) one("#tried").innerHTML = html;
+  };
+  text.addEventListener("input", () => {
+    clearTimeout(tryTimer);
+    tryTimer = setTimeout(() => showTrial().catch(() => {}), CHECK_AFTER);
+  });
+  tryForm.addEventListener("submit", (event) => { event.preventDefault(); showTrial().catch(() => {}); });
+  one("#try-button").hidden = true;
+}
+
+// --- files: a drop anywhere on the page is an import ----------------------------------------------
+const drop = one("form[data-drop]");
+if (drop) {
+  const input = one("input[type=file]", drop);
+  const hasFile = (event) => [...(event.dataTransfer?.types || [])].includes("Files");
+  addEventListener("dragover", (event) => {
+    if (!hasFile(event)) return;
+    event.preventDefault();
+    drop.classList.add("over");
+  });
+  addEventListener("dragleave", (event) => { if (!event.relatedTarget) drop.classList.remove("over"); });
+  addEventListener("drop", async (event) => {
+    if (!hasFile(event)) return;
+    event.preventDefault();
+    drop.classList.remove("over");
+    input.files = event.dataTransfer.files;
+    if (form) { clearTimeout(saveTimer); await save(); }
+    if (!form || isStored()) drop.submit();
+  });
 }

@@ -60,6 +60,11 @@ class KeyMatcher:
             return None
         return f"{found} with {entry.logic.replace('_', ' ')} of its secondary keys"
 
+    def found(self, entry: LoreEntry, text: str) -> list[str]:
+        """Return those of an entry's keys, the secondary ones included, that a text holds."""
+        keys = (*entry.keys, *entry.secondary_keys)
+        return [key for key in dict.fromkeys(keys) if self._holds(text, key, entry)]
+
     def score(self, entry: LoreEntry, text: str) -> int:
         """Return the number of keys found, for inclusion groups with scoring."""
         hits = sum(self._holds(text, key, entry) for key in entry.keys)

@@ -1,0 +1,142 @@
+"""Make drafts of dropped files: presets, cards, characters, Modelfiles, templates, lorebooks."""
+
+import asyncio
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bot.chat.console.preset_draft import ImportedFile, PresetDraft
+from bot.console.presets.editing import PresetEditing
+from bot.errors import CharacterError, PresetError, TemplateError, UserError
+from bot.importers.cards.card import read_card
+from bot.importers.cards.card_to_preset import preset_from_card
+from bot.importers.character_files import read_character_content
+from bot.importers.file_kinds import (
+    CHARACTER_IMPORTS,
+    PRESET_IMPORTS,
+    FileKind,
+    check_file_kind,
+    detect_file_kind,
+)
+from bot.importers.preset_files import preset_from_text
+from bot.prompting.presets.files import export_preset, validate_preset
+from bot.prompting.presets.folder import write_whole_file
+from bot.prompting.presets.names import MAX_NAME_CHARS
+from bot.prompting.presets.preset import Preset
+from bot.texts.text import translatable
+
+_ACCEPTED = PRESET_IMPORTS | CHARACTER_IMPORTS | {FileKind.LOREBOOK, FileKind.HARUHI}
+_ADDED_TO_PRESETS = (PRESET_IMPORTS | {FileKind.LOREBOOK}) - {FileKind.PRESET, FileKind.MODELFILE}
+"""What a file of these kinds says is added to the preset that it is dropped on."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedDraft:
+    """The preset whose draft a file has become, or was added to."""
+
+    name: str
+    notes: Sequence[str]
+    """What the preset expresses differently than the file, or not at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class PresetImports:
+    """Imports files; `troupe preset import` and `troupe character import` use the same readers."""
+
+    editing: PresetEditing
+    is_local: Callable[[Preset], bool]
+    """Whether a preset answers with a model on this machine."""
+
+    async def add(self, file: ImportedFile, name: str, into: str, who: str) -> ImportedDraft:
+        """Make a draft of a file.
+
+        Args:
+            file: the file, of any kind.
+            name: of the new preset; empty: the file's own.
+            into: the preset that the file was dropped on; empty: none. A whole preset or a
+                character becomes a preset of its own all the same.
+            who: imports it.
+
+        Raises:
+            UserError: it cannot be imported; the text says what it is, and what to do with it.
+        """
+        path = Path(Path(file.name.replace("\\", "/").replace("\0", "")).name or "file")
+        check_file_kind(file.content, path, _ACCEPTED)
+        kind = detect_file_kind(file.content)
+        try:
+            if into and kind in _ADDED_TO_PRESETS:
+                return await self._add_to(into, path, file.content, who)
+            preset, notes = await asyncio.to_thread(self._read, kind, path, file.content, name)
+        except (PresetError, CharacterError, TemplateError) as error:
+            raise UserError(str(error)) from None
+        source = ImportedFile(path.name, file.content) if kind in CHARACTER_IMPORTS else None
+        draft = PresetDraft(
+            preset.name, 0, 1, export_preset(preset), self.editing.clock.now(), source
+        )
+        await self.editing.begin_draft(draft, who, "import")
+        return ImportedDraft(preset.name, notes)
+
+    def _read(
+        self, kind: FileKind, path: Path, content: bytes, name: str
+    ) -> tuple[Preset, Sequence[str]]:
+        default = self.editing.resolver.default
+        if kind is FileKind.LOREBOOK:
+            raise UserError(translatable("This is a lorebook: open a preset, and drop it there."))
+        if kind in CHARACTER_IMPORTS:
+            preset = preset_from_card(
+                read_card(content, path.name),
+                path.name,
+                name=name or None,
+                provider=default.provider,
+                model=default.model,
+                is_local=self.is_local(default),
+            )
+            return preset, []
+        if kind is FileKind.HARUHI:
+            return self._keep_character(path, content, name, default), []
+        imported = preset_from_text(_decode(path, content), path, name or None)
+        return imported.preset, imported.notes
+
+    def _keep_character(self, path: Path, content: bytes, name: str, default: Preset) -> Preset:
+        """Put a character file with its stories into the presets folder; return its preset."""
+        found = read_character_content(path, content)
+        preset = validate_preset(
+            {
+                **found.preset_keys,
+                "name": name or path.stem[:MAX_NAME_CHARS],
+                "role_name": path.stem,
+                "provider": default.provider,
+                "model": default.model,
+                "character": path.name,
+            },
+            path.name,
+        )
+        target = self.editing.open_folder() / path.name
+        if target.exists() and target.read_bytes() != content:
+            raise UserError(
+                translatable("There is another file {name} already.", name=repr(path.name))
+            )
+        write_whole_file(target, content)
+        return preset
+
+    async def _add_to(self, name: str, path: Path, content: bytes, who: str) -> ImportedDraft:
+        edited = await self.editing.open(name)
+        preset = self.editing.check(edited.content).preset
+        if preset is None:
+            raise UserError(translatable("Mend the mistakes of the draft first."))
+        imported = preset_from_text(_decode(path, content), path, into=preset)
+        text = export_preset(imported.preset)
+        await self.editing.save_draft(name, text, edited.revision)
+        await self.editing.record(who, "import into", name, edited.content, text)
+        return ImportedDraft(name, imported.notes)
+
+
+def _decode(path: Path, content: bytes) -> str:
+    encoding = "utf-16" if content.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) else "utf-8-sig"
+    try:
+        return content.decode(encoding).replace("\r\n", "\n").replace("\r", "\n")
+    except UnicodeDecodeError:
+        raise UserError(
+            translatable("{name} is not UTF-8; save it as UTF-8.", name=path.name)
+        ) from None

@@ -1,0 +1,184 @@
+"""Files that are dropped on the page of presets, and presets as files to save."""
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from bot.importers.cards.card import read_card
+from bot.importers.cards.png import plain_image, write_png
+from bot.settings import Settings
+from tests.checkout import CHECKOUT
+from tests.console.playground.conftest import Playground
+from tests.console.presets.conftest import call, read
+
+CARD = {
+    "spec": "chara_card_v2",
+    "spec_version": "2.0",
+    "data": {
+        "name": "Seraphina",
+        "description": "{{char}} guards the glade.",
+        "first_mes": "You are awake.",
+        "mes_example": "",
+        "personality": "",
+        "scenario": "",
+        "creator_notes": "<script>alert(1)</script>",
+        "tags": ["kept"],
+        "extensions": {"depth_prompt": {"prompt": "kept as well"}},
+    },
+}
+PNG = write_png(plain_image(), v2=json.dumps(CARD).encode(), v3=None)
+LOREBOOK = {"entries": {"0": {"uid": 0, "key": ["lamp"], "content": "It is lit."}}}
+MODELFILE = 'FROM llama3\nSYSTEM "You mend clocks."\nPARAMETER temperature 0.7\n'
+HARUHI = (CHECKOUT / "bot" / "prompting" / "personas" / "roles" / "haruhi.jsonl").read_text()
+
+
+async def add(
+    console: Playground, name: str, content: bytes, into: str = "", new_name: str = ""
+) -> tuple[int, Any]:
+    body = {
+        "file_name": name,
+        "content": base64.b64encode(content).decode(),
+        "into": into,
+        "name": new_name,
+    }
+    status, answer = await call(console, "POST", "/preset-imports", body)
+    return status, answer
+
+
+async def test_dropped_card_becomes_a_draft_and_is_kept_when_published(
+    console: Playground, settings: Settings
+) -> None:
+    form = aiohttp.FormData({"csrf": console.csrf, "into": "nora", "name": ""})
+    form.add_field("file", PNG, filename="sera.png", content_type="image/png")
+    async with console.client.post(
+        f"{console.address}/presets/import",
+        data=form,
+        headers={"Origin": console.address},
+        allow_redirects=False,
+    ) as response:
+        assert (response.status, response.headers["Location"]) == (303, "/presets/Seraphina")
+    page = await console.open("/presets/Seraphina")
+    assert "guards the glade" in page
+    status, _ = await call(console, "POST", "/presets/Seraphina/publish", {"revision": 1})
+    assert status == 200
+    resolver = console.service._parts._resources.resolver
+    assert resolver.presets["Seraphina"].greeting == "You are awake."
+    assert settings.presets_dir is not None
+    kept = settings.presets_dir / "cards" / "seraphina.card"
+    assert kept.read_bytes() == PNG
+    exported = await export(console, "Seraphina", "png")
+    assert read_card(exported, "x").tags == ("kept",)
+
+
+async def export(console: Playground, name: str, form: str) -> bytes:
+    url = f"{console.address}/presets/{name}/export?form={form}"
+    async with console.client.get(url) as response:
+        assert response.status == 200, await response.text()
+        assert response.headers["Content-Disposition"].startswith("attachment")
+        return await response.read()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "made"),
+    [
+        ("clock.Modelfile", MODELFILE.encode(), "llama3"),
+        ("card.json", json.dumps(CARD).encode(), "Seraphina"),
+        ("p.json", b'{"name": "new", "provider": "echo", "model": "m"}', "new"),
+        ("p.json", '{"name": "宽", "provider": "echo", "model": "m"}'.encode("utf-16"), "宽"),
+    ],
+)
+async def test_each_kind_becomes_a_preset(
+    console: Playground, name: str, content: bytes, made: str
+) -> None:
+    status, answer = await add(console, name, content)
+    assert (status, answer.get("name")) == (200, made)
+    _, found = await call(console, "GET", f"/presets/{made}")
+    assert found["version"] == 0
+    assert json.loads(found["draft"])["name"] == made
+    status, answer = await add(console, name, content)
+    assert status == 422
+    assert "choose another name" in answer["error"]
+    status, answer = await add(console, name, content, new_name="other")
+    assert (status, answer["name"]) == (200, "other")
+
+
+async def test_character_file_is_kept_with_its_stories(
+    console: Playground, settings: Settings
+) -> None:
+    status, answer = await add(console, "../../兰.jsonl", HARUHI.encode())
+    assert (status, answer.get("name")) == (200, "兰"), answer
+    assert settings.presets_dir is not None
+    assert (settings.presets_dir / "兰.jsonl").read_text() == HARUHI
+    status, answer = await add(console, "兰.jsonl", (HARUHI + "{}\n").encode(), new_name="another")
+    assert status == 422
+    assert (settings.presets_dir / "兰.jsonl").read_text() == HARUHI
+
+
+async def test_lorebook_is_added_to_the_open_preset_and_tried(console: Playground) -> None:
+    book = json.dumps(LOREBOOK).encode()
+    status, answer = await add(console, "harbour.json", book)
+    assert status == 422
+    assert "open a preset" in answer["error"]
+    status, answer = await add(console, "harbour.json", book, into="nora")
+    assert (status, answer["name"]) == (200, "nora")
+    page = await console.open("/presets/nora?tab=lorebook&text=the+lamp+is+out")
+    assert "the <mark>lamp</mark> is out" in page
+    assert "1 in the prompt" in page
+    part = await read(console, "/presets/nora/lorebook?text=nothing")
+    assert "<mark>" not in part
+    assert "0 in the prompt" in part
+    assert "has no lorebook" in await console.open("/presets/marlowe?tab=lorebook")
+
+
+async def test_hostile_lorebook_stays_text(console: Playground) -> None:
+    hostile = "<img src=x onerror=alert(1)>"
+    entry = {"uid": 0, "key": [hostile, "</mark>"], "comment": hostile, "content": hostile}
+    book = json.dumps({"entries": {"0": entry}}).encode()
+    await add(console, "x.json", book, into="nora")
+    page = await read(console, "/presets/nora/lorebook?text=%3Cimg%20src=x%20onerror=alert(1)%3E")
+    assert "<img" not in page
+    assert "&lt;img" in page
+    preview = await read(console, "/presets/nora/preview?scene=tavern")
+    assert "<img" not in preview
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        ("model.gguf", b"GGUF" + bytes(64), "a model (GGUF)"),
+        ("photo.png", plain_image(), "an image without a character card"),
+        ("x.txt", b"\xff\xfe\x00", ""),
+        ("x.txt", b"hello", "neither JSON nor a Modelfile"),
+        ("broken.json", b'{"spec": "chara_card_v2", "data": {', ""),
+    ],
+)
+async def test_what_is_no_preset_is_named(
+    console: Playground, name: str, content: bytes, problem: str
+) -> None:
+    status, answer = await add(console, name, content)
+    assert status == 422
+    assert problem in answer["error"]
+
+
+async def test_form_without_a_file_or_token_is_refused(console: Playground) -> None:
+    for fields, expected in (({"csrf": console.csrf}, 422), ({"csrf": "wrong"}, 403)):
+        form = aiohttp.FormData(fields)
+        form.add_field("other", b"x", filename="x")
+        async with console.client.post(
+            f"{console.address}/presets/import", data=form, headers={"Origin": console.address}
+        ) as response:
+            assert response.status == expected
+
+
+async def test_preset_is_exported_as_each_form(console: Playground, tmp_path: Path) -> None:
+    assert json.loads(await export(console, "nora", "json"))["system"] == "You are Nora."
+    assert b"You are Nora." in await export(console, "nora", "modelfile")
+    for form in ("png", "card.json", "charx"):
+        assert read_card(await export(console, "nora", form), form).name == "Nora"
+    await call(console, "PUT", "/presets/nora/draft", {"content": "{", "revision": 0})
+    async with console.client.get(f"{console.address}/presets/nora/export") as response:
+        assert response.status == 422

@@ -1,0 +1,59 @@
+"""A lorebook tried on a text: what is activated, and where its keys stand."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bot.prompting.lorebook.entries import Lorebook, LoreEntry
+from bot.prompting.lorebook.trial import LorebookTrial, try_lorebook
+
+BOOK = Lorebook(
+    (
+        LoreEntry("lamp", "The lamp is lit.", keys=("Lamp", "ferry")),
+        LoreEntry("tide", "It turns.", keys=("/tides?/i",), secondary_keys=("six",)),
+        LoreEntry("inn", "Nine rooms.", constant=True),
+        LoreEntry("rare", "Chance.", keys=("lamp",), probability=1),
+    )
+)
+
+
+def tried(text: str, book: Lorebook = BOOK) -> LorebookTrial:
+    return try_lorebook(book, text, budget=100, count=lambda texts: [len(one) for one in texts])
+
+
+def test_activated_entries_tell_their_keys() -> None:
+    trial = tried("Alice: the LAMP by the tides")
+    by_uid = {one.entry.uid: one for one in trial.entries}
+    assert [by_uid[uid].activated for uid in ("lamp", "tide", "inn", "rare")] == [
+        True,
+        False,
+        True,
+        True,
+    ]
+    assert by_uid["lamp"].found == {"Lamp"}
+    assert by_uid["tide"].found == {"/tides?/i"}
+    assert by_uid["lamp"].reason.startswith("key 'Lamp'")
+
+
+def test_marks_are_the_places_of_the_keys() -> None:
+    text = "The lamp. A LAMP at the tide of six"
+    assert [text[begin:end] for begin, end in tried(text).marks] == ["lamp", "LAMP", "tide", "six"]
+
+
+def test_each_line_is_a_message() -> None:
+    book = Lorebook(BOOK.entries, scan_depth=1)
+    assert not tried("the lamp\n\nand then", book).entries[0].activated
+    assert tried("and then\nthe lamp", book).entries[0].activated
+
+
+def test_slow_pattern_is_skipped() -> None:
+    slow = Lorebook((LoreEntry("slow", "", keys=("/(a+)+$/",)),))
+    assert not tried("a" * 40 + "!", slow).entries[0].activated
+
+
+@given(st.text(max_size=60), st.lists(st.text(max_size=6), max_size=4))
+def test_marks_lie_in_the_text_in_their_order(text: str, keys: list[str]) -> None:
+    book = Lorebook((LoreEntry("any", "content", keys=tuple(keys)),), match_whole_words=False)
+    at = 0
+    for begin, end in tried(text, book).marks:
+        assert at <= begin < end <= len(text)
+        at = end
