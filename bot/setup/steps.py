@@ -84,6 +84,8 @@ class SetupSteps:
         configured = {spec.kind for spec in self._settings.configured_platforms}
         choices = []
         for spec in platforms_with_tokens():
+            if self._settings.platform(spec) is None:
+                continue
             async with open_account(spec, self._settings, "") as account:
                 is_configured = spec.kind in configured
                 choices.append(PlatformChoice(spec.kind, account.where_from, is_configured))

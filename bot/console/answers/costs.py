@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from bot.backends.spec import ProviderSettings
+from bot.backends.spec import FREE, ProviderSettings
 from bot.chat.receipt import Receipt
 from bot.chat.usage import format_cost
 from bot.prompting.draft.token_shares import prompt_tokens
@@ -38,6 +38,7 @@ def costs_elsewhere(
         f"{provider}/{name}": price.cost(usage)
         for provider, settings in providers.items()
         for model, price in settings.prices.items()
+        if (settings.model or price != FREE)  # what runs here and was never set up costs nothing
         if (name := _name(model, settings)) and (provider, name) != own
     }
     return [OtherCost(name, format_cost(cost)) for name, cost in sorted(costs.items(), key=_cost)]

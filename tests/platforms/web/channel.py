@@ -14,7 +14,7 @@ from bot.platforms.web import SPEC
 from bot.ports import WebChannels
 from bot.runtime.tasks import cancel_and_wait
 from bot.service.service import Service, running
-from bot.settings import Settings
+from bot.settings import Settings, read_settings
 
 _TIMEOUT_SECONDS = 20.0
 
@@ -87,7 +87,7 @@ def write_settings(
         "console": {"port": 0},
         **settings,
     }
-    return Settings.model_validate(given)
+    return read_settings(**given)
 
 
 @asynccontextmanager

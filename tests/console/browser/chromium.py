@@ -1,0 +1,202 @@
+"""Chromium, driven over the DevTools protocol: https://chromedevtools.github.io/devtools-protocol/."""
+
+import asyncio
+import base64
+import contextlib
+import itertools
+import json
+import shutil
+import signal
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+NEEDS_CHROMIUM = pytest.mark.skipif(
+    shutil.which("chromium") is None, reason="Chromium is not installed"
+)
+AXE = Path(__file__).parent / "axe" / "axe.min.js"
+_SECONDS = 30.0
+_KEYS = {"Tab": 9, "Enter": 13, "Escape": 27, " ": 32, "ArrowLeft": 37, "ArrowUp": 38}
+_KEYS |= {"ArrowRight": 39, "ArrowDown": 40}
+_TEXTS = {"Enter": "\r", " ": " "}
+_RUN_AXE = """
+axe.run(document, {runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]}).then((found) =>
+  found.violations.filter((one) => ["serious", "critical"].includes(one.impact)).map((one) =>
+    `${one.id}: ${one.nodes.slice(0, 3).map((node) => node.html.slice(0, 200)).join(" | ")}`))
+"""
+# What is wider than the window, beside what scrolls on its own.
+_OVERFLOW = "document.scrollingElement.scrollWidth - document.scrollingElement.clientWidth"
+
+
+@dataclass
+class Tab:
+    """One page of the browser."""
+
+    socket: aiohttp.ClientWebSocketResponse
+    session: str = ""
+    messages: list[str] = field(default_factory=list)
+    """What stands in the console: messages, exceptions, and reports of the policy."""
+    _ids: "itertools.count[int]" = field(default_factory=itertools.count)
+    _answers: dict[int, "asyncio.Future[Any]"] = field(default_factory=dict)
+    _loaded: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def read(self) -> None:
+        """Take what the browser sends, until it ends."""
+        async for message in self.socket:
+            self._take(json.loads(message.data))
+
+    def _take(self, given: Mapping[str, Any]) -> None:
+        if "id" in given:
+            self._answers.pop(given["id"]).set_result(given)
+            return
+        values = given.get("params", {})
+        match given["method"]:
+            case "Page.loadEventFired":
+                self._loaded.set()
+            case "Runtime.consoleAPICalled":
+                said = [str(one.get("value", one.get("description"))) for one in values["args"]]
+                self.messages.append(" ".join(said))
+            case "Runtime.exceptionThrown":
+                self.messages.append(json.dumps(values["exceptionDetails"])[:500])
+            case "Log.entryAdded":
+                self.messages.append(f"{values['entry']['text']} {values['entry'].get('url', '')}")
+            case _:
+                pass
+
+    async def send(self, method: str, **values: object) -> Any:
+        """Call a method of the protocol; an error of it fails the test."""
+        number = next(self._ids)
+        answer = self._answers[number] = asyncio.get_running_loop().create_future()
+        await self.socket.send_json(
+            {"id": number, "method": method, "params": values}
+            | ({"sessionId": self.session} if self.session else {})
+        )
+        async with asyncio.timeout(_SECONDS):
+            given = await answer
+        assert "error" not in given, (method, given)
+        return given["result"]
+
+    async def open(self, address: str) -> None:
+        """Load a page, and wait for its scripts that are loaded with it."""
+        self._loaded.clear()
+        await self.send("Page.navigate", url=address)
+        async with asyncio.timeout(_SECONDS):
+            await self._loaded.wait()
+
+    async def run(self, script: str) -> Any:
+        """Return the value of an expression in the page."""
+        made = await self.send(
+            "Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True
+        )
+        assert "exceptionDetails" not in made, made["exceptionDetails"]
+        return made["result"].get("value")
+
+    async def wait_for(self, condition: str) -> None:
+        """Wait until an expression in the page is true."""
+        async with asyncio.timeout(_SECONDS):
+            while not await self.run(f"Boolean({condition})"):  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+
+    async def set_cookies(self, address: str, cookies: Mapping[str, str]) -> None:
+        for name, value in cookies.items():
+            await self.send("Network.setCookie", name=name, value=value, url=address)
+
+    async def set_size(self, width: int, height: int) -> None:
+        await self.send(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=width < 600,
+        )
+
+    async def press(self, key: str, *, shift: bool = False) -> None:
+        """Press a key as a person does."""
+        named = {"key": key, "code": "Space" if key == " " else key}
+        given = {**named, "windowsVirtualKeyCode": _KEYS[key], "modifiers": 8 if shift else 0}
+        text = {"text": _TEXTS[key]} if key in _TEXTS else {}
+        await self.send("Input.dispatchKeyEvent", type="keyDown", **given, **text)
+        await self.send("Input.dispatchKeyEvent", type="keyUp", **given)
+
+    async def type(self, text: str) -> None:
+        await self.send("Input.insertText", text=text)
+
+    async def tab_to(self, selector: str, *, most: int = 150) -> None:
+        """Press Tab until an element has the focus."""
+        wanted = f"document.activeElement?.matches({json.dumps(selector)})"
+        for _ in range(most):
+            if await self.run(f"Boolean({wanted})"):
+                return
+            await self.press("Tab")
+        raise AssertionError(f"{selector} is not reached by Tab")
+
+    async def screenshot(self, file: Path) -> None:
+        made = await self.send("Page.captureScreenshot", format="png")
+        await asyncio.to_thread(file.write_bytes, base64.b64decode(made["data"]))
+
+    async def overflow(self) -> int:
+        """Return how many pixels of the page lie beside the window."""
+        return int(await self.run(_OVERFLOW))
+
+    async def axe_findings(self) -> list[str]:
+        """Return what axe-core finds that is serious or critical, by WCAG 2.1 A and AA."""
+        if not await self.run("typeof axe !== 'undefined'"):
+            await self.run(f"{await asyncio.to_thread(AXE.read_text, 'utf-8')}; 0")
+        found = await self.run(_RUN_AXE)
+        return [str(one) for one in found]
+
+
+@asynccontextmanager
+async def open_tab(folder: Path) -> AsyncIterator[Tab]:
+    """Start a browser of its own, without a network beside this machine's."""
+    process = await asyncio.create_subprocess_exec(
+        *("chromium", "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic"),
+        *("--no-first-run", "--disable-background-networking", "--disable-component-update"),
+        *("--disable-sync", "--hide-scrollbars", "--force-color-profile=srgb"),
+        *("--remote-debugging-port=0", f"--user-data-dir={folder}", "about:blank"),
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        address = await _find_address(folder / "DevToolsActivePort")
+        async with (
+            aiohttp.ClientSession() as client,
+            client.ws_connect(address, max_msg_size=0) as socket,
+        ):
+            tab = Tab(socket)
+            reading = asyncio.create_task(tab.read())
+            try:
+                made = await tab.send("Target.createTarget", url="about:blank")
+                attached = await tab.send(
+                    "Target.attachToTarget", targetId=made["targetId"], flatten=True
+                )
+                tab.session = attached["sessionId"]
+                for domain in ("Page", "Runtime", "Log", "Network"):
+                    await tab.send(f"{domain}.enable")
+                yield tab
+            finally:
+                reading.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await reading
+    finally:
+        process.send_signal(signal.SIGTERM)
+        await process.wait()
+
+
+async def _find_address(file: Path) -> str:
+    async with asyncio.timeout(_SECONDS):
+        while True:
+            lines = await asyncio.to_thread(_read_lines, file)
+            if len(lines) == 2:
+                return f"ws://127.0.0.1:{lines[0]}{lines[1]}"
+            await asyncio.sleep(0.05)
+
+
+def _read_lines(file: Path) -> list[str]:
+    return file.read_text().split() if file.exists() else []

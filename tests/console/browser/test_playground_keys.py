@@ -1,0 +1,134 @@
+"""Every action of the playground by the keyboard alone."""
+
+import pytest
+
+from tests.console.browser.chromium import NEEDS_CHROMIUM, Tab
+from tests.console.browser.conftest import Browser
+
+pytestmark = [pytest.mark.service, NEEDS_CHROMIUM, pytest.mark.timeout(300)]
+
+_NEWEST = "#log > li.msg:last-of-type"
+
+
+def count(selector: str) -> str:
+    return f"document.querySelectorAll({selector!r}).length"
+
+
+def text(selector: str) -> str:
+    return f"(document.querySelector({selector!r})?.textContent || '')"
+
+
+@pytest.fixture
+async def tab(browser: Browser) -> Tab:
+    await browser.tab.set_size(1440, 900)
+    await browser.look("en", "light")
+    await browser.open(browser.playground.path)
+    return browser.tab
+
+
+async def press_labelled(tab: Tab, label: str, within: str = _NEWEST) -> None:
+    """Go with Tab to the button or link of a label in a part of the page, and press it."""
+    script = (
+        f"[...document.querySelectorAll({within!r} + ' :is(button, a)')]"
+        f".find((one) => one.textContent.includes({label!r}))?.setAttribute('data-wanted', '')"
+    )
+    await tab.run(script)
+    await tab.tab_to("[data-wanted]")
+    await tab.press("Enter")
+
+
+async def test_writing_sends_with_enter_and_completes_commands(tab: Tab) -> None:
+    assert await tab.run("document.activeElement.id") == "say"
+    await tab.type("one line")
+    await tab.press("Enter", shift=True)
+    await tab.run("document.activeElement.setRangeText('\\n', 8, 8, 'end')")
+    await tab.type("@troupe and another")
+    before = await tab.run(count("#log > li.msg"))
+    await tab.press("Enter")
+    await tab.wait_for(f"{count('#log > li.msg')} >= {before} + 2")
+    assert await tab.run("say.value") == ""
+    assert await tab.run("document.activeElement.id") == "say"
+
+    await tab.type("/hel")
+    await tab.wait_for("!slash.hidden")
+    assert await tab.run("say.getAttribute('aria-expanded')") == "true"
+    await tab.press("Tab")
+    assert await tab.run("say.value") == "/help"
+    await tab.press("Escape")
+    await tab.press("Enter")
+    await tab.wait_for(f"{text('#log')}.includes('/new')")
+
+    await tab.type("/")
+    await tab.press("ArrowDown")
+    assert await tab.run("say.getAttribute('aria-activedescendant')") == "slash-1"
+    await tab.press("Escape")
+    assert await tab.run("slash.hidden")
+
+
+async def test_buttons_under_an_answer(tab: Tab) -> None:
+    await press_labelled(tab, "Retry")
+    await tab.wait_for(f"{text(_NEWEST)}.includes('2/2')")
+    await press_labelled(tab, "‹")
+    await tab.wait_for(f"{text(_NEWEST)}.includes('1/2')")
+    shown = await tab.run(count("#log > li.msg"))
+    await press_labelled(tab, "Delete")
+    await tab.wait_for(f"{count('#log > li.msg')} < {shown}")
+
+
+async def test_messages_are_replied_to_edited_and_deleted(tab: Tab, browser: Browser) -> None:
+    await press_labelled(tab, "Reply")
+    await tab.wait_for("document.querySelector('#replying')")
+    await tab.type("a reply")
+    await tab.press("Enter")
+    await tab.wait_for(f"{text('#log')}.includes('↱')")
+
+    own = "#log > li.msg:not(.ours)"
+    await browser.open(browser.playground.path)
+    await press_labelled(tab, "Edit", own)
+    await tab.wait_for("document.querySelector('#composer:not([data-live])')")
+    await tab.tab_to("#say")
+    await tab.type(" changed")
+    await tab.press("Enter")
+    await tab.wait_for(f"{text('#log')}.includes('(edited)')")
+    shown = await tab.run(count("#log > li.msg"))
+    await press_labelled(tab, "Delete", own)
+    await tab.wait_for(f"{count('#log > li.msg')} < {shown}")
+
+
+async def test_people_looks_tabs_and_channels(tab: Tab, browser: Browser) -> None:
+    await tab.tab_to("input[name=author]")
+    first = await tab.run("document.querySelector('input[name=author]:checked').value")
+    await tab.press("ArrowDown")
+    chosen = await tab.run("document.querySelector('input[name=author]:checked').value")
+    assert chosen != first
+
+    await tab.tab_to("[role=tab]")
+    await tab.press("ArrowRight")
+    assert await tab.run("document.activeElement.id") == "tab-who"
+    assert not await tab.run("document.querySelector('#pane-who').hidden")
+    await tab.press("ArrowRight")
+    await tab.wait_for(f"{text('#pane-last')}.includes('tokens')")
+
+    await tab.tab_to("#person")
+    await tab.type("bob")
+    await tab.press("Enter")
+    await tab.wait_for(f"{text('.as')}.includes('bob')")
+
+    await tab.tab_to("button[name=channel_look][value=telegram]")
+    await tab.press(" ")
+    await tab.wait_for("document.querySelector('.play')?.dataset.look === 'telegram'")
+
+    await tab.tab_to("details.menu summary")
+    await tab.press("Enter")
+    await tab.tab_to("#new-name")
+    await tab.type("another scene")
+    await tab.press("Enter")
+    await tab.wait_for(f"{text('h1')}.includes('another scene')")
+
+
+async def test_skip_link_is_the_first_stop(tab: Tab, browser: Browser) -> None:
+    await browser.open("/answers")
+    await tab.press("Tab")
+    assert await tab.run("document.activeElement.matches('a.skip')")
+    await tab.press("Enter")
+    assert await tab.run("document.activeElement.id || location.hash") in {"content", "#content"}
