@@ -22,12 +22,12 @@ the message enters it first (tests/turn/test_message_path.py holds the order fro
     platforms/discord/incoming.py         to_incoming
     intake/intake.py                      store, then wake
     intake/histories.py                   which history of the channel it belongs to
+    routing/preset_resolver.py            the presets; later the active ones of the channel
     storage/sql/inbox.py                  inbox row and cursor
     runtime/keyed_worker_pool.py          one task for each conversation that is ready
     turn/worker.py                        claim, process
     storage/sql/conversations.py          claims, history, the transaction of finish
     turn/lease.py                         keeps the claim while the message is processed
-    routing/preset_resolver.py            the active presets of the channel
     routing/active_presets.py             ... as one value
     replying/live_replies.py              what the channel supports; later the typing indicator
     turn/joining.py                       further parts of the message, if a client has cut it

@@ -80,13 +80,31 @@ async def clock_jump_is_harmless(database: Database, given: Any) -> None:
     assert [text for _, text in await setup.history()][:2] == ["hello", "one"]
 
 
+class LimitersClock(FakeClock):
+    """The clock of the limits, which tells whether a message waits."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__()
+        self._clock = clock
+        self.is_slept_on = False
+
+    @override
+    async def sleep(self, seconds: float) -> None:
+        self.is_slept_on = True
+        try:
+            await self._clock.sleep(seconds)
+        finally:
+            self.is_slept_on = False
+
+
 async def flood_is_slowed_down(database: Database, given: Any) -> None:
     """Let people write more than they may: all are answered, evenly, and told of it once."""
     senders = [Person(f"telegram:{number}", f"P{number}") for number in range(_senders(given))]
     burst = 15 if len(senders) == 1 else 30
     clock = FakeClock()
+    limiters_clock = LimitersClock(clock)
     limits = AnswerLimits(
-        InProcessRateLimits(clock), clock, per_person=15, per_channel=30, seconds=30
+        InProcessRateLimits(clock), limiters_clock, per_person=15, per_channel=30, seconds=30
     )
     backend = TimingBackend(clock)
     setup = Setup(
@@ -134,8 +152,9 @@ async def budget_is_not_renewed_by_a_time_zone(database: Database, given: Any) -
 
 async def retry_button_is_limited(database: Database, given: Any) -> None:
     clock = FakeClock()
+    limiters_clock = LimitersClock(clock)
     limits = AnswerLimits(
-        InProcessRateLimits(clock), clock, per_person=5, per_channel=0, seconds=86_400
+        InProcessRateLimits(clock), limiters_clock, per_person=5, per_channel=0, seconds=86_400
     )
     setup = Setup(database, backend=FakeBackend(), clock=clock, pipeline_parts={"limits": limits})
     await setup.say("a")
