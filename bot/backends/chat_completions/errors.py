@@ -52,7 +52,8 @@ _MODEL_NOT_ALLOWED = re.compile(
 )
 _WRONG_KEY = re.compile(
     rb"invalid_api_key|api key not valid|api_key_invalid|incorrect api key|invalid api key"
-    rb"|authentication_error|authenticationerror",
+    rb"|authentication_error|authenticationerror"
+    rb"|no_db_connection",  # LiteLLM's proxy without a database, for any key but its own
     re.IGNORECASE,
 )
 _UNREADABLE_IMAGE = re.compile(
