@@ -38,15 +38,26 @@ class ButtonAction(StrEnum):
     """Remember what people say to each other, or not, as chosen from the menu."""
     SCOPE = "scope"
     """Let those share a history who are chosen from the menu."""
+    CHARACTERS = "characters"
+    """Show a page of the menu that adds and removes single characters."""
+    TOGGLE = "toggle"
+    """Add the character that is chosen from the menu, or remove it."""
+    NAME = "name"
+    """Let the preset answer whose name is entered into a form."""
+    ABOUT = "about"
+    """Keep how the person describes themselves in a form."""
 
 
 MENU_ACTIONS = frozenset(
     {
         *(ButtonAction.SETTINGS, ButtonAction.PRESETS, ButtonAction.USE, ButtonAction.RESET),
-        *(ButtonAction.OBSERVE, ButtonAction.SCOPE),
+        *(ButtonAction.OBSERVE, ButtonAction.SCOPE, ButtonAction.CHARACTERS),
+        *(ButtonAction.TOGGLE, ButtonAction.NAME, ButtonAction.ABOUT),
     }
 )
 """What the buttons and lists of menus do: the same as a command."""
+FORM_ACTIONS = frozenset({ButtonAction.NAME, ButtonAction.ABOUT})
+"""What takes a text that a person writes: in a form where the platform has forms."""
 
 _DATA = re.compile(rf"(?P<action>{'|'.join(ButtonAction)})(?P<number>\d{{0,4}}):(?P<part>.+/\d+)")
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Collection
 
-from bot.chat.button import MENU_ACTIONS, ButtonAction, ButtonData, read_button
+from bot.chat.button import FORM_ACTIONS, MENU_ACTIONS, ButtonAction, ButtonData, read_button
 from bot.chat.incoming import (
     Deleted,
     Edited,
@@ -25,6 +25,13 @@ NOT_REMEMBERED = translatable("That message is not in my memory.")
 _CHANGE_OTHERS = translatable("change the answer to somebody else's question")
 _WITH_BUTTONS = frozenset({"preset", "settings", "forget"})
 """The commands whose replies have buttons of their own."""
+_HOW_TO_TYPE = {
+    ButtonAction.NAME: translatable("Write /preset use and the name of the preset."),
+    ButtonAction.ABOUT: translatable(
+        "Write /me and how you describe yourself, or /me clear to delete it."
+    ),
+}
+"""What a person is told where there is no form to write in."""
 _MAX_TURNS_BEFORE = 400
 _FOR_AUTHOR_ALONE = MENU_ACTIONS | {ButtonAction.FORGET, ButtonAction.KEEP}
 _NEEDS_NEWEST = frozenset({ButtonAction.RETRY, ButtonAction.CONTINUE})
@@ -57,6 +64,8 @@ class AnswerButtons:
                 await self._check_stop(pressed, data)
             elif data is not None:
                 await self.find(pressed, data)
+                if data.action in FORM_ACTIONS and not pressed.values:  # a platform without forms
+                    return translate(_HOW_TO_TYPE[data.action], language_of(pressed.locale))
         except UserError as error:
             return translate(error.text, language_of(pressed.locale))
         except StoreError:  # it is checked again before anything is done

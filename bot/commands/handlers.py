@@ -73,7 +73,7 @@ class CommandHandlers:
         self._privacy = PrivacyHandlers(personal_data, admins, resolver)
         self._anonymous = anonymous
         self._history_scope = HistoryScopeHandlers(history_scopes, admins)
-        self.menus = SettingMenus(resolver, history_scopes)
+        self.menus = SettingMenus(resolver, history_scopes, personas)
         self._preset = PresetHandlers(resolver, admins, self.menus, self._dice)
 
     async def handle(self, request: CommandRequest) -> CommandResult:

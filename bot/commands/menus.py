@@ -5,13 +5,14 @@ stands under, and a choice is the command that a person could have written inste
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from bot.chat.button import ButtonAction, ButtonData
 from bot.chat.incoming import Pressed
 from bot.chat.outgoing import Button, Menu, MenuOption
 from bot.chat.session import HistoryScope
 from bot.commands.history_scope_handlers import INHERIT, SCOPE_DESCRIPTIONS
+from bot.commands.personas import UserPersonas
 from bot.commands.request import CommandRequest, CommandResult
 from bot.errors import UserError
 from bot.prompting.presets.preset import Preset
@@ -27,38 +28,86 @@ _OBSERVE_LABELS = {
     "off": translatable("Remember only what is said to me"),
     "inherit": translatable("As inherited"),
 }
+_OF_SETTINGS = frozenset(
+    {
+        *(ButtonAction.SETTINGS, ButtonAction.OBSERVE),
+        *(ButtonAction.SCOPE, ButtonAction.ABOUT),
+    }
+)
+"""What is done in the menu of settings, which is shown again then."""
+FORM_TEXTS = {
+    ButtonAction.NAME: (
+        translatable("Who is to answer here?"),
+        translatable("The name of the preset"),
+    ),
+    ButtonAction.ABOUT: (
+        translatable("About me"),
+        translatable("How you describe yourself here"),
+    ),
+}
+"""The title of each form, and what is to be written."""
 
 
 class SettingMenus:
     """The menus of a channel; each shows what holds and where that was set."""
 
-    def __init__(self, resolver: PresetResolver, history_scopes: HistoryScopes) -> None:
+    def __init__(
+        self, resolver: PresetResolver, history_scopes: HistoryScopes, personas: UserPersonas
+    ) -> None:
         self._resolver = resolver
         self._history_scopes = history_scopes
+        self._personas = personas
 
     def presets(self, request: CommandRequest, page: int = 1) -> CommandResult:
         """Show who answers, and a page of the presets to choose from."""
-        active, language = request.active, language_of(request.incoming.locale)
-        presets = sorted(self._resolver.presets.values(), key=lambda one: one.name)
-        pages = max(1, -(-len(presets) // _PAGE_SIZE))
-        page = min(max(1, page), pages)
-        shown = presets[(page - 1) * _PAGE_SIZE : page * _PAGE_SIZE]
-        title = translate(translatable("Choose who is to answer here"), language)
-        menu = Menu(
-            ButtonData(ButtonAction.USE, request.part, page).encode(),
-            title,
-            tuple(_preset_option(one, active.names) for one in shown),
+        title = translatable("Choose who is to answer here")
+        menu, page_buttons = self._preset_page(
+            request, page, title, ButtonAction.USE, ButtonAction.PRESETS
         )
         buttons = [
-            *_page_buttons(request.part, page, pages),
-            _button(translatable("↩ Inherited"), ButtonAction.RESET, request, row=1),
-            _button(translatable("⚙ Settings"), ButtonAction.SETTINGS, request, row=1),
+            *page_buttons,
+            _button(translatable("👥 Add or remove"), ButtonAction.CHARACTERS, request, row=1),
+            _button(translatable("✏ By name"), ButtonAction.NAME, request, row=1),
+            _button(translatable("↩ Inherited"), ButtonAction.RESET, request, row=2),
+            _button(translatable("⚙ Settings"), ButtonAction.SETTINGS, request, row=2),
         ]
         hint = translatable(
             "/preset use NAME chooses who answers, /preset add NAME lets several answer (admins)."
         )
         text = joined([self._who_answers(request), hint])
         return CommandResult(text, menus=(menu,), buttons=tuple(buttons))
+
+    def characters(self, request: CommandRequest, page: int = 1) -> CommandResult:
+        """Show who answers, and a page of the characters to add or to remove, one by one."""
+        title = translatable("Add or remove one character")
+        menu, page_buttons = self._preset_page(
+            request, page, title, ButtonAction.TOGGLE, ButtonAction.CHARACTERS
+        )
+        back = _button(translatable("🎭 Only one"), ButtonAction.PRESETS, request, number=1, row=1)
+        settings = _button(translatable("⚙ Settings"), ButtonAction.SETTINGS, request, row=1)
+        hint = translatable(
+            "Each choice adds one character, or removes it if it answers here already (admins)."
+        )
+        text = joined([self._who_answers(request), hint])
+        return CommandResult(text, menus=(menu,), buttons=(*page_buttons, back, settings))
+
+    def _preset_page(
+        self,
+        request: CommandRequest,
+        page: int,
+        title: Text,
+        choose: ButtonAction,
+        turn_page: ButtonAction,
+    ) -> tuple[Menu, list[Button]]:
+        """Return a page of the presets as a menu, and the buttons that lead to other pages."""
+        presets = sorted(self._resolver.presets.values(), key=lambda one: one.name)
+        pages = max(1, -(-len(presets) // _PAGE_SIZE))
+        page = min(max(1, page), pages)
+        shown = presets[(page - 1) * _PAGE_SIZE : page * _PAGE_SIZE]
+        options = tuple(_preset_option(one, request.active.names) for one in shown)
+        data = ButtonData(choose, request.part, page).encode()
+        menu = Menu(data, translate(title, language_of(request.incoming.locale)), options)
+        return menu, _page_buttons(turn_page, request.part, page, pages)
 
     async def settings(self, request: CommandRequest) -> CommandResult:
         """Show what holds in this channel, and what can be changed by a choice."""
@@ -84,13 +133,29 @@ class SettingMenus:
                 origin=origin(setting.scope if setting is not None else None, scopes),
             ),
             scope_line,
+            await self._description(request),
             translatable(
                 "/settings overhear on, off or inherit changes what I remember (admins); /settings"
                 " why tells why I answered, /settings usage what your answers cost."
             ),
         ]
-        button = _button(translatable("🎭 Who answers"), ButtonAction.PRESETS, request, number=1)
-        return CommandResult(joined(lines), menus=(menu, scope_menu), buttons=(button,))
+        buttons = (
+            _button(translatable("🎭 Who answers"), ButtonAction.PRESETS, request, number=1),
+            _button(translatable("✏ About me"), ButtonAction.ABOUT, request),
+        )
+        return CommandResult(joined(lines), menus=(menu, scope_menu), buttons=buttons)
+
+    async def _description(self, request: CommandRequest) -> Text:
+        """Say where the author has described themselves; how, only where nobody else reads it."""
+        said = request.incoming
+        found = await self._personas.find(said.author.id, said.scopes)
+        if found is None:
+            return translatable("How you describe yourself: not at all")
+        text, scope = found
+        where = translatable("for all channels") if scope is None else origin(scope, said.scopes)
+        if not said.is_private:
+            return translatable("How you describe yourself: {origin}", origin=where)
+        return translatable("How you describe yourself: {text} ({origin})", text=text, origin=where)
 
     async def _scope(self, request: CommandRequest) -> tuple[Text, Menu]:
         """Return who shares a history here, as a line and as a menu."""
@@ -114,13 +179,28 @@ class SettingMenus:
         data = ButtonData(ButtonAction.SCOPE, request.part).encode()
         return line, Menu(data, title, tuple(options))
 
-    def command_line(self, data: ButtonData, pressed: Pressed) -> str | None:
+    def command_line(
+        self, data: ButtonData, pressed: Pressed, active: Collection[str]
+    ) -> str | None:
         """Return the command that a choice stands for; None: another menu is to be shown.
+
+        Args:
+            data: of the button or menu.
+            pressed: what was chosen, or entered into a form.
+            active: the names of the presets that answer in the channel.
 
         Raises:
             UserError: what was chosen does not exist any more.
         """
+        entered = " ".join("".join(pressed.values).split())
         match data.action:
+            case ButtonAction.NAME:
+                return f"/preset use {entered}"
+            case ButtonAction.ABOUT:
+                return f"/me {entered or 'clear'}"
+            case ButtonAction.TOGGLE:
+                chosen = self._chosen_preset(pressed.values).name
+                return f"/preset {'remove' if chosen in active else 'add'} {chosen}"
             case ButtonAction.USE:
                 return f"/preset use {self._chosen_preset(pressed.values).name}"
             case ButtonAction.RESET:
@@ -134,8 +214,10 @@ class SettingMenus:
 
     async def after_choice(self, data: ButtonData, request: CommandRequest) -> CommandResult:
         """Show the menu again that something was chosen from, or the one that was asked for."""
-        if data.action in {ButtonAction.SETTINGS, ButtonAction.OBSERVE, ButtonAction.SCOPE}:
+        if data.action in _OF_SETTINGS:
             return await self.settings(request)
+        if data.action in {ButtonAction.CHARACTERS, ButtonAction.TOGGLE}:
+            return self.characters(request, data.number)
         return self.presets(request, data.number)
 
     def _chosen_preset(self, values: Sequence[str]) -> Preset:
@@ -175,10 +257,10 @@ def _value_of(name: str) -> str:
     return hashlib.sha256(name.encode()).hexdigest()[:_VALUE_CHARS]
 
 
-def _page_buttons(part: str, page: int, pages: int) -> list[Button]:
+def _page_buttons(action: ButtonAction, part: str, page: int, pages: int) -> list[Button]:
     labels: Mapping[int, str] = {page - 1: "‹", page: f"{page}/{pages}", page + 1: "›"}
     return [
-        Button(label, ButtonData(ButtonAction.PRESETS, part, number).encode())
+        Button(label, ButtonData(action, part, number).encode())
         for number, label in labels.items()
         if pages > 1 and 1 <= number <= pages
     ]

@@ -34,6 +34,16 @@ class UserPersonas:
                 personas.setdefault(user_id, values[key])
         return personas
 
+    async def find(self, user_id: str, scopes: Sequence[str]) -> tuple[str, str | None] | None:
+        """Return how a person describes themselves, and the scope that it was said for.
+
+        The scope is None where it was said for all channels.
+        """
+        keys: dict[str, str | None] = {f"{user_id}@{scope}": scope for scope in scopes}
+        keys[user_id] = None
+        values = await self._chat_settings.get_all(list(keys), _KEY)
+        return next(((values[key], scope) for key, scope in keys.items() if key in values), None)
+
     async def of_speakers(self, session: Session, incoming: Said) -> dict[str, str]:
         """Return the personas of the author and of those who spoke last, by user id."""
         speakers = (turn.speaker.id for turn in reversed(session.turns) if turn.speaker)

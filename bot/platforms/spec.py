@@ -112,6 +112,10 @@ async def edit_nothing(_said: Said) -> EditableText:
     return EditableText()
 
 
+async def open_no_form(_pressed: Pressed) -> EditableText | None:
+    return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlatformContext:
     """What a platform may use of the service that it runs in."""
@@ -124,6 +128,10 @@ class PlatformContext:
 
     text_to_edit: Callable[[Said], Awaitable[EditableText]] = edit_nothing
     """Return the text of the message that a command was called on, to be changed in a form."""
+
+    press_form: Callable[[Pressed], Awaitable[EditableText | None]] = open_no_form
+    """Return the form that a press opens, where the platform has forms; None: it opens none. What
+    is entered comes back as another press with it as its value."""
 
     complete_preset: Callable[[str], Sequence[str]] = _suggest_nothing
     """Return the names of presets that fit what was typed so far."""

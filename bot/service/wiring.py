@@ -16,6 +16,7 @@ from pathlib import Path
 
 from bot import __version__
 from bot.backends.exact_prompt import ExactPromptWriter
+from bot.chat.button import FORM_ACTIONS, ButtonAction, read_button
 from bot.chat.incoming import (
     Address,
     Incoming,
@@ -34,6 +35,7 @@ from bot.commands.answer_buttons import AnswerButtons
 from bot.commands.context import ContextView
 from bot.commands.forgetting import ChannelForgetting, PersonForgetting, SharedMemories
 from bot.commands.handlers import CommandHandlers
+from bot.commands.menus import FORM_TEXTS
 from bot.commands.personas import UserPersonas
 from bot.commands.usage_view import UsageView
 from bot.console.answers.answer_pages import AnswerPages
@@ -243,6 +245,7 @@ class Wiring:
             commands=COMMANDS,
             message_commands=MESSAGE_COMMANDS,
             text_to_edit=self._text_to_edit,
+            press_form=self._press_form,
             complete_preset=self._resources.resolver.complete,
             wait_until_idle=self.wait_until_idle,
             clock=self.clock,
@@ -761,6 +764,22 @@ class Wiring:
             problem = error.text if isinstance(error, UserError) else _BUSY
             return EditableText(refusal=translate(problem, language))
         title, label = translate(_EDIT_TITLE, language), translate(_EDIT_LABEL, language)
+        too_long = translate(_TOO_LONG_TO_EDIT, language)
+        return EditableText(title, label, text, too_long=too_long)
+
+    async def _press_form(self, pressed: Pressed) -> EditableText | None:
+        data, language = read_button(pressed), language_of(pressed.locale)
+        if data is None or data.action not in FORM_ACTIONS:
+            return None
+        refusal = await self._answer_buttons.refusal(replace(pressed, values=("",)))
+        if refusal is not None:
+            return EditableText(refusal=refusal)
+        text = ""
+        if data.action is ButtonAction.ABOUT:
+            with contextlib.suppress(StoreError):  # the form is empty then
+                found = await self._personas.find(pressed.author.id, pressed.scopes)
+                text = found[0] if found is not None else ""
+        title, label = (translate(one, language) for one in FORM_TEXTS[data.action])
         too_long = translate(_TOO_LONG_TO_EDIT, language)
         return EditableText(title, label, text, too_long=too_long)
 

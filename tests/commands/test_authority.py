@@ -189,7 +189,7 @@ class AnsweredQuestion:
         press = Pressed(
             said.address, f"cb{author.id}", "900", author, data.encode(), said.at, said.scopes
         )
-        return await self._buttons.refusal(replace(press, author_is_admin=None))
+        return await self._buttons.refusal(replace(press, author_is_admin=None, values=("x",)))
 
     async def _ask(self, _incoming: Request) -> bool:
         if isinstance(self.is_admin, PlatformError):

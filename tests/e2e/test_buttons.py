@@ -140,7 +140,52 @@ async def test_menus_on_telegram_are_locked_to_their_author(deployment: Deployme
         "Who answers here: nova (chosen for this channel)"
     )
     [labels, _] = deployment.shown.buttons(where)
-    assert labels == ["✓ nova", "tester", "↩ Inherited", "⚙ Settings"]
+    assert labels == [
+        "✓ nova",
+        "tester",
+        "👥 Add or remove",
+        "✏ By name",
+        "↩ Inherited",
+        "⚙ Settings",
+    ]
+
+
+async def test_free_values_are_entered_into_forms_on_discord(deployment: Deployment) -> None:
+    platforms = deployment.platforms
+    channel = platforms.guild.create_text_channel("forms")
+    shown = await platforms.admin.slash(channel, "settings menu")
+    await wait_until(lambda: shown.response and shown.response.components, 20)
+    form = await platforms.admin.click(shown.response, label="✏ About me")
+    await wait_until(lambda: form.modal, 20)
+    assert "How you describe yourself here" in str(form.modal)
+    await deployment.restart()
+    await platforms.admin.submit_modal(form, {"text": "I am a tall knight"})
+    described = "How you describe yourself: chosen for this channel"
+    await wait_until(lambda: described in shown.response.content, 20)
+    again = await platforms.admin.click(shown.response, label="✏ About me")
+    await wait_until(lambda: again.modal, 20)
+    assert "I am a tall knight" in str(again.modal)
+
+    presets = await platforms.admin.click(shown.response, label="🎭 Who answers")
+    await wait_until(lambda: presets.acknowledged, 20)
+    by_name = "✏ By name"
+    await wait_until(lambda: by_name in _labels(shown.response.components), 20)
+    form = await platforms.admin.click(shown.response, label=by_name)
+    await wait_until(lambda: form.modal, 20)
+    await platforms.admin.submit_modal(form, {"text": "nova"})
+    chosen = "Who answers here: nova (chosen for this channel)"
+    await wait_until(lambda: shown.response.content.startswith(chosen), 20)
+
+
+async def test_telegram_tells_how_to_write_free_values(deployment: Deployment) -> None:
+    where = deployment.open("group")
+    where.say("/settings", 0)
+    await wait_until(
+        lambda: any("✏ About me" in labels for labels in deployment.shown.buttons(where)), 20
+    )
+    pressed = await deployment.shown.press(where, "✏ About me")
+    words = await deployment.shown.words_alone(where, pressed)
+    assert words == "Write /me and how you describe yourself, or /me clear to delete it."
 
 
 async def test_commands_in_the_menu_of_a_message(deployment: Deployment) -> None:
@@ -187,6 +232,10 @@ def _channel_handle(deployment: Deployment, where: Conversation) -> ChannelHandl
     wire, guild = deployment.platforms.discord, deployment.platforms.guild
     number = int(where.name.removeprefix("discord:"))
     return ChannelHandle(wire.env, guild, wire.b.get_channel(number))
+
+
+def _labels(components: list[dict[str, Any]]) -> list[str]:
+    return [str(one.get("label")) for row in components for one in row["components"]]
 
 
 def _is_menu(row: dict[str, Any]) -> bool:

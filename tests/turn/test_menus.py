@@ -7,7 +7,7 @@ import pytest
 
 from bot.chat.button import MAX_DATA_BYTES, ButtonAction, ButtonData
 from bot.chat.incoming import Address, Person, Pressed, WakeReason
-from bot.chat.outgoing import Limits, Menu
+from bot.chat.outgoing import Limits, Menu, MessageContent
 from bot.storage.sql.database import Database
 from tests.fakes import LIMITS, FakeBackend
 from tests.samples import ALICE, BOB, make_incoming
@@ -23,6 +23,11 @@ def make_setup(database: Database, *, limits: Limits = WITH_BUTTONS, presets: in
         {"name": name, "description": f"About {name}.", "greeting": "Hail."} for name in names
     ]
     return Setup(database, backend=FakeBackend(), limits=limits, others=others)
+
+
+def shown_menu(setup: Setup) -> MessageContent:
+    """Return the newest message that was sent or edited with a menu."""
+    return next(content for content in reversed(setup.surface.contents) if content.menus)
 
 
 def menu(setup: Setup) -> Menu:
@@ -73,7 +78,10 @@ async def test_menu_of_presets_shows_who_answers_and_where_that_was_set(
         ("luna", "About luna.", False),
         ("nora", "", True),
     ]
-    assert labels(setup) == ["↩ Inherited", "⚙ Settings"]
+    assert labels(setup) == [
+        *("👥 Add or remove", "✏ By name"),
+        *("↩ Inherited", "⚙ Settings"),
+    ]
 
 
 async def test_choice_does_what_the_command_does_and_everybody_is_told(database: Database) -> None:
@@ -187,3 +195,42 @@ def test_data_of_a_choice_fits(action: ButtonAction) -> None:
     value = "inherit" if action is ButtonAction.OBSERVE else "0123456789"
     data = ButtonData(action, part, 99 if action is ButtonAction.USE else 0).encode()
     assert len(f"{data}={value}".encode()) <= MAX_DATA_BYTES
+
+
+async def test_single_characters_are_added_and_removed_by_choices(database: Database) -> None:
+    setup = make_setup(database, presets=2)
+    await setup.say(make_incoming("/preset menu", admin=True))
+    await setup.say(button(setup, "👥 Add or remove"))
+    assert [one.label for one in menu(setup).options] == ["extra-00", "luna", "nora"]
+    admin = replace(chosen(setup, "luna", key="2"), author_is_admin=True)
+    await setup.say(admin)
+    assert setup.texts[0].startswith("Who answers here: nora, luna (chosen for this channel)")
+    options = shown_menu(setup).menus[0].options
+    assert [one.label for one in options if one.is_chosen] == ["luna", "nora"]
+    await setup.say(replace(chosen(setup, "nora", key="3"), author_is_admin=True))
+    assert setup.texts[0].startswith("Who answers here: luna (chosen for this channel)")
+    assert [one.label for one in shown_menu(setup).buttons] == ["🎭 Only one", "⚙ Settings"]
+
+
+async def test_preset_is_chosen_by_the_name_that_a_form_brings(database: Database) -> None:
+    setup = make_setup(database)
+    await setup.say(make_incoming("/preset menu", admin=True))
+    form = button(setup, "✏ By name")
+    await setup.say(replace(form, values=(" luna\n",), author_is_admin=True))
+    assert setup.texts[0].startswith("Who answers here: luna (chosen for this channel)")
+    await setup.say(replace(form, values=("lunna",), author_is_admin=True, external_key="cb2"))
+    assert setup.texts[0].startswith("⚠ no preset 'lunna'")
+
+
+async def test_description_of_oneself_is_set_by_a_form_and_shows_its_source(
+    database: Database,
+) -> None:
+    setup = make_setup(database)
+    await setup.say("/me everywhere I am tall", "/settings menu")
+    assert "How you describe yourself: for all channels" in setup.texts[-1]
+    assert "tall" not in setup.texts[-1], "others read the menu in a group"
+    form = button(setup, "✏ About me")
+    await setup.say(replace(form, values=("I am a knight",)))
+    assert "How you describe yourself: chosen for this channel" in setup.texts[-1]
+    await setup.say(replace(form, values=("",), external_key="cb2", is_private=True))
+    assert "How you describe yourself: I am tall (for all channels)" in setup.texts[-1]

@@ -79,11 +79,28 @@ def message_command(
     return next((spec for spec in specs if spec.name == data["name"]), None)
 
 
-def form_payload(
-    spec: MessageCommandSpec, interaction: discord.Interaction, form: EditableText
-) -> dict[str, Any]:
-    """Return the response that opens a form; it brings back which command and message it is for."""
+def form_target_id(spec: MessageCommandSpec, interaction: discord.Interaction) -> str:
+    """Name the command and the message that a form is opened for."""
     data: Mapping[str, Any] = interaction.data or {}
+    return f"{spec.command}:{data.get('target_id', '')}"
+
+
+def is_form_of_menu(interaction: discord.Interaction, specs: Sequence[MessageCommandSpec]) -> bool:
+    """Return whether a form was sent that a button has opened, and no command."""
+    if interaction.type is not discord.InteractionType.modal_submit:
+        return False
+    command, _ = form_target(interaction)
+    return command not in {spec.command for spec in specs}
+
+
+def custom_id(interaction: discord.Interaction) -> str:
+    """Return the id that a component or a form was sent with."""
+    data: Mapping[str, Any] = interaction.data or {}
+    return str(data.get("custom_id", ""))
+
+
+def form_payload(form_id: str, form: EditableText) -> dict[str, Any]:
+    """Return the response that opens a form; its id comes back with what was entered."""
     field = {
         "type": _TEXT_FIELD,
         "custom_id": "text",
@@ -93,18 +110,16 @@ def form_payload(
         "max_length": MAX_FORM_CHARS,
     }
     components = [{"type": _ROW, "components": [field]}]
-    custom_id = f"{spec.command}:{data.get('target_id', '')}"
     title = form.title[:_MAX_LABEL_CHARS]
     return {
         "type": _FORM_RESPONSE,
-        "data": {"custom_id": custom_id, "title": title, "components": components},
+        "data": {"custom_id": form_id, "title": title, "components": components},
     }
 
 
 def form_target(interaction: discord.Interaction) -> tuple[str, str]:
     """Return the command and the message that a form is for."""
-    data: Mapping[str, Any] = interaction.data or {}
-    command, _, message_id = str(data.get("custom_id", "")).partition(":")
+    command, _, message_id = custom_id(interaction).partition(":")
     return command, message_id
 
 
@@ -112,7 +127,7 @@ def command_text(interaction: discord.Interaction, specs: Sequence[MessageComman
     """Return a command as the text that a person would type: "/preset use nova"."""
     if interaction.type is discord.InteractionType.modal_submit:
         command, _ = form_target(interaction)
-        return f"/{command} {_form_value(interaction)}"
+        return f"/{command} {form_value(interaction)}"
     if (spec := message_command(interaction, specs)) is not None:
         return f"/{spec.command}"
     name, action, options = _parts(interaction)
@@ -194,7 +209,7 @@ def _parts(interaction: discord.Interaction) -> tuple[str, str | None, list[dict
     return data.get("name", ""), None, options
 
 
-def _form_value(interaction: discord.Interaction) -> str:
+def form_value(interaction: discord.Interaction) -> str:
     data: Mapping[str, Any] = interaction.data or {}
     fields = [field for row in data.get("components", ()) for field in row.get("components", ())]
     return str(fields[0].get("value", "")) if fields else ""

@@ -18,7 +18,10 @@ from bot.platforms.discord.client import Payload, skip_unreadable
 from bot.platforms.discord.commands import (
     MAX_FORM_CHARS,
     CompletePreset,
+    custom_id,
     form_payload,
+    form_target_id,
+    is_form_of_menu,
     message_command,
     send_suggestions,
 )
@@ -114,6 +117,10 @@ async def _edit_nothing(_interaction: discord.Interaction) -> EditableText:
     return EditableText()
 
 
+async def _open_no_form(_interaction: discord.Interaction) -> EditableText | None:
+    return None
+
+
 class Gateway(ShardClient):
     """The connection of one shard; its events in one queue."""
 
@@ -124,6 +131,7 @@ class Gateway(ShardClient):
         press_refusal: Callable[[discord.Interaction], Awaitable[str | None]],
         message_commands: Sequence[MessageCommandSpec] = (),
         text_to_edit: Callable[[discord.Interaction], Awaitable[EditableText]] = _edit_nothing,
+        press_form: Callable[[discord.Interaction], Awaitable[EditableText | None]] = _open_no_form,
         *,
         shard: Shard = _ONLY,
         identify_limits: IdentifyLimits,
@@ -134,6 +142,7 @@ class Gateway(ShardClient):
         self._complete = complete
         self._press_refusal = press_refusal
         self._text_to_edit = text_to_edit
+        self._press_form = press_form
         self.message_commands = message_commands
         self._events: asyncio.Queue[GatewayEvent] = asyncio.Queue()
         self._current_session: SessionStarted | None = None
@@ -209,25 +218,34 @@ class Gateway(ShardClient):
         if interaction.type is discord.InteractionType.autocomplete:
             await send_suggestions(interaction, self._complete)
         elif (spec := message_command(interaction, self.message_commands)) and spec.has_form:
-            await self._open_form(interaction, spec)
+            form = await self._text_to_edit(interaction)
+            await self._open_form(interaction, form_target_id(spec, interaction), form)
+        elif is_form_of_menu(interaction, self.message_commands):
+            await self._take_press(interaction)
         elif interaction.type in _COMMANDS:
             deferred = asyncio.get_running_loop().create_future()
             self._events.put_nowait(CommandReceived(interaction, deferred))
-            deferred.set_result(not self._is_too_late(interaction) and await _defer(interaction))
+            is_late = self._is_too_late(interaction)
+            deferred.set_result(not is_late and await _defer(interaction, is_command=True))
         elif interaction.type is discord.InteractionType.component:
-            await self._take_press(interaction)
+            opened = await self._press_form(interaction)
+            if opened is None:
+                await self._take_press(interaction)
+            else:
+                await self._open_form(interaction, custom_id(interaction), opened)
 
     def _is_too_late(self, interaction: discord.Interaction) -> bool:
         """Return whether Discord replays a command that it will not let be acknowledged now."""
         age = utcnow() - interaction.created_at
         return self.is_replaying and age.total_seconds() > _DEFER_SECONDS
 
-    async def _open_form(self, interaction: discord.Interaction, spec: MessageCommandSpec) -> None:
-        """Show a form with the text of the message, or tell the person alone why not.
+    async def _open_form(
+        self, interaction: discord.Interaction, form_id: str, form: EditableText
+    ) -> None:
+        """Show a form, or tell the person alone why not.
 
         There is no timeout of its own: Discord drops a response that comes after 3 s.
         """
-        form = await self._text_to_edit(interaction)
         refusal = form.too_long if len(form.text) > MAX_FORM_CHARS else form.refusal
         if refusal:
             await _respond_alone(interaction, refusal)
@@ -238,7 +256,7 @@ class Gateway(ShardClient):
                 route = Route(
                     "POST", path, webhook_id=interaction.id, webhook_token=interaction.token
                 )
-                await self.http.request(route, json=form_payload(spec, interaction, form))
+                await self.http.request(route, json=form_payload(form_id, form))
         except REQUEST_ERRORS as error:
             _log.warning("discord_form_not_shown", reason=type(error).__name__)
 
@@ -252,7 +270,7 @@ class Gateway(ShardClient):
             _log.warning("discord_press_not_checked")
         if refusal is None:
             self._events.put_nowait(ComponentUsed(interaction))
-            await _defer(interaction)
+            await _defer(interaction, is_command=False)
         else:
             await _respond_alone(interaction, refusal)
 
@@ -321,10 +339,9 @@ def _ignore(_data: Payload) -> None:
     """Do nothing."""
 
 
-async def _defer(interaction: discord.Interaction) -> bool:
+async def _defer(interaction: discord.Interaction, *, is_command: bool) -> bool:
     try:
         async with asyncio.timeout(_DEFER_SECONDS):
-            is_command = interaction.type in _COMMANDS
             await interaction.response.defer(ephemeral=is_command, thinking=is_command)
     except REQUEST_ERRORS as error:
         _log.warning("discord_command_not_acknowledged", reason=type(error).__name__)

@@ -21,7 +21,7 @@ from bot.chat.incoming import (
     Said,
     WakeReason,
 )
-from bot.platforms.discord.commands import command_text, form_target
+from bot.platforms.discord.commands import command_text, form_target, form_value
 
 _REFERENCE = re.compile(r"<(?P<kind>@!?|@&|#)(?P<id>\d+)>")
 _WRITTEN_BY_PEOPLE = frozenset({discord.MessageType.default, discord.MessageType.reply})
@@ -93,10 +93,13 @@ def deletion_to_incoming(
 
 
 def press_to_incoming(interaction: discord.Interaction, bot_id: str = "") -> Pressed:
-    """Convert the press of a button or a choice from a menu."""
+    """Convert the press of a button, a choice from a menu, or what a form of a button brings."""
     address = Address("discord", str(interaction.channel_id), bot_id=bot_id)
     data = cast(Mapping[str, Any], interaction.data or {})
     message = interaction.message
+    values = tuple(map(str, data.get("values", ())))
+    if interaction.type is discord.InteractionType.modal_submit:
+        values = (form_value(interaction),)
     return Pressed(
         address=address,
         external_key=f"i{interaction.id}",
@@ -105,7 +108,7 @@ def press_to_incoming(interaction: discord.Interaction, bot_id: str = "") -> Pre
         data=str(data.get("custom_id", "")),
         at=interaction.created_at,
         scopes=_scopes(address, interaction.channel, interaction.guild),
-        values=tuple(map(str, data.get("values", ()))),
+        values=values,
         author_is_admin=_is_command_from_admin(interaction),
         is_private=interaction.guild_id is None,
         interaction=f"{interaction.application_id}:{interaction.token}",

@@ -34,7 +34,13 @@ from bot.platforms.discord.shards.identify_limits import IdentifyLimits, read_ga
 from bot.platforms.discord.shards.shard import Shard
 from bot.platforms.discord.surface import READ_MESSAGES, DiscordSurface
 from bot.platforms.file_download import download_file
-from bot.platforms.spec import EditableText, PlatformContext, edit_nothing, refuse_nothing
+from bot.platforms.spec import (
+    EditableText,
+    PlatformContext,
+    edit_nothing,
+    open_no_form,
+    refuse_nothing,
+)
 from bot.ports import (
     Clock,
     FileSource,
@@ -66,6 +72,7 @@ def make(settings: DiscordSettings, context: PlatformContext) -> Platform:
         message_commands=context.message_commands,
         text_to_edit=context.text_to_edit,
         leases=context.leases,
+        press_form=context.press_form,
     )
 
 
@@ -85,6 +92,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource):
         message_commands: Sequence[MessageCommandSpec] = (),
         text_to_edit: Callable[[Said], Awaitable[EditableText]] = edit_nothing,
         leases: RoleLeases | None = None,
+        press_form: Callable[[Pressed], Awaitable[EditableText | None]] = open_no_form,
     ) -> None:
         set_api_addresses(settings)
         self._settings = settings
@@ -96,6 +104,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource):
         self._press_refusal = press_refusal
         self._message_commands = message_commands
         self._text_to_edit = text_to_edit
+        self._press_form = press_form
         self._rest = RestClient(settings)
         self._surface = DiscordSurface(self._rest, has_webhooks=settings.faces)
         source = source_name("discord", bot_id)
@@ -149,6 +158,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource):
             self._refusal,
             self._message_commands,
             self._editable_text,
+            self._form_of_press,
             shard=which,
             identify_limits=self._identify_limits,
             clock=self._clock,
@@ -214,6 +224,9 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource):
 
     async def _refusal(self, interaction: discord.Interaction) -> str | None:
         return await self._press_refusal(press_to_incoming(interaction, self._bot_id))
+
+    async def _form_of_press(self, interaction: discord.Interaction) -> EditableText | None:
+        return await self._press_form(press_to_incoming(interaction, self._bot_id))
 
     async def _editable_text(self, interaction: discord.Interaction) -> EditableText:
         return await self._text_to_edit(

@@ -111,7 +111,7 @@ class PressedButtons:
             Command(""), _said(pressed, ""), active, (), pressed.at, part=exchange.parts[0]
         )
         try:
-            line = menus.command_line(data, pressed)
+            line = menus.command_line(data, pressed, active.names)
             command = parse(line) if line is not None else None
             if command is not None:
                 result = await self.commands.handle(replace(asked, command=command))
