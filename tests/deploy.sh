@@ -22,6 +22,10 @@ echo "deploy/compose*.yaml: as the specification wants them"
     deploy/kubernetes/base/disruption-budget.yaml >/dev/null
 echo "deploy/kubernetes: as the API's schemas want it"
 
+"$tools/bin/check-jsonschema" -q --schemafile tests/alert_rules.schema.json deploy/monitoring/alerts.yaml
+"$python" -m pytest -q -p no:cacheprovider tests/telemetry/test_dashboard.py >/dev/null
+echo "deploy/monitoring: rules as Prometheus wants them, of metrics that exist"
+
 folder=$(mktemp -d)
 trap 'chmod -R u+w "$folder"; rm -rf "$folder"' EXIT
 if command -v systemd-analyze >/dev/null; then

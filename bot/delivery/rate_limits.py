@@ -16,6 +16,7 @@ from bot.chat.outgoing import Face, Limits, MessageContent, OutgoingMessage
 from bot.chat.rate import CallScope, CallWindow
 from bot.errors import RateLimited
 from bot.ports import Clock, DraftingSurface, RateLimits, Surface
+from bot.telemetry.metrics import RATE_LIMIT_REFUSALS, RATE_LIMIT_SECONDS
 
 Response = TypeVar("Response")
 _MAX_SLEEP_SECONDS = 2.0
@@ -100,6 +101,8 @@ class RateLimitedSurface(Surface, DraftingSurface):
         try:
             return await request()
         except RateLimited as error:
+            RATE_LIMIT_REFUSALS.labels(address.platform, error.scope).inc()
+            RATE_LIMIT_SECONDS.labels(address.platform).inc(error.retry_after_seconds)
             await self._rates.refuse_calls(keys[error.scope], error.retry_after_seconds)
             if error.scope == "chat":  # it may have been one call too many of the bot
                 await self._rates.refuse_calls(keys["bot"], 0.0)

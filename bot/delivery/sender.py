@@ -32,7 +32,7 @@ from bot.errors import (
     Unreachable,
 )
 from bot.ports import Clock, Outbox, Surface
-from bot.telemetry.metrics import OUTBOX_RECONCILIATIONS, OUTBOX_SENDS
+from bot.telemetry.metrics import FENCED, OUTBOX_RECONCILIATIONS, OUTBOX_SENDS
 from bot.texts.text import in_every_language, translatable
 
 _log = structlog.get_logger(__name__)
@@ -94,6 +94,7 @@ class Sender:
             while following is not None:
                 following = await self._deliver(following)
         except Fenced as error:  # it took too long: another sender has the row
+            FENCED.labels("lanes").inc()
             _log.warning("sender_fenced", lane=row.address.lane, reason=str(error))
 
     async def _deliver(self, row: OutboxRow) -> OutboxRow | None:

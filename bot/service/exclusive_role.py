@@ -9,6 +9,7 @@ import structlog
 from bot.errors import StoreError
 from bot.ports import Clock, RoleLeases
 from bot.runtime.tasks import cancel_and_wait
+from bot.telemetry.metrics import HELD_ROLES
 
 _log = structlog.get_logger(__name__)
 _LEASE_SECONDS = 10.0
@@ -53,9 +54,12 @@ class ExclusiveRole:
         try:
             while True:
                 await self._wait_for_turn()
-                if await self._work_while_held(work):
-                    return
-                self.is_held = False
+                try:
+                    if await self._work_while_held(work):
+                        return
+                finally:
+                    self.is_held = False
+                    HELD_ROLES.dec()
         finally:
             self.is_standby = self.is_held = False
             with contextlib.suppress(StoreError):  # then it expires
@@ -74,6 +78,7 @@ class ExclusiveRole:
         if self.is_standby:
             _log.info("role_taken_over", role=self._name)
         self.is_standby, self.is_held = False, True
+        HELD_ROLES.inc()
 
     def _stand_by(self) -> None:
         if not self.is_standby:

@@ -25,6 +25,7 @@ class Service:
 
     def __init__(self, parts: Wiring) -> None:
         self._parts = parts
+        self._is_stopping = False
 
     async def serve(self) -> None:
         """Work until a signal or the end of input, then drain.
@@ -88,17 +89,23 @@ class Service:
 
     async def _drain(self) -> None:
         """Finish what was begun: first the answers, then what is queued to be sent."""
+        self._is_stopping = True
         for part in self._parts.role_parts:
             await part.drain()
 
     def _probes(self) -> dict[str, Probe]:
-        """Return what /readyz asks: the database, Redis if there is one, what is received from."""
+        """Return what /readyz asks: the database, Redis if there is one, what is received from.
+
+        Each role stops being ready when the process begins to stop. What waits in the queues is
+        no reason: a process that has much to do is as it should be.
+        """
         platforms = self._parts.receivers.items()
         has_redis = self._parts.settings.redis_url is not None
         return {
             "database": self._parts.database_problem,
             **({"redis": self._redis_problem} if has_redis else {}),
             **{name: self._platform_probe(platform) for name, platform in platforms},
+            **{str(role): self._role_problem for role in sorted(self._parts.options.roles)},
         }
 
     def _platform_probe(self, platform: Platform) -> Probe:
@@ -106,6 +113,9 @@ class Service:
             return self._parts.supervisor.problem(platform)
 
         return probe
+
+    async def _role_problem(self) -> str | None:
+        return "stopping" if self._is_stopping else None
 
     async def _redis_problem(self) -> str | None:
         """Return why Redis refuses us; while it is merely away, the database is polled."""

@@ -90,6 +90,7 @@ from bot.service.exclusive_role import ExclusiveRole
 from bot.service.models import Models
 from bot.service.operation.heartbeat import Heartbeat
 from bot.service.platform_supervisor import PlatformSupervisor
+from bot.service.queue_metrics import QueueMetrics
 from bot.service.receiving.exclusive_platform import ExclusivePlatform
 from bot.service.receiving.shared_shards import SharedShards
 from bot.service.resources import Resources, data_dir_use
@@ -113,6 +114,7 @@ from bot.storage.operation.dead_letters import SqlDeadLetters
 from bot.storage.operation.nodes import SqlNodeRegistry
 from bot.storage.operation.pauses import SqlPauses
 from bot.storage.personal_data import SqlForgottenConversations, SqlPersonalData
+from bot.storage.queue_ages import SqlQueueAges
 from bot.storage.sql.conversations import SqlConversations
 from bot.storage.sql.inbox import SqlInbox
 from bot.storage.sql.outbox import SqlOutbox
@@ -841,6 +843,7 @@ class Wiring:
             await pool.drain(DRAIN_SECONDS)
 
         jobs = [pool.run, worker.keep_leases, self.stops.run, self.summarizer.run, self.pauses.run]
+        jobs.append(self._queue_metrics.run)
         if not self._is_alone:
             missed = MissedSignals(self.inbox, self.stops, self._arrivals, self.clock)
             jobs += [missed.run, self._shared_memories.run]
@@ -850,8 +853,15 @@ class Wiring:
         async def drain() -> None:
             await drain_lanes(self.lane_pool, self.clock, is_alone=self._is_alone)
 
-        jobs = (self.lane_pool.run, self.delete_expired_rows)
+        jobs = [self.lane_pool.run, self.delete_expired_rows]
+        if Role.WORKER not in self.options.roles:  # it measures both
+            jobs.append(self._queue_metrics.run)
         return RolePart(self.outbox.release_all, jobs, drain)
+
+    @cached_property
+    def _queue_metrics(self) -> QueueMetrics:
+        ages = SqlQueueAges(self._resources.database, self.clock)
+        return QueueMetrics(ages, self.options.roles, self.clock)
 
     # --- worker pools -----------------------------------------------------------------------
 

@@ -39,6 +39,29 @@ LIMITED_MESSAGES = Counter(
     "Messages over the limit of a person or a channel, by outcome",
     ["outcome"],  # slowed, refused
 )
+FENCED = Counter(
+    "troupe_fenced_total",
+    "Work that was dropped because another process has taken it over",
+    ["queue"],  # conversations, lanes
+)
+POLLING_CONFLICTS = Counter(
+    "troupe_conflicts_total", "Polls refused because another process polls this bot (HTTP 409)"
+)
+RATE_LIMIT_REFUSALS = Counter(
+    "troupe_rate_limit_refusals_total",
+    "Calls that a platform refused for a while (HTTP 429)",
+    ["platform", "scope"],  # route, chat, bot
+)
+RATE_LIMIT_SECONDS = Counter(
+    "troupe_rate_limit_seconds_total", "Seconds that platforms refused calls for", ["platform"]
+)
+QUEUE_AGE = Gauge("troupe_queue_age_seconds", "How long the oldest of a queue waits", ["queue"])
+REPLICATION_LAG = Gauge(
+    "troupe_replication_lag_seconds", "How far the slowest replica of PostgreSQL is behind"
+)
+HELD_ROLES = Gauge(
+    "troupe_held_roles", "Roles of which this process is the only holder: receiving, retention"
+)
 IDENTIFIES_LEFT = Gauge(
     "troupe_discord_identifies_left", "New gateway sessions that Discord still allows today"
 )

@@ -47,7 +47,7 @@ from bot.routing.decide import Answer, Decision, Ignore, Observe, Unreadable, de
 from bot.routing.decision_log import DecisionLog, describe_silence
 from bot.routing.preset_resolver import PresetResolver
 from bot.routing.wake_rules import Dice
-from bot.telemetry.metrics import MESSAGES_FINISHED, SECONDS_TO_FINISH
+from bot.telemetry.metrics import FENCED, MESSAGES_FINISHED, SECONDS_TO_FINISH
 from bot.texts.text import (
     Text,
     language_of,
@@ -202,6 +202,7 @@ class ConversationWorker:
                 while message is not None:
                     message = await self._process_or_undo(claim, message)
         except Fenced as error:
+            FENCED.labels("conversations").inc()
             _log.warning("fenced", conversation=claim.conversation, reason=str(error))
         except (asyncio.CancelledError, StoreError):  # others need not wait for the lease to expire
             with contextlib.suppress(Fenced, StoreError):

@@ -5,6 +5,7 @@ from bot.chat.session import TurnResult
 from bot.runtime.clock import SystemClock
 from bot.storage.console.service_state import SqlServiceState
 from bot.storage.coordination.role_leases import SqlRoleLeases
+from bot.storage.queue_ages import QueueAges, SqlQueueAges
 from tests.contracts.conftest import Store
 from tests.contracts.test_receipts import RECEIPT, take_message
 from tests.samples import make_incoming
@@ -22,6 +23,13 @@ async def test_queues_are_counted(store: Store) -> None:
 
     await store.conversations.finish(claim, message, TurnResult())
     assert (await state.queues()).conversations == 1
+
+
+async def test_age_of_the_oldest_conversation_is_measured_on_both_databases(store: Store) -> None:
+    ages = SqlQueueAges(store.database, SystemClock())
+    assert await ages.read() == QueueAges(0.0, 0.0, None)
+    await store.inbox.receive([make_incoming(key="6:1", chat="6")], {})
+    assert 0 < (await ages.read()).conversations < 60
 
 
 async def test_leases_and_channels_are_listed(store: Store) -> None:

@@ -52,6 +52,7 @@ from bot.platforms.telegram.settings import TelegramSettings
 from bot.platforms.telegram.surface import TelegramSurface
 from bot.ports import Clock, FileSource, Intake, Platform, Surface, WebhookReceiver
 from bot.runtime.tasks import cancel_and_wait
+from bot.telemetry.metrics import POLLING_CONFLICTS
 from bot.texts.text import LANGUAGES, looked_up, translate
 
 Response = TypeVar("Response")
@@ -314,9 +315,9 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver):
             except Refused as error:
                 raise _token_refused(error) from None
             except PlatformError as error:
-                self._set_connection_error(
-                    str(error), has_conflict=isinstance(error, PollingConflict)
-                )
+                has_conflict = isinstance(error, PollingConflict)
+                POLLING_CONFLICTS.inc(has_conflict)
+                self._set_connection_error(str(error), has_conflict=has_conflict)
                 self._is_catching_up = True
                 await self._clock.sleep(_pause_seconds(error, tries))
                 tries += 1

@@ -1,0 +1,46 @@
+"""The gauges of the queues say how long the oldest waits, for the roles of the process."""
+
+from prometheus_client import REGISTRY
+from sqlalchemy import insert
+
+from bot.service.queue_metrics import QueueMetrics
+from bot.service.roles import ALL_ROLES, Role
+from bot.storage.queue_ages import QueueAges, SqlQueueAges
+from bot.storage.sql.database import Database
+from bot.storage.sql.tables import conversation, lane
+from bot.telemetry.metrics import QUEUE_AGE
+from tests.fakes import FakeClock
+
+
+def age(queue: str) -> float | None:
+    return REGISTRY.get_sample_value("troupe_queue_age_seconds", {"queue": queue})
+
+
+async def store_waiting(database: Database, conversations: float, lanes: float) -> None:
+    rows = (
+        insert(conversation).values(
+            key="telegram:1", platform="telegram", ready_since=conversations
+        ),
+        insert(conversation).values(key="telegram:2", platform="telegram"),
+        insert(lane).values(key="telegram:1", platform="telegram", due_at=lanes),
+    )
+    await database.write(lambda connection: [connection.execute(row) for row in rows])
+
+
+async def test_ages_of_the_oldest_are_measured_for_the_roles(database: Database) -> None:
+    clock = FakeClock()
+    ages = SqlQueueAges(database, clock)
+    assert await ages.read() == QueueAges(0.0, 0.0, None)
+    await store_waiting(database, clock.now() - 30, clock.now() - 4)
+    QUEUE_AGE.clear()
+
+    await QueueMetrics(ages, {Role.WORKER}, clock).measure()
+    assert (age("conversations"), age("lanes")) == (30, None)
+    await QueueMetrics(ages, ALL_ROLES, clock).measure()
+    assert (age("conversations"), age("lanes")) == (30, 4)
+
+
+async def test_lane_that_is_due_later_is_not_late(database: Database) -> None:
+    clock = FakeClock()
+    await store_waiting(database, clock.now(), clock.now() + 60)
+    assert await SqlQueueAges(database, clock).read() == QueueAges(0.0, 0.0, None)

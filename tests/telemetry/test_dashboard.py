@@ -1,0 +1,87 @@
+"""The dashboard and the alert rules in deploy/monitoring ask for metrics and labels that exist."""
+
+import json
+import re
+from collections.abc import Iterator
+
+import pytest
+from prometheus_client import REGISTRY
+from prometheus_client.metrics import MetricWrapperBase
+
+from bot.telemetry import metrics
+from tests.checkout import CHECKOUT
+
+_FOLDER = CHECKOUT / "deploy" / "monitoring"
+_METRIC = re.compile(r"\b(troupe_\w+)(?:\{([^}]*)\})?")
+_BY = re.compile(r"\bby \(([^)]*)\)")
+_OF_PROMETHEUS = {"le", "instance", "job"}
+
+
+def registered() -> dict[str, set[str]]:
+    """Return the names of all samples of our metrics, each with its labels."""
+    found: dict[str, set[str]] = {}
+    ours = [one for one in vars(metrics).values() if isinstance(one, MetricWrapperBase)]
+    for collector in ours:
+        names = REGISTRY._collector_to_names[collector]
+        labels = set(getattr(collector, "_labelnames", ()))
+        found |= {name: labels for name in names if name.startswith("troupe_")}
+    return found
+
+
+def expressions() -> Iterator[tuple[str, str]]:
+    dashboard = json.loads((_FOLDER / "grafana-dashboard.json").read_text())
+    for panel in dashboard["panels"]:
+        for target in panel["targets"]:
+            yield panel["title"], target["expr"]
+    for rule in alert_rules():
+        yield rule["alert"], rule["expr"]
+
+
+def alert_rules() -> list[dict[str, str]]:
+    """Read the rules; their form is checked by `make deploy`, with a YAML parser."""
+    _, *texts = (_FOLDER / "alerts.yaml").read_text().split("      - alert: ")
+    found = []
+    for text in texts:
+        name, _, rest = text.partition("\n")
+        expression = re.search(r"        expr: (?:>-\n)?(.*?)\n        \w+:", rest, re.DOTALL)
+        assert expression is not None, name
+        found.append({"alert": name, "expr": expression[1]})
+    return found
+
+
+@pytest.mark.parametrize(("title", "expression"), list(expressions()))
+def test_every_metric_and_label_is_registered(title: str, expression: str) -> None:
+    known = registered()
+    asked = _METRIC.findall(expression)
+    assert asked, title
+    labels: set[str] = set()
+    for name, given in asked:
+        assert name in known, f"{title}: {name}"
+        labels |= known[name]
+        for label in re.findall(r"(\w+)=", given):
+            assert label in known[name], f"{title}: {name} has no label {label}"
+    for listed in _BY.findall(expression):
+        for label in listed.split(","):
+            assert label.strip() in labels | _OF_PROMETHEUS, f"{title}: {label}"
+    assert expression.count("(") == expression.count(")"), title
+
+
+def test_every_metric_is_on_the_dashboard() -> None:
+    text = (_FOLDER / "grafana-dashboard.json").read_text()
+    samples = {name for name in registered() if not name.endswith("_created")}
+    bases = {re.sub(r"_(bucket|sum|count)$", "", name) for name in samples}
+    counters = {name.removesuffix("_total") for name in bases if name.endswith("_total")}
+    missing = {name for name in bases - counters if name not in text}
+    assert missing == set()
+
+
+def test_alert_rules_have_names_of_their_own() -> None:
+    names = [rule["alert"] for rule in alert_rules()]
+    assert len(set(names)) == len(names) >= 10
+
+
+def test_panels_of_the_dashboard_do_not_overlap() -> None:
+    panels = json.loads((_FOLDER / "grafana-dashboard.json").read_text())["panels"]
+    places = {(one["gridPos"]["x"], one["gridPos"]["y"]) for one in panels}
+    assert len(places) == len(panels) == len({one["id"] for one in panels})
+    assert all(one["gridPos"]["x"] + one["gridPos"]["w"] <= 24 for one in panels)
