@@ -18,7 +18,9 @@ from bot.console.presets.file_pages import PresetFilePages
 from bot.console.presets.importing import PresetImports
 from bot.console.presets.preset_api import PresetApi
 from bot.console.presets.preset_pages import PresetPages
-from bot.console.presets.preview import DraftComposer, DraftPreviews
+from bot.console.presets.trial.preview import DraftComposer, DraftPreviews
+from bot.console.presets.trial.trial_pages import TrialPages
+from bot.console.presets.trial.trials import Ask, DraftTrials
 from bot.console.routes import ConsolePart
 from bot.console.service.operation_models import ProviderRow
 from bot.console.service.operation_page import OperationPage, TryProvider
@@ -95,6 +97,7 @@ def make_preset_parts(
     composer: DraftComposer,
     answers: AnswerLog,
     providers: Mapping[str, ProviderSettings],
+    ask: Ask,
 ) -> list[ConsolePart]:
     """Return the pages of presets, and their API."""
 
@@ -104,7 +107,8 @@ def make_preset_parts(
     files = PresetFilePages(PresetImports(editing, is_local), PresetExports(editing))
     previews = DraftPreviews(editing, composer, answers)
     pages = PresetPages(editing, previews, list(providers))
-    return [pages.part, files.part, PresetApi(editing, previews).part]
+    trials = TrialPages(DraftTrials(previews, ask))
+    return [pages.part, files.part, trials.part, PresetApi(editing, previews).part]
 
 
 def make_operation_page(

@@ -599,6 +599,7 @@ class Wiring:
                 DraftPreview(self._prompt_sources, resolver, self.conversations),
                 SqlAnswerLog(database),
                 self.settings.providers,
+                self._operator_requests.ask,
             ),
             ChannelsPage(state, resolver.default.name).part,
             console_parts.make_operation_page(

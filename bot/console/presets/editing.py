@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bot.chat.access import AuditEntry
 from bot.chat.console.preset_draft import PresetDraft
-from bot.console.presets.form_values import apply_form, write_preset_json
+from bot.console.presets.form.values import apply_form, write_preset_json
 from bot.errors import PresetError, RequestRefused, SettingsError, UserError
 from bot.importers.cards.stored_cards import card_file
 from bot.importers.character_files import merge_character_file

@@ -25,7 +25,7 @@ from bot.console.presets.preset_models import (
     preset_row,
     problem_row,
 )
-from bot.console.presets.preview import DraftPreviews
+from bot.console.presets.trial.preview import DraftPreviews
 from bot.console.routes import ConsolePart, ConsoleRequest, Route
 from bot.prompting.presets.preset import Preset
 

@@ -11,12 +11,13 @@ from bot.chat.access import Scope
 from bot.console.playground.message_view import color_of
 from bot.console.presets.editing import EditedPreset, ListedPreset, PresetEditing
 from bot.console.presets.exporting import ExportForm
-from bot.console.presets.form_fields import form_groups, keys_without_field
+from bot.console.presets.form.fields import form_groups, keys_without_field
 from bot.console.presets.line_differences import count_changes, differing_lines
-from bot.console.presets.lorebook_view import LorebookView, view_lorebook
 from bot.console.presets.preset_api import preset_name
 from bot.console.presets.preset_models import PresetText, Revision, VersionNumber
-from bot.console.presets.preview import DraftPreviews, ShownDraft
+from bot.console.presets.trial.lorebook_view import LorebookView, view_lorebook
+from bot.console.presets.trial.preview import DraftPreviews, ShownDraft
+from bot.console.presets.trial.sample_scenes import SAMPLE_SCENES
 from bot.console.routes import (
     ConsolePart,
     ConsoleRequest,
@@ -187,6 +188,7 @@ class PresetPages:
                 "versions": await self._editing.history(name),
                 **self._form(checked.value),
                 "scenes": await self._previews.scenes(name),
+                "samples": len(SAMPLE_SCENES),
                 "scene": asked.scene,
                 "view": asked.view,
                 "shown": await self._shown(edited, asked),

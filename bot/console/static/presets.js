@@ -53,6 +53,8 @@ const setRevision = (number) => {
   revision = number;
   for (const input of all("input[name=revision]")) input.value = number;
   one("button", publish).disabled = number === 0;
+  const state = one("#no-draft");
+  if (state) state.textContent = state.dataset.draft;
 };
 const saveNow = async () => {
   const now = written();
@@ -129,6 +131,41 @@ if (preview) {
   one("#show-preview").hidden = true;
   scene.addEventListener("change", () => showPreview().catch(() => {}));
   showPreview().catch(() => {});
+}
+
+// --- asking both versions --------------------------------------------------------------------------
+const differ = one("#answers-differ");
+const showAnswers = async (asking) => {
+  const place = one(".answer-place", asking.closest("li, aside"));
+  const button = one("button", asking);
+  if (asking.id === "ask-form") one("input[name=scene]", asking).value = scene.value;
+  const fields = new URLSearchParams(new FormData(asking));
+  fields.set("part", "true");
+  button.disabled = true;
+  place.setAttribute("aria-busy", "true");
+  try {
+    if (form) { clearTimeout(saveTimer); await save(); }
+    const response = await fetch(asking.action, { method: "POST", body: fields, headers: { "X-CSRF-Token": csrf } });
+    const html = await response.text();  // rendered on the server, where every text is escaped
+    if (response.ok) place.innerHTML = html;
+    else place.textContent = one("main", new DOMParser().parseFromString(html, "text/html"))?.textContent.trim() || String(response.status);
+  } catch (error) {
+    place.textContent = String(error);
+  } finally {
+    button.disabled = false;
+    place.removeAttribute("aria-busy");
+  }
+  if (differ) differ.textContent = all(".answer-place [data-differ]").length;
+};
+for (const asking of all("form.ask")) asking.addEventListener("submit", (event) => { event.preventDefault(); showAnswers(asking); });
+const askAll = one("#ask-all");
+if (askAll) {
+  askAll.hidden = !all("form.ask").length;
+  askAll.addEventListener("click", async () => {
+    askAll.disabled = true;
+    for (const asking of all("form.ask")) await showAnswers(asking);
+    askAll.disabled = false;
+  });
 }
 
 // --- the lorebook: what a text activates, while it is written ------------------------------------

@@ -80,6 +80,10 @@ class OperatorRequests:
         await self.log.record(conversation, preset.name, preset.provider, charge, usages[0])
         return OperatorAnswer(made, usages[0], charge)
 
+    async def ask(self, preset: Preset, prompt: Prompt, conversation: str) -> GeneratedAnswer:
+        """Return the answer alone; raises as `send`."""
+        return (await self.send(preset, prompt, conversation)).generated
+
     def _said(self, conversation: str, server: str | None) -> Said:
         """Return what budgets are found by: the channel, its server, and who asks."""
         address = address_of(conversation)

@@ -5,9 +5,9 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.console.presets.form_fields import field_specs, form_groups, keys_without_field
-from bot.console.presets.form_labels import GROUPS, LABELS, NOT_IN_FORM
-from bot.console.presets.form_values import apply_form
+from bot.console.presets.form.fields import field_specs, form_groups, keys_without_field
+from bot.console.presets.form.labels import GROUPS, LABELS, NOT_IN_FORM
+from bot.console.presets.form.values import apply_form
 from bot.prompting.presets.preset import Preset
 
 PRESET: dict[str, object] = {

@@ -10,8 +10,8 @@ from bot.chat.console.scene import Scene
 from bot.chat.receipt import Receipt
 from bot.console.playground.prompt_view import PromptView, view_prompt
 from bot.console.presets.editing import EditedPreset, PresetEditing
-from bot.console.presets.form_fields import field_specs
-from bot.console.presets.sample_scenes import SAMPLE_SCENES
+from bot.console.presets.form.fields import field_specs
+from bot.console.presets.trial.sample_scenes import SAMPLE_SCENES
 from bot.errors import BackendError, RequestRefused, SettingsError, UserError
 from bot.ports import AnswerLog
 from bot.prompting.draft.token_shares import prompt_tokens
@@ -66,7 +66,7 @@ class DraftPreviews:
     async def scenes(self, name: str) -> Sequence[tuple[str, Text | str]]:
         """Return the scenes that a preset can be tried on: samples, then its conversations."""
         samples = [(one.id, one.title) for one in SAMPLE_SCENES]
-        return [*samples, *((f"{_RECORDED}{one}", one) for one in await self.recorded(name))]
+        return [*samples, *((recorded_scene_id(one), one) for one in await self.recorded(name))]
 
     async def recorded(self, name: str) -> Sequence[str]:
         """Return the conversations in which a preset answered, newest first."""
@@ -103,7 +103,7 @@ class DraftPreviews:
             if spec.kind == "long" and isinstance(value, str):
                 texts[spec.name] = value
         try:
-            preset = await self._ready(checked.preset)
+            preset = await self.ready(checked.preset)
             counts = await self.composer.count(preset, list(texts.values()))
         except (UserError, BackendError):
             return {}  # the preview tells why
@@ -128,9 +128,9 @@ class DraftPreviews:
             UserError: the preset cannot be used here, or its required parts exceed the budget.
             BackendError: the backend cannot count.
         """
-        return await self.composer.compose(await self._ready(preset), version, scene)
+        return await self.composer.compose(await self.ready(preset), version, scene)
 
-    async def _ready(self, preset: Preset) -> Preset:
+    async def ready(self, preset: Preset) -> Preset:
         """Return a preset as it would answer; raises `UserError` where it could not."""
         complete = await asyncio.to_thread(self.editing.complete, preset)
         try:
@@ -149,3 +149,8 @@ class DraftPreviews:
         except (UserError, BackendError):
             return None
         return prompt_tokens(receipt) - prompt_tokens(before)
+
+
+def recorded_scene_id(conversation: str) -> str:
+    """Return the id of the scene of a recorded conversation."""
+    return f"{_RECORDED}{conversation}"

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bot.console.presets.form_fields import FieldSpec, field_specs, written_texts
+from bot.console.presets.form.fields import FieldSpec, field_specs, written_texts
 
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 _ESCAPES = {"n": "\n", "t": "\t"}

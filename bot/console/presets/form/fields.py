@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, TypeAlias
 
-from bot.console.presets.form_labels import GROUPS, LABELS, LONG_TEXTS, NOT_IN_FORM
+from bot.console.presets.form.labels import GROUPS, LABELS, LONG_TEXTS, NOT_IN_FORM
 from bot.prompting.presets.preset import Preset
 from bot.texts.text import Text, looked_up, translatable
 

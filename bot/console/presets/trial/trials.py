@@ -1,0 +1,186 @@
+"""Test a draft before it is published: on recorded conversations, and by asking its model."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from bot.chat.console.scene import Scene
+from bot.chat.prompt import Prompt
+from bot.chat.receipt import Receipt
+from bot.console.answers.differences import DifferingPiece, differing_pieces
+from bot.console.presets.editing import EditedPreset
+from bot.console.presets.trial.preview import DraftPreviews, recorded_scene_id
+from bot.errors import BackendError, RequestRefused, UserError
+from bot.prompting.draft.token_shares import prompt_tokens
+from bot.prompting.presets.preset import Preset
+from bot.texts.text import translatable
+
+
+class TrialOutcome(StrEnum):
+    """What becomes of a conversation with the draft."""
+
+    SAME = "same"
+    """The prompt is the same, to the letter."""
+    DIFFERS = "differs"
+    OVER = "over"
+    """Something is left out that fits today, or the prompt cannot be composed any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationTrial:
+    """One conversation with the draft."""
+
+    conversation: str
+    scene: str
+    outcome: TrialOutcome
+    tokens_before: int | None
+    tokens: int | None
+    """None: the prompt cannot be composed."""
+    problem: str = ""
+
+
+class AskedModel(Protocol):
+    """What a model said, as far as it is shown."""
+
+    @property
+    def text(self) -> str: ...
+
+    @property
+    def seconds(self) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class TrialAnswer:
+    """An answer of one version to a scene."""
+
+    version: int | None
+    """None: of the draft."""
+    text: str
+    seconds: float = 0.0
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TrialAnswers:
+    """The answers of the published version and of the draft to one scene."""
+
+    answers: Sequence[TrialAnswer]
+    pieces: Sequence[DifferingPiece]
+    """What differs; empty for one answer alone."""
+
+    @property
+    def differ(self) -> bool:
+        return any(one.change != "same" for one in self.pieces)
+
+
+Ask = Callable[[Preset, Prompt, str], Awaitable[AskedModel]]
+"""Asks the model of a preset, in the name of the operator and for a conversation."""
+
+
+@dataclass(frozen=True, slots=True)
+class DraftTrials:
+    """Tests drafts; what is asked counts as usage, and no history keeps it."""
+
+    previews: DraftPreviews
+    ask: Ask
+
+    async def test(self, edited: EditedPreset) -> Sequence[ConversationTrial]:
+        """Compose the newest prompt of each recorded conversation with the draft, and as it is.
+
+        Raises:
+            UserError: the draft has mistakes, or was never published.
+            StoreError: a history cannot be read.
+        """
+        before, draft = self._presets(edited)
+        if before is None:
+            raise UserError(translatable("Nothing was answered with this preset yet."))
+        trials = []
+        for conversation in await self.previews.recorded(edited.name):
+            scene = await self.previews.composer.recorded(conversation)
+            if scene is not None:
+                trials.append(await self._try(conversation, scene, before, draft))
+        return trials
+
+    async def answer(self, edited: EditedPreset, scene_id: str) -> TrialAnswers:
+        """Ask the published version and the draft for an answer to a scene.
+
+        Raises:
+            RequestRefused: 404: there is no such scene.
+            UserError: the draft has mistakes.
+        """
+        before, draft = self._presets(edited)
+        scene = await self.previews.scene(edited.name, scene_id)
+        tasks = []
+        async with asyncio.TaskGroup() as group:
+            if before is not None:
+                tasks.append(group.create_task(self._answer(before, edited.version, scene)))
+            if edited.draft is not None or before is None:
+                tasks.append(group.create_task(self._answer(draft, None, scene)))
+        answers = [task.result() for task in tasks]
+        texts = [one.text for one in answers]
+        pieces = differing_pieces(texts[0], texts[1]) if len(texts) > 1 and all(texts) else []
+        return TrialAnswers(answers, pieces)
+
+    def _presets(self, edited: EditedPreset) -> tuple[Preset | None, Preset]:
+        check = self.previews.editing.check
+        draft = check(edited.content).preset
+        if draft is None:
+            raise UserError(translatable("Mend the mistakes of the draft first."))
+        return (check(edited.published).preset if edited.published else None), draft
+
+    async def _try(
+        self, conversation: str, scene: Scene, before: Preset, draft: Preset
+    ) -> ConversationTrial:
+        old, _ = await self._compose(before, scene)
+        new, problem = await self._compose(draft, scene)
+        if new is None or (old is not None and _dropped(new) > _dropped(old)):
+            outcome = TrialOutcome.OVER
+        elif old is not None and _sent(old) == _sent(new):
+            outcome = TrialOutcome.SAME
+        else:
+            outcome = TrialOutcome.DIFFERS
+        return ConversationTrial(
+            conversation,
+            recorded_scene_id(conversation),
+            outcome,
+            _tokens(old),
+            _tokens(new),
+            problem,
+        )
+
+    async def _compose(self, preset: Preset, scene: Scene) -> tuple[Receipt | None, str]:
+        try:
+            return await self.previews.compose(preset, None, scene), ""
+        except UserError as error:
+            return None, error.text
+        except BackendError as error:
+            return None, error.notice
+
+    async def _answer(self, preset: Preset, version: int | None, scene: Scene) -> TrialAnswer:
+        receipt, problem = await self._compose(preset, scene)
+        if receipt is None:
+            return TrialAnswer(version, "", problem=problem)
+        try:
+            conversation = scene.said.address.conversation
+            ready = await self.previews.ready(preset)
+            made = await self.ask(ready, receipt.prompt, conversation)
+        except BackendError as error:
+            return TrialAnswer(version, "", problem=error.notice)
+        except (UserError, RequestRefused) as error:
+            return TrialAnswer(version, "", problem=error.text)
+        return TrialAnswer(version, made.text, made.seconds)
+
+
+def _tokens(receipt: Receipt | None) -> int | None:
+    return None if receipt is None else prompt_tokens(receipt)
+
+
+def _sent(receipt: Receipt) -> tuple[str, Prompt]:
+    return receipt.provider, receipt.prompt
+
+
+def _dropped(receipt: Receipt) -> int:
+    """Return how many messages of the history did not fit."""
+    return sum(one.count for one in receipt.dropped if one.section == "history")
