@@ -14,6 +14,7 @@ TroupeError                 every error that is raised on purpose; it names the 
 ├── ToldAlready             a limit refuses what the person was told of before: say nothing again
 ├── Fenced                  another worker has claimed this conversation: discard the result
 ├── StoreError              the database failed
+│   └── UnknownDataKey      ... to decrypt a text: read the data keys anew, once
 ├── EmbeddingError          no vector was computed: answer without stories, retry later
 ├── ToolServerError         a server of tools gave no result: the model answers without
 ├── SignalsUnavailable      Redis does not answer; only `troupe check` asks
@@ -109,6 +110,10 @@ class Fenced(TroupeError):
 
 
 class StoreError(TroupeError):
+    pass
+
+
+class UnknownDataKey(StoreError):
     pass
 
 

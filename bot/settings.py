@@ -42,6 +42,7 @@ from bot.platforms.registry import platform_specs
 from bot.platforms.spec import PlatformSettings, PlatformSpec
 from bot.runtime.addresses import HttpAddress
 from bot.runtime.validation_errors import describe_problem
+from bot.storage.encryption.codec import TextEncryption
 from bot.tool_servers.settings import McpServerSettings
 
 
@@ -315,11 +316,17 @@ class Settings(BaseSettings):
     )
     encryption_keys: Annotated[tuple[SecretStr, ...], NoDecode] = Field(
         (),
-        description="What encrypts keys of providers in the database, separated by commas, the"
-        " newest first; `troupe keys new` makes one.",
+        description="What encrypts keys of providers and, with TROUPE_ENCRYPT_TEXTS, texts in the"
+        " database, separated by commas, the newest first; `troupe keys new` makes one.",
     )
     encryption_keys_file: Path | None = Field(
         None, description="A file with them instead, one a line, such as a mounted secret."
+    )
+    encrypt_texts: bool = Field(
+        False,
+        description="Encrypt what people and characters say in the database and in Redis, with data"
+        " keys that TROUPE_ENCRYPTION_KEYS encrypts; `troupe db encrypt` does so with what was"
+        " stored before.",
     )
     providers: dict[str, AnyProviderSettings] = Field(
         {}, description="The services and engines that answer prompts, by the id in presets."
@@ -469,8 +476,13 @@ class Settings(BaseSettings):
 
     @property
     def all_encryption_keys(self) -> list[str]:
-        """What encrypts keys in the database, the newest first."""
+        """What encrypts keys in the database, of providers and for texts; the newest first."""
         return [key.get_secret_value() for key in self.encryption_keys]
+
+    @property
+    def text_encryption(self) -> TextEncryption:
+        """How texts in the database are encrypted."""
+        return TextEncryption(self.all_encryption_keys, self.encrypt_texts)
 
     @property
     def sqlalchemy_url(self) -> str:

@@ -210,8 +210,9 @@ async def _render_templates(presets: Mapping[str, Preset], renderer: Renderer) -
 
 async def _test_database(settings: Settings) -> str:
     create_data_dir(settings.data_dir)
-    async with open_database(settings.sqlalchemy_url) as database:
-        return "SQLite" if database.is_sqlite else "PostgreSQL"
+    async with open_database(settings.sqlalchemy_url, settings.text_encryption) as database:
+        kind = "SQLite" if database.is_sqlite else "PostgreSQL"
+        return f"{kind}, new texts are encrypted" if settings.encrypt_texts else kind
 
 
 async def _test_signals(settings: Settings) -> str:

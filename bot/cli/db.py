@@ -1,4 +1,4 @@
-"""`troupe db`: upgrade the database, show its revision, copy it, back it up."""
+"""`troupe db`: upgrade the database, show its revision, copy, back up, encrypt it."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,20 +10,23 @@ from sqlalchemy.exc import ArgumentError
 from bot.cli.text_io import print_line, print_progress
 from bot.cli.typer_apps import command_app
 from bot.errors import SettingsError
+from bot.runtime.clock import SystemClock
 from bot.settings import Settings, read_settings
 from bot.storage.copying.copy_rows import copy_rows
 from bot.storage.copying.sqlite_backup import back_up
 from bot.storage.data_dir import create_data_dir, lock_data_dir
+from bot.storage.encryption.conversion import convert_texts, decrypt_all
 from bot.storage.sql.database import (
     database_exists,
     open_database,
+    open_without_decrypting,
     parse_url,
     read_revision,
     sqlite_file,
 )
 from bot.storage.sql.tables import NEWEST_REVISION
 
-app = command_app("Upgrade, show, copy or back up the database.")
+app = command_app("Upgrade, show, copy, back up or encrypt the database.")
 
 
 @app.command("upgrade")
@@ -73,6 +76,33 @@ def back_up_database(
     print_line(f"{file} holds the database ({size / 1e6:.1f} MB)")
 
 
+@app.command("encrypt")
+def encrypt_database() -> None:
+    """Encrypt the texts that were stored before TROUPE_ENCRYPT_TEXTS was set.
+
+    The service may run meanwhile. A run that was interrupted goes on.
+    """
+    settings = read_settings()
+    _require_database(settings)
+    if not settings.encrypt_texts:
+        raise SettingsError("set TROUPE_ENCRYPT_TEXTS=true first, so that new texts are encrypted")
+    print_line(f"rows that are encrypted now: {uvloop.run(_convert(settings))}")
+
+
+@app.command("decrypt")
+def decrypt_database() -> None:
+    """Decrypt all texts, after TROUPE_ENCRYPT_TEXTS was unset.
+
+    Stop the service first. A run that was interrupted goes on; after it, no key is needed any more.
+    """
+    settings = read_settings()
+    _require_database(settings)
+    if settings.encrypt_texts:
+        raise SettingsError("unset TROUPE_ENCRYPT_TEXTS first, so that new texts are not encrypted")
+    with lock_data_dir(settings.data_dir):
+        print_line(f"rows that are decrypted now: {uvloop.run(_convert(settings))}")
+
+
 def _require_database(settings: Settings) -> None:
     if not database_exists(settings.sqlalchemy_url):
         raise SettingsError(f"there is no database in {settings.data_dir} yet")
@@ -90,13 +120,25 @@ def _require_other_database(settings: Settings, url: str) -> None:
 
 
 async def _copy(source_url: str, target_url: str) -> int:
-    async with open_database(source_url) as source, open_database(target_url) as target:
-        return await copy_rows(
-            source, target, lambda table, rows: print_progress(f"{table}: {rows} rows")
-        )
+    async with (
+        open_without_decrypting(source_url) as source,
+        open_without_decrypting(target_url) as target,
+    ):
+        return await copy_rows(source, target, _report)
+
+
+def _report(table: str, rows: int) -> None:
+    print_progress(f"{table}: {rows} rows")
+
+
+async def _convert(settings: Settings) -> int:
+    async with open_database(settings.sqlalchemy_url, settings.text_encryption) as database:
+        if settings.encrypt_texts:
+            return await convert_texts(database, _report)
+        return await decrypt_all(database, _report, SystemClock().now())
 
 
 async def _open_and_close(settings: Settings) -> None:
     create_data_dir(settings.data_dir)
-    async with open_database(settings.sqlalchemy_url):
+    async with open_database(settings.sqlalchemy_url, settings.text_encryption):
         pass

@@ -52,7 +52,7 @@ async def find_receipt(number: int, settings: Settings) -> Receipt:
     """Read a receipt by its number; raises `UserError` when there is none."""
     receipt = None
     if database_exists(settings.sqlalchemy_url):
-        async with open_database(settings.sqlalchemy_url) as database:
+        async with open_database(settings.sqlalchemy_url, settings.text_encryption) as database:
             receipt = await SqlReceipts(database).get(number)
     if receipt is None:
         raise UserError(

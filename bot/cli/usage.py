@@ -43,7 +43,7 @@ async def read_usage(settings: Settings, first: date, last: date) -> Sequence[Us
     if not database_exists(settings.sqlalchemy_url):
         return ()
     begin, end = (datetime.combine(day, time.min, UTC) for day in (first, last + timedelta(days=1)))
-    async with open_database(settings.sqlalchemy_url) as database:
+    async with open_database(settings.sqlalchemy_url, settings.text_encryption) as database:
         return await SqlUsageTotals(database).by_day(begin, end)
 
 

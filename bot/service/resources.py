@@ -79,7 +79,8 @@ async def open_resources(
         is_shared = shares_data_dir(settings, use, options)
         stack.enter_context(lock_data_dir(settings.data_dir, use, is_shared=is_shared))
         await _refuse_upgrade_under_others(settings, use)
-        database = await stack.enter_async_context(open_database(settings.sqlalchemy_url))
+        opening = open_database(settings.sqlalchemy_url, settings.text_encryption)
+        database = await stack.enter_async_context(opening)
         bot_ids = await _resolve_bot_ids(settings, specs, database)
         signals, shared_values, rate_limits = await stack.enter_async_context(
             _open_coordination(settings, use, database)
@@ -104,14 +105,7 @@ async def open_resources(
             described = open_models(settings, presets, {}, database, answers=False)
             models = await stack.enter_async_context(described)
         yield Resources(
-            database,
-            bot_ids,
-            signals,
-            chat_settings,
-            resolver,
-            models,
-            shared_values,
-            rate_limits,
+            database, bot_ids, signals, chat_settings, resolver, models, shared_values, rate_limits
         )
 
 

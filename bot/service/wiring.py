@@ -206,7 +206,8 @@ class Wiring:
     @cached_property
     def conversations(self) -> SqlConversations:
         resources = self._resources
-        shared = SharedWindows(resources.shared_values) if resources.shared_values else None
+        values, codec = resources.shared_values, resources.database.codec
+        shared = SharedWindows(values, codec) if values else None
         sender = self._lane_sender if Role.SENDER in self.options.roles else None
         return SqlConversations(resources.database, self.clock, sender, shared)
 

@@ -3,11 +3,13 @@
     python -m tests.bench.storage --processes 4 --conversations 1000
     python -m tests.bench.storage --database sqlite --processes 1
     python -m tests.bench.storage --answers
+    python -m tests.bench.storage --encrypt
 
 A worker receives messages of a bot of its own, claims their conversations, finishes them with a
 receipt and one part, and reports the part as sent: through its pools, with a model and a platform
 that take no time.
 `--answers` runs the whole service in each worker (routing, prompt, model's stream, sender) instead.
+With `--encrypt` texts are encrypted; the ratio to a run without it is what that costs.
 """
 
 import argparse
@@ -40,6 +42,7 @@ from bot.service.resources import Resources, make_chat_settings
 from bot.service.run_options import RunOptions
 from bot.service.wiring import Wiring
 from bot.settings import LimitSettings, Settings
+from bot.storage.encryption.codec import TextEncryption
 from bot.storage.sql.conversations import SqlConversations
 from bot.storage.sql.database import Database, open_database
 from bot.storage.sql.inbox import SqlInbox
@@ -58,6 +61,7 @@ _MAX_RECEIVING = 32
 _WARM_UP_MESSAGES = 1  # in each conversation: prepared statements, plans, caches
 _REPORT_SECONDS = 0.05
 _MAX_SECONDS = 300
+_KEY = "A" * 43 + "="
 _PERSONA = "Nora keeps the lamp of a lighthouse and knows every ship by its horn. " * 20
 _MESSAGES = (
     Message("system", _PERSONA),
@@ -177,13 +181,13 @@ async def running_worker(
                 yield service
 
 
-async def work(url: str, number: int, conversations: int, *, answers: bool) -> None:
+async def work(url: str, number: int, conversations: int, *, answers: bool, encrypts: bool) -> None:
     """Receive as many messages in each chat as a line of the input says; report what was done."""
     # Standard output is for the reports.
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     chats = [f"{number}{chat:06}" for chat in range(conversations)]
     async with (
-        open_database(url) as database,
+        open_database(url, TextEncryption([_KEY], is_on=encrypts)) as database,
         running_worker(database, url, f"worker {number}", answers=answers) as worker,
         asyncio.TaskGroup() as group,
     ):
@@ -251,10 +255,11 @@ class WorkerProcess:
 
 async def measure(url: str, folder: str | None, options: argparse.Namespace) -> list[str]:
     """Let several processes work at once; return lines with their figures."""
-    async with open_database(url):
+    async with open_database(url, TextEncryption([_KEY], is_on=options.encrypt)):
         pass
     chats = options.conversations // options.processes
-    extra = ["--answers"] if options.answers else []
+    flags = {"--answers": options.answers, "--encrypt": options.encrypt}
+    extra = [name for name, is_set in flags.items() if is_set]
     command = (sys.executable, "-m", "tests.bench.storage", "--work", url)
     workers = [
         WorkerProcess(
@@ -313,12 +318,13 @@ def main() -> None:
     parser.add_argument("--conversations", type=int, default=1000)
     parser.add_argument("--messages", type=int, default=4, help="in each conversation")
     parser.add_argument("--answers", action="store_true", help="run the whole service")
+    parser.add_argument("--encrypt", action="store_true", help="encrypt texts at rest")
     parser.add_argument("--work", metavar="URL", help=argparse.SUPPRESS)
     parser.add_argument("--number", type=int, default=1, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.work:
-        run = work(options.work, options.number, options.conversations, answers=options.answers)
-        uvloop.run(run)
+        flags = {"answers": options.answers, "encrypts": options.encrypt}
+        uvloop.run(work(options.work, options.number, options.conversations, **flags))
         return
     with contextlib.ExitStack() as stack:
         folder = None

@@ -11,8 +11,11 @@ from typer.testing import CliRunner
 from bot.backends.chat_completions.settings import HttpProviderSettings
 from bot.cli.app import app
 from bot.errors import SettingsError, TroupeError
+from bot.runtime.clock import SystemClock
 from bot.service.stored_keys import with_stored_keys
 from bot.settings import collect_secrets, read_settings
+from bot.storage.sql.chat_settings import SqlChatSettings
+from bot.storage.sql.database import open_database
 
 SECRET, OTHER = "sk-SECRET-1111", "sk-SECRET-2222"
 OLD, NEW = (Fernet.generate_key().decode() for _ in range(2))
@@ -125,3 +128,65 @@ def test_settings_without_stored_keys_are_left_as_they_are(
     monkeypatch.delenv("TROUPE_PROVIDERS__GROQ__STORED_KEYS")
     settings = read_settings()
     assert asyncio.run(with_stored_keys(settings)) is settings
+
+
+def stored(folder: Path) -> bytes:
+    return b"".join(file.read_bytes() for file in (folder / "data").glob("troupe.db*"))
+
+
+async def store_setting() -> None:
+    settings = read_settings()
+    async with open_database(settings.sqlalchemy_url, settings.text_encryption) as database:
+        await SqlChatSettings(database, SystemClock()).set("telegram:1", "persona", "canary", "me")
+
+
+async def read_setting() -> str:
+    settings = read_settings()
+    async with open_database(settings.sqlalchemy_url, settings.text_encryption) as database:
+        found = await SqlChatSettings(database, SystemClock()).get_all(["telegram:1"], "persona")
+    return found["telegram:1"]
+
+
+def run(*words: str) -> str:
+    result = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_texts_are_encrypted_rotated_and_decrypted(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys("add", "groq", given=SECRET)
+    asyncio.run(store_setting())
+    assert b"canary" in stored(folder)
+    with pytest.raises(SettingsError, match="set TROUPE_ENCRYPT_TEXTS=true first"):
+        run("db", "encrypt")
+
+    monkeypatch.setenv("TROUPE_ENCRYPT_TEXTS", "true")
+    assert run("db", "encrypt").endswith("are encrypted now: 1\n")
+    assert b"canary" not in stored(folder)
+    with pytest.raises(SettingsError, match="unset TROUPE_ENCRYPT_TEXTS first"):
+        run("db", "decrypt")
+
+    monkeypatch.setenv("TROUPE_ENCRYPTION_KEYS", f"{NEW},{OLD}")
+    assert keys("rotate").endswith(": 2\n")
+    monkeypatch.setenv("TROUPE_ENCRYPTION_KEYS", NEW)
+    assert asyncio.run(read_setting()) == "canary"
+    monkeypatch.setenv("TROUPE_ENCRYPTION_KEYS", OLD)
+    with pytest.raises(SettingsError, match="put that key back there"):
+        asyncio.run(read_setting())
+
+    monkeypatch.setenv("TROUPE_ENCRYPTION_KEYS", NEW)
+    monkeypatch.delenv("TROUPE_ENCRYPT_TEXTS")
+    assert asyncio.run(read_setting()) == "canary"
+    assert run("db", "decrypt").endswith("are decrypted now: 1\n")
+    monkeypatch.delenv("TROUPE_ENCRYPTION_KEYS")
+    assert asyncio.run(read_setting()) == "canary"
+    assert b"canary" in stored(folder)
+
+
+def test_encryption_without_a_key_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TROUPE_ENCRYPTION_KEYS")
+    monkeypatch.setenv("TROUPE_ENCRYPT_TEXTS", "true")
+    with pytest.raises(SettingsError, match="set TROUPE_ENCRYPTION_KEYS to what `troupe keys new`"):
+        run("db", "upgrade")

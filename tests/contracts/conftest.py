@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from cryptography.fernet import Fernet
 
 from bot.ports import Signals, Stories
 from bot.runtime.clock import SystemClock
 from bot.runtime.signals import InProcessSignals
 from bot.storage.coordination.embedded_valkey import run_embedded_valkey
 from bot.storage.coordination.redis_signals import open_signals
+from bot.storage.encryption.codec import TextEncryption
 from bot.storage.sql.chat_settings import SqlChatSettings
 from bot.storage.sql.conversations import SqlConversations
 from bot.storage.sql.database import Database, open_database
@@ -24,6 +26,8 @@ from bot.storage.sql.stories import open_stories
 from bot.storage.units.lanes import SenderIdentity
 from tests.postgres import create_postgres_database
 from tests.waiting import wait_until
+
+ENCRYPTION_KEY = Fernet.generate_key().decode()
 
 
 @dataclass
@@ -55,10 +59,16 @@ async def empty_database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return await create_postgres_database(folder)
 
 
+@pytest.fixture(params=["plain", "encrypted"])
+def encryption(request: pytest.FixtureRequest) -> TextEncryption:
+    """How the texts of the store are stored."""
+    return TextEncryption([ENCRYPTION_KEY], is_on=request.param == "encrypted")
+
+
 @pytest.fixture
-async def store(empty_database: str) -> AsyncIterator[Store]:
+async def store(empty_database: str, encryption: TextEncryption) -> AsyncIterator[Store]:
     clock = SystemClock()
-    async with open_database(empty_database) as database:
+    async with open_database(empty_database, encryption) as database:
         yield Store(
             database,
             SqlInbox(database, clock),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.fernet import Fernet
 from sqlalchemy import Table, func, insert, select
 from sqlalchemy import delete as delete_from
 
@@ -16,8 +17,9 @@ from bot.errors import StoreError
 from bot.runtime.clock import SystemClock
 from bot.storage.copying.copy_rows import copy_rows
 from bot.storage.copying.sqlite_backup import back_up
+from bot.storage.encryption.codec import TextEncryption
 from bot.storage.sql.conversations import SqlConversations
-from bot.storage.sql.database import Database, open_database
+from bot.storage.sql.database import Database, open_database, open_without_decrypting
 from bot.storage.sql.inbox import SqlInbox
 from bot.storage.sql.tables import inbox, metadata, turn
 from tests.contracts.conftest import Store
@@ -26,6 +28,12 @@ from tests.samples import begin, make_incoming
 
 _ROWS = 602
 """More than a page, and no whole number of them."""
+
+
+@pytest.fixture
+def encryption() -> TextEncryption:
+    """Copies leave texts as they are stored: a test below copies encrypted ones."""
+    return TextEncryption()
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.service)])
@@ -67,6 +75,23 @@ async def test_every_row_of_every_table_is_copied(store: Store, target: Database
     copied = await copy_rows(store.database, target, reported.__setitem__)
     assert copied == await count_all(target) == (_ROWS - 1) * len(metadata.sorted_tables)
     assert reported == {table.name: _ROWS - 1 for table in metadata.sorted_tables}
+
+
+async def test_encrypted_texts_are_copied_as_they_are(empty_database: str, tmp_path: Path) -> None:
+    encryption = TextEncryption([Fernet.generate_key().decode()], is_on=True)
+    target_url = f"sqlite:///{tmp_path / 'copied.db'}"
+    async with open_database(empty_database, encryption) as database:
+        await SqlInbox(database, SystemClock()).receive([make_incoming(text="to be copied")], {})
+    async with (
+        open_without_decrypting(empty_database) as source,
+        open_without_decrypting(target_url) as copy,
+    ):
+        await copy_rows(source, copy, lambda _table, _rows: None)
+    assert b"to be copied" not in (tmp_path / "copied.db").read_bytes()
+    async with open_database(target_url, encryption) as database:
+        _claim, message = await begin(SqlConversations(database, SystemClock()))
+    assert isinstance(message.incoming, Said)
+    assert message.incoming.text == "to be copied"
 
 
 async def test_interrupted_copy_goes_on(store: Store, target: Database) -> None:

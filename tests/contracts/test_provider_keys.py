@@ -4,6 +4,8 @@ import pytest
 from cryptography.fernet import Fernet
 
 from bot.errors import SettingsError
+from bot.storage.encryption.codec import TextEncryption
+from bot.storage.encryption.rotation import rotate_keys
 from bot.storage.provider_keys.cipher import KeyCipher
 from bot.storage.provider_keys.rows import SqlProviderKeys
 from tests.contracts.conftest import Store
@@ -12,13 +14,18 @@ from tests.fakes import FakeClock
 OLD, NEW = (Fernet.generate_key().decode() for _ in range(2))
 
 
+@pytest.fixture
+def encryption() -> TextEncryption:
+    """The operator's keys are those of each test."""
+    return TextEncryption()
+
+
 async def test_keys_are_stored_rotated_and_removed(store: Store) -> None:
     stored = SqlProviderKeys(store.database, FakeClock())
     cipher = KeyCipher([OLD])
     await stored.add("openai", cipher.encrypt("openai", "sk-1"))
     await stored.add("groq", cipher.encrypt("groq", "gsk-2"))
-    both = KeyCipher([NEW, OLD])
-    assert await stored.replace_tokens(lambda one: both.rotate(one.provider, one.token)) == 2
+    assert await rotate_keys(store.database, [NEW, OLD]) == 2
     new = KeyCipher([NEW])
     found = {one.provider: new.decrypt(one.provider, one.token) for one in await stored.read()}
     assert found == {"openai": "sk-1", "groq": "gsk-2"}

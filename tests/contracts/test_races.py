@@ -16,6 +16,7 @@ from bot.chat.outgoing import MessageContent, OutgoingPart
 from bot.chat.session import ClaimedMessage, TurnResult
 from bot.errors import StoreError
 from bot.runtime.clock import SystemClock
+from bot.storage.encryption.codec import TextEncryption
 from bot.storage.sql.conversations import SqlConversations
 from bot.storage.sql.database import open_database
 from bot.storage.sql.inbox import SqlInbox
@@ -29,6 +30,12 @@ from tests.samples import make_incoming
 
 LANE = "telegram:5"
 _LEASE = 15.0
+
+
+@pytest.fixture
+def encryption() -> TextEncryption:
+    """The processes that these tests start have no key."""
+    return TextEncryption()
 
 
 class AheadClock(SystemClock):

@@ -63,7 +63,7 @@ class Process:
         self._store = store
         self._name = name
         self.database = ObservedDatabase(store.database)
-        shared = SharedWindows(values) if values else None
+        shared = SharedWindows(values, store.database.codec) if values else None
         self.conversations = SqlConversations(self.database, SystemClock(), shared=shared)
 
     async def claim(self, key: str) -> ClaimedMessage:

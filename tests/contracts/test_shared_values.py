@@ -20,6 +20,7 @@ from bot.storage.cache.session_windows import SessionWindow, window_of
 from bot.storage.cache.shared_windows import SharedWindows
 from bot.storage.coordination.embedded_valkey import run_embedded_valkey
 from bot.storage.coordination.redis_values import open_values
+from bot.storage.encryption.codec import TextCodec
 from tests.fakes import FakeClock, FakeSharedValues
 from tests.samples import ALICE
 
@@ -78,7 +79,7 @@ def window(*texts: str, is_whole: bool = True) -> SessionWindow:
 
 
 async def test_window_is_found_by_the_next_claim_only(peers: Peers) -> None:
-    here, there = SharedWindows(peers.here), SharedWindows(peers.there)
+    here, there = SharedWindows(peers.here, TextCodec()), SharedWindows(peers.there, TextCodec())
     kept = window("a", "b", is_whole=False)
     here.keep(Claim("telegram:5", 7, "here"), kept)
     await find_soon(peers.there, "window:telegram:5", await _any_value(peers.here))
@@ -90,7 +91,9 @@ async def test_window_is_found_by_the_next_claim_only(peers: Peers) -> None:
 async def test_value_that_is_no_window_is_not_found(peers: Peers) -> None:
     peers.here.keep("window:telegram:5", b"of another version")
     await find_soon(peers.there, "window:telegram:5", b"of another version")
-    assert await SharedWindows(peers.there).find(Claim("telegram:5", 1, "there")) is None
+    assert (
+        await SharedWindows(peers.there, TextCodec()).find(Claim("telegram:5", 1, "there")) is None
+    )
 
 
 async def _any_value(values: SharedValues) -> bytes:

@@ -54,10 +54,10 @@ async def test_newer_summary_replaces_the_older(store: Store) -> None:
 
 async def test_summary_is_invalidated_by_edit_of_covered_turn_only(store: Store) -> None:
     summaries, saved = await save_summary(store)
-    later = update(turn).where(turn.c.text == "three").values(text="tree")
+    later = update(turn).where(turn.c.id == saved.covers_to + 1).values(text="tree")
     await store.database.write(lambda c: c.execute(later).rowcount)
     assert await summaries.current(CONVERSATION) == saved
-    covered = update(turn).where(turn.c.text == "two").values(text="too much")
+    covered = update(turn).where(turn.c.id == saved.covers_to).values(text="too much")
     await store.database.write(lambda c: c.execute(covered).rowcount)
     assert await summaries.current(CONVERSATION) is None
     assert (await summaries.load_turns(CONVERSATION)).summary is None

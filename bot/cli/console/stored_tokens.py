@@ -38,7 +38,7 @@ async def _use(
     entry: AuditEntry | None = None,
 ) -> T:
     create_data_dir(settings.data_dir)
-    async with open_database(settings.sqlalchemy_url) as database:
+    async with open_database(settings.sqlalchemy_url, settings.text_encryption) as database:
         result = await action(SqlConsoleTokens(database, SystemClock()))
         if entry is not None and result:
             await SqlAuditLog(database).record(entry)

@@ -14,9 +14,10 @@ from bot.errors import UserError
 from bot.runtime.clock import SystemClock
 from bot.settings import Settings, read_settings
 from bot.storage.data_dir import create_data_dir
+from bot.storage.encryption.rotation import rotate_keys
 from bot.storage.provider_keys.cipher import KeyCipher, new_encryption_key
-from bot.storage.provider_keys.rows import SqlProviderKeys, StoredKey
-from bot.storage.sql.database import open_database
+from bot.storage.provider_keys.rows import SqlProviderKeys
+from bot.storage.sql.database import Database, open_database
 
 T = TypeVar("T")
 
@@ -59,18 +60,14 @@ def list_keys() -> None:
 
 
 @app.command("rotate")
-def rotate_keys() -> None:
+def rotate() -> None:
     """Encrypt all stored keys again with the first of TROUPE_ENCRYPTION_KEYS.
 
+    Those are keys of providers, and the data keys that encrypt texts; the texts stay as they are.
     Put a new key in front of the old one, rotate, then remove the old one.
     """
     settings = read_settings()
-    cipher = KeyCipher(settings.all_encryption_keys)
-
-    def renew(one: StoredKey) -> str:
-        return cipher.rotate(one.provider, one.token)
-
-    count = _use(settings, lambda keys: keys.replace_tokens(renew))
+    count = _run(settings, lambda database: rotate_keys(database, settings.all_encryption_keys))
     print_line(f"keys that are now encrypted with the newest encryption key: {count}")
 
 
@@ -85,9 +82,13 @@ def remove_key(
 
 
 def _use(settings: Settings, action: Callable[[SqlProviderKeys], Awaitable[T]]) -> T:
+    return _run(settings, lambda database: action(SqlProviderKeys(database, SystemClock())))
+
+
+def _run(settings: Settings, action: Callable[[Database], Awaitable[T]]) -> T:
     async def use() -> T:
-        async with open_database(settings.sqlalchemy_url) as database:
-            return await action(SqlProviderKeys(database, SystemClock()))
+        async with open_database(settings.sqlalchemy_url, settings.text_encryption) as database:
+            return await action(database)
 
     create_data_dir(settings.data_dir)
     return uvloop.run(use())

@@ -30,7 +30,7 @@ def use_installation(action: Callable[[Database], Awaitable[T]]) -> T:
         raise SettingsError(f"there is no database in {settings.data_dir} yet")
 
     async def use() -> T:
-        async with open_database(settings.sqlalchemy_url) as database:
+        async with open_database(settings.sqlalchemy_url, settings.text_encryption) as database:
             return await action(database)
 
     return uvloop.run(use())

@@ -36,7 +36,7 @@ async def describe_version(preset: Preset, settings: Settings) -> str:
     """
     if not database_exists(settings.sqlalchemy_url):
         return _NO_VERSION
-    async with open_database(settings.sqlalchemy_url) as database:
+    async with open_database(settings.sqlalchemy_url, settings.text_encryption) as database:
         newest = await SqlPresetVersions(database, SystemClock()).newest(preset.name)
     if newest is None:
         return _NO_VERSION

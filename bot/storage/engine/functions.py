@@ -11,11 +11,19 @@ database while they are replaced one after the other.
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
-from sqlalchemy import Connection, func, select, text
+from sqlalchemy import Connection, bindparam, column, func, select, text
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.types import TypeEngine
 
+from bot.storage.encryption.column_types import encoded_type
 from bot.storage.engine.statements import Statement
+
+Types: TypeAlias = Mapping[str, str | TypeEngine[Any]]
+"""By name: a type as PostgreSQL spells it, or that of a column."""
+
+_DIALECT = postgresql.dialect()  # type: ignore[no-untyped-call]
 
 _PARAMETER = re.compile(r"\$(\d+)")
 _LOCK = select(func.pg_advisory_xact_lock(0x7472_6F75_7066))
@@ -37,9 +45,9 @@ class PostgresFunction:
         self,
         name: str,
         *,
-        parameters: Mapping[str, str],
-        columns: Mapping[str, str],
-        variables: Mapping[str, str],
+        parameters: Types,
+        columns: Types,
+        variables: Types,
         body: str,
     ) -> None:
         returned = f"TABLE ({_declare(columns, ', ')})" if columns else "void"
@@ -52,7 +60,18 @@ class PostgresFunction:
         self.name = f"troupe_{name}_{digest}"
         self.definition = f"CREATE OR REPLACE FUNCTION {self.name} {source}"
         listed = ", ".join(f":{one}" for one in parameters)
-        self.call = Statement(text(f"SELECT * FROM {self.name}({listed})"))  # noqa: S608
+        call = text(f"SELECT * FROM {self.name}({listed})").bindparams(  # noqa: S608
+            *(
+                bindparam(one, type_=type_)
+                for one, type_ in parameters.items()
+                if not isinstance(type_, str) and encoded_type(type_)
+            )
+        )
+        named = [
+            column(one) if isinstance(type_, str) else column(one, type_)
+            for one, type_ in columns.items()
+        ]
+        self.call = Statement(call.columns(*named) if named else call)
         """Takes the parameters by name; returns the rows."""
 
 
@@ -86,8 +105,13 @@ def install(connection: Connection, functions: Sequence[PostgresFunction]) -> No
             connection.exec_driver_sql(one.definition)
 
 
-def _declare(types: Mapping[str, str], separator: str) -> str:
-    return separator.join(f"_{name} {type_}" for name, type_ in types.items())
+def _declare(types: Types, separator: str) -> str:
+    return separator.join(f"_{name} {spell(type_)}" for name, type_ in types.items())
+
+
+def spell(type_: str | TypeEngine[Any]) -> str:
+    """Return a type as PostgreSQL spells it."""
+    return type_ if isinstance(type_, str) else type_.compile(_DIALECT)
 
 
 def _literal(value: Any) -> str:

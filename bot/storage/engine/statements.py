@@ -21,6 +21,14 @@ from sqlalchemy.engine.interfaces import Dialect
 from sqlalchemy.sql import ClauseElement
 from sqlalchemy.sql.compiler import SQLCompiler
 
+from bot.storage.encryption.column_types import (
+    EncodedValue,
+    EncryptableBytes,
+    EncryptableText,
+    EncryptableType,
+    encoded_type,
+)
+
 T = TypeVar("T")
 DialectName = Literal["sqlite", "postgresql"]
 Values: TypeAlias = Mapping[str, Any]
@@ -40,6 +48,10 @@ class CompiledSql:
     defaults: Values
     names: tuple[str, ...]
     """The values in the order of $1, $2, ...; SQLite takes them by name."""
+    encoded: tuple[tuple[str, EncodedValue], ...] = ()
+    """The values that can be encrypted, by name."""
+    decoded: tuple[tuple[int, EncryptableType], ...] = ()
+    """The columns of the rows that can be encrypted, by their places."""
 
 
 class Statement:
@@ -81,7 +93,14 @@ class Statement:
             name: bound.value for name, bound in compiled.binds.items() if not bound.required
         }
         order = compiled.positiontup or ()
-        return CompiledSql(compiled.string, defaults, tuple(order))
+        types = ((name, encoded_type(bound.type)) for name, bound in compiled.binds.items())
+        encoded = tuple((name, type_) for name, type_ in types if type_ and name not in defaults)
+        decoded = tuple(
+            (index, column.type)
+            for index, column in enumerate(compiled._result_columns)  # noqa: SLF001 -- nothing else has them
+            if isinstance(column.type, EncryptableText | EncryptableBytes)
+        )
+        return CompiledSql(compiled.string, defaults, tuple(order), encoded, decoded)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 
 import msgspec
-from cryptography.fernet import Fernet, InvalidToken, MultiFernet
+from cryptography.fernet import Fernet, InvalidToken
 
 from bot.errors import SettingsError
+from bot.storage.encryption.operator_keys import make_fernets
 
 
 class _Secret(msgspec.Struct):
@@ -23,18 +24,7 @@ class KeyCipher:
         Raises:
             SettingsError: there is none, or one is not of the form that `troupe keys new` prints.
         """
-        if not encryption_keys:
-            raise SettingsError(
-                "keys in the database need a key to encrypt them; set TROUPE_ENCRYPTION_KEYS to"
-                " what `troupe keys new` prints"
-            )
-        try:
-            self._fernets = MultiFernet([Fernet(key) for key in encryption_keys])
-        except ValueError:
-            raise SettingsError(
-                "TROUPE_ENCRYPTION_KEYS has something else than keys as `troupe keys new` prints"
-                " them, separated by commas"
-            ) from None
+        self._fernets = make_fernets(encryption_keys, needed_by="keys in the database need")
 
     def encrypt(self, provider: str, key: str) -> str:
         """Encrypt the key of a provider."""

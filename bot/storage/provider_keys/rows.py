@@ -40,10 +40,6 @@ class SqlProviderKeys:
         statement = delete(provider_key).where(provider_key.c.id == number)
         return await self._database.write(lambda c: c.execute(statement).rowcount > 0)
 
-    async def replace_tokens(self, renew: Callable[[StoredKey], str]) -> int:
-        """Replace every token at once, or none if `renew` raises; return their number."""
-        return await self._database.write(lambda c: _replace_tokens(c, renew))
-
 
 def _read(connection: Connection) -> list[StoredKey]:
     if not inspect(connection).has_table(provider_key.name):
@@ -52,7 +48,8 @@ def _read(connection: Connection) -> list[StoredKey]:
     return [StoredKey(row.id, row.provider, row.token, row.added_at) for row in rows]
 
 
-def _replace_tokens(connection: Connection, renew: Callable[[StoredKey], str]) -> int:
+def replace_provider_keys(connection: Connection, renew: Callable[[StoredKey], str]) -> int:
+    """Replace every token, or none if `renew` raises; return their number."""
     keys = _read(connection)
     for key in keys:
         renewed = update(provider_key).where(provider_key.c.id == key.number)

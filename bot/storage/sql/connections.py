@@ -19,6 +19,8 @@ from sqlalchemy.pool import ConnectionPoolEntry, StaticPool
 from typing_extensions import override
 
 from bot.storage.data_dir import close_to_others
+from bot.storage.encryption.codec import TextCodec
+from bot.storage.encryption.column_types import attach_codec
 from bot.storage.engine.sqlite_writer import SqliteWriter
 from bot.storage.engine.statements import DialectName, StartUnit
 
@@ -60,11 +62,13 @@ class SqliteThreadPool(ConnectionPool):
 
     dialect: DialectName = "sqlite"
 
-    def __init__(self, url: URL) -> None:
+    def __init__(self, url: URL, codec: TextCodec | None = None) -> None:
+        self._codec = codec or TextCodec()
         self._file = url.database or ":memory:"
         if self._file != ":memory:":
             _close_to_others(Path(self._file))
         self._reader = create_engine(url, pool_size=_SQLITE_READERS, max_overflow=0)
+        attach_codec(self._reader, self._codec)
         event.listen(self._reader, "connect", _prepare)
         self._reading = ThreadPoolExecutor(_SQLITE_READERS, "sqlite reader")
         self._writer = SqliteWriter(self._open)
@@ -103,6 +107,7 @@ class SqliteThreadPool(ConnectionPool):
         engine = self._engines.get(id(connection))
         if engine is None:
             engine = self._engines[id(connection)] = _borrowing(connection)
+            attach_codec(engine, self._codec)
         with engine.connect() as borrowed:
             return unit(borrowed)
 

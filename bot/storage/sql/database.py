@@ -6,7 +6,8 @@ costs an fsync, so twenty messages cost about as much as one.
 
 import contextlib
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Iterator
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from importlib import import_module  # noqa: TID251 # modules with heavy imports that few runs need
 from pathlib import Path
 from typing import TypeVar
@@ -17,7 +18,10 @@ from sqlalchemy import Connection, inspect, select
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
-from bot.errors import SettingsError, StoreError
+from bot.errors import SettingsError, StoreError, UnknownDataKey
+from bot.storage.encryption.codec import StoredAsIs, TextCodec, TextEncryption
+from bot.storage.encryption.data_keys import add_data_key, read_data_keys
+from bot.storage.engine.encoding import encoded
 from bot.storage.engine.statements import DialectName, StartUnit
 from bot.storage.sql.connections import ConnectionPool, SqliteThreadPool, UnitOfWork
 from bot.storage.sql.tables import NEWEST_REVISION, create_tables
@@ -36,8 +40,11 @@ class Database:
     SQL.
     """
 
-    def __init__(self, connections: ConnectionPool) -> None:
+    def __init__(self, connections: ConnectionPool, codec: TextCodec | None = None) -> None:
         self._connections = connections
+        self.codec = codec or TextCodec()
+        """Encodes the texts of this database; for what is stored of them elsewhere."""
+        self._encryption = TextEncryption()
 
     @property
     def dialect(self) -> DialectName:
@@ -49,15 +56,18 @@ class Database:
 
     async def run(self, start: StartUnit[T]) -> T:
         """Run a unit of queries in a transaction and commit it."""
-        return await _translated(self._connections.run(start))
+        codec, dialect = self.codec, self.dialect
+        return await self._with_known_keys(
+            lambda: self._connections.run(lambda: encoded(start(), codec, dialect))
+        )
 
     async def read(self, unit: UnitOfWork[T]) -> T:
         """Run a function that only reads."""
-        return await _translated(self._connections.read(unit))
+        return await self._with_known_keys(lambda: self._connections.read(unit))
 
     async def write(self, unit: UnitOfWork[T]) -> T:
         """Run a function in a transaction and commit it."""
-        return await _translated(self._connections.commit(unit))
+        return await self._with_known_keys(lambda: self._connections.commit(unit))
 
     async def ping(self) -> None:
         """Ask the database whether it is there; raises `StoreError`."""
@@ -75,6 +85,39 @@ class Database:
                 return
         _log.warning("log_not_truncated", reason="a reader keeps the write-ahead log busy")
 
+    async def load_data_keys(self, encryption: TextEncryption) -> None:
+        """Read what texts are encrypted with; make the first data key if that is turned on.
+
+        Raises:
+            SettingsError: there is no key, or not the right one, to decrypt the data keys with.
+            StoreError: the database failed.
+        """
+        rows = await self.read(read_data_keys)
+        self._encryption = encryption
+        is_used = not all(row.is_retired for row in rows)
+        if not (encryption.is_on or is_used or (rows and encryption.encryption_keys)):
+            return
+        cipher = import_module("bot.storage.encryption.cipher")
+        keys = cipher.DataKeys(encryption.encryption_keys)
+        if encryption.is_on and not is_used:
+            token, now = keys.make(), time.time()
+            await self.write(lambda c: add_data_key(c, token, now))
+            rows = await self.read(read_data_keys)
+        self.codec.use(keys.ciphers(rows), is_on=encryption.is_on)
+
+    async def _with_known_keys(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Do some work; once more if another process has made a data key meanwhile."""
+        try:
+            return await _translated(work())
+        except UnknownDataKey:
+            if not self._encryption.encryption_keys:
+                raise
+            try:
+                await self.load_data_keys(self._encryption)
+            except SettingsError as error:
+                raise StoreError(str(error)) from None
+            return await _translated(work())
+
     async def migrate(self) -> None:
         """Upgrade the tables to the newest revision, unless they have it.
 
@@ -89,14 +132,31 @@ class Database:
 
 
 @contextlib.asynccontextmanager
-async def open_database(url: str) -> AsyncIterator[Database]:
+async def open_database(
+    url: str, encryption: TextEncryption | None = None
+) -> AsyncIterator[Database]:
     """Open a database, upgrade its tables, and close it when the block ends.
 
+    Args:
+        url: where it is.
+        encryption: how its texts are encrypted; None: new ones are not.
+
     Raises:
-        SettingsError: The URL is not a database URL, or a newer Troupe created the tables.
+        SettingsError: The URL is not a database URL, a newer Troupe created the tables, or its
+            texts are encrypted with a key that is not there.
         StoreError: The database cannot be opened; the text names it and the remedy.
     """
-    async with _connect(url) as database:
+    async with _connect(url, TextCodec()) as database:
+        with _remedy_added(url):
+            await database.migrate()
+            await database.load_data_keys(encryption or TextEncryption())
+        yield database
+
+
+@contextlib.asynccontextmanager
+async def open_without_decrypting(url: str) -> AsyncIterator[Database]:
+    """Open a database to copy its rows as they are stored; raises as `open_database`."""
+    async with _connect(url, StoredAsIs()) as database:
         with _remedy_added(url):
             await database.migrate()
         yield database
@@ -105,7 +165,7 @@ async def open_database(url: str) -> AsyncIterator[Database]:
 @contextlib.asynccontextmanager
 async def open_as_it_is(url: str) -> AsyncIterator[Database]:
     """Open a database without upgrading its tables; raises as `open_database`."""
-    async with _connect(url) as database:
+    async with _connect(url, TextCodec()) as database:
         with _remedy_added(url):
             await database.read(_current_revision)
         yield database
@@ -120,7 +180,7 @@ async def read_revision(url: str) -> str | None:
 
 
 @contextlib.asynccontextmanager
-async def _connect(url: str) -> AsyncIterator[Database]:
+async def _connect(url: str, codec: TextCodec) -> AsyncIterator[Database]:
     try:
         parsed = parse_url(url)
     except (ArgumentError, ValueError):
@@ -130,16 +190,16 @@ async def _connect(url: str) -> AsyncIterator[Database]:
         ) from None
     connections: ConnectionPool
     if parsed.get_backend_name() == "sqlite":
-        connections = SqliteThreadPool(parsed.set(drivername="sqlite"))
+        connections = SqliteThreadPool(parsed.set(drivername="sqlite"), codec)
     elif parsed.drivername == "postgresql+asyncpg":
-        connections = import_module("bot.storage.sql.postgres").PostgresPool(parsed)
+        connections = import_module("bot.storage.sql.postgres").PostgresPool(parsed, codec)
     else:
         raise SettingsError(
             f"TROUPE_DATABASE_URL: {parsed.drivername!r} is not supported; "
             "use postgresql+asyncpg or sqlite"
         )
     try:
-        yield Database(connections)
+        yield Database(connections, codec)
     finally:
         await connections.close()
 

@@ -13,6 +13,8 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from typing_extensions import override
 
 from bot.errors import StoreError
+from bot.storage.encryption.codec import TextCodec
+from bot.storage.encryption.column_types import attach_codec
 from bot.storage.engine.asyncpg_pool import AsyncpgPool, connect_options
 from bot.storage.engine.functions import install
 from bot.storage.engine.statements import DialectName, StartUnit
@@ -28,7 +30,7 @@ class PostgresPool(ConnectionPool):
 
     dialect: DialectName = "postgresql"
 
-    def __init__(self, url: URL) -> None:
+    def __init__(self, url: URL, codec: TextCodec | None = None) -> None:
         behind_pgbouncer = url.query.get("pgbouncer") in {"true", "1", "yes"}
         dsn = to_dsn(url.difference_update_query(["pgbouncer"]))
         self._pool = AsyncpgPool(dsn, behind_pgbouncer=behind_pgbouncer)
@@ -49,6 +51,7 @@ class PostgresPool(ConnectionPool):
             max_overflow=0,
             connect_args=options,
         )
+        attach_codec(self._engine.sync_engine, codec or TextCodec())
         # A function that only reads needs no BEGIN and no ROLLBACK: two round trips less. But a
         # transaction pooler may change the server between preparing a statement and running it.
         self._reading = (

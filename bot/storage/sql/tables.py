@@ -1,5 +1,8 @@
 """The tables: all durable state; everything outside of them may be lost at any time.
 
+Columns with people's and characters' words have a type that can be encrypted; all others, such as
+ids and figures, are stored as they are.
+
 Times are Unix seconds as floats, so that no database converts time zones.
 """
 
@@ -32,7 +35,9 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.dialects.postgresql import Insert as PostgresInsert
 from sqlalchemy.dialects.sqlite import Insert as SqliteInsert
 
-NEWEST_REVISION = "0023"
+from bot.storage.encryption.column_types import EncryptableBytes, EncryptableText
+
+NEWEST_REVISION = "0024"
 """The revision in migrations/ that creates exactly these tables."""
 
 Insert: TypeAlias = SqliteInsert | PostgresInsert
@@ -60,7 +65,8 @@ inbox = Table(
     Column("conversation", Text, nullable=False),
     # said | edited | deleted | pressed | joined | forget
     Column("kind", Text, nullable=False, server_default="said"),
-    Column("payload", LargeBinary),  # the event as JSON; NULL once it is answered
+    # the event as JSON; NULL once it is answered
+    Column("payload", EncryptableBytes("inbox.payload")),
     Column("received_at", Float, nullable=False),
     Column("state", Text, nullable=False, server_default="new"),  # new | done | dead
     # how often a process died during an attempt, how often only this message can have been the
@@ -182,8 +188,8 @@ turn = Table(
     Column("session", Integer, nullable=False),
     Column("role", Text, nullable=False),
     Column("speaker_id", Text),
-    Column("speaker_name", Text),
-    Column("text", Text, nullable=False),
+    Column("speaker_name", EncryptableText("turn.speaker_name")),
+    Column("text", EncryptableText("turn.text"), nullable=False),
     Column("at", Float, nullable=False),
     Column("preset", Text),  # which preset and version answered; only for a model's turns
     Column("preset_version", Integer),
@@ -211,7 +217,7 @@ outbox = Table(
     Column("chat", Text, nullable=False),
     Column("thread", Text),
     Column("lane", Text, nullable=False),
-    Column("text", Text, nullable=False),
+    Column("text", EncryptableText("outbox.text"), nullable=False),
     Column("reply_to", Text),
     Column("interaction", Text),
     Column("state", Text, nullable=False, server_default="pending"),
@@ -222,11 +228,13 @@ outbox = Table(
     Column("external_id", Text),  # of a change: the message to change, if it was known before
     Column("target_turn", Text),  # of a change of another turn's message: the part to change
     Column("target_part", Integer),
-    Column("error", Text),
-    Column("file_name", Text),  # the attachment of a send; NULL once it is sent
-    Column("file_text", Text),
-    Column("face", Text),  # as JSON, see units/message_columns.py; NULL: the bot's own
-    Column("buttons", Text),  # as JSON; NULL: none
+    Column("error", EncryptableText("outbox.error")),
+    # the attachment of a send; NULL once it is sent
+    Column("file_name", EncryptableText("outbox.file_name")),
+    Column("file_text", EncryptableText("outbox.file_text")),
+    # as JSON, see units/message_columns.py; NULL: the bot's own face
+    Column("face", EncryptableText("outbox.face")),
+    Column("buttons", EncryptableText("outbox.buttons")),  # as JSON; NULL: none
     UniqueConstraint("turn", "part", "op"),
     sqlite_autoincrement=True,
 )
@@ -277,7 +285,7 @@ choice = Table(
     metadata,
     Column("scope", Text, primary_key=True),
     Column("key", Text, primary_key=True),
-    Column("value", Text, nullable=False),
+    Column("value", EncryptableText("choice.value"), nullable=False),
     Column("chosen_by", Text, nullable=False),
     Column("chosen_at", Float, nullable=False),
     # of what a person said of themselves in a conversation: which one; "": of all else; "?": an
@@ -293,7 +301,8 @@ preset_version = Table(
     Column("name", Text, primary_key=True),
     Column("version", Integer, primary_key=True, autoincrement=False),
     Column("sha256", Text, nullable=False),
-    Column("content", Text, nullable=False),  # as `troupe preset export` writes it
+    # as `troupe preset export` writes it
+    Column("content", EncryptableText("preset_version.content"), nullable=False),
     Column("first_seen_at", Float, nullable=False),
 )
 
@@ -306,7 +315,8 @@ receipt = Table(
     Column("conversation", Text, nullable=False),
     Column("turn", Text, nullable=False),
     Column("at", Float, nullable=False),
-    Column("content", LargeBinary, nullable=False),  # compressed msgpack, see receipts.py
+    # compressed msgpack, see receipts.py
+    Column("content", EncryptableBytes("receipt.content"), nullable=False),
     Column("person", Text),  # who asked, and in which server; NULL before there were such columns
     Column("server", Text),
     Column("preset", Text),
@@ -329,7 +339,7 @@ web_channel = Table(
     metadata,
     Column("id", Text, primary_key=True),
     Column("revision", BigInteger, nullable=False, server_default="0"),
-    Column("content", LargeBinary, nullable=False),  # the channel as JSON
+    Column("content", EncryptableBytes("web_channel.content"), nullable=False),  # as JSON
     Column("created_at", Float, nullable=False),
 )
 web_message = Table(
@@ -340,7 +350,7 @@ web_message = Table(
     Column("position", BigInteger, nullable=False),  # the revision that added it
     Column("revision", BigInteger, nullable=False),  # the revision that changed it last
     Column("is_deleted", Boolean, nullable=False, server_default=false()),
-    Column("content", LargeBinary, nullable=False),  # the message as JSON
+    Column("content", EncryptableBytes("web_message.content"), nullable=False),  # as JSON
     Index("ix_web_message_changes", "channel", "revision"),
     Index("ix_web_message_order", "channel", "position"),
 )
@@ -375,8 +385,8 @@ audit = Table(
     Column("who", Text, nullable=False),
     Column("action", Text, nullable=False),
     Column("subject", Text, nullable=False),
-    Column("before", Text, nullable=False),
-    Column("after", Text, nullable=False),
+    Column("before", EncryptableText("audit.before"), nullable=False),
+    Column("after", EncryptableText("audit.after"), nullable=False),
     sqlite_autoincrement=True,
 )
 
@@ -387,10 +397,11 @@ preset_draft = Table(
     Column("name", Text, primary_key=True),
     Column("base_version", Integer, nullable=False),  # 0: the preset is new
     Column("revision", Integer, nullable=False),  # counts what was saved
-    Column("content", Text, nullable=False),  # as it was written, valid or not
+    # as it was written, valid or not
+    Column("content", EncryptableText("preset_draft.content"), nullable=False),
     Column("updated_at", Float, nullable=False),
     Column("source_name", Text),  # of the file that it was imported from, and that file
-    Column("source", LargeBinary),
+    Column("source", EncryptableBytes("preset_draft.source")),
 )
 
 # Keys of providers, encrypted with a key that is not in the database.
@@ -404,6 +415,17 @@ provider_key = Table(
     sqlite_autoincrement=True,
 )
 
+# What texts are encrypted with, itself encrypted with a key that is not in the database.
+data_key = Table(
+    "data_key",
+    metadata,
+    Column("id", _Id, primary_key=True),
+    Column("token", Text, nullable=False),
+    Column("created_at", Float, nullable=False),
+    Column("retired_at", Float),  # since when no row is encrypted with it any more; NULL: in use
+    sqlite_autoincrement=True,
+)
+
 # The stories of characters. Vectors of different models cannot be compared.
 story = Table(
     "story",
@@ -411,7 +433,7 @@ story = Table(
     Column("character", Text, primary_key=True),
     Column("sha256", Text, primary_key=True),
     Column("place", Integer, nullable=False),
-    Column("text", Text, nullable=False),
+    Column("text", EncryptableText("story.text"), nullable=False),
     Column("model", Text),
     Column("vector", LargeBinary),  # float32, little-endian; NULL until it is computed
 )
@@ -434,7 +456,7 @@ summary = Table(
     Column("turns", Integer, nullable=False),  # how many turns are covered, and their characters
     Column("chars", BigInteger, nullable=False),
     Column("fingerprint", Text, nullable=False),
-    Column("text", Text, nullable=False),
+    Column("text", EncryptableText("summary.text"), nullable=False),
 )
 
 

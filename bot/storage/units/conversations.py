@@ -9,8 +9,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
 from bot.chat.outgoing import FILE_PARTS, OutboxOperation, OutboxRow
 from bot.chat.session import Attempt, Claim, TurnRange
 from bot.errors import Fenced
@@ -19,7 +17,6 @@ from bot.storage.units import changes, functions, history, lanes
 from bot.storage.units import conversation_sql as sql
 from bot.storage.units.message_columns import NOTHING
 
-_encode = msgspec.json.Encoder().encode
 _NO_MESSAGE = {**NOTHING, "interaction": None, "file_name": None, "file_text": None}
 """The columns of a row that deletes a message."""
 _MESSAGE_COLUMNS = 7
@@ -313,13 +310,11 @@ def _finish_values(
         "go_on": rows.go_on,
         **_range(rows.removes, "removed"),
         **_range(rows.supersedes, "superseded"),
-        "turns": _encode(rows.turns).decode(),
+        "turns": rows.turns,
         "receipts": [row["content"] for row in rows.receipts],
-        "usages": _encode(
-            [{name: row[name] for name in sql.USAGE_ROW} for row in rows.receipts]
-        ).decode(),
+        "usages": [{name: row[name] for name in sql.USAGE_ROW} for row in rows.receipts],
         "at": now,
-        "changes": _encode(rows.answer.changes).decode(),
+        "changes": rows.answer.changes,
         "parts": rows.answer.parts,
         "may_be_opened": rows.answer.may_be_opened,
         **rows.answer.common,

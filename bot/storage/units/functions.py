@@ -8,44 +8,40 @@ to be sent is reconciled.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 from sqlalchemy import Column
-from sqlalchemy.dialects import postgresql
+from sqlalchemy.types import TypeEngine
 
 from bot.chat.outgoing import OutboxOperation, OutboxState
-from bot.storage.engine.functions import PostgresFunction, embed
-from bot.storage.sql.tables import outbox, receipt, turn
+from bot.storage.encryption.column_types import EncodedList, EncodedRows
+from bot.storage.engine.functions import PostgresFunction, Types, embed, spell
+from bot.storage.sql.tables import inbox, outbox, receipt, turn
 from bot.storage.units import conversation_sql, lane_sql
 
-_DIALECT = postgresql.dialect()  # type: ignore[no-untyped-call]
 HEAD_NAMES = [column.name for column in lane_sql.HEAD_COLUMNS]
 _FLOAT = "double precision"
 
 
-def _type(column: Column[object]) -> str:
-    return column.type.compile(_DIALECT)
-
-
-def _types(columns: Sequence[Column[object]]) -> dict[str, str]:
-    return {column.name: _type(column) for column in columns}
+def _types(columns: Sequence[Column[object]]) -> dict[str, TypeEngine[Any]]:
+    return {column.name: column.type for column in columns}
 
 
 def _range(name: str) -> dict[str, str]:
     return {"of_session": "_session", "count": f"_{name}_count", "newer": f"_{name}_newer"}
 
 
-def _record(types: dict[str, str]) -> str:
-    return ", ".join(f"{name} {type_}" for name, type_ in types.items())
+def _record(types: Types) -> str:
+    return ", ".join(f"{name} {spell(type_)}" for name, type_ in types.items())
 
 
 _COMMIT_WITHOUT_WAITING = "PERFORM set_config('synchronous_commit', 'off', true)"
 
-_HEAD_TYPES = {
-    f"head_{column.name}": column.type.compile(_DIALECT) for column in lane_sql.HEAD_COLUMNS
-}
-_MESSAGE_TYPES = {
+_HEAD_TYPES = {f"head_{column.name}": column.type for column in lane_sql.HEAD_COLUMNS}
+_PAYLOAD, _RECEIPT = inbox.c.payload.type, receipt.c.content.type
+_MESSAGE_TYPES: dict[str, str | TypeEngine[Any]] = {
     "id": "bigint",
-    "payload": "bytea",
+    "payload": _PAYLOAD,
     "crashes": "int",
     "own_crashes": "int",
     "kind": "text",
@@ -53,14 +49,18 @@ _MESSAGE_TYPES = {
     "is_followed": "boolean",
 }
 _NEXT_MESSAGE = ", ".join(f"_{name}" for name in _MESSAGE_TYPES)
-_CLAIM = {"of": "text", "at_epoch": "bigint", "claimed_by": "text"}
-_IDENTITY = {"sender": "text", "settle": _FLOAT}
+_CLAIM: dict[str, str | TypeEngine[Any]] = {
+    "of": "text",
+    "at_epoch": "bigint",
+    "claimed_by": "text",
+}
+_IDENTITY: dict[str, str | TypeEngine[Any]] = {"sender": "text", "settle": _FLOAT}
 _ROW_TYPES = _types([outbox.c[name] for name in lane_sql.OUTBOX_ROW])
 _TURN_TYPES = _types(
     [turn.c[name] for name in conversation_sql.TURN_ROW if name not in {"conversation", "session"}]
 )
 _USAGE_TYPES = _types([receipt.c[name] for name in conversation_sql.USAGE_ROW])
-_CHANGE_TYPES = {
+_CHANGE_TYPES: dict[str, str | TypeEngine[Any]] = {
     **{name: _ROW_TYPES[name] for name in ("part", "op", "text", "interaction")},
     **{name: _ROW_TYPES[name] for name in ("file_name", "file_text", "face", "buttons")},
     "opened": "boolean",
@@ -126,7 +126,7 @@ RECEIVE = PostgresFunction(
         **dict.fromkeys(
             ("platforms", "bot_ids", "external_keys", "conversations", "kinds"), "text[]"
         ),
-        "payloads": "bytea[]",
+        "payloads": EncodedList(_PAYLOAD),
         "received_at": _FLOAT,
         **dict.fromkeys(("keys", "key_platforms", "key_bot_ids"), "text[]"),
         **dict.fromkeys(("names", "values"), "text[]"),
@@ -250,11 +250,11 @@ FINISH = PostgresFunction(
         "go_on": "boolean",
         **{f"removed_{name}": "int" for name in ("count", "newer")},
         **{f"superseded_{name}": "int" for name in ("count", "newer")},
-        "turns": "json",
-        "receipts": "bytea[]",
-        "usages": "json",
+        "turns": EncodedRows(_TURN_TYPES),
+        "receipts": EncodedList(_RECEIPT),
+        "usages": EncodedRows(_USAGE_TYPES),
         "at": _FLOAT,
-        "changes": "json",
+        "changes": EncodedRows(_CHANGE_TYPES),
         "parts": "int[]",
         "may_be_opened": "boolean",
         **{

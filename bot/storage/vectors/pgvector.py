@@ -7,12 +7,13 @@ own table outside of the migrations, because another database may not have the e
 import array
 from collections.abc import Sequence
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, column, text
 from typing_extensions import override
 
 from bot.chat.story import PackedVector, Story
 from bot.errors import StoreError
 from bot.storage.sql.database import Database
+from bot.storage.sql.tables import story
 from bot.storage.vectors.index import VectorIndex
 
 TABLE = "story_pgvector"
@@ -48,7 +49,7 @@ _NEAREST = text(
     "ORDER BY score DESC FETCH FIRST :max_rows ROWS WITH TIES) best "
     "JOIN story s ON s.character = :character AND s.sha256 = best.sha256 "
     "ORDER BY best.score DESC, s.place LIMIT :max_rows"
-)
+).columns(story.c.text, story.c.place, column("score"))
 
 
 class PgvectorIndex(VectorIndex):

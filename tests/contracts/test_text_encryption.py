@@ -1,0 +1,295 @@
+"""Contract of encryption at rest, on SQLite and on PostgreSQL: turned on, off, and rotated."""
+
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from cryptography.fernet import Fernet
+from sqlalchemy import LargeBinary, Text, func, insert, select, text
+
+from bot.chat.session import Summary, Turn, TurnResult, fingerprint_turns
+from bot.errors import SettingsError, StoreError
+from bot.runtime.clock import SystemClock
+from bot.storage.encryption.codec import TextEncryption
+from bot.storage.encryption.column_types import EncryptableBytes, EncryptableText
+from bot.storage.encryption.conversion import convert_texts, decrypt_all
+from bot.storage.encryption.rotation import rotate_keys
+from bot.storage.sql.conversations import SqlConversations
+from bot.storage.sql.database import Database, open_database, open_without_decrypting
+from bot.storage.sql.inbox import SqlInbox
+from bot.storage.sql.summaries import SqlSummaries
+from bot.storage.sql.tables import data_key, metadata, provider_key, turn
+from tests.checkout import CHECKOUT
+from tests.samples import ALICE, begin, make_incoming, read_session
+
+OLD, NEW = (Fernet.generate_key().decode() for _ in range(2))
+OFF, ON = TextEncryption([OLD]), TextEncryption([OLD], is_on=True)
+NO_KEY = TextEncryption()
+WORD = "canary words"
+CONVERSATION = "telegram:5"
+COLUMNS = [
+    column
+    for table in metadata.sorted_tables
+    for column in table.columns
+    if isinstance(column.type, EncryptableText | EncryptableBytes)
+]
+NOT_WORDS = {
+    "inbox": "platform bot_id external_key conversation kind state",
+    "cursor": "name value",
+    "first_bot": "platform account",
+    "conversation": "key platform bot_id owner",
+    "role_lease": "role owner",
+    "node": "owner roles version",
+    "pause": "scope by",
+    "forgotten": "conversation",
+    "turn": "conversation role speaker_id preset message_id sent_as",
+    "outbox": "turn op platform bot_id chat thread lane reply_to interaction state owner"
+    " external_id target_turn",
+    "sent_message": "conversation external_id turn",
+    "lane": "key platform bot_id",
+    "choice": "scope key chosen_by conversation",
+    "preset_version": "name sha256",
+    "preset_draft": "name source_name",
+    "receipt": "conversation turn person server preset provider model",
+    "web_channel": "id",
+    "web_message": "channel id",
+    "budget": "key",
+    "console_token": "sha256 kind name scopes",
+    "audit": "who action subject",
+    "provider_key": "provider token",
+    "data_key": "token",
+    "story": "character sha256 model vector",
+    "story_revision": "character",
+    "summary": "conversation fingerprint",
+}
+"""The texts that are stored as they are: ids, names of settings, hashes, tokens, vectors."""
+
+
+def make_row(table: Any) -> dict[str, Any]:
+    values: Mapping[type, Any] = {str: WORD, bytes: WORD.encode(), int: 1, float: 1.0, bool: True}
+    return {one.name: values[one.type.python_type] for one in table.columns}
+
+
+async def fill(database: Database) -> None:
+    """Store a row in every table, with the word in every column that can be encrypted."""
+    for table in metadata.sorted_tables:
+        row = make_row(table)
+        if table not in {data_key, provider_key}:
+            await database.write(lambda c, t=table, r=row: c.execute(insert(t), r).rowcount)  # type: ignore[misc]
+
+
+async def stored_values(url: str) -> Mapping[str, str | bytes]:
+    """Return what the database holds in each column that can be encrypted."""
+    async with open_without_decrypting(url) as database:
+        found = {}
+        for column in COLUMNS:
+            query = select(column)
+            found[str(column)] = await database.read(lambda c, q=query: c.execute(q).scalar())  # type: ignore[misc]
+        return found
+
+
+def is_plain(value: str | bytes) -> bool:
+    return value in {WORD, WORD.encode()}
+
+
+def nothing(_table: str, _rows: int) -> None:
+    """Report to nobody."""
+
+
+def test_every_text_column_is_encryptable_or_no_words() -> None:
+    for table in metadata.sorted_tables:
+        plain = {one.name for one in table.columns if isinstance(one.type, Text | LargeBinary)}
+        assert plain == set(NOT_WORDS[table.name].split()), table.name
+
+
+def test_values_of_each_column_are_bound_to_it() -> None:
+    for column in COLUMNS:
+        assert isinstance(column.type, EncryptableText | EncryptableBytes)
+        assert column.type.column_name == str(column)
+
+
+async def test_every_column_is_encrypted_and_read(empty_database: str) -> None:
+    async with open_database(empty_database, ON) as database:
+        await fill(database)
+        for column in COLUMNS:
+            query = select(column)
+            found = await database.read(lambda c, q=query: c.execute(q).scalar())  # type: ignore[misc]
+            assert is_plain(found), column
+    for name, value in (await stored_values(empty_database)).items():
+        assert WORD not in str(value), name
+
+
+async def test_it_is_off_without_the_option(empty_database: str) -> None:
+    async with open_database(empty_database, OFF) as database:
+        await fill(database)
+        rows = select(func.count()).select_from(data_key)
+        assert await database.read(lambda c: c.execute(rows).scalar_one()) == 0
+    assert all(map(is_plain, (await stored_values(empty_database)).values()))
+
+
+async def test_turned_on_and_off_over_old_rows(empty_database: str) -> None:
+    async with open_database(empty_database, NO_KEY) as database:
+        await fill(database)
+    reported: dict[str, int] = {}
+    async with open_database(empty_database, ON) as database:
+        [old] = await database.read(lambda c: c.execute(select(turn.c.text)).scalars().all())
+        assert old == WORD
+        tables = {column.table.name for column in COLUMNS}
+        assert await convert_texts(database, reported.__setitem__) == len(tables)
+        assert await convert_texts(database, nothing) == 0
+    assert reported.keys() == tables
+    assert not any(map(is_plain, (await stored_values(empty_database)).values()))
+    with pytest.raises(SettingsError, match="TROUPE_ENCRYPTION_KEYS"):
+        async with open_database(empty_database, NO_KEY):
+            pass
+    async with open_database(empty_database, OFF) as database:
+        assert await decrypt_all(database, nothing, 1.0) == len(tables)
+    assert all(map(is_plain, (await stored_values(empty_database)).values()))
+    async with open_database(empty_database, NO_KEY) as database:
+        [old] = await database.read(lambda c: c.execute(select(turn.c.text)).scalars().all())
+        assert old == WORD
+
+
+async def test_it_can_be_turned_on_again_with_another_key(empty_database: str) -> None:
+    async with open_database(empty_database, ON) as database:
+        await fill(database)
+    async with open_database(empty_database, OFF) as database:
+        await decrypt_all(database, nothing, 1.0)
+    again = TextEncryption([NEW], is_on=True)
+    async with open_database(empty_database, again) as database:
+        assert await convert_texts(database, nothing) > 0
+        assert await rotate_keys(database, [NEW]) == 2
+    async with open_database(empty_database, again) as database:
+        assert await convert_texts(database, nothing) == 0
+
+
+@pytest.mark.parametrize("keys", [(), (NEW,)])
+@pytest.mark.parametrize("is_on", [True, False])
+async def test_wrong_key_is_named_and_changes_nothing(
+    empty_database: str, keys: Sequence[str], *, is_on: bool
+) -> None:
+    async with open_database(empty_database, ON) as database:
+        await fill(database)
+    before = await stored_values(empty_database)
+    with pytest.raises(SettingsError, match="TROUPE_ENCRYPTION_KEYS"):
+        async with open_database(empty_database, TextEncryption(keys, is_on=is_on)):
+            pass
+    assert await stored_values(empty_database) == before
+
+
+async def test_rotated_data_keys_need_the_new_key_only(empty_database: str) -> None:
+    async with open_database(empty_database, ON) as database:
+        await SqlInbox(database, SystemClock()).receive([make_incoming(text=WORD)], {})
+        before = await stored_values(empty_database)
+        assert await rotate_keys(database, [NEW, OLD]) == 1
+        await SqlInbox(database, SystemClock()).receive([make_incoming(key="5:2")], {})
+    assert (await stored_values(empty_database))["inbox.payload"] == before["inbox.payload"]
+    with pytest.raises(SettingsError, match="not in TROUPE_ENCRYPTION_KEYS"):
+        async with open_database(empty_database, ON):
+            pass
+    async with open_database(empty_database, TextEncryption([NEW], is_on=True)) as database:
+        _claim, message = await begin(SqlConversations(database, SystemClock()))
+    assert WORD in str(message.incoming)
+
+
+async def test_summary_stays_valid_when_the_turns_are_converted(empty_database: str) -> None:
+    async with open_database(empty_database, NO_KEY) as database:
+        await _save_summary(database)
+    for encryption in (ON, OFF):
+        async with open_database(empty_database, encryption) as database:
+            assert await convert_texts(database, nothing) > 0
+            found = await SqlSummaries(database).current(CONVERSATION)
+            assert found is not None
+            assert found.text == "They count."
+
+
+async def _save_summary(database: Database) -> None:
+    await SqlInbox(database, SystemClock()).receive([make_incoming()], {})
+    conversations = SqlConversations(database, SystemClock())
+    claim, message = await begin(conversations, CONVERSATION)
+    turns = [Turn("user", one, ALICE, message.incoming.at) for one in ("日本", "two", "three")]
+    await conversations.finish(claim, message, TurnResult(turns=turns))
+    summaries = SqlSummaries(database)
+    covered = (await summaries.load_turns(CONVERSATION)).turns[:2]
+    saved = Summary(1, covered[-1].id, fingerprint_turns(covered), "They count.")
+    assert await summaries.save(CONVERSATION, saved)
+
+
+async def test_process_without_the_option_reads_what_another_one_encrypts(
+    empty_database: str,
+) -> None:
+    async with open_database(empty_database, OFF) as one, open_database(empty_database) as blind:
+        async with open_database(empty_database, ON) as other:
+            await SqlInbox(other, SystemClock()).receive([make_incoming(text=WORD)], {})
+        with pytest.raises(StoreError, match="TROUPE_ENCRYPTION_KEYS"):
+            await begin(SqlConversations(blind, SystemClock()))
+        _claim, message = await begin(SqlConversations(one, SystemClock()))
+    assert WORD in str(message.incoming)
+
+
+_KILLED = """
+import asyncio, json, os, signal, sys
+from bot.storage.encryption.cipher import DataKeys
+from bot.storage.encryption.codec import TextEncryption
+from bot.storage.encryption.conversion import convert_texts
+from bot.storage.encryption.data_keys import replace_data_keys
+from bot.storage.sql.database import open_database
+
+url, what, keys = json.loads(sys.argv[1])
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def renew(row):
+    made = DataKeys(keys).rotate(row)
+    renew.count += 1
+    if renew.count == 2:
+        die()
+    return made
+
+async def main():
+    async with open_database(url, TextEncryption(keys, is_on=True)) as database:
+        if what == "rotate":
+            renew.count = 0
+            await database.write(lambda c: replace_data_keys(c, renew))
+        else:
+            await convert_texts(database, lambda table, _rows: table == "preset_version" and die())
+
+asyncio.run(main())
+"""
+
+
+async def _run_until_killed(url: str, what: str, keys: Sequence[str]) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", _KILLED, json.dumps([url, what, keys])), cwd=CHECKOUT
+    )
+    assert await process.wait() == -signal.SIGKILL
+
+
+async def test_conversion_that_was_killed_goes_on(empty_database: str) -> None:
+    async with open_database(empty_database, NO_KEY) as database:
+        await fill(database)
+    await _run_until_killed(empty_database, "convert", [OLD])
+    stored = (await stored_values(empty_database)).values()
+    assert {is_plain(one) for one in stored} == {True, False}
+    async with open_database(empty_database, ON) as database:
+        assert (await read_session(database, WORD)).turns[0].text == WORD
+        assert await convert_texts(database, nothing) > 0
+    assert not any(map(is_plain, (await stored_values(empty_database)).values()))
+
+
+async def test_rotation_that_was_killed_leaves_the_old_key(empty_database: str) -> None:
+    async with open_database(empty_database, ON) as database:
+        await fill(database)
+        copy = text("INSERT INTO data_key SELECT id + 1, token, created_at, 1.0 FROM data_key")
+        await database.write(lambda c: c.execute(copy).rowcount)
+    await _run_until_killed(empty_database, "rotate", [NEW, OLD])
+    async with open_database(empty_database, ON) as database:
+        assert (await read_session(database, WORD)).turns[0].text == WORD
+        assert await rotate_keys(database, [NEW, OLD]) == 2
+    async with open_database(empty_database, TextEncryption([NEW])) as database:
+        assert (await read_session(database, WORD)).turns[0].text == WORD
