@@ -30,15 +30,15 @@ class TrialReport(BaseModel):
     trials: list[TrialRow]
 
 
-class AnswerRow(BaseModel):
+class TrialAnswerRow(BaseModel):
     version: int | None = Field(description="Absent: of the draft.")
     text: str
     seconds: float
     problem: str = Field(description="Why there is no text.")
 
 
-class AnswerReport(BaseModel):
-    answers: list[AnswerRow]
+class TrialAnswerList(BaseModel):
+    answers: list[TrialAnswerRow]
     differ: bool
 
 
@@ -82,7 +82,7 @@ class TrialPages:
                     scope=Scope.OPERATE,
                     summary="Ask the published version and the draft, which counts as usage.",
                     body=SceneForm,
-                    answer=AnswerReport,
+                    answer=TrialAnswerList,
                 ),
             )
         )
@@ -128,13 +128,15 @@ class TrialPages:
         }
         return Page(template, values)
 
-    async def _ask(self, request: ConsoleRequest) -> AnswerReport:
+    async def _ask(self, request: ConsoleRequest) -> TrialAnswerList:
         asked = await self._answers(request)
         rows = [
-            AnswerRow(version=one.version, text=one.text, seconds=one.seconds, problem=one.problem)
+            TrialAnswerRow(
+                version=one.version, text=one.text, seconds=one.seconds, problem=one.problem
+            )
             for one in asked.answers
         ]
-        return AnswerReport(answers=rows, differ=asked.differ)
+        return TrialAnswerList(answers=rows, differ=asked.differ)
 
     async def _answers(self, request: ConsoleRequest) -> TrialAnswers:
         edited = await self._trials.previews.editing.open(preset_name(request))
