@@ -1,6 +1,6 @@
 """Rates: how often something may happen."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,3 +42,19 @@ class CallScope:
 
     key: str
     windows: tuple[CallWindow, ...] = ()
+    is_of_all: bool = False
+    """Whether every process makes calls in it: a bot's, while a chat's are made by one or two."""
+
+    def share_of(self, processes: int) -> "CallScope":
+        """Return what one of so many processes may call while they cannot count together."""
+        if not self.is_of_all or processes <= 1:
+            return self
+        windows = (
+            replace(
+                window,
+                count=max(1, window.count // processes),
+                reserved=window.reserved // processes,
+            )
+            for window in self.windows
+        )
+        return replace(self, windows=tuple(windows))

@@ -96,7 +96,10 @@ class RateLimitedSurface(Surface, DraftingSurface):
     ) -> Response:
         keys = {"route": f"{address.lane} {route}", "chat": address.lane, "bot": address.source}
         windows = self._windows(address) if is_counted else {}
-        scopes = [CallScope(key, windows.get(name, ())) for name, key in keys.items()]
+        scopes = [
+            CallScope(key, windows.get(name, ()), is_of_all=name == "bot")
+            for name, key in keys.items()
+        ]
         await self._wait(scopes, may_wait=is_counted and not self._best_effort)
         try:
             return await request()

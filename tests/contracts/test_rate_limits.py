@@ -202,6 +202,35 @@ async def test_each_process_limits_itself_while_the_server_is_frozen(tmp_path: P
 
 
 @pytest.mark.service
+async def test_processes_share_a_bots_calls_out_while_the_server_is_frozen(tmp_path: Path) -> None:
+    clock = FakeClock()
+    bot = CallScope("telegram", (CallWindow(10, 1000),), is_of_all=True)
+    chat = CallScope("telegram:-9", (CallWindow(4, 1000),))
+    async with (
+        run_embedded_valkey(tmp_path) as url,
+        open_rate_limits(url, "test:", clock, PATIENCE_SECONDS) as here,
+        open_rate_limits(url, "test:", clock, PATIENCE_SECONDS) as there,
+        Redis.from_url(url) as client,
+    ):
+        both = (here, there)
+        for limits in both:
+            await limits.acquire("other", 9, "a", 600)
+        await clock.advance(30)
+        for limits in both:
+            await limits.acquire("other", 9, "a", 600)  # it counts the processes again
+        server = int((await client.info("server"))["process_id"])
+        os.kill(server, signal.SIGSTOP)
+        try:
+            for limits in both:
+                assert [await limits.take_call([bot]) for _ in range(6)] == [*[0] * 5, 1000]
+                assert [await limits.take_call([chat]) for _ in range(5)] == [*[0] * 4, 1000]
+                taken = [await limits.acquire("p", 4, name, 600) for name in "abc"]
+                assert taken == [True, True, False]
+        finally:
+            os.kill(server, signal.SIGCONT)
+
+
+@pytest.mark.service
 async def test_keys_expire(tmp_path: Path) -> None:
     async with (
         run_embedded_valkey(tmp_path) as url,
@@ -216,8 +245,9 @@ async def test_keys_expire(tmp_path: Path) -> None:
         assert keys == [
             b"test:calls:1000:telegram:-7",
             b"test:learned:telegram",
+            b"test:limiting",
             b"test:places:p",
             b"test:rate:person:telegram:5",
             b"test:refused:telegram",
         ]
-        assert [0 < await client.ttl(key) <= 3600 for key in keys] == [True] * 5
+        assert [0 < await client.ttl(key) <= 3600 for key in keys] == [True] * 6

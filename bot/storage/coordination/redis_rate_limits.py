@@ -1,13 +1,15 @@
 """Rate limits that the processes of an installation share in Redis or Valkey.
 
 Each call is one script, so it is atomic; time is the server's. While the server is away or frozen,
-each process limits what it does itself.
+each process limits what it does itself, to its share: the processes that used the server lately
+are known from before.
 """
 
 import asyncio
 import contextlib
 import math
 import re
+import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
@@ -27,6 +29,9 @@ _ANSWER_SECONDS = 0.3
 _PAUSE_SECONDS = 15.0
 _SCANNED_AT_ONCE = 1000
 _MAX_SHOWN = 100
+
+_COUNT_EVERY_SECONDS = 20.0
+_MEMBER_SECONDS = 90.0
 
 _NOW = """
 local time = redis.call('TIME')
@@ -62,6 +67,14 @@ end
 redis.call('ZADD', KEYS[1], string.format('%.6f', now + seconds), holder)
 redis.call('PEXPIRE', KEYS[1], math.ceil(seconds * 1000))
 return 1
+"""
+# The processes that share the limits, by the time until which each counts as running.
+_COUNT_PROCESSES = f"""{_NOW}
+local seconds = tonumber(ARGV[2])
+redis.call('ZADD', KEYS[1], string.format('%.6f', now + seconds), ARGV[1])
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
+redis.call('PEXPIRE', KEYS[1], math.ceil(seconds * 1000))
+return redis.call('ZCARD', KEYS[1])
 """
 # For each scope, a key that exists while it refuses calls and one while its learned windows hold;
 # then, for each window, a list of its newest calls.
@@ -118,6 +131,10 @@ class RedisRateLimits(RateLimits):
         self._here = InProcessRateLimits(clock)
         self._paused_until = 0.0
         self._asking = asyncio.Lock()
+        self._name = secrets.token_hex(8)
+        self._processes = 1
+        self._counted_at = -math.inf
+        self._count_processes = redis.register_script(_COUNT_PROCESSES)
         self._take = redis.register_script(_TAKE)
         self._acquire = redis.register_script(_ACQUIRE)
         self._take_call = redis.register_script(_TAKE_CALL)
@@ -139,7 +156,8 @@ class RedisRateLimits(RateLimits):
         given: list[str | int | float] = [limit, holder, lease_seconds]
         answer = await self._ask(lambda: self._acquire([self._places(key)], given))
         if answer is None:
-            return await self._here.acquire(key, limit, holder, lease_seconds)
+            share = max(1, limit // self._processes)
+            return await self._here.acquire(key, share, holder, lease_seconds)
         return bool(answer)
 
     @override
@@ -158,10 +176,11 @@ class RedisRateLimits(RateLimits):
                 allowed = window.count - window.reserved
                 given += [allowed, window.count, window.seconds, learned]
         answer = await self._ask(lambda: self._take_call(keys, given))
-        here = 0.0
-        if answer is None or float(answer) <= 0:  # counted here as well, should the server go away
-            here = await self._here.take_call(scopes)
-        return here if answer is None else float(answer)
+        if answer is None:
+            return await self._here.take_call([one.share_of(self._processes) for one in scopes])
+        if float(answer) <= 0:  # counted here as well, should the server go away
+            await self._here.take_call(scopes)
+        return float(answer)
 
     @override
     async def refuse_calls(self, scope: str, seconds: float) -> None:
@@ -201,11 +220,28 @@ class RedisRateLimits(RateLimits):
                 return None
             try:
                 async with asyncio.timeout(self._answer_seconds):
+                    await self._count_now_and_then()
                     return await call()
             except (TimeoutError, RedisError, OSError) as error:
                 _log.warning("shared_limits_paused", reason=type(error).__name__)
                 self._paused_until = self._clock.monotonic() + _PAUSE_SECONDS
                 return None
+
+    async def _count_now_and_then(self) -> None:
+        """Say that this process runs, and learn how many do."""
+        now = self._clock.monotonic()
+        if now - self._counted_at >= _COUNT_EVERY_SECONDS:
+            given: list[str | float] = [self._name, _MEMBER_SECONDS]
+            self._processes = int(await self._count_processes([self._members], given))
+            self._counted_at = now
+
+    async def leave(self) -> None:
+        """Tell the others that this process ends."""
+        await self._ask(lambda: self._redis.zrem(self._members, self._name))
+
+    @property
+    def _members(self) -> str:
+        return f"{self._prefix}limiting"
 
 
 def _escaped(prefix: str) -> str:
@@ -224,6 +260,10 @@ async def open_rate_limits(
     """
     redis = open_client(url)
     try:
-        yield RedisRateLimits(redis, prefix, clock, answer_seconds)
+        limits = RedisRateLimits(redis, prefix, clock, answer_seconds)
+        try:
+            yield limits
+        finally:
+            await limits.leave()
     finally:
         await redis.aclose()
