@@ -93,6 +93,12 @@ class DeliverySettings(SettingsGroup):
         description="How long after a request without a response the platform may still carry it"
         " out. Only then is it checked whether the message arrived.",
     )
+    pacing: Literal["strict", "learned"] = Field(
+        "strict",
+        description="When a platform's approximate rates hold for what is sent (Telegram: 10 calls"
+        " in 10 s in a chat, 30 a second in all; Discord: 50 a second). `strict`: always;"
+        " `learned`: in the hour after the platform has refused a call.",
+    )
     answerable_minutes: float = Field(
         5,
         ge=0,

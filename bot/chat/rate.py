@@ -31,7 +31,8 @@ class CallWindow:
     count: int
     seconds: float
     is_learned: bool = False
-    """Whether it holds only in the hour after a refused call: documented as an approximate rate."""
+    """Whether it is documented as an approximate rate: where rates are learned it holds only in the
+    hour after a refused call."""
     reserved: int = 0
     """How many of these calls are left to others."""
 

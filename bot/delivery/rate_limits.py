@@ -5,7 +5,7 @@ in a chat, the chat, or the bot. What a channel supports says how many calls a c
 make (`Limits.chat_calls`, `Limits.bot_calls`); live edits leave some of them to the outbox.
 """
 
-from collections.abc import Awaitable, Callable, Set
+from collections.abc import Awaitable, Callable, Sequence, Set
 from dataclasses import replace
 from typing import TypeVar
 
@@ -27,15 +27,24 @@ class RateLimitedSurface(Surface, DraftingSurface):
     """A surface whose calls wait until the platform allows them.
 
     With `best_effort`, for live edits, a call never waits, and leaves some calls to the outbox.
+    With `learns_rates`, what a platform documents as about so many calls holds for the outbox only
+    in the hour after a refusal; else it holds from the start.
     """
 
     def __init__(
-        self, surface: Surface, rates: RateLimits, clock: Clock, *, best_effort: bool = False
+        self,
+        surface: Surface,
+        rates: RateLimits,
+        clock: Clock,
+        *,
+        best_effort: bool = False,
+        learns_rates: bool = False,
     ) -> None:
         self._surface = surface
         self._rates = rates
         self._clock = clock
         self._best_effort = best_effort
+        self._learns_rates = learns_rates
 
     @override
     def limits(self, address: Address) -> Limits:
@@ -114,12 +123,23 @@ class RateLimitedSurface(Surface, DraftingSurface):
     def _windows(self, address: Address) -> dict[str, tuple[CallWindow, ...]]:
         """Return what may be called for the chat and for the bot.
 
-        Live edits leave what is reserved, and keep to approximate rates from the start.
+        Live edits leave what is reserved, and keep to the rates of a chat from the start.
         """
-        limits = self._surface.limits(address)
-        mine = {"is_learned": False} if self._best_effort else {"reserved": 0}
-        chat = tuple(replace(window, **mine) for window in limits.chat_calls)
-        return {"chat": chat, "bot": limits.bot_calls}
+        limits, learns = self._surface.limits(address), self._learns_rates
+        chat = self._as_they_hold(limits.chat_calls, learns=learns and not self._best_effort)
+        return {"chat": chat, "bot": self._as_they_hold(limits.bot_calls, learns=learns)}
+
+    def _as_they_hold(
+        self, windows: Sequence[CallWindow], *, learns: bool
+    ) -> tuple[CallWindow, ...]:
+        return tuple(
+            replace(
+                window,
+                is_learned=window.is_learned and learns,
+                reserved=window.reserved if self._best_effort else 0,
+            )
+            for window in windows
+        )
 
     async def _wait(self, scopes: list[CallScope], *, may_wait: bool) -> None:
         """Wait until a call is allowed; raise `RateLimited` if that takes too long."""

@@ -380,7 +380,11 @@ class Wiring:
     def _rate_limited_surfaces(self, *, best_effort: bool) -> dict[str, Surface]:
         return {
             name: RateLimitedSurface(
-                platform.surface, self._rate_limits, self.clock, best_effort=best_effort
+                platform.surface,
+                self._rate_limits,
+                self.clock,
+                best_effort=best_effort,
+                learns_rates=self.settings.delivery.pacing == "learned",
             )
             for name, platform in self.platforms.items()
         }

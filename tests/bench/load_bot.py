@@ -36,6 +36,7 @@ def bot(ctx: Any) -> Any:
             "TROUPE_PRESETS_DIR": str(presets),
             "TROUPE_PROVIDERS__TEST__BASE_URL": ctx.llm_base,
             "TROUPE_DELIVERY__SETTLE_SECONDS": "1",
+            "TROUPE_DELIVERY__PACING": "learned",  # the load is above what real platforms take
             "TROUPE_CONSOLE__PORT": "0",
             "TROUPE_LIMITS__ANSWERS_PER_PERSON": "0",
             "TROUPE_LIMITS__ANSWERS_PER_CHANNEL": "0",

@@ -65,7 +65,6 @@ class StrictPlatform(FakeSurface):
         self._telegram, self._clock = telegram, clock
         self._calls: defaultdict[str, list[float]] = defaultdict(list)
         self._refused_until: defaultdict[str, float] = defaultdict(float)
-        self._is_wary_until: defaultdict[str, float] = defaultdict(float)
 
     @override
     def limits(self, address: Address) -> Limits:
@@ -99,25 +98,22 @@ class StrictPlatform(FakeSurface):
             self._calls[key].append(now)
         if int(address.chat) < 0 and self._newest(chat, 60) >= CALLS_A_MINUTE:
             self.violations.append(f"{chat}: {self._newest(chat, 60)} calls in a minute")
-        if self._is_wary_until[chat] > now and self._newest(chat, 10, since=chat) > 10:
+        if self._newest(chat, 10) > 10:
             self.violations.append(f"{chat}: more than one call a second")
-        if self._is_wary_until[bot] > now and self._newest(bot, 1, since=bot) > 30:
+        if self._newest(bot, 1) > 30:
             self.violations.append("more than 30 calls a second")
         if refusal := self.refusals.get(self.count):
             key = chat if refusal.scope == "chat" else bot
             self._refused_until[key] = now + refusal.retry_after_seconds
-            self._is_wary_until[key] = now + 3600
             raise refusal
 
     def _check_refusals(self, address: Address, now: float) -> None:
         if any(now < self._refused_until[key] for key in (address.lane, address.source)):
             self.violations.append(f"{address.lane}: called before the time that was said")
 
-    def _newest(self, key: str, seconds: float, since: str | None = None) -> int:
+    def _newest(self, key: str, seconds: float) -> int:
         """Return how many calls are not older than this."""
         begin = self._clock.now() - seconds
-        if since is not None:  # the limit was not known before
-            begin = max(begin, self._is_wary_until[since] - 3600)
         return sum(at > begin for at in self._calls[key])
 
 

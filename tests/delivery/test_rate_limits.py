@@ -21,10 +21,10 @@ TEXT = MessageContent("text")
 class Setup:
     """The surfaces of the outbox and of live edits, as two processes have them."""
 
-    def __init__(self, surface: FakeSurface) -> None:
+    def __init__(self, surface: FakeSurface, *, learns: bool = False) -> None:
         self.clock, self.surface = FakeClock(), surface
         rates = InProcessRateLimits(self.clock)
-        self.outbox = RateLimitedSurface(surface, rates, self.clock)
+        self.outbox = RateLimitedSurface(surface, rates, self.clock, learns_rates=learns)
         self.live = RateLimitedSurface(surface, rates, self.clock, best_effort=True)
 
     async def send(self, address: Address = CHAT) -> None:
@@ -62,9 +62,25 @@ async def test_live_edits_leave_calls_to_the_outbox() -> None:
     assert [call for call, _ in setup.surface.calls] == ["send", "edit", "edit", "send", "send"]
 
 
-async def test_approximate_rate_holds_for_sends_only_after_a_refusal() -> None:
+async def test_approximate_rates_hold_from_the_start() -> None:
+    chat, bot = CallWindow(2, 10.0, is_learned=True), CallWindow(3, 1.0, is_learned=True)
+    setup = Setup(FakeSurface(replace(LIMITS, chat_calls=(chat,), bot_calls=(bot,))))
+    for _ in range(2):
+        await setup.send()
+    assert await seconds_refused(setup.send()) == 10
+    other = replace(CHAT, chat="2")
+    await setup.send(other)
+    before = setup.clock.now()
+    sent = asyncio.create_task(setup.send(other))
+    await setup.clock.advance(2)
+    await sent
+    assert setup.clock.now() - before >= 1, "the third call of the bot within a second has waited"
+
+
+async def test_learned_rate_holds_for_sends_only_after_a_refusal() -> None:
     learned = CallWindow(2, 10.0, is_learned=True)
-    setup = Setup(FakeSurface(replace(LIMITS, chat_calls=(learned,))))
+    surface = FakeSurface(replace(LIMITS, chat_calls=(learned,)))
+    setup = Setup(surface, learns=True)
     for _ in range(20):
         await setup.send()
     assert await seconds_refused(setup.edit_live()) == 10

@@ -41,7 +41,7 @@ LIMITS = Limits(
     repeats_faces=False,
     has_threads=True,
     folds_thoughts=True,
-    bot_calls=(CallWindow(50, 1.0, is_learned=True),),  # "50 requests per second"
+    bot_calls=(CallWindow(50, 1.0, is_learned=True, reserved=10),),  # "50 requests per second"
 )
 _SUPPRESS_EMBEDS = 1 << 2
 

@@ -26,7 +26,7 @@ PRIVATE = Limits(
     hides_markup=True,
     shows_faces=True,
     chat_calls=(_A_SECOND,),
-    bot_calls=(CallWindow(30, 1.0, is_learned=True),),
+    bot_calls=(CallWindow(30, 1.0, is_learned=True, reserved=10),),
     has_buttons=True,
     folds_thoughts=True,
 )
