@@ -131,6 +131,10 @@ def _responses(route: Route, references: Mapping[Any, Any]) -> Mapping[str, Any]
             "description": "What was asked for.",
             "content": {"application/json": {"schema": answer}},
         },
+        "400": {  # by the server itself, before any handler
+            "description": "The request is malformed, or its line or a header is too long.",
+            "content": {"text/plain": {"schema": {"type": "string"}}},
+        },
         **{
             str(status): {"description": text, "content": error}
             for status, text in sorted(statuses.items())
