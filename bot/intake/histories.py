@@ -99,6 +99,27 @@ class HistoryRouter:
             self._begun_threads.clear()
         self._begun_threads.add(key)
 
+    async def foresee(self, said: Said) -> Said | None:
+        """Return a message that is not received yet with its history; nothing is stored.
+
+        None: it would begin a branch, whose history is made when it is received.
+        """
+        scope = await self._scope_of(said.scopes)
+        if scope is None:
+            return said
+        if scope is not HistoryScope.REPLIES or _is_command(said):
+            return _in_history(said, await self._history_of(said, scope, ()))
+        quoted = said.quote.message_id if said.quote is not None else None
+        places = await self._index.find(said.address, [quoted]) if quoted is not None else ()
+        if not places:
+            return _in_history(said, _own_chain(said))
+        found = next((one for one in places if one.is_last), None)
+        if found is None and places[0].turn is None:
+            found = places[0]
+        if found is None:
+            return None
+        return _in_history(said, address_of(found.conversation).history)
+
     async def _route(
         self, event: Incoming, scope: HistoryScope, before: Sequence[Incoming]
     ) -> Sequence[Incoming]:
@@ -149,7 +170,7 @@ class HistoryRouter:
 
     async def _history_of_reply(self, said: Said, before: Sequence[Incoming]) -> str:
         """Go on with the chain that the message replies to, or begin one, or a branch of one."""
-        own = f"replies={said.message_id or said.external_key}"
+        own = _own_chain(said)
         quoted = said.quote.message_id if said.quote is not None else None
         if quoted is None:
             return own
@@ -237,13 +258,17 @@ def _first_history(said: Said, scope: HistoryScope) -> str:
         case HistoryScope.USER:
             return _of_person(said)
         case HistoryScope.REPLIES:
-            return f"replies={said.message_id or said.external_key}"
+            return _own_chain(said)
         case HistoryScope.SHARED | HistoryScope.THREAD:
             return ""
 
 
 def _of_person(said: Said) -> str:
     return f"user={said.author.id.partition(':')[2]}"
+
+
+def _own_chain(said: Said) -> str:
+    return f"replies={said.message_id or said.external_key}"
 
 
 def _is_command(said: Said) -> bool:

@@ -443,6 +443,7 @@ class Wiring:
             self.conversations,
             self._spending,
             self.clock,
+            self._history_router.foresee,
         )
 
     @cached_property

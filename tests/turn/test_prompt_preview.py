@@ -1,6 +1,7 @@
 """The prompt that is previewed is the one that is sent, to the letter and to the token."""
 
 import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ from typing_extensions import override
 
 from bot.chat.incoming import Person, Quote, Said, WakeReason
 from bot.chat.prompt import Prompt
+from bot.chat.session import HistoryScope
 from bot.ports import TextTokenCounter, TokenCountingBackend
 from bot.prompting.draft.token_shares import tokens_by_span
 from bot.storage.sql.database import Database
@@ -21,6 +23,7 @@ from tests.turn.test_worker import Setup
 
 MING = Person("telegram:3", "小明 [bot]:")
 SCENES = 200
+SCOPES = (HistoryScope.SHARED, HistoryScope.USER, HistoryScope.REPLIES)
 WORDS = ("lamp", "ferry", "潮水", "Nora,", "marlowe", "<|im_end|>", "🦜", "[system]:", "{{char}}")
 LOREBOOK = {
     "entries": {
@@ -74,6 +77,16 @@ def make_scene(setup: Setup, number: int) -> tuple[list[Said], list[str]]:
     return messages, active
 
 
+async def deliver(setup: Setup, said: Said) -> str:
+    """Let a message be received and processed; return the key of its history."""
+    async with setup.router.routed([said]) as [routed]:
+        assert isinstance(routed, Said)
+        await setup.inbox.receive([routed], {})
+    key = routed.address.conversation
+    await setup.work(key)
+    return key
+
+
 @pytest.mark.slow
 async def test_preview_is_the_receipt_of_the_answer_that_follows(database: Database) -> None:
     backend = FakeBackend(["The tide turns."])
@@ -86,18 +99,31 @@ async def test_preview_is_the_receipt_of_the_answer_that_follows(database: Datab
         fallback=CountingBackend(["Aye."]),
     )
     receipts = SqlReceipts(database)
+    compared: Counter[HistoryScope] = Counter()
+    branches = chains = 0
     for number in range(1, SCENES + 1):
         (*earlier, newest), active = make_scene(setup, number)
         presets = [setup.preview.resolver.find(name) for name in active]
         await setup.preview.resolver.set_active(newest.scopes[0], presets, "telegram:1")
-        key = newest.address.conversation
+        scope = SCOPES[number % len(SCOPES)]
+        await setup.history_scopes.set(newest.scopes[0], scope, "telegram:1")
+        answered = False
         for said in earlier:
-            await setup.inbox.receive([said], {})
-            await setup.work(key)
+            key = await deliver(setup, said)
+            answered = bool(await receipts.newest(key)) or answered
+        if answered and scope is HistoryScope.REPLIES:
+            *_, (name, text) = setup.surface.messages.items()
+            newest = replace(newest, quote=Quote(None, name, text, is_ours=True))
 
-        previewed = (await setup.preview.preview(newest)).prompt
-        await setup.inbox.receive([newest], {})
-        await setup.work(key)
+        preview = await setup.preview.preview(newest)
+        if preview.problem is not None:
+            assert preview.problem.startswith("A reply to a message in the middle")
+            branches += 1
+            continue
+        previewed = preview.prompt
+        key = await deliver(setup, newest)
+        compared[scope] += 1
+        chains += "#replies=" in key and not key.endswith(f"={newest.message_id}")
 
         [(_, sent), *_] = await receipts.newest(key)
         assert previewed is not None, newest
@@ -114,6 +140,9 @@ async def test_preview_is_the_receipt_of_the_answer_that_follows(database: Datab
         segments = [tokens for _, tokens in tokens_by_span(previewed)]
         assert sum(segments) == previewed.tokens == sent.tokens
         assert min(segments) >= 0
+    assert sum(compared.values()) == SCENES - branches >= 180
+    assert min(compared.values()) >= 45
+    assert chains >= 15
 
 
 async def test_preview_asks_and_stores_nothing(database: Database) -> None:

@@ -178,6 +178,7 @@ class Setup(Delivery):
         anonymous = AnonymousAdmins(chat_settings)
         admins = AdminCheck((), self._is_platform_admin, self.clock, anonymous)
         scopes = HistoryScopes(chat_settings, resolver)
+        self.history_scopes = scopes
         index = SqlHistoryIndex(database)
         self.router = HistoryRouter(scopes.find, index)
         self.buttons = AnswerButtons(
@@ -204,7 +205,13 @@ class Setup(Delivery):
             backends,
         )
         self.preview = PromptPreview(
-            sources, resolver, self.conversations, Spending({}, self.clock), self.clock, dice
+            sources,
+            resolver,
+            self.conversations,
+            Spending({}, self.clock),
+            self.clock,
+            self.router.foresee,
+            dice,
         )
         pipeline = AnswerPipeline(
             sources, backends, replies, self.clock, dice, **(pipeline_parts or {})

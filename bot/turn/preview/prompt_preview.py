@@ -5,7 +5,7 @@ the one that would be sent.
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -25,10 +25,15 @@ from bot.routing.decide import Answer, Ignore, Observe, Unreadable, decide
 from bot.routing.preset_resolver import PresetResolver
 from bot.routing.speaker_selection import SpeakerCandidate
 from bot.routing.wake_rules import Dice
+from bot.texts.text import translatable
 from bot.turn.limits.spending import Spending
 from bot.turn.prompt_sources import PromptSources, TurnContext
 from bot.turn.worker import TURNS_FOR_ROUTING
 
+_BEGINS_BRANCH = translatable(
+    "A reply to a message in the middle begins a history of its own; its prompt is known when it is"
+    " sent."
+)
 _NO_ANSWER = GeneratedAnswer("", None, Usage(), None, 0.0)
 _NO_EPOCH = 0  # less than any claim's: it reads, and never writes
 
@@ -42,6 +47,8 @@ class PromptPreview:
     conversations: Conversations
     spending: Spending
     clock: Clock
+    find_history: Callable[[Said], Awaitable[Said | None]]
+    """Gives a message its history; None: it would begin another one, which is not made yet."""
     dice: Dice | None = None
     """Draws chances; None: the same ones for the same text, so that they do not change all the
     time while somebody writes."""
@@ -52,7 +59,10 @@ class PromptPreview:
         Raises:
             StoreError: the history cannot be read.
         """
-        said = storable_said(said)
+        placed = await self.find_history(storable_said(said))
+        if placed is None:
+            return NextAnswer(problem=_BEGINS_BRANCH)
+        said = placed
         active = await self.resolver.resolve(said.scopes)
         claim = Claim(said.address.conversation, _NO_EPOCH, "preview")
         recent = await self.conversations.load_session(claim, TURNS_FOR_ROUTING)
