@@ -253,6 +253,8 @@ class Pressed:
     locale: str | None = None
     is_private: bool = False
     """Whether the author is alone with the bot."""
+    has_masked_token: bool = False
+    """Whether a token or key was removed from what was entered, before it was stored."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,8 +78,14 @@ def with_storable_text(incoming: Incoming) -> Incoming:
             return replace(incoming, said=storable_said(incoming.said))
         case Pressed():
             values = tuple(make_storable(value) for value in incoming.values)
-            author, data = _person(incoming.author), make_storable(incoming.data)
-            return replace(incoming, author=author, data=data, values=values)
+            masked = tuple(map(mask_pasted_tokens, values))
+            return replace(
+                incoming,
+                author=_person(incoming.author),
+                data=make_storable(incoming.data),
+                values=masked,
+                has_masked_token=masked != values,
+            )
         case Joined(author=Person() as author):
             return replace(incoming, author=_person(author))
         case Joined() | Deleted() | ForgetRequested():

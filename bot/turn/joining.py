@@ -7,6 +7,7 @@ from bot.chat.outgoing import Limits
 from bot.chat.session import Attempt, Claim, InboxMessage
 from bot.ports import Clock, Conversations
 from bot.prompting.presets.preset import BusyRules
+from bot.telemetry.secret_masker import mask_pasted_tokens
 
 _FULL_SHARE = 0.98  # clients cut a long text at a space near the limit
 _MAX_PARTS = 20
@@ -66,9 +67,12 @@ class MessageParts:
             return whole
         is_cut_in_a_word = self._units(last.text) >= self.limits.max_units
         texts = [one for one in (whole.text, said.text) if one]
+        text = ("" if is_cut_in_a_word else "\n").join(texts)
+        masked = mask_pasted_tokens(text)  # a token may have been cut in two
         return replace(
             whole,
-            text=("" if is_cut_in_a_word else "\n").join(texts),
+            text=masked,
+            has_masked_token=whole.has_masked_token or masked != text,
             wake=whole.wake or said.wake,
             quote=whole.quote or said.quote,
             mentions=(*whole.mentions, *said.mentions),
@@ -115,6 +119,10 @@ class PartJoiner:
             if wait <= 0:
                 break
             await self._clock.sleep(min(wait, _LOOK_SECONDS))
+        first = group.message.incoming
+        if said.has_masked_token and isinstance(first, Said):  # so that its author is told
+            told = replace(first, has_masked_token=True)
+            group.message = replace(group.message, incoming=told)
         if group.message.gathered:
             await self._conversations.record_attempt(claim, group.message, Attempt.BESIDE_OTHERS)
         return said

@@ -118,6 +118,19 @@ async def test_long_paste_is_one_message_with_its_rest(database: Database) -> No
     assert setup.backend.prompts[0].messages[-1].content == f"{LONG}tail"
 
 
+async def test_key_that_was_cut_in_two_is_masked_and_its_author_is_told(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend(["Long."]), limits=SMALL)
+    begun = f"{LONG[:-12]} sk-proj-CAN"
+    async with working(setup, text(1, begun)) as worker:
+        await setup.receive(text(2, "ARY00000000000000001 ok?", mention=False))
+        await end(setup, worker)
+    masked = f"{LONG[:-12]} ***0001 ok?"
+    assert setup.backend.prompts[0].messages[-1].content == masked
+    assert await setup.history() == [("user", masked), ("assistant", "Long.")]
+    assert setup.texts[0] == "Long."
+    assert setup.texts[1].startswith("⚠ Your message seems to hold a token")
+
+
 async def test_paste_ends_when_others_write_and_with_its_time(database: Database) -> None:
     setup = Setup(database, backend=FakeBackend(["Long."], ["No."], ["Late."]), limits=SMALL)
     async with working(setup, text(1, LONG)) as worker:

@@ -8,6 +8,7 @@ import pytest
 from bot.chat.button import MAX_DATA_BYTES, ButtonAction, ButtonData
 from bot.chat.incoming import Address, Person, Pressed, WakeReason
 from bot.chat.outgoing import Limits, Menu, MessageContent
+from bot.intake.intake import with_storable_text
 from bot.storage.sql.database import Database
 from tests.fakes import LIMITS, FakeBackend
 from tests.samples import ALICE, BOB, make_incoming
@@ -234,3 +235,18 @@ async def test_description_of_oneself_is_set_by_a_form_and_shows_its_source(
     assert "How you describe yourself: chosen for this channel" in setup.texts[-1]
     await setup.say(replace(form, values=("",), external_key="cb2", is_private=True))
     assert "How you describe yourself: I am tall (for all channels)" in setup.texts[-1]
+
+
+async def test_key_in_a_form_is_neither_kept_nor_shown_and_its_author_is_told(
+    database: Database,
+) -> None:
+    setup = make_setup(database)
+    await setup.say("/settings menu")
+    form = replace(button(setup, "✏ About me"), values=("I own sk-proj-CANARY00000000000000001",))
+    received = with_storable_text(form)
+    assert isinstance(received, Pressed)
+    assert received.values == ("I own ***0001",)
+    await setup.say(received)
+    assert setup.texts[-1].startswith("⚠ Your message seems to hold a token")
+    await setup.say(make_incoming("/me", key="5:9"))
+    assert "I own ***0001" in setup.texts[-1]

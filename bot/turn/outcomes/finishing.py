@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from bot.chat.incoming import Said, address_of
+from bot.chat.incoming import Pressed, Said, address_of
 from bot.chat.session import Claim, InboxMessage, TurnResult
 from bot.commands.request import AskedQuestion
 from bot.ports import ConversationMemory, Conversations
@@ -40,7 +40,9 @@ class TurnFinisher:
         """Store the result and have it delivered."""
         for one in (message, *message.gathered):
             incoming = one.incoming
-            if isinstance(incoming, Said) and incoming.has_masked_token and result.outgoing:
+            if not isinstance(incoming, Said | Pressed):
+                continue
+            if incoming.has_masked_token and result.outgoing:
                 result = self.with_notice(incoming, result, _REMOVED_FROM_TEXT)
         self.arrivals.watch([claim.conversation])
         go_on = not (self.stopping or self.is_paused(claim.conversation))
@@ -108,7 +110,7 @@ class TurnFinisher:
         for memory in self.memories:
             await memory.end_session(conversation)
 
-    def with_notice(self, said: Said, result: TurnResult, notice: str) -> TurnResult:
+    def with_notice(self, said: Said | Pressed, result: TurnResult, notice: str) -> TurnResult:
         """Append a notice of the service to what is sent."""
         following = 1 + max(one.part for one in result.outgoing)
         shown = translate(notice, language_of(said.locale))
