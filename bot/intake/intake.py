@@ -107,7 +107,7 @@ def storable_said(said: Said) -> Said:
     return replace(
         said,
         text=masked,
-        has_masked_token=masked != text,
+        has_masked_token=said.has_masked_token or masked != text,
         quote=quote,
         author=_person(said.author),
         attachments=_attachments(said.attachments),

@@ -13,6 +13,7 @@ from bot.chat.session import Turn
 from bot.errors import RequestRefused, UserError
 from bot.ports import Clock, HistoryCopies, WebChannels
 from bot.routing.preset_resolver import PresetResolver
+from bot.telemetry.secret_masker import mask_pasted_tokens
 from bot.texts.text import translatable
 
 MAX_PEOPLE = 20
@@ -77,15 +78,15 @@ class PlaygroundActions:
         self, channel: WebChannel, message_id: str, author: Person, text: str, reply_to: str | None
     ) -> None:
         """Write a message; the same id is written once."""
-        said = WebMessage(message_id, author, text, self._now(), reply_to=reply_to)
-        await self.channels.add(channel.id, [said])
+        said = WebMessage(message_id, author, "", self._now(), reply_to=reply_to)
+        await self.channels.add(channel.id, [_with_text(said, text)])
 
     async def edit(self, channel: WebChannel, message_id: str, text: str) -> None:
         """Change what a person's message says."""
         message = await self._of_person(channel, message_id)
         if text != message.text:
-            edited = replace(message, text=text, edited_at=self._now())
-            await self.channels.replace(channel.id, edited)
+            edited = replace(message, edited_at=self._now())
+            await self.channels.replace(channel.id, _with_text(edited, text))
 
     async def delete(self, channel: WebChannel, message_id: str) -> None:
         """Delete a person's message."""
@@ -152,6 +153,12 @@ def _to_message(at: int, turn: Turn, names: Mapping[str, str]) -> WebMessage:
     face = None if turn.preset is None else Face(names[turn.preset])
     name = turn.message_id or f"copy-{at}"
     return WebMessage(name, turn.speaker, turn.text, turn.at, face=face, is_copied=True)
+
+
+def _with_text(message: WebMessage, text: str) -> WebMessage:
+    """Let a message say a text, without the tokens and keys that were pasted into it."""
+    masked = mask_pasted_tokens(text)
+    return replace(message, text=masked, has_masked_token=masked != text)
 
 
 def _login_name() -> str:

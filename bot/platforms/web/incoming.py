@@ -65,6 +65,7 @@ def to_said(
         mentions=_mentions(text, channel.people, author),
         locale=channel.locale,
         is_private=is_alone,
+        has_masked_token=message.has_masked_token,
     )
 
 

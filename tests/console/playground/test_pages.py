@@ -58,6 +58,18 @@ async def test_message_is_written_once_however_often_it_is_sent(playground: Play
     assert len(shown) == len(await channel.messages()) == 2
 
 
+async def test_pasted_key_is_not_stored_and_its_author_is_told(playground: Playground) -> None:
+    await open_with_alice(playground)
+    await playground.say("@troupe my key is sk-proj-CANARY00000000000000001", KEY)
+    channel = await playground.read_channel()
+    shown = await channel.wait_for(lambda all_: len(all_) == 3)
+    assert shown[0].text == "@troupe my key is ***0001"
+    assert shown[-1].text.startswith("⚠ Your message seems to hold a token")
+    edited = "my other key is sk-proj-CANARY00000000000000002"
+    await playground.send(f"{playground.path}/messages/{KEY}/edit", text=edited)
+    assert (await channel.messages())[0].text == "my other key is ***0002"
+
+
 async def test_people_edit_delete_and_reply(playground: Playground) -> None:
     await open_with_alice(playground)
     await playground.say("@troupe helo", KEY)
