@@ -24,6 +24,7 @@ from bot.chat.console.operation import (
     Pause,
     QueueState,
     RefusedCalls,
+    Restore,
     WaitingMessage,
 )
 from bot.chat.console.preset_draft import PresetDraft
@@ -839,6 +840,10 @@ class PersonalData(Protocol):
         """Return the keys of the conversations in which the person has said something."""
         ...
 
+    async def note_forgotten(self, person_id: str) -> None:
+        """Note, so that it outlives the database, that the person's descriptions are deleted."""
+        ...
+
     async def drop_set_aside(self, person_id: str) -> None:
         """Delete what the person wrote and what was set aside because it could not be processed."""
         ...
@@ -1170,6 +1175,14 @@ class Pauses(Protocol):
         self, name: str, address: Address, text: str, reply_to: str | None
     ) -> None:
         """Queue a message of the service; one of the same name is queued once."""
+        ...
+
+
+class Restores(Protocol):
+    """That the database was restored from a backup."""
+
+    async def newest(self) -> Restore | None:
+        """Return the newest restore; None: there was none that still matters."""
         ...
 
 

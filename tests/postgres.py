@@ -38,6 +38,19 @@ async def create_postgres_database(folder: str) -> str:
     return f"postgresql+asyncpg://postgres@/{name}?host={folder}"
 
 
+async def run_postgres_program(name: str, *options: str) -> bytes:
+    """Run a program of PostgreSQL, such as pg_dump; return what it prints."""
+    process = await asyncio.create_subprocess_exec(
+        _program(name),
+        *options,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    printed, errors = await process.communicate()
+    assert process.returncode == 0, errors.decode()
+    return printed
+
+
 @contextlib.asynccontextmanager
 async def counting_round_trips(folder: str, counts: Counter[str]) -> AsyncIterator[str]:
     """Stand between clients and a server; gives the folder of another socket.

@@ -40,7 +40,7 @@ app = lazy_app(
         ),
         "pause": LazyCommand("bot.cli.operation.pause", "Answer nobody until `troupe resume`."),
         "resume": LazyCommand("bot.cli.operation.resume", "Answer again after `troupe pause`."),
-        "db": LazyCommand("bot.cli.db", "Upgrade, show, copy or back up the database."),
+        "db": LazyCommand("bot.cli.db", "Upgrade, copy, back up, restore or encrypt the database."),
         "bench": LazyCommand("bot.cli.bench", "Measure speed on this machine."),
     },
 )

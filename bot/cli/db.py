@@ -7,6 +7,7 @@ import typer
 import uvloop
 from sqlalchemy.exc import ArgumentError
 
+from bot.cli.operation.restoring import finish_restore, restore_database
 from bot.cli.text_io import print_line, print_progress
 from bot.cli.typer_apps import command_app
 from bot.errors import SettingsError
@@ -26,7 +27,7 @@ from bot.storage.sql.database import (
 )
 from bot.storage.sql.tables import NEWEST_REVISION
 
-app = command_app("Upgrade, show, copy, back up or encrypt the database.")
+app = command_app("Upgrade, copy, back up, restore or encrypt the database.")
 
 
 @app.command("upgrade")
@@ -101,6 +102,10 @@ def decrypt_database() -> None:
         raise SettingsError("unset TROUPE_ENCRYPT_TEXTS first, so that new texts are not encrypted")
     with lock_data_dir(settings.data_dir):
         print_line(f"rows that are decrypted now: {uvloop.run(_convert(settings))}")
+
+
+app.command("restore")(restore_database)
+app.command("restored")(finish_restore)
 
 
 def _require_database(settings: Settings) -> None:

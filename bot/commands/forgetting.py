@@ -50,6 +50,7 @@ class PersonForgetting:
             ]
         )
         await self.data.drop_set_aside(person)
+        await self.data.note_forgotten(person)
         await self.personas.forget(person, await self.data.descriptions(person))
 
 

@@ -27,6 +27,10 @@ def _announce_nothing(_messages: Sequence[Incoming]) -> None:
     return
 
 
+def _keep_all(message: Incoming) -> Incoming:
+    return message
+
+
 class InboxIntake(Intake):
     """Stores messages, then tells who works on them."""
 
@@ -36,6 +40,7 @@ class InboxIntake(Intake):
         wake: Callable[[Sequence[str]], None],
         announce: Callable[[Sequence[Incoming]], None] = _announce_nothing,
         router: HistoryRouter | None = None,
+        keep: Callable[[Incoming], Incoming | None] = _keep_all,
     ) -> None:
         """Take the inbox, and who is told after messages are committed.
 
@@ -44,15 +49,18 @@ class InboxIntake(Intake):
             wake: takes their conversations.
             announce: takes the messages, some of which overtake those before them.
             router: decides which history of its channel each belongs to; None: they say it.
+            keep: returns what to store of a message; None: nothing of it may be stored.
         """
         self._inbox = inbox
         self._wake = wake
         self._announce = announce
         self._router = router
+        self._keep = keep
 
     @override
     async def receive(self, messages: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
-        storable = [with_storable_text(one) for one in messages]
+        kept = [one for each in messages if (one := self._keep(each)) is not None]
+        storable = [with_storable_text(one) for one in kept]
         if self._router is None:
             await self._inbox.receive(storable, cursors)
         else:

@@ -28,7 +28,7 @@ from bot.chat.incoming import (
     source_of,
 )
 from bot.chat.outgoing import OutboxRow
-from bot.chat.session import ClaimedMessage
+from bot.chat.session import ClaimedMessage, InboxMessage
 from bot.commands.admins import AdminCheck
 from bot.commands.anonymous_admins import AnonymousAdmins
 from bot.commands.answer_buttons import AnswerButtons
@@ -115,6 +115,8 @@ from bot.storage.operation.nodes import SqlNodeRegistry
 from bot.storage.operation.pauses import SqlPauses
 from bot.storage.personal_data import SqlForgottenConversations, SqlPersonalData
 from bot.storage.queue_ages import SqlQueueAges
+from bot.storage.restoring.restores import SqlRestores
+from bot.storage.restoring.tombstones import FILE_NAME, TombstoneFile
 from bot.storage.sql.conversations import SqlConversations
 from bot.storage.sql.inbox import SqlInbox
 from bot.storage.sql.outbox import SqlOutbox
@@ -142,6 +144,7 @@ from bot.turn.limits.embedding_spending import EmbeddingSpending
 from bot.turn.limits.pauses import AnsweringPauses
 from bot.turn.limits.provider_slots import ProviderSlots
 from bot.turn.limits.rare_notices import RareNotices
+from bot.turn.limits.restored_messages import RestoredMessages
 from bot.turn.limits.spending import Spending
 from bot.turn.limits.summary_spending import BudgetedSummaries
 from bot.turn.missed_signals import MissedSignals
@@ -209,7 +212,13 @@ class Wiring:
         values, codec = resources.shared_values, resources.database.codec
         shared = SharedWindows(values, codec) if values else None
         sender = self._lane_sender if Role.SENDER in self.options.roles else None
-        return SqlConversations(resources.database, self.clock, sender, shared)
+        return SqlConversations(
+            resources.database, self.clock, sender, shared, self._tombstones.record
+        )
+
+    @cached_property
+    def _tombstones(self) -> TombstoneFile:
+        return TombstoneFile(self.settings.data_dir / FILE_NAME)
 
     @cached_property
     def outbox(self) -> SqlOutbox:
@@ -330,7 +339,8 @@ class Wiring:
     @cached_property
     def _intake(self) -> InboxIntake:
         return InboxIntake(
-            self.inbox, self._wake_conversations, self.stops.announce, self._history_router
+            *(self.inbox, self._wake_conversations, self.stops.announce, self._history_router),
+            self.restored.keep,
         )
 
     @property
@@ -414,7 +424,8 @@ class Wiring:
             VoiceMessages(self._download, self._models.backends),
             explain_silence=self._explain_silence,
             is_paused=self.pauses.covers,
-            is_context=self.pauses.is_context,
+            is_void=self.restored.is_void,
+            is_context=self._is_context,
         )
         return ConversationWorker(self.conversations, memories, stages, self.owner, self.clock)
 
@@ -726,7 +737,7 @@ class Wiring:
 
     @cached_property
     def _personal_data(self) -> SqlPersonalData:
-        return SqlPersonalData(self._resources.database)
+        return SqlPersonalData(self._resources.database, self.clock, self._tombstones.record)
 
     async def _receive(self, events: Sequence[Incoming]) -> None:
         intake = InboxIntake(self.inbox, self._wake_conversations, router=self._history_router)
@@ -822,7 +833,7 @@ class Wiring:
         """What this process runs beside the platforms, in the order of a message's path."""
         parts = {Role.WORKER: self._worker_part, Role.SENDER: self._sender_part}
         made = [make_part() for role, make_part in parts.items() if role in self.options.roles]
-        return [*made, self._heartbeat.part]
+        return [RolePart(self.restored.load, (), _nothing), *made, self._heartbeat.part]
 
     @cached_property
     def _heartbeat(self) -> Heartbeat:
@@ -834,6 +845,13 @@ class Wiring:
     def pauses(self) -> AnsweringPauses:
         stored = SqlPauses(self._resources.database, self.clock)
         return AnsweringPauses(stored, self._resources.signals, self._wake_ready)
+
+    @cached_property
+    def restored(self) -> RestoredMessages:
+        return RestoredMessages(SqlRestores(self._resources.database, self.clock))
+
+    def _is_context(self, message: InboxMessage) -> bool:
+        return self.pauses.is_context(message) or self.restored.is_context(message)
 
     async def _wake_ready(self) -> None:
         self._wake_conversations(await self._ready_conversations(_MAX_CONVERSATIONS))
@@ -934,6 +952,10 @@ class Wiring:
         """Tell the operator something, unless the terminal belongs to a chat."""
         if not any(spec.uses_terminal for spec in self._specs):
             self.progress(text)
+
+
+async def _nothing() -> None:
+    return
 
 
 def _lease_owner(settings: Settings, use: DataDirUse) -> str:

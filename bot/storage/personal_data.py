@@ -1,13 +1,14 @@
 """What is stored of a person, and in which conversations something was forgotten."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from sqlalchemy import ColumnElement, Connection, bindparam, or_, select, update
 from typing_extensions import override
 
 from bot.chat.incoming import Edited, Incoming, Pressed, Said, address_of
 from bot.chat.session import Turn
-from bot.ports import ForgottenConversations, PersonalData
+from bot.ports import Clock, ForgottenConversations, PersonalData
+from bot.storage.restoring.tombstones import Tombstone
 from bot.storage.sql.conversations import TURN_COLUMNS, to_turn
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import choice, forgotten, inbox, is_set_aside, turn
@@ -26,11 +27,26 @@ _DROP_SET_ASIDE = (
 )
 
 
+def _record_nothing(_: Tombstone) -> None:
+    return
+
+
 class SqlPersonalData(PersonalData):
     """Reads over all conversations: rare, so that no index is kept for it."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(
+        self,
+        database: Database,
+        clock: Clock,
+        record_tombstone: Callable[[Tombstone], None] = _record_nothing,
+    ) -> None:
         self._database = database
+        self._clock = clock
+        self._record_tombstone = record_tombstone
+
+    @override
+    async def note_forgotten(self, person_id: str) -> None:
+        self._record_tombstone(Tombstone(self._clock.now(), person=person_id))
 
     @override
     async def conversations(self, person_id: str) -> Sequence[str]:

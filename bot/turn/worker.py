@@ -108,6 +108,8 @@ class TurnStages:
     """Tells the people of a channel why nobody answers, where the platform shows that."""
     is_paused: Callable[[str], bool] = _never
     """Whether a conversation, by its key, has to wait."""
+    is_void: Callable[[Said], bool] = _never
+    """Whether a message is from before a restore, so that nothing is done about it."""
     is_context: Callable[[InboxMessage], bool] = _never
     """Whether a message has waited so long that it is remembered instead of being answered."""
 
@@ -279,6 +281,8 @@ class ConversationWorker:
         """
         message = group.message
         match message.incoming:
+            case Said() as said if self._stages.is_void(said):
+                return "ignored", await self._finisher.finish(claim, message, TurnResult())
             case Said() as said:
                 is_late = said.is_late or self._stages.is_context(message)
                 return await self._handle_said(claim, group, replace(said, is_late=is_late))

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from bot.chat.access import COMMAND_LINE
 from bot.cli.app import app
 from bot.cli.operation.installation import format_age
-from bot.errors import SettingsError, UserError
+from bot.errors import SettingsError, StoreError, UserError
 from bot.runtime.clock import SystemClock
 from bot.storage.console.audit import SqlAuditLog
 from bot.storage.coordination.role_leases import SqlRoleLeases
@@ -174,6 +174,48 @@ def test_without_a_database_nothing_is_made(words: list[str], folder: Path) -> N
     with pytest.raises(SettingsError, match="there is no database in"):
         run(*words)
     assert list((folder / "data").iterdir()) == []
+
+
+def test_backup_is_restored_and_the_old_database_is_kept(folder: Path) -> None:
+    prepare(nothing)
+    run("db", "backup", "backup.db")
+    prepare(on_store(set_aside))
+    (folder / "data" / "slots").mkdir()
+    assert len(run(*LIST)) > 1
+
+    assert run("db", "restore", "backup.db")[-1] == (
+        "backup.db is restored; the old database is data/troupe.db.replaced. Start the service"
+    )
+
+    assert run(*LIST) == ["nothing was set aside"]
+    found = sorted(one.name for one in (folder / "data").iterdir())
+    assert "slots" not in found, "what models keep may be of what was forgotten"
+    assert {"troupe.db", "troupe.db.replaced"} <= set(found)
+    assert not [name for name in found if "restoring" in name]
+    assert (folder / "data" / "troupe.db").stat().st_mode & 0o077 == 0
+
+
+def test_restore_names_what_is_wrong_and_changes_nothing(folder: Path) -> None:
+    prepare(on_store(set_aside))
+    (folder / "text.db").write_text("a text")
+    with pytest.raises(StoreError, match=r"the backup text\.db cannot be restored"):
+        run("db", "restore", "text.db")
+    with pytest.raises(StoreError, match="No such file"):
+        run("db", "restore", "none.db")
+    with pytest.raises(UserError, match=r"there is no file other\.jsonl"):
+        run("db", "restored", "--forgotten", "other.jsonl")
+    with pytest.raises(UserError, match="'soon' is not a moment"):
+        run("db", "restored", "--answered-until", "soon")
+    assert len(run(*LIST)) > 1
+
+
+def test_restored_database_of_other_tools_is_prepared() -> None:
+    prepare(nothing)
+    assert run("db", "restored", "--answered-until", "2026-11-22T14:05:00Z") == [
+        "0 messages may have been sent: they are looked for first",
+        "0 messages were unanswered in the backup: they become context",
+        "0 times something was forgotten: it is forgotten again",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from bot.prompting.presets.preset import Preset
 from bot.routing.command_specs import COMMANDS, parse
 from bot.routing.history_scopes import HistoryScopes
 from bot.routing.preset_resolver import PresetResolver
+from bot.runtime.clock import SystemClock
 from bot.storage.personal_data import SqlPersonalData
 from bot.storage.sql.chat_settings import SqlChatSettings
 from bot.storage.sql.database import Database
@@ -63,7 +64,7 @@ class Setup:
             AdminCheck({"telegram:99"}, self.is_platform_admin, self.clock, self.anonymous),
             ContextView(SqlReceipts(database), format_receipt, mask_secret),
             UserPersonas(chat_settings),
-            SqlPersonalData(database),
+            SqlPersonalData(database, SystemClock()),
             HistoryScopes(chat_settings, self.resolver),
             self.anonymous,
             dice=random.Random(1),
@@ -455,7 +456,7 @@ async def test_prompts_are_not_shown_to_strangers_in_private_chats(
         admins,
         ContextView(SqlReceipts(database), format_receipt, mask_secret),
         UserPersonas(SqlChatSettings(database, setup.clock)),
-        SqlPersonalData(database),
+        SqlPersonalData(database, SystemClock()),
         HistoryScopes(SqlChatSettings(database, setup.clock), setup.resolver),
         setup.anonymous,
     )

@@ -274,7 +274,7 @@ async def test_name_of_no_letter_does_nothing(store: Store, name: str) -> None:
 
 async def test_forgotten_person_leaves_no_dead_letter(store: Store) -> None:
     await set_aside(store)
-    data = SqlPersonalData(store.database)
+    data = SqlPersonalData(store.database, SystemClock())
     await data.drop_set_aside("telegram:99")
     assert len(await letters(store).all()) == 1
 

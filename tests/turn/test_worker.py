@@ -189,7 +189,7 @@ class Setup(Delivery):
             admins,
             ContextView(SqlReceipts(database), format_receipt, mask_secret),
             personas,
-            SqlPersonalData(database),
+            SqlPersonalData(database, self.clock),
             scopes,
             anonymous,
         )
@@ -221,7 +221,9 @@ class Setup(Delivery):
         self.stops = StopRequests(self.signals, admins.is_known_admin)
         self.arrivals = arrivals = ArrivalSignals(self.signals)
         gatherer = MessageGatherer(self.conversations, arrivals, self.clock)
-        forgetting = PersonForgetting(SqlPersonalData(database), personas, self._receive_events)
+        forgetting = PersonForgetting(
+            SqlPersonalData(database, self.clock), personas, self._receive_events
+        )
         setups = TurnStages(
             *(resolver, commands, pipeline, replies, self.stops, self.buttons),
             *(forgetting, ChannelForgetting(index, self._receive_events), gatherer),

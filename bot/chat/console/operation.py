@@ -1,7 +1,7 @@
 """What the processes of an installation are doing, for people who operate it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from bot.chat.incoming import Said, address_of
 
@@ -245,3 +245,15 @@ class DeadLetter:
     at: float | None
     """When it was received, or was last tried; in Unix seconds."""
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """The database was restored from a backup."""
+
+    answered_until: float
+    """Until when people were answered on the database that was lost, in Unix seconds."""
+    forgotten: frozenset[tuple[str, str]] = frozenset()
+    """Conversations and the platform's ids of messages that were forgotten in them."""
+    forgotten_until: Mapping[str, float] = field(default_factory=dict)
+    """Conversations of which everything was forgotten, and until when."""

@@ -15,7 +15,10 @@ app = command_app()
 
 @app.command()
 def show_jobs() -> None:
-    """Show which process does what only one may do, and how much work waits and how old it is."""
+    """Show what is done and what waits.
+
+    Which process does what only one may do, and since when; how much work waits, and how old it is.
+    """
     held, work = use_installation(_read)
     for line in [*format_held(held), "", *format_work(work)]:
         print_line(line)

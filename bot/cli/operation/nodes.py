@@ -15,7 +15,9 @@ _HEAD = ("process", "roles", "version", "up", "seen", "answering", "holds")
 
 @app.command()
 def show_nodes() -> None:
-    """Show the processes: roles, version, last report, and what only one process holds.
+    """Show the processes of the installation.
+
+    With their roles, version, last report, and what only one of them holds.
 
     A process reports every 10 seconds. One that ended by itself is not listed; one that died is,
     as "silent", for a week.

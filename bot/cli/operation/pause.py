@@ -29,7 +29,9 @@ Channel = Annotated[
 
 @app.command()
 def pause(platform: Platform = None, channel: Channel = None) -> None:
-    """Answer nobody until `troupe resume`: the whole installation, a platform or a channel.
+    """Answer nobody until `troupe resume`.
+
+    In the whole installation, on a platform, or in a channel.
 
     Answers that are being written are finished. What people write is kept; who addresses the bot is
     told so, once in each channel. After the pause, what is younger than 5 minutes is answered, and

@@ -17,7 +17,10 @@ app = command_app()
 
 @app.command()
 def resume(platform: Platform = None, channel: Channel = None) -> None:
-    """Answer again: end the pause of the same scope that `troupe pause` was given."""
+    """Answer again after `troupe pause`.
+
+    It ends the pause of the same scope: everything, a platform, or a channel.
+    """
     scope = scope_of(platform, channel)
 
     async def end(database: Database) -> tuple[bool, Sequence[str]]:

@@ -1,6 +1,6 @@
 """Histories, and who may process them: each step of a message is one unit of work."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -28,6 +28,7 @@ from bot.chat.storable import make_storable
 from bot.ports import Clock, Conversations
 from bot.storage.cache.session_windows import SessionWindows, window_of
 from bot.storage.cache.shared_windows import SharedWindows
+from bot.storage.restoring.tombstones import Tombstone
 from bot.storage.sql import receipts as receipt_rows
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import (
@@ -88,12 +89,17 @@ _FORGET_SET_ASIDE = (
 )
 
 
+def _record_nothing(_: Tombstone) -> None:
+    return
+
+
 class SqlConversations(Conversations):
     """Conversations in SQL; the newest turns of those that were claimed here stay in memory.
 
     Args:
         sender: takes rows for sending in the same unit that queues them; None: others send.
         shared: the windows of other processes; None: each reads the history itself.
+        record_tombstone: keeps outside of the database what is forgotten, before it is.
     """
 
     def __init__(
@@ -102,12 +108,14 @@ class SqlConversations(Conversations):
         clock: Clock,
         sender: lanes.SenderIdentity | None = None,
         shared: SharedWindows | None = None,
+        record_tombstone: Callable[[Tombstone], None] = _record_nothing,
     ) -> None:
         self._database = database
         self._clock = clock
         self._sender = sender
         self._windows = SessionWindows()
         self._shared = shared
+        self._record_tombstone = record_tombstone
 
     @override
     async def ready(self, limit: int, sources: Collection[str]) -> Sequence[str]:
@@ -219,6 +227,7 @@ class SqlConversations(Conversations):
         )
         of, now = {"of": claim.conversation}, self._clock.now()
         address = address_of(claim.conversation)
+        self._record_tombstone(Tombstone(now, claim.conversation))
 
         def unit(connection: Connection) -> int:
             held = connection.execute(_HELD, {**of, "claimed_by": claim.owner})
@@ -270,6 +279,8 @@ class SqlConversations(Conversations):
             change=_to_change_rows(result.change) if result.change is not None else None,
             in_place_of=result.in_place_of,
         )
+        if result.change is not None and result.change.deleted:
+            await self._note_deleted(claim, result.change.deleted, at.now)
         # Whatever happens to the unit, a window is kept only of what is known to be committed.
         window = self._windows.take(claim)
         following, taken = await self._database.run(
@@ -286,6 +297,14 @@ class SqlConversations(Conversations):
             if self._shared is not None and following is None:
                 self._shared.keep(claim, window)
         return FinishedTurn(_to_message(following) if following else None, taken)
+
+    async def _note_deleted(self, claim: Claim, ids: Collection[int], now: float) -> None:
+        """Keep outside of the database which turns are about to be deleted."""
+        named = select(turn.c.message_id).where(turn.c.id.in_(ids), turn.c.message_id.is_not(None))
+        messages = await self._database.read(lambda c: c.execute(named).scalars().all())
+        self._record_tombstone(
+            Tombstone(now, claim.conversation, tuple(sorted(ids)), tuple(sorted(set(messages))))
+        )
 
     async def _forget_changed(self, claim: Claim, change: HistoryChange) -> None:
         """Drop what processes and files keep of turns that were changed."""

@@ -37,7 +37,7 @@ from sqlalchemy.dialects.sqlite import Insert as SqliteInsert
 
 from bot.storage.encryption.column_types import EncryptableBytes, EncryptableText
 
-NEWEST_REVISION = "0024"
+NEWEST_REVISION = "0025"
 """The revision in migrations/ that creates exactly these tables."""
 
 Insert: TypeAlias = SqliteInsert | PostgresInsert
@@ -175,6 +175,28 @@ forgotten = Table(
     Column("conversation", Text, nullable=False),
     Column("at", Float, nullable=False),
     Index("ix_forgotten_at", "at"),
+    sqlite_autoincrement=True,
+)
+
+# When this database was restored from a backup, and until when people were answered on the one that
+# was lost; what they wrote before that is not answered again.
+restore = Table(
+    "restore",
+    metadata,
+    Column("id", _Id, primary_key=True),
+    Column("at", Float, nullable=False),
+    Column("answered_until", Float, nullable=False),
+    sqlite_autoincrement=True,
+)
+
+# What was forgotten before the newest restore, so that platforms do not bring it back.
+forgotten_message = Table(
+    "forgotten_message",
+    metadata,
+    Column("id", _Id, primary_key=True),
+    Column("conversation", Text, nullable=False),
+    Column("message_id", Text, nullable=False),  # "": everything until then
+    Column("at", Float, nullable=False),
     sqlite_autoincrement=True,
 )
 

@@ -1,0 +1,267 @@
+"""Contract of restores: nothing is sent twice, what was forgotten stays so; on both databases."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from sqlalchemy import insert, select
+from typing_extensions import override
+
+from bot.chat.console.operation import Restore
+from bot.chat.incoming import Pressed, Quote, Said
+from bot.chat.outgoing import MessageContent, OutboxState, OutgoingPart
+from bot.chat.session import HistoryChange, InboxMessage, Turn, TurnResult
+from bot.errors import StoreError
+from bot.ports import Restores
+from bot.runtime.clock import SystemClock
+from bot.storage.restoring.restore import prepare_restored
+from bot.storage.restoring.restores import SqlRestores
+from bot.storage.restoring.sqlite_restore import copy_backup
+from bot.storage.restoring.tombstones import Tombstone, TombstoneFile, read_tombstones
+from bot.storage.sql.conversations import SqlConversations
+from bot.storage.sql.tables import choice, conversation, cursor, inbox, turn
+from bot.turn.limits.restored_messages import RestoredMessages
+from tests.contracts.conftest import Store
+from tests.samples import ALICE, BOB, begin, make_incoming, read_session
+
+LANE = "telegram:5"
+NOW = SystemClock().now()
+LATER = NOW + 1000
+
+
+async def say_and_answer(store: Store, text: str, key: str, person: str = "alice") -> None:
+    author = ALICE if person == "alice" else BOB
+    await store.inbox.receive([make_incoming(text, key=key, author=author)], {})
+    claim, message = await begin(store.conversations)
+    at = datetime.now(UTC)
+    turns = [
+        Turn("user", text, author, at, message_id=key.rpartition(":")[2]),
+        Turn("assistant", f"about {text}", None, at, "nora", 1),
+    ]
+    await store.conversations.finish(claim, message, TurnResult(turns))
+
+
+async def history(store: Store) -> list[str]:
+    return [one.text for one in (await read_session(store.database)).turns]
+
+
+async def test_whatever_is_not_known_to_be_sent_is_looked_for(store: Store) -> None:
+    await store.inbox.receive([make_incoming()], {})
+    claim, message = await begin(store.conversations)
+    parts = [OutgoingPart(part, MessageContent(f"part {part}")) for part in range(2)]
+    await store.conversations.finish(claim, message, TurnResult(outgoing=parts))
+    [first] = await store.outbox.take([LANE])
+    assert first.state is OutboxState.PENDING
+
+    report = await prepare_restored(store.database, [], NOW, NOW)
+
+    assert report.unknown == 2
+    [first] = await store.other_outbox.take([LANE])
+    assert (first.state, first.content.text) == (OutboxState.UNKNOWN, "part 0")
+    second = await store.other_outbox.mark_sent(first, "9")
+    assert second is not None
+    assert (second.state, second.content.text) == (OutboxState.UNKNOWN, "part 1")
+
+
+async def test_message_that_was_being_answered_has_no_attempt_and_no_claim(store: Store) -> None:
+    await store.inbox.receive([make_incoming()], {})
+    await begin(store.conversations, owner="lost")
+
+    report = await prepare_restored(store.database, [], NOW, NOW)
+
+    assert report.unanswered == 1
+    _, message = await begin(store.conversations, owner="new")
+    assert (message.crashes, message.own_crashes) == (0, 0)
+
+
+async def test_presses_are_not_followed_again_and_sessions_end(store: Store) -> None:
+    said = make_incoming()
+    pressed = Pressed(said.address, "p:1", "1", ALICE, "stop", said.at, said.scopes)
+    await store.inbox.receive([pressed], {"shards discord:0/1 session": "x", "discord:5": "17"})
+
+    report = await prepare_restored(store.database, [], NOW, NOW)
+
+    assert report.unanswered == 0
+    names = await store.database.read(lambda c: c.execute(select(cursor.c.name)).scalars().all())
+    assert names == ["discord:5"], "how far a channel was read is kept: the rest is read again"
+
+
+async def test_turns_of_tombstones_are_deleted_and_later_ones_stay(
+    store: Store, tmp_path: Path
+) -> None:
+    file = tmp_path / "forgotten.jsonl"
+    recording = SqlConversations(
+        store.database, SystemClock(), record_tombstone=TombstoneFile(file).record
+    )
+    await say_and_answer(store, "secret", "5:1")
+    await say_and_answer(store, "harmless", "5:2")
+    before = await history(store)
+    await store.inbox.receive([make_incoming("/forget last", key="5:3")], {})
+    claim, message = await begin(recording)
+    found = await recording.find_turns(claim, ["1"])
+    change = HistoryChange(deleted=[one.id for one in found])
+    assert file.exists() is False
+    await recording.finish(claim, message, TurnResult(change=change))
+    [tombstone] = read_tombstones([file])
+    assert (tombstone.conversation, tombstone.messages) == (LANE, ("1",))
+    assert file.stat().st_mode & 0o077 == 0
+    assert b"secret" not in file.read_bytes()
+
+    await bring_back(store, "secret", found[0].id)
+    assert sorted(await history(store)) == sorted(before)
+    await prepare_restored(store.database, [tombstone], LATER, LATER)
+
+    assert "secret" not in await history(store)
+    assert "harmless" in await history(store)
+    restored = await SqlRestores(store.database, SystemClock()).newest()
+    assert restored == Restore(LATER, frozenset({(LANE, "1")}))
+
+
+async def bring_back(store: Store, text: str, id_: int) -> None:
+    """Put a turn back as a backup would."""
+    session = select(conversation.c.session).where(conversation.c.key == LANE)
+    current = await store.database.read(lambda c: c.execute(session).scalar_one())
+    row = {"id": id_, "conversation": LANE, "session": current, "role": "user", "text": text}
+    row |= {"at": NOW - 10, "speaker_id": ALICE.id, "speaker_name": "A", "message_id": "1"}
+    await store.database.write(lambda c: c.execute(insert(turn), row).rowcount)
+
+
+async def test_id_that_another_turn_has_now_deletes_nothing(store: Store) -> None:
+    await say_and_answer(store, "harmless", "5:1")
+    old = Tombstone(NOW - 1000, LANE, turns=(1, 2), messages=("77",))
+
+    await prepare_restored(store.database, [old], LATER, LATER)
+
+    assert await history(store) == ["harmless", "about harmless"]
+
+
+async def test_whole_conversation_is_forgotten_up_to_the_moment(store: Store) -> None:
+    await say_and_answer(store, "secret", "5:1")
+    await store.inbox.receive([make_incoming("unanswered secret", key="5:2")], {})
+    scope = f"{ALICE.id}@{LANE}"
+    await store.chat_settings.set(scope, "persona", "tall", ALICE.id)
+
+    await prepare_restored(store.database, [Tombstone(LATER, LANE)], LATER, LATER)
+
+    assert await history(store) == []
+    payloads = await store.database.read(lambda c: c.execute(select(inbox.c.payload)).all())
+    assert [tuple(one) for one in payloads] == [(None,), (None,)]
+    scopes = await store.database.read(lambda c: c.execute(select(choice.c.scope)).all())
+    assert scopes == []
+    assert await store.conversations.begin([LANE], "me", 60) == []
+
+
+async def test_descriptions_of_a_person_are_deleted_but_not_those_made_later(store: Store) -> None:
+    for scope in (ALICE.id, f"{ALICE.id}@{LANE}", f"{ALICE.id}0", BOB.id):
+        await store.chat_settings.set(scope, "persona", "tall", "x")
+    early = Tombstone(NOW - 1000, person=ALICE.id)
+    await prepare_restored(store.database, [early], LATER, LATER)
+    count = select(choice.c.scope).order_by(choice.c.scope)
+    scopes = await store.database.read(lambda c: c.execute(count).scalars().all())
+    assert len(scopes) == 4
+
+    await prepare_restored(store.database, [Tombstone(LATER, person=ALICE.id)], LATER, LATER)
+
+    scopes = await store.database.read(lambda c: c.execute(count).scalars().all())
+    assert sorted(scopes) == sorted([f"{ALICE.id}0", BOB.id])
+
+
+async def test_old_restore_does_not_matter(store: Store) -> None:
+    restores = SqlRestores(store.database, SystemClock())
+    assert await restores.newest() is None
+    long_ago = NOW - 31 * 86_400
+    await prepare_restored(store.database, [], long_ago, long_ago)
+    assert await restores.newest() is None
+
+
+# --- what a process does with messages from before ---------------------------------------------
+
+
+class FixedRestores(Restores):
+    def __init__(self, restore: Restore | None) -> None:
+        self._restore = restore
+
+    @override
+    async def newest(self) -> Restore | None:
+        return self._restore
+
+
+async def messages_after(restore: Restore | None) -> RestoredMessages:
+    messages = RestoredMessages(FixedRestores(restore))
+    await messages.load()
+    return messages
+
+
+def said_at(moment: float, text: str = "hi", key: str = "5:1") -> Said:
+    return replace(make_incoming(text, key=key), at=datetime.fromtimestamp(moment, UTC))
+
+
+@pytest.mark.parametrize(
+    ("said", "kept", "is_context"),
+    [
+        (said_at(NOW - 10), True, True),
+        (said_at(NOW + 10), True, False),
+        (said_at(NOW - 10, "/preset use nova"), False, True),
+        (said_at(NOW + 10, "/preset use nova"), True, False),
+        (said_at(NOW - 10, key="5:7"), False, True),
+        (said_at(NOW - 500), False, True),
+    ],
+)
+async def test_messages_from_before_are_context_or_nothing(
+    said: Said, kept: bool, is_context: bool
+) -> None:
+    restore = Restore(NOW, frozenset({(f"{LANE}#user=3", "7")}), {LANE: NOW - 100})
+    messages = await messages_after(restore)
+    assert (messages.keep(said) is not None) is kept
+    assert messages.is_void(said) is not kept
+    assert messages.is_context(InboxMessage(1, said, 0)) is is_context
+
+
+async def test_quote_of_what_was_forgotten_has_no_words() -> None:
+    messages = await messages_after(Restore(NOW, frozenset({(LANE, "7")})))
+    quoting = replace(said_at(NOW + 10), quote=Quote(BOB, "7", "a secret"))
+    kept = messages.keep(quoting)
+    assert isinstance(kept, Said)
+    assert kept.quote == Quote(BOB, "7", "")
+
+
+async def test_without_a_restore_everything_is_as_ever() -> None:
+    messages = await messages_after(None)
+    said = said_at(0, "/help")
+    assert messages.keep(said) is said
+    assert not messages.is_void(said)
+    assert not messages.is_context(InboxMessage(1, said, 0))
+
+
+# --- files -------------------------------------------------------------------------------------
+
+
+def test_line_that_was_being_written_at_a_death_is_no_error(tmp_path: Path) -> None:
+    file = tmp_path / "forgotten.jsonl"
+    TombstoneFile(file).record(Tombstone(1.0, LANE))
+    with file.open("ab") as end:
+        end.write(b'{"at": 2.0, "conv')
+    assert read_tombstones([file, tmp_path / "none"]) == [Tombstone(1.0, LANE)]
+
+    TombstoneFile(file).record(Tombstone(3.0, LANE))
+
+    with pytest.raises(StoreError, match=r"line 2 .*delete it if it was cut off"):
+        read_tombstones([file])
+    assert file.read_bytes().endswith(b'\n{"at":3.0,"conversation":"telegram:5"}\n')
+
+
+def test_damaged_line_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "forgotten.jsonl"
+    file.write_bytes(b'{"at": 1.0}\nnonsense\n')
+    with pytest.raises(StoreError, match="line 2 is not a tombstone"):
+        read_tombstones([file])
+
+
+@pytest.mark.parametrize("content", [b"", b"no database", b"SQLite format 3\0" + bytes(100)])
+def test_file_that_is_no_backup_is_refused(tmp_path: Path, content: bytes) -> None:
+    backup = tmp_path / "backup.db"
+    backup.write_bytes(content)
+    with pytest.raises(StoreError, match="cannot be restored"):
+        copy_backup(backup, tmp_path / "troupe.db")
+    assert [one.name for one in tmp_path.iterdir()] == ["backup.db"]

@@ -1,0 +1,194 @@
+"""Restore drill: a backup is put back after it has become old; nobody notices but the history.
+
+Without `troupe db restore` the same drill fails: questions are answered twice, and what was
+forgotten is back.
+"""
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+import pytest_asyncio
+
+from tests.e2e.loopback_platforms import Conversation, LoopbackPlatforms
+from tests.e2e.model_server import ModelServer
+from tests.e2e.service_process import ServiceProcess
+from tests.e2e.transcript_checker import CheckResult, check_transcripts, expected_answer
+from tests.e2e.waiting import wait_until
+from tests.postgres import create_postgres_database, run_postgres_program
+
+pytestmark = [
+    pytest.mark.service,
+    pytest.mark.timeout(300),
+    pytest.mark.asyncio(loop_scope="module"),
+]
+_BEFORE, _SINCE = "CANARY-0f3a", "CANARY-9b7c"
+"""Words that were forgotten after the backup: said before it, and said since."""
+
+
+@dataclass
+class Installation:
+    """A service, and how its database is backed up, put back and read."""
+
+    service: ServiceProcess
+    back_up: Callable[[], Awaitable[None]]
+    restore: Callable[[bool], Awaitable[None]]
+    """Puts the backup back; False: without preparing it."""
+    content: Callable[[], Awaitable[bytes]]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=["sqlite", "postgresql"])
+async def installation(
+    request: pytest.FixtureRequest,
+    platforms: LoopbackPlatforms,
+    model: ModelServer,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> AsyncIterator[Installation]:
+    async with AsyncExitStack() as stack:
+        folder = Path(tmp_path_factory.mktemp(request.param))
+        service = ServiceProcess(folder, platforms, model)
+        stack.push_async_callback(service.kill)
+        if request.param == "sqlite":
+            yield on_sqlite(service)
+            return
+        postgres = request.getfixturevalue("postgres_folder")
+        service.settings["TROUPE_DATABASE_URL"] = await create_postgres_database(postgres)
+        yield on_postgres(service, postgres)
+
+
+def on_sqlite(service: ServiceProcess) -> Installation:
+    backup, database = service.folder / "backup.db", service.data / "troupe.db"
+    logs = [Path(f"{database}{end}") for end in ("-wal", "-shm")]
+
+    async def back_up() -> None:
+        backup.unlink(missing_ok=True)
+        await service.run_command("db", "backup", str(backup))
+
+    async def restore(is_prepared: bool) -> None:
+        if is_prepared:
+            await service.run_command("db", "restore", str(backup))
+            return
+        for log in logs:
+            log.unlink(missing_ok=True)
+        shutil.copyfile(backup, database)
+
+    async def content() -> bytes:
+        files = [database, *logs[:1]]
+        return b"".join(file.read_bytes() for file in files if file.is_file())
+
+    return Installation(service, back_up, restore, content)
+
+
+def on_postgres(service: ServiceProcess, folder: str) -> Installation:
+    backup = service.folder / "backup.dump"
+    connect = ("-h", folder, "-U", "postgres")
+
+    def name() -> str:
+        return urlsplit(service.settings["TROUPE_DATABASE_URL"]).path.lstrip("/")
+
+    async def back_up() -> None:
+        await run_postgres_program("pg_dump", *connect, "-Fc", "-f", str(backup), name())
+
+    async def restore(is_prepared: bool) -> None:
+        service.settings["TROUPE_DATABASE_URL"] = await create_postgres_database(folder)
+        await run_postgres_program("pg_restore", *connect, "-d", name(), str(backup))
+        if is_prepared:
+            stopped = (service.folder / "stopped").read_text()
+            await service.run_command("db", "restored", "--answered-until", stopped)
+
+    async def content() -> bytes:
+        return await run_postgres_program("pg_dump", *connect, "--data-only", "--inserts", name())
+
+    return Installation(service, back_up, restore, content)
+
+
+async def drill(
+    installation: Installation,
+    platforms: LoopbackPlatforms,
+    model: ModelServer,
+    names: str,
+    *,
+    is_prepared: bool,
+) -> tuple[CheckResult, bytes]:
+    """Back up, go on, lose the database, restore; return what people see and what is stored."""
+    service = installation.service
+    await service.start_and_wait()
+    chats = [platforms.telegram_dm(), platforms.telegram_group(), platforms.channel()]
+    private = [platforms.telegram_dm(), platforms.channel()]
+    later = platforms.channel()
+    await ask(platforms, chats, f"{names}0")
+    await ask(platforms, private, f"{names}1", _BEFORE)
+    await ask(platforms, [later], f"{names}2")
+    model.gate.clear()
+    reached = model.halfway + len(chats)
+    for chat in chats:
+        chat.ask(f"{names}3")
+    await wait_until(lambda: model.halfway >= reached)
+    await installation.back_up()
+    assert _BEFORE.encode() in (await installation.content())
+    model.gate.set()
+    await answered(platforms, chats, f"{names}3")
+    await ask(platforms, chats, f"{names}4")
+    await ask(platforms, [later], f"{names}5", _SINCE)
+    for chat in (*private, later):
+        chat.say(f"{chat.mention}/forget last", 0)
+        await wait_until(lambda where=chat: "I have forgotten" in platforms.bot_texts(where)[-1])  # type: ignore[misc]
+    await service.kill()
+    stopped = datetime.now(UTC) + timedelta(seconds=2)
+    (service.folder / "stopped").write_text(stopped.isoformat())
+    await asyncio.sleep(4)  # platforms write whole seconds, and clocks differ
+    for chat in chats:
+        chat.ask(f"{names}6")
+
+    await installation.restore(is_prepared)
+
+    await service.start_and_wait()
+    await answered(platforms, chats, f"{names}6")
+    await ask(platforms, [later], f"{names}7")
+    shown = {chat.name for chat in (*chats, *private, later)}
+    result = check_transcripts(
+        post
+        for post in platforms.messages()
+        if post.conversation in shown and not (post.by_bot and "I have forgotten" in post.text)
+    )
+    stored = await installation.content()
+    await service.kill()
+    return result, stored
+
+
+async def ask(
+    platforms: LoopbackPlatforms, chats: list[Conversation], name: str, words: str = ""
+) -> None:
+    for chat in chats:
+        chat.say(f"{chat.mention}{words} please T{name}:12", 0)
+    await answered(platforms, chats, name)
+
+
+async def answered(platforms: LoopbackPlatforms, chats: list[Conversation], name: str) -> None:
+    expected = expected_answer(f"T{name}:12")
+    for chat in chats:
+        await wait_until(lambda where=chat: expected in platforms.bot_texts(where))  # type: ignore[misc]
+
+
+async def test_nothing_is_sent_twice_and_what_was_forgotten_stays_forgotten(
+    installation: Installation, platforms: LoopbackPlatforms, model: ModelServer
+) -> None:
+    result, stored = await drill(installation, platforms, model, "7a", is_prepared=True)
+    assert result.is_clean, str(result)
+    assert result.questions == 17
+    assert _BEFORE.encode() not in stored
+    assert _SINCE.encode() not in stored
+
+
+async def test_drill_fails_where_the_backup_is_only_put_back(
+    installation: Installation, platforms: LoopbackPlatforms, model: ModelServer
+) -> None:
+    result, stored = await drill(installation, platforms, model, "7b", is_prepared=False)
+    assert not result.is_clean
+    assert _BEFORE.encode() in stored
