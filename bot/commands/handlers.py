@@ -11,6 +11,7 @@ from bot.commands.context import ContextView
 from bot.commands.history_scope_handlers import HistoryScopeHandlers
 from bot.commands.menus import SettingMenus
 from bot.commands.newest_question import NewestQuestionHandlers
+from bot.commands.notes.admin_notes import CHOOSE, AdminNotes
 from bot.commands.personas import UserPersonas
 from bot.commands.preset_handlers import PresetHandlers, with_greeting
 from bot.commands.privacy_handlers import PrivacyHandlers
@@ -48,6 +49,7 @@ class CommandHandlers:
         platform_commands: Mapping[str, Sequence[CommandSpec]] | None = None,
         dice: random.Random | None = None,
         usage: UsageView | None = None,
+        notes: AdminNotes | None = None,
     ) -> None:
         """Take what the handlers work with.
 
@@ -62,12 +64,14 @@ class CommandHandlers:
             platform_commands: what platforms run themselves, by their name; /help lists it.
             dice: selects greetings.
             usage: shows what answers cost.
+            notes: where notes for admins stand.
         """
         self._admins = admins
         self._platform_commands = platform_commands or {}
         self._context = context
         self._personas = personas
         self._usage = usage
+        self._notes = notes
         self._dice = dice or random.Random()  # noqa: S311 -- which greeting is said
         self._newest_question = NewestQuestionHandlers(admins)
         self._privacy = PrivacyHandlers(personal_data, admins, resolver)
@@ -142,6 +146,9 @@ class CommandHandlers:
         if request.command.action == "anonymous":
             await self._admins.require(request.incoming, ALLOW, needs_name=True)
             return await self._anonymous.choose(request)
+        if request.command.action == "notes" and self._notes is not None:
+            await self._admins.require(request.incoming, CHOOSE)
+            return await self._notes.choose(request)
         if request.command.action == "usage" and self._usage is not None:
             return CommandResult(await self._usage.show(request))
         if request.command.action != "why":
@@ -150,8 +157,8 @@ class CommandHandlers:
                     "Use /settings menu (all that can be set here), /settings why (why I answered"
                     " the newest messages or not), /settings usage (what your answers cost),"
                     " /settings overhear (what I remember here), /settings scope (who shares a"
-                    " conversation here) or /settings anonymous (the rights of who writes"
-                    " anonymously)."
+                    " conversation here), /settings notes (where it is told that a model"
+                    " fails) or /settings anonymous (the rights of who writes anonymously)."
                 )
             )
         await self._admins.require(request.incoming, _SEE_WHY)

@@ -133,6 +133,17 @@ COMMANDS = (
                 (CommandOption("value", marked("on or off"), choices=("on", "off")),),
             ),
             CommandSpec(
+                "notes",
+                marked("choose where notes for admins stand, such as of failing models (admins)"),
+                (
+                    CommandOption(
+                        "value",
+                        marked("here, off or inherit"),
+                        choices=("here", "off", "inherit"),
+                    ),
+                ),
+            ),
+            CommandSpec(
                 "usage", marked("tell what your answers cost, and what is left of budgets")
             ),
         ),

@@ -36,6 +36,7 @@ from bot.commands.context import ContextView
 from bot.commands.forgetting import ChannelForgetting, PersonForgetting, SharedMemories
 from bot.commands.handlers import CommandHandlers
 from bot.commands.menus import FORM_TEXTS
+from bot.commands.notes.admin_notes import AdminNotes
 from bot.commands.personas import UserPersonas
 from bot.commands.usage_view import UsageView
 from bot.console.answers.answer_pages import AnswerPages
@@ -506,6 +507,7 @@ class Wiring:
                 self._models.tool_servers,
                 partial(EmbeddingSpending, self._spending),
             ),
+            admin_notes=self._admin_notes,
         )
 
     @cached_property
@@ -576,7 +578,13 @@ class Wiring:
             usage=UsageView(
                 SqlUsageTotals(self._resources.database), self._budgets, self._spending.caps
             ),
+            notes=self._admin_notes,
         )
+
+    @cached_property
+    def _admin_notes(self) -> AdminNotes:
+        surfaces = self._rate_limited_surfaces(best_effort=True)
+        return AdminNotes(self._resources.chat_settings, surfaces)
 
     @cached_property
     def _exact_prompts(self) -> ExactPromptWriter:

@@ -14,6 +14,7 @@ from bot.chat.outgoing import Face
 from bot.chat.prompt import FinishReason, QueuePosition
 from bot.chat.receipt import Receipt
 from bot.chat.session import Claim, InboxMessage, Session, Turn, TurnRange, TurnResult
+from bot.commands.notes.admin_notes import AdminNotes
 from bot.errors import BackendError, BudgetUsedUp, ToldAlready, UserError
 from bot.ports import Backend, Clock
 from bot.prompting.compose.background import split_observed
@@ -65,6 +66,7 @@ class AnswerPipeline:
         spending: Spending | None = None,
         notices: RareNotices | None = None,
         tools: AnswerTools | None = None,
+        admin_notes: AdminNotes | None = None,
     ) -> None:
         self._sources = sources
         self._backends = backends
@@ -78,6 +80,7 @@ class AnswerPipeline:
             sources.conversations, sources.retrieve_stories, clock, dice
         )
         self._notices = notices or RareNotices()
+        self._admin_notes = admin_notes
 
     async def answer(
         self,
@@ -285,7 +288,10 @@ class AnswerPipeline:
                 preset=preset.name,
                 reason=failure.notice,
             )
-            context.notices.append(note)
+            if self._admin_notes is None or not await self._admin_notes.take_over(
+                context.said, note
+            ):
+                context.notices.append(note)
 
     async def _generate(
         self,

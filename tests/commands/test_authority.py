@@ -60,6 +60,9 @@ WHO_MAY_USE = {
     "settings scope inherit": ADMIN,
     "settings anonymous on": ADMIN,
     "settings anonymous off": ADMIN,
+    "settings notes here": ADMIN,
+    "settings notes off": ADMIN,
+    "settings notes inherit": ADMIN,
     "settings usage": ANYONE,
     "help": ANYONE,
 }

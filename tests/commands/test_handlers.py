@@ -14,6 +14,7 @@ from bot.commands.admins import AdminCheck
 from bot.commands.anonymous_admins import AnonymousAdmins
 from bot.commands.context import ContextView
 from bot.commands.handlers import CommandHandlers
+from bot.commands.notes.admin_notes import AdminNotes
 from bot.commands.personas import UserPersonas
 from bot.commands.request import CommandRequest, CommandResult
 from bot.errors import PlatformError, RateLimited, UserError
@@ -68,6 +69,7 @@ class Setup:
             HistoryScopes(chat_settings, self.resolver),
             self.anonymous,
             dice=random.Random(1),
+            notes=AdminNotes(chat_settings, {}),
         )
         self.admin = True
         self.here = HERE

@@ -1,0 +1,1 @@
+"""What only the admins of a channel are told."""
