@@ -14,6 +14,8 @@ from tests.checkout import CHECKOUT
 from tests.console.conftest import ConsoleUnderTest
 
 _MAX_FIRST_LOAD_BYTES = 60 * 1024
+_TEXT_EDITOR = "codemirror.min.js"
+_MAX_TEXT_EDITOR_BYTES = 150 * 1024
 
 
 def test_files_of_packages_are_unchanged_and_licensed() -> None:
@@ -21,7 +23,7 @@ def test_files_of_packages_are_unchanged_and_licensed() -> None:
     lines = [line.split() for line in files["SHA256SUMS"].decode().splitlines()]
     sums = {name: digest for digest, name in lines}
 
-    assert "htmx.LICENSE.txt" in sums
+    assert {"htmx.LICENSE.txt", "codemirror.LICENSE.txt"} <= sums.keys()
     assert {name: hashlib.sha256(files[name]).hexdigest() for name in sums} == sums
 
 
@@ -34,7 +36,7 @@ def test_committed_files_equal_a_new_build(tmp_path: Path) -> None:
         pytest.skip(f"npm cannot install the packages here: {built.stderr[-300:]}")
 
     names = {file.name for file in tmp_path.iterdir()}
-    assert {"htmx.min.js", "hx-sse.min.js", "SHA256SUMS"} <= names
+    assert {"htmx.min.js", "hx-sse.min.js", _TEXT_EDITOR, "SHA256SUMS"} <= names
     assert {name: (tmp_path / name).read_bytes() for name in names} == {
         name: static_files()[name] for name in names
     }
@@ -46,14 +48,18 @@ def test_lock_names_versions_and_hashes_but_no_address() -> None:
 
     assert packages["node_modules/htmx.org"]["version"] == "4.0.1"
     assert packages["node_modules/htmx.org"]["integrity"].startswith("sha512-")
+    assert packages["node_modules/codemirror"]["version"] == "6.0.2"
     assert "://" not in text
 
 
 def test_first_load_is_small() -> None:
     files = static_files()
-    loaded = [files[name] for name in files if name.endswith((".css", ".js"))]
+    loaded = [
+        files[name] for name in files if name.endswith((".css", ".js")) and name != _TEXT_EDITOR
+    ]
 
     assert sum(len(gzip.compress(content)) for content in loaded) < _MAX_FIRST_LOAD_BYTES
+    assert len(gzip.compress(files[_TEXT_EDITOR])) < _MAX_TEXT_EDITOR_BYTES
 
 
 async def test_static_files_are_named_by_their_content(console: ConsoleUnderTest) -> None:

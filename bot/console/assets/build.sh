@@ -1,12 +1,15 @@
 #!/bin/sh
-# Copy what the pages load from npm packages to bot/console/static, or to the folder that is given:
+# Make what the pages load of npm packages in bot/console/static, or in the folder that is given:
 # `make assets`.
 set -eu
+export LC_ALL=C # names of files are sorted alike everywhere
 here=$(cd "$(dirname "$0")" && pwd)
 out=${1:-$here/../static}
+mkdir -p "$out"
+out=$(cd "$out" && pwd)
 build=$here/../../../build/assets # no Python tool looks there
 mkdir -p "$build"
-cp "$here/package.json" "$here/package-lock.json" "$build/"
+cp "$here/package.json" "$here/package-lock.json" "$here/codemirror.js" "$build/"
 cd "$build"
 npm ci --ignore-scripts --no-audit --no-fund --silent
 from=node_modules/htmx.org
@@ -14,5 +17,14 @@ cp "$from/dist/htmx.min.js" "$from/dist/ext/hx-sse.min.js" "$out/"
 cp "$from/LICENSE" "$out/htmx.LICENSE.txt"
 # What would point to a file that is not here; the browser's tools ask for it.
 sed -i '/^\/\/# sourceMappingURL=/d' "$out/htmx.min.js" "$out/hx-sse.min.js"
+node_modules/.bin/esbuild codemirror.js --bundle --minify --format=esm --target=es2022 \
+  --legal-comments=none --log-level=warning --outfile="$out/codemirror.min.js"
+for licence in node_modules/codemirror/LICENSE node_modules/@codemirror/*/LICENSE \
+  node_modules/@lezer/*/LICENSE node_modules/@marijn/*/LICENSE node_modules/crelt/LICENSE \
+  node_modules/style-mod/LICENSE node_modules/w3c-keyname/LICENSE; do
+  echo "--- ${licence#node_modules/}"
+  cat "$licence"
+done > "$out/codemirror.LICENSE.txt"
 cd "$out"
-sha256sum htmx.min.js hx-sse.min.js htmx.LICENSE.txt > SHA256SUMS
+sha256sum codemirror.min.js codemirror.LICENSE.txt htmx.min.js hx-sse.min.js htmx.LICENSE.txt \
+  > SHA256SUMS

@@ -101,6 +101,69 @@ if (form) {
   addEventListener("beforeunload", (event) => { if (!isStored()) event.preventDefault(); });
 }
 
+// --- the text editor: loaded only where JSON is shown; without it the text area stays ------------
+const place = one("#code-editor");
+const openEditor = async () => {
+  const area = one("#json-text");
+  const published = one("#published-text");
+  const cm = await import(form.dataset.codemirror);
+  const theme = cm.EditorView.theme({
+    "&": { backgroundColor: "var(--sunk)", color: "var(--ink)", fontSize: "12.5px" },
+    ".cm-scroller": { fontFamily: "var(--mono)", lineHeight: "1.6", fontVariantLigatures: "none" },
+    ".cm-content": { caretColor: "var(--ink)" },
+    ".cm-cursor": { borderLeftColor: "var(--ink)" },
+    ".cm-gutters": { backgroundColor: "var(--sunk)", color: "var(--dim)", borderRight: "1px solid var(--line)" },
+    ".cm-activeLine, .cm-activeLineGutter": { backgroundColor: "var(--hover)" },
+    "&.cm-focused > .cm-scroller > .cm-selectionLayer .cm-selectionBackground, .cm-selectionBackground": { backgroundColor: "var(--soft)" },
+    ".cm-panels, .cm-tooltip": { backgroundColor: "var(--panel)", color: "var(--ink)", border: "1px solid var(--line-strong)" },
+    ".cm-changedLine": { backgroundColor: "var(--added-bg)" },
+    ".cm-deletedChunk": { backgroundColor: "var(--removed-bg)" },
+    ".cm-collapsedLines": { background: "var(--hover)", color: "var(--dim)" },
+  });
+  const takeBack = (type, action) => {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.className = "btn sm";
+    button.textContent = form.dataset.takeBack;
+    button.hidden = type === "accept";  // what is published is taken as it is, by publishing
+    button.addEventListener("mousedown", action);
+    button.addEventListener("keydown", (event) => { if (event.key === "Enter" || event.key === " ") action(event); });
+    return button;
+  };
+  const view = new cm.EditorView({
+    doc: area.value,
+    parent: place,
+    extensions: [
+      cm.EditorView.cspNonce.of(form.dataset.nonce),
+      cm.basicSetup,
+      cm.json(),
+      cm.syntaxHighlighting(cm.classHighlighter),
+      cm.lintGutter(),
+      cm.EditorView.lineWrapping,
+      cm.EditorView.contentAttributes.of({ "aria-label": area.getAttribute("aria-label") || one("label[for=json-text]").textContent }),
+      theme,
+      ...(published ? [cm.unifiedMergeView({ original: published.value, collapseUnchanged: {}, gutter: true, mergeControls: takeBack }), cm.EditorState.phrases.of({ "$ unchanged lines": form.dataset.unchanged })] : []),
+      cm.EditorView.updateListener.of((update) => {
+        if (!update.docChanged) return;
+        area.value = view.state.doc.toString();
+        area.dispatchEvent(new Event("input", { bubbles: true }));
+      }),
+    ],
+  });
+  const mark = (found) => view.dispatch(cm.setDiagnostics(view.state, found.map(({ line, text }) => {
+    const { from, to } = view.state.doc.line(Math.min(Math.max(line, 1), view.state.doc.lines));
+    const begin = from + view.state.doc.sliceString(from, to).search(/\S|$/);
+    return { from: begin, to, severity: "error", message: text };
+  })));
+  document.addEventListener("problems", (event) => mark(event.detail));
+  place.hidden = false;
+  area.hidden = true;
+  const diff = one("#server-diff");
+  if (diff) diff.hidden = true;
+  check().catch(() => {});
+};
+if (place) openEditor().catch(() => { place.hidden = true; });
+
 // --- the preview and the tokens of each field, of what is kept -----------------------------------
 const preview = one("#preview");
 const scene = one("#scene");

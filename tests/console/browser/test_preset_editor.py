@@ -1,0 +1,87 @@
+"""The editor of presets: each part, with a draft; hostile texts never run; keys alone suffice."""
+
+import json
+
+import pytest
+
+from tests.console.browser.chromium import NEEDS_CHROMIUM, Tab
+from tests.console.browser.conftest import Browser
+from tests.console.presets.conftest import call
+
+pytestmark = [pytest.mark.service, NEEDS_CHROMIUM, pytest.mark.timeout(300)]
+
+_HOSTILE = "</textarea><img src=x onerror=\"document.title='run'\"><script>document.title='run'"
+_PARTS = (
+    ("?tab=form", "#field-form"),
+    ("?tab=json", ".cm-content"),
+    ("?tab=lorebook&text=the+lamp+of+%3Cimg%3E", ".entries mark"),
+    ("?tab=changes", ".cm-changedLine"),
+    ("?tab=versions", "table"),
+    ("?view=preview", "#preview .prompt, #preview .hint"),
+    ("/test", ".trials"),
+)
+
+
+async def keep_draft(browser: Browser, **changes: object) -> None:
+    playground = browser.playground
+    await playground.open("/presets/nora")
+    _, found = await call(playground, "GET", "/presets/nora")
+    content = {**json.loads(found["published"]), **changes}
+    draft = {"content": json.dumps(content, indent=2), "revision": found["revision"]}
+    status, _ = await call(playground, "PUT", "/presets/nora/draft", draft)
+    assert status == 200
+
+
+async def test_every_part_is_quiet_fits_and_is_accessible(browser: Browser) -> None:
+    tab = browser.tab
+    await keep_draft(browser, persona=_HOSTILE, greeting=_HOSTILE, description=_HOSTILE)
+    problems: list[str] = []
+    for width, theme, language in ((1440, "dark", "en"), (375, "light", "zh")):
+        await tab.set_size(width, 812 if width < 600 else 900)
+        await browser.look(language, theme)
+        for part, shown in _PARTS:
+            tab.messages.clear()
+            await browser.open(f"/presets/nora{part}")
+            await tab.wait_for(f"document.querySelector({shown!r}) !== null")
+            where = f"{part} at {width} px, {theme}: "
+            problems += [where + one for one in await tab.axe_findings()]
+            if (overflow := await tab.overflow()) > 0:
+                problems.append(f"{where}{overflow} px too wide")
+            problems += [where + one for one in tab.messages]
+            assert await tab.run("document.title") != "run"
+            assert await tab.run("document.querySelectorAll('main img').length") == 0
+    assert problems == [], "\n".join(problems)
+
+
+@pytest.fixture
+async def tab(browser: Browser) -> Tab:
+    await browser.tab.set_size(1440, 900)
+    await browser.look("en", "light")
+    return browser.tab
+
+
+async def test_mistake_is_told_while_it_is_typed_and_the_draft_is_kept(
+    browser: Browser, tab: Tab
+) -> None:
+    await browser.open("/presets/nora?tab=json")
+    await tab.wait_for("document.querySelector('.cm-content') !== null")
+    await tab.run("document.querySelector('.cm-content').focus()")
+    await tab.type('"temprature": 1, ')
+    await tab.wait_for("document.querySelector('#problems').textContent.includes('Line 1')")
+    await tab.wait_for("document.querySelector('#kept').textContent === 'kept'")
+    _, found = await call(browser.playground, "GET", "/presets/nora")
+    assert found["draft"].startswith('"temprature": 1, {')
+
+
+async def test_form_is_kept_previewed_and_published_by_keys(browser: Browser, tab: Tab) -> None:
+    await browser.open("/presets/nora")
+    await tab.tab_to("#f-persona")
+    await tab.type("You mend clocks of the harbour inn.")
+    await tab.wait_for("document.querySelector('#kept').textContent === 'kept'")
+    await tab.wait_for("document.querySelector('#preview').textContent.includes('harbour inn')")
+    await tab.run("document.querySelector('#publish button').focus()")
+    await tab.press("Enter")
+    await tab.wait_for("location.search === '?tab=versions'")
+    resolver = browser.playground.service._parts._resources.resolver
+    assert resolver.presets["nora"].persona == "You mend clocks of the harbour inn."
+    assert resolver.versions["nora"] == 2
