@@ -37,6 +37,16 @@ _BASE64 = re.compile(r"[A-Za-z0-9+/_-]{40,}={0,2}")
 _MIN_PASTED_CHARS = 20
 _MAY_BE_PASTED = re.compile(r"[A-Za-z0-9_-]{20}|-----BEGIN|://[^/\s@]{0,200}@")
 
+_NEWER: set[str] = set()
+"""Secrets that came after the settings were read, in all their encodings."""
+
+
+def mask_from_now_on(secrets: Iterable[str]) -> None:
+    """Let every masker mask these as well: keys of a file that was replaced."""
+    for one in secrets:
+        if len(one) >= _MIN_SECRET_CHARS:
+            _NEWER.update(_encodings(one))
+
 
 class SecretMasker:
     """A structlog processor that masks secrets, but for their last four characters at most."""
@@ -52,7 +62,7 @@ class SecretMasker:
 
     def mask(self, text: str) -> str:
         """Mask every secret in a text."""
-        for secret in self._secrets:
+        for secret in (*self._secrets, *sorted(_NEWER, key=len, reverse=True)):
             text = text.replace(secret, _masked(secret))
         text = _TOKEN_FORMATS.sub(lambda found: _masked(found[0]), text)
         text = _NAMED_SECRET.sub(lambda found: found["name"] + _masked(found["value"]), text)

@@ -66,8 +66,9 @@ class AnthropicBackend(
         self._endpoint = Endpoint(name, settings.base_url or "")
         self._estimator = PromptTokenEstimator()
         clock = clock or SystemClock()
-        headers = [_headers(settings, key) for key in settings.keys or (None,)]
-        self._connection = KeyRotation([PooledConnection(settings, one) for one in headers], clock)
+        self._connection = KeyRotation(
+            lambda key: PooledConnection(settings, _headers(settings, key)), settings, clock
+        )
         self._request_runner = ChatRequestRunner(
             settings,
             self._endpoint,

@@ -1,20 +1,38 @@
 """Use the keys of a provider in turn, and leave those out for a while that it refuses."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from http import HTTPStatus
+from pathlib import Path
 
 import structlog
+from pydantic import SecretStr
 from typing_extensions import override
 
 from bot.backends.chat_completions.connection import PooledConnection
 from bot.backends.chat_completions.errors import retry_after
 from bot.backends.chat_completions.request import HttpConnection, HttpStatusError
+from bot.backends.chat_completions.settings import HttpProviderSettings, read_keys
 from bot.ports import Clock
 from bot.runtime.http_connection import HttpResponse
+from bot.telemetry.secret_masker import mask_from_now_on
 
 _log = structlog.get_logger(__name__)
 _WRONG_KEY_SECONDS = 3600.0
 _RATE_LIMITED_SECONDS = 60.0
+_LOOK_EVERY_SECONDS = 5.0
+
+Connect = Callable[[SecretStr | None], PooledConnection]
+
+
+@dataclass(eq=False, slots=True)
+class _Key:
+    """A key, and the connections that send it."""
+
+    value: str | None
+    connection: PooledConnection
+    number: int
+    free_at: float = 0.0  # of the monotonic clock
 
 
 class KeyRotation(HttpConnection):
@@ -23,53 +41,70 @@ class KeyRotation(HttpConnection):
     A key that is refused (401, 402) is left out for an hour, one that is used too often (429) for
     as long as the service says. The request goes to the next key at once: that is no repetition
     which a service in trouble would feel.
+
+    The keys of a file are read again when the file has changed, without a restart. What was begun
+    with a key that is gone ends with it.
     """
 
-    def __init__(self, connections: Sequence[PooledConnection], clock: Clock) -> None:
-        self._connections = connections
+    def __init__(self, connect: Connect, settings: HttpProviderSettings, clock: Clock) -> None:
+        """Take what connects with a key, and the settings that name the keys."""
+        self._connect = connect
         self._clock = clock
-        self._free_at = [0.0] * len(connections)
+        self._keys = [
+            _Key(key.get_secret_value() if key else None, connect(key), number)
+            for number, key in enumerate(settings.keys or (None,), start=1)
+        ]
+        self._retired: list[_Key] = []
+        file = settings.api_key_file
+        self._file = None if file is None else _KeyFile(file, clock)
+        from_file = set(self._file.keys if self._file else ())
+        self._fixed = [one.value for one in self._keys if one.value not in from_file]
         self._next = 0
 
     @override
     async def post(self, path: str, body: bytes, deadline: float, header: str = "") -> HttpResponse:
-        for _ in self._connections[1:]:
-            index = self._select()
+        self._read_changed_file()
+        for _ in self._keys[1:]:
+            key = self._select()
             try:
-                return await self._connections[index].post(path, body, deadline, header)
+                return await key.connection.post(path, body, deadline, header)
             except HttpStatusError as error:
-                if not self._bench(index, error) or not self._has_free:
+                if not self._bench(key, error) or not self._has_free:
                     raise
-        index = self._select()
+        key = self._select()
         try:
-            return await self._connections[index].post(path, body, deadline, header)
+            return await key.connection.post(path, body, deadline, header)
         except HttpStatusError as error:
-            self._bench(index, error)
+            self._bench(key, error)
+            is_refused = error.status == HTTPStatus.UNAUTHORIZED
+            if is_refused and self._read_changed_file(at_once=True):  # it was replaced just now
+                return await self._select().connection.post(path, body, deadline, header)
             raise
 
     async def list_models(self) -> Sequence[str]:
         """Return the ids of the models; raises as `post` does."""
-        return await self._connections[self._select()].list_models()
+        self._read_changed_file()
+        return await self._select().connection.list_models()
 
     async def close(self) -> None:
         """Close all connections."""
-        for one in self._connections:
-            await one.close()
+        for one in (*self._keys, *self._retired):
+            await one.connection.close()
 
     @property
     def _has_free(self) -> bool:
-        return min(self._free_at) <= self._clock.monotonic()
+        return min(key.free_at for key in self._keys) <= self._clock.monotonic()
 
-    def _select(self) -> int:
+    def _select(self) -> _Key:
         """Return the next key that is not left out; if all are, the one that is free first."""
-        count, now = len(self._connections), self._clock.monotonic()
+        count, now = len(self._keys), self._clock.monotonic()
         order = [(self._next + step) % count for step in range(count)]
-        free = [index for index in order if self._free_at[index] <= now]
-        index = free[0] if free else min(order, key=lambda one: self._free_at[one])
+        free = [index for index in order if self._keys[index].free_at <= now]
+        index = free[0] if free else min(order, key=lambda one: self._keys[one].free_at)
         self._next = (index + 1) % count
-        return index
+        return self._keys[index]
 
-    def _bench(self, index: int, error: HttpStatusError) -> bool:
+    def _bench(self, key: _Key, error: HttpStatusError) -> bool:
         """Leave a key out for a while if an error is its own; return whether it is."""
         now = self._clock.now()
         match error.status:
@@ -80,7 +115,65 @@ class KeyRotation(HttpConnection):
                 seconds = seconds or _RATE_LIMITED_SECONDS
             case _:
                 return False
-        if len(self._connections) > 1:
-            _log.warning("key_left_out", number=index + 1, status=error.status, seconds=seconds)
-            self._free_at[index] = self._clock.monotonic() + seconds
+        if len(self._keys) > 1:
+            _log.warning("key_left_out", number=key.number, status=error.status, seconds=seconds)
+            key.free_at = self._clock.monotonic() + seconds
         return True
+
+    def _read_changed_file(self, *, at_once: bool = False) -> bool:
+        """Use the keys of the file as it is now; return whether there is a new one."""
+        if self._file is None or not self._file.has_changed(at_once=at_once):
+            return False
+        known = {key.value: key for key in self._keys}
+        values = list(dict.fromkeys([*self._fixed, *self._file.keys]))
+        new = [value for value in values if value not in known]
+        mask_from_now_on(value for value in new if value is not None)
+        self._retired += [key for value, key in known.items() if value not in values]
+        self._keys = [
+            known.get(value)
+            or _Key(value, self._connect(None if value is None else SecretStr(value)), number)
+            for number, value in enumerate(values, start=1)
+        ]
+        self._next = 0
+        _log.info("keys_read_again", keys=len(values), new=len(new))
+        return bool(new)
+
+
+class _KeyFile:
+    """The keys of a file that is replaced while the service runs, such as a mounted secret."""
+
+    def __init__(self, path: Path, clock: Clock) -> None:
+        self._path = path
+        self._clock = clock
+        self._looked_at = clock.monotonic()
+        self._version = self._read_version()
+        self.keys = self._read() or []
+
+    def has_changed(self, *, at_once: bool) -> bool:
+        """Look whether the file is another one than before, every five seconds or at once."""
+        now = self._clock.monotonic()
+        if not at_once and now - self._looked_at < _LOOK_EVERY_SECONDS:
+            return False
+        self._looked_at = now
+        version = self._read_version()
+        if version is None or version == self._version:
+            return False
+        keys = self._read()
+        if not keys or keys == self.keys:  # it is just being written, or has the same keys
+            return False
+        self._version, self.keys = version, keys
+        return True
+
+    def _read_version(self) -> tuple[int, int, int] | None:
+        try:
+            found = self._path.stat()
+        except OSError:  # it is just being replaced
+            return None
+        return found.st_mtime_ns, found.st_ino, found.st_size
+
+    def _read(self) -> list[str] | None:
+        try:
+            return read_keys(self._path)
+        except (OSError, UnicodeDecodeError) as error:
+            _log.warning("key_file_not_read", reason=type(error).__name__)
+            return None

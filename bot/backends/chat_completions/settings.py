@@ -24,7 +24,9 @@ class HttpProviderSettings(ProviderSettings):
         " or used up is left out for a while.",
     )
     api_key_file: Path | None = Field(
-        None, description="A file with one or several keys, one a line, such as a mounted secret."
+        None,
+        description="A file with one or several keys, one a line, such as a mounted secret. It may"
+        " be replaced while the service runs.",
     )
     stored_keys: bool = Field(
         False,
@@ -64,13 +66,13 @@ class HttpProviderSettings(ProviderSettings):
         if self.api_key_file is None:
             return self
         try:
-            lines = self.api_key_file.read_text("utf-8").split()
+            lines = read_keys(self.api_key_file)
         except (OSError, UnicodeDecodeError) as error:
             raise ValueError(f"the keys in {self.api_key_file} cannot be read: {error}") from None
         if not lines:
             raise ValueError(f"there is no key in {self.api_key_file}")
         known = {key.get_secret_value() for key in self.keys}
-        new = tuple(SecretStr(line) for line in dict.fromkeys(lines) if line not in known)
+        new = tuple(SecretStr(line) for line in lines if line not in known)
         self.api_keys = (*self.api_keys, *new)
         return self
 
@@ -86,6 +88,11 @@ class HttpProviderSettings(ProviderSettings):
             return {}
         encoded = base64.b64encode(self.basic_auth.get_secret_value().encode()).decode()
         return {"Authorization": f"Basic {encoded}"}
+
+
+def read_keys(file: Path) -> list[str]:
+    """Return the keys in a file, one a line; raises `OSError` and `UnicodeDecodeError`."""
+    return list(dict.fromkeys(file.read_text("utf-8").split()))
 
 
 def well_known_address(

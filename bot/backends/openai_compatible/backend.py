@@ -10,6 +10,7 @@ import random
 import secrets
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from functools import partial
 from pathlib import Path
 
 from typing_extensions import override
@@ -78,9 +79,7 @@ class OpenAICompatibleBackend(
         self._estimator = PromptTokenEstimator()
         self._session_key = secrets.token_bytes()
         clock = clock or SystemClock()
-        self._connection = KeyRotation(
-            [OpenAIConnection(settings, key) for key in settings.keys or (None,)], clock
-        )
+        self._connection = KeyRotation(partial(OpenAIConnection, settings), settings, clock)
         self._transcriptions = TranscriptionService(settings, self._endpoint, clock)
         self._request_runner = ChatRequestRunner(
             settings,

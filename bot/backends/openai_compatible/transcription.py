@@ -2,6 +2,7 @@
 
 import re
 import secrets
+from functools import partial
 
 import msgspec
 
@@ -32,11 +33,7 @@ class TranscriptionService:
         self._boundary = secrets.token_hex(16)  # nobody can have it in a file
         content_type = f"multipart/form-data; boundary={self._boundary}"
         self._connection = KeyRotation(
-            [
-                OpenAIConnection(settings, key, content_type=content_type)
-                for key in settings.keys or (None,)
-            ],
-            clock,
+            partial(OpenAIConnection, settings, content_type=content_type), settings, clock
         )
 
     async def transcribe(self, name: str, audio: bytes) -> str:

@@ -6,6 +6,7 @@ import pytest
 
 from bot.errors import SettingsError
 from bot.settings import collect_secrets, read_settings
+from bot.telemetry.secret_masker import SecretMasker
 from tests.backends.asking import ask
 from tests.backends.conftest import Connect, FakeClock
 from tests.rigs.fake_openai import FakeOpenAI, Script
@@ -101,3 +102,52 @@ def test_prices_that_are_no_json_are_named(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("TROUPE_PROVIDERS__OPENAI__PRICES", "cheap")
     with pytest.raises(SettingsError, match=r"^TROUPE_PROVIDERS__OPENAI__PRICES is not JSON"):
         read_settings()
+
+
+async def test_keys_of_a_replaced_file_are_used_without_a_restart(
+    connect: Connect, service: FakeOpenAI, clock: FakeClock, tmp_path: Path
+) -> None:
+    file = tmp_path / "keys"
+    file.write_text("sk-old\n", encoding="utf-8")
+    backend = connect(api_key=None, api_key_file=file)
+    await ask(backend)
+    mounted = tmp_path / "new"
+    mounted.write_text("sk-newer-key\nsk-newest-key\n", encoding="utf-8")
+    mounted.replace(file)
+    await ask(backend)
+    await clock.sleep(6)
+    for _ in range(2):
+        assert (await ask(backend)).error is None
+    assert keys_used(service) == ["old", "old", "newer-key", "newest-key"]
+    assert "newest" not in SecretMasker(()).mask("provider says sk-newest-key")
+
+    file.write_text("\n", encoding="utf-8")  # it is just being written
+    await clock.sleep(6)
+    await ask(backend)
+    assert keys_used(service)[-1] == "newer-key"
+
+
+async def test_key_that_is_refused_because_it_was_replaced_just_now_is_read_at_once(
+    connect: Connect, service: FakeOpenAI, tmp_path: Path
+) -> None:
+    file = tmp_path / "keys"
+    file.write_text("sk-old\n", encoding="utf-8")
+    backend = connect(api_key=None, api_key_file=file)
+    await ask(backend)
+    service.plays(refusal(401))
+    file.write_text("sk-replaced\n", encoding="utf-8")
+    assert (await ask(backend)).error is None
+    assert keys_used(service) == ["old", "old", "replaced"]
+
+
+async def test_keys_that_are_set_stay_beside_those_of_the_file(
+    connect: Connect, service: FakeOpenAI, clock: FakeClock, tmp_path: Path
+) -> None:
+    file = tmp_path / "keys"
+    file.write_text("sk-old\n", encoding="utf-8")
+    backend = connect(api_key="sk-set", api_key_file=file)
+    file.write_text("sk-another\n", encoding="utf-8")
+    await clock.sleep(6)
+    for _ in range(3):
+        await ask(backend)
+    assert keys_used(service) == ["set", "another", "set"]
