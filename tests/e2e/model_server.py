@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
@@ -35,6 +36,8 @@ class ModelServer:
         """What is said in every voice message."""
         self.heard: list[bytes] = []
         """The voice messages that were to be written down."""
+        self.hung_up_at = 0.0
+        """When the last of them did, in Unix seconds."""
         self._runner = web.AppRunner(self._app(), handler_cancellation=True, shutdown_timeout=1)
         self.base = ""
 
@@ -75,6 +78,7 @@ class ModelServer:
             return await self._stream_answer(request)
         except asyncio.CancelledError:
             self.hung_up += 1
+            self.hung_up_at = time.time()
             raise
 
     def write_answer(self, messages: Sequence[Mapping[str, Any]]) -> str:

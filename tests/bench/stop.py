@@ -1,0 +1,106 @@
+"""Measure how soon a stop ends the model's request: from the press or `/stop` to the closed socket.
+
+    python -m tests.bench.stop --rounds 20
+
+The service runs as a process with both platforms and a model on loopback. A round asks, waits until
+the answer is shown and the model stands still in its middle, and stops it. Times are seconds by one
+clock, that of the process of the servers: from the moment a platform sends the event to the moment
+the model's server notices that its connection was closed. The target is 0.3 s.
+"""
+
+import argparse
+import asyncio
+import statistics
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from tests.e2e.loopback_platforms import Conversation, running_platforms
+from tests.e2e.model_server import ModelServer
+from tests.e2e.service_process import ServiceProcess
+from tests.e2e.shown_messages import ShownMessages
+from tests.e2e.waiting import wait_until
+
+_PATIENCE_SECONDS = 60.0
+_STOP = "⏹ Stop"
+_TARGET_SECONDS = 0.3
+
+
+async def measure(rounds: int, redis: str) -> dict[str, list[float]]:
+    """Return the times of every way to stop an answer."""
+    with tempfile.TemporaryDirectory() as folder:
+        async with running_platforms() as platforms, ModelServer() as model:
+            service = ServiceProcess(Path(folder), platforms, model)
+            if redis:
+                service.settings["TROUPE_REDIS_URL"] = redis
+            shown = ShownMessages(platforms)
+            places = {"Discord": platforms.channel, "Telegram": platforms.telegram_group}
+            ways: dict[str, Callable[[Conversation], Awaitable[None]]] = {
+                "Stop button": partial(_press, shown),
+                "/stop": _write,
+            }
+            await service.start_and_wait()
+            try:
+                return {
+                    f"{platform}, {way}": [
+                        await _stop_once(model, open_place(), shown, stop) for _ in range(rounds)
+                    ]
+                    for platform, open_place in places.items()
+                    for way, stop in ways.items()
+                }
+            finally:
+                await service.stop()
+
+
+async def _stop_once(
+    model: ModelServer,
+    where: Conversation,
+    shown: ShownMessages,
+    stop: Callable[[Conversation], Awaitable[None]],
+) -> float:
+    halfway, hung_up = model.halfway, model.hung_up
+    model.gate.clear()
+    try:
+        where.ask("aa01", 40)
+        await wait_until(
+            lambda: model.halfway > halfway and [_STOP] in shown.buttons(where), _PATIENCE_SECONDS
+        )
+        begun = time.time()
+        await stop(where)
+        await wait_until(lambda: model.hung_up > hung_up, _PATIENCE_SECONDS)
+    finally:
+        model.gate.set()
+    await wait_until(lambda: [_STOP] not in shown.buttons(where), _PATIENCE_SECONDS)
+    return model.hung_up_at - begun
+
+
+async def _press(shown: ShownMessages, where: Conversation) -> None:
+    await shown.press(where, _STOP)
+
+
+async def _write(where: Conversation) -> None:
+    where.say(f"{where.mention}/stop", 0)
+
+
+def _line(name: str, times: Sequence[float]) -> str:
+    late = sum(one > _TARGET_SECONDS for one in times)
+    ms = [1000 * one for one in sorted(times)]
+    return (
+        f"{name:24} median {statistics.median(ms):6.1f} ms   most {ms[-1]:6.1f} ms"
+        f"   above {_TARGET_SECONDS} s: {late} of {len(ms)}"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--redis", default="", help='"embedded", or the address of a server')
+    given = parser.parse_args()
+    for name, times in asyncio.run(measure(given.rounds, given.redis)).items():
+        print(_line(name, times))  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()
