@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from inline_snapshot import snapshot
 
+import bot.platforms.discord.surface as discord_surface
 from bot.chat.incoming import Address, WakeReason
 from bot.chat.outgoing import (
     Attachment,
@@ -189,6 +190,23 @@ async def test_mentions_ping_nobody_in_any_request(chat: Chat, title: str, given
     for message in chat.wire.b.messages[chat.channel.id].values():
         assert not message.mention_everyone
         assert not message.ping_user_ids
+
+
+async def test_mention_pings_without_allowed_mentions(
+    chat: Chat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    render = discord_surface._render
+
+    def render_without(content: MessageContent, text: str) -> dict[str, Any]:
+        body = render(content, text)
+        del body["allowed_mentions"]
+        return body
+
+    monkeypatch.setattr(discord_surface, "_render", render_without)
+    with pytest.raises(KeyError, match="allowed_mentions"):
+        await test_mentions_ping_nobody_in_any_request(chat, "all", "@everyone hi")
+    posted = chat.wire.b.messages[chat.channel.id].values()
+    assert any(one.mention_everyone for one in posted), "it pings unless it is told not to"
 
 
 async def test_same_nonce_returns_the_first_message(chat: Chat) -> None:
