@@ -27,7 +27,7 @@ from bot.console.answers.answer_models import (
 from bot.console.answers.costs import costs_elsewhere
 from bot.console.answers.differences import differing_pieces
 from bot.console.answers.figures import budget_segments, waterfall
-from bot.console.answers.masking import find_answer, masked_answer
+from bot.console.answers.masking import find_answer, masked_answer, with_masked_text
 from bot.console.answers.parameters import UsedParameter, used_parameters
 from bot.console.answers.prompt_view import (
     described_pieces,
@@ -153,7 +153,9 @@ class AnswerPages:
         asked = request.query(AnswerQuery).to_search()
         found = await self._answers.search(asked, _ANSWERS_PER_PAGE)
         return AnswerList(
-            answers=[answer_row(masked_answer(one, self._prompts.mask)) for one in found.answers],
+            answers=[
+                answer_row(with_masked_text(one, self._prompts.mask)) for one in found.answers
+            ],
             next_before=found.next_before,
         )
 

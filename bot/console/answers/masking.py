@@ -18,6 +18,11 @@ async def find_answer(answers: AnswerLog, number: int) -> StoredAnswer:
     return found
 
 
+def with_masked_text(answer: StoredAnswer, mask: Callable[[str], str]) -> StoredAnswer:
+    """Return an answer without secrets in its text, for lists, which show nothing of the prompt."""
+    return replace(answer, receipt=replace(answer.receipt, answer=mask(answer.receipt.answer)))
+
+
 def masked_answer(answer: StoredAnswer, mask: Callable[[str], str]) -> StoredAnswer:
     """Return an answer without secrets."""
     receipt = answer.receipt

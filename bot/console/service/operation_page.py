@@ -1,7 +1,7 @@
 """Operation: what works, what waits, who holds which role, what answers, and what failed."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from aiohttp import web
@@ -38,6 +38,8 @@ class OperationPage:
     mask: Callable[[str], str]
     renderer: PageRenderer
     clock: Clock
+    _rendered: dict[object, object] = field(default_factory=dict)
+    """By reader, of the state under "state"."""
 
     @property
     def part(self) -> ConsolePart:
@@ -110,12 +112,22 @@ class OperationPage:
 
     async def _events(self, request: ConsoleRequest) -> web.StreamResponse:
         async def render() -> str:
-            page = Page("operation_state.html", {"state": await self.reports.current()})
-            return self.renderer.render(page, request, "")
+            return self._fragment(await self.reports.current(), request)
 
         response = protected(web.StreamResponse(), "")
         await stream_fragment(request.http, response, render, self.clock)
         return response
+
+    def _fragment(self, state: OperationState, request: ConsoleRequest) -> str:
+        """Return what is renewed; the pages of one reader share it while the state is the same."""
+        reader = (request.look.language, request.caller.csrf_token)
+        if self._rendered.get("state") is not state:
+            self._rendered.clear()
+            self._rendered["state"] = state
+        if reader not in self._rendered:
+            page = Page("operation_state.html", {"state": state})
+            self._rendered[reader] = self.renderer.render(page, request, "")
+        return str(self._rendered[reader])
 
     async def _error(self, request: ConsoleRequest) -> ErrorDetail:
         found = await self.reports.error(request.http.match_info["error"])

@@ -188,3 +188,17 @@ async def test_live_page_is_sent_what_changed_and_reconnects_where_it_was(
     async with console.client.get("/operation/events", headers={"Last-Event-ID": shown}) as missed:
         _, whole = await read_event(missed)
     assert "one more" in whole
+
+
+async def test_live_pages_of_two_readers_have_forms_of_their_own(console: ConsoleUnderTest) -> None:
+    found = []
+    for language in ("en", "zh"):
+        await console.log_in()  # ends no earlier session
+        headers = {"Accept-Language": language}
+        async with console.client.get("/operation/events", headers=headers) as response:
+            _, shown = await read_event(response)
+        found.append((hidden_fields(shown)["csrf"], "Waits for rate limits" in shown))
+
+    (first, is_english), (second, is_english_too) = found
+    assert first != second
+    assert (is_english, is_english_too) == (True, False)
