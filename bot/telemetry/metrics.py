@@ -25,6 +25,9 @@ _PROMPT_TOKENS = Counter("troupe_prompt_tokens_total", "Prompt tokens, as counte
 _CACHED_PROMPT_TOKENS = Counter(
     "troupe_cached_prompt_tokens_total", "Prompt tokens that came from a prefix cache"
 )
+_WRITTEN_PROMPT_TOKENS = Counter(
+    "troupe_cache_written_prompt_tokens_total", "Prompt tokens that were written to a prefix cache"
+)
 _ANSWER_TOKENS = Counter("troupe_answer_tokens_total", "Tokens of answers, reasoning included")
 OUTBOX_SENDS = Counter(
     "troupe_outbox_total",
@@ -72,4 +75,5 @@ def record_usage(usage: Usage) -> None:
     """Add one answer's token usage to the counters."""
     _PROMPT_TOKENS.inc(usage.prompt_tokens)
     _CACHED_PROMPT_TOKENS.inc(usage.cached_tokens)
+    _WRITTEN_PROMPT_TOKENS.inc(usage.written_tokens)
     _ANSWER_TOKENS.inc(usage.output_tokens)

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import re
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -342,3 +343,21 @@ async def test_providers_are_asked_for_a_word_on_request(
         "ok     answer of acme/n: after … s; 5 tokens read, 4 written",
         "ok     answer of echo/m: after … s; 5 tokens read, 5 written",
     ]
+
+
+@pytest.mark.service
+async def test_mcp_servers_are_asked_what_they_offer() -> None:
+    demo = str(CHECKOUT / "tests" / "tool_servers" / "demo_server.py")
+    servers = {
+        "demo": {"command": [sys.executable, demo, "stdio"]},
+        "lost": {"command": ["/no/such/program"]},
+    }
+    passed, lines = await run_check(mcp_servers=servers)
+    assert not passed
+    [found] = [line for line in lines if line.startswith("ok     MCP server demo: 6 tools:")]
+    assert found.endswith(
+        "; not offered, unless TROUPE_MCP_SERVERS__DEMO__TOOLS names them: delete"
+    )
+    [wrong] = wrong_lines(lines)
+    assert wrong.startswith("MCP server lost: ")
+    assert "/no/such/program" in wrong

@@ -37,6 +37,8 @@ class Quirks:
     """Whether neighbours of one role are rejected, so that they become one message."""
     continuation: Continuation | None = None
     """None: its models only begin answers."""
+    marks_prefix: bool = False
+    """Whether a prefix is cached only up to where the request marks it."""
 
     def apply(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields of a request as the service takes them."""

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 from typing_extensions import override
@@ -61,13 +61,15 @@ def to_wire(
         body["stop"] = stop[:_MAX_STOP_STRINGS]  # the others are searched for in the answer
     given = quirks.apply({name: value for name, value in body.items() if value is not None})
     arranged = quirks.arrange(prompt.messages)
-    messages: list[dict[str, object]] = [
+    messages: list[dict[str, Any]] = [
         {"role": each.role, "content": _content(each) if each.parts else each.content}
         for each in arranged
     ]
     if names:
         for message, each in zip(messages, arranged, strict=True):
             message |= _name_field(each.name)
+    if quirks.marks_prefix:
+        _mark_stable_prefix(messages)
     messages += exchanges_to_wire(prompt)
     if prompt.tools:
         given["tools"] = [spec_to_wire(one) for one in prompt.tools]
@@ -76,6 +78,23 @@ def to_wire(
         begun = {"role": "assistant", "content": prompt.begun}
         messages.append({**begun, **quirks.continuation.of_message})
     return encode_streaming_request({**given, "model": model, "messages": messages})
+
+
+def _mark_stable_prefix(messages: Sequence[dict[str, Any]]) -> None:
+    """Mark where prefixes end that the next request will have, too; at most four are allowed.
+
+    What follows the model's last answer is new, and changes from one request to the next.
+    """
+    roles = [message["role"] for message in messages]
+    begin = next((at for at, role in enumerate(roles) if role != "system"), len(roles))
+    answers = [at for at, role in enumerate(roles[:-1]) if role == "assistant"]
+    for at in {*range(min(1, begin)), *range(max(0, begin - 1), begin), *answers[-1:]}:
+        content = messages[at]["content"]
+        is_text = isinstance(content, str)
+        parts: list[dict[str, Any]] = [{"type": "text", "text": content}] if is_text else content
+        if parts and parts[-1].get("text", "-").strip():  # an empty text takes no mark
+            parts[-1]["cache_control"] = {"type": "ephemeral"}
+            messages[at]["content"] = parts
 
 
 def _content(message: Message) -> list[dict[str, object]]:
@@ -257,11 +276,14 @@ def _to_usage(given: object) -> Usage:
     """Read the counts of a usage object, whatever form a service gave them."""
     usage = given if isinstance(given, dict) else {}
     details = usage.get("prompt_tokens_details")
-    cached = details.get("cached_tokens") if isinstance(details, dict) else None
+    details = details if isinstance(details, dict) else {}
+    cached = details.get("cached_tokens")
+    written = details.get("cache_write_tokens") or usage.get("cache_creation_input_tokens")
     return Usage(
         prompt_tokens=token_count(usage.get("prompt_tokens")),
         cached_tokens=token_count(cached or usage.get("prompt_cache_hit_tokens")),  # DeepSeek's
         output_tokens=token_count(usage.get("completion_tokens")),
+        written_tokens=token_count(written),  # OpenAI's and OpenRouter's, and LiteLLM's
     )
 
 

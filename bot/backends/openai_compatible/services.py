@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bot.backends.chat_completions.quirks import NO_QUIRKS, Continuation, Quirks
 
@@ -28,6 +28,8 @@ class KnownService:
     """The names of models that have quirks of their own."""
     of_reasoning: Quirks = NO_QUIRKS
     """The quirks of these models."""
+    marking_models: re.Pattern[str] | None = None
+    """The names of models whose prefix is cached only up to where it is marked."""
     is_own_server: bool = False
     """It runs on a machine of one's own: it needs no key, costs nothing, may have any address."""
     lists_all: bool = False
@@ -66,7 +68,11 @@ SERVICES: Mapping[str, KnownService] = {
         Quirks(renamed=_ONE_LIMIT, continuation=_PARTIAL),
     ),
     "silicon_flow": KnownService("https://api.siliconflow.cn/v1", Quirks(renamed=_ONE_LIMIT)),
-    "open_router": KnownService("https://openrouter.ai/api/v1", Quirks(renamed=_ONE_LIMIT)),
+    "open_router": KnownService(
+        "https://openrouter.ai/api/v1",
+        Quirks(renamed=_ONE_LIMIT),
+        marking_models=re.compile(r"anthropic/.*"),
+    ),
     "groq": KnownService(
         "https://api.groq.com/openai/v1", Quirks(refused=("logit_bias", *_LOGPROBS))
     ),
@@ -147,5 +153,6 @@ def quirks_of(provider: str, base_url: str, model: str) -> Quirks:
     service = known_service(provider, base_url)
     if service is None:
         return NO_QUIRKS
-    pattern = service.reasoning_models
-    return service.of_reasoning if pattern and pattern.fullmatch(model) else service.quirks
+    pattern, marking = service.reasoning_models, service.marking_models
+    quirks = service.of_reasoning if pattern and pattern.fullmatch(model) else service.quirks
+    return replace(quirks, marks_prefix=True) if marking and marking.fullmatch(model) else quirks

@@ -9,8 +9,9 @@ import pytest
 from bot.backends.openai_compatible.backend import OpenAICompatibleBackend
 from bot.backends.openai_compatible.services import SERVICES
 from bot.backends.openai_compatible.settings import OpenAISettings
-from bot.chat.prompt import Message, Prompt
-from tests.backends.asking import prompt
+from bot.chat.prompt import Message, Prompt, Usage
+from tests.backends.asking import ask, prompt
+from tests.rigs.fake_openai import DONE, STOP, FakeOpenAI, event, said
 
 ASKED = {"temperature": 0.5, "seed": 3, "top_p": 0.9}
 TALK = (
@@ -175,3 +176,42 @@ async def test_own_server_has_its_quirks_at_any_address() -> None:
     assert sent["continue_final_message"] is True
     sent = await body("mistral_ai", question, base_url="http://10.0.0.5:8000/v1")
     assert sent["messages"] == [{"role": "user", "content": "hello"}]
+
+
+async def test_prefix_is_marked_where_it_is_cached_only_then() -> None:
+    talk = (
+        Message("system", "You are Nora."),
+        Message("system", "Examples."),
+        Message("user", "hi"),
+        Message("assistant", "Hello."),
+        Message("user", "how are you?"),
+    )
+    question = replace(prompt(model="anthropic/claude-sonnet-4.5"), messages=talk)
+    marked = [
+        each["content"][-1].get("cache_control") if isinstance(each["content"], list) else None
+        for each in (await body("open_router", question))["messages"]
+    ]
+    mark = {"type": "ephemeral"}
+    assert marked == [mark, mark, None, mark, None]
+    plain = await body("open_router", replace(question, model="openai/gpt-4o"))
+    assert [each["content"] for each in plain["messages"]] == [each.content for each in talk]
+    first = replace(question, messages=(Message("user", "hi"),))
+    assert (await body("open_router", first))["messages"] == [{"role": "user", "content": "hi"}]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"prompt_tokens_details": {"cached_tokens": 20, "cache_write_tokens": 30}},
+        {"prompt_tokens_details": {"cached_tokens": 20}, "cache_creation_input_tokens": 30},
+    ],
+)
+async def test_what_is_written_to_a_cache_is_counted(given: dict[str, object]) -> None:
+    usage = {"prompt_tokens": 100, "completion_tokens": 5, **given}
+    async with FakeOpenAI() as service:
+        service.plays([said("Hi."), STOP, event({"choices": [], "usage": usage}), DONE])
+        backend = OpenAICompatibleBackend(OpenAISettings(base_url=service.base_url), "x")
+        answer = await ask(backend, prompt())
+        await backend.close()
+    assert answer.finish is not None
+    assert answer.finish.usage == Usage(100, 20, 5, 30)
