@@ -242,6 +242,25 @@ async def every_request_is_refused(deployment: Deployment) -> None:
     assert _refused(wire, begun) <= 5 * 4, "typing, opening, and what is left of the answer"
 
 
+async def bot_is_kicked_from_a_guild(deployment: Deployment) -> None:
+    """Remove the bot during an answer: nobody waits for it, and its rows come to their end."""
+    wire, other = deployment.platforms.discord, deployment.platforms.channel()
+    guild = wire.guild(f"Guild {next(_names)}")
+    member, channel = wire.member(guild, next(_names)), guild.create_text_channel("lobby")
+    deployment.model.gate.clear()
+    reached = deployment.model.halfway + 1
+    wire.say(member, channel.id, f"<@{wire.b.bot_user.id}> please T{next(_names)}:40")
+    await wait_until(lambda: deployment.model.halfway >= reached)
+    begun = len(wire.log)
+    wire.b.remove_guild(guild.id)
+    deployment.model.gate.set()
+    deployment.ask(other)
+    await deployment.wait_until_right(other)  # all queues are empty by then
+    here = [one for one in wire.log[begun:] if str(channel.id) in one["path"]]
+    assert len(here) <= 6, "what is refused is not repeated"
+    await deployment.service.wait_until_ready()
+
+
 def _resumed_since(wire: Any, times: int) -> bool:
     return [name for _, name, _ in wire.events].count("<op6") > times
 
@@ -375,6 +394,7 @@ OURS: Mapping[str, Scenario] = {
     "typing is refused": telegram_fails("sendChatAction", times=5, error_code=403),
     "two answers in a row are lost": telegram_fails("sendMessage", drop=True, after=True, times=2),
     "edits are lost": telegram_fails("editMessageText", drop=True, times=2),
+    "bot kicked from a guild during an answer": bot_is_kicked_from_a_guild,
     "global 429": discord_fails(retry_after=1.0, is_global=True),
     "429 of a gateway in front": discord_fails(retry_after=1.0, via=False),
 }
