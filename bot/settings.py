@@ -378,6 +378,11 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="The least level that is logged."
     )
+    traces_url: HttpAddress | None = Field(
+        None,
+        description="The collector that traces of messages are sent to, as OTLP over HTTP, such as"
+        " http://127.0.0.1:4318; needs the extra `traces`.",
+    )
 
     @field_validator("encryption_keys", mode="before")
     @classmethod

@@ -30,6 +30,7 @@ from bot.settings import (
 from bot.storage.data_dir import create_data_dir
 from bot.storage.sql.database import database_exists
 from bot.telemetry.logs import configure_logs, open_log_stream
+from bot.telemetry.traces import start_traces
 
 _GC_GENERATION_0_THRESHOLD = 10_000
 """New objects between two collections; Python's own 700 is for small programs."""
@@ -106,7 +107,12 @@ def serve(
         secrets=collect_secrets(settings),
         stream=open_log_stream(log_file),
     )
-    call_in_large_chunk(lambda: uvloop.run(_serve(settings, platforms, options)))
+    end_traces = None if settings.traces_url is None else start_traces(settings.traces_url)
+    try:
+        call_in_large_chunk(lambda: uvloop.run(_serve(settings, platforms, options)))
+    finally:
+        if end_traces is not None:
+            end_traces()
 
 
 async def _serve(

@@ -33,6 +33,7 @@ from bot.errors import (
 )
 from bot.ports import Clock, Outbox, Surface
 from bot.telemetry.metrics import FENCED, OUTBOX_RECONCILIATIONS, OUTBOX_SENDS
+from bot.telemetry.traces import record_span
 from bot.texts.text import in_every_language, translatable
 
 _log = structlog.get_logger(__name__)
@@ -142,6 +143,8 @@ class Sender:
             following = await self._outbox.mark_dead(row, str(error))
             self._notify_waiters(row, None)
         OUTBOX_SENDS.labels(row.address.platform, outcome).inc()
+        platform, ended = row.address.platform, self._clock.now()
+        record_span("deliver", row.turn, now, ended, platform=platform, outcome=outcome)
         return following if due is None else await self._take_again(row.address.lane, due)
 
     async def _take_again(self, lane: str, due: float) -> OutboxRow | None:

@@ -1,5 +1,6 @@
 """Store received messages in the inbox, then wake the conversations that they belong to."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -21,6 +22,7 @@ from bot.intake.histories import HistoryRouter
 from bot.ports import Inbox, Intake
 from bot.telemetry.metrics import MESSAGES_RECEIVED
 from bot.telemetry.secret_masker import mask_pasted_tokens
+from bot.telemetry.traces import record_span
 
 
 def _announce_nothing(_messages: Sequence[Incoming]) -> None:
@@ -59,6 +61,7 @@ class InboxIntake(Intake):
 
     @override
     async def receive(self, messages: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
+        began = time.time()
         kept = [one for each in messages if (one := self._keep(each)) is not None]
         storable = [with_storable_text(one) for one in kept]
         if self._router is None:
@@ -69,6 +72,9 @@ class InboxIntake(Intake):
                 await self._inbox.receive(storable, cursors)
         for one in messages:
             MESSAGES_RECEIVED.labels(one.address.platform).inc()
+        for one in kept:
+            turn, platform = f"{one.address.source}:{one.external_key}", one.address.platform
+            record_span("receive", turn, began, time.time(), platform=platform)
         self._announce(storable)
         self._wake(list(dict.fromkeys(one.address.conversation for one in storable)))
 

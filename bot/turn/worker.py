@@ -48,6 +48,7 @@ from bot.routing.decision_log import DecisionLog, describe_silence
 from bot.routing.preset_resolver import PresetResolver
 from bot.routing.wake_rules import Dice
 from bot.telemetry.metrics import FENCED, MESSAGES_FINISHED, SECONDS_TO_FINISH
+from bot.telemetry.traces import record_span
 from bot.texts.text import (
     Text,
     language_of,
@@ -244,7 +245,7 @@ class ConversationWorker:
             return await self._process_logged(claim, group)
 
     async def _process_logged(self, claim: Claim, group: MessageGroup) -> InboxMessage | None:
-        outcome, message = "failed", group.message
+        outcome, message, began = "failed", group.message, self._clock.now()
         try:
             if is_set_aside(message):
                 outcome = "set_aside"
@@ -270,7 +271,9 @@ class ConversationWorker:
         for one in (message, *group.message.gathered):
             incoming = one.incoming
             MESSAGES_FINISHED.labels(incoming.address.platform, outcome).inc()
-            SECONDS_TO_FINISH.observe(max(0.0, self._clock.now() - incoming.at.timestamp()))
+            now = self._clock.now()
+            SECONDS_TO_FINISH.observe(max(0.0, now - incoming.at.timestamp()))
+            record_span("answer", one.turn, began, now, outcome=outcome)
         return following
 
     async def _handle(self, claim: Claim, group: MessageGroup) -> tuple[str, InboxMessage | None]:
