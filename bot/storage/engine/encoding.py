@@ -44,5 +44,5 @@ def _decode(rows: Rows, sql: CompiledSql, codec: TextCodec) -> Rows:
         columns = list(row)
         for index, type_ in sql.decoded:
             columns[index] = type_.decode(codec, columns[index])
-        decoded.append(columns)
+        decoded.append(tuple(columns))
     return decoded
