@@ -4,7 +4,7 @@ import logging
 import random
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import discord
@@ -35,7 +35,7 @@ class Conversation:
     reply: Callable[[str], Any]
     """Reply to the newest message of the bot."""
 
-    people: Sequence[Any] = ()
+    people: Sequence[Any] = field(default=(), compare=False)
     """Who writes there, as the server knows them."""
 
     def ask(self, name: str, words: int = 12, who: int = 0) -> Any:
