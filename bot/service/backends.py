@@ -58,10 +58,15 @@ def add_backends(
                 if isinstance(made, SessionAffineBackend):
                     made.use_session_key(session_key)
                 backends[name] = made
-        unsupported = [*unsupported_parameters(preset, settings), *tool_problems(preset, settings)]
+        unsupported = preset_problems(preset, settings)
         problems += [f"preset {preset.name!r}: {problem}" for problem in unsupported]
     if problems:
         raise PresetError("\n".join(problems))
+
+
+def preset_problems(preset: Preset, settings: Settings) -> Sequence[str]:
+    """List what keeps the configured providers from answering for a preset."""
+    return [*unsupported_parameters(preset, settings), *tool_problems(preset, settings)]
 
 
 def unsupported_parameters(preset: Preset, settings: Settings) -> Sequence[str]:

@@ -66,9 +66,10 @@ async def open_models(
         retrieve_stories = await stack.enter_async_context(
             open_story_retriever(settings, presets_with_stories, database)
         )
-        used = {name for one in presets.values() for name in one.mcp_servers} if answers else ()
-        named = {name: one for name, one in settings.mcp_servers.items() if name in used}
-        tool_servers = await stack.enter_async_context(open_tool_servers(named, settings.data_dir))
+        servers = settings.mcp_servers if answers else {}  # presets that come later name them, too
+        tool_servers = await stack.enter_async_context(
+            open_tool_servers(servers, settings.data_dir)
+        )
         yield Models(renderer, backends, retrieve_stories, tool_servers, session_key)
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from bot.backends.registry import backend_spec
 from bot.prompting.presets.preset import Preset
 from bot.service.roles import ALL_ROLES, Role
 from bot.settings import Settings
@@ -32,6 +33,8 @@ def replace_model(
 ) -> Mapping[str, Preset]:
     """Return the presets with another model and without fallbacks; unchanged for None.
 
+    Where its provider has no tools, they have none either.
+
     What stands before the first slash is the provider, if one of that name is set up.
     """
     if model is None:
@@ -40,4 +43,12 @@ def replace_model(
     change: dict[str, object] = {"model": model, "fallbacks": ()}
     if slash and name and provider in settings.providers:
         change |= {"provider": provider, "model": name}
-    return {key: preset.model_copy(update=change) for key, preset in presets.items()}
+    changed = {key: preset.model_copy(update=change) for key, preset in presets.items()}
+    return {key: _without_unknown_tools(preset, settings) for key, preset in changed.items()}
+
+
+def _without_unknown_tools(preset: Preset, settings: Settings) -> Preset:
+    provider = settings.providers.get(preset.provider)
+    if provider is None or backend_spec(provider.kind).calls_tools:
+        return preset
+    return preset.model_copy(update={"tools": (), "mcp_servers": ()})

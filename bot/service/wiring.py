@@ -85,7 +85,7 @@ from bot.runtime.clock import SystemClock
 from bot.runtime.keyed_worker_pool import KeyedWorkerPool
 from bot.runtime.rate_limits import InProcessRateLimits
 from bot.runtime.terminal_locale import terminal_locale
-from bot.service.backends import add_backends, unsupported_parameters
+from bot.service.backends import add_backends, preset_problems
 from bot.service.budgets import budget_rules
 from bot.service.exclusive_role import ExclusiveRole
 from bot.service.models import Models
@@ -689,7 +689,7 @@ class Wiring:
             SqlPresetDrafts(database),
             SqlAuditLog(database),
             self.clock,
-            partial(unsupported_parameters, settings=self.settings),
+            partial(preset_problems, settings=self.settings),
             partial(open_presets_folder, self.settings.presets_dir),
             self._prepare_preset,
         )

@@ -34,3 +34,11 @@ def test_model_of_a_run_replaces_model_and_fallbacks(model: str, expected: tuple
 
 def test_presets_are_unchanged_without_a_model() -> None:
     assert replace_model({"nora": PRESET}, None, SETTINGS) == {"nora": PRESET}
+
+
+def test_model_without_tools_leaves_out_those_of_the_preset() -> None:
+    preset = PRESET.model_copy(update={"tools": ("dice",), "mcp_servers": ("files",)})
+    at_service = replace_model({"nora": preset}, "b/huge", SETTINGS)["nora"]
+    assert (at_service.tools, at_service.mcp_servers) == (("dice",), ("files",))
+    on_machine = replace_model({"nora": preset}, "local/small", SETTINGS)["nora"]
+    assert not on_machine.calls_tools

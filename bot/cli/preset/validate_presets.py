@@ -11,7 +11,7 @@ from bot.errors import PresetError, UserError
 from bot.importers.character_files import merge_character_file
 from bot.importers.file_kinds import MAX_BYTES_READ, FileKind, check_file_kind
 from bot.prompting.presets.files import load_preset_lorebook, parse_preset
-from bot.service.backends import tool_problems, unsupported_parameters
+from bot.service.backends import preset_problems
 from bot.settings import Settings, read_settings
 
 app = command_app()
@@ -50,6 +50,6 @@ def validate_file(file: Path, settings: Settings) -> str:
         preset = merge_character_file(preset, file.parent).preset
     except PresetError as error:
         raise PresetError(f"{file}: {error}") from None
-    if problems := [*unsupported_parameters(preset, settings), *tool_problems(preset, settings)]:
+    if problems := preset_problems(preset, settings):
         raise PresetError("\n".join(f"{file}: {problem}" for problem in problems))
     return f"the preset {preset.name} is valid"
