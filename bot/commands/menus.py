@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from bot.chat.button import ButtonAction, ButtonData
 from bot.chat.incoming import Pressed
 from bot.chat.outgoing import Button, Menu, MenuOption
-from bot.chat.session import HistoryScope
+from bot.chat.session import ChatSetting, HistoryScope
 from bot.commands.history_scope_handlers import INHERIT, SCOPE_DESCRIPTIONS
 from bot.commands.personas import UserPersonas
 from bot.commands.request import CommandRequest, CommandResult
@@ -58,7 +58,7 @@ class SettingMenus:
         self._history_scopes = history_scopes
         self._personas = personas
 
-    def presets(self, request: CommandRequest, page: int = 1) -> CommandResult:
+    async def presets(self, request: CommandRequest, page: int = 1) -> CommandResult:
         """Show who answers, and a page of the presets to choose from."""
         title = translatable("Choose who is to answer here")
         menu, page_buttons = self._preset_page(
@@ -74,10 +74,10 @@ class SettingMenus:
         hint = translatable(
             "/preset use NAME chooses who answers, /preset add NAME lets several answer (admins)."
         )
-        text = joined([self._who_answers(request), hint])
+        text = joined([*await self._who_answers(request), hint])
         return CommandResult(text, menus=(menu,), buttons=tuple(buttons))
 
-    def characters(self, request: CommandRequest, page: int = 1) -> CommandResult:
+    async def characters(self, request: CommandRequest, page: int = 1) -> CommandResult:
         """Show who answers, and a page of the characters to add or to remove, one by one."""
         title = translatable("Add or remove one character")
         menu, page_buttons = self._preset_page(
@@ -88,7 +88,7 @@ class SettingMenus:
         hint = translatable(
             "Each choice adds one character, or removes it if it answers here already (admins)."
         )
-        text = joined([self._who_answers(request), hint])
+        text = joined([*await self._who_answers(request), hint])
         return CommandResult(text, menus=(menu,), buttons=(*page_buttons, back, settings))
 
     def _preset_page(
@@ -124,15 +124,16 @@ class SettingMenus:
                 for one, label in _OBSERVE_LABELS.items()
             ),
         )
-        scope_line, scope_menu = await self._scope(request)
+        scope_lines, scope_menu = await self._scope(request)
         lines = [
-            self._who_answers(request),
+            *await self._who_answers(request),
             translatable(
                 "What I remember here: {value} ({origin})",
                 value=_OBSERVE_LABELS[value],
                 origin=origin(setting.scope if setting is not None else None, scopes),
             ),
-            scope_line,
+            *await self._inherited_observing(setting, scopes),
+            *scope_lines,
             await self._description(request),
             translatable(
                 "/settings overhear on, off or inherit changes what I remember (admins); /settings"
@@ -157,8 +158,18 @@ class SettingMenus:
             return translatable("How you describe yourself: {origin}", origin=where)
         return translatable("How you describe yourself: {text} ({origin})", text=text, origin=where)
 
-    async def _scope(self, request: CommandRequest) -> tuple[Text, Menu]:
-        """Return who shares a history here, as a line and as a menu."""
+    async def _inherited_observing(
+        self, setting: ChatSetting | None, scopes: Sequence[str]
+    ) -> list[Text]:
+        """Return a line with what would hold if nothing was set in this channel itself."""
+        if setting is None or setting.scope != scopes[0]:
+            return []
+        around = await self._resolver.observing_setting(scopes[1:])
+        label = _OBSERVE_LABELS["on" if around is None else around.value]
+        return [_inherited(label, around.scope if around is not None else None, scopes)]
+
+    async def _scope(self, request: CommandRequest) -> tuple[list[Text], Menu]:
+        """Return who shares a history here, in lines and as a menu."""
         scopes, language = request.incoming.scopes, language_of(request.incoming.locale)
         setting = await self._history_scopes.setting(scopes)
         holds = await self._history_scopes.find(scopes) or HistoryScope.SHARED
@@ -168,7 +179,14 @@ class SettingMenus:
             description=looked_up(SCOPE_DESCRIPTIONS[holds]),
             origin=origin(setting.scope if setting is not None else None, scopes),
         )
-        own = setting.value if setting is not None and setting.scope == scopes[0] else INHERIT
+        lines, own = [line], INHERIT
+        if setting is not None and setting.scope == scopes[0]:
+            own = setting.value
+            around = await self._history_scopes.setting(scopes[1:])
+            shared = await self._history_scopes.find(scopes[1:]) or HistoryScope.SHARED
+            described = looked_up(SCOPE_DESCRIPTIONS[shared])
+            where = around.scope if around is not None else None
+            lines.append(_inherited(described, where, scopes))
         labels = {one.value: label for one, label in SCOPE_DESCRIPTIONS.items()}
         labels[INHERIT] = _OBSERVE_LABELS["inherit"]
         options = [
@@ -177,7 +195,7 @@ class SettingMenus:
         ]
         title = translate(translatable("Who shares a conversation here"), language)
         data = ButtonData(ButtonAction.SCOPE, request.part).encode()
-        return line, Menu(data, title, tuple(options))
+        return lines, Menu(data, title, tuple(options))
 
     def command_line(
         self, data: ButtonData, pressed: Pressed, active: Collection[str]
@@ -217,8 +235,8 @@ class SettingMenus:
         if data.action in _OF_SETTINGS:
             return await self.settings(request)
         if data.action in {ButtonAction.CHARACTERS, ButtonAction.TOGGLE}:
-            return self.characters(request, data.number)
-        return self.presets(request, data.number)
+            return await self.characters(request, data.number)
+        return await self.presets(request, data.number)
 
     def _chosen_preset(self, values: Sequence[str]) -> Preset:
         by_value = {_value_of(name): one for name, one in self._resolver.presets.items()}
@@ -227,13 +245,19 @@ class SettingMenus:
                 return by_value[value]
         raise UserError(translatable("That preset does not exist any more."))
 
-    def _who_answers(self, request: CommandRequest) -> Text:
-        active = request.active
-        return translatable(
+    async def _who_answers(self, request: CommandRequest) -> list[Text]:
+        """Return who answers, and who would if nobody was chosen for this channel itself."""
+        active, scopes = request.active, request.incoming.scopes
+        line = translatable(
             "Who answers here: {names} ({origin})",
             names=joined([one.name for one in active.presets], _NAMES_SEPARATOR),
-            origin=origin(active.first.scope, request.incoming.scopes),
+            origin=origin(active.first.scope, scopes),
         )
+        if active.first.scope != scopes[0]:
+            return [line]
+        around = await self._resolver.resolve(scopes[1:])
+        names = joined([one.name for one in around.presets], _NAMES_SEPARATOR)
+        return [line, _inherited(names, around.first.scope, scopes)]
 
 
 def origin(scope: str | None, scopes: Sequence[str]) -> Text:
@@ -245,6 +269,13 @@ def origin(scope: str | None, scopes: Sequence[str]) -> Text:
     if ":guild:" in scope:
         return translatable("inherited from the server")
     return translatable("inherited from the channel")
+
+
+def _inherited(value: Text, scope: str | None, scopes: Sequence[str]) -> Text:
+    """Say what holds around a channel, and where that was set."""
+    return translatable(
+        "↩ Inherited: {value} ({origin})", value=value, origin=origin(scope, scopes)
+    )
 
 
 def _preset_option(preset: Preset, active: Iterable[str]) -> MenuOption:

@@ -59,7 +59,7 @@ class PresetHandlers:
             case "list" | None:
                 return self._list(request)
             case "menu":
-                return self._menus.presets(request)
+                return await self._menus.presets(request)
             case action:
                 raise UserError(
                     translatable(

@@ -250,3 +250,20 @@ async def test_key_in_a_form_is_neither_kept_nor_shown_and_its_author_is_told(
     assert setup.texts[-1].startswith("⚠ Your message seems to hold a token")
     await setup.say(make_incoming("/me", key="5:9"))
     assert "I own ***0001" in setup.texts[-1]
+
+
+async def test_menus_show_what_is_inherited_and_where_that_was_set(database: Database) -> None:
+    setup = make_setup(database)
+    around = make_incoming("/preset use luna", admin=True, key="5:1")
+    here = replace(around, text="/preset use nora", scopes=("telegram:5", "telegram:4"))
+    await setup.say(replace(around, scopes=("telegram:4",)), replace(here, external_key="5:2"))
+    await setup.say(replace(here, text="/settings overhear off", external_key="5:3"))
+    await setup.say(replace(here, text="/settings scope shared", external_key="5:4"))
+    await setup.say(replace(here, text="/settings menu", external_key="5:5"))
+    lines = setup.texts[-1].splitlines()
+    assert lines[:2] == [
+        "Who answers here: nora (chosen for this channel)",
+        "↩ Inherited: luna (inherited from the channel)",
+    ]
+    assert "↩ Inherited: Remember what people say to each other (the default)" in lines
+    assert [one for one in lines if one.startswith("↩")][2].endswith("(the default)")
