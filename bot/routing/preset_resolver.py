@@ -1,11 +1,12 @@
 """Look up which presets answer in a channel and what is observed there, and change it."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import TypeAlias
 
 import structlog
 
 from bot.chat.session import ChatSetting
-from bot.errors import PresetError, SettingsError, UserError
+from bot.errors import PresetError, SettingsError, StoreError, UserError
 from bot.ports import ChatSettings
 from bot.prompting.presets.files import find_preset
 from bot.prompting.presets.preset import Preset
@@ -14,6 +15,10 @@ from bot.routing.active_presets import ActiveCharacters, ActivePreset
 _log = structlog.get_logger(__name__)
 _KEY = "preset"
 _OBSERVE_KEY = "observe"
+
+LoadPublished: TypeAlias = Callable[[str], Awaitable[tuple[Preset, int] | None]]
+"""Return the newest version of a preset by its name, and its number; None: there is none. May raise
+`SettingsError` or `StoreError`."""
 
 
 class PresetResolver:
@@ -34,6 +39,8 @@ class PresetResolver:
         self._presets = dict(presets)
         self._versions = dict(versions or {})
         self._chat_settings = chat_settings
+        self._load: LoadPublished | None = None
+        self._stale: set[str] = set()
         try:
             self.default = find_preset(presets, default)
         except PresetError as error:
@@ -56,8 +63,29 @@ class PresetResolver:
         if preset.name == self.default.name:
             self.default = preset
 
+    def follow(self, load: LoadPublished) -> None:
+        """Read presets that another process has published before the next answer."""
+        self._load = load
+
+    def mark_stale(self, names: Sequence[str]) -> None:
+        """Note that another process has published these presets."""
+        self._stale |= set(names)
+
+    async def _reload(self, load: LoadPublished) -> None:
+        while self._stale:
+            name = self._stale.pop()
+            try:
+                found = await load(name)
+            except (SettingsError, StoreError) as error:  # what is known goes on answering
+                _log.warning("preset_not_reloaded", preset=name, reason=str(error))
+            else:
+                if found is not None:
+                    self.publish(*found)
+
     async def resolve(self, scopes: Sequence[str]) -> ActiveCharacters:
         """Return the presets that answer in a channel with these scopes, narrowest first."""
+        if self._stale and self._load is not None:
+            await self._reload(self._load)
         setting = await self._chat_settings.resolve(scopes, _KEY)
         if setting is None:
             return ActiveCharacters((self._activate(self.default, None),))

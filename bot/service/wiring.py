@@ -76,6 +76,7 @@ from bot.ports import (
     Surface,
     WebhookReceiver,
 )
+from bot.prompting.presets.files import parse_preset
 from bot.prompting.presets.folder import open_presets_folder
 from bot.prompting.presets.preset import Preset
 from bot.replying.live_replies import LiveReplies
@@ -166,6 +167,7 @@ _BUSY = translatable("That cannot be done at the moment. Please try again.")
 _MAX_CONVERSATIONS = 4000  # at once in one process
 _MAX_LANES = 4000
 _LANES = "lanes"
+_PUBLISHED_PRESETS = "presets"
 _IDLE_POLL_SECONDS = 0.02
 _MAX_SCOPE_AGE_SECONDS = 3.0  # processes hear of each other's changes over Redis only
 _SLOT_MARGIN_SECONDS = 60.0  # retries and a pause of the process are beyond an answer's own limit
@@ -198,6 +200,8 @@ class Wiring:
         self.progress = progress
         self.clock: Clock = SystemClock()
         self.owner = _lease_owner(settings, data_dir_use(specs))
+        resources.resolver.follow(self._load_published)
+        resources.signals.subscribe(_PUBLISHED_PRESETS, resources.resolver.mark_stale)
         self.console_address: str | None = None
         """Where browsers open the console; None while it is not served."""
 
@@ -692,7 +696,17 @@ class Wiring:
             partial(preset_problems, settings=self.settings),
             partial(open_presets_folder, self.settings.presets_dir),
             self._prepare_preset,
+            partial(self._resources.signals.publish, _PUBLISHED_PRESETS),
         )
+
+    async def _load_published(self, name: str) -> tuple[Preset, int] | None:
+        """Return the newest version of a preset that another process has published."""
+        newest = await SqlPresetVersions(self._resources.database, self.clock).newest(name)
+        if newest is None:
+            return None
+        preset = parse_preset(newest.content, f"preset {name!r}")
+        is_answering = self._resources.models is not None
+        return self._prepare_preset(preset) if is_answering else preset, newest.version
 
     def _prepare_preset(self, preset: Preset) -> Preset:
         """Make the backends of a preset ready; return it as this run uses it."""

@@ -114,3 +114,31 @@ def test_complete_suggests_names_that_start_with_the_input_first(
     database: Database, typed: str, names: list[str]
 ) -> None:
     assert list(resolver(database).complete(typed)) == names
+
+
+async def test_preset_published_elsewhere_answers_next(database: Database) -> None:
+    one = resolver(database)
+    loaded: list[str] = []
+
+    async def load(name: str) -> tuple[Preset, int] | None:
+        loaded.append(name)
+        return preset("Assistant").model_copy(update={"system": "New."}), 7
+
+    one.follow(load)
+    assert (await active(one))[0].version is None
+    one.mark_stale(["Assistant"])
+    [found] = await active(one)
+    await active(one)
+    assert (found.preset.system, found.version, loaded) == ("New.", 7, ["Assistant"])
+    assert one.default.system == "New."
+
+
+async def test_preset_that_cannot_be_read_again_goes_on_answering(database: Database) -> None:
+    one = resolver(database)
+
+    async def fail(name: str) -> tuple[Preset, int] | None:
+        raise SettingsError(f"the provider of {name} is not set up here")
+
+    one.follow(fail)
+    one.mark_stale(["Assistant"])
+    assert await first(one) == ("Assistant", None)

@@ -77,6 +77,9 @@ class PresetEditing:
     """Makes what a preset answers with ready, and returns it as this process uses it; raises
     `SettingsError` where its provider is not set up or does not take its parameters."""
 
+    announce: Callable[[Sequence[str]], None]
+    """Tells other processes which presets they have to read again."""
+
     # --- reading ------------------------------------------------------------------------------
 
     async def all(self) -> Sequence[ListedPreset]:
@@ -210,6 +213,7 @@ class PresetEditing:
         live = await asyncio.to_thread(self._write, preset, edited.draft)
         number = (await self.versions.save([preset_version(live)]))[name]
         self.resolver.publish(self.prepare(live), number)
+        self.announce([name])
         await self.drafts.delete(name)
         await self.record(
             who, "publish", f"{name} v{number}", edited.published, export_preset(live)

@@ -7,9 +7,11 @@ import pytest
 from markupsafe import escape
 
 from bot.chat.console.preset_draft import PresetDraft
+from bot.chat.session import PresetVersion
 from bot.prompting.presets.preset import Preset
 from bot.settings import Settings
 from bot.storage.console.preset_drafts import SqlPresetDrafts
+from bot.storage.sql.preset_versions import SqlPresetVersions
 from tests.console.playground.conftest import Playground
 from tests.console.presets.conftest import call, read
 
@@ -244,6 +246,17 @@ async def test_fields_are_counted_as_the_model_counts(console: Playground) -> No
     await edit(console, "nora", system="one two three four", token_counter="o200k")
     _, found = await call(console, "GET", "/presets/nora/tokens")
     assert found == {"tokens": {"system": 4}, "limit": 16_000}
+
+
+async def test_preset_published_by_another_process_is_read_again(console: Playground) -> None:
+    parts = console.service._parts._resources
+    _, found = await call(console, "GET", "/presets/nora")
+    content = found["published"].replace("You are Nora.", "You mend clocks.")
+    versions = SqlPresetVersions(parts.database, console.service._parts.clock)
+    await versions.save([PresetVersion("nora", content, 1)])
+    parts.signals.publish("presets", ["nora"])
+    active = await parts.resolver.resolve(("web:c",))
+    assert (active.first.preset.system, active.first.version) == ("You mend clocks.", 2)
 
 
 async def test_schema_is_that_of_presets(console: Playground) -> None:
