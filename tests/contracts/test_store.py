@@ -14,6 +14,8 @@ from sqlalchemy import Connection, func, insert, select, text, update
 
 from bot.chat.incoming import Address, Deleted, Edited, Incoming, Joined, Pressed
 from bot.chat.outgoing import (
+    THREAD_PARTS,
+    AnswerThread,
     Attachment,
     Button,
     ButtonStyle,
@@ -733,6 +735,29 @@ async def test_sent_row_leaves_no_text(store: Store) -> None:
 async def expire_lease(store: Store) -> None:
     """Let the lease of the sender that has the lane end now."""
     await store.database.write(lambda c: c.execute(update(lane).values(due_at=1.0)).rowcount)
+
+
+async def test_part_in_a_thread_finds_the_message_that_its_thread_is_opened_from(
+    store: Store,
+) -> None:
+    claim, message = await begin(store)
+    thread = AnswerThread(message.part_name(0), "The rest of the answer")
+    folded = MessageContent("rest", thoughts="Hm. || 想")
+    parts = [
+        OutgoingPart(0, MessageContent("first")),
+        OutgoingPart(THREAD_PARTS, folded, thread=thread),
+    ]
+    await store.conversations.finish(claim, message, TurnResult(outgoing=parts))
+    first = await taken(store)
+    assert first.thread is None
+    assert await store.outbox.message_of(thread.first_part) is None
+    second = await store.outbox.mark_sent(first, "900")
+    assert second is not None
+    assert (second.part, second.content, second.thread) == (THREAD_PARTS, folded, thread)
+    assert await store.outbox.message_of(thread.first_part) == "900"
+    assert await store.outbox.mark_sent(second, "900/901") is None
+    kept = await store.database.read(lambda c: c.execute(select(outbox.c.buttons)).scalars().all())
+    assert kept == [None, None], "what was thought is no longer needed"
 
 
 FILE = Attachment("prompt-1.txt", 'You are Nora.\n"兰亭" 🎭')
