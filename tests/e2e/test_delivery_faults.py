@@ -357,6 +357,22 @@ async def forgets_during_an_answer(deployment: Deployment) -> None:
     )
 
 
+async def stops_what_is_being_sent(deployment: Deployment) -> None:
+    """Stop an answer that is complete and on its way: it arrives once, and /stop is answered."""
+    wire, conversation = deployment.platforms.telegram, deployment.platforms.telegram_dm()
+    wire.fault("sendMessage", delay=3)
+    begun, name = len(wire.log), next(_names)
+    conversation.ask(name)
+    await wait_until(
+        lambda: any(call["method"].lower() == "sendmessage" for call in wire.log[begun:])
+    )
+    conversation.say("/stop", 0)
+    expected = [expected_answer(f"T{name}:12"), "⚠ No answer is being written here."]
+    await wait_until(lambda: deployment.platforms.bot_texts(conversation) == expected)
+    await wait_until(deployment.queues_are_empty)
+    assert deployment.platforms.bot_texts(conversation) == expected
+
+
 Scenario = Callable[[Deployment], Awaitable[None]]
 CONFLICT = "Conflict: terminated by other getUpdates request"
 SCENARIOS: Mapping[str, Scenario] = {
@@ -388,6 +404,7 @@ SCENARIOS: Mapping[str, Scenario] = {
     "user edits question while answering": question_is_edited,
     "user deletes question while answering": question_is_deleted,
     "/forget during an answer": forgets_during_an_answer,
+    "/stop after final token, before send": stops_what_is_being_sent,
 }
 OURS: Mapping[str, Scenario] = {
     "getUpdates answers with a page": polls_fail(2, raw="<html>gateway</html>"),
@@ -410,7 +427,6 @@ NOT_TESTED_HERE = {
     "Redis primary lost with 1 s of writes": "tests/e2e/test_message_path.py kills the Valkey",
     "Postgres failover, last 10 ms lost (async standby)": "SQLite has no standby",
     "clock skew 60 s between workers": "tests/contracts/test_store.py: an epoch fences, no clock",
-    "/stop after final token, before send": "there is no /stop yet",
 }
 
 
