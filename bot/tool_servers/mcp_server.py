@@ -106,6 +106,7 @@ class McpServer(ToolServer):
         while True:
             try:
                 async with self._connection():
+                    _log.info("mcp_server_connected", server=self._name, tools=len(self._specs))
                     await self._refresh_until_failed()
             except _FAILURES as error:
                 self._failures += 1
@@ -136,7 +137,6 @@ class McpServer(ToolServer):
                 client = await stack.enter_async_context(self._connect())
                 await self._list_tools(client)
             self._client = client
-            _log.info("mcp_server_connected", server=self._name, tools=len(self._specs))
             try:
                 yield
             finally:
