@@ -93,7 +93,7 @@ class ServiceProcess:
         }
         self.options: Sequence[str] = ()
         """Of `troupe run`."""
-        self.keeps_sessions = False
+        self.keeps_sessions = True
         """Whether Discord's server lets sessions of an ended process be resumed."""
         self._platforms = platforms
         self._launcher = running_launcher

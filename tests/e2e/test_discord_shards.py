@@ -29,7 +29,6 @@ async def pair(
         services = []
         for name in ("first", "second"):
             service = ServiceProcess(tmp_path_factory.mktemp(name), platforms, model)
-            service.keeps_sessions = True
             service.settings |= {"TROUPE_DATABASE_URL": url, "TROUPE_DISCORD__SHARDS": "2"}
             service.options = ("--platforms", "discord")
             await service.start()

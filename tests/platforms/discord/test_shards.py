@@ -182,7 +182,9 @@ async def test_repeated_identifies_of_a_shard_wait_longer_and_longer(
     wire: SimWire, intake: FakeIntake
 ) -> None:
     now = ShortSleepClock().now()
-    intake.stored["shards discord:0/1 identified"] = json.dumps([now - 3, now - 2, now - 1, now])
+    intake.stored["shards discord:0/1 identified"] = json.dumps(
+        [now - number for number in range(12, -1, -1)]
+    )
     platform = platform_with_shards(wire)
     run = asyncio.create_task(platform.run(intake))
     await wait_until(lambda: "waiting" in (platform.connection_error or ""))
@@ -192,11 +194,12 @@ async def test_repeated_identifies_of_a_shard_wait_longer_and_longer(
 
 
 def test_loop_pause_doubles_and_forgets_after_an_hour() -> None:
-    assert loop_pause([0, 1], 2) == 0
-    assert loop_pause([0, 1, 2], 2) == 5
-    assert loop_pause([0, 1, 2, 10], 12) == 8
-    assert loop_pause(range(40), 40) == 599
-    assert loop_pause([0, 1, 2], 3700) == 0
+    ten = range(10)
+    assert loop_pause(range(9), 9) == 0
+    assert loop_pause(ten, 9) == 5
+    assert loop_pause([*ten, 20], 22) == 8
+    assert loop_pause(range(40), 40) == 59
+    assert loop_pause(ten, 3700) == 0
     assert recent_identifies([1, 100], 3650) == [100]
 
 

@@ -28,8 +28,8 @@ _MAX_TURN_SECONDS = 60.0
 _ASK_SECONDS = 1.0
 _ASK_AGAIN_SECONDS = 60.0  # whether there is a new budget
 _LOOP_SECONDS = 3600.0
-_FREE_IDENTIFIES = 3  # of a shard within an hour; from then on each waits longer
-_MAX_LOOP_PAUSE_SECONDS = 600.0
+_FREE_IDENTIFIES = 10  # of a shard within an hour; from then on each waits longer
+_MAX_LOOP_PAUSE_SECONDS = 60.0
 
 
 class SessionStarts(msgspec.Struct):
