@@ -1,0 +1,84 @@
+"""Texts of attacks.json in presets and lorebooks stay in their text nodes."""
+
+import json
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from urllib.parse import quote
+
+from typing_extensions import override
+
+from tests.attacks import attack_texts
+from tests.console.playground.conftest import Playground
+from tests.console.presets.conftest import call, read
+
+_MAX_CHARS = 2000
+_PAGES = (
+    "/presets",
+    *(f"/presets/nora?tab={tab}" for tab in ("form", "json", "changes", "versions")),
+    "/presets/nora?tab=lorebook&text=" + quote("<img src=x onerror=alert(1)>{{7*7}}"),
+    "/presets/nora/preview?scene=first",
+    "/access",
+)
+
+
+class Elements(HTMLParser):
+    """Collects the names of elements, and of their attributes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: set[tuple[str, str]] = set()
+
+    @override
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found |= {(tag, name) for name, _ in attrs} | {(tag, "")}
+
+
+def elements(html: str) -> set[tuple[str, str]]:
+    parser = Elements()
+    parser.feed(html)
+    return parser.found
+
+
+def batches(texts: list[str], size: int) -> Iterator[list[str]]:
+    for begin in range(0, len(texts), size):
+        yield texts[begin : begin + size]
+
+
+async def fill(console: Playground, texts: list[str]) -> None:
+    """Put texts wherever a preset takes one, and keep that as its draft."""
+    _, found = await call(console, "GET", "/presets/nora")
+    joined = "\n".join(texts)
+    entries = [
+        {"keys": [one[:80] or "x"], "content": one, "name": one[:80], "constant": True}
+        for one in texts
+    ]
+    content = {
+        **json.loads(found["published"]),
+        "description": joined,
+        "greeting": joined,
+        "role_name": texts[0],
+        "alternate_greetings": [one or "x" for one in texts],
+        "stop_sequences": [one or "x" for one in texts],
+        "lorebook": {"entries": entries},
+    }
+    body = {"content": json.dumps(content, indent=1), "revision": found["revision"]}
+    status, _ = await call(console, "PUT", "/presets/nora/draft", body)
+    assert status == 200
+
+
+async def test_attacks_add_no_element_and_no_attribute(console: Playground) -> None:
+    texts = [one[:_MAX_CHARS] for one in attack_texts("markup", "ssti", "name_spoof")]
+    await fill(console, ["harmless <b>"] * 3)
+    await call(console, "POST", "/presets/nora/publish", {"revision": 1})
+    await fill(console, ["also harmless", "& quiet"])
+    expected = set().union(*[elements(await read(console, path)) for path in _PAGES])
+    assert ("b", "") in expected  # the pages' own
+    for some in batches(texts, 40):
+        await fill(console, some)
+        for path in _PAGES:
+            more = elements(await read(console, path)) - expected
+            assert not {one for one in more if one[0] not in _ALLOWED or one[1]}, path
+
+
+_ALLOWED = {"li", "p", "ul", "mark", "span", "del", "ins"}
+"""Elements of the pages for problems and marks, which harmless presets may lack."""
