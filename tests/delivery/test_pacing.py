@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from typing_extensions import override
@@ -14,9 +15,13 @@ from bot.chat.incoming import Address
 from bot.chat.outgoing import Limits, MessageContent, OutgoingMessage
 from bot.delivery.rate_limits import RateLimitedSurface
 from bot.errors import RateLimited
+from bot.platforms.discord.rest.client import RestClient
+from bot.platforms.discord.settings import DiscordSettings
+from bot.platforms.discord.surface import DiscordSurface
 from bot.platforms.telegram.api import BotApi
 from bot.platforms.telegram.settings import TelegramSettings
 from bot.platforms.telegram.surface import TelegramSurface
+from bot.ports import Surface
 from bot.runtime.rate_limits import InProcessRateLimits
 from tests.fakes import FakeClock, FakeSurface
 
@@ -54,21 +59,34 @@ refusals = st.lists(
 )
 
 
-class StrictPlatform(FakeSurface):
-    """Telegram's limits, and refusals at some calls; it notes what comes against either."""
+@dataclass(frozen=True)
+class Rules:
+    """What a platform takes of calls, as far as headers do not say it (RELIABILITY 4)."""
 
-    def __init__(self, telegram: TelegramSurface, clock: FakeClock) -> None:
+    bot_a_second: int
+    group_a_minute: int | None = None
+    chat_in_ten_seconds: int | None = None
+
+
+TELEGRAM = Rules(30, CALLS_A_MINUTE, 10)
+DISCORD = Rules(50)
+
+
+class StrictPlatform(FakeSurface):
+    """A platform's limits, and refusals at some calls; it notes what comes against either."""
+
+    def __init__(self, surface: Surface, rules: Rules, clock: FakeClock) -> None:
         super().__init__()
         self.violations: list[str] = []
         self.refusals: dict[int, RateLimited] = {}  # by the number of the call
         self.count = 0
-        self._telegram, self._clock = telegram, clock
+        self._surface, self._rules, self._clock = surface, rules, clock
         self._calls: defaultdict[str, list[float]] = defaultdict(list)
         self._refused_until: defaultdict[str, float] = defaultdict(float)
 
     @override
     def limits(self, address: Address) -> Limits:
-        return self._telegram.limits(address)
+        return self._surface.limits(address)
 
     @override
     async def send(self, message: OutgoingMessage) -> str:
@@ -96,12 +114,15 @@ class StrictPlatform(FakeSurface):
         self.count += 1
         for key in (chat, bot):
             self._calls[key].append(now)
-        if int(address.chat) < 0 and self._newest(chat, 60) >= CALLS_A_MINUTE:
+        rules = self._rules
+        in_group = rules.group_a_minute if int(address.chat) < 0 else None
+        if in_group is not None and self._newest(chat, 60) >= in_group:
             self.violations.append(f"{chat}: {self._newest(chat, 60)} calls in a minute")
-        if self._newest(chat, 10) > 10:
+        in_chat = rules.chat_in_ten_seconds
+        if in_chat is not None and self._newest(chat, 10) > in_chat:
             self.violations.append(f"{chat}: more than one call a second")
-        if self._newest(bot, 1) > 30:
-            self.violations.append("more than 30 calls a second")
+        if self._newest(bot, 1) > rules.bot_a_second:
+            self.violations.append(f"more than {rules.bot_a_second} calls a second")
         if refusal := self.refusals.get(self.count):
             key = chat if refusal.scope == "chat" else bot
             self._refused_until[key] = now + refusal.retry_after_seconds
@@ -120,9 +141,9 @@ class StrictPlatform(FakeSurface):
 class Simulation:
     """Answers that are shown as the service does: opened and ended by the outbox, edited live."""
 
-    def __init__(self, telegram: TelegramSurface, clock: FakeClock) -> None:
+    def __init__(self, surface: Surface, rules: Rules, clock: FakeClock) -> None:
         self.clock = clock
-        self.platform = StrictPlatform(telegram, clock)
+        self.platform = StrictPlatform(surface, rules, clock)
         self.finished = 0
         rates = InProcessRateLimits(clock)
         self._outbox = RateLimitedSurface(self.platform, rates, clock)
@@ -165,20 +186,28 @@ class Simulation:
 
 
 @asynccontextmanager
-async def simulation() -> AsyncIterator[Simulation]:
+async def simulation(platform: str = "telegram") -> AsyncIterator[Simulation]:
+    if platform == "discord":
+        rest = RestClient(DiscordSettings.model_validate({"token": "abc"}))
+        try:
+            yield Simulation(DiscordSurface(rest), DISCORD, FakeClock())
+        finally:
+            await rest.close()
+        return
     api = BotApi(TelegramSettings.model_validate({"token": "1:abc"}))
     try:
-        yield Simulation(TelegramSurface(api), FakeClock())
+        yield Simulation(TelegramSurface(api), TELEGRAM, FakeClock())
     finally:
         await api.close()
 
 
+@pytest.mark.parametrize("platform", ["telegram", "discord"])
 @settings(max_examples=25, deadline=None)
 @given(plan=answers, refused=refusals)
 async def test_no_call_is_one_too_many_and_every_answer_is_shown(
-    plan: list[Answer], refused: list[tuple[int, int, str]]
+    platform: str, plan: list[Answer], refused: list[tuple[int, int, str]]
 ) -> None:
-    async with simulation() as run:
+    async with simulation(platform) as run:
         for number, seconds, scope in refused:
             error = RateLimited(seconds, "bot" if scope == "bot" else "chat")
             run.platform.refusals[number] = error

@@ -16,31 +16,39 @@ _RESET_AFTER, _BUCKET = "x-ratelimit-reset-after", "x-ratelimit-bucket"
 class RateLimitBucket:
     """The requests that Discord takes before a moment at which it counts anew."""
 
-    __slots__ = ("_left", "_limit", "_resets_at")
+    __slots__ = ("_left", "_limit", "_resets_at", "_taken", "_window_seconds")
 
     def __init__(self) -> None:
         self._limit = self._left = math.inf
         self._resets_at = -math.inf
+        self._window_seconds = 0.0  # the longest that was seen
+        self._taken = 0  # since a response has last said something new
 
     def seconds_until_free(self, now: float) -> float:
         """Return how long no request is allowed; 0: one is."""
         return 0.0 if self._left > 0 or now >= self._resets_at else self._resets_at - now
 
     def take(self, now: float) -> None:
-        """Count a request that is sent now."""
-        if now >= self._resets_at:
-            self._left = self._limit
+        """Count a request that is sent now: with the first one Discord begins to count anew."""
+        if now >= self._resets_at and self._window_seconds:
+            self._left, self._taken = self._limit, 0
+            self._resets_at = now + self._window_seconds
         self._left -= 1
+        self._taken += 1
 
     def update(self, limit: float, remaining: float, reset_after: float, now: float) -> None:
         """Take over what a response says.
 
-        Requests in flight may be counted in it or not: within one window the smaller number holds.
+        Requests in flight may be counted in it or not: the smaller number holds. A late response
+        may still speak of the window before, so that a window never becomes shorter.
         """
         is_same_window = now < self._resets_at
-        self._left = min(self._left, remaining) if is_same_window else remaining
+        left = self._left if is_same_window else limit - self._taken
+        self._left = min(left, remaining)
         self._limit = limit
-        self._resets_at = now + reset_after
+        resets_at = now + reset_after
+        self._resets_at = max(self._resets_at, resets_at) if is_same_window else resets_at
+        self._window_seconds = max(self._window_seconds, reset_after)
 
     def block(self, until: float) -> None:
         """Allow no request before a moment."""

@@ -1,0 +1,138 @@
+"""Over simulated hours, no request is one too many for a bucket or comes before a 429 is over.
+
+The server counts as Discord does (RELIABILITY 4: 5 in 5 s for each route of a channel, as its
+headers say); a client asks `BucketLimits` before each request, as `RestClient` does.
+"""
+
+import heapq
+import itertools
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typing_extensions import override
+
+from bot.platforms.discord.rest.rate_limits import BucketLimits
+
+LIMIT, WINDOW_SECONDS = 5, 5.0
+HOURS = 3
+ROUTES = ("POST /channels/{}/messages", "PATCH /channels/{}/messages/{}")
+
+
+@dataclass
+class StrictServer:
+    """Counts requests in fixed windows; some are answered with 429 for everything."""
+
+    refusals: dict[int, float]
+    """The seconds to wait, by the number of the request."""
+    violations: list[str] = field(default_factory=list)
+    count: int = 0
+    told_until: float = 0.0
+    """How long nothing may come, which the client has been told."""
+    _windows: dict[tuple[str, str], list[float]] = field(
+        default_factory=lambda: defaultdict(lambda: [0.0, 0.0])
+    )
+
+    def receive(self, route: str, channel: str, now: float) -> "Response":
+        """Return the headers of the response, and the seconds of a global 429 or 0."""
+        self.count += 1
+        if now < self.told_until:
+            self.violations.append(f"{now:.1f}: before {self.told_until:.1f}")
+        window = self._windows[route, channel]
+        if now >= window[1]:
+            window[:] = [0, now + WINDOW_SECONDS]
+        window[0] += 1
+        if window[0] > LIMIT:
+            self.violations.append(f"{now:.1f}: {window[0]:.0f} of {route} in {channel}")
+        headers = {
+            "x-ratelimit-bucket": route[:5],
+            "x-ratelimit-limit": str(LIMIT),
+            "x-ratelimit-remaining": str(max(0, LIMIT - int(window[0]))),
+            "x-ratelimit-reset-after": str(window[1] - now),
+        }
+        return headers, self.refusals.get(self.count, 0.0)
+
+
+@dataclass(frozen=True, order=True)
+class Caller:
+    """Makes one request after the other: a lane of the outbox, or the live edits of an answer."""
+
+    number: int
+    route: str
+    channel: str
+    gaps: tuple[float, ...]  # seconds between a response and the next request, again and again
+    latency: float  # seconds until the response is there
+
+
+callers = st.lists(
+    st.tuples(
+        st.sampled_from(ROUTES),
+        st.sampled_from("12"),
+        st.lists(st.floats(0, 3) | st.just(0.0), min_size=1, max_size=12),
+        st.floats(0.01, 2),
+    ),
+    min_size=1,
+    max_size=5,
+)
+refusals = st.dictionaries(st.integers(1, 5000), st.floats(0.5, 300), max_size=6)
+
+
+Response: TypeAlias = tuple[dict[str, str], float]
+
+
+def simulate(running: list[Caller], server: StrictServer, limits: BucketLimits) -> None:
+    """Let all callers make their requests for some hours."""
+    order = itertools.count()
+    gaps: dict[Caller, Iterator[float]] = {one: itertools.cycle(one.gaps) for one in running}
+    agenda: list[tuple[float, int, Caller, Response | None]]
+    agenda = [(next(gaps[one]), next(order), one, None) for one in running]
+    heapq.heapify(agenda)
+    while agenda and agenda[0][0] < HOURS * 3600:
+        now, _, caller, response = heapq.heappop(agenda)
+        bucket = limits.bucket(caller.route, caller.channel, now)
+        if response is not None:
+            headers, refused = response
+            limits.update(bucket, caller.route, caller.channel, headers, now)
+            if refused:
+                limits.block_all(now + refused)
+                server.told_until = max(server.told_until, now + refused)
+            # At least a tenth of a second: the edits of one answer never follow at once.
+            heapq.heappush(agenda, (now + max(0.1, next(gaps[caller])), next(order), caller, None))
+        elif (wait := limits.seconds_until_free(bucket, now)) > 0:
+            heapq.heappush(agenda, (now + wait, next(order), caller, None))
+        else:
+            bucket.take(now)
+            answer = server.receive(caller.route, caller.channel, now)
+            heapq.heappush(agenda, (now + caller.latency, next(order), caller, answer))
+
+
+@settings(max_examples=10, deadline=None)
+@given(planned=callers, refused=refusals)
+def test_no_request_is_one_too_many_over_hours(
+    planned: list[tuple[str, str, list[float], float]], refused: dict[int, float]
+) -> None:
+    running = [
+        Caller(number, route, channel, tuple(gaps), latency)
+        for number, (route, channel, gaps, latency) in enumerate(planned)
+    ]
+    server = StrictServer(refused)
+    simulate(running, server, BucketLimits())
+    assert server.count > 100
+    assert server.violations == []
+
+
+class DeafLimits(BucketLimits):
+    """Reads no headers."""
+
+    @override
+    def update(self, *_: object) -> None:
+        pass
+
+
+def test_client_that_reads_no_headers_is_found_out() -> None:
+    server = StrictServer({})
+    simulate([Caller(0, ROUTES[0], "1", (0.2,), 0.1)], server, DeafLimits())
+    assert server.violations
