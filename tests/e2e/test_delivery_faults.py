@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import json
 import signal
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -373,6 +374,50 @@ async def stops_what_is_being_sent(deployment: Deployment) -> None:
     assert deployment.platforms.bot_texts(conversation) == expected
 
 
+async def unreadable_and_undeliverable_in_fifty_chats(deployment: Deployment) -> None:
+    """Nobody waits for a message that cannot be parsed, or an answer that is never taken."""
+    telegram, wire = deployment.platforms.telegram, deployment.platforms.discord
+    groups = [deployment.platforms.telegram_group() for _ in range(25)]
+    channels = [deployment.platforms.channel() for _ in range(25)]
+    write = wire._wire
+
+    def corrupt(event: Any) -> Any:
+        if isinstance(event, dict) and event.get("content") == "odd":
+            return {**event, "mentions": 7, "thread": None}
+        if isinstance(event, dict):
+            return {key: corrupt(value) for key, value in event.items()}
+        return [corrupt(one) for one in event] if isinstance(event, list) else event
+
+    first, refused, last = next(_names), next(_names), next(_names)
+    text = expected_answer(f"T{refused}:12")
+    telegram.fault("sendMessage", times=10**6, match={"text": text}, error_code=500)
+    wire._wire = lambda event: write(corrupt(json.loads(json.dumps(event, default=str))))
+    try:
+        for conversation in (*groups, *channels):
+            conversation.ask(first)
+            if conversation in channels:
+                conversation.say("odd", 1)
+            else:
+                telegram.push({"message": {"message_id": "odd", "chat": 7}})
+                conversation.ask(refused)
+            conversation.ask(last)
+        expected = [expected_answer(f"T{name}:12") for name in (first, last)]
+
+        def texts(where: Conversation, *, notices: bool) -> list[str]:
+            shown = deployment.platforms.bot_texts(where)
+            return [one for one in shown if one.startswith("⚠ A part of my answer") is notices]
+
+        for conversation in (*groups, *channels):
+            await wait_until(
+                lambda where=conversation: texts(where, notices=False) == expected  # type: ignore[misc]
+            )
+        for group in groups:
+            await wait_until(lambda where=group: len(texts(where, notices=True)) == 1)  # type: ignore[misc]
+        await wait_until(deployment.queues_are_empty)
+    finally:
+        wire._wire = write
+
+
 Scenario = Callable[[Deployment], Awaitable[None]]
 CONFLICT = "Conflict: terminated by other getUpdates request"
 SCENARIOS: Mapping[str, Scenario] = {
@@ -412,6 +457,7 @@ OURS: Mapping[str, Scenario] = {
     "two answers in a row are lost": telegram_fails("sendMessage", drop=True, after=True, times=2),
     "edits are lost": telegram_fails("editMessageText", drop=True, times=2),
     "bot kicked from a guild during an answer": bot_is_kicked_from_a_guild,
+    "unreadable and undeliverable in fifty chats": unreadable_and_undeliverable_in_fifty_chats,
     "global 429": discord_fails(retry_after=1.0, is_global=True),
     "429 of a gateway in front": discord_fails(retry_after=1.0, via=False),
 }
