@@ -35,8 +35,14 @@ OF_FORM = {
     "encryption_keys": ENCRYPTION_KEY,
     "basic_auth": f"me:{MARK}-basic",
     "api_keys": f"sk-{MARK}-two,{MARK}-three",
+    "mcp_servers.environment": json.dumps({"KEY": f"sk-{MARK}-environment"}),
 }
 """What only a value of some form is taken for; every other secret gets the mark and its name."""
+OF_SERVERS = {
+    "mcp_servers.token": "mcp_servers.remote.token",
+    "mcp_servers.environment": "mcp_servers.child.environment",
+}
+"""The settings of one MCP server have its name in their path, and do not go together."""
 NOT_SET = {
     *("telegram.token", "discord.token"),  # those of the rigs are searched for instead
     "database_url",  # tests/storage/sql/test_database.py tries a database that is away
@@ -61,7 +67,8 @@ def _parts(annotation: Any) -> Iterator[Any]:
 
 def marked_settings() -> dict[str, str]:
     """Return a variable for every secret that can be set."""
-    found = {path: path for path in secret_settings(settings_model()) if path not in NOT_SET}
+    paths = [path for path in secret_settings(settings_model()) if path not in NOT_SET]
+    found = {path: OF_SERVERS.get(path, path) for path in paths}
     for spec in backend_specs():
         for name in secret_settings(spec.settings):
             provider = "basic" if name == "basic_auth" else "test"  # it excludes a key
@@ -146,6 +153,8 @@ async def test_no_secret_leaves_by_an_error(
     (service.presets / "tester.json").write_text(preset_json("tester", **fallbacks))
     for name in ("TEST", "BASIC"):
         marked[f"TROUPE_PROVIDERS__{name}__BASE_URL"] = provider.base
+    marked["TROUPE_MCP_SERVERS__REMOTE__URL"] = provider.base
+    marked["TROUPE_MCP_SERVERS__CHILD__COMMAND"] = "sh -c 'env; exit 1'"
     await service.start(**marked)
     await wait_until(lambda: "health at" in service.output() or not service.is_running)
     assert service.is_running, service.log_tail()
