@@ -41,6 +41,8 @@ CONVERSATION = "telegram:c77"
 _READ_PER_MESSAGE = 40
 """More rows than a step reads that is about one message."""
 _EXPIRED = 700
+_SMALL = {"node", "pause"}
+"""Tables with a row for each process and each pause of the last weeks: they have no index."""
 
 _FILL = f"""
 SET LOCAL synchronous_commit = off;
@@ -209,7 +211,7 @@ async def test_retention_reads_little_more_than_it_deletes(process: Process) -> 
     clock = SystemClock()
     deleted = await process.step("retention", lambda: delete_expired(process.database, clock, 14))
     assert deleted == 3 * _EXPIRED
-    assert process.scanned["retention"] == []
+    assert set(process.scanned["retention"]) <= _SMALL
     assert process.rows_read["retention"] < 20 * _EXPIRED
 
 

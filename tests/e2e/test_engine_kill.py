@@ -87,9 +87,8 @@ def count_outcomes(
         for text in texts:
             assert len(text.strip("…⏳ ")) > 1, "a placeholder was left"
             assert "in the queue" not in text
-            ends[
-                "interrupted" if "(interrupted)" in text else "told" if "⚠" in text else "whole"
-            ] += 1
+            told = text.startswith("⚠")  # behind an answer it says that the limit cut it
+            ends["interrupted" if "(interrupted)" in text else "told" if told else "whole"] += 1
     return ends
 
 
