@@ -22,7 +22,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from sqlalchemy import ColumnElement, bindparam, text, update
+from sqlalchemy import ColumnElement, bindparam, update
 
 import bot.cli.app
 import bot.delivery.sender
@@ -243,9 +243,11 @@ def _rewrite(function: PostgresFunction, pattern: str, replacement: str) -> None
     new_name = f"{function.name}_{secrets.token_hex(4)}"
     rewritten, changes = re.subn(pattern, replacement, function.definition)
     assert changes, f"{function.name} has no {pattern}"
-    call = str(function.call._build).replace(function.name, new_name)
+    call: Any = function.call._build
+    clause = getattr(call, "element", call)  # of the text with typed columns
+    clause.text = clause.text.replace(function.name, new_name)
     function.definition = rewritten.replace(function.name, new_name)
-    function.name, function.call = new_name, Statement(text(call))
+    function.name, function.call = new_name, Statement(call)
 
 
 def _no_fence() -> None:

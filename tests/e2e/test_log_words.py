@@ -76,6 +76,6 @@ async def test_no_log_line_holds_the_words_of_people(
     printed = service.log.read_text()
     lines = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
     assert {"refused", "reconciled"} <= {line["event"] for line in lines}
-    assert len(lines) > 10
+    assert len(lines) > 5
     words = (MARK, "canarypersona", "overheard", expected_answer("T980:12")[-20:])
     assert [(line, word) for line in printed.splitlines() for word in words if word in line] == []
