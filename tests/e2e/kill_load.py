@@ -58,7 +58,7 @@ class LoadPlan:
     pause_seconds: tuple[float, float] = (1.0, 25.0)  # short ones are more frequent
     reach_seconds: float = 3.0  # for a crash point to be reached
     max_passes: int = 10  # of a crash point until the kill
-    give_up_seconds: float = 40.0  # without any change after the last kill
+    give_up_seconds: float = 100.0  # without any change after the last kill; groups wait a minute
 
 
 @dataclass(slots=True)

@@ -112,7 +112,7 @@ def assert_all_answered(outcome: LoadResult, platforms: LoopbackPlatforms) -> No
 
 
 @embedded
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(450)
 async def test_nothing_is_lost_or_repeated_after_kills(
     shape: Shape, platforms: LoopbackPlatforms, seed: int
 ) -> None:
@@ -122,7 +122,7 @@ async def test_nothing_is_lost_or_repeated_after_kills(
 
 
 @embedded
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(450)
 async def test_edits_presses_and_messages_of_characters_hold_after_kills(
     shape: Shape, platforms: LoopbackPlatforms, seed: int
 ) -> None:
