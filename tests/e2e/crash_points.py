@@ -56,13 +56,19 @@ Returned = TypeVar("Returned")
 
 
 class _CrashCounter:
-    """Sends the process a signal at the given call."""
+    """Sends the process a signal at the given call of those after SIGUSR2, or of all."""
 
-    def __init__(self, count: int, sends: signal.Signals) -> None:
+    def __init__(self, count: int, sends: signal.Signals, *, is_armed: bool) -> None:
         self._left = count
         self._sends = sends
+        self._is_armed = is_armed
+
+    def arm(self, *_: object) -> None:
+        self._is_armed = True
 
     def __call__(self) -> None:
+        if not self._is_armed:
+            return
         self._left -= 1
         if self._left == 0:
             os.kill(os.getpid(), self._sends)
@@ -340,14 +346,18 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("point", choices=CRASH_POINTS)
     parser.add_argument("count", type=int, help="the pass at which it sends itself the signal")
     parser.add_argument("--signal", choices=("SIGKILL", "SIGSTOP"), default="SIGKILL")
+    parser.add_argument("--armed-later", action="store_true", help="count passes from SIGUSR2 on")
     parser.add_argument("--build", choices=BUILDS, default="right")
     parser.add_argument("--clock-ahead", type=float, default=0.0, help="seconds")
     parser.add_argument("command", nargs="+", help="the bot's arguments: run")
     given = parser.parse_args(arguments)
-    CRASH_POINTS[given.point](_CrashCounter(given.count, signal.Signals[given.signal]))
+    sends = signal.Signals[given.signal]
+    counter = _CrashCounter(given.count, sends, is_armed=not given.armed_later)
+    CRASH_POINTS[given.point](counter)
     _set_clock_ahead(given.clock_ahead)
     BUILDS[given.build]()  # after the points, so that a fault can be hit by a crash
     signal.signal(signal.SIGUSR1, _print_task_stacks)
+    signal.signal(signal.SIGUSR2, counter.arm)
     sys.argv = ["troupe", *given.command]
     bot.cli.app.main()
 

@@ -6,7 +6,8 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from http import HTTPStatus
 from pathlib import Path
 from typing import Protocol
@@ -152,6 +153,24 @@ class ServiceProcess:
             settings={**self.settings, **settings},
             log=self.log,
         )
+
+    @asynccontextmanager
+    async def killed_at(self, point: str) -> AsyncIterator[None]:
+        """Run it within the block so that what is done there kills it; then start it again.
+
+        What it does by itself when it starts does not kill it: Discord replays what came after
+        the session that was stored last.
+        """
+        await self.kill()
+        try:
+            await self.start_with_crash_point(point, 1, "right", "--armed-later")
+            await self.wait_until_ready()
+            self.process.send_signal(signal.SIGUSR2)
+            yield
+            await self.wait_for_exit()
+        finally:
+            await self.kill()
+            await self.start_and_wait()
 
     def _remember_log_length(self) -> None:
         self._output_start = self.log.stat().st_size if self.log.exists() else 0

@@ -279,30 +279,22 @@ async def test_presses_are_followed_once_although_the_service_is_killed(
     versions = [await deployment.answered(where)]
 
     async def press_and_kill(label: str, point: str) -> None:
-        await service.kill()
-        await service.start_with_crash_point(point, 1)
-        await service.wait_until_ready()
-        await shown.press(where, label)
-        await service.wait_for_exit()
-        await service.start_and_wait()
+        async with service.killed_at(point):
+            await shown.press(where, label)
 
-    try:
-        for number, point in enumerate(("during_generation", "after_finish", "after_http"), 2):
-            await press_and_kill(RETRY, point)
-            await shown.labelled(where, [*AT_ONCE, OLDER, f"{number}/{number}"])
-            [text] = shown.texts(where)
-            assert text not in versions
-            versions.append(text)
-        for number, point in ((3, "before_finish"), (2, "after_take")):
-            await press_and_kill(OLDER, point)
-            labels = [*AT_ONCE, OLDER, f"{number}/4", NEWER]
-            await deployment.shows(where, versions[number - 1], labels)
-        await press_and_kill(CONTINUE, "after_commit")
-        await wait_until(lambda: shown.buttons(where)[1:] == [AT_ONCE])
-        await press_and_kill(DELETE, "after_http")
-        await wait_until(lambda: shown.texts(where) == versions[1:2])
-        assert max(shown.counts(where)) == 2
-    finally:
-        if not service.is_running:
-            await service.start_and_wait()
+    for number, point in enumerate(("during_generation", "after_finish", "after_http"), 2):
+        await press_and_kill(RETRY, point)
+        await shown.labelled(where, [*AT_ONCE, OLDER, f"{number}/{number}"])
+        [text] = shown.texts(where)
+        assert text not in versions
+        versions.append(text)
+    for number, point in ((3, "before_finish"), (2, "after_take")):
+        await press_and_kill(OLDER, point)
+        labels = [*AT_ONCE, OLDER, f"{number}/4", NEWER]
+        await deployment.shows(where, versions[number - 1], labels)
+    await press_and_kill(CONTINUE, "after_commit")
+    await wait_until(lambda: shown.buttons(where)[1:] == [AT_ONCE])
+    await press_and_kill(DELETE, "after_http")
+    await wait_until(lambda: shown.texts(where) == versions[1:2])
+    assert max(shown.counts(where)) == 2
     await deployment.nothing_follows(where)

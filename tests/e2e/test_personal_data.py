@@ -77,12 +77,8 @@ async def test_forget_me_asks_and_reaches_every_channel_also_after_a_kill(
     refused = await shown.press(here, FORGET, who=1)
     only_author = "Only the person who asked for it can use this button."
     assert await shown.words_alone(here, refused) == only_author
-    await service.kill()
-    await service.start_with_crash_point("after_commit", 1)
-    await service.wait_until_ready()
-    await shown.press(here, FORGET)
-    await service.wait_for_exit()
-    await service.start_and_wait()
+    async with service.killed_at("after_commit"):
+        await shown.press(here, FORGET)
     await wait_until(lambda: shown.texts(here)[-1].startswith("I am now deleting everything"))
     assert shown.buttons(here)[-1] == []
     await wait_until(lambda: mine.encode() not in deployment.stored(), _SECONDS_TO_FORGET)
