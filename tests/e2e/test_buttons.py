@@ -253,5 +253,10 @@ async def test_presses_are_acknowledged_once(deployment: Deployment) -> None:
     ids = [one["params"]["callback_query_id"] for one in answered]
     assert sorted(ids) == sorted(deployment.platforms.telegram.queries)
     requests = deployment.platforms.discord.log
-    callbacks = [one["path"] for one in requests if one["path"].endswith("/callback")]
+    # A killed process may have acknowledged one that is replayed; then Discord refuses the second.
+    callbacks = [
+        one["path"]
+        for one in requests
+        if one["path"].endswith("/callback") and one["status"] in (200, 204)
+    ]
     assert len(callbacks) == len(set(callbacks)) > 0

@@ -240,6 +240,7 @@ class SimWire:
                     self._feed(sess, "READY", {"v": 10, "user": dict(serializers.user_payload(self.b.bot_user)), "guilds": [{"id": str(g.id), "unavailable": True} for g in gs], "session_id": sess.id, "session_type": "normal", "resume_gateway_url": self.base.replace("http", "ws"), "shard": list(sess.shard), "application": {"id": str(self.b.application_id), "flags": 0}}, raw=True)
                     for g in gs: self._feed(sess, "GUILD_CREATE", serializers.guild_create_payload(self.b, g))
                 elif op == 6:
+                    if d["token"].removeprefix("Bot ") != self.token or self.gw_faults.get("refuse_identify") == 4004: ws.outq.put_nowait(4004); continue
                     old = self.sessions.get(d["session_id"])
                     if old is None or self.gw_faults["invalid_session"]:
                         self.gw_faults["invalid_session"] = max(0, self.gw_faults["invalid_session"] - 1); ws.outq.put_nowait({"op": 9, "d": False, "s": None, "t": None})

@@ -41,6 +41,7 @@ _COMMANDS = frozenset(
 _ONLY = Shard()
 _REFUSAL_SECONDS = 1.5
 _SETTLED_SECONDS = 10.0  # an interaction that could not be read is settled as well
+_ACKNOWLEDGED_BEFORE = 40060  # Discord's error code
 _DEFER_SECONDS = 3.0  # Discord drops a command that is not acknowledged by then
 
 
@@ -210,12 +211,15 @@ class Gateway(ShardClient):
         try:
             await self._take_interaction(interaction)
         finally:
-            self._unsettled.pop(interaction.id, None)
+            if self._unsettled.pop(interaction.id, None) is not None:
+                self._after_event()
 
     async def _take_interaction(self, interaction: discord.Interaction) -> None:
         if interaction.channel_id is None or interaction.user is MISSING:
             return  # without a channel or a user there is nobody to answer
-        if interaction.type is discord.InteractionType.autocomplete:
+        if self._is_too_late(interaction):
+            await self._take_late(interaction)
+        elif interaction.type is discord.InteractionType.autocomplete:
             await send_suggestions(interaction, self._complete)
         elif (spec := message_command(interaction, self.message_commands)) and spec.has_form:
             form = await self._text_to_edit(interaction)
@@ -225,8 +229,7 @@ class Gateway(ShardClient):
         elif interaction.type in _COMMANDS:
             deferred = asyncio.get_running_loop().create_future()
             self._events.put_nowait(CommandReceived(interaction, deferred))
-            is_late = self._is_too_late(interaction)
-            deferred.set_result(not is_late and await _defer(interaction, is_command=True))
+            deferred.set_result(await _defer(interaction, is_command=True))
         elif interaction.type is discord.InteractionType.component:
             opened = await self._press_form(interaction)
             if opened is None:
@@ -235,9 +238,24 @@ class Gateway(ShardClient):
                 await self._open_form(interaction, custom_id(interaction), opened)
 
     def _is_too_late(self, interaction: discord.Interaction) -> bool:
-        """Return whether Discord replays a command that it will not let be acknowledged now."""
+        """Return whether Discord replays what it will not let be acknowledged now."""
         age = utcnow() - interaction.created_at
         return self.is_replaying and age.total_seconds() > _DEFER_SECONDS
+
+    async def _take_late(self, interaction: discord.Interaction) -> None:
+        """Do what was asked, without a response; forms and suggestions are nothing but one."""
+        spec = message_command(interaction, self.message_commands)
+        if is_form_of_menu(interaction, self.message_commands):
+            await self._take_press(interaction, is_late=True)
+        elif interaction.type in _COMMANDS and not (spec and spec.has_form):
+            deferred = asyncio.get_running_loop().create_future()
+            deferred.set_result(False)
+            self._events.put_nowait(CommandReceived(interaction, deferred))
+        elif (
+            interaction.type is discord.InteractionType.component
+            and await self._press_form(interaction) is None
+        ):
+            await self._take_press(interaction, is_late=True)
 
     async def _open_form(
         self, interaction: discord.Interaction, form_id: str, form: EditableText
@@ -260,8 +278,8 @@ class Gateway(ShardClient):
         except REQUEST_ERRORS as error:
             _log.warning("discord_form_not_shown", reason=type(error).__name__)
 
-    async def _take_press(self, interaction: discord.Interaction) -> None:
-        """Acknowledge a press: with words for the person alone if it is refused."""
+    async def _take_press(self, interaction: discord.Interaction, *, is_late: bool = False) -> None:
+        """Acknowledge a press unless it is late: with words for the person alone if refused."""
         refusal = None
         try:
             async with asyncio.timeout(_REFUSAL_SECONDS):
@@ -270,8 +288,9 @@ class Gateway(ShardClient):
             _log.warning("discord_press_not_checked")
         if refusal is None:
             self._events.put_nowait(ComponentUsed(interaction))
-            await _defer(interaction, is_command=False)
-        else:
+            if not is_late:
+                await _defer(interaction, is_command=False)
+        elif not is_late:
             await _respond_alone(interaction, refusal)
 
     @override
@@ -340,10 +359,13 @@ def _ignore(_data: Payload) -> None:
 
 
 async def _defer(interaction: discord.Interaction, *, is_command: bool) -> bool:
+    """Acknowledge an interaction; return whether it is, by us or by a process that was killed."""
     try:
         async with asyncio.timeout(_DEFER_SECONDS):
             await interaction.response.defer(ephemeral=is_command, thinking=is_command)
     except REQUEST_ERRORS as error:
+        if isinstance(error, discord.HTTPException) and error.code == _ACKNOWLEDGED_BEFORE:
+            return True
         _log.warning("discord_command_not_acknowledged", reason=type(error).__name__)
         return False
     return True

@@ -99,6 +99,7 @@ class MessageReceiver:
         self._answerable_seconds = answerable_seconds
         self._cursors = ChannelCursors(bot_id, gateway.shard)
         self._session: GatewaySession | None = None  # up to here everything is queued or stored
+        self._stored_session: GatewaySession | None = None
         self._session_stored_at = -math.inf
         self._identified: Sequence[float] = ()
         self._is_replaying = False
@@ -113,10 +114,21 @@ class MessageReceiver:
             PlatformFatal: Discord does not accept this bot any more.
         """
         while True:
-            events = await self._gateway.events()
+            events = await self._next_events()
             await self._store_events(events)
-            if isinstance(events[-1], SessionStarted):
+            if events and isinstance(events[-1], SessionStarted):
                 await self._catch_up(events[-1])
+
+    async def _next_events(self) -> Sequence[GatewayEvent]:
+        """Wait for events; return none when it is time to store how far the session got."""
+        if not self._has_progress:
+            return await self._gateway.events()
+        due_at = self._session_stored_at + _SECONDS_BETWEEN_SESSIONS
+        try:
+            async with asyncio.timeout(max(0.0, due_at - self._clock.monotonic())):
+                return await self._gateway.events()
+        except TimeoutError:
+            return ()
 
     async def load(self) -> GatewaySession | None:
         """Load what is stored of the shard; return the session that can be resumed."""
@@ -126,7 +138,7 @@ class MessageReceiver:
         session = stored.get(self._cursors.session_name)
         if session is None or not self._cursors.misses_nothing:
             return None
-        self._session = GatewaySession.from_stored(session)
+        self._session = self._stored_session = GatewaySession.from_stored(session)
         self._is_replaying = self._session is not None
         return self._session
 
@@ -202,6 +214,12 @@ class MessageReceiver:
                 self._is_replaying = False
                 self._session = None  # until everything that was missed is stored
 
+    @property
+    def _has_progress(self) -> bool:
+        """Whether the session got further than is stored, and may be resumed from there."""
+        is_new = self._session is not None and self._session != self._stored_session
+        return is_new and self._cursors.misses_nothing
+
     def _session_to_store(self) -> dict[str, str]:
         """Return the session if it is time to store it.
 
@@ -209,9 +227,9 @@ class MessageReceiver:
         """
         now = self._clock.monotonic()
         is_due = now - self._session_stored_at >= _SECONDS_BETWEEN_SESSIONS
-        if self._session is None or not is_due or not self._cursors.misses_nothing:
+        if self._session is None or not is_due or not self._has_progress:
             return {}
-        self._session_stored_at = now
+        self._session_stored_at, self._stored_session = now, self._session
         return {self._cursors.session_name: self._session.to_stored()}
 
     def _oldest_question(self) -> float:

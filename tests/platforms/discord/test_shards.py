@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 from pydantic import SecretStr
+from simcord.builders import ChannelHandle
+from simcord.results import ResponseMessage
 
+from bot.errors import PlatformFatal
 from bot.platforms.discord.platform import DiscordPlatform
 from bot.platforms.discord.settings import DiscordSettings
 from bot.platforms.discord.shards.identify_limits import loop_pause, recent_identifies
@@ -37,6 +40,14 @@ def platform_with_shards(wire: SimWire, shards: int | None = None) -> DiscordPla
 
 def count(wire: SimWire, name: str) -> int:
     return sum(event == name for _, event, _ in wire.events)
+
+
+def callbacks(wire: SimWire) -> list[dict[str, Any]]:
+    return [one for one in wire.log if one["path"].endswith("/callback")]
+
+
+def session_name(intake: FakeIntake) -> str | None:
+    return next((name for name in intake.stored if name.endswith(" session")), None)
 
 
 class Guilds:
@@ -87,6 +98,61 @@ async def test_restart_resumes_the_session_and_misses_nothing(
         f"discord:guild:{guilds.guilds[0].id}",
     )
     assert not [one for one in wire.log if "/messages" in one["path"]]
+
+
+async def test_session_is_stored_soon_though_nothing_more_happens(
+    wire: SimWire, intake: FakeIntake
+) -> None:
+    guilds = Guilds(wire)
+    async with running(platform_with_shards(wire), intake):
+        guilds.say(0, "first")
+        await wait_until(lambda: intake.received)
+        guilds.say(0, "last")
+        [session] = wire.sessions.values()
+        await wait_until(lambda: f'"sequence":{session.seq}' in str(intake.stored))
+
+
+async def test_replayed_interaction_is_acknowledged_once(wire: SimWire, intake: FakeIntake) -> None:
+    guilds = Guilds(wire)
+    alice, channel = guilds.people[0], guilds.channels[0]
+    button = {"type": 2, "style": 2, "label": "Retry", "custom_id": "retry:1"}
+    shown = wire.b.create_message(
+        channel, wire.b.bot_user.id, "x", components=[{"type": 1, "components": [button]}]
+    )
+    async with running(platform_with_shards(wire), intake):
+        await wait_until(lambda: wire.b.commands and session_name(intake))
+        before = dict(intake.stored)
+        where = ChannelHandle(wire.env, guilds.guilds[0], wire.b.get_channel(channel))
+        called = await alice.slash(where, "new")
+        pressed = await alice.click(ResponseMessage(wire.env, shown), label="Retry")
+        await wait_until(lambda: called.acknowledged and pressed.acknowledged)
+        await wait_until(lambda: len(intake.events) == 2)
+    # As after a kill before the session was stored again.
+    at_once = FakeIntake(stored=dict(before))
+    async with running(platform_with_shards(wire), at_once):
+        await wait_until(lambda: len(at_once.events) == 2)
+    assert sorted(map(repr, at_once.events)) == sorted(map(repr, intake.events))
+    await asyncio.sleep(3)
+    asked = len(callbacks(wire))
+    late = FakeIntake(stored=dict(before))
+    async with running(platform_with_shards(wire), late):
+        await wait_until(lambda: len(late.events) == 2)
+    assert len(callbacks(wire)) == asked
+    accepted = [one for one in callbacks(wire) if one["status"] in (200, 204)]
+    assert len(accepted) == 2
+
+
+async def test_token_that_is_refused_at_a_resume_is_fatal(
+    wire: SimWire, intake: FakeIntake
+) -> None:
+    async with running(platform_with_shards(wire), intake):
+        await wait_until(lambda: session_name(intake))
+    wire.gw_faults["refuse_identify"] = 4004
+    platform = platform_with_shards(wire)
+    with pytest.raises(PlatformFatal, match="TROUPE_DISCORD__TOKEN"):
+        await platform.run(intake)
+    await platform.close()
+    assert (count(wire, "<op2"), count(wire, "<op6")) == (1, 1)
 
 
 async def test_session_that_discord_forgot_is_replaced_and_missed_messages_are_fetched(
