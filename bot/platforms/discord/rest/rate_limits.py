@@ -105,7 +105,7 @@ class BucketLimits:
         """Take over what the headers of a response say; many have none."""
         name = headers.get(_BUCKET)
         if name is not None and self._names.get(endpoint) != name:
-            self._names[endpoint] = name
+            self._rename(endpoint, name)
             bucket = self._buckets.setdefault((name, resource), bucket)
         try:
             bucket.update(
@@ -116,3 +116,11 @@ class BucketLimits:
             )
         except (KeyError, ValueError):
             return
+
+    def _rename(self, endpoint: str, name: str) -> None:
+        """Learn the name of an endpoint's buckets; what was counted without it still counts."""
+        old = self._names.get(endpoint, endpoint)
+        self._names[endpoint] = name
+        for (of, resource), bucket in list(self._buckets.items()):
+            if of == old:
+                self._buckets.setdefault((name, resource), bucket)
