@@ -119,17 +119,19 @@ async def drill(
     """Back up, go on, lose the database, restore; return what people see and what is stored."""
     service = installation.service
     await service.start_and_wait()
-    chats = [platforms.telegram_dm(), platforms.telegram_group(), platforms.channel()]
+    begun = [platforms.telegram_dm(), platforms.telegram_group(), platforms.channel()]
+    unseen = platforms.telegram_dm()
+    chats = [*begun, unseen]
     private = [platforms.telegram_dm(), platforms.channel()]
     later = platforms.channel()
     await ask(platforms, chats, f"{names}0")
     await ask(platforms, private, f"{names}1", _BEFORE)
     await ask(platforms, [later], f"{names}2")
     model.gate.clear()
-    reached = model.halfway + len(chats)
-    for chat in chats:
-        chat.ask(f"{names}3")
-    await wait_until(lambda: model.halfway >= reached)
+    await ask_until_halfway(model, begun, f"{names}3")
+    chunk_count, model.chunk_count = model.chunk_count, 1  # stops before its first word
+    await ask_until_halfway(model, [unseen], f"{names}3")
+    model.chunk_count = chunk_count
     await installation.back_up()
     assert _BEFORE.encode() in (await installation.content())
     model.gate.set()
@@ -162,6 +164,13 @@ async def drill(
     return result, stored
 
 
+async def ask_until_halfway(model: ModelServer, chats: list[Conversation], name: str) -> None:
+    reached = model.halfway + len(chats)
+    for chat in chats:
+        chat.ask(name)
+    await wait_until(lambda: model.halfway >= reached)
+
+
 async def ask(
     platforms: LoopbackPlatforms, chats: list[Conversation], name: str, words: str = ""
 ) -> None:
@@ -181,7 +190,7 @@ async def test_nothing_is_sent_twice_and_what_was_forgotten_stays_forgotten(
 ) -> None:
     result, stored = await drill(installation, platforms, model, "7a", is_prepared=True)
     assert result.is_clean, str(result)
-    assert result.questions == 17
+    assert result.questions == 21
     assert _BEFORE.encode() not in stored
     assert _SINCE.encode() not in stored
 
@@ -190,5 +199,5 @@ async def test_drill_fails_where_the_backup_is_only_put_back(
     installation: Installation, platforms: LoopbackPlatforms, model: ModelServer
 ) -> None:
     result, stored = await drill(installation, platforms, model, "7b", is_prepared=False)
-    assert not result.is_clean
+    assert any("7b3" in answer for answer in result.repeated), str(result)
     assert _BEFORE.encode() in stored
