@@ -42,11 +42,13 @@ class Timings:
     """How long an answer took, by this machine's clock."""
 
     queued_seconds: float
-    """From the receipt of the message to the model request."""
+    """From the receipt of the message to the model request, the composing included."""
     first_word_seconds: float | None
     """From the model request to the first delta."""
     seconds: float
     """From the model request to the end of the answer."""
+    composed_seconds: float = 0.0
+    """What loading, composing and counting the prompt took; 0: an earlier version stored this."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Generate one answer: stream it from a backend, filter what readers must not see, time it."""
 
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, replace
 
 import structlog
@@ -19,7 +19,7 @@ from bot.chat.prompt import (
 from bot.chat.receipt import Receipt, Timings
 from bot.chat.tool import ToolCall, ToolRecord
 from bot.chat.usage import AnswerCharge
-from bot.errors import BackendInterrupted, BackendUnavailable
+from bot.errors import BackendError, BackendInterrupted, BackendUnavailable
 from bot.ports import Backend, Clock, ContinuingBackend
 from bot.prompting.draft.fit import FittedPrompt
 from bot.prompting.presets.preset import Preset
@@ -68,6 +68,32 @@ class GeneratedAnswer:
     nobody has reported."""
 
 
+@dataclass(frozen=True, slots=True)
+class WaitedSeconds:
+    """What passed before the model was asked."""
+
+    queued: float = 0.0
+    """Since the message was received."""
+    composed: float = 0.0
+    """Of it, for the prompt."""
+
+
+@contextmanager
+def logged_steps(waited: WaitedSeconds, prompt_tokens: int, clock: Clock) -> Iterator[None]:
+    """Log how far an answer came, where the block fails: the steps before stand in the log then.
+
+    Raises:
+        BackendError: what the block raises.
+    """
+    asked_at = clock.monotonic()
+    try:
+        yield
+    except BackendError:
+        _log.info("prompt_composed", tokens=prompt_tokens, seconds=round(waited.composed, 3))
+        _log.info("prefill", seconds=round(clock.monotonic() - asked_at, 3))
+        raise
+
+
 async def always() -> bool:
     """Allow another request."""
     return True
@@ -113,7 +139,8 @@ async def generate_answer(
         if not answer.has_text:
             raise
         interrupted = True
-        _log.warning("answer_interrupted", reason=str(error))
+        prefill = answer.first_word_seconds
+        _log.warning("answer_interrupted", reason=str(error), prefill_seconds=prefill)
     built = answer.build(interrupted=interrupted, cancelled=stop.requested)
     return replace(built, tool_calls=tuple(tools.records)) if tools is not None else built
 
@@ -199,7 +226,7 @@ def build_receipt(
     fitted: FittedPrompt,
     preset: Preset,
     version: int | None,
-    queued_seconds: float,
+    waited: WaitedSeconds,
     charge: AnswerCharge,
 ) -> Receipt:
     """Record what was sent for an answer, what was dropped, and what it cost."""
@@ -217,7 +244,7 @@ def build_receipt(
         reason=answer.reason,
         usage=answer.usage,
         tool_calls=answer.tool_calls,
-        timings=Timings(queued_seconds, answer.first_word_seconds, answer.seconds),
+        timings=Timings(waited.queued, answer.first_word_seconds, answer.seconds, waited.composed),
         charge=charge,
     )
 
@@ -258,6 +285,11 @@ class _AnswerBuilder:
         self._written_before = 0
         self._started_at = clock.monotonic()
         self._first_word_seconds: float | None = None
+
+    @property
+    def first_word_seconds(self) -> float | None:
+        """From the request to the first text; None: there is none yet."""
+        return self._first_word_seconds
 
     @property
     def has_text(self) -> bool:

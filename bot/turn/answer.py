@@ -22,7 +22,14 @@ from bot.prompting.draft.fit import FittedPrompt
 from bot.prompting.presets.preset import Preset
 from bot.replying.answer_buttons import answer_buttons
 from bot.replying.folded_thoughts import fold_thoughts
-from bot.replying.generate import GeneratedAnswer, build_receipt, end_mark, generate_answer
+from bot.replying.generate import (
+    GeneratedAnswer,
+    WaitedSeconds,
+    build_receipt,
+    end_mark,
+    generate_answer,
+    logged_steps,
+)
 from bot.replying.live_replies import LiveReplies
 from bot.replying.live_reply import LiveReply
 from bot.replying.long_answers import LongAnswer, shorten, supported_form
@@ -303,13 +310,14 @@ class AnswerPipeline:
         has_fallback: bool = False,
     ) -> Receipt:
         preset, backend = speaker.preset, self._backends[speaker.preset.provider]
+        begun_at = self._clock.monotonic()
         fitted = await self._sources.fit(preset, context)
+        composed = self._clock.monotonic() - begun_at
         is_shown = preset.stream and not context.in_place_of
         show = prefix_speaker_line(
             self._speaker_line(speaker, context), live_reply.feed if is_shown else _discard
         )
         show_position = _discard if context.in_place_of else live_reply.show_queue_position
-        waited = self._clock.now() - context.said.at.timestamp()
         tools = self._tools.for_answer(preset, backend, context)
         most_tokens = fitted.tokens + (MAX_TOOL_TOKENS if tools else 0)
         async with self._spending.reserved(
@@ -317,18 +325,21 @@ class AnswerPipeline:
         ) as reservation:
             async with self._slot(preset.provider, stop, show_position):
                 prompt = replace(reservation.prompt, has_fallback=has_fallback)
-                answer = await generate_answer(
-                    *(backend, prompt, show, show_position, self._clock, stop),
-                    partial(self._spending.reserve_continuation, reservation),
-                    tools,
-                )
+                queued = self._clock.now() - context.said.at.timestamp()
+                waited = WaitedSeconds(max(composed, queued), composed)
+                with logged_steps(waited, fitted.tokens, self._clock):
+                    answer = await generate_answer(
+                        *(backend, prompt, show, show_position, self._clock, stop),
+                        partial(self._spending.reserve_continuation, reservation),
+                        tools,
+                    )
             usages = usages_of(answer, fitted.tokens)
             charge = self._spending.charged(reservation, preset, usages)
         if not stop.requested:
             _check(answer, preset)
         self._request_summary(preset, context, fitted)
         fitted = replace(fitted, prompt=reservation.prompt)
-        return build_receipt(answer, fitted, preset, speaker.version, max(0.0, waited), charge)
+        return build_receipt(answer, fitted, preset, speaker.version, waited, charge)
 
     def _slot(
         self, provider: str, stop: StopFlag, show_position: Callable[[QueuePosition], None]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import select, update
+from structlog.testing import capture_logs
 from typing_extensions import override
 
 from bot.chat.incoming import (
@@ -532,6 +533,26 @@ async def test_answer_interrupted_before_its_first_character_is_an_error(
     await setup.say("a story")
     assert setup.texts == [failure("The model broke off.")]
     assert await setup.history() == []
+
+
+async def test_steps_before_a_failure_are_logged_and_those_of_an_answer_are_in_its_receipt(
+    database: Database,
+) -> None:
+    lost = BackendInterrupted("reset", notice="The model broke off.")
+    setup = Setup(database, backend=FakeBackend([lost]))
+    with capture_logs() as logs:
+        await setup.say("a story")
+    steps = [one["event"] for one in logs if one["event"] in {"prompt_composed", "prefill"}]
+    assert steps == ["prompt_composed", "prefill"]
+    assert next(one["tokens"] for one in logs if one["event"] == "prompt_composed") > 0
+
+    answering = Setup(database, backend=FakeBackend(["one"]))
+    with capture_logs() as logs:
+        await answering.say("hello")
+    assert not [one for one in logs if one["event"] == "prefill"]
+    [(_, receipt)] = await SqlReceipts(database).newest("telegram:5")
+    timings = receipt.timings
+    assert 0 <= timings.composed_seconds <= timings.queued_seconds
 
 
 async def test_nul_characters_are_removed_from_an_answer(database: Database) -> None:

@@ -45,7 +45,7 @@ class WaterfallStep:
     """One step of an answer on the axis of time."""
 
     step: str
-    """"waited", "prefill" or "decode"."""
+    """"waited", "composed", "prefill" or "decode"."""
     seconds: float
     x: float
     width: float
@@ -56,7 +56,8 @@ def waterfall(receipt: Receipt) -> Sequence[WaterfallStep]:
     timings = receipt.timings
     first = timings.seconds if timings.first_word_seconds is None else timings.first_word_seconds
     steps = {
-        "waited": timings.queued_seconds,
+        "waited": max(0.0, timings.queued_seconds - timings.composed_seconds),
+        "composed": timings.composed_seconds,
         "prefill": first,
         "decode": max(0.0, timings.seconds - first),
     }

@@ -17,7 +17,7 @@ from bot.prompting.compose.compose import bare_prompt
 from bot.prompting.compose.fit_for_backend import can_count
 from bot.prompting.presets.preset import Preset
 from bot.prompting.text.token_counter import counter_for_model, get_counter
-from bot.replying.generate import GeneratedAnswer, build_receipt
+from bot.replying.generate import GeneratedAnswer, WaitedSeconds, build_receipt
 from bot.routing.active_presets import ActiveCharacters, ActivePreset
 from bot.routing.preset_resolver import PresetResolver
 from bot.turn.prompt_sources import PromptSources
@@ -57,7 +57,7 @@ class DraftPreview:
             before=scene.before,
         )
         fitted = await self.sources.fit(preset, context)
-        return build_receipt(_NO_ANSWER, fitted, preset, version, 0.0, AnswerCharge())
+        return build_receipt(_NO_ANSWER, fitted, preset, version, WaitedSeconds(), AnswerCharge())
 
     async def count(self, preset: Preset, texts: Sequence[str]) -> Sequence[int]:
         """Return the tokens of texts as the preset's model counts them.

@@ -19,7 +19,7 @@ from bot.chat.usage import AnswerCharge
 from bot.errors import BackendError, UserError
 from bot.intake.intake import storable_said
 from bot.ports import Clock, Conversations
-from bot.replying.generate import GeneratedAnswer, build_receipt
+from bot.replying.generate import GeneratedAnswer, WaitedSeconds, build_receipt
 from bot.routing.active_presets import ActiveCharacters, ActivePreset
 from bot.routing.decide import Answer, Ignore, Observe, Unreadable, decide
 from bot.routing.preset_resolver import PresetResolver
@@ -103,7 +103,9 @@ class PromptPreview:
         fitted = await self.sources.fit(speaker.preset, context)
         fitted = self.spending.bounded(speaker.preset, context.said, fitted)
         charge = AnswerCharge()
-        return build_receipt(_NO_ANSWER, fitted, speaker.preset, speaker.version, 0.0, charge)
+        return build_receipt(
+            _NO_ANSWER, fitted, speaker.preset, speaker.version, WaitedSeconds(), charge
+        )
 
 
 def _considered(

@@ -24,18 +24,18 @@ def test_budget_segments_add_up(tokens: int, limit: int | None) -> None:
 
 
 def test_waterfall_follows_the_time() -> None:
-    steps = waterfall(replace(RECEIPT, timings=Timings(1.0, 2.0, 5.0)))
+    steps = waterfall(replace(RECEIPT, timings=Timings(1.0, 2.0, 5.0, 0.25)))
 
     assert [(one.step, one.seconds) for one in steps] == [
-        *(("waited", 1.0), ("prefill", 2.0), ("decode", 3.0))
+        *(("waited", 0.75), ("composed", 0.25), ("prefill", 2.0), ("decode", 3.0))
     ]
-    assert [one.x for one in steps] == [0, 50, 150]
+    assert [one.x for one in steps] == [0, 37.5, 50, 150]
 
 
 def test_answer_without_a_first_word_was_reading_all_the_time() -> None:
     steps = waterfall(replace(RECEIPT, timings=Timings(0.0, None, 2.0)))
 
-    assert [one.seconds for one in steps] == [0, 2, 0]
+    assert [one.seconds for one in steps] == [0, 0, 2, 0]
 
 
 @given(st.text(max_size=60), st.text(max_size=60))
