@@ -34,13 +34,14 @@ class Service:
             PlatformFatal: a platform refused the bot for good, and no other one is left.
             SettingsError: the port of the console is taken.
         """
-        parts = self._parts
-        for part in parts.role_parts:
+        parts, role_parts = self._parts, self._parts.jobs.role_parts
+        for part in role_parts:
             await part.start()
         async with self._http_server():
-            working = [job for part in parts.role_parts for job in part.jobs]
+            working = [job for part in role_parts for job in part.jobs]
             jobs = [
-                asyncio.ensure_future(job()) for job in (parts.supervisor.until_stopped, *working)
+                asyncio.ensure_future(job())
+                for job in (parts.receiving.supervisor.until_stopped, *working)
             ]
             try:
                 ended, _ = await asyncio.wait(jobs, return_when=asyncio.FIRST_COMPLETED)
@@ -48,49 +49,50 @@ class Service:
                     await job  # only the supervisor ends by itself: others raise what broke them
             finally:
                 await self._drain()
-                await parts.supervisor.close()
+                await parts.receiving.supervisor.close()
                 await cancel_and_wait(jobs)
 
     @contextlib.asynccontextmanager
     async def _http_server(self) -> AsyncIterator[None]:
         """Serve health and the console while the block runs, unless this process has no port."""
-        parts, console = self._parts, self._parts.settings.console
-        if not parts.options.has_port:
+        parts, context = self._parts, self._parts.context
+        console = context.settings.console
+        if not context.options.has_port:
             yield
             return
         probes = self._probes()
-        add_routes = [health_routes(probes), parts.webhook_routes]
-        if parts.has_console:
-            add_routes.append(parts.make_console(probes).add_routes)
-        any_port = parts.may_take_any_port
+        add_routes = [health_routes(probes), parts.receiving.webhook_routes]
+        if context.has_console:
+            add_routes.append(parts.console.make_console(probes).add_routes)
+        any_port = context.may_take_any_port
         async with serve_http(console, add_routes, any_port=any_port) as address:
             notice = f"health at {address}/readyz"
             if console.port == 0 or address.endswith(f":{console.port}"):
-                parts.announce(notice)
+                context.announce(notice)
             else:
-                parts.progress(f"port {console.port} is in use; {notice}")
-            if not parts.has_console:
+                context.progress(f"port {console.port} is in use; {notice}")
+            if not context.has_console:
                 yield
                 return
-            with published_address(parts.settings.data_dir, address):
-                parts.console_address = str(console.url or address)
+            with published_address(context.settings.data_dir, address):
+                parts.console_links.address = str(console.url or address)
                 await self._tell_login()
                 try:
                     yield
                 finally:
-                    await parts.setup_steps.close()
+                    await parts.console.setup_steps.close()
 
     async def _tell_login(self) -> None:
         """Print a link that logs in where a person reads it; a log must not hold one."""
-        parts = self._parts
-        if parts.is_in_terminal or sys.stderr.isatty():
-            link = await parts.make_login_link()
-            parts.progress(f"console at {link} (works once, for 10 minutes)")
+        parts, context = self._parts, self._parts.context
+        if context.is_in_terminal or sys.stderr.isatty():
+            link = await parts.console_links.make_login_link()
+            context.progress(f"console at {link} (works once, for 10 minutes)")
 
     async def _drain(self) -> None:
         """Finish what was begun: first the answers, then what is queued to be sent."""
         self._is_stopping = True
-        for part in self._parts.role_parts:
+        for part in self._parts.jobs.role_parts:
             await part.drain()
 
     def _probes(self) -> dict[str, Probe]:
@@ -99,18 +101,18 @@ class Service:
         Each role stops being ready when the process begins to stop. What waits in the queues is
         no reason: a process that has much to do is as it should be.
         """
-        platforms = self._parts.receivers.items()
-        has_redis = self._parts.settings.redis_url is not None
+        platforms = self._parts.receiving.receivers.items()
+        has_redis = self._parts.context.settings.redis_url is not None
         return {
-            "database": self._parts.database_problem,
+            "database": self._parts.stored.database_problem,
             **({"redis": self._redis_problem} if has_redis else {}),
             **{name: self._platform_probe(platform) for name, platform in platforms},
-            **{str(role): self._role_problem for role in sorted(self._parts.options.roles)},
+            **{str(role): self._role_problem for role in sorted(self._parts.context.options.roles)},
         }
 
     def _platform_probe(self, platform: Platform) -> Probe:
         async def probe() -> str | None:
-            return self._parts.supervisor.problem(platform)
+            return self._parts.receiving.supervisor.problem(platform)
 
         return probe
 
@@ -119,7 +121,7 @@ class Service:
 
     async def _redis_problem(self) -> str | None:
         """Return why Redis refuses us; while it is merely away, the database is polled."""
-        return self._parts.signals_problem()
+        return self._parts.context.resources.signals.refusal
 
 
 @contextlib.asynccontextmanager

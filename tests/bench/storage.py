@@ -142,13 +142,17 @@ class WholeService:
         return len(self._surface.messages)
 
     async def receive(self, incoming: Incoming) -> None:
-        await self._parts.inbox.receive([incoming], self._cursors)
-        self._parts.conversation_pool.wake([incoming.address.conversation])
+        await self._parts.stored.inbox.receive([incoming], self._cursors)
+        self._parts.jobs.conversation_pool.wake([incoming.address.conversation])
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         parts = self._parts
-        jobs = (parts.conversation_pool.run(), parts.lane_pool.run(), parts.worker.keep_leases())
+        jobs = (
+            parts.jobs.conversation_pool.run(),
+            parts.sending.lane_pool.run(),
+            parts.answering.worker.keep_leases(),
+        )
         tasks = [asyncio.create_task(job) for job in jobs]
         try:
             yield

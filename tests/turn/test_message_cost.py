@@ -150,7 +150,7 @@ class RunningParts:
         self._clock = clock
         self._counts = counts
         self._tasks: Counter[str] = Counter()
-        self._intake = InboxIntake(parts.inbox, parts.conversation_pool.wake)
+        self._intake = InboxIntake(parts.stored.inbox, parts.jobs.conversation_pool.wake)
         surface = parts.platforms["telegram"].surface
         assert isinstance(surface, FakeSurface)
         self.surface = surface
@@ -163,7 +163,7 @@ class RunningParts:
             await self._until(lambda: len(self._backend.prompts) > asked)
             await self._clock.advance(0.9)
             await self._until(lambda: len(self.surface.messages) > sent)
-            await self._until(lambda: self._parts.lane_pool.busy_count == 0)
+            await self._until(lambda: self._parts.sending.lane_pool.busy_count == 0)
             finish.set()
         await self._until(lambda: len(self.surface.messages) > sent)
         await self._until(self._is_idle)
@@ -211,7 +211,10 @@ class RunningParts:
         return asyncio.Task(work, loop=loop, **options)
 
     def _is_idle(self) -> bool:
-        return not (self._parts.conversation_pool.busy_count or self._parts.lane_pool.busy_count)
+        return not (
+            self._parts.jobs.conversation_pool.busy_count
+            or self._parts.sending.lane_pool.busy_count
+        )
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         await wait_until(condition)
@@ -234,11 +237,11 @@ async def running_parts(
     async with Renderer() as renderer:
         models = Models(renderer, {"p": backend}, no_stories)
         resources = Resources(database, {}, signals, chat_settings, resolver, models)
-        parts = Wiring(Settings(data_dir=folder), resources, [QUIET], pytest.fail, RunOptions())
-        parts.clock = clock = FakeClock()
+        clock, settings = FakeClock(), Settings(data_dir=folder)
+        parts = Wiring(settings, resources, [QUIET], pytest.fail, RunOptions(), clock)
         service = RunningParts(parts, backend, clock, counts)
-        pools = [asyncio.create_task(parts.conversation_pool.run())]
-        pools += [asyncio.create_task(parts.lane_pool.run())]
+        pools = [asyncio.create_task(parts.jobs.conversation_pool.run())]
+        pools += [asyncio.create_task(parts.sending.lane_pool.run())]
         await wait_until(lambda: counts["units"] == len(pools))  # the first polls
         try:
             yield service

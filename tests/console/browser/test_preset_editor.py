@@ -82,6 +82,6 @@ async def test_form_is_kept_previewed_and_published_by_keys(browser: Browser, ta
     await tab.run("document.querySelector('#publish button').focus()")
     await tab.press("Enter")
     await tab.wait_for("location.search === '?tab=versions'")
-    resolver = browser.playground.service._parts._resources.resolver
+    resolver = browser.playground.service._parts.context.resources.resolver
     assert resolver.presets["nora"].persona == "You mend clocks of the harbour inn."
     assert resolver.versions["nora"] == 2

@@ -81,7 +81,7 @@ async def test_published_preset_answers_next_and_is_written_and_audited(
     status, published = await call(console, "POST", "/presets/nora/publish", {"revision": 1})
     assert (status, published) == (200, {"name": "nora", "version": 2})
 
-    resolver = console.service._parts._resources.resolver
+    resolver = console.service._parts.context.resources.resolver
     assert resolver.presets["nora"].system == resolver.default.system == "You mend clocks."
     assert resolver.versions["nora"] == 2
     assert settings.presets_dir is not None
@@ -108,7 +108,7 @@ async def test_going_back_makes_a_draft_of_the_old_text(console: Playground) -> 
     await call(console, "POST", "/presets/nora/publish", {"revision": 1})
     _, versions = await call(console, "GET", "/presets/nora/versions")
     assert [one["version"] for one in versions["versions"]] == [3, 2, 1]
-    resolver = console.service._parts._resources.resolver
+    resolver = console.service._parts.context.resources.resolver
     assert resolver.presets["nora"].system == "You are Nora."
 
 
@@ -141,7 +141,7 @@ async def test_what_cannot_answer_is_not_published(
     assert status == 422
     assert problem in answer["error"]
     assert (settings.presets_dir / "nora.json").read_text() == before
-    resolver = console.service._parts._resources.resolver
+    resolver = console.service._parts.context.resources.resolver
     assert resolver.presets["nora"].system == "You are Nora."
 
 
@@ -149,7 +149,7 @@ async def test_hostile_texts_stay_text(console: Playground) -> None:
     await edit(console, "nora", description=_HOSTILE, role_name=_HOSTILE, persona=_HOSTILE)
     await call(console, "POST", "/presets/nora/publish", {"revision": 1})
     await edit(console, "nora", system=_HOSTILE, unknown=_HOSTILE)
-    drafts = SqlPresetDrafts(console.service._parts._resources.database)
+    drafts = SqlPresetDrafts(console.service._parts.context.resources.database)
     await drafts.save(PresetDraft(_HOSTILE_NAME, 0, 1, _HOSTILE, 0.0))
     for path in (
         "/presets",
@@ -167,7 +167,7 @@ async def test_hostile_texts_stay_text(console: Playground) -> None:
 
 async def test_texts_are_shown_to_the_letter(console: Playground) -> None:
     """A text area drops the first line break behind its tag."""
-    drafts = SqlPresetDrafts(console.service._parts._resources.database)
+    drafts = SqlPresetDrafts(console.service._parts.context.resources.database)
     await drafts.save(PresetDraft("nora", 1, 1, "\n\n{", 0.0))
     page = await console.open("/presets/nora?tab=json")
     assert ">\n\n\n{</textarea>" in page
@@ -249,10 +249,10 @@ async def test_fields_are_counted_as_the_model_counts(console: Playground) -> No
 
 
 async def test_preset_published_by_another_process_is_read_again(console: Playground) -> None:
-    parts = console.service._parts._resources
+    parts = console.service._parts.context.resources
     _, found = await call(console, "GET", "/presets/nora")
     content = found["published"].replace("You are Nora.", "You mend clocks.")
-    versions = SqlPresetVersions(parts.database, console.service._parts.clock)
+    versions = SqlPresetVersions(parts.database, console.service._parts.context.clock)
     await versions.save([PresetVersion("nora", content, 1)])
     parts.signals.publish("presets", ["nora"])
     active = await parts.resolver.resolve(("web:c",))

@@ -1,0 +1,84 @@
+"""Which conversations are to be answered: ready, paused, restored, stopped."""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+
+from bot.chat.incoming import source_of
+from bot.chat.session import InboxMessage
+from bot.ports import Platform
+from bot.service.parts.requests import RequestParts
+from bot.service.parts.run_context import RunContext
+from bot.service.parts.stored import StoredParts
+from bot.storage.restoring.restores import SqlRestores
+from bot.turn.arrivals import CONVERSATIONS, ArrivalSignals
+from bot.turn.limits.pauses import AnsweringPauses
+from bot.turn.limits.restored_messages import RestoredMessages
+from bot.turn.stops import StopRequests
+
+MAX_CONVERSATIONS = 4000
+"""How many are answered at once in one process."""
+
+
+class QueueParts:
+    """What says which conversations this process is to answer."""
+
+    def __init__(
+        self,
+        context: RunContext,
+        stored: StoredParts,
+        requests: RequestParts,
+        platforms: Mapping[str, Platform],
+    ) -> None:
+        self._context = context
+        self._stored = stored
+        self._requests = requests
+        self._platforms = platforms
+
+    @cached_property
+    def stops(self) -> StopRequests:
+        signals = self._context.resources.signals
+        return StopRequests(signals, self._requests.admins.is_known_admin)
+
+    @cached_property
+    def arrivals(self) -> ArrivalSignals:
+        return ArrivalSignals(self._context.resources.signals)
+
+    @cached_property
+    def pauses(self) -> AnsweringPauses:
+        signals = self._context.resources.signals
+        return AnsweringPauses(self._stored.pauses, signals, self._wake_ready)
+
+    @cached_property
+    def restored(self) -> RestoredMessages:
+        database = self._context.resources.database
+        return RestoredMessages(SqlRestores(database, self._context.clock))
+
+    def is_context(self, message: InboxMessage) -> bool:
+        """Return whether a message is kept as context only, and not answered."""
+        return self.pauses.is_context(message) or self.restored.is_context(message)
+
+    def wake(self, keys: Sequence[str]) -> None:
+        """Tell all processes that conversations have unanswered messages."""
+        self._context.resources.signals.publish(CONVERSATIONS, keys)
+
+    async def _wake_ready(self) -> None:
+        self.wake(await self.find_ready(MAX_CONVERSATIONS))
+
+    async def find_ready(self, limit: int) -> Sequence[str]:
+        """Return conversations with unanswered messages that this process can answer."""
+        most = limit
+        while True:
+            keys = await self._stored.conversations.ready(most, self._platforms.keys())
+            ready = [key for key in keys if not self.pauses.covers(key)]
+            if len(ready) >= limit or len(keys) < most:
+                return ready[:limit]
+            most *= 4  # those that are paused have waited longest
+
+    def answerable(self, keys: Sequence[str]) -> Sequence[str]:
+        """Return those that this process can answer, of conversations that were signalled.
+
+        The signals of all processes arrive here, also those for bots that only others serve.
+        """
+        return [
+            key for key in keys if source_of(key) in self._platforms and not self.pauses.covers(key)
+        ]

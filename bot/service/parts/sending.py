@@ -1,0 +1,104 @@
+"""What sends: the surfaces of the platforms at their rates, the lanes of the outbox."""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+
+from bot.chat.outgoing import OutboxRow
+from bot.delivery.lane_delivery import LaneDelivery, RemoteDelivery
+from bot.delivery.rate_limits import RateLimitedSurface
+from bot.delivery.sender import Sender
+from bot.delivery.sent_rows import SentRows, SentRowSignals
+from bot.ports import Delivery, Platform, Surface
+from bot.replying.live_replies import LiveReplies
+from bot.runtime.keyed_worker_pool import KeyedWorkerPool
+from bot.service.parts.limits import LimitParts
+from bot.service.parts.run_context import RunContext
+from bot.service.parts.stored import StoredParts
+from bot.service.roles import Role
+
+_LANES = "lanes"
+_MAX_LANES = 4000  # at once in one process
+
+
+class SendingParts:
+    """What sends, and what shows an answer while it is made."""
+
+    def __init__(
+        self,
+        context: RunContext,
+        stored: StoredParts,
+        limits: LimitParts,
+        platforms: Mapping[str, Platform],
+    ) -> None:
+        self._context = context
+        self._stored = stored
+        self._limits = limits
+        self._platforms = platforms
+
+    @cached_property
+    def lane_pool(self) -> KeyedWorkerPool[OutboxRow]:
+        """Delivers the lanes of the outbox."""
+        return KeyedWorkerPool(
+            _LANES,
+            signals=self._context.resources.signals,
+            ready_keys=self._due_lanes,
+            claim=self._sender.take,
+            process=self._sender.work,
+            max_concurrent=_MAX_LANES,
+            clock=self._context.clock,
+        )
+
+    async def _due_lanes(self, limit: int) -> Sequence[str]:
+        return await self._stored.outbox.due_lanes(limit, self._platforms.keys())
+
+    def _wake_lanes(self, keys: Sequence[str]) -> None:
+        self._context.resources.signals.publish(_LANES, keys)
+
+    @cached_property
+    def _sender(self) -> Sender:
+        return Sender(
+            self._stored.outbox,
+            self.rate_limited_surfaces(best_effort=False),
+            self._context.clock,
+            settle_seconds=self._context.settings.delivery.settle_seconds,
+            announce=self._announce_sent,
+        )
+
+    @cached_property
+    def _sent_row_signals(self) -> SentRowSignals:
+        return SentRowSignals(self._context.resources.signals)
+
+    def _announce_sent(self, row_id: int, external_id: str | None) -> None:
+        """Tell the workers elsewhere, where this process has none of its own."""
+        if Role.WORKER not in self._context.options.roles:
+            self._sent_row_signals.publish(row_id, external_id)
+
+    @cached_property
+    def _delivery(self) -> Delivery:
+        if Role.SENDER in self._context.options.roles:
+            return LaneDelivery(self._sender, self.lane_pool)
+        sent_rows = SentRows(self._stored.outbox)
+        self._sent_row_signals.subscribe(sent_rows)
+        return RemoteDelivery(self._wake_lanes, sent_rows)
+
+    @cached_property
+    def replies(self) -> LiveReplies:
+        return LiveReplies(
+            self._stored.conversations,
+            self.rate_limited_surfaces(best_effort=True),
+            self._delivery,
+            self._context.clock,
+        )
+
+    def rate_limited_surfaces(self, *, best_effort: bool) -> dict[str, Surface]:
+        """Return the surfaces by `Address.source`; with `best_effort` one gives way to others."""
+        return {
+            name: RateLimitedSurface(
+                platform.surface,
+                self._limits.rate_limits,
+                self._context.clock,
+                best_effort=best_effort,
+                learns_rates=self._context.settings.delivery.pacing == "learned",
+            )
+            for name, platform in self._platforms.items()
+        }
