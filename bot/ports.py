@@ -240,6 +240,19 @@ class HistoryReader(Protocol):
 
 
 @runtime_checkable
+class PrivateChats(Protocol):
+    """A platform on which the bot can write to a person in private."""
+
+    async def private_chat(self, person: str) -> Address:
+        """Return where a person, by their id, is written to; they may refuse what is sent.
+
+        Raises:
+            PlatformError: there is no such place.
+        """
+        ...
+
+
+@runtime_checkable
 class FileSource(Protocol):
     """A platform that keeps the files of messages."""
 

@@ -147,7 +147,8 @@ class CommandHandlers:
             await self._admins.require(request.incoming, ALLOW, needs_name=True)
             return await self._anonymous.choose(request)
         if request.command.action == "notes" and self._notes is not None:
-            await self._admins.require(request.incoming, CHOOSE)
+            needs_name = request.argument.lower() == "private"  # to whom else?
+            await self._admins.require(request.incoming, CHOOSE, needs_name=needs_name)
             return await self._notes.choose(request)
         if request.command.action == "usage" and self._usage is not None:
             return CommandResult(await self._usage.show(request))

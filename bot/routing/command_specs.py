@@ -138,8 +138,8 @@ COMMANDS = (
                 (
                     CommandOption(
                         "value",
-                        marked("here, off or inherit"),
-                        choices=("here", "off", "inherit"),
+                        marked("here, private, off or inherit"),
+                        choices=("here", "private", "off", "inherit"),
                     ),
                 ),
             ),

@@ -41,6 +41,7 @@ from bot.routing.speaker_selection import MAX_ANSWERS_IN_A_ROW, select_reaction
 from bot.routing.wake_rules import Dice
 from bot.texts.text import Text, joined, language_of, translatable, translate
 from bot.turn.limits.answer_limits import Admission, AnswerLimits
+from bot.turn.limits.fallback_notes import FallbackNotes
 from bot.turn.limits.provider_slots import ProviderSlots
 from bot.turn.limits.rare_notices import RareNotices
 from bot.turn.limits.spending import Spending, usages_of
@@ -54,7 +55,6 @@ _ONLY_REASONING = translatable(
 _FILTERED = translatable(
     "The model's provider blocked its answer (content filter). Please try other words."
 )
-_SECONDS_BETWEEN_NOTES = 6 * 3600.0
 _EMPTY = translatable("The model gave an empty answer. Please try again or rephrase your message.")
 
 
@@ -86,8 +86,7 @@ class AnswerPipeline:
         self._tools = tools or AnswerTools(
             sources.conversations, sources.retrieve_stories, clock, dice
         )
-        self._notices = notices or RareNotices()
-        self._admin_notes = admin_notes
+        self._fallback_notes = FallbackNotes(notices or RareNotices(), admin_notes)
 
     async def answer(
         self,
@@ -279,26 +278,13 @@ class AnswerPipeline:
                 failures.append(error)
         else:
             receipt = await self._generate(last, context, live_reply, stop)
-        if failures and receipt.answer:
-            await self._tell_admins(speaker.preset, failures[0], context)
+        if not receipt.answer:
+            return receipt
+        if not failures:
+            self._fallback_notes.end_outage(speaker.preset)
+        elif note := await self._fallback_notes.tell(speaker.preset, failures[0], context.said):
+            context.notices.append(note)
         return receipt
-
-    async def _tell_admins(
-        self, preset: Preset, failure: BackendError, context: TurnContext
-    ) -> None:
-        """Note for a channel's admins, once in some hours, why another model answers."""
-        name = f"fallback:{context.said.address.conversation}"
-        if await self._notices.is_due(name, _SECONDS_BETWEEN_NOTES):
-            note = translatable(
-                "⚠ For the admins here: another model answers in place of {preset}'s own, which"
-                " failed: “{reason}” More: /settings why",
-                preset=preset.name,
-                reason=failure.notice,
-            )
-            if self._admin_notes is None or not await self._admin_notes.take_over(
-                context.said, note
-            ):
-                context.notices.append(note)
 
     async def _generate(
         self,

@@ -1,4 +1,4 @@
-"""Where notes for admins stand: in a channel of theirs, under the answer, or nowhere."""
+"""Who reads notes for admins: a channel of theirs, they in private, everybody, or nobody."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -7,11 +7,12 @@ import pytest
 from typing_extensions import override
 
 from bot.chat.command import Command
-from bot.chat.incoming import Said
+from bot.chat.incoming import Address, Said
 from bot.chat.outgoing import OutgoingMessage
-from bot.commands.notes.admin_notes import AdminNotes
+from bot.commands.notes.admin_notes import AdminNotes, NoteReaders
 from bot.commands.request import CommandRequest
-from bot.errors import Unreachable, UserError
+from bot.errors import Refused, Unreachable, UserError
+from bot.ports import PrivateChats
 from bot.prompting.presets.preset import Preset
 from bot.routing.command_specs import parse
 from bot.routing.preset_resolver import PresetResolver
@@ -43,11 +44,20 @@ class RecordingSurface(FakeSurface):
         return message_id
 
 
+class FakePrivateChats(PrivateChats):
+    """A platform where each person is written to in a chat of their own."""
+
+    @override
+    async def private_chat(self, person: str) -> Address:
+        return Address("telegram", f"dm-{person.removeprefix('telegram:')}")
+
+
 class Notes:
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, operators: Sequence[str] = ()) -> None:
         self.surface = RecordingSurface()
         settings = SqlChatSettings(database, FakeClock())
-        self.notes = AdminNotes(settings, {"telegram": self.surface})
+        surfaces, chats = {"telegram": self.surface}, {"telegram": FakePrivateChats()}
+        self.notes = AdminNotes(settings, surfaces, chats, operators)
         preset = Preset.model_validate({"name": "a", "provider": "p", "model": "m"})
         self._resolver = PresetResolver({"a": preset}, "a", settings, {})
 
@@ -57,38 +67,85 @@ class Notes:
         active = await self._resolver.resolve(where.scopes)
         await self.notes.choose(CommandRequest(command, where, active, (), where.at))
 
+    async def take_over(self, where: Said) -> bool:
+        """Send the note to its readers, if there are any; else it belongs under the answer."""
+        readers = await self.notes.readers(where)
+        return readers is not None and await self.notes.send(readers, where, NOTE)
+
+    @property
+    def sent_to(self) -> list[str]:
+        return [one.address.chat for one in self.surface.sent]
+
 
 @pytest.fixture
 def notes(database: Database) -> Notes:
     return Notes(database)
 
 
-async def test_note_stands_under_the_answer_by_default(notes: Notes) -> None:
-    assert not await notes.notes.take_over(said("5"), NOTE)
+async def test_note_stands_under_the_answer_without_operators(notes: Notes) -> None:
+    assert not await notes.take_over(said("5"))
 
 
 async def test_notes_of_a_server_go_to_the_channel_of_its_admins(notes: Notes) -> None:
     await notes.choose("here", said("9"))
-    assert await notes.notes.take_over(said("5"), NOTE)
+    assert await notes.take_over(said("5"))
     assert [one.text for one in notes.surface.sent] == ["telegram:5: ⚠ A model fails."]
-    assert [one.address.chat for one in notes.surface.sent] == ["9"]
-    assert not await notes.notes.take_over(said("6", ["telegram:6", "guild:2"]), NOTE)
-    assert not await notes.notes.take_over(said("9"), NOTE)  # under the answer there
+    assert notes.sent_to == ["9"]
+    assert not await notes.take_over(said("6", ["telegram:6", "guild:2"]))
+    assert not await notes.take_over(said("9"))  # under the answer there
+
+
+async def test_notes_of_a_server_go_to_one_admin_in_private(notes: Notes) -> None:
+    admin = said("9")
+    await notes.choose("private", admin)
+    assert await notes.take_over(said("5"))
+    private = f"dm-{admin.author.id.removeprefix('telegram:')}"
+    assert notes.sent_to == [private, private]  # the first one shows that it can be sent
+    assert notes.surface.sent[0].text.startswith("Notes for admins of telegram:9")
+
+
+async def test_admin_who_cannot_be_written_to_is_told(notes: Notes) -> None:
+    notes.surface.fail_next("send", Refused("blocked"))
+    with pytest.raises(UserError, match="I cannot write to you in private"):
+        await notes.choose("private", said("9"))
+    assert await notes.notes.readers(said("9")) is None
+
+
+async def test_operators_read_notes_in_private_where_nothing_was_chosen(
+    database: Database,
+) -> None:
+    notes = Notes(database, ["discord:1", "telegram:7", "telegram:8"])
+    assert await notes.take_over(said("5"))
+    assert notes.sent_to == ["dm-7", "dm-8"]
+    notes.surface.fail_next("send", Refused("blocked"))
+    assert await notes.take_over(said("5")), "one of them was reached"
+    notes.surface.fail_next("send", Refused("blocked"), Refused("blocked"))
+    assert not await notes.take_over(said("5")), "nobody was"
+
+
+async def test_operator_reads_under_the_answer_in_their_own_private_chat(
+    database: Database,
+) -> None:
+    stranger = replace(said("5", ["telegram:5"]), is_private=True)
+    notes = Notes(database, [stranger.author.id])
+    assert await notes.notes.readers(stranger) is None
+    notes = Notes(database, ["telegram:7"])
+    assert await notes.notes.readers(stranger) == NoteReaders(people=("telegram:7",))
 
 
 async def test_channel_without_notes(notes: Notes) -> None:
     await notes.choose("here", said("9"))
     await notes.choose("off", said("5"))
-    assert await notes.notes.take_over(said("5"), NOTE)
+    assert await notes.take_over(said("5"))
     assert notes.surface.sent == []
     await notes.choose("inherit", said("5"))
-    assert not await notes.notes.take_over(said("5"), NOTE)
+    assert not await notes.take_over(said("5"))
 
 
 async def test_note_that_cannot_be_sent_stops_no_answer(notes: Notes) -> None:
     await notes.choose("here", said("9"))
     notes.surface.fail_next("send", Unreachable("away"))
-    assert await notes.notes.take_over(said("5"), NOTE)
+    assert await notes.take_over(said("5"))
 
 
 async def test_other_values_are_refused(notes: Notes) -> None:

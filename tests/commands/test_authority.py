@@ -61,6 +61,7 @@ WHO_MAY_USE = {
     "settings anonymous on": ADMIN,
     "settings anonymous off": ADMIN,
     "settings notes here": ADMIN,
+    "settings notes private": ADMIN,
     "settings notes off": ADMIN,
     "settings notes inherit": ADMIN,
     "settings usage": ANYONE,

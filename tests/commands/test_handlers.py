@@ -417,7 +417,7 @@ async def test_admins_who_write_anonymously_count_where_one_with_a_name_allows_i
     setup.here = anonymous
     await setup.run_command("/preset use nova")
     assert await setup.active() == ["nova"]
-    for line in ("/settings anonymous off", "/forget channel"):
+    for line in ("/settings anonymous off", "/forget channel", "/settings notes private"):
         with pytest.raises(UserError, match="Only an admin who writes under their own name can"):
             await setup.run_command(line)
 

@@ -93,3 +93,36 @@ async def test_all_messages_are_answered_while_one_of_three_providers_is_dead(
     turns = messages_each * len(channels)
     assert len(model.requests) - asked_before == turns
     assert dead.requests - refused_before <= 1.10 * turns
+
+
+async def test_operators_are_told_once_in_private_and_nobody_else(
+    service: ServiceProcess, platforms: LoopbackPlatforms, model: ModelServer, dead: DeadProvider
+) -> None:
+    chain = {"provider": "one", "fallbacks": [{"provider": "two"}]}
+    (service.presets / "tester.json").write_text(preset_json("tester", **chain))
+    settings = {"TROUPE_PROVIDERS__ONE__BASE_URL": dead.base, "TROUPE_PROVIDERS__ONE__MODEL": "m"}
+    settings |= {"TROUPE_PROVIDERS__TWO__BASE_URL": model.base, "TROUPE_PROVIDERS__TWO__MODEL": "m"}
+    on_discord, on_telegram = platforms.discord_dm(), platforms.telegram_dm()
+    if service.is_running:
+        await service.stop()
+    who = (f"discord:{on_discord.people[0].id}", f"telegram:{on_telegram.people[0]}")
+    await service.start(TROUPE_ADMINS=",".join(who), **settings)
+    await service.wait_until_ready()
+    on_telegram.say("/start", 0)
+    await wait_until(lambda: platforms.bot_texts(on_telegram))
+    asked = []
+    for number, make in enumerate((platforms.channel, platforms.telegram_group) * 2):
+        where, name = make(), f"e{number:x}d"
+        where.ask(name, words=1)
+        asked.append((where, [expected_answer(f"T{name}:1")]))
+    for where, expected in asked:
+        await wait_until(lambda: platforms.bot_texts(where) == expected, 60)  # noqa: B023
+
+    def notes(private: Conversation) -> list[str]:
+        return [text for text in platforms.bot_texts(private) if NOTE in text]
+
+    for private in (on_discord, on_telegram):
+        await wait_until(lambda: notes(private), 30)  # noqa: B023
+        assert len(notes(private)) == 1
+    for where, expected in asked:
+        assert platforms.bot_texts(where) == expected, "who asked is not told"

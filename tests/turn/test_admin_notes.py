@@ -1,13 +1,27 @@
-"""An answer by another model is told where a server's admins want it."""
+"""An answer by another model is told once in an outage, where a server's admins want it."""
 
 import pytest
+from typing_extensions import override
 
+from bot.chat.incoming import Address, address_of
 from bot.commands.notes.admin_notes import AdminNotes
 from bot.errors import BackendUnavailable
+from bot.ports import PrivateChats
+from bot.prompting.presets.preset import Preset
+from bot.runtime.rate_limits import InProcessRateLimits
 from bot.storage.sql.chat_settings import SqlChatSettings
 from bot.storage.sql.database import Database
+from bot.turn.limits.fallback_notes import FallbackNotes
+from bot.turn.limits.rare_notices import RareNotices
 from tests.fakes import FakeBackend, FakeClock, FakeSurface
+from tests.samples import make_incoming
 from tests.turn.test_worker import Setup
+
+
+class TelegramPrivateChats(PrivateChats):
+    @override
+    async def private_chat(self, person: str) -> Address:
+        return address_of(person)
 
 
 @pytest.mark.parametrize(("value", "sent"), [("off", 0), ("telegram:9", 1), (None, 0)])
@@ -29,3 +43,49 @@ async def test_note_about_a_fallback_stands_where_it_is_wanted(
     assert setup.texts[0] == "Hi."
     assert len(setup.texts) == (2 if value is None else 1)
     assert ["The key is wrong." in text for text in surface.messages.values()] == [True] * sent
+
+
+async def test_operators_are_told_once_in_an_outage(database: Database) -> None:
+    clock, surface = FakeClock(), FakeSurface()
+    settings = SqlChatSettings(database, clock)
+    notes = AdminNotes(
+        settings, {"telegram": surface}, {"telegram": TelegramPrivateChats()}, ["telegram:7"]
+    )
+    away = BackendUnavailable("away", notice="The key is wrong.")
+    backend = FakeBackend([away], [away], [away], ["Own."], [away])
+    setup = Setup(
+        database,
+        backend=backend,
+        fallback=FakeBackend(*[["Hi."]] * 4),
+        preset={"fallbacks": [{"provider": "q", "model": "small"}]},
+        clock=clock,
+        pipeline_parts={
+            "admin_notes": notes,
+            "notices": RareNotices(InProcessRateLimits(clock)),
+        },
+    )
+
+    for _ in range(3):
+        await setup.say("hello")
+    assert len(surface.messages) == 1
+    await setup.say("hello")
+    assert setup.texts == ["Hi.", "Hi.", "Hi.", "Own."], "nobody else is told"
+    await setup.say("hello")
+    assert len(surface.messages) == 1, "an outage soon after another one"
+    assert len(setup.texts) == 5
+
+
+async def test_long_outage_is_told_once_and_the_next_one_again() -> None:
+    clock = FakeClock()
+    notes = FallbackNotes(RareNotices(InProcessRateLimits(clock)), None)
+    preset = Preset.model_validate({"name": "a", "provider": "p", "model": "m"})
+    away, said = BackendUnavailable("away", notice="Away."), make_incoming("hi")
+    assert await notes.tell(preset, away, said)
+    await clock.advance(7 * 3600.0)
+    assert not await notes.tell(preset, away, said), "the same outage"
+    notes.end_outage(preset)
+    assert await notes.tell(preset, away, said)
+    notes.end_outage(preset)
+    assert not await notes.tell(preset, away, said), "it comes and goes"
+    other = Preset.model_validate({"name": "b", "provider": "p", "model": "other"})
+    assert await notes.tell(other, away, said), "another model fails as well"

@@ -14,7 +14,7 @@ from discord.http import Route
 from typing_extensions import override
 
 from bot.chat.command import CommandSpec, MessageCommandSpec
-from bot.chat.incoming import MediaItem, Pressed, Request, Said, source_name
+from bot.chat.incoming import Address, MediaItem, Pressed, Request, Said, source_name
 from bot.errors import PlatformError, PlatformFatal, Refused, Unreachable
 from bot.platforms.discord.client import DiscordClient, set_api_addresses, skip_unreadable
 from bot.platforms.discord.commands import (
@@ -27,7 +27,7 @@ from bot.platforms.discord.gateway import Gateway
 from bot.platforms.discord.incoming import command_to_incoming, message_to_said, press_to_incoming
 from bot.platforms.discord.receiver import MessageReceiver
 from bot.platforms.discord.requests import bounded_request, translate
-from bot.platforms.discord.rest.client import RestClient, decode_response
+from bot.platforms.discord.rest.client import RestClient, RestEndpoint, decode_response
 from bot.platforms.discord.rest.permissions import manages_guild
 from bot.platforms.discord.settings import BOT_REJECTED, DiscordSettings
 from bot.platforms.discord.shards.identify_limits import IdentifyLimits, read_gateway_info
@@ -47,6 +47,7 @@ from bot.ports import (
     HistoryReader,
     Intake,
     Platform,
+    PrivateChats,
     RoleLeases,
     ShardedPlatform,
 )
@@ -57,7 +58,15 @@ _log = structlog.get_logger(__name__)
 _API_HOSTS = frozenset({"discord.com", "discordapp.com"})
 _FILE_HOSTS = frozenset({"cdn.discordapp.com", "media.discordapp.net"})
 _DOWNLOAD_SECONDS = 20.0
+_OPEN_PRIVATE = RestEndpoint("POST", "/users/@me/channels", resource_ids=0)
 _decode_messages = msgspec.json.Decoder(list[dict[str, Any]]).decode
+
+
+class _PrivateChannel(msgspec.Struct):
+    id: str
+
+
+_decode_private = msgspec.json.Decoder(_PrivateChannel).decode
 
 
 def make(settings: DiscordSettings, context: PlatformContext) -> Platform:
@@ -76,7 +85,7 @@ def make(settings: DiscordSettings, context: PlatformContext) -> Platform:
     )
 
 
-class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource):
+class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
     """Guild channels, threads and direct messages of one bot user."""
 
     def __init__(
@@ -204,6 +213,12 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource):
         parsed = (client.parse_message(channel, each) for each in reversed(newest_first))
         found = (self._to_said(bot, message) for message in parsed if message is not None)
         return [one for one in found if one is not None]
+
+    @override
+    async def private_chat(self, person: str) -> Address:
+        body = {"recipient_id": person.removeprefix("discord:")}
+        opened = decode_response(_decode_private, await self._rest.call(_OPEN_PRIVATE, body=body))
+        return Address("discord", opened.id, bot_id=self._bot_id)
 
     @override
     async def download(self, item: MediaItem, max_bytes: int) -> bytes:

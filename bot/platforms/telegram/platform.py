@@ -34,7 +34,7 @@ from pydantic import ValidationError
 from typing_extensions import override
 
 from bot.chat.command import CommandSpec
-from bot.chat.incoming import Incoming, MediaItem, Pressed, Request, source_name
+from bot.chat.incoming import Address, Incoming, MediaItem, Pressed, Request, source_name
 from bot.errors import (
     OutcomeUnknown,
     PlatformError,
@@ -50,7 +50,15 @@ from bot.platforms.telegram.api import CALL_SECONDS, BotApi, PollingConflict
 from bot.platforms.telegram.incoming import PRESS_KEY_PREFIX, UPDATE_TYPES, to_incoming
 from bot.platforms.telegram.settings import TelegramSettings
 from bot.platforms.telegram.surface import TelegramSurface
-from bot.ports import Clock, FileSource, Intake, Platform, Surface, WebhookReceiver
+from bot.ports import (
+    Clock,
+    FileSource,
+    Intake,
+    Platform,
+    PrivateChats,
+    Surface,
+    WebhookReceiver,
+)
 from bot.runtime.tasks import cancel_and_wait
 from bot.telemetry.metrics import POLLING_CONFLICTS
 from bot.texts.text import LANGUAGES, looked_up, translate
@@ -84,7 +92,7 @@ def make(settings: TelegramSettings, context: PlatformContext) -> Platform:
     )
 
 
-class TelegramPlatform(Platform, FileSource, WebhookReceiver):
+class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
     """One Telegram bot. Close it after the last answer was sent."""
 
     def __init__(
@@ -356,6 +364,12 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver):
     @override
     async def download(self, item: MediaItem, max_bytes: int) -> bytes:
         return await self._api.download(item.source, max_bytes)
+
+    # --- people ------------------------------------------------------------------------------
+
+    @override
+    async def private_chat(self, person: str) -> Address:
+        return Address("telegram", person.removeprefix("telegram:"), bot_id=self._bot_id)
 
     # --- permissions -------------------------------------------------------------------------
 

@@ -55,7 +55,13 @@ class CommandParts:
     @cached_property
     def admin_notes(self) -> AdminNotes:
         surfaces = self._sending.rate_limited_surfaces(best_effort=True)
-        return AdminNotes(self._context.resources.chat_settings, surfaces)
+        operators = sorted(self._context.settings.admins)
+        return AdminNotes(
+            self._context.resources.chat_settings,
+            surfaces,
+            self._sending.private_chats,
+            operators,
+        )
 
     @cached_property
     def exact_prompts(self) -> ExactPromptWriter:

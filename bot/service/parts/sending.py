@@ -8,7 +8,7 @@ from bot.delivery.lane_delivery import LaneDelivery, RemoteDelivery
 from bot.delivery.rate_limits import RateLimitedSurface
 from bot.delivery.sender import Sender
 from bot.delivery.sent_rows import SentRows, SentRowSignals
-from bot.ports import Delivery, Platform, Surface
+from bot.ports import Delivery, Platform, PrivateChats, Surface
 from bot.replying.live_replies import LiveReplies
 from bot.runtime.keyed_worker_pool import KeyedWorkerPool
 from bot.service.parts.limits import LimitParts
@@ -89,6 +89,12 @@ class SendingParts:
             self._delivery,
             self._context.clock,
         )
+
+    @property
+    def private_chats(self) -> dict[str, PrivateChats]:
+        """The platforms on which people are written to in private, by `Address.source`."""
+        found = self._platforms.items()
+        return {name: one for name, one in found if isinstance(one, PrivateChats)}
 
     def rate_limited_surfaces(self, *, best_effort: bool) -> dict[str, Surface]:
         """Return the surfaces by `Address.source`; with `best_effort` one gives way to others."""

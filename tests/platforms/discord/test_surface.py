@@ -117,6 +117,14 @@ async def test_request_bodies(chat: Chat) -> None:
     )
 
 
+async def test_person_is_written_to_in_private(chat: Chat) -> None:
+    address = await chat.platform.private_chat(f"discord:{chat.alice.id}")
+    await chat.surface.send(OutgoingMessage(address, MessageContent("for you"), nonce="n1"))
+    private = chat.wire.messages(chat.wire.b.get_dm_channel(chat.alice.id).id)
+    assert [one["content"] for one in private] == ["for you"]
+    assert chat.texts == []
+
+
 async def test_buttons_stand_in_their_rows_until_an_edit_without_them(chat: Chat) -> None:
     buttons = (Button("Stop", "stop", ButtonStyle.DANGER), Button("2/3", "next", row=1))
     content = MessageContent("hi", buttons=buttons)

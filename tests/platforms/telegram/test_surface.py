@@ -437,3 +437,14 @@ async def test_draft_is_shown_in_a_private_chat_and_is_no_message(rig: Rig) -> N
     assert [text for _, text in rig.telegram.drafts[ALICE, 7]] == ["first", "first words"]
     assert set(rig.telegram.msgs[ALICE]) == before
     await bot.close()
+
+
+@pytest.mark.service
+async def test_person_is_written_to_in_private(rig: Rig, surface: Surface) -> None:
+    bot = rig.bot()
+    sent = await send(surface, "for you", await bot.private_chat(f"telegram:{ALICE}"))
+    assert rig.telegram.msgs[ALICE][int(sent)]["text"] == "for you"
+    rig.telegram.blocked.add(BOB)
+    with pytest.raises(Refused):
+        await send(surface, "for you", await bot.private_chat(f"telegram:{BOB}"))
+    await bot.close()
