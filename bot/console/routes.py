@@ -104,6 +104,26 @@ class Route:
         return self.path.startswith("/api/")
 
 
+RouteRow: TypeAlias = tuple[str, RouteHandler, type[BaseModel] | None, str]
+"""Path, handler, what the handler reads, and summary."""
+
+
+def page_routes(scope: Scope | None, *rows: RouteRow) -> tuple[Route, ...]:
+    """Return the routes of pages that one scope may see; their handlers read the query."""
+    return tuple(
+        Route(path=path, handler=handler, scope=scope, summary=summary, query=query)
+        for path, handler, query, summary in rows
+    )
+
+
+def form_routes(scope: Scope | None, *rows: RouteRow) -> tuple[Route, ...]:
+    """Return the routes of forms that one scope may send; their handlers read the body."""
+    return tuple(
+        Route(method="POST", path=path, handler=handler, scope=scope, summary=summary, body=body)
+        for path, handler, body, summary in rows
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class NavigationItem:
     """A page that the side navigation and the tabs at the bottom lead to."""

@@ -12,7 +12,7 @@ from bot.console.app import protected
 from bot.console.login import SESSION_SECONDS, ConsoleLogins
 from bot.console.look import LANGUAGE_COOKIE, THEME_COOKIE
 from bot.console.pages import static_files
-from bot.console.routes import ConsolePart, ConsoleRequest, Page, Route, redirect
+from bot.console.routes import ConsolePart, ConsoleRequest, Page, form_routes, page_routes, redirect
 from bot.errors import RequestRefused
 from bot.texts.text import translatable
 
@@ -51,49 +51,21 @@ class SessionPages:
 
     @property
     def part(self) -> ConsolePart:
+        login = "The page that sends the one-time token of its fragment."
         return ConsolePart(
             (
-                Route(
-                    path="/",
-                    handler=self._redirect_home,
-                    scope=Scope.READ,
-                    summary="Go to the first page.",
+                *page_routes(Scope.READ, ("/", self._redirect_home, None, "Go to the first page.")),
+                *page_routes(
+                    None,
+                    ("/login", self._login_page, None, login),
+                    ("/static/{name}", _send_static, None, "A style sheet or a script."),
                 ),
-                Route(
-                    path="/login",
-                    handler=self._login_page,
-                    scope=None,
-                    summary="The page that sends the one-time token of its fragment.",
+                *form_routes(
+                    None,
+                    ("/login", self._log_in, LoginForm, "Exchange a one-time token for a session."),
+                    ("/look", self._choose_look, LookForm, "Choose language and theme."),
                 ),
-                Route(
-                    method="POST",
-                    path="/login",
-                    handler=self._log_in,
-                    scope=None,
-                    body=LoginForm,
-                    summary="Exchange a one-time token for a session.",
-                ),
-                Route(
-                    method="POST",
-                    path="/logout",
-                    handler=self._log_out,
-                    scope=Scope.READ,
-                    summary="End this session.",
-                ),
-                Route(
-                    method="POST",
-                    path="/look",
-                    handler=self._choose_look,
-                    scope=None,
-                    body=LookForm,
-                    summary="Choose language and theme.",
-                ),
-                Route(
-                    path="/static/{name}",
-                    handler=_send_static,
-                    scope=None,
-                    summary="A style sheet or a script.",
-                ),
+                *form_routes(Scope.READ, ("/logout", self._log_out, None, "End this session.")),
             )
         )
 

@@ -8,7 +8,6 @@ from typing import TypeAlias
 from urllib.parse import quote
 
 from aiohttp import web
-from pydantic import BaseModel
 
 from bot.chat.access import Scope
 from bot.chat.command import CommandSpec
@@ -33,7 +32,15 @@ from bot.console.playground.forms import (
 )
 from bot.console.playground.message_view import MessageView, color_of, view_message, view_people
 from bot.console.playground.prompt_view import view_prompt, view_reasons
-from bot.console.routes import ConsolePart, ConsoleRequest, NavigationItem, Page, Route
+from bot.console.routes import (
+    ConsolePart,
+    ConsoleRequest,
+    NavigationItem,
+    Page,
+    Route,
+    form_routes,
+    page_routes,
+)
 from bot.errors import RequestRefused
 from bot.ports import Receipts
 from bot.texts.text import looked_up, marked, translatable, translate
@@ -84,33 +91,17 @@ class PlaygroundPages:
         )
 
     def _reading_routes(self) -> Sequence[Route]:
-        pages: Sequence[tuple[str, Callable[..., Awaitable[Page | web.StreamResponse]], str]] = (
-            (_PATH, self._newest, "Go to the newest channel."),
-            (_CHANNEL, self._channel_page, "A channel with its composer."),
-            (f"{_CHANNEL}/events", self._events, "What changes, as server-sent events."),
-            (f"{_CHANNEL}/last", self._last, "What the last answer was made of."),
+        return page_routes(
+            Scope.READ,
+            (_PATH, self._newest, None, "Go to the newest channel."),
+            (_CHANNEL, self._channel_page, ComposerQuery, "A channel with its composer."),
+            (f"{_CHANNEL}/events", self._events, None, "What changes, as server-sent events."),
+            (f"{_CHANNEL}/last", self._last, None, "What the last answer was made of."),
         )
-        return [
-            Route(
-                method="GET",
-                path=path,
-                handler=handler,
-                scope=Scope.READ,
-                summary=summary,
-                query=ComposerQuery if path == _CHANNEL else None,
-            )
-            for path, handler, summary in pages
-        ]
 
     def _changing_routes(self) -> Sequence[Route]:
-        forms: Sequence[
-            tuple[
-                str,
-                Callable[..., Awaitable[Page | web.StreamResponse]],
-                type[BaseModel] | None,
-                str,
-            ]
-        ] = (
+        return form_routes(
+            Scope.OPERATE,
             (_PATH, self._create, NewChannel, "Open a channel."),
             (f"{_PATH}/copies", self._copy, ConversationCopy, "Copy a conversation to a channel."),
             (f"{_CHANNEL}/delete", self._delete_channel, None, "Delete a channel."),
@@ -122,17 +113,6 @@ class PlaygroundPages:
             (f"{_MESSAGE}/delete", self._delete, None, "Delete a message."),
             (f"{_MESSAGE}/press", self._press, ButtonPress, "Press a button."),
         )
-        return [
-            Route(
-                method="POST",
-                path=path,
-                handler=handler,
-                scope=Scope.OPERATE,
-                summary=summary,
-                body=body,
-            )
-            for path, handler, body, summary in forms
-        ]
 
     # --- reading ------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """The pages of presets: the list, and one preset with its draft."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 from urllib.parse import quote
 
@@ -24,7 +24,8 @@ from bot.console.routes import (
     NavigationItem,
     Page,
     Route,
-    RouteAnswer,
+    form_routes,
+    page_routes,
     redirect,
 )
 from bot.texts.text import translatable
@@ -101,63 +102,28 @@ class PresetPages:
         )
 
     def _reading_routes(self) -> Sequence[Route]:
-        return (
-            Route(
-                path=_PATH,
-                handler=self._list_page,
-                scope=Scope.READ,
-                summary="The page of presets.",
-                query=EditorQuery,
-            ),
-            Route(
-                path=_ONE,
-                handler=self._editor_page,
-                scope=Scope.READ,
-                summary="One preset with its draft.",
-                query=EditorQuery,
-            ),
-            Route(
-                path=f"{_ONE}/preview",
-                handler=self._preview,
-                scope=Scope.READ,
-                summary="What a model would read of the draft.",
-                query=SceneQuery,
-            ),
-            Route(
-                path=f"{_ONE}/lorebook",
-                handler=self._try_lorebook,
-                scope=Scope.READ,
-                summary="Which entries of the draft's lorebook a text activates.",
-                query=TrialQuery,
+        return page_routes(
+            Scope.READ,
+            (_PATH, self._list_page, EditorQuery, "The page of presets."),
+            (_ONE, self._editor_page, EditorQuery, "One preset with its draft."),
+            (f"{_ONE}/preview", self._preview, SceneQuery, "What a model would read of the draft."),
+            (
+                f"{_ONE}/lorebook",
+                self._try_lorebook,
+                TrialQuery,
+                "Which entries of the draft's lorebook a text activates.",
             ),
         )
 
     def _changing_routes(self) -> Sequence[Route]:
-        forms: Sequence[
-            tuple[
-                str,
-                Callable[[ConsoleRequest], Awaitable[RouteAnswer]],
-                type[BaseModel] | None,
-                str,
-            ]
-        ] = (
+        return form_routes(
+            Scope.PRESETS,
             (f"{_ONE}/draft", self._save, DraftForm, "Keep the draft."),
             (f"{_ONE}/form", self._save_form, PresetForm, "Keep what the form says."),
             (f"{_ONE}/discard", self._discard, None, "Discard the draft."),
             (f"{_ONE}/publish", self._publish, RevisionForm, "Publish the draft."),
             (f"{_ONE}/rollback", self._go_back, VersionNumber, "Go back to a version."),
         )
-        return [
-            Route(
-                method="POST",
-                path=path,
-                handler=handler,
-                scope=Scope.PRESETS,
-                summary=summary,
-                body=body,
-            )
-            for path, handler, body, summary in forms
-        ]
 
     # --- reading ------------------------------------------------------------------------------
 

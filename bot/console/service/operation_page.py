@@ -9,7 +9,15 @@ from aiohttp import web
 from bot.chat.access import Scope
 from bot.console.app import protected
 from bot.console.pages import PageRenderer
-from bot.console.routes import ConsolePart, ConsoleRequest, NavigationItem, Page, Route
+from bot.console.routes import (
+    ConsolePart,
+    ConsoleRequest,
+    NavigationItem,
+    Page,
+    Route,
+    form_routes,
+    page_routes,
+)
 from bot.console.service.live_fragment import stream_fragment
 from bot.console.service.operation_models import ErrorDetail, OperationState, TrialResult
 from bot.console.service.operation_report import OperationReports
@@ -50,31 +58,18 @@ class OperationPage:
         )
 
     def _page_routes(self) -> tuple[Route, ...]:
+        events = "The state of the operation whenever it changes, as server-sent events."
+        error, trial = "/operation/errors/{error}", "/operation/providers/{provider}/try"
         return (
-            Route(
-                path="/operation",
-                handler=self._page,
-                scope=Scope.READ,
-                summary="The page of the operation.",
+            *page_routes(
+                Scope.READ,
+                ("/operation", self._page, None, "The page of the operation."),
+                ("/operation/events", self._events, None, events),
+                (error, self._error_page, None, "The steps of a message that failed."),
             ),
-            Route(
-                path="/operation/events",
-                handler=self._events,
-                scope=Scope.READ,
-                summary="The state of the operation whenever it changes, as server-sent events.",
-            ),
-            Route(
-                path="/operation/errors/{error}",
-                handler=self._error_page,
-                scope=Scope.READ,
-                summary="The steps of a message that failed.",
-            ),
-            Route(
-                method="POST",
-                path="/operation/providers/{provider}/try",
-                handler=self._trial_page,
-                scope=Scope.OPERATE,
-                summary="Try a provider, and show what it answers.",
+            *form_routes(
+                Scope.OPERATE,
+                (trial, self._trial_page, None, "Try a provider, and show what it answers."),
             ),
         )
 

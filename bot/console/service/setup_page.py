@@ -7,7 +7,15 @@ from aiohttp import web
 from pydantic import BaseModel, Field
 
 from bot.chat.access import AuditEntry, Scope
-from bot.console.routes import ConsolePart, ConsoleRequest, NavigationItem, Page, Route, redirect
+from bot.console.routes import (
+    ConsolePart,
+    ConsoleRequest,
+    NavigationItem,
+    Page,
+    form_routes,
+    page_routes,
+    redirect,
+)
 from bot.errors import PlatformError, RequestRefused, SettingsError
 from bot.ports import AuditLog, Clock
 from bot.setup.steps import SetupSteps
@@ -38,43 +46,23 @@ class SetupPage:
 
     @property
     def part(self) -> ConsolePart:
-        operate = Scope.OPERATE
+        one = f"{SETUP_PATH}/{{platform}}"
         return ConsolePart(
             (
-                Route(
-                    path=SETUP_PATH,
-                    handler=self._page,
-                    scope=operate,
-                    summary="The page of the set-up.",
+                *page_routes(
+                    Scope.OPERATE, (SETUP_PATH, self._page, None, "The page of the set-up.")
                 ),
-                Route(
-                    method="POST",
-                    path=f"{SETUP_PATH}/{{platform}}/token",
-                    handler=self._check_token,
-                    scope=operate,
-                    summary="Check a bot's token.",
-                    body=TokenForm,
-                ),
-                Route(
-                    method="POST",
-                    path=f"{SETUP_PATH}/{{platform}}/admin",
-                    handler=self._ask_for_admin,
-                    scope=operate,
-                    summary="Wait for the code of the first admin.",
-                ),
-                Route(
-                    method="POST",
-                    path=f"{SETUP_PATH}/{{platform}}/forget",
-                    handler=self._forget,
-                    scope=operate,
-                    summary="Drop a bot that was chosen.",
-                ),
-                Route(
-                    method="POST",
-                    path=f"{SETUP_PATH}/write",
-                    handler=self._write,
-                    scope=operate,
-                    summary="Write .env.",
+                *form_routes(
+                    Scope.OPERATE,
+                    (f"{one}/token", self._check_token, TokenForm, "Check a bot's token."),
+                    (
+                        f"{one}/admin",
+                        self._ask_for_admin,
+                        None,
+                        "Wait for the code of the first admin.",
+                    ),
+                    (f"{one}/forget", self._forget, None, "Drop a bot that was chosen."),
+                    (f"{SETUP_PATH}/write", self._write, None, "Write .env."),
                 ),
             ),
             (NavigationItem(SETUP_PATH, translatable("Set-up"), "setup"),),

@@ -11,7 +11,7 @@ from bot.chat.access import Scope
 from bot.chat.usage import MICROS, UsageRow, UsageTotal, format_cost
 from bot.chat.usage_table import format_usage_table
 from bot.console.app import protected
-from bot.console.routes import ConsolePart, ConsoleRequest, NavigationItem, Page, Route
+from bot.console.routes import ConsolePart, ConsoleRequest, NavigationItem, Page, Route, page_routes
 from bot.ports import Clock, UsageTotals
 from bot.texts.text import translatable
 
@@ -58,27 +58,18 @@ class UsagePage:
 
     @property
     def part(self) -> ConsolePart:
-        read = Scope.READ
+        table = "The usage as CSV: a row for each day, person, channel and model."
         return ConsolePart(
             (
-                Route(
-                    path="/usage",
-                    handler=self._page,
-                    scope=read,
-                    summary="The page of usage and cost.",
-                    query=UsageQuery,
-                ),
-                Route(
-                    path="/usage.csv",
-                    handler=self._table,
-                    scope=read,
-                    summary="The usage as CSV: a row for each day, person, channel and model.",
-                    query=UsageQuery,
+                *page_routes(
+                    Scope.READ,
+                    ("/usage", self._page, UsageQuery, "The page of usage and cost."),
+                    ("/usage.csv", self._table, UsageQuery, table),
                 ),
                 Route(
                     path="/api/v1/usage",
                     handler=self._list,
-                    scope=read,
+                    scope=Scope.READ,
                     summary="What answers took and cost.",
                     query=UsageQuery,
                     answer=UsageList,
