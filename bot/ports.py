@@ -16,6 +16,7 @@ from bot.chat.console.operation import (
     HeldJob,
     HeldLease,
     KnownChannel,
+    KnownSession,
     MadeSetting,
     MessageTrace,
     ModelHealth,
@@ -28,7 +29,7 @@ from bot.chat.console.operation import (
     WaitingMessage,
 )
 from bot.chat.console.preset_draft import PresetDraft
-from bot.chat.incoming import Address, Incoming, MediaItem, Request, Said
+from bot.chat.incoming import Address, Incoming, MediaItem, Person, Request, Said
 from bot.chat.outgoing import (
     Limits,
     MessageContent,
@@ -1134,6 +1135,22 @@ class ServiceState(Protocol):
 
     async def chat_settings(self) -> Sequence[MadeSetting]:
         """Return the settings made in chats by scope, without what people say of themselves."""
+        ...
+
+
+class ChannelHistories(Protocol):
+    """What was said in a conversation, for people who operate the service."""
+
+    async def sessions(self, conversation: str, limit: int) -> Sequence[KnownSession]:
+        """Return the sessions of a conversation, the newest first."""
+        ...
+
+    async def people(self, conversation: str, limit: int) -> Sequence[Person]:
+        """Return who has spoken there, under the newest name; who spoke last is the first."""
+        ...
+
+    async def turns(self, conversation: str) -> Sequence[tuple[int, Turn]]:
+        """Return everything that was said, oldest first, each with the number of its session."""
         ...
 
 

@@ -76,3 +76,5 @@ class Receipt:
     """What the model called, and what came back."""
     charge: AnswerCharge = field(default_factory=AnswerCharge)
     """What it cost, and whom that is counted for."""
+    scopes: tuple[str, ...] = ()
+    """Where settings of its channel are looked up, the narrowest first; empty: not stored."""

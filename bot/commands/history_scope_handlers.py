@@ -1,24 +1,16 @@
 """Handle /settings scope: whose messages share one history in a channel."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from bot.chat.session import HistoryScope
 from bot.commands.admins import AdminCheck
 from bot.commands.request import CommandRequest, CommandResult
 from bot.errors import UserError
-from bot.routing.history_scopes import HistoryScopes
-from bot.texts.text import Text, joined, looked_up, marked, translatable
+from bot.routing.history_scopes import SCOPE_DESCRIPTIONS, HistoryScopes
+from bot.texts.text import Text, joined, looked_up, translatable
 
 INHERIT = "inherit"
 _CHANGE_SCOPE = translatable("change who shares a conversation here")
-SCOPE_DESCRIPTIONS: Mapping[HistoryScope, str] = {
-    HistoryScope.SHARED: marked("everybody here shares one conversation"),
-    HistoryScope.USER: marked("each person has a conversation of their own"),
-    HistoryScope.THREAD: marked("everybody in a thread or topic shares one conversation"),
-    HistoryScope.REPLIES: marked(
-        "each chain of replies is a conversation; a message that replies to nothing begins one"
-    ),
-}
 
 
 class HistoryScopeHandlers:

@@ -11,12 +11,12 @@ from bot.chat.button import ButtonAction, ButtonData
 from bot.chat.incoming import Pressed
 from bot.chat.outgoing import Button, Menu, MenuOption
 from bot.chat.session import ChatSetting, HistoryScope
-from bot.commands.history_scope_handlers import INHERIT, SCOPE_DESCRIPTIONS
+from bot.commands.history_scope_handlers import INHERIT
 from bot.commands.personas import UserPersonas
 from bot.commands.request import CommandRequest, CommandResult
 from bot.errors import UserError
 from bot.prompting.presets.preset import Preset
-from bot.routing.history_scopes import HistoryScopes
+from bot.routing.history_scopes import SCOPE_DESCRIPTIONS, HistoryScopes
 from bot.routing.preset_resolver import PresetResolver
 from bot.texts.text import Text, joined, language_of, looked_up, translatable, translate
 

@@ -228,6 +228,7 @@ def build_receipt(
     version: int | None,
     waited: WaitedSeconds,
     charge: AnswerCharge,
+    scopes: tuple[str, ...] = (),
 ) -> Receipt:
     """Record what was sent for an answer, what was dropped, and what it cost."""
     return Receipt(
@@ -246,6 +247,7 @@ def build_receipt(
         tool_calls=answer.tool_calls,
         timings=Timings(waited.queued, answer.first_word_seconds, answer.seconds, waited.composed),
         charge=charge,
+        scopes=scopes,
     )
 
 

@@ -6,6 +6,7 @@ from bot.chat.session import ChatSetting, HistoryScope
 from bot.ports import ChatSettings
 from bot.prompting.presets.preset import ScopeName
 from bot.routing.preset_resolver import PresetResolver
+from bot.texts.text import marked
 
 _KEY = "scope"
 _SCOPES: Mapping[ScopeName, HistoryScope | None] = {
@@ -13,6 +14,14 @@ _SCOPES: Mapping[ScopeName, HistoryScope | None] = {
     "user": HistoryScope.USER,
     "thread": HistoryScope.THREAD,
     "reply_chain": HistoryScope.REPLIES,
+}
+SCOPE_DESCRIPTIONS: Mapping[HistoryScope, str] = {
+    HistoryScope.SHARED: marked("everybody here shares one conversation"),
+    HistoryScope.USER: marked("each person has a conversation of their own"),
+    HistoryScope.THREAD: marked("everybody in a thread or topic shares one conversation"),
+    HistoryScope.REPLIES: marked(
+        "each chain of replies is a conversation; a message that replies to nothing begins one"
+    ),
 }
 
 

@@ -22,6 +22,9 @@ from bot.console.presets.trial.preview import DraftComposer, DraftPreviews
 from bot.console.presets.trial.trial_pages import TrialPages
 from bot.console.presets.trial.trials import Ask, DraftTrials
 from bot.console.routes import ConsolePart
+from bot.console.service.channel_page import ChannelPage
+from bot.console.service.channel_report import ChannelReports
+from bot.console.service.channels_page import ChannelsPage
 from bot.console.service.operation_models import ProviderRow
 from bot.console.service.operation_page import OperationPage, TryProvider
 from bot.console.service.operation_report import OperationReports
@@ -109,6 +112,12 @@ def make_preset_parts(
     pages = PresetPages(editing, previews, list(providers))
     trials = TrialPages(DraftTrials(previews, ask))
     return [pages.part, files.part, trials.part, PresetApi(editing, previews).part]
+
+
+def make_channel_pages(reports: ChannelReports) -> list[ConsolePart]:
+    """Return the list of channels and the page of each."""
+    default = reports.resolver.default.name
+    return [ChannelsPage(reports.state, default).part, ChannelPage(reports).part]
 
 
 def make_operation_page(

@@ -325,7 +325,8 @@ class AnswerPipeline:
             _check(answer, preset)
         self._request_summary(preset, context, fitted)
         fitted = replace(fitted, prompt=reservation.prompt)
-        return build_receipt(answer, fitted, preset, speaker.version, waited, charge)
+        scopes = context.said.scopes
+        return build_receipt(answer, fitted, preset, speaker.version, waited, charge, scopes)
 
     def _slot(
         self, provider: str, stop: StopFlag, show_position: Callable[[QueuePosition], None]

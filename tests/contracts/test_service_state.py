@@ -1,8 +1,10 @@
 """Contract of what operators see of queues, leases, channels and settings, on both databases."""
 
 from bot.chat.console.operation import QueueState
-from bot.chat.session import TurnResult
+from bot.chat.incoming import Said
+from bot.chat.session import Turn, TurnResult
 from bot.runtime.clock import SystemClock
+from bot.storage.console.channel_histories import SqlChannelHistories
 from bot.storage.console.service_state import SqlServiceState
 from bot.storage.coordination.role_leases import SqlRoleLeases
 from bot.storage.queue_ages import QueueAges, SqlQueueAges
@@ -46,3 +48,24 @@ async def test_leases_and_channels_are_listed(store: Store) -> None:
     assert (channel.conversation, channel.answers, channel.newest, channel.preset) == (
         *("telegram:5", 2, 2, "nora"),
     )
+
+
+async def test_histories_of_a_conversation_are_told_by_session(store: Store) -> None:
+    histories = SqlChannelHistories(store.database)
+    claim, message = await take_message(store)
+    said = message.incoming
+    assert isinstance(said, Said)
+    turns = [
+        Turn("user", "hello", said.author, said.at, message_id="1"),
+        Turn("assistant", "hi", None, said.at, "nora", 1),
+    ]
+    await store.conversations.finish(claim, message, TurnResult(turns))
+
+    [session] = await histories.sessions("telegram:5", 10)
+    assert (session.number, session.turns) == (1, 2)
+    assert session.began_at == session.ended_at == said.at.timestamp()
+    assert await histories.people("telegram:5", 10) == [said.author]
+    assert [(number, one.text) for number, one in await histories.turns("telegram:5")] == [
+        *((1, "hello"), (1, "hi"))
+    ]
+    assert await histories.sessions("telegram:6", 10) == []

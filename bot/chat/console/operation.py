@@ -47,6 +47,17 @@ class KnownChannel:
 
 
 @dataclass(frozen=True, slots=True)
+class KnownSession:
+    """What was said in a conversation between two /new."""
+
+    number: int
+    turns: int
+    began_at: float
+    """In Unix seconds."""
+    ended_at: float
+
+
+@dataclass(frozen=True, slots=True)
 class MadeSetting:
     """A setting that somebody made in a chat."""
 

@@ -79,8 +79,8 @@ class AnsweringParts:
             self._sending.replies,
             queue.stops,
             requests.answer_buttons,
-            PersonForgetting(stored.personal_data, requests.personas, self._receive),
-            ChannelForgetting(stored.history_index, self._receive),
+            PersonForgetting(stored.personal_data, requests.personas, self.receive),
+            ChannelForgetting(stored.history_index, self.receive),
             MessageGatherer(stored.conversations, queue.arrivals, self._context.clock),
             queue.arrivals,
             VoiceMessages(self._calls.download, self._context.models.backends),
@@ -90,7 +90,7 @@ class AnsweringParts:
             is_context=queue.is_context,
         )
 
-    async def _receive(self, events: Sequence[Incoming]) -> None:
+    async def receive(self, events: Sequence[Incoming]) -> None:
         """Store what this process itself makes for other conversations."""
         router = self._requests.history_router
         intake = InboxIntake(self._stored.inbox, self._queue.wake, router=router)

@@ -13,7 +13,7 @@ from bot.console.health import Probe
 from bot.console.playground.actions import PlaygroundActions
 from bot.console.presets.editing import PresetEditing
 from bot.console.routes import ConsolePart
-from bot.console.service.channels_page import ChannelsPage
+from bot.console.service.channel_report import ChannelReports
 from bot.console.service.operation_report import Installation, OperationReports
 from bot.console.service.usage_page import UsagePage
 from bot.prompting.presets.folder import open_presets_folder
@@ -27,6 +27,7 @@ from bot.service.parts.run_context import RunContext
 from bot.service.parts.stored import StoredParts
 from bot.setup.steps import SetupSteps
 from bot.storage.console.audit import SqlAuditLog
+from bot.storage.console.channel_histories import SqlChannelHistories
 from bot.storage.console.preset_drafts import SqlPresetDrafts
 from bot.storage.console.service_state import SqlServiceState
 from bot.storage.operation.dead_letters import SqlDeadLetters
@@ -79,7 +80,7 @@ class ConsoleParts:
                 context.settings.providers,
                 self._operator_requests.ask,
             ),
-            ChannelsPage(state, context.resources.resolver.default.name).part,
+            *console_parts.make_channel_pages(self._channel_reports(state)),
             self._operation_page(console_parts, probes, state),
             UsagePage(self._stored.usage_totals, context.clock).part,
             console_parts.make_setup_page(
@@ -116,6 +117,21 @@ class ConsoleParts:
             ).part,
             ReplayPages(stored.answer_log, replay.replay, prompts.mask).part,
         ]
+
+    def _channel_reports(self, state: SqlServiceState) -> ChannelReports:
+        stored, database = self._stored, self._context.resources.database
+        return ChannelReports(
+            SqlChannelHistories(database),
+            stored.answer_log,
+            state,
+            self._context.resources.resolver,
+            self._requests.history_scopes,
+            stored.budgets,
+            self._limits.spending.caps_of_channel,
+            self._answering.receive,
+            SqlAuditLog(database),
+            self._context.clock,
+        )
 
     def _operation_page(
         self, console_parts: ModuleType, probes: Mapping[str, Probe], state: SqlServiceState

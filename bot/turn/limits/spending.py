@@ -198,6 +198,13 @@ class Spending:
 
     def caps(self, said: Said, preset: Preset) -> list[BudgetCap]:
         """Return the budgets that an answer counts against."""
+        return self._caps(preset, {BudgetKind.PERSON: said.author.id, **_owners(said.scopes)})
+
+    def caps_of_channel(self, scopes: Sequence[str], preset: Preset) -> list[BudgetCap]:
+        """Return the budgets of a channel with these scopes, whoever asks."""
+        return self._caps(preset, _owners(scopes))
+
+    def _caps(self, preset: Preset, asking: Mapping[BudgetKind, str | None]) -> list[BudgetCap]:
         if not self._rules.limits and preset.budget is None:
             return []
         limits = dict(self._rules.limits)
@@ -208,18 +215,13 @@ class Spending:
                 for period, dollars in own.items()
                 if dollars is not None
             }
-        owners = {
-            BudgetKind.PERSON: said.author.id,
-            BudgetKind.CHANNEL: channel_of(said),
-            BudgetKind.SERVER: server_of(said),
-            BudgetKind.PRESET: preset.name,
-        }
+        owners = {**asking, BudgetKind.PRESET: preset.name}
         today = datetime.fromtimestamp(self._clock.now(), UTC).date().isoformat()
         begins = {Period.DAY: today, Period.MONTH: today[: len("2026-11")]}
         return [
             BudgetCap(kind, period, owner, begins[period], limit)
             for (kind, period), limit in limits.items()
-            if (owner := owners[kind]) is not None
+            if (owner := owners.get(kind)) is not None
         ]
 
     def cheaper(self, preset: Preset) -> Preset | None:
@@ -276,9 +278,11 @@ class Spending:
             _log.warning("budget_not_settled", reason=str(error))
 
 
-def channel_of(said: Said) -> str:
-    """Return the channel whose budget counts: that of a thread is its parent's."""
-    return said.scopes[-2] if len(said.scopes) > 1 else said.scopes[0]
+def _owners(scopes: Sequence[str]) -> dict[BudgetKind, str | None]:
+    """Return the channel and the server whose budgets count: that of a thread is its parent's."""
+    if len(scopes) > 1:
+        return {BudgetKind.CHANNEL: scopes[-2], BudgetKind.SERVER: scopes[-1]}
+    return {BudgetKind.CHANNEL: scopes[0]}
 
 
 def server_of(said: Said) -> str | None:

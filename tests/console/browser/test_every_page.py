@@ -24,7 +24,15 @@ _PAGE_BYTES, _EDITOR_BYTES = 60 * 1024, 210 * 1024
 _NO_PAGES = re.compile(r"\.(csv|json|png)\b|/export|/static/")
 _MUST_BE_FOUND = {
     *("/playground/*", "/answers", "/answers/*", "/answers/*?form", "/answers/*/compare/*"),
-    *("/channels", "/operation", "/usage", "/usage?by&since&until", "/access", "/setup"),
+    *(
+        "/channels",
+        "/channels/*",
+        "/operation",
+        "/usage",
+        "/usage?by&since&until",
+        "/access",
+        "/setup",
+    ),
     *("/presets", "/presets/*"),
 }
 
@@ -33,7 +41,7 @@ def kind_of(path: str) -> str:
     """Return what pages of one kind share: numbers, ids and names do not count."""
     head, _, query = path.partition("#")[0].partition("?")
     parts = head.strip("/").split("/")
-    if len(parts) > 1 and parts[0] in {"answers", "playground", "presets", "operation"}:
+    if len(parts) > 1 and parts[0] in {"answers", "channels", "playground", "presets", "operation"}:
         parts[1] = "*"
     kind = "/" + "/".join("*" if part.isdecimal() else part for part in parts)
     names = sorted(part.partition("=")[0] for part in query.split("&") if part)

@@ -1,0 +1,233 @@
+"""Read what is known of one channel, and change who answers there, as commands do."""
+
+import json
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Literal
+
+from bot.chat.access import AuditEntry
+from bot.chat.console.answers import AnswerSearch
+from bot.chat.console.operation import MadeSetting
+from bot.chat.incoming import ForgetRequested, Incoming, address_of
+from bot.chat.session import HistoryScope, Turn
+from bot.chat.usage import MICROS, BudgetCap
+from bot.console.service.channel_models import (
+    BudgetRow,
+    ChannelDetail,
+    PersonRow,
+    PresetChoice,
+    ScopeRow,
+    SessionRow,
+)
+from bot.errors import RequestRefused
+from bot.ports import AnswerLog, AuditLog, Budgets, ChannelHistories, Clock, ServiceState
+from bot.prompting.presets.preset import Preset
+from bot.prompting.speakers.labels import label_speakers
+from bot.routing.active_presets import ActiveCharacters
+from bot.routing.history_scopes import HistoryScopes
+from bot.routing.preset_resolver import PresetResolver
+from bot.texts.text import translatable
+
+_MAX_SESSIONS = 50
+_MAX_PEOPLE = 200
+_MAX_CHANNELS = 500
+_OPERATOR = "web:console"
+"""Who is noted to have chosen a preset; the audit log says which caller it was."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelReports:
+    """Reads channels, and changes them through what their commands use.
+
+    Args:
+        histories: what was said.
+        answers: what was answered.
+        state: the settings made in chats.
+        resolver: which presets answer.
+        history_scopes: whose messages share one history.
+        budgets: what was spent.
+        caps: the budgets of a channel by its scopes, whoever asks.
+        receive: takes an event as if a platform had reported it.
+        audit: notes who changed what.
+        clock: the time.
+    """
+
+    histories: ChannelHistories
+    answers: AnswerLog
+    state: ServiceState
+    resolver: PresetResolver
+    history_scopes: HistoryScopes
+    budgets: Budgets
+    caps: Callable[[Sequence[str], Preset], Sequence[BudgetCap]]
+    receive: Callable[[Sequence[Incoming]], Awaitable[None]]
+    audit: AuditLog
+    clock: Clock
+
+    async def find(self, channel: str) -> ChannelDetail:
+        """Return a conversation by its key; raises `RequestRefused` with 404 if there is none."""
+        scopes = await self._scopes(channel)
+        settings = {(one.scope, one.key): one for one in await self.state.chat_settings()}
+        active = await self.resolver.resolve(scopes)
+        shared_by = await self.history_scopes.setting(scopes)
+        observing = await self.resolver.observing_setting(scopes)
+        people = await self.histories.people(channel, _MAX_PEOPLE)
+        names = self.resolver.character_names(active.names)
+        labels = label_speakers(people, names).people
+        sessions = await self.histories.sessions(channel, _MAX_SESSIONS)
+        return ChannelDetail(
+            channel=channel,
+            active=[one.name for one in active.presets],
+            active_from=active.first.scope,
+            scopes=[
+                _scope_row(one, _kind(at, scopes), settings.get((one, "preset")))
+                for at, one in enumerate(scopes)
+            ],
+            history_scope=await self.history_scopes.find(scopes) or HistoryScope.SHARED,
+            history_scope_from=shared_by.scope if shared_by else None,
+            observes=observing is None or observing.value != "off",
+            observes_from=observing.scope if observing else None,
+            people=[PersonRow(id=one.id, name=one.name, label=labels[one.id]) for one in people],
+            sessions=[
+                SessionRow(
+                    number=one.number,
+                    turns=one.turns,
+                    began_at=one.began_at,
+                    ended_at=one.ended_at,
+                )
+                for one in sessions
+            ],
+            budgets=await self._budgets(scopes, active),
+        )
+
+    async def choose(self, channel: str, choice: PresetChoice, who: str) -> None:
+        """Change which presets answer in a scope of a channel, from the next message on.
+
+        Raises:
+            RequestRefused: 404: there is no such channel, or the scope is none of it.
+            UserError: there is no such preset, or it cannot be added or removed.
+        """
+        scopes = await self._scopes(channel)
+        if choice.scope not in scopes:
+            raise RequestRefused(404, translatable("This scope is not one of this channel."))
+        wider = scopes[scopes.index(choice.scope) :]
+        before = await self.resolver.resolve(wider)
+        match choice.action:
+            case "reset":
+                await self.resolver.reset(choice.scope, _OPERATOR)
+            case "use":
+                preset = self.resolver.find(choice.preset)
+                await self.resolver.set_active(choice.scope, [preset], _OPERATOR)
+            case "add":
+                added = before.with_added(self.resolver.find(choice.preset))
+                await self.resolver.set_active(choice.scope, added, _OPERATOR)
+            case "remove":
+                left = before.with_removed(self.resolver.find(choice.preset))
+                await self.resolver.set_active(choice.scope, left, _OPERATOR)
+        after = await self.resolver.resolve(wider)
+        entry = (f"preset {choice.action}", choice.scope, _names(before), _names(after))
+        await self.audit.record(AuditEntry(self.clock.now(), who, *entry))
+
+    async def forget(self, channel: str, who: str) -> None:
+        """Have everything deleted that was said in a conversation, by its worker in its turn.
+
+        Raises:
+            RequestRefused: 404: there is no such channel.
+        """
+        scopes = await self._scopes(channel)
+        now = self.clock.now()
+        request = ForgetRequested(
+            address_of(channel),
+            f"console:{secrets.token_hex(8)}",
+            None,
+            datetime.fromtimestamp(now, UTC),
+            tuple(scopes),
+        )
+        await self.receive([request])
+        await self.audit.record(AuditEntry(now, who, "forget channel", channel))
+
+    async def export(self, channel: str) -> str:
+        """Return everything that was said in a conversation as JSON.
+
+        Raises:
+            RequestRefused: 404: there is no such channel.
+        """
+        scopes = await self._scopes(channel)
+        turns = await self.histories.turns(channel)
+        content = {
+            "channel": channel,
+            "scopes": list(scopes),
+            "exported_at": datetime.fromtimestamp(self.clock.now(), UTC).isoformat(),
+            "messages": [_exported(session, turn) for session, turn in turns],
+        }
+        return f"{json.dumps(content, ensure_ascii=False, indent=1)}\n"
+
+    async def _scopes(self, channel: str) -> Sequence[str]:
+        """Return where the settings of a channel are looked up, the narrowest first.
+
+        Raises:
+            RequestRefused: 404: nothing was said or answered there.
+        """
+        asked = AnswerSearch(conversation=channel)
+        newest = (await self.answers.search(asked, 1)).answers
+        if newest and newest[0].receipt.scopes:
+            return newest[0].receipt.scopes
+        is_known = newest or await self.histories.sessions(channel, 1)
+        if not is_known and not await self._was_answered(channel):
+            raise RequestRefused(404, translatable("There is no such channel."))
+        address = address_of(channel)
+        server = newest[0].receipt.charge.server if newest else None
+        return list(dict.fromkeys([address.channel, address.lane, *([server] if server else [])]))
+
+    async def _was_answered(self, channel: str) -> bool:
+        """Return whether usage is kept of a channel whose texts were forgotten."""
+        known = await self.state.channels(_MAX_CHANNELS)
+        return any(one.conversation == channel for one in known)
+
+    async def _budgets(self, scopes: Sequence[str], active: ActiveCharacters) -> list[BudgetRow]:
+        caps = self.caps(scopes, active.first.preset)
+        spent = await self.budgets.spent(caps) if caps else {}
+        return [
+            BudgetRow(
+                kind=cap.kind,
+                period=cap.period,
+                spent=spent.get(cap.key, 0) / MICROS,
+                limit=cap.limit / MICROS,
+            )
+            for cap in caps
+        ]
+
+
+def _kind(at: int, scopes: Sequence[str]) -> Literal["thread", "channel", "server"]:
+    if ":guild:" in scopes[at]:
+        return "server"
+    return "thread" if any(":guild:" not in one for one in scopes[at + 1 :]) else "channel"
+
+
+def _scope_row(
+    scope: str, kind: Literal["thread", "channel", "server"], chosen: MadeSetting | None
+) -> ScopeRow:
+    return ScopeRow(
+        scope=scope,
+        kind=kind,
+        presets=chosen.value.splitlines() if chosen else [],
+        by=chosen.by if chosen else "",
+        at=chosen.at if chosen else None,
+    )
+
+
+def _exported(session: int, turn: Turn) -> dict[str, object]:
+    return {
+        "session": session,
+        "at": turn.at.isoformat(),
+        "role": turn.role,
+        "person": turn.speaker.id if turn.speaker else None,
+        "name": turn.speaker.name if turn.speaker else None,
+        "preset": turn.preset,
+        "text": turn.text,
+    }
+
+
+def _names(active: ActiveCharacters) -> str:
+    return "\n".join(one.name for one in active.presets)
