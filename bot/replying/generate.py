@@ -30,6 +30,7 @@ from bot.replying.repetition import RepetitionDetector
 from bot.replying.stop_flag import StopFlag
 from bot.replying.tool_rounds import ToolRounds, total_usage
 from bot.telemetry.metrics import SECONDS_TO_FIRST_TOKEN, record_usage
+from bot.telemetry.secret_masker import TokenFilter, mask_pasted_tokens
 from bot.texts.text import Text, joined, translatable
 
 _log = structlog.get_logger(__name__)
@@ -275,6 +276,7 @@ class _AnswerBuilder:
         self._clock = clock
         self._echo_filter = EchoFilter(prompt.answers_as, prompt.speakers)
         self._output_filter = OutputFilter(prompt.filtered)
+        self._token_filter = TokenFilter()
         self._repetition = RepetitionDetector()
         self._repeated_thought = RepetitionDetector()
         self._chunks: list[str] = []
@@ -352,6 +354,7 @@ class _AnswerBuilder:
             self._feed(self._beginning.finish())
         rest = self._output_filter.feed(self._echo_filter.finish())
         self._append(rest + self._output_filter.finish())
+        self._show_safe(self._token_filter.finish())
         text = self._repetition.keep_once("".join(self._chunks)).strip()
         reason = None if interrupted else self._finish.reason
         if self._is_repeating:
@@ -362,7 +365,7 @@ class _AnswerBuilder:
             usage=total_usage([*self._usages, self._finish.usage]),
             first_word_seconds=self._first_word_seconds,
             seconds=self._clock.monotonic() - self._started_at,
-            thoughts="".join(self._reasoning).strip(),
+            thoughts=mask_pasted_tokens("".join(self._reasoning).strip()),
             begun=self._begun,
         )
 
@@ -378,6 +381,10 @@ class _AnswerBuilder:
         self._append(self._output_filter.feed(self._echo_filter.feed(text)))
 
     def _append(self, text: str) -> None:
+        self._show_safe(self._token_filter.feed(text))
+
+    def _show_safe(self, text: str) -> None:
+        """Add text without secrets to the answer."""
         self._chunks.append(text)
         self._repetition.feed(text)
         self._show(text)

@@ -23,6 +23,7 @@ from bot.prompting.presets.preset import Preset
 from bot.prompting.text.token_counter import counter_for_model
 from bot.summaries.prompt import fit_turns, instruction, transcript
 from bot.telemetry.metrics import record_usage
+from bot.telemetry.secret_masker import mask_pasted_tokens
 
 _log = structlog.get_logger(__name__)
 _MIN_NEW_TURNS = 6  # fewer are not worth a new summary
@@ -167,7 +168,7 @@ class Summarizer:
         finally:
             if isinstance(backend, ConversationMemory):  # this prompt is not continued
                 await backend.forget(prompt.conversation)
-        text = request.text.strip()
+        text = mask_pasted_tokens(request.text.strip())
         if not text:
             raise BackendError(f"an empty summary by {provider}")
         return text

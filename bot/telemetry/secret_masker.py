@@ -37,6 +37,38 @@ _BASE64 = re.compile(r"[A-Za-z0-9+/_-]{40,}={0,2}")
 _MIN_PASTED_CHARS = 20
 _MAY_BE_PASTED = re.compile(r"[A-Za-z0-9_-]{20}|-----BEGIN|://[^/\s@]{0,200}@")
 
+_PROVIDER_PREFIXES = (
+    *("sk", "gsk", "xai", "hf", "pplx", "nvapi", "r8"),
+    *("gho", "ghp", "ghs", "ghu", "xoxa", "xoxb", "xoxp"),
+)
+_LONGEST_OPEN_CHARS = 16_384
+_LONGEST_KEY_END_CHARS = 60
+_LONGEST_BEFORE_CHARS = 20  # what a format looks at before the token
+_KEY_BEGIN = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----")
+_KEY_END = re.compile(r"-----END [A-Z ]*PRIVATE KEY-----")
+
+
+def _beginnings(word: str) -> str:
+    """Return a pattern of the word and of each of its beginnings."""
+    return "|".join(re.escape(word[:length]) for length in range(len(word), 0, -1))
+
+
+# The end of a text that may still grow into one of the formats above. A token of Discord begins
+# with the digits of an id in base64.
+_MAY_GROW = re.compile(
+    r"(?=[-0-9AMNOeghnprsx:]|(?<= ))(?:"  # how one begins: nothing else is looked at
+    rf"{_KEY_BEGIN.pattern}|-----BEGIN [A-Z ]*-{{0,4}}\Z|(?:{_beginnings('-----BEGIN')})\Z"
+    r"|\d+(?:[:%][A-Za-z0-9_%-]*)?\Z"
+    r"|[MNO](?:[DTjz][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]*){0,2})?\Z"
+    rf"|\b(?:{'|'.join(map(_beginnings, _PROVIDER_PREFIXES))})\Z"
+    rf"|\b(?:{'|'.join(_PROVIDER_PREFIXES)})[-_][A-Za-z0-9_-]*\Z"
+    rf"|\b(?:{_beginnings('AIza')}|{_beginnings('AKIA')}|{_beginnings('eyJ')})\Z"
+    r"|\bAIza[A-Za-z0-9_-]*\Z|\bAKIA[A-Z0-9]*\Z|\beyJ[\w.-]*\Z"
+    r"|(?<=Bot )[A-Za-z0-9._-]*\Z|(?<=[Ss]ecret-[Tt]oken: )\S*\Z"
+    r"|:/?\Z|://[^/\s@]*\Z)"
+)
+
+
 _NEWER: set[str] = set()
 """Secrets that came after the settings were read, in all their encodings."""
 
@@ -87,6 +119,60 @@ def mask_pasted_tokens(text: str) -> str:
     if not _MAY_BE_PASTED.search(text):
         return text
     return _TOKEN_FORMATS.sub(_mask_pasted, text)
+
+
+class TokenFilter:
+    """Does the same for a stream: what may still grow into a token is held back."""
+
+    def __init__(self) -> None:
+        self._before = ""
+        """The end of what was returned, unmasked: formats look at it."""
+        self._held = ""
+
+    def feed(self, text: str) -> str:
+        """Append text; return what can be shown of it."""
+        searched = max(0, len(self._held) - _LONGEST_KEY_END_CHARS)
+        self._held += text
+        if _KEY_BEGIN.match(self._held) and not _KEY_END.search(self._held, searched):
+            return ""
+        return self._release(self._safe_length())
+
+    def finish(self) -> str:
+        """Return what was held back, at the end of the text."""
+        return self._release(len(self._held))
+
+    def _safe_length(self) -> int:
+        """Return how much of what is held cannot become a token, or is one in full."""
+        begin = len(self._before)
+        if "-----BEGIN" not in self._held:  # no other format has white space in it
+            word = max(self._held.rfind(" "), self._held.rfind("\n")) + 1
+            if word == len(self._held):
+                return word
+            begin += word
+        whole = self._before + self._held
+        while found := _MAY_GROW.search(whole, begin):
+            is_key = _KEY_BEGIN.fullmatch(found[0])
+            end = _KEY_END.search(whole, found.end()) if is_key else None
+            if end is None:
+                length = found.start() - len(self._before)
+                is_too_long = not is_key and len(self._held) - length > _LONGEST_OPEN_CHARS
+                return len(self._held) if is_too_long else length
+            begin = end.end()
+        return len(self._held)
+
+    def _release(self, length: int) -> str:
+        released, self._held = self._held[:length], self._held[length:]
+        if not released:
+            return ""
+        whole, at = self._before + released, len(self._before)
+        self._before = whole[-_LONGEST_BEFORE_CHARS:]
+        if len(released) < _MIN_PASTED_CHARS and "@" not in released:
+            return released
+        masked: list[str] = []
+        for found in _TOKEN_FORMATS.finditer(whole, at):
+            masked += [whole[at : found.start()], _mask_pasted(found)]
+            at = found.end()
+        return "".join([*masked, whole[at:]])
 
 
 def _mask_pasted(found: re.Match[str]) -> str:

@@ -17,6 +17,7 @@ from bot.errors import EmbeddingError, StoreError, ToolServerError
 from bot.ports import Clock, Tools
 from bot.prompting.text.confusables import strip_hidden_text
 from bot.prompting.text.token_counter import get_counter
+from bot.telemetry.secret_masker import mask_pasted_tokens
 from bot.tools.tool import Tool, ToolFailed
 
 _log = structlog.get_logger(__name__)
@@ -64,7 +65,7 @@ class Toolbox(Tools):
         self._seconds += seconds
         quoted = await _quote_within_limit(name, result)
         _log.info("tool_called", tool=name, outcome=outcome, seconds=round(seconds, 3))
-        arguments = make_storable(call.arguments[:_MAX_ARGUMENT_CHARS])
+        arguments = mask_pasted_tokens(make_storable(call.arguments))[:_MAX_ARGUMENT_CHARS]
         self._records.append(ToolRecord(name, arguments, quoted, seconds))
         return quoted
 
@@ -108,8 +109,8 @@ async def _quote_within_limit(name: str, result: str) -> str:
 
 
 def quote_result(name: str, result: str, max_chars: int = _MAX_RESULT_CHARS) -> str:
-    """Return a result as the model reads it: data between marks, without hidden text."""
-    text = strip_hidden_text(make_storable(result[:_MAX_READ_CHARS]))
+    """Return a result as the model reads it: data between marks, without hidden text or tokens."""
+    text = mask_pasted_tokens(strip_hidden_text(make_storable(result[:_MAX_READ_CHARS])))
     is_cut = len(text) > max_chars or len(result) > _MAX_READ_CHARS
     cut = "\n[the rest is left out]" if is_cut else ""
     quoted = "\n".join(f"> {line}" for line in text[:max_chars].splitlines() or [""])

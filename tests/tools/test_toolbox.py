@@ -41,6 +41,17 @@ async def result_of(tool: Tool, **arguments: object) -> str:
     return "\n".join(line.removeprefix("> ") for line in lines)
 
 
+async def test_tokens_in_arguments_and_results_are_masked() -> None:
+    async def echo(arguments: Mapping[str, object]) -> str:
+        return f"the key is {arguments['key']}"
+
+    key = "sk-proj-FAKE0000000000000000000000000000"
+    toolbox = Toolbox([Tool(ToolSpec("echo", "Echo", {}), echo)], FakeClock())
+    assert "the key is ***0000" in await toolbox.run(call("echo", {"key": key}))
+    [record] = toolbox.records
+    assert key not in record.arguments + record.result
+
+
 async def test_time_is_told_in_a_time_zone() -> None:
     tool = time_tool(FakeClock(1_700_000_000))
     assert await result_of(tool) == "Tuesday, 2023-11-14 22:13:20 UTC"

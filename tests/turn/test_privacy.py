@@ -9,8 +9,10 @@ import pytest
 from sqlalchemy import select
 
 from bot.chat.incoming import Said
+from bot.chat.prompt import ReasoningDelta
 from bot.errors import Refused
 from bot.storage.sql.database import Database
+from bot.storage.sql.receipts import SqlReceipts
 from bot.storage.sql.tables import story, story_revision
 from tests.attacks import with_ours
 from tests.fakes import FakeBackend
@@ -140,3 +142,16 @@ async def test_privacy(setup: Setup, tmp_path: Path, title: str, given: Any) -> 
     if scenario is None:
         pytest.skip(NOT_HANDLED.get(title) or f"runs in {ELSEWHERE[title]}")
     await scenario(setup, tmp_path)
+
+
+async def test_tokens_that_the_model_writes_are_masked_everywhere(database: Database) -> None:
+    key = "sk-proj-FAKE0000000000000000000000000000"
+    pieces = ["The key is ", *(key[at : at + 3] for at in range(0, len(key), 3)), ", keep it."]
+    backend = FakeBackend([ReasoningDelta(f"It has {key}."), *pieces])
+    setup = Setup(database, backend=backend)
+    await setup.say("which key?")
+    assert setup.texts == ["The key is ***0000, keep it."]
+    assert not any(key[:12] in text for _, text in setup.surface.calls)
+    assert (await setup.history())[-1] == ("assistant", "The key is ***0000, keep it.")
+    [(_, receipt)] = await SqlReceipts(database).newest(CHAT)
+    assert (receipt.answer, receipt.thoughts) == ("The key is ***0000, keep it.", "It has ***0000.")
