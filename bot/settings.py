@@ -356,6 +356,12 @@ class Settings(BaseSettings):
     receipt_days: float = Field(
         14, ge=0, description="For how many days the exact prompts of answers are kept."
     )
+    history_days: float | None = Field(
+        None,
+        ge=1,
+        description="For how many days what people and characters say is kept, and what was made"
+        " of it; by default until somebody uses /forget.",
+    )
     admins: Annotated[frozenset[str], NoDecode] = Field(
         frozenset(),
         description="People who may change the settings of every chat, separated by commas:"

@@ -5,6 +5,7 @@ import structlog
 from bot.errors import StoreError
 from bot.ports import Clock
 from bot.settings import Settings
+from bot.storage.expired_turns import delete_expired_turns
 from bot.storage.sql.database import Database
 from bot.storage.sql.retention import delete_expired
 
@@ -25,10 +26,22 @@ class RetentionJobs:
         while True:
             await self._clock.sleep(_DELETE_EVERY_SECONDS)
             try:
-                rows = await delete_expired(
-                    self._database, self._clock, self._settings.receipt_days
-                )
+                rows = await self.delete_once()
             except StoreError as error:
                 _log.warning("store_failed", reason=str(error))
             else:
                 _log.info("expired_rows_deleted", rows=rows)
+
+    async def delete_once(self) -> int:
+        """Delete what has expired now; return how many rows that was.
+
+        Prompts hold what was said, so they live no longer than that.
+
+        Raises:
+            StoreError: the database failed.
+        """
+        days, receipt_days = self._settings.history_days, self._settings.receipt_days
+        if days is None:
+            return await delete_expired(self._database, self._clock, receipt_days)
+        rows = await delete_expired(self._database, self._clock, min(receipt_days, days))
+        return rows + await delete_expired_turns(self._database, self._clock, days)

@@ -1,14 +1,26 @@
 """Contract of retention: old rows are deleted, on SQLite and on PostgreSQL."""
 
 import pytest
-from sqlalchemy import func, select, update
+from sqlalchemy import Table, func, select, update
 
 from bot.chat.outgoing import MessageContent, OutgoingPart
-from bot.chat.session import Claim, InboxMessage, Turn, TurnResult
+from bot.chat.session import (
+    Claim,
+    InboxMessage,
+    Summary,
+    Turn,
+    TurnResult,
+    fingerprint_turns,
+)
 from bot.runtime.clock import SystemClock
+from bot.service.retention import RetentionJobs
+from bot.settings import Settings
+from bot.storage.expired_turns import delete_expired_turns
 from bot.storage.sql.retention import delete_expired
-from bot.storage.sql.tables import inbox, outbox
+from bot.storage.sql.summaries import SqlSummaries
+from bot.storage.sql.tables import has_content, inbox, outbox, receipt, sent_message, summary, turn
 from tests.contracts.conftest import Store
+from tests.contracts.test_receipts import RECEIPT
 from tests.samples import begin, make_incoming
 
 DAY = 86_400.0
@@ -89,3 +101,88 @@ async def test_answer_is_found_by_its_messages_after_its_outbox_rows_were_delete
     assert await count_rows(store) == (1, 0)
     assert [await store.conversations.find_turns(claim, [one]) for one in ids] == before
     assert [[found.turn for found in one] for one in before] == [[answer], [answer]]
+
+
+async def say(store: Store, number: int) -> tuple[Claim, InboxMessage]:
+    """Let somebody say something that is answered by one message."""
+    incoming = make_incoming(f"question {number}", key=f"5:{number}")
+    await store.inbox.receive([incoming], {})
+    claim, message = await begin(store.conversations)
+    asked = Turn("user", incoming.text, incoming.author, incoming.at, message_id=str(number))
+    part = OutgoingPart(0, MessageContent("a"))
+    answer = Turn("assistant", "a", None, incoming.at, sent_as=(message.part_name(0),))
+    result = TurnResult([asked, answer], outgoing=[part], receipts=[RECEIPT])
+    await store.conversations.finish(claim, message, result)
+    await send_rows(store, 1)
+    return claim, message
+
+
+async def let_days_pass(store: Store, days: float) -> None:
+    await make_older(store, days)
+    olds = [update(one).values(at=one.c.at - days * DAY) for one in (turn, receipt)]
+    await store.database.write(lambda c: sum(c.execute(one).rowcount for one in olds))
+
+
+async def texts(store: Store) -> list[str]:
+    rows = select(turn.c.text).order_by(turn.c.id)
+    return list(await store.database.read(lambda c: c.execute(rows).scalars().all()))
+
+
+async def count(store: Store, table: Table) -> int:
+    rows = select(func.count()).select_from(table)
+    return await store.database.read(lambda c: c.execute(rows).scalar_one())
+
+
+async def test_old_turns_are_deleted_with_what_was_made_of_them(store: Store) -> None:
+    await say(store, 1)
+    summaries = SqlSummaries(store.database)
+    sources = await summaries.load_turns("telegram:5")
+    covered = sources.turns
+    made = Summary(1, covered[-1].id, fingerprint_turns(covered), "They talked.")
+    assert await summaries.save("telegram:5", made)
+    await let_days_pass(store, 20)
+    await delete_expired(store.database, SystemClock(), 14)  # keeps the ids of messages
+    assert await count(store, sent_message) == 1
+    claim, _ = await say(store, 2)
+    await store.conversations.release(claim)
+
+    assert await delete_expired_turns(store.database, SystemClock(), 30) == 0
+    assert await delete_expired_turns(store.database, SystemClock(), 10) == 2
+
+    assert await texts(store) == ["question 2", "a"]
+    assert await count(store, summary) == await count(store, sent_message) == 0
+    assert await delete_expired_turns(store.database, SystemClock(), 10) == 0
+
+
+async def test_process_reads_a_history_anew_of_which_turns_were_deleted(store: Store) -> None:
+    claim, _ = await say(store, 1)
+    await store.conversations.release(claim)
+    await let_days_pass(store, 20)
+    await delete_expired_turns(store.database, SystemClock(), 10)
+    await store.inbox.receive([make_incoming("again", key="5:2")], {})
+    claim, _ = await begin(store.conversations)
+    assert (await store.conversations.load_session(claim, 10)).turns == ()
+
+
+async def test_turns_of_a_message_in_progress_stay_until_the_next_time(store: Store) -> None:
+    await say(store, 1)
+    await let_days_pass(store, 20)
+    await store.inbox.receive([make_incoming("again", key="5:2")], {})
+    claim, message = await begin(store.conversations)
+    assert await delete_expired_turns(store.database, SystemClock(), 10) == 0
+    await store.conversations.finish(claim, message, TurnResult())  # it is not fenced
+    await store.conversations.release(claim)
+    assert await delete_expired_turns(store.database, SystemClock(), 10) == 2
+
+
+@pytest.mark.parametrize(("days", "left"), [(None, 2), (10, 0)])
+async def test_retention_job_deletes_turns_where_it_is_set(
+    store: Store, days: float | None, left: int
+) -> None:
+    await say(store, 1)
+    await let_days_pass(store, 12)
+    settings = Settings.model_construct(history_days=days, receipt_days=14)
+    await RetentionJobs(store.database, settings, SystemClock()).delete_once()
+    content = select(func.count()).select_from(receipt).where(has_content)
+    with_prompt = await store.database.read(lambda c: c.execute(content).scalar_one())
+    assert (await count(store, turn), with_prompt) == (left, left // 2)
