@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from bot.errors import OutcomeUnknown, Unreachable
 from bot.runtime.http_client import HttpClient
 from bot.runtime.http_connection import ConnectionFailed
+from bot.texts.text import Text, translatable
 
 _MAX_RESPONSE_BYTES = 4 * 2**20
 
@@ -24,9 +25,9 @@ class BotAccount:
     name: str
     link: str
     """The address that opens a chat with it, or invites it to a server."""
-    link_title: str
+    link_title: Text
     """What the address does, for people: "open a chat with it"."""
-    notes: tuple[str, ...] = ()
+    notes: tuple[Text, ...] = ()
     """What it may not do at present, and where that is changed."""
 
 
@@ -34,7 +35,7 @@ class BotAccount:
 class CodeRequest:
     """How a person sends a code to the bot."""
 
-    words: str
+    words: Text
     link: str | None = None
     """The address that does it at once."""
 
@@ -42,7 +43,7 @@ class CodeRequest:
 class AccountSetup(Protocol):
     """One bot account while it is set up; close it at the end."""
 
-    where_from: str
+    where_from: Text
     """Where people get a token, as the end of a sentence."""
 
     async def inspect(self) -> BotAccount:
@@ -112,6 +113,14 @@ class JsonApi:
             yield
         except ConnectionFailed as error:
             kind = OutcomeUnknown if error.sent else Unreachable
-            raise kind(f"{self._name} cannot be reached: {error}") from None
+            raise kind(
+                translatable("{name} cannot be reached: {reason}", name=self._name, reason=error)
+            ) from None
         except TimeoutError:
-            raise OutcomeUnknown(f"{self._name} did not answer within {seconds:g} s") from None
+            raise OutcomeUnknown(
+                translatable(
+                    "{name} did not answer within {seconds} s",
+                    name=self._name,
+                    seconds=f"{seconds:g}",
+                )
+            ) from None

@@ -21,7 +21,7 @@ from bot.setup.accounts import (
     token_variable,
 )
 from bot.setup.env_file import write_variables
-from bot.texts.text import translatable
+from bot.texts.text import Text, text_of, translatable
 
 _CODE_SECONDS = 300.0
 
@@ -56,7 +56,7 @@ class PlatformChoice:
     """A platform that a bot can be set up for."""
 
     kind: str
-    where_from: str
+    where_from: Text
     """Where people get a token."""
     is_configured: bool
     """Whether a bot is set already."""
@@ -127,7 +127,7 @@ class SetupSteps:
         except TimeoutError:
             step.problem = translatable("Nobody sent the code in time.")
         except PlatformError as error:
-            step.problem = str(error)
+            step.problem = text_of(error)
 
     async def forget(self, kind: str) -> None:
         """Drop a bot that was chosen; nothing was written of it."""

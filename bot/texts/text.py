@@ -102,6 +102,12 @@ def translate(text: str, language: str) -> str:
     return text.translate_to(language) if isinstance(text, Text) else text
 
 
+def text_of(error: Exception) -> str:
+    """Return what an error says, as a `Text` where it was raised with one."""
+    said = error.args[0] if error.args else None
+    return said if isinstance(said, Text) else str(error)
+
+
 def in_every_language(text: Text) -> str:
     """Return a text in each language, a line each, where nobody knows the reader's."""
     return "\n".join(text.translate_to(language) for language in LANGUAGES)

@@ -11,6 +11,7 @@ from bot.chat.access import AuditEntry
 from bot.chat.console.answers import AnswerSearch
 from bot.chat.console.operation import MadeSetting
 from bot.chat.incoming import ForgetRequested, Incoming, address_of
+from bot.chat.playground.web_channel import WEB_PLATFORM
 from bot.chat.session import HistoryScope, Turn
 from bot.chat.usage import MICROS, BudgetCap
 from bot.console.service.channel_models import (
@@ -22,7 +23,15 @@ from bot.console.service.channel_models import (
     SessionRow,
 )
 from bot.errors import RequestRefused
-from bot.ports import AnswerLog, AuditLog, Budgets, ChannelHistories, Clock, ServiceState
+from bot.ports import (
+    AnswerLog,
+    AuditLog,
+    Budgets,
+    ChannelHistories,
+    Clock,
+    ServiceState,
+    WebChannels,
+)
 from bot.prompting.presets.preset import Preset
 from bot.prompting.speakers.labels import label_speakers
 from bot.routing.active_presets import ActiveCharacters
@@ -49,6 +58,7 @@ class ChannelReports:
         history_scopes: whose messages share one history.
         budgets: what was spent.
         caps: the budgets of a channel by its scopes, whoever asks.
+        web_channels: the channels of the playground.
         receive: takes an event as if a platform had reported it.
         audit: notes who changed what.
         clock: the time.
@@ -61,6 +71,7 @@ class ChannelReports:
     history_scopes: HistoryScopes
     budgets: Budgets
     caps: Callable[[Sequence[str], Preset], Sequence[BudgetCap]]
+    web_channels: WebChannels
     receive: Callable[[Sequence[Incoming]], Awaitable[None]]
     audit: AuditLog
     clock: Clock
@@ -173,15 +184,18 @@ class ChannelReports:
         newest = (await self.answers.search(asked, 1)).answers
         if newest and newest[0].receipt.scopes:
             return newest[0].receipt.scopes
-        is_known = newest or await self.histories.sessions(channel, 1)
-        if not is_known and not await self._was_answered(channel):
+        has_texts = newest or await self.histories.sessions(channel, 1)
+        if not has_texts and not await self._is_known(channel):
             raise RequestRefused(404, translatable("There is no such channel."))
         address = address_of(channel)
         server = newest[0].receipt.charge.server if newest else None
         return list(dict.fromkeys([address.channel, address.lane, *([server] if server else [])]))
 
-    async def _was_answered(self, channel: str) -> bool:
-        """Return whether usage is kept of a channel whose texts were forgotten."""
+    async def _is_known(self, channel: str) -> bool:
+        """Return whether a channel has answers without a text, or is one that pages opened."""
+        address = address_of(channel)
+        if address.platform == WEB_PLATFORM and await self.web_channels.get(address.chat):
+            return True
         known = await self.state.channels(_MAX_CHANNELS)
         return any(one.conversation == channel for one in known)
 

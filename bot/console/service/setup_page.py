@@ -19,7 +19,7 @@ from bot.console.routes import (
 from bot.errors import PlatformError, RequestRefused, SettingsError
 from bot.ports import AuditLog, Clock
 from bot.setup.steps import SetupSteps
-from bot.texts.text import translatable
+from bot.texts.text import Text, text_of, translatable
 
 SETUP_PATH = "/setup"
 
@@ -92,7 +92,7 @@ class SetupPage:
         try:
             await self.steps.check_token(kind, request.body(TokenForm).token.strip())
         except PlatformError as error:
-            return await self._shown(problem=self.mask(str(error)), problem_of=kind)
+            return await self._shown(problem=self._masked(error), problem_of=kind)
         return redirect(SETUP_PATH)
 
     async def _ask_for_admin(self, request: ConsoleRequest) -> web.Response | Page:
@@ -100,8 +100,12 @@ class SetupPage:
         try:
             await self.steps.ask_for_admin(kind)
         except PlatformError as error:
-            return await self._shown(problem=self.mask(str(error)), problem_of=kind)
+            return await self._shown(problem=self._masked(error), problem_of=kind)
         return redirect(SETUP_PATH)
+
+    def _masked(self, error: PlatformError) -> str:
+        text = text_of(error)
+        return text.with_values(self.mask) if isinstance(text, Text) else self.mask(text)
 
     async def _forget(self, request: ConsoleRequest) -> web.Response:
         await self.steps.forget(request.http.match_info["platform"])

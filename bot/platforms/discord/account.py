@@ -19,6 +19,7 @@ from bot.platforms.account import AccountSetup, BotAccount, CodeRequest, JsonApi
 from bot.platforms.discord.rest.client import USER_AGENT
 from bot.platforms.discord.settings import BOT_REJECTED, DiscordSettings
 from bot.runtime.tasks import cancel_and_wait
+from bot.texts.text import translatable
 
 _TOKEN = re.compile(r"[\x21-\x7e]+")
 _INVITE = "https://discord.com/oauth2/authorize"
@@ -41,17 +42,17 @@ PERMISSIONS = sum(
 )
 _MESSAGE_CONTENT = 1 << 18 | 1 << 19  # application flags: for verified bots, and for small ones
 _INTENTS = 1 << 9 | 1 << 12  # messages in servers and direct messages; neither is privileged
-_MESSAGE_CONTENT_OFF = (
+_MESSAGE_CONTENT_OFF = translatable(
     "Message Content Intent is off, but needed: enable Bot > Message Content Intent in the"
     " developer portal"
 )
-_MESSAGE_CONTENT_ON = "Message Content Intent is on"
+_MESSAGE_CONTENT_ON = translatable("Message Content Intent is on")
 
 
 class DiscordAccount(AccountSetup):
     """One bot user, by its token."""
 
-    where_from = (
+    where_from = translatable(
         "the developer portal: https://discord.com/developers/applications > New Application > Bot"
         " > Reset Token"
     )
@@ -81,15 +82,19 @@ class DiscordAccount(AccountSetup):
         return BotAccount(
             _full_name(me),
             f"{_INVITE}?{urlencode(query)}",
-            "invite it to a server",
+            translatable("invite it to a server"),
             (_MESSAGE_CONTENT_ON if has_content else _MESSAGE_CONTENT_OFF,),
         )
 
     @override
     def request_code(self, account: BotAccount, code: str) -> CodeRequest:
         return CodeRequest(
-            f"Send {code} to {account.name} as a direct message, or mention it with the code in a"
-            f" channel: @{account.name} {code} (it must be in a server of yours)"
+            translatable(
+                "Send {code} to {name} as a direct message, or mention it with the code in a"
+                " channel: @{name} {code} (it must be in a server of yours)",
+                code=code,
+                name=account.name,
+            )
         )
 
     @override
@@ -104,7 +109,7 @@ class DiscordAccount(AccountSetup):
                     } if code in content.split() and not author.get("bot"):
                         await self._thank(channel)
                         return person
-        raise Unreachable("the connection to Discord has ended")
+        raise Unreachable(translatable("the connection to Discord has ended"))
 
     @override
     async def close(self) -> None:
@@ -130,11 +135,15 @@ class DiscordAccount(AccountSetup):
             case HTTPStatus.TOO_MANY_REQUESTS, {"retry_after": int() | float() as seconds}:
                 raise RateLimited(float(seconds))
             case _, {"message": str(message)}:
-                raise Refused(f"Discord refuses: {message} ({status})")
+                refusal = f"{message} ({status})"
+                raise Refused(translatable("Discord refuses: {refusal}", refusal=refusal))
             case _:
                 raise Unreachable(
-                    f"what answers with status {status} is not Discord; correct"
-                    " TROUPE_DISCORD__API_BASE"
+                    translatable(
+                        "what answers with status {status} is not Discord; correct"
+                        " TROUPE_DISCORD__API_BASE",
+                        status=status,
+                    )
                 )
 
     async def _gateway_address(self) -> str:
@@ -156,7 +165,9 @@ class DiscordAccount(AccountSetup):
                     await socket.send_json({"op": 2, "d": self._identity()})
             except (aiohttp.ClientError, TimeoutError, TypeError, ValueError) as error:
                 name = type(error).__name__
-                raise Unreachable(f"the Discord gateway cannot be reached ({name})") from None
+                raise Unreachable(
+                    translatable("the Discord gateway cannot be reached ({reason})", reason=name)
+                ) from None
             interval = hello["d"]["heartbeat_interval"] / 1000
             heartbeats = asyncio.create_task(_send_heartbeats(socket, interval))
             try:

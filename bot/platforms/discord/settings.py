@@ -6,8 +6,9 @@ from pydantic import Field, SecretStr
 from typing_extensions import override
 
 from bot.platforms.spec import PlatformSettings
+from bot.texts.text import translatable
 
-BOT_REJECTED = (
+BOT_REJECTED = translatable(
     "Discord does not accept the bot token; copy a new one from the developer portal"
     " (Bot > Reset Token) into TROUPE_DISCORD__TOKEN"
 )

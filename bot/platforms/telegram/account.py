@@ -13,24 +13,27 @@ from typing_extensions import override
 from bot.errors import PlatformFatal, Refused, Unreachable
 from bot.platforms.account import AccountSetup, BotAccount, CodeRequest, JsonApi
 from bot.platforms.telegram.settings import TelegramSettings
+from bot.texts.text import translatable
 
 _TOKEN = re.compile(r"[0-9]+:[A-Za-z0-9_-]+")
 _POLL_SECONDS = 25
 _PAUSE_SECONDS = 1.0
 _MOST_UPDATES = 100  # that one call returns
 
-_PRIVACY_ON = (
+_PRIVACY_ON = translatable(
     "privacy mode is on: in groups it receives commands, mentions and replies only; to change that,"
     " send /setprivacy to @BotFather, or make it an admin of the group"
 )
-_PRIVACY_OFF = "privacy mode is off: in groups it receives every message"
-_NO_GROUPS = "it cannot be added to groups; to change that, send /setjoingroups to @BotFather"
+_PRIVACY_OFF = translatable("privacy mode is off: in groups it receives every message")
+_NO_GROUPS = translatable(
+    "it cannot be added to groups; to change that, send /setjoingroups to @BotFather"
+)
 
 
 class TelegramAccount(AccountSetup):
     """One bot, by its token."""
 
-    where_from = "@BotFather in Telegram: send /newbot"
+    where_from = translatable("@BotFather in Telegram: send /newbot")
 
     def __init__(self, settings: TelegramSettings) -> None:
         self._token = settings.token.get_secret_value() if settings.token else ""
@@ -41,7 +44,10 @@ class TelegramAccount(AccountSetup):
     async def inspect(self) -> BotAccount:
         if not _TOKEN.fullmatch(self._token):
             raise PlatformFatal(
-                "TROUPE_TELEGRAM__TOKEN is not of the form 123456:ABC...; copy it from @BotFather"
+                translatable(
+                    "TROUPE_TELEGRAM__TOKEN is not of the form 123456:ABC...; copy it from"
+                    " @BotFather"
+                )
             )
         me = await self._call("getMe")
         name = str(me.get("username"))
@@ -49,12 +55,17 @@ class TelegramAccount(AccountSetup):
         notes = [_PRIVACY_OFF if reads_all else _PRIVACY_ON]
         if not me.get("can_join_groups", True):
             notes.append(_NO_GROUPS)
-        return BotAccount(f"@{name}", f"https://t.me/{name}", "open a chat with it", tuple(notes))
+        opens = translatable("open a chat with it")
+        return BotAccount(f"@{name}", f"https://t.me/{name}", opens, tuple(notes))
 
     @override
     def request_code(self, account: BotAccount, code: str) -> CodeRequest:
         return CodeRequest(
-            f"Send {code} to {account.name} in a private chat, or open this link and press Start:",
+            translatable(
+                "Send {code} to {name} in a private chat, or open this link and press Start:",
+                code=code,
+                name=account.name,
+            ),
             f"{account.link}?start={code}",
         )
 
@@ -75,8 +86,10 @@ class TelegramAccount(AccountSetup):
                         return str(person)
             if len(updates) >= _MOST_UPDATES:
                 raise Refused(
-                    "more than 100 messages wait for this bot; start Troupe once, so that it takes"
-                    " them, or set TROUPE_ADMINS by hand"
+                    translatable(
+                        "more than 100 messages wait for this bot; start Troupe once, so that it"
+                        " takes them, or set TROUPE_ADMINS by hand"
+                    )
                 )
             # What is there already would be returned again at once. It is left for the service.
             await asyncio.sleep(_PAUSE_SECONDS if updates else 0)
@@ -108,20 +121,27 @@ class TelegramAccount(AccountSetup):
                 return result
             case HTTPStatus.UNAUTHORIZED | HTTPStatus.NOT_FOUND, _:
                 raise PlatformFatal(
-                    "Telegram does not accept the bot's token; set TROUPE_TELEGRAM__TOKEN to the"
-                    " one that @BotFather shows"
+                    translatable(
+                        "Telegram does not accept the bot's token; set TROUPE_TELEGRAM__TOKEN to"
+                        " the one that @BotFather shows"
+                    )
                 )
             case HTTPStatus.CONFLICT, _:
                 raise Unreachable(
-                    "another process receives this bot's messages; stop it (is Troupe running?),"
-                    " or delete the bot's webhook"
+                    translatable(
+                        "another process receives this bot's messages; stop it (is Troupe"
+                        " running?), or delete the bot's webhook"
+                    )
                 )
             case _, {"description": str(description)}:
-                raise Refused(f"Telegram refuses: {description}")
+                raise Refused(translatable("Telegram refuses: {refusal}", refusal=description))
             case _:
                 raise Unreachable(
-                    f"what answers with status {status} is not Telegram; correct"
-                    " TROUPE_TELEGRAM__API_BASE"
+                    translatable(
+                        "what answers with status {status} is not Telegram; correct"
+                        " TROUPE_TELEGRAM__API_BASE",
+                        status=status,
+                    )
                 )
 
 

@@ -128,6 +128,7 @@ class ConsoleParts:
             self._requests.history_scopes,
             stored.budgets,
             self._limits.spending.caps_of_channel,
+            stored.web_channels,
             self._answering.receive,
             SqlAuditLog(database),
             self._context.clock,

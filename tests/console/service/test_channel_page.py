@@ -58,6 +58,18 @@ async def test_channel_tells_who_answers_and_why(playground: Playground) -> None
     assert (await read(playground, "/channels/web%3Anobody"))[0] == 404
 
 
+async def test_channel_of_the_playground_has_a_page_before_its_first_message(
+    playground: Playground,
+) -> None:
+    _, created = await playground.send("/playground", name="empty")
+    page = await playground.open(created)
+    path = f"/channels/{quote(key_of(playground), safe='')}"
+
+    assert "Write something below, and Nora answers." in page
+    assert f'href="{path}"' in page
+    assert (await read(playground, path))[0] == 200
+
+
 async def test_presets_are_changed_for_a_channel_and_noted(playground: Playground) -> None:
     key = key_of(playground)
     path = f"/channels/{quote(key, safe='')}"

@@ -113,6 +113,28 @@ async def test_wrong_token_is_told_and_nothing_can_be_written(
     assert not (tmp_path / ".env").exists()
 
 
+@pytest.mark.parametrize(
+    ("kind", "where_from", "told"),
+    [("telegram", "Telegram 里的 @BotFather", "隐私模式"), ("discord", "开发者门户", "Content")],
+)
+async def test_steps_and_problems_are_told_in_chinese(
+    console: ConsoleUnderTest, platforms: LoopbackPlatforms, kind: str, where_from: str, told: str
+) -> None:
+    await console.log_in()
+    console.client.session.headers["Accept-Language"] = "zh"
+    begun = await open_page(console)
+    refused = await (await send(console, f"{kind}/token", token="wrong token")).text()
+    token = {"telegram": platforms.telegram.token, "discord": platforms.discord.token}[kind]
+    accepted = await (await send(console, f"{kind}/token", token=token)).text()
+    asked = await (await send(console, f"{kind}/admin")).text()
+
+    assert where_from in begun
+    assert "打开试演场" in begun
+    assert ("不是 123456:ABC" if kind == "telegram" else "不接受") in refused
+    assert told in accepted
+    assert "私" in asked
+
+
 async def test_chosen_bot_is_dropped_again(
     console: ConsoleUnderTest, platforms: LoopbackPlatforms, steps: SetupSteps
 ) -> None:
