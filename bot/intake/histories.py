@@ -93,7 +93,9 @@ class HistoryRouter:
             return
         parent = address_of(said.scopes[1])
         places = await self._index.find(parent, [said.opened_from])
-        if places and places[0].turn is not None:
+        if places and places[0].turn is None:
+            return  # the answer is still being written
+        if places:
             await self._index.begin_branch(key, places[0])
         if len(self._begun_threads) >= _MAX_MESSAGES:
             self._begun_threads.clear()

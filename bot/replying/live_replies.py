@@ -15,6 +15,7 @@ from bot.errors import PlatformError, RateLimited
 from bot.ports import Clock, Conversations, Delivery, Surface
 from bot.replying.answer_buttons import stop_button
 from bot.replying.live_reply import LiveReply
+from bot.replying.long_answers import PartPlaces
 from bot.replying.splitting.split import split
 from bot.texts.text import language_of
 
@@ -82,28 +83,26 @@ class LiveReplies:
         self,
         claim: Claim,
         message: InboxMessage,
-        first_part: int,
+        places: PartPlaces,
         earlier: LiveReply | None = None,
         face: Face | None = None,
         *,
         can_stop: bool = False,
-        is_one_message: bool = False,
     ) -> AsyncIterator[LiveReply]:
         """Show live updates of an answer until the block ends, and until the first one: typing.
 
         Args:
             claim: the conversation.
             message: what is answered.
-            first_part: the number of the answer's first part.
+            places: where the answer's parts are sent.
             earlier: the answer that another character gave before; it is shown whole first.
             face: the character that answers.
             can_stop: whether a button under the growing answer ends it.
-            is_one_message: whether only the first message of a long answer is shown.
         """
         address, locale = message.incoming.address, message.incoming.locale
         surface = self._surfaces[address.source]
         has_button = can_stop and self.limits(address).has_buttons
-        buttons = stop_button(message.part_name(first_part), locale) if has_button else ()
+        buttons = stop_button(message.part_name(places.first_part), locale) if has_button else ()
         typing = TypingIndicator(surface, address, self._clock)
 
         async def open_part(part: OutgoingPart) -> OpenedPart:
@@ -124,13 +123,12 @@ class LiveReplies:
                 open_part,
                 wait_until_sent,
                 self._clock,
-                first_part,
+                places,
                 typing.stop,
                 language_of(locale),
                 buttons,
                 earlier,
                 face,
-                is_one_message=is_one_message,
             ) as live_reply,
         ):
             yield live_reply

@@ -19,11 +19,13 @@ from bot.chat.prompt import QueuePosition
 from bot.chat.session import OpenedPart
 from bot.errors import PlatformError, RateLimited, StoreError
 from bot.ports import Clock, DraftingSurface, Surface
+from bot.replying.long_answers import PartPlaces
 from bot.replying.stream_buffer import StreamBuffer
 from bot.texts.text import Text, translatable, translate
 
 _log = structlog.get_logger(__name__)
 _MAX_FAILURES_IN_A_ROW = 3
+_IN_CHANNEL = PartPlaces()
 
 
 class LiveReply:
@@ -36,14 +38,12 @@ class LiveReply:
         open_part: Callable[[OutgoingPart], Awaitable[OpenedPart]],
         wait_until_sent: Callable[[int], Awaitable[str]],
         clock: Clock,
-        first_part: int = 0,
+        places: PartPlaces = _IN_CHANNEL,
         on_first_text: Callable[[], None] = lambda: None,
         language: str = "en",
         buttons: tuple[Button, ...] = (),
         earlier: "LiveReply | None" = None,
         face: Face | None = None,
-        *,
-        is_one_message: bool = False,
     ) -> None:
         """Prepare the updates.
 
@@ -56,20 +56,18 @@ class LiveReply:
             open_part: queues the first message of a part.
             wait_until_sent: waits for an outbox row and returns the id of its message.
             clock: time.
-            first_part: the number of the first part; others may have answered before.
+            places: where the parts are sent, and how many are shown while the answer grows.
             on_first_text: is called when the model begins to write.
             language: of the service's own texts.
             buttons: what stands under the first part while the answer grows.
             earlier: the answer of the speaker before, which has to stand above this one.
             face: the character that answers.
-            is_one_message: whether only the first message of a long answer is shown.
         """
         self._earlier = earlier
-        self._most_parts = 1 if is_one_message else None
+        self._places = places
         self._face = face
         self._final: Sequence[str] = ()
         self._on_first_text: Callable[[], None] | None = on_first_text
-        self._first_part = first_part
         self._language = language
         self._buttons = buttons
         self._surface = surface
@@ -79,10 +77,10 @@ class LiveReply:
         self._clock = clock
         self._limits = surface.limits(address).below_name(face)
         self._buffer = StreamBuffer(self._limits)
-        self._openings: list[tuple[OpenedPart, MessageContent]] = []
+        self._openings: list[tuple[OpenedPart, OutgoingPart]] = []
         self._message_ids: list[str] = []
         self._shown: list[str] = []
-        self._known: dict[int, MessageContent] = {}  # by part, what its message shows for certain
+        self._known: dict[int, MessageContent] = {}  # by index, what its message shows for certain
         self._changed = asyncio.Event()
         # Held during a request, which must not be cancelled, also for the answer before.
         self._in_flight: asyncio.Lock = asyncio.Lock() if earlier is None else earlier._in_flight  # noqa: SLF001
@@ -91,9 +89,9 @@ class LiveReply:
         self._cancel_start: Callable[[], None] | None = None
 
     @property
-    def opened(self) -> int:
-        """How many parts were queued to be opened."""
-        return len(self._openings)
+    def opened(self) -> Sequence[int]:
+        """The numbers of the parts that were queued to be opened."""
+        return [one.part for _, one in self._openings]
 
     def feed(self, text: str) -> None:
         """Append text of the model; only buffers it."""
@@ -119,7 +117,10 @@ class LiveReply:
 
     def shows(self, part: OutgoingPart) -> bool:
         """Return whether the message of a part says and shows just this for certain."""
-        return self._known.get(part.part - self._first_part) == part.content
+        known = (
+            self._known.get(at) for at, number in enumerate(self.opened) if number == part.part
+        )
+        return next(known, None) == part.content
 
     def show_queue_position(self, waiting: QueuePosition) -> None:
         """Show the position in the queue until the first text replaces it."""
@@ -211,7 +212,7 @@ class LiveReply:
         if parts:
             async with self._in_flight:
                 content = MessageContent(parts[-1], self._face)
-                await surface.draft(self._address, self._first_part + 1, content)
+                await surface.draft(self._address, self._places.first_part + 1, content)
 
     async def _show_part(self, part: int, text: str) -> None:
         """Open or edit a part, so that it shows its text."""
@@ -227,7 +228,7 @@ class LiveReply:
 
     def _take_parts(self) -> list[str]:
         self._changed.clear()
-        return self._buffer.take_parts(self._clock.monotonic())[: self._most_parts]
+        return self._buffer.take_parts(self._clock.monotonic())[: self._places.most_live]
 
     def _content(self, part: int, text: str) -> MessageContent:
         return MessageContent(text, self._face, buttons=() if part else self._buttons)
@@ -237,13 +238,13 @@ class LiveReply:
             await self._earlier.show_whole()
         if part == len(self._openings):
             async with self._in_flight:
-                opening = OutgoingPart(self._first_part + part, self._content(part, text))
-                self._openings.append((await self._open_part(opening), opening.content))
-        opened, content = self._openings[part]
+                opening = self._places.place(part, self._content(part, text))
+                self._openings.append((await self._open_part(opening), opening))
+        opened, opening = self._openings[part]
         self._message_ids.append(await self._wait_until_sent(opened.row_id))
         self._shown.append(text)
-        if opened.sends(content):
-            self._known[part] = content
+        if opened.sends(opening.content):
+            self._known[part] = opening.content
 
 
 def queue_notice(waiting: QueuePosition) -> Text:

@@ -32,7 +32,7 @@ from bot.replying.generate import (
 )
 from bot.replying.live_replies import LiveReplies
 from bot.replying.live_reply import LiveReply
-from bot.replying.long_answers import LongAnswer, shorten, supported_form
+from bot.replying.long_answers import LongAnswer, find_places, shorten, supported_form
 from bot.replying.media_notice import explain_unread, is_unreadable
 from bot.replying.stop_flag import StopFlag
 from bot.replying.tool_rounds import MAX_TOOL_TOKENS, used_tools
@@ -206,14 +206,13 @@ class AnswerPipeline:
         async with self._replies.live(
             context.claim,
             context.message,
-            context.next_part,
+            find_places(form, context.next_part, context.said.locale, context.part_name),
             earlier,
             face,
             can_stop=preset.buttons,
-            is_one_message=form != "parts",
         ) as live_reply:
             receipt = await self._generate_with_fallbacks(speaker, context, live_reply, stop)
-        context.opened.extend(range(context.next_part, context.next_part + live_reply.opened))
+        context.opened.extend(live_reply.opened)
         if not receipt.answer:  # it was stopped before its first word
             return
         mark = translate(
@@ -222,14 +221,12 @@ class AnswerPipeline:
         )
         text = self._speaker_line(speaker, context) + receipt.answer + mark
         whole = self._replies.final_parts(address, text, context.next_part, face)
-        parts = shorten(*(whole, text, form, context.said.locale), context.part_name, context.parts)
+        parts = shorten(whole, text, form, context.said.locale, context.part_name)
         if preset.thoughts == "folded":
             limits, is_group = self._replies.limits(address), context.active.is_group
             parts = fold_thoughts(parts, receipt.thoughts, limits, may_add_message=not is_group)
         context.parts.extend(parts)
-        live_reply.set_final(
-            [one.text for one in parts if one.text and one.file is None and not one.thread]
-        )
+        live_reply.set_final([one.text for one in parts if one.text and one.file is None])
         context.shown.append(live_reply)
         sent_as = tuple(context.part_name(one.part) for one in parts)
         context.turns.append(

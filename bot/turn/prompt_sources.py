@@ -21,7 +21,7 @@ from bot.prompting.draft.draft import Draft
 from bot.prompting.draft.fit import FittedPrompt
 from bot.prompting.presets.preset import Preset
 from bot.replying.live_reply import LiveReply
-from bot.replying.long_answers import count_messages, message_names
+from bot.replying.long_answers import count_messages, message_names, messages_of
 from bot.routing.active_presets import ActiveCharacters, ActivePreset
 from bot.routing.preset_resolver import PresetResolver
 from bot.stories.retrieve import RetrieveStories
@@ -82,7 +82,7 @@ class TurnContext:
             self.parts,
             self.receipts,
             was_stopped=was_stopped,
-            next_part=max([self.next_part, *(number + 1 for number in self.opened)]),
+            next_part=max([self.next_part, *(number + 1 for number in messages_of(self.opened))]),
             earlier=self.earlier,
         )
 

@@ -76,6 +76,31 @@ async def test_long_answer_goes_on_in_a_thread_once(
     assert len(shown()) > 2
 
 
+async def test_growing_answer_goes_on_in_its_thread(
+    service: ServiceProcess, platforms: LoopbackPlatforms, model: ModelServer
+) -> None:
+    await start(service)
+    where, name = platforms.channel(), next(_names)
+    channel = int(where.name.partition(":")[2])
+    answer = expected_answer(f"T{name}:{_WORDS}")
+
+    def in_thread() -> list[str]:
+        shown = texts(platforms, channel)
+        return texts(platforms, thread_of(platforms, shown[0])) if shown else []
+
+    model.gate.clear()
+    try:
+        where.ask(name, _WORDS)
+        await wait_until(lambda: len(in_thread()) > 0, 40)
+        first = texts(platforms, channel)
+        assert len(first) == 1
+        assert answer.startswith(" ".join([*first, *in_thread()]))
+    finally:
+        model.gate.set()
+    await wait_until(lambda: " ".join([*first, *in_thread()]) == answer, 60)
+    assert texts(platforms, channel) == first
+
+
 async def test_thread_knows_its_answer_and_needs_no_mention(
     service: ServiceProcess, platforms: LoopbackPlatforms, model: ModelServer
 ) -> None:

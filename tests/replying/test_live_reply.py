@@ -18,6 +18,7 @@ from bot.errors import Fenced, RateLimited, Refused, StoreError, Unreachable
 from bot.ports import DraftingSurface
 from bot.replying.live_replies import TypingIndicator, final_parts
 from bot.replying.live_reply import LiveReply
+from bot.replying.long_answers import PartPlaces
 from bot.replying.splitting.split import split
 from bot.replying.stream_buffer import StreamBuffer
 from tests.fakes import CHAT, LIMITS, FakeClock, FakeSurface, run_ready_tasks
@@ -73,7 +74,7 @@ class Setup:
             self.outbox.open,
             self.outbox.wait_until_sent,
             self.clock,
-            first_part,
+            PartPlaces(first_part),
             earlier=earlier,
         ) as live:
             yield live
@@ -153,7 +154,7 @@ async def test_answer_is_edited_at_the_pace_of_the_platform() -> None:
         shown = len(setup.texts[0].split())
         assert 200 - 1.2 / 0.05 <= shown <= 200
         assert [call for call, _ in setup.surface.calls] == ["send", *["edit"] * 7]
-        assert live.opened == 1
+        assert live.opened == [0]
 
 
 async def test_answer_that_is_complete_at_once_is_not_shown_live() -> None:
@@ -166,7 +167,7 @@ async def test_answer_that_is_complete_at_once_is_not_shown_live() -> None:
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
     await setup.clock.advance(10)
-    assert live.opened == 0
+    assert live.opened == []
 
 
 async def test_short_first_text_waits_for_a_second() -> None:
@@ -200,7 +201,7 @@ async def test_long_answer_opens_the_next_part_and_keeps_the_first() -> None:
             live.feed(f"word{number:02} ")
             await setup.clock.advance(0.5)
 
-        assert live.opened == 4
+        assert live.opened == [0, 1, 2, 3]
         assert (
             setup.texts[:3] == split(" ".join(f"word{n:02}" for n in range(50)), TELEGRAM_100)[:3]
         )
@@ -245,7 +246,7 @@ async def test_block_does_not_wait_for_a_message_that_is_not_sent() -> None:
         live.feed(ENOUGH)
         await setup.clock.advance(2)
 
-    assert live.opened == 1
+    assert live.opened == [0]
     assert setup.texts == []
 
 
@@ -283,7 +284,7 @@ async def test_store_error_ends_live_updates_only() -> None:
             live.feed("word ")
             await setup.clock.advance(0.5)
 
-    assert live.opened == 0
+    assert live.opened == []
 
 
 async def test_feed_raises_fenced() -> None:
@@ -423,7 +424,7 @@ async def test_growing_answer_is_a_draft_where_there_are_drafts() -> None:
             live.feed(more)
             await setup.clock.advance(3)
     assert surface.messages == {}
-    assert live.opened == 0
+    assert live.opened == []
     parts = split(f"{ENOUGH} It goes on for quite a while.", surface.limits(CHAT))
     assert surface.drafts == [(1, ENOUGH), (1, f"{ENOUGH} It goes on"), (1, parts[-1])]
     assert len(parts) == 2

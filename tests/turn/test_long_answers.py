@@ -163,22 +163,63 @@ async def test_no_thread_is_opened_in_a_thread_or_in_private(
     assert placed(setup) == [(text, None) for text in [BEGINNING, *REST]]
 
 
-async def test_growing_answer_shows_its_first_message_until_the_thread_comes(
-    database: Database,
-) -> None:
+async def show(setup: Setup, messages: int) -> None:
+    """Let time pass until so many messages of the growing answer are shown."""
+    async with asyncio.timeout(20):
+        while len(setup.texts) < messages:
+            await advance_in_steps(setup.clock, 1)
+
+
+async def test_growing_answer_goes_on_in_its_thread(database: Database) -> None:
     go_on = asyncio.Event()
     setup = with_threads(database, [LONG, go_on, f"\n\n{'z' * 40}"])
     await setup.receive("hello")
     async with running_worker(setup) as worker:
-        async with asyncio.timeout(20):
-            while not setup.texts:
-                await advance_in_steps(setup.clock, 1)
-        await advance_in_steps(setup.clock, 5)
-        assert setup.texts == [BEGINNING]
+        await show(setup, 2)
+        assert placed(setup) == [(BEGINNING, None), (REST[0], "1")]
+        stop_buttons = [len(content.buttons) for content in setup.surface.contents]
+        assert stop_buttons == [1, 0], "it stays in the channel"
         go_on.set()
         await worker
     await setup.finish_sending()
     assert placed(setup) == [(BEGINNING, None), *((text, "1") for text in REST)]
+
+
+@pytest.mark.parametrize("text", ["short", VERY_LONG.replace("y", "w")])
+async def test_answer_after_a_crash_replaces_what_its_thread_shows(
+    database: Database, text: str
+) -> None:
+    first = with_threads(database, [LONG, asyncio.Event()])
+    await first.receive("hello")
+    async with running_worker(first):
+        await show(first, 2)
+    second = Setup(
+        database,
+        backend=FakeBackend([text]),
+        limits=WITH_THREADS,
+        preset={"long_answer": "thread"},
+        surface=first.surface,
+        clock=first.clock,
+    )
+    await second.work()
+    rest = [] if text == "short" else ["w" * 40, "z" * 40]
+    beginning = text if text == "short" else BEGINNING
+    assert placed(second) == [(beginning, None), *((one, "1") for one in rest)]
+
+
+async def test_overtaken_answer_takes_its_thread_along(database: Database) -> None:
+    preset = {"long_answer": "thread", "busy": "interrupt"}
+    backend = FakeBackend([LONG, asyncio.Event()], [VERY_LONG.replace("y", "w")])
+    setup = Setup(database, backend=backend, limits=WITH_THREADS, preset=preset)
+    await setup.receive("hello")
+    async with running_worker(setup) as worker:
+        await show(setup, 2)
+        await setup.receive(make_incoming("and again", key="5:2"))
+        await advance_in_steps(setup.clock, 3)
+        await worker
+    await setup.finish_sending()
+    [first] = (id_ for id_, text in setup.surface.messages.items() if text == BEGINNING)
+    assert placed(setup) == [(BEGINNING, None), ("w" * 40, first), ("z" * 40, first)]
 
 
 async def test_lost_responses_do_not_repeat_what_stands_in_the_thread(database: Database) -> None:

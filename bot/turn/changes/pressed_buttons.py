@@ -171,7 +171,7 @@ class PressedButtons:
             whole = self.replies.final_parts(pressed.address, text, number, face)
             form = self._form(chosen.turn, pressed.address, active)
             name_part = partial(_part_name, message, exchange)
-            shown = shorten(whole, text, form, pressed.locale, name_part, parts)
+            shown = shorten(whole, text, form, pressed.locale, name_part)
             parts += shown
             if chosen.id != answer.id:
                 names = tuple(_part_name(message, exchange, one.part) for one in shown)
