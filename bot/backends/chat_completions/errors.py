@@ -20,7 +20,9 @@ _PROMPT_TOO_LONG = re.compile(
     rb"context_length|context length|context size|context window|exceed_context|maximum context"
     rb"|prompt is too long|exceed context|request_too_large|contextwindowexceeded|too many tokens"
     rb"|maximum number of tokens allowed|input is too long|prompt too long|reduce the length"
-    rb"|request too large for|tokens \+ .?max_new_tokens.? must be",
+    rb"|request too large for|tokens \+ .?max_new_tokens.? must be|maximum model length"
+    rb"|model token limit|range of input length|must have less than \d+ tokens"
+    rb"|\"code\": ?\"?1261\b",  # Zhipu, whose words are Chinese
     re.IGNORECASE,
 )
 _ALWAYS_TOO_LARGE = re.compile(rb"request too large for", re.IGNORECASE)
@@ -32,19 +34,21 @@ _QUOTA_USED_UP = re.compile(
     rb"|exceeded your (current|monthly) (usage|spend|billing)|budget has been exceeded"
     # Gemini says the same of a limit for each minute.
     rb"|openaiexception.{0,20}exceeded your current quota"
-    rb"|specified api usage limits|have any credits|used all available credits",
+    rb"|specified api usage limits|have any credits|used all available credits"
+    rb"|budget_exceeded|exceededbudget|over budget|exceeded_current_quota|balance is insufficient"
+    rb"|key limit exceeded|\"code\": ?\"?1113\b",
     re.IGNORECASE,
 )
 _MODERATED = re.compile(
     rb"content_policy|content policy|content[_ ]filter|content management policy|responsibleai"
     rb"|moderation|data_inspection_failed|inappropriate content|flagged|safety_check"
-    rb"|contentpolicyviolation|sensitive_words",
+    rb"|contentpolicyviolation|sensitive_words|content exists risk|guardrail|\"code\": ?\"?1301\b",
     re.IGNORECASE,
 )
 _UNKNOWN_MODEL = re.compile(
     rb"model_not_found|model[_ ]not[_ ]exist|model[^\n]{0,80}(does not exist|not found)"
     rb"|invalid_model|invalid model|not a valid model|unknown model|no such model"
-    rb"|unsupported model|unable to access model",
+    rb"|unsupported model|unable to access model|\"code\": ?\"?1211\b",
     re.IGNORECASE,
 )
 _MODEL_NOT_ALLOWED = re.compile(
@@ -52,7 +56,7 @@ _MODEL_NOT_ALLOWED = re.compile(
 )
 _WRONG_KEY = re.compile(
     rb"invalid_api_key|api key not valid|api_key_invalid|incorrect api key|invalid api key"
-    rb"|authentication_error|authenticationerror"
+    rb"|authentication_error|authenticationerror|expired[_ ]key"
     rb"|no_db_connection",  # LiteLLM's proxy without a database, for any key but its own
     re.IGNORECASE,
 )
@@ -245,8 +249,8 @@ def _translate_refusal(
     Services agree neither on the status nor on the words, so both are looked at
     (docs/sources.md#openai).
     """
-    if status >= HTTPStatus.INTERNAL_SERVER_ERROR and not _NO_MEMORY.search(body):
-        return None
+    if status > HTTPStatus.INTERNAL_SERVER_ERROR and not _NO_MEMORY.search(body):
+        return None  # llama.cpp and proxies say with 500 what others say with 400
     for known in _LASTING_ERRORS:
         if known.is_meant(status, body):
             is_certain = known.is_certain or _ALWAYS_TOO_LARGE.search(body)

@@ -29,8 +29,16 @@ from bot.texts.text import translatable
 _INCLUDE_USAGE = {"include_usage": True}
 _MAX_STOP_STRINGS = 4  # OpenAI rejects more
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")  # what OpenAI accepts; other names are left out
-_FINISH_REASONS = {"length": FinishReason.LENGTH, "content_filter": FinishReason.FILTERED}
-_FAILURE_REASONS = frozenset({"error", "insufficient_system_resource"})  # OpenRouter, DeepSeek
+# In lower case. `model_length` is Mistral's, `max_tokens` Gemini's, `sensitive` Zhipu's.
+_FINISH_REASONS = {
+    **dict.fromkeys(("length", "max_tokens", "model_length"), FinishReason.LENGTH),
+    **dict.fromkeys(
+        ("content_filter", "sensitive", "safety", "prohibited_content", "recitation", "refusal"),
+        FinishReason.FILTERED,
+    ),
+}
+# Of OpenRouter, DeepSeek, Zhipu, vLLM and SGLang.
+_FAILURE_REASONS = frozenset({"error", "insufficient_system_resource", "network_error", "abort"})
 
 
 def output_limit(prompt: Prompt) -> int | None:
@@ -169,7 +177,7 @@ class ChatCompletionsParser(StreamParser):
         chunk = self._decode(data)
         if chunk.usage:
             self.usage = _to_usage(chunk.usage)
-        choice = next((each for each in chunk.choices or () if not each.index), None)
+        choice = next((each for each in chunk.choices or () if each.is_first), None)
         if choice is None or self.reason is not None:
             return False
         delta = choice.delta or choice.message or _Delta(choice.text)
@@ -179,11 +187,12 @@ class ChatCompletionsParser(StreamParser):
         self._add_text(content)
         if self._stop_filter.hit:
             return True
-        if choice.finish_reason in _FAILURE_REASONS:
+        finish = str(choice.finish_reason or "").lower()
+        if finish in _FAILURE_REASONS:
             raise errors.interrupted(self._context.endpoint)
-        if choice.finish_reason:
-            self.reason = _FINISH_REASONS.get(choice.finish_reason, FinishReason.STOP)
-        return bool(content or delta.has_content() or choice.finish_reason)
+        if finish:
+            self.reason = _FINISH_REASONS.get(finish, FinishReason.STOP)
+        return bool(content or delta.has_content() or finish)
 
     def _decode(self, data: bytes) -> "_Chunk":
         """Decode an event; raises `RequestFailed` for an error or an unknown format."""
@@ -205,6 +214,7 @@ class ChatCompletionsParser(StreamParser):
 
 class _PlainDelta(msgspec.Struct):
     content: str
+    refusal: None = None
     reasoning_content: None = None
     reasoning: None = None
     tool_calls: None = None
@@ -238,6 +248,7 @@ class _ContentPart(msgspec.Struct):
 
 class _Delta(msgspec.Struct):
     content: str | list[_ContentPart] | None = None  # Mistral's reasoning models send parts
+    refusal: object = None  # OpenAI's models refuse there, in place of the content
     reasoning_content: object = None
     reasoning: object = None
     tool_calls: object = None
@@ -245,7 +256,7 @@ class _Delta(msgspec.Struct):
     def text(self) -> str:
         if isinstance(self.content, list):
             return "".join(part.text or "" for part in self.content)
-        return self.content or ""
+        return self.content or (self.refusal if isinstance(self.refusal, str) else "")
 
     def reasoning_text(self) -> str:
         given = (self.reasoning_content, self.reasoning)
@@ -261,9 +272,13 @@ class _Choice(msgspec.Struct):
     delta: _Delta | None = None
     message: _Delta | None = None  # of a response that is not streamed
     text: str | None = None  # of the completions API
-    finish_reason: str | None = None
-    index: int | None = None
-    """Other answers than the first, which nobody asked for, are ignored."""
+    finish_reason: object = None
+    index: object = None
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it is of the first answer; others, which nobody asked for, are ignored."""
+        return self.index is None or self.index in (0, "0", "")
 
 
 class _Chunk(msgspec.Struct):

@@ -92,6 +92,29 @@ COMPLETE = {
         ],
         "ab",
     ),
+    "index as a text": (
+        [
+            event({"choices": [{"index": "0", "delta": {"content": "a"}}]})
+            + event({"choices": [{"index": "1", "delta": {"content": "NO"}}]})
+            + event({"choices": [{"index": ["0"], "delta": {"content": "NO"}}]})
+            + STOP
+            + DONE
+        ],
+        "a",
+    ),
+    "finish reason of another type": (
+        [said("a") + event({"choices": [{"delta": {}, "finish_reason": 1}]}) + DONE],
+        "a",
+    ),
+    "a refusal in its own field": (
+        [
+            event({"choices": [{"delta": {"content": None, "refusal": "I "}}]})
+            + event({"choices": [{"delta": {"refusal": "cannot."}}]})
+            + STOP
+            + DONE
+        ],
+        "I cannot.",
+    ),
     "nothing at all": ([STOP + DONE], ""),
     "many tiny chunks": ([said(*["x"] * 20_000), STOP + DONE], "x" * 20_000),
     "half an emoji": (
@@ -126,6 +149,11 @@ INTERRUPTED = {
     "error event": ([said("par", "tial"), OVERLOADED], "partial"),
     "error event in the same breath": ([said("par", "tial") + OVERLOADED], "partial"),
     "error as finish reason": ([said("par") + chunk(finish="error") + DONE], "par"),
+    "abort as finish reason": ([said("par") + chunk(finish="abort") + DONE], "par"),
+    "network error as finish reason": (
+        [said("par") + chunk(finish="network_error") + DONE],
+        "par",
+    ),
     "deep JSON": ([said("abc") + b'data: {"x":' + b"[" * 9999 + b"\n\n" + STOP + DONE], "abc"),
     "bad JSON": ([said("abc") + b"data: {nope\n\n" + STOP + DONE], "abc"),
     "stall": ([said(*["x"] * 50), 60], "x" * 50),

@@ -204,7 +204,15 @@ async def test_missing_default_model_names_its_setting(connect: Connect) -> None
 
 @pytest.mark.parametrize(
     ("word", "reason"),
-    [("length", FinishReason.LENGTH), ("content_filter", FinishReason.FILTERED)],
+    [
+        ("length", FinishReason.LENGTH),
+        ("MAX_TOKENS", FinishReason.LENGTH),
+        ("model_length", FinishReason.LENGTH),
+        ("content_filter", FinishReason.FILTERED),
+        ("sensitive", FinishReason.FILTERED),
+        ("SAFETY", FinishReason.FILTERED),
+        ("eos", FinishReason.STOP),
+    ],
 )
 async def test_finish_reason_is_translated(
     connect: Connect, service: FakeOpenAI, word: str, reason: FinishReason
