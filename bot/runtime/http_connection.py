@@ -6,6 +6,7 @@ wakes the process once for many of them.
 """
 
 import asyncio
+import re
 from collections.abc import Callable, Mapping
 from typing import cast
 
@@ -18,6 +19,7 @@ _MAX_LINE_BYTES = 4096  # of the line before a chunk
 _MAX_UNREAD_BYTES = 256 * 1024  # what is above waits in the kernel
 _LINE_END = b"\r\n"
 _HEAD_END = b"\r\n\r\n"
+_CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,8})\r\n")
 _NO_BODY = frozenset({204, 304})
 _FIRST_FINAL_STATUS = 200
 
@@ -354,9 +356,26 @@ class _ChunkedBody(_Body):
         parts: list[bytes] = []
         at = 0
         while at < len(data) and not self.is_complete:
-            at = self._take_chunk(data, at, parts) if self._left else self._take_line(data, at)
+            if self._left:
+                at = self._take_chunk(data, at, parts)
+            else:
+                at = self._take_line(data, self._take_whole_chunks(data, at, parts))
         self.surplus = at < len(data)
         return b"".join(parts)
+
+    def _take_whole_chunks(self, data: bytes, at: int, parts: list[bytes]) -> int:
+        """Take plain chunks that are there as a whole; return where something else begins.
+
+        A stream of tokens has one for each token, and many arrive together.
+        """
+        while not self._in_trailer and (size := _CHUNK_SIZE.match(data, at)):
+            begin = size.end()
+            end = begin + int(size[1], 16)
+            if end == begin or not data.startswith(_LINE_END, end):
+                break
+            parts.append(data[begin:end])
+            at = end + len(_LINE_END)
+        return at
 
     def _take_chunk(self, data: bytes, at: int, parts: list[bytes]) -> int:
         """Take what is there of a chunk and of its line end; return where it ends."""
