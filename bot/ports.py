@@ -846,6 +846,10 @@ class ChatSettings(Protocol):
         """Return the values by scope, of those scopes that have one."""
         ...
 
+    async def get_scopes(self, scopes: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
+        """Return all values of these scopes, by scope and key; none of one that has no value."""
+        ...
+
 
 class PersonalData(Protocol):
     """What is stored of a person, over all conversations."""

@@ -274,6 +274,14 @@ async def test_cost_of_a_streamed_answer(tmp_path: Path) -> None:
         assert list(service.surface.messages.values()) == [f"{FIRST_WORDS}And an end."] * 2
 
 
+async def test_cost_of_the_first_message_of_a_chat(tmp_path: Path) -> None:
+    async with running_parts(tmp_path, FakeBackend(["Hello."])) as service:
+        cost = await service.cost("5:1", None)
+        assert {name: cost[name] for name in ("units", "reads", "writes")} == snapshot(
+            {"units": 4, "reads": 3, "writes": 0}
+        )
+
+
 async def test_cost_of_an_answer_that_is_whole_at_once(tmp_path: Path) -> None:
     async with running_parts(tmp_path, FakeBackend(["Hello."])) as service:
         await service.answer("5:1", None)

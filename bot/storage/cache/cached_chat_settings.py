@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from typing_extensions import override
 
@@ -10,18 +11,19 @@ from bot.chat.session import ChatSetting
 from bot.ports import ChatSettings, Clock, ConversationMemory, Signals
 
 _TOPIC = "chat_settings"
-_MAX_VALUES = 20_000
+_MAX_SCOPES = 40_000  # those of ten thousand chats; a scope where nothing is set takes 300 bytes
+_NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
-class _Value:
-    text: str | None
-    """None: nothing is set."""
+class _Scope:
+    values: Mapping[str, str]
+    """All that is set in it, by key."""
     read_at: float
 
 
 class CachedChatSettings(ChatSettings, ConversationMemory):
-    """Reads through, and forgets what has changed.
+    """Reads a scope once, with all that is set in it, and forgets it when that has changed.
 
     A signal of the topic `chat_settings` names scopes in which something has changed. A scope
     stands for itself and for what people set of themselves there, under `person@scope`.
@@ -40,8 +42,8 @@ class CachedChatSettings(ChatSettings, ConversationMemory):
         self._signals = signals
         self._clock = clock
         self._max_age_seconds = max_age_seconds
-        self._values: OrderedDict[tuple[str, str], _Value] = OrderedDict()
-        self._uncertain: set[tuple[str, str]] = set()  # never kept
+        self._scopes: OrderedDict[str, _Scope] = OrderedDict()
+        self._uncertain: set[str] = set()  # never kept
         self._changes = 0
         signals.subscribe(_TOPIC, self._drop)
 
@@ -53,26 +55,31 @@ class CachedChatSettings(ChatSettings, ConversationMemory):
             is_committed = True
         finally:
             if not is_committed:  # a write that failed or was cancelled may still be committed
-                self._uncertain.add((key, scope))
+                self._uncertain.add(scope)
             self._signals.publish(_TOPIC, [scope])
 
     @override
     async def resolve(self, scopes: Sequence[str], key: str) -> ChatSetting | None:
-        values = await self.get_all(scopes, key)
+        found = await self.get_scopes(scopes)
         for scope in scopes:
-            if scope in values:
-                return ChatSetting(scope, values[scope])
+            if key in found[scope]:
+                return ChatSetting(scope, found[scope][key])
         return None
 
     @override
     async def get_all(self, scopes: Sequence[str], key: str) -> Mapping[str, str]:
+        found = await self.get_scopes(scopes)
+        return {scope: values[key] for scope, values in found.items() if key in values}
+
+    @override
+    async def get_scopes(self, scopes: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
         now = self._clock.monotonic()
-        found = {scope: self._get(scope, key, now) for scope in scopes}
-        missing = [scope for scope, value in found.items() if value is None]
-        texts = {scope: value.text for scope, value in found.items() if value is not None}
-        if missing:
-            texts |= await self._read(missing, key, now)
-        return {scope: text for scope in scopes if (text := texts[scope]) is not None}
+        found = {scope: self._get(scope, now) for scope in scopes}
+        known = {scope: values for scope, values in found.items() if values is not None}
+        if len(known) == len(found):
+            return known
+        read = await self._read([scope for scope in found if scope not in known], now)
+        return {scope: known[scope] if scope in known else read[scope] for scope in found}
 
     @override
     async def end_session(self, conversation: str) -> None:
@@ -83,36 +90,36 @@ class CachedChatSettings(ChatSettings, ConversationMemory):
         """Drop what people said of themselves in a conversation, here and in other processes."""
         self._signals.publish(_TOPIC, [conversation])
 
-    def _get(self, scope: str, key: str, now: float) -> _Value | None:
-        value = self._values.get((key, scope))
-        if value is None:
+    def _get(self, scope: str, now: float) -> Mapping[str, str] | None:
+        kept = self._scopes.get(scope)
+        if kept is None:
             return None
-        if self._max_age_seconds is not None and now - value.read_at > self._max_age_seconds:
+        if self._max_age_seconds is not None and now - kept.read_at > self._max_age_seconds:
             return None
-        self._values.move_to_end((key, scope))
-        return value
+        self._scopes.move_to_end(scope)
+        return kept.values
 
-    async def _read(self, scopes: Sequence[str], key: str, now: float) -> dict[str, str | None]:
+    async def _read(self, scopes: Sequence[str], now: float) -> dict[str, Mapping[str, str]]:
         changes = self._changes
-        stored = await self._stored.get_all(scopes, key)
-        texts = {scope: stored.get(scope) for scope in scopes}
+        stored = await self._stored.get_scopes(scopes)
+        found = {scope: stored.get(scope, _NOTHING) for scope in scopes}
         if changes == self._changes:  # else it may have been read before the change
-            for scope, text in texts.items():
-                self._keep(scope, key, _Value(text, now))
-        return texts
+            for scope, values in found.items():
+                self._keep(scope, _Scope(values, now))
+        return found
 
-    def _keep(self, scope: str, key: str, value: _Value) -> None:
-        if (key, scope) in self._uncertain:
+    def _keep(self, name: str, scope: _Scope) -> None:
+        if name in self._uncertain:
             return
-        self._values[key, scope] = value
-        self._values.move_to_end((key, scope))
-        if len(self._values) > _MAX_VALUES:
-            self._values.popitem(last=False)
+        self._scopes[name] = scope
+        self._scopes.move_to_end(name)
+        if len(self._scopes) > _MAX_SCOPES:
+            self._scopes.popitem(last=False)
 
     def _drop(self, scopes: Sequence[str]) -> None:
         self._changes += 1
         endings = tuple(f"@{scope}" for scope in scopes)
         named = frozenset(scopes)
-        changed = [one for one in self._values if one[1] in named or one[1].endswith(endings)]
+        changed = [one for one in self._scopes if one in named or one.endswith(endings)]
         for one in changed:
-            del self._values[one]
+            del self._scopes[one]

@@ -18,9 +18,8 @@ _SET = upsert(
         set_={name: insert.excluded[name] for name in _CHANGED},
     ),
 )
-_VALUES = select(choice.c.scope, choice.c.value).where(
-    choice.c.key == bindparam("setting_key"),
-    choice.c.scope.in_(bindparam("scopes", expanding=True)),
+_OF_SCOPES = select(choice.c.scope, choice.c.key, choice.c.value).where(
+    choice.c.scope.in_(bindparam("scopes", expanding=True))
 )
 
 
@@ -55,9 +54,16 @@ class SqlChatSettings(ChatSettings):
 
     @override
     async def get_all(self, scopes: Sequence[str], key: str) -> Mapping[str, str]:
-        values = {"setting_key": key, "scopes": scopes}
-        rows = await self._database.read(lambda c: c.execute(_VALUES, values).all())
-        return {row.scope: row.value for row in rows}
+        found = await self.get_scopes(scopes)
+        return {scope: values[key] for scope, values in found.items() if key in values}
+
+    @override
+    async def get_scopes(self, scopes: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
+        rows = await self._database.read(lambda c: c.execute(_OF_SCOPES, {"scopes": scopes}).all())
+        found: dict[str, dict[str, str]] = {}
+        for scope, key, value in rows:
+            found.setdefault(scope, {})[key] = value
+        return found
 
 
 def _conversation_of(scope: str) -> str:

@@ -33,9 +33,9 @@ class SlowChatSettings(SqlChatSettings):
         await super().set(scope, key, value, by)
 
     @override
-    async def get_all(self, scopes: Sequence[str], key: str) -> Mapping[str, str]:
+    async def get_scopes(self, scopes: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
         self.reads.append(list(scopes))
-        values = await super().get_all(scopes, key)
+        values = await super().get_scopes(scopes)
         if self.gate is not None:
             await self.gate.wait()
         return values
@@ -80,6 +80,19 @@ async def test_keys_are_separate(processes: Processes) -> None:
     await processes.here.set("telegram:5", "preset", "nora", "telegram:1")
     assert await processes.here.get_all(SCOPES, "persona") == {}
     assert await processes.here.get_all(SCOPES, "preset") == {"telegram:5": "nora"}
+
+
+async def test_one_read_brings_all_keys_of_a_scope(processes: Processes) -> None:
+    await processes.stored.set("telegram:5", "preset", "nora", "telegram:1")
+    await processes.stored.set("telegram:5", "persona", "a knight", "telegram:1")
+    assert await processes.here.resolve(["telegram:5"], "preset") == ChatSetting(
+        "telegram:5", "nora"
+    )
+    assert await processes.here.resolve(["telegram:5"], "persona") == ChatSetting(
+        "telegram:5", "a knight"
+    )
+    assert await processes.here.resolve(["telegram:5"], "observe") is None
+    assert processes.stored.reads == [["telegram:5"]]
 
 
 @pytest.mark.parametrize("reader", ["here", "there", "alone"])
