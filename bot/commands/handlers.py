@@ -8,6 +8,7 @@ from bot.chat.incoming import Joined
 from bot.commands.admins import AdminCheck, unknown_admin_notice
 from bot.commands.anonymous_admins import ALLOW, AnonymousAdmins
 from bot.commands.context import ContextView
+from bot.commands.export import PrivateCommands
 from bot.commands.history_scope_handlers import HistoryScopeHandlers
 from bot.commands.menus import SettingMenus
 from bot.commands.newest_question import NewestQuestionHandlers
@@ -50,6 +51,7 @@ class CommandHandlers:
         dice: random.Random | None = None,
         usage: UsageView | None = None,
         notes: AdminNotes | None = None,
+        private_commands: PrivateCommands | None = None,
     ) -> None:
         """Take what the handlers work with.
 
@@ -65,6 +67,7 @@ class CommandHandlers:
             dice: selects greetings.
             usage: shows what answers cost.
             notes: where notes for admins stand.
+            private_commands: has commands run where people are alone with the bot.
         """
         self._admins = admins
         self._platform_commands = platform_commands or {}
@@ -74,7 +77,7 @@ class CommandHandlers:
         self._notes = notes
         self._dice = dice or random.Random()  # noqa: S311 -- which greeting is said
         self._newest_question = NewestQuestionHandlers(admins)
-        self._privacy = PrivacyHandlers(personal_data, admins, resolver)
+        self._privacy = PrivacyHandlers(personal_data, admins, resolver, private_commands)
         self._anonymous = anonymous
         self._history_scope = HistoryScopeHandlers(history_scopes, admins)
         self.menus = SettingMenus(resolver, history_scopes, personas)

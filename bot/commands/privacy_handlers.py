@@ -2,7 +2,7 @@
 
 from bot.chat.incoming import Said
 from bot.commands.admins import AdminCheck
-from bot.commands.export import export_words
+from bot.commands.export import PrivateCommands, export_words
 from bot.commands.newest_question import find_exchange
 from bot.commands.request import CommandRequest, CommandResult
 from bot.errors import UserError
@@ -12,6 +12,10 @@ from bot.texts.text import translatable, translatable_count
 
 _FORGET_OTHERS = translatable("make me forget what others said")
 _CHANGE_OBSERVING = translatable("change what I remember here")
+_SENT_IN_PRIVATE = translatable(
+    "I am sending you the file in a private chat. If it does not come, open a chat with me and"
+    " write /export there."
+)
 _OBSERVED = {"on": True, "off": False, "inherit": None}
 _OBSERVES = translatable(
     "I now remember what people say to each other here, if the preset of this channel does so."
@@ -24,10 +28,17 @@ _ONLY_SAID_TO_ME = translatable(
 class PrivacyHandlers:
     """The handlers; everybody may use them for what they said themselves."""
 
-    def __init__(self, data: PersonalData, admins: AdminCheck, resolver: PresetResolver) -> None:
+    def __init__(
+        self,
+        data: PersonalData,
+        admins: AdminCheck,
+        resolver: PresetResolver,
+        private_commands: PrivateCommands | None,
+    ) -> None:
         self._data = data
         self._admins = admins
         self._resolver = resolver
+        self._private_commands = private_commands
 
     def forget_me(self) -> CommandResult:
         """Ask whether everything is meant that the person said."""
@@ -62,10 +73,14 @@ class PrivacyHandlers:
     async def export(self, incoming: Said) -> CommandResult:
         """Send the person's own words as a file that nobody else sees.
 
+        From a group it is sent to the private chat with the person.
+
         Raises:
-            UserError: everybody would see the file.
+            UserError: everybody would see the file, and that chat is not known.
         """
         if not (incoming.is_private or incoming.interaction is not None):
+            if self._private_commands is not None and await self._private_commands.repeat(incoming):
+                return CommandResult(_SENT_IN_PRIVATE)
             raise UserError(
                 translatable(
                     "Everybody here would see the file. Please write /export to me in a private"

@@ -140,6 +140,7 @@ class Wiring:
             self.stored,
             self._limits,
             self._requests,
+            self._queue,
             self.sending,
             self.console_links,
         )
@@ -172,6 +173,7 @@ class Wiring:
             self.stored,
             self._limits,
             self._requests,
+            self._queue,
             self._commands,
             self.answering,
             self._published,

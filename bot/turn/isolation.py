@@ -28,7 +28,8 @@ from bot.ports import Clock
 
 RecordAttempt = Callable[[Attempt], Awaitable[None]]
 
-_CRASHES_OF_A_SUSPECT = 2
+CRASHES_OF_A_SUSPECT = 2
+"""So many processes died while they worked on the message."""
 _MAX_WAIT_SECONDS = 4.0  # of a suspect for its turn; four times as long after each further death
 _LONGEST_WAIT_SECONDS = 60.0
 _DEFERRED_SECONDS = 10.0
@@ -55,7 +56,7 @@ class _TrackedAttempt:
 
     @property
     def is_suspect(self) -> bool:
-        return self.message.crashes >= _CRASHES_OF_A_SUSPECT
+        return self.message.crashes >= CRASHES_OF_A_SUSPECT
 
     @property
     def position(self) -> tuple[int, int, float]:
@@ -64,7 +65,7 @@ class _TrackedAttempt:
 
     @property
     def max_wait_seconds(self) -> float:
-        growth = 4.0 ** min(self.message.crashes - _CRASHES_OF_A_SUSPECT, 3)
+        growth = 4.0 ** min(self.message.crashes - CRASHES_OF_A_SUSPECT, 3)
         longest = min(_MAX_WAIT_SECONDS * growth, _LONGEST_WAIT_SECONDS)
         return longest if self.message.own_crashes else longest * self.lot
 

@@ -8,6 +8,7 @@ from bot.chat.session import Attempt, Claim, InboxMessage
 from bot.ports import Clock, Conversations
 from bot.prompting.presets.preset import BusyRules
 from bot.telemetry.secret_masker import mask_pasted_tokens
+from bot.turn.isolation import CRASHES_OF_A_SUSPECT
 
 _FULL_SHARE = 0.98  # clients cut a long text at a space near the limit
 _MAX_PARTS = 20
@@ -96,10 +97,10 @@ class PartJoiner:
     ) -> Said:
         """Return a message with its further parts, for which it waits; most have none.
 
-        What was in flight when a process died is processed alone.
+        What was in flight when two processes died is processed alone.
         """
         newest, until = group.message, self._clock.monotonic() + _MAX_WAIT_SECONDS
-        if group.message.crashes:
+        if group.message.crashes >= CRASHES_OF_A_SUSPECT:
             return said
         while isinstance(newest.incoming, Said) and parts.seconds_to_wait(newest.incoming) > 0:
             others: list[InboxMessage] = []

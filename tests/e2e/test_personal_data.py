@@ -116,16 +116,21 @@ async def test_export_on_telegram_comes_in_private_and_has_the_own_words_only(
     await deployment.say(group, "by somebody else Tc02:3", who=1)
     await deployment.say(alone, "in private Tc03:3")
 
+    wire.fault("sendDocument", drop=True, after=True, match={"chat_id": person})
     wire.say(person, f"/export@{wire.me['username']}", chat=chat)
-    await wait_until(lambda: "Everybody here would see" in platforms.bot_texts(group)[-1])
-    assert not [one for one in wire.msgs[chat].values() if "document" in one]
-    alone.say("/export", 0)
+    told = "I am sending you the file in a private chat."
+    await wait_until(lambda: platforms.bot_texts(group)[-1].startswith(told))
     [sent] = await wait_until(
         lambda: [one for one in wire.msgs[person].values() if "document" in one]
     )
     assert sent["caption"] == "What you have said to me: 2 messages."
     _, data = wire.files[sent["document"]["file_id"]]
     assert said_in(data) == ["in the group Tc01:3", "in private Tc03:3"]
+    assert not [one for one in wire.msgs[chat].values() if "document" in one]
+    alone.say("/export", 0)
+    await wait_until(
+        lambda: len([one for one in wire.msgs[person].values() if "document" in one]) == 2
+    )
 
 
 async def test_export_on_discord_is_seen_by_its_author_alone(deployment: Deployment) -> None:

@@ -7,10 +7,11 @@ from dataclasses import replace
 
 from bot.chat.incoming import MediaItem, MediaKind, Person, Said, WakeReason
 from bot.storage.sql.database import Database
+from bot.turn.lease import LEASE_SECONDS
 from tests.fakes import LIMITS, FakeBackend
 from tests.samples import ALICE, BOB, make_incoming
 from tests.turn.test_attachments import FILES, SeeingFakeBackend, download
-from tests.turn.test_worker import Setup, running_worker
+from tests.turn.test_worker import CHAT, Setup, running_worker
 from tests.waiting import advance_in_steps, wait_until
 
 SMALL = replace(LIMITS, max_units=200, unit="utf16")
@@ -96,6 +97,19 @@ async def test_album_during_an_answer_stays_together(database: Database) -> None
         "Bob:hm",
     ]
     assert setup.texts == ["First.", "Two cats."]
+
+
+async def test_album_that_waited_when_the_process_died_is_answered_whole(
+    database: Database,
+) -> None:
+    setup = album_setup(database)
+    mention = WakeReason.MENTION
+    await setup.receive(picture_of(1, "what are they?", wake=mention))
+    assert await setup.conversations.begin([CHAT], "a process that dies", LEASE_SECONDS)
+    await setup.clock.advance(LEASE_SECONDS + 1)
+    async with working(setup, picture_of(2), picture_of(3)) as worker:
+        await end(setup, worker)
+    assert [len(one.messages[-1].images) for one in setup.backend.prompts] == [3]
 
 
 async def test_two_albums_and_a_single_picture_are_three_messages(database: Database) -> None:

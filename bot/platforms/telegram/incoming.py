@@ -43,6 +43,7 @@ _MEDIA_KINDS: Mapping[str, MediaKind] = {
     ContentType.DICE: MediaKind.STICKER,
     ContentType.DOCUMENT: MediaKind.FILE,
     ContentType.GAME: MediaKind.OTHER,
+    ContentType.LIVE_PHOTO: MediaKind.IMAGE,
     ContentType.LOCATION: MediaKind.LOCATION,
     ContentType.PAID_MEDIA: MediaKind.OTHER,
     ContentType.PHOTO: MediaKind.IMAGE,
@@ -53,7 +54,17 @@ _MEDIA_KINDS: Mapping[str, MediaKind] = {
     ContentType.VIDEO: MediaKind.VIDEO,
     ContentType.VIDEO_NOTE: MediaKind.VIDEO,
     ContentType.VOICE: MediaKind.VOICE,
+    **dict.fromkeys(
+        (
+            *(ContentType.CHAT_SHARED, ContentType.CHECKLIST, ContentType.GIFT),
+            *(ContentType.GIVEAWAY, ContentType.GIVEAWAY_WINNERS, ContentType.INVOICE),
+            *(ContentType.PASSPORT_DATA, ContentType.RICH_MESSAGE, ContentType.UNIQUE_GIFT),
+            *(ContentType.USERS_SHARED, ContentType.WEB_APP_DATA),
+        ),
+        MediaKind.OTHER,
+    ),
 }
+"""The kinds of messages that people send; the others are service messages."""
 
 
 def to_incoming(update: Update, bot: User, bot_id: str = "") -> Incoming | None:
@@ -202,15 +213,19 @@ def _is_admin_in(chat: Chat) -> bool | None:
 
 
 def _attachments(message: Message) -> tuple[MediaItem, ...]:
-    kind = _MEDIA_KINDS.get(message.content_type)
+    content_type = message.content_type
+    kind = _MEDIA_KINDS.get(content_type)
+    if content_type == ContentType.UNKNOWN and message.chat.type == ChatType.PRIVATE:
+        kind = MediaKind.OTHER  # newer than our library: told to be unreadable
     if kind is None:
         return ()
-    describe = _DESCRIPTIONS.get(message.content_type)
+    describe = _DESCRIPTIONS.get(content_type)
     return (describe(message, kind) if describe else MediaItem(kind),)
 
 
 def _describe_photo(message: Message, kind: MediaKind) -> MediaItem:
-    largest = max(message.photo or (), key=lambda one: one.width * one.height, default=None)
+    photo = message.photo or (message.live_photo and message.live_photo.photo) or ()
+    largest = max(photo, key=lambda one: one.width * one.height, default=None)
     return MediaItem(kind, "", largest.file_size, largest.file_id) if largest else MediaItem(kind)
 
 
@@ -244,6 +259,7 @@ def _describe_poll(message: Message, kind: MediaKind) -> MediaItem:
 
 _DESCRIPTIONS: Mapping[str, Callable[[Message, MediaKind], MediaItem]] = {
     ContentType.PHOTO: _describe_photo,
+    ContentType.LIVE_PHOTO: _describe_photo,
     ContentType.STICKER: _describe_sticker,
     ContentType.DICE: _describe_sticker,
     ContentType.POLL: _describe_poll,

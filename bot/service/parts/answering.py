@@ -1,12 +1,9 @@
 """What answers: the worker of conversations and the stages of a turn."""
 
 import random
-from collections.abc import Sequence
 from functools import cached_property, partial
 
-from bot.chat.incoming import Incoming
 from bot.commands.forgetting import ChannelForgetting, PersonForgetting, SharedMemories
-from bot.intake.intake import InboxIntake
 from bot.media.attachment_reader import AttachmentReader
 from bot.media.fetching import PublicFetcher
 from bot.media.voice_messages import VoiceMessages
@@ -79,8 +76,8 @@ class AnsweringParts:
             self._sending.replies,
             queue.stops,
             requests.answer_buttons,
-            PersonForgetting(stored.personal_data, requests.personas, self.receive),
-            ChannelForgetting(stored.history_index, self.receive),
+            PersonForgetting(stored.personal_data, requests.personas, queue.receive),
+            ChannelForgetting(stored.history_index, queue.receive),
             MessageGatherer(stored.conversations, queue.arrivals, self._context.clock),
             queue.arrivals,
             VoiceMessages(self._calls.download, self._context.models.backends),
@@ -89,12 +86,6 @@ class AnsweringParts:
             is_void=queue.restored.is_void,
             is_context=queue.is_context,
         )
-
-    async def receive(self, events: Sequence[Incoming]) -> None:
-        """Store what this process itself makes for other conversations."""
-        router = self._requests.history_router
-        intake = InboxIntake(self._stored.inbox, self._queue.wake, router=router)
-        await intake.receive(events, {})
 
     @cached_property
     def shared_memories(self) -> SharedMemories:

@@ -4,11 +4,13 @@ from functools import cached_property
 
 from bot.backends.exact_prompt import ExactPromptWriter
 from bot.commands.context import ContextView
+from bot.commands.export import PrivateCommands
 from bot.commands.handlers import CommandHandlers
 from bot.commands.notes.admin_notes import AdminNotes
 from bot.commands.usage_view import UsageView
 from bot.service.parts.console_links import ConsoleLinks
 from bot.service.parts.limits import LimitParts
+from bot.service.parts.queue import QueueParts
 from bot.service.parts.requests import RequestParts
 from bot.service.parts.run_context import RunContext
 from bot.service.parts.sending import SendingParts
@@ -26,6 +28,7 @@ class CommandParts:
         stored: StoredParts,
         limits: LimitParts,
         requests: RequestParts,
+        queue: QueueParts,
         sending: SendingParts,
         links: ConsoleLinks,
     ) -> None:
@@ -33,6 +36,7 @@ class CommandParts:
         self._stored = stored
         self._limits = limits
         self._requests = requests
+        self._queue = queue
         self._sending = sending
         self._links = links
 
@@ -50,6 +54,7 @@ class CommandParts:
             {spec.kind: spec.commands for spec in self._context.specs},
             usage=UsageView(stored.usage_totals, stored.budgets, self._limits.spending.caps),
             notes=self.admin_notes,
+            private_commands=PrivateCommands(self._sending.private_chats, self._queue.receive),
         )
 
     @cached_property

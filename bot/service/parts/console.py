@@ -22,6 +22,7 @@ from bot.service.parts.answering import AnsweringParts
 from bot.service.parts.commands import CommandParts
 from bot.service.parts.limits import LimitParts
 from bot.service.parts.published_presets import PublishedPresets
+from bot.service.parts.queue import QueueParts
 from bot.service.parts.requests import RequestParts
 from bot.service.parts.run_context import RunContext
 from bot.service.parts.stored import StoredParts
@@ -49,6 +50,7 @@ class ConsoleParts:
         stored: StoredParts,
         limits: LimitParts,
         requests: RequestParts,
+        queue: QueueParts,
         commands: CommandParts,
         answering: AnsweringParts,
         published: PublishedPresets,
@@ -58,6 +60,7 @@ class ConsoleParts:
         self._limits = limits
         self._requests = requests
         self._commands = commands
+        self._queue = queue
         self._answering = answering
         self._published = published
 
@@ -129,7 +132,7 @@ class ConsoleParts:
             stored.budgets,
             self._limits.spending.caps_of_channel,
             stored.web_channels,
-            self._answering.receive,
+            self._queue.receive,
             SqlAuditLog(database),
             self._context.clock,
         )

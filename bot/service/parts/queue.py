@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
-from bot.chat.incoming import source_of
+from bot.chat.incoming import Incoming, source_of
 from bot.chat.session import InboxMessage
+from bot.intake.intake import InboxIntake
 from bot.ports import Platform
 from bot.service.parts.requests import RequestParts
 from bot.service.parts.run_context import RunContext
@@ -60,6 +61,12 @@ class QueueParts:
     def wake(self, keys: Sequence[str]) -> None:
         """Tell all processes that conversations have unanswered messages."""
         self._context.resources.signals.publish(CONVERSATIONS, keys)
+
+    async def receive(self, events: Sequence[Incoming]) -> None:
+        """Store what this process itself makes for other conversations."""
+        router = self._requests.history_router
+        intake = InboxIntake(self._stored.inbox, self.wake, router=router)
+        await intake.receive(events, {})
 
     async def _wake_ready(self) -> None:
         self.wake(await self.find_ready(MAX_CONVERSATIONS))

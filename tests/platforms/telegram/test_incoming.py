@@ -241,6 +241,7 @@ def test_automatic_forward_of_a_linked_channel_is_said_by_nobody() -> None:
 # --- attachments and other events ------------------------------------------------------------
 
 FILE = {"file_id": "F1", "file_unique_id": "Q1", "file_size": 2000}
+SMALL_PHOTO = {**FILE, "width": 90, "height": 90}
 STICKER = {
     **FILE,
     "type": "regular",
@@ -288,6 +289,27 @@ POLL = {
             {"contact": {"phone_number": "1", "first_name": "Bob"}},
             MediaItem(MediaKind.CONTACT),
         ),
+        (
+            {
+                "live_photo": {
+                    **FILE,
+                    "width": 8,
+                    "height": 8,
+                    "duration": 1,
+                    "photo": [SMALL_PHOTO],
+                }
+            },
+            MediaItem(MediaKind.IMAGE, "", 2000, "F1"),
+        ),
+        (
+            {"checklist": {"title": "shopping", "tasks": [{"id": 1, "text": "milk"}]}},
+            MediaItem(MediaKind.OTHER),
+        ),
+        (
+            {"giveaway": {"chats": [], "winners_selection_date": NOON, "winner_count": 1}},
+            MediaItem(MediaKind.OTHER),
+        ),
+        ({"of_a_later_version": {}}, MediaItem(MediaKind.OTHER)),
     ],
     ids=lambda given: next(iter(given)) if isinstance(given, dict) else "",
 )
@@ -297,6 +319,10 @@ def test_message_without_text_keeps_its_attachment(
     incoming = convert(None, chat=PRIVATE, **fields)
     assert (incoming.text, incoming.attachments) == ("", (item,))
     assert incoming.wake is WakeReason.DM
+
+
+def test_unknown_message_in_a_group_is_dropped() -> None:
+    assert message_to_said(message(None, of_a_later_version={}), BOT) is None
 
 
 def test_mention_alone_is_the_text() -> None:
