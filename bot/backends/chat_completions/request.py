@@ -160,7 +160,11 @@ class ChatRequestRunner:
                         str(error), notice, can_continue=error.retryable
                     ) from error
                 # A failed trial call is not repeated: the next trial is another message's.
-                pause = None if breaker.is_open else self._pause_before_retry(error, retry_count)
+                pause = (
+                    None
+                    if breaker.is_open
+                    else self._pause_before_retry(error, request, retry_count)
+                )
                 left = deadline - asyncio.get_running_loop().time()
                 if pause is None or pause >= left:
                     raise BackendUnavailable(str(error), error.notice) from error
@@ -199,11 +203,18 @@ class ChatRequestRunner:
                 )
             await self._clock.sleep(_BREAKER_POLL_SECONDS)
 
-    def _pause_before_retry(self, error: RequestFailed, retry_count: int) -> float | None:
+    def _pause_before_retry(
+        self, error: RequestFailed, request: ChatRequest, retry_count: int
+    ) -> float | None:
         """Return the seconds until the next attempt; None when there should be none."""
         if not error.retryable or retry_count >= self._max_retries:
             return None
-        too_long = error.retry_after_seconds > retries.MAX_RETRY_AFTER_SECONDS
+        longest = (
+            retries.MAX_SECONDS_BEFORE_FALLBACK
+            if request.has_fallback
+            else retries.MAX_RETRY_AFTER_SECONDS
+        )
+        too_long = error.retry_after_seconds > longest
         if too_long or not self._budget.take():
             return None
         jitter = self._random.uniform(0, retries.max_backoff_seconds(retry_count))

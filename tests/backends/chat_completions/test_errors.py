@@ -340,6 +340,17 @@ async def test_long_retry_after_prevents_a_retry(
     assert len(service.log) == 1
 
 
+async def test_fallback_does_not_wait_for_a_busy_provider(
+    connect: Connect, service: FakeOpenAI, clock: FakeClock
+) -> None:
+    service.plays(Script([b""], 429, {"Retry-After": "7"}))
+
+    answer = await ask(connect(), prompt(has_fallback=True))
+
+    assert "The model is busy" in answer.error_texts
+    assert (len(service.log), clock.slept) == (1, [])
+
+
 @pytest.mark.parametrize("value", ["nonsense", "-1", "", "Fri, 31 Dec 1999 23:59:59 GMT", "1e99"])
 async def test_invalid_retry_after_is_ignored(
     connect: Connect, service: FakeOpenAI, value: str
