@@ -287,7 +287,7 @@ class PresetVersion:
 
     name: str
     content: str
-    """As strict JSON."""
+    """As strict JSON; empty: the preset was deleted."""
     version: int
     """Its number; for a preset that is to be saved, the lowest number that it may get."""
 

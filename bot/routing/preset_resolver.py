@@ -17,8 +17,9 @@ _KEY = "preset"
 _OBSERVE_KEY = "observe"
 
 LoadPublished: TypeAlias = Callable[[str], Awaitable[tuple[Preset, int] | None]]
-"""Return the newest version of a preset by its name, and its number; None: there is none. May raise
-`SettingsError` or `StoreError`."""
+"""Return the newest version of a preset by its name, and its number; None: it was deleted.
+
+May raise `SettingsError` or `StoreError`."""
 
 
 class PresetResolver:
@@ -63,6 +64,12 @@ class PresetResolver:
         if preset.name == self.default.name:
             self.default = preset
 
+    def remove(self, name: str) -> None:
+        """Let a preset answer nowhere any more; the default preset stays."""
+        if name != self.default.name:
+            self._presets.pop(name, None)
+            self._versions.pop(name, None)
+
     def follow(self, load: LoadPublished) -> None:
         """Read presets that another process has published before the next answer."""
         self._load = load
@@ -79,7 +86,9 @@ class PresetResolver:
             except (SettingsError, StoreError) as error:  # what is known goes on answering
                 _log.warning("preset_not_reloaded", preset=name, reason=str(error))
             else:
-                if found is not None:
+                if found is None:
+                    self.remove(name)
+                else:
                     self.publish(*found)
 
     async def resolve(self, scopes: Sequence[str]) -> ActiveCharacters:

@@ -12,6 +12,7 @@ from bot.console.openapi import ApiDescription
 from bot.console.pages import PageRenderer
 from bot.console.playground.actions import PlaygroundActions
 from bot.console.playground.pages import PlaygroundPages, Preview
+from bot.console.presets.copying import PresetCopies, PresetCopyPages
 from bot.console.presets.editing import PresetEditing
 from bot.console.presets.exporting import PresetExports
 from bot.console.presets.file_pages import PresetFilePages
@@ -111,7 +112,9 @@ def make_preset_parts(
     previews = DraftPreviews(editing, composer, answers)
     pages = PresetPages(editing, previews, list(providers))
     trials = TrialPages(DraftTrials(previews, ask))
-    return [pages.part, files.part, trials.part, PresetApi(editing, previews).part]
+    copies = PresetCopyPages(PresetCopies(editing))
+    api = PresetApi(editing, previews)
+    return [pages.part, files.part, trials.part, copies.part, api.part]
 
 
 def make_channel_pages(reports: ChannelReports) -> list[ConsolePart]:

@@ -144,6 +144,7 @@ class PresetPages:
             {
                 **_sorted_list(listed, asked.find),
                 "edited": edited,
+                "default_name": self._editing.resolver.default.name,
                 "tab": asked.tab,
                 "base": f"{_PATH}/{quote(name, safe='')}",
                 "problems": checked.problems,

@@ -44,6 +44,20 @@ def write_preset(folder: Path, preset: Preset) -> Path:
     return file
 
 
+def delete_preset_file(folder: Path, preset: Preset) -> None:
+    """Delete the file that holds a preset, if there is one.
+
+    Raises:
+        PresetError: a preset in the folder cannot be read.
+        UserError: the file cannot be deleted.
+    """
+    file = find_preset_file(folder, preset)
+    try:
+        file.unlink(missing_ok=True)
+    except OSError as error:
+        raise UserError(f"{file} cannot be deleted: {error.strerror}") from None
+
+
 def write_whole_file(file: Path, content: bytes) -> None:
     """Write a file, and make its folder; raises `UserError` when it cannot be written."""
     try:

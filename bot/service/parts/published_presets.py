@@ -39,9 +39,9 @@ class PublishedPresets:
         return presets[preset.name]
 
     async def _load(self, name: str) -> tuple[Preset, int] | None:
-        """Return the newest version of a preset that another process has published."""
+        """Return the newest version of a preset that another process has published or deleted."""
         newest = await self._stored.preset_versions.newest(name)
-        if newest is None:
+        if newest is None or not newest.content:
             return None
         preset = parse_preset(newest.content, f"preset {name!r}")
         is_answering = self._context.resources.models is not None

@@ -21,9 +21,10 @@ _CONTENT = select(preset_version.c.content).where(
     preset_version.c.name == bindparam("preset_name"),
     preset_version.c.version == bindparam("number"),
 )
+_DELETED = hashlib.sha256(b"").hexdigest()
 _HISTORY = (
     select(preset_version.c.version, preset_version.c.first_seen_at)
-    .where(preset_version.c.name == bindparam("preset_name"))
+    .where(preset_version.c.name == bindparam("preset_name"), preset_version.c.sha256 != _DELETED)
     .order_by(preset_version.c.version.desc())
     .limit(bindparam("most"))
 )
