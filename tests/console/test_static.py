@@ -16,6 +16,8 @@ from tests.console.conftest import ConsoleUnderTest
 _MAX_FIRST_LOAD_BYTES = 60 * 1024
 _TEXT_EDITOR = "codemirror.min.js"
 _MAX_TEXT_EDITOR_BYTES = 150 * 1024
+_CHARTS = {"uplot.min.js", "uplot.min.css"}
+"""Of two pages only: tests/console/browser measures what each page loads."""
 
 
 def test_files_of_packages_are_unchanged_and_licensed() -> None:
@@ -23,7 +25,12 @@ def test_files_of_packages_are_unchanged_and_licensed() -> None:
     lines = [line.split() for line in files["SHA256SUMS"].decode().splitlines()]
     sums = {name: digest for digest, name in lines}
 
-    assert {"htmx.LICENSE.txt", "codemirror.LICENSE.txt"} <= sums.keys()
+    assert {
+        "htmx.LICENSE.txt",
+        "codemirror.LICENSE.txt",
+        "uplot.LICENSE.txt",
+        *_CHARTS,
+    } <= sums.keys()
     assert {name: hashlib.sha256(files[name]).hexdigest() for name in sums} == sums
 
 
@@ -36,7 +43,7 @@ def test_committed_files_equal_a_new_build(tmp_path: Path) -> None:
         pytest.skip(f"npm cannot install the packages here: {built.stderr[-300:]}")
 
     names = {file.name for file in tmp_path.iterdir()}
-    assert {"htmx.min.js", "hx-sse.min.js", _TEXT_EDITOR, "SHA256SUMS"} <= names
+    assert {"htmx.min.js", "hx-sse.min.js", _TEXT_EDITOR, "SHA256SUMS", *_CHARTS} <= names
     assert {name: (tmp_path / name).read_bytes() for name in names} == {
         name: static_files()[name] for name in names
     }
@@ -48,6 +55,7 @@ def test_lock_names_versions_and_hashes_but_no_address() -> None:
 
     assert packages["node_modules/htmx.org"]["version"] == "4.0.1"
     assert packages["node_modules/htmx.org"]["integrity"].startswith("sha512-")
+    assert packages["node_modules/uplot"]["version"] == "1.6.32"
     assert packages["node_modules/codemirror"]["version"] == "6.0.2"
     assert "://" not in text
 
@@ -55,7 +63,9 @@ def test_lock_names_versions_and_hashes_but_no_address() -> None:
 def test_first_load_is_small() -> None:
     files = static_files()
     loaded = [
-        files[name] for name in files if name.endswith((".css", ".js")) and name != _TEXT_EDITOR
+        files[name]
+        for name in files
+        if name.endswith((".css", ".js")) and name not in {_TEXT_EDITOR, *_CHARTS}
     ]
 
     assert sum(len(gzip.compress(content)) for content in loaded) < _MAX_FIRST_LOAD_BYTES

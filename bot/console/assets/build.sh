@@ -25,6 +25,10 @@ for licence in node_modules/codemirror/LICENSE node_modules/@codemirror/*/LICENS
   echo "--- ${licence#node_modules/}"
   cat "$licence"
 done > "$out/codemirror.LICENSE.txt"
+from=node_modules/uplot
+cp "$from/dist/uPlot.iife.min.js" "$out/uplot.min.js"
+cp "$from/dist/uPlot.min.css" "$out/uplot.min.css"
+cp "$from/LICENSE" "$out/uplot.LICENSE.txt"
 cd "$out"
-sha256sum codemirror.min.js codemirror.LICENSE.txt htmx.min.js hx-sse.min.js htmx.LICENSE.txt \
+sha256sum uplot.min.js uplot.min.css uplot.LICENSE.txt codemirror.min.js codemirror.LICENSE.txt htmx.min.js hx-sse.min.js htmx.LICENSE.txt \
   > SHA256SUMS

@@ -1,6 +1,6 @@
 """Operation: what works, what waits, who holds which role, what answers, and what failed."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -20,7 +20,7 @@ from bot.console.routes import (
 )
 from bot.console.service.live_fragment import stream_fragment
 from bot.console.service.operation_models import ErrorDetail, OperationState, TrialResult
-from bot.console.service.operation_report import OperationReports
+from bot.console.service.operation_report import OperationReports, QueueSample
 from bot.errors import BackendError, RequestRefused, UserError
 from bot.ports import Clock
 from bot.texts.text import translatable, translate
@@ -102,8 +102,10 @@ class OperationPage:
     async def _report(self, _: ConsoleRequest) -> OperationState:
         return await self.reports.current()
 
-    async def _page(self, _: ConsoleRequest) -> Page:
-        return Page("operation.html", {"state": await self.reports.current()})
+    async def _page(self, request: ConsoleRequest) -> Page:
+        state = await self.reports.current()
+        chart = _queue_chart(self.reports.samples, request.look.language)
+        return Page("operation.html", {"state": state, "chart": chart})
 
     async def _events(self, request: ConsoleRequest) -> web.StreamResponse:
         async def render() -> str:
@@ -148,3 +150,22 @@ class OperationPage:
 
     async def _trial_page(self, request: ConsoleRequest) -> Page:
         return Page("operation_trial.html", {"trial": await self._trial(request)})
+
+
+def _queue_chart(samples: Sequence[QueueSample], language: str) -> dict[str, object]:
+    """Return what charts.js draws: one line for each number, live."""
+    series = (
+        (translatable("Unanswered conversations"), "c-1", [one.conversations for one in samples]),
+        (translatable("Being answered"), "c-2", [one.held for one in samples]),
+        (translatable("Unsent messages"), "c-3", [one.unsent for one in samples]),
+    )
+    return {
+        "unit": "second",
+        "live": True,
+        "title": translate(translatable("Time (UTC)"), language),
+        "times": [round(one.at) for one in samples],
+        "series": [
+            {"label": translate(label, language), "color": color, "values": values}
+            for label, color, values in series
+        ],
+    }

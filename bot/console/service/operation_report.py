@@ -1,6 +1,7 @@
 """Collect what the service is doing, once for all pages that look at it."""
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -36,6 +37,7 @@ from bot.telemetry.recent_events import RecentEvents
 _PROBE_SECONDS = 2.0
 _FRESH_SECONDS = 1.0
 _MAX_ERRORS = 20
+_MAX_SAMPLES = 600
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,17 @@ class Installation:
     nodes: NodeRegistry
     pauses: Pauses
     dead_letters: DeadLetters
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSample:
+    """How much waited at a moment."""
+
+    at: float
+    """In Unix seconds."""
+    conversations: int
+    held: int
+    unsent: int
 
 
 @dataclass(slots=True)
@@ -74,6 +87,7 @@ class OperationReports:
     clock: Clock
     _newest: OperationState | None = None
     _made_at: float = 0.0
+    _samples: deque[QueueSample] = field(default_factory=lambda: deque(maxlen=_MAX_SAMPLES))
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def current(self) -> OperationState:
@@ -83,7 +97,17 @@ class OperationReports:
             if self._newest is None or now - self._made_at >= _FRESH_SECONDS:
                 self._newest = await self._report()
                 self._made_at = now
+                self._sample(self._newest)
             return self._newest
+
+    @property
+    def samples(self) -> Sequence[QueueSample]:
+        """What waited at each report while somebody looked, oldest first."""
+        return list(self._samples)
+
+    def _sample(self, state: OperationState) -> None:
+        made = QueueSample(self.clock.now(), state.conversations, state.held, state.unsent)
+        self._samples.append(made)
 
     async def _report(self) -> OperationState:
         now = self.clock.now()

@@ -106,13 +106,47 @@ class UsagePage:
             for one in found.sums
         }
         costs = {one.name: format_cost(round(one.cost * MICROS)) for one in found.sums}
-        return Page("usage.html", {"found": found, "by": query.by, "bars": bars, "costs": costs})
+        chart = _day_chart(found, request.look.language) if query.by == "day" else None
+        return Page(
+            "usage.html",
+            {"found": found, "by": query.by, "bars": bars, "costs": costs, "chart": chart},
+        )
 
     async def _table(self, request: ConsoleRequest) -> web.Response:
         text = format_usage_table(await self._rows(request.query(UsageQuery)))
         response = web.Response(text=text, content_type="text/csv")
         response.headers["Content-Disposition"] = 'attachment; filename="usage.csv"'
         return protected(response, "")
+
+
+def _day_chart(found: UsageList, language: str) -> dict[str, object] | None:
+    """Return what charts.js draws: the tokens of every day, also of those without any."""
+    if not found.sums:
+        return None
+    by_day = {one.name: one for one in found.sums}
+    count = (found.until - found.since).days + 1
+    days = [found.since + timedelta(days=number) for number in range(count)]
+    used = [by_day.get(day.isoformat()) for day in days]
+    read = [one.prompt_tokens + one.output_tokens if one else 0 for one in used]
+    written = [one.output_tokens if one else 0 for one in used]
+    return {
+        "unit": "day",
+        "live": False,
+        "title": translatable("Day").translate_to(language),
+        "times": [int(datetime.combine(day, time.min, UTC).timestamp()) for day in days],
+        "series": [
+            {
+                "label": translatable("Read and written").translate_to(language),
+                "color": "c-1",
+                "values": read,
+            },
+            {
+                "label": translatable("Written").translate_to(language),
+                "color": "c-2",
+                "values": written,
+            },
+        ],
+    }
 
 
 def usage_sums(rows: Sequence[UsageRow], by: Grouping) -> list[UsageSum]:

@@ -90,8 +90,8 @@ async def test_every_page_is_quiet_fits_and_is_accessible(browser: Browser) -> N
     assert problems == [], "\n".join(problems)
 
 
-async def test_first_load_of_every_page_is_small(browser: Browser) -> None:
-    sizes = {}
+async def test_first_load_of_every_page_is_small_and_charts_are_on_two(browser: Browser) -> None:
+    sizes, with_charts = {}, set()
     await browser.tab.send("Network.setCacheDisabled", cacheDisabled=True)
     for kind, path in (await find_pages(browser)).items():
         await browser.open(path)
@@ -99,9 +99,13 @@ async def test_first_load_of_every_page_is_small(browser: Browser) -> None:
             "performance.getEntries().filter((one) => 'encodedBodySize' in one"
             " && !one.name.includes('/events')).reduce((sum, one) => sum + one.encodedBodySize, 0)"
         )
+        if await browser.tab.run("typeof uPlot !== 'undefined'"):
+            with_charts.add(kind)
+            await browser.tab.wait_for("document.querySelector('.chart canvas') !== null")
     too_large = {
         kind: size
         for kind, size in sizes.items()
         if not 0 < size <= (_EDITOR_BYTES if kind.startswith("/presets/*") else _PAGE_BYTES)
     }
     assert too_large == {}
+    assert with_charts - {"/usage?by&since&until"} == {"/operation", "/usage"}
