@@ -114,6 +114,9 @@ def simulate(running: list[Caller], server: StrictServer, limits: BucketLimits) 
 @example(  # the bucket's name comes by another channel while requests are in flight
     [(ROUTES[1], "1", [0.0], 1.0), (ROUTES[1], "2", [0.0], 1.5), (ROUTES[1], "2", [0.0], 2.0)], {}
 )
+@example(  # a window ends while a response is on its way: the next request begins another
+    [(ROUTES[1], "2", [1.0, 0.0, 0.0, 2.0], 1.75)] * 2, {}
+)
 def test_no_request_is_one_too_many_over_hours(
     planned: list[tuple[str, str, list[float], float]], refused: dict[int, float]
 ) -> None:

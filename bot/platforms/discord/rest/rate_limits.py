@@ -4,29 +4,43 @@ See https://discord.com/developers/docs/topics/rate-limits.
 """
 
 import math
+from collections import deque
 from collections.abc import Mapping
 
 from bot.errors import RefusedScope
 
 _MAX_BUCKETS = 1000
+_MAX_SENT = 100
 _LIMIT, _REMAINING = "x-ratelimit-limit", "x-ratelimit-remaining"
 _RESET_AFTER, _BUCKET = "x-ratelimit-reset-after", "x-ratelimit-bucket"
 
 
 class RateLimitBucket:
-    """The requests that Discord takes before a moment at which it counts anew."""
+    """The requests that Discord takes before a moment at which it counts anew.
 
-    __slots__ = ("_left", "_limit", "_resets_at", "_taken", "_window_seconds")
+    The moment is known only up to the time that a response was on its way: Discord may have begun
+    to count anew some requests ago. So no more than its limit is sent in any window's length.
+    """
+
+    __slots__ = ("_left", "_limit", "_resets_at", "_sent", "_taken", "_window_seconds")
 
     def __init__(self) -> None:
         self._limit = self._left = math.inf
         self._resets_at = -math.inf
         self._window_seconds = 0.0  # the longest that was seen
         self._taken = 0  # since a response has last said something new
+        self._sent: deque[float] = deque(maxlen=_MAX_SENT)  # when, oldest first
 
     def seconds_until_free(self, now: float) -> float:
         """Return how long no request is allowed; 0: one is."""
-        return 0.0 if self._left > 0 or now >= self._resets_at else self._resets_at - now
+        wait = 0.0 if self._left > 0 or now >= self._resets_at else self._resets_at - now
+        return max(wait, self._seconds_until_fewer_sent(now))
+
+    def _seconds_until_fewer_sent(self, now: float) -> float:
+        """Return how long the requests of the last window's length are as many as the limit."""
+        if len(self._sent) < self._limit:
+            return 0.0
+        return max(0.0, self._sent[-int(self._limit)] + self._window_seconds - now)
 
     def take(self, now: float) -> None:
         """Count a request that is sent now: with the first one Discord begins to count anew."""
@@ -35,6 +49,7 @@ class RateLimitBucket:
             self._resets_at = now + self._window_seconds
         self._left -= 1
         self._taken += 1
+        self._sent.append(now)
 
     def update(self, limit: float, remaining: float, reset_after: float, now: float) -> None:
         """Take over what a response says.
