@@ -7,7 +7,7 @@ import msgspec
 from typing_extensions import override
 
 from bot.backends.chat_completions import errors
-from bot.backends.chat_completions.connection import post_and_read
+from bot.backends.chat_completions.connections.pooled_connection import post_and_read
 from bot.backends.chat_completions.errors import Endpoint, RequestFailed
 from bot.backends.chat_completions.stream_parser import token_count
 from bot.backends.openai_compatible.connection import OpenAIConnection

@@ -26,7 +26,9 @@ from sqlalchemy import ColumnElement, bindparam, update
 
 import bot.cli.app
 import bot.delivery.sender
+from bot.backends.chat_completions.backend import HttpChatBackend
 from bot.backends.openai_compatible.backend import OpenAICompatibleBackend
+from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.chat.incoming import Edited, Incoming, Said
 from bot.chat.outgoing import OutboxRow
 from bot.chat.prompt import Delta, Finish, Prompt, ReasoningDelta
@@ -125,7 +127,7 @@ def _during_generation(passed: OnPass) -> None:
     original = OpenAICompatibleBackend.generate
 
     async def generate(
-        self: OpenAICompatibleBackend, prompt: Prompt
+        self: HttpChatBackend[OpenAISettings], prompt: Prompt
     ) -> AsyncGenerator[Delta | ReasoningDelta | Finish, None]:
         async with aclosing(original(self, prompt)) as stream:
             async for event in stream:
@@ -308,7 +310,7 @@ def _fatal_message() -> None:
     original = OpenAICompatibleBackend.generate
 
     def generate(
-        self: OpenAICompatibleBackend, prompt: Prompt
+        self: HttpChatBackend[OpenAISettings], prompt: Prompt
     ) -> AsyncGenerator[Delta | ReasoningDelta | Finish, None]:
         if FATAL_WORD in str(prompt.messages[-1].content):
             os.kill(os.getpid(), signal.SIGKILL)

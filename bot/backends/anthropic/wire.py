@@ -14,13 +14,10 @@ from bot.backends.anthropic.tools import exchange_messages, tool_fields
 from bot.backends.chat_completions import errors
 from bot.backends.chat_completions.stop_strings import stop_strings_of
 from bot.backends.chat_completions.stream_parser import (
-    ResponseContext,
     StreamParser,
     token_count,
 )
-from bot.backends.tool_calls import ToolCallParser
 from bot.chat.prompt import FinishReason, Image, Message, Prompt, Usage
-from bot.chat.tool import ToolCall
 from bot.errors import BackendUnavailable
 from bot.texts.text import translatable
 
@@ -157,15 +154,6 @@ class AnthropicParser(StreamParser):
 
     _is_thinking = False
     _tokens: Mapping[str, int] = {}
-
-    def __init__(self, context: ResponseContext) -> None:
-        super().__init__(context)
-        self._tool_calls = ToolCallParser()
-
-    @property
-    @override
-    def tool_calls(self) -> Sequence[ToolCall]:
-        return self._tool_calls.calls
 
     @override
     def _parse_event(self, data: bytes) -> bool:

@@ -9,6 +9,7 @@ from bot.backends.chat_completions.errors import Endpoint, RequestFailed
 from bot.backends.chat_completions.reasoning import ANY_FORMAT, ReasoningFormat, ReasoningParser
 from bot.backends.chat_completions.sse import SseEventTooLong, SseParser
 from bot.backends.chat_completions.stop_strings import StopStringFilter
+from bot.backends.tool_calls import ToolCallParser
 from bot.chat.prompt import FinishReason, Usage
 from bot.chat.tool import ToolCall
 
@@ -59,6 +60,7 @@ class StreamParser(ABC):
         self._reasoning_parser = ReasoningParser(context.reasoning)
         self._stop_filter = StopStringFilter(context.stop)
         self._sse = SseParser()
+        self._tool_calls = ToolCallParser()
         self._object: list[bytes] | None = None if context.is_streamed else []
         self._received_bytes = 0
         self._text: list[str] = []
@@ -90,7 +92,7 @@ class StreamParser(ABC):
     @property
     def tool_calls(self) -> Sequence[ToolCall]:
         """What the model calls, once the response is complete; none where there are no tools."""
-        return ()
+        return self._tool_calls.calls
 
     @abstractmethod
     def _parse_event(self, data: bytes) -> bool:

@@ -12,17 +12,14 @@ from bot.backends.chat_completions import errors
 from bot.backends.chat_completions.quirks import NO_QUIRKS, Quirks
 from bot.backends.chat_completions.stop_strings import STRING_TEMPLATE_PARAMETERS, stop_strings_of
 from bot.backends.chat_completions.stream_parser import (
-    ResponseContext,
     StreamParser,
     token_count,
 )
 from bot.backends.tool_calls import (
-    ToolCallParser,
     exchanges_to_wire,
     spec_to_wire,
 )
 from bot.chat.prompt import FinishReason, Image, Message, Prompt, Usage
-from bot.chat.tool import ToolCall
 from bot.errors import BackendUnavailable
 from bot.texts.text import translatable
 
@@ -148,15 +145,6 @@ def encode_streaming_request(body: Mapping[str, object]) -> bytes:
 
 class ChatCompletionsParser(StreamParser):
     """Parses OpenAI's chat completion chunks, and what other services make of them."""
-
-    def __init__(self, context: ResponseContext) -> None:
-        super().__init__(context)
-        self._tool_calls = ToolCallParser()
-
-    @property
-    @override
-    def tool_calls(self) -> Sequence[ToolCall]:
-        return self._tool_calls.calls
 
     @override
     def _plain_text(self, data: bytes) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 from pydantic import SecretStr
 
 from bot import __version__
-from bot.backends.chat_completions.connection import PooledConnection
+from bot.backends.chat_completions.connections.pooled_connection import PooledConnection
 from bot.backends.openai_compatible.settings import OpenAISettings
 
 

@@ -7,9 +7,9 @@ from functools import partial
 import msgspec
 
 from bot.backends.chat_completions import errors
-from bot.backends.chat_completions.connection import post_and_read
+from bot.backends.chat_completions.connections.key_rotation import KeyRotation
+from bot.backends.chat_completions.connections.pooled_connection import post_and_read
 from bot.backends.chat_completions.errors import Endpoint, RequestFailed
-from bot.backends.chat_completions.key_rotation import KeyRotation
 from bot.backends.openai_compatible.connection import OpenAIConnection
 from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.errors import BackendUnavailable

@@ -9,7 +9,7 @@ import structlog
 from pydantic import SecretStr
 from typing_extensions import override
 
-from bot.backends.chat_completions.connection import PooledConnection
+from bot.backends.chat_completions.connections.pooled_connection import PooledConnection
 from bot.backends.chat_completions.errors import retry_after
 from bot.backends.chat_completions.request import HttpConnection, HttpStatusError
 from bot.backends.chat_completions.settings import HttpProviderSettings, read_keys

@@ -1,0 +1,140 @@
+"""What backends over HTTP do alike: a vendor adds its request, and the parser of its responses."""
+
+import random
+from abc import abstractmethod
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from typing import Generic, TypeVar
+
+from typing_extensions import override
+
+from bot.backends.chat_completions import retries
+from bot.backends.chat_completions.connections.key_rotation import Connect, KeyRotation
+from bot.backends.chat_completions.description import describe_request
+from bot.backends.chat_completions.errors import Endpoint
+from bot.backends.chat_completions.request import ChatRequest, ChatRequestRunner, resolve_model
+from bot.backends.chat_completions.settings import HttpProviderSettings
+from bot.backends.chat_completions.stream_parser import ResponseContext, StreamParser
+from bot.backends.chat_completions.token_estimates import PromptTokenEstimator
+from bot.chat.console.operation import ModelHealth
+from bot.chat.prompt import Delta, Finish, Prompt, PromptDescription, ReasoningDelta
+from bot.ports import (
+    Backend,
+    Clock,
+    ContinuingBackend,
+    DescribingBackend,
+    ModelCheckingBackend,
+    MonitoredBackend,
+    SeeingBackend,
+    TextTokenCounter,
+    TokenCountingBackend,
+    ToolCallingBackend,
+)
+
+S = TypeVar("S", bound=HttpProviderSettings)
+
+
+class HttpChatBackend(
+    Backend,
+    TokenCountingBackend,
+    DescribingBackend,
+    ModelCheckingBackend,
+    MonitoredBackend,
+    SeeingBackend,
+    ContinuingBackend,
+    ToolCallingBackend,
+    Generic[S],
+):
+    """One provider, with its own connections, retry budget and circuit breaker."""
+
+    def __init__(
+        self,
+        settings: S,
+        name: str,
+        connect: Connect,
+        new_parser: Callable[[ResponseContext], StreamParser],
+        *,
+        clock: Clock,
+        max_retries: int = retries.MAX_RETRIES,
+        random_source: random.Random | None = None,
+    ) -> None:
+        """Take what differs between vendors.
+
+        Args:
+            settings: the settings of the provider.
+            name: its id.
+            connect: connects with one of its keys.
+            new_parser: parses one of its responses.
+            clock: the time.
+            max_retries: how often a request is repeated at most.
+            random_source: draws the pauses before repetitions.
+        """
+        self._settings = settings
+        self._endpoint = Endpoint(name, settings.base_url or "")
+        self._estimator = PromptTokenEstimator()
+        self._connection = KeyRotation(connect, settings, clock)
+        self._request_runner = ChatRequestRunner(
+            settings,
+            self._endpoint,
+            self._connection,
+            new_parser,
+            max_retries=max_retries,
+            clock=clock,
+            random_source=random_source,
+        )
+
+    @abstractmethod
+    def _to_request(self, prompt: Prompt, model: str) -> ChatRequest:
+        """Return the request for a prompt, as the vendor wants it."""
+
+    @override
+    async def generate(
+        self, prompt: Prompt
+    ) -> AsyncGenerator[Delta | ReasoningDelta | Finish, None]:
+        model = self._resolve_model(prompt)
+        request = self._to_request(prompt, model)
+        async with aclosing(self._request_runner.run(request)) as events:
+            async for event in events:
+                if isinstance(event, Finish):
+                    self._estimator.learn(prompt, model, event.usage.prompt_tokens)
+                yield event
+
+    @override
+    async def count_tokens(self, prompt: Prompt) -> int:
+        return await self._estimator.count(prompt, self._resolve_model(prompt))
+
+    @override
+    async def text_counter(self, prompt: Prompt) -> TextTokenCounter:
+        return await self._estimator.text_counter(self._resolve_model(prompt))
+
+    @override
+    async def max_prompt_tokens(self, prompt: Prompt) -> int | None:
+        return None  # the service rejects a prompt that is too long, and says so
+
+    @override
+    async def describe(self, prompt: Prompt) -> PromptDescription:
+        model = prompt.model if prompt.model != "default" else self._settings.model or "default"
+        return describe_request(model, self._to_request(prompt, model).body)
+
+    @override
+    def model_health(self) -> Sequence[ModelHealth]:
+        return self._request_runner.model_health()
+
+    @override
+    async def check(self) -> str:
+        return await self._request_runner.check(self._connection.list_models())
+
+    @override
+    async def list_models(self) -> Sequence[str]:
+        return await self._request_runner.listed(self._connection.list_models()) or ()
+
+    @override
+    def calls_tools(self, model: str) -> bool:
+        return True  # whoever names tools in a preset has chosen a model that calls them
+
+    @override
+    async def close(self) -> None:
+        await self._connection.close()
+
+    def _resolve_model(self, prompt: Prompt) -> str:
+        return resolve_model(prompt.model, self._settings, self._endpoint)

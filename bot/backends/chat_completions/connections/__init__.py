@@ -1,0 +1,1 @@
+"""Connections to a provider: kept open, one pool for each key."""
