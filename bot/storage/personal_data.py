@@ -9,10 +9,10 @@ from bot.chat.incoming import Edited, Incoming, Pressed, Said, address_of
 from bot.chat.session import Turn
 from bot.ports import Clock, ForgottenConversations, PersonalData
 from bot.storage.restoring.tombstones import Tombstone
-from bot.storage.sql.conversations import TURN_COLUMNS, to_turn
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import choice, forgotten, inbox, is_set_aside, turn
 from bot.storage.units.events import decode_event
+from bot.storage.units.turn_rows import TURN_COLUMNS, to_turn
 
 _BY_PERSON = turn.c.speaker_id == bindparam("person")
 _CONVERSATIONS = select(turn.c.conversation).where(_BY_PERSON).distinct()

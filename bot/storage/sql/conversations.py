@@ -1,15 +1,12 @@
 """Histories, and who may process them: each step of a message is one unit of work."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
-from datetime import UTC, datetime
-from typing import Any
+from collections.abc import Callable, Collection, Sequence
 
 from sqlalchemy import BindParameter, Connection, bindparam, delete, func, insert, select, update
 from typing_extensions import override
 
-from bot.chat.incoming import Person, Pressed, address_of
-from bot.chat.outgoing import OutboxOperation, OutgoingPart
+from bot.chat.incoming import address_of
+from bot.chat.outgoing import OutgoingPart
 from bot.chat.session import (
     Attempt,
     Claim,
@@ -21,10 +18,8 @@ from bot.chat.session import (
     OpenedPart,
     Session,
     StoredTurn,
-    Turn,
     TurnResult,
 )
-from bot.chat.storable import make_storable
 from bot.ports import Clock, Conversations
 from bot.storage.cache.session_windows import SessionWindows, window_of
 from bot.storage.cache.shared_windows import SharedWindows
@@ -47,15 +42,17 @@ from bot.storage.sql.tables import (
 )
 from bot.storage.units import conversations as units
 from bot.storage.units import history, lanes
-from bot.storage.units.changes import ChangedRows
 from bot.storage.units.dialects import served_text
 from bot.storage.units.events import decode_event
-from bot.storage.units.message_columns import encode_content
-
-TURN_COLUMNS = (
-    *(turn.c.role, turn.c.speaker_id, turn.c.speaker_name, turn.c.text, turn.c.at),
-    *(turn.c.preset, turn.c.preset_version, turn.c.message_id, turn.c.observed),
+from bot.storage.units.outgoing_rows import to_opening_row, to_part_changes
+from bot.storage.units.turn_rows import (
+    TURN_COLUMNS,
+    from_turn_row,
+    to_change_rows,
+    to_turn,
+    to_turn_row,
 )
+
 _OF: BindParameter[str] = bindparam("of")
 _SESSION = select(conversation.c.session).where(conversation.c.key == _OF)
 _NEWEST = (
@@ -251,9 +248,7 @@ class SqlConversations(Conversations):
 
     @override
     async def open(self, claim: Claim, message: InboxMessage, opening: OutgoingPart) -> OpenedPart:
-        first = _first_as_response(message, opening)
-        change = _change(message, first, OutboxOperation.SEND, opened=False)
-        row, at = {**_common(message), **change}, self._moment()
+        row, at = to_opening_row(message, opening), self._moment()
         number, taken = await self._database.run(
             lambda: units.open_part(claim, row, self._sender, at, self._database.dialect)
         )
@@ -267,16 +262,16 @@ class SqlConversations(Conversations):
         rows = units.FinishedRows(
             messages=_ids(message),
             turns=[
-                *(_to_turn_row(one) for one in result.turns),
-                *(_to_turn_row(one, is_active=False) for one in result.unanswered),
+                *(to_turn_row(one) for one in result.turns),
+                *(to_turn_row(one, is_active=False) for one in result.unanswered),
             ],
             receipts=[receipt_rows.to_row(claim, message, one, at.now) for one in result.receipts],
-            answer=_part_changes(message, result),
+            answer=to_part_changes(message, result),
             new_session=result.new_session,
             go_on=go_on,
             removes=result.removes,
             supersedes=result.supersedes,
-            change=_to_change_rows(result.change) if result.change is not None else None,
+            change=to_change_rows(result.change) if result.change is not None else None,
             in_place_of=result.in_place_of,
         )
         if result.change is not None and result.change.deleted:
@@ -292,7 +287,7 @@ class SqlConversations(Conversations):
             gone = result.removes or result.supersedes
             if gone is not None:
                 window = window.without(gone)
-            window = window.extended([_from_turn_row(row) for row in rows.turns if row["active"]])
+            window = window.extended([from_turn_row(row) for row in rows.turns if row["active"]])
             self._windows.put(claim, window)
             if self._shared is not None and following is None:
                 self._shared.keep(claim, window)
@@ -331,116 +326,3 @@ def _to_message(stored: units.NextMessage) -> InboxMessage:
 
 def _ids(message: InboxMessage) -> list[int]:
     return [message.id, *(one.id for one in message.gathered)]
-
-
-def _part_changes(message: InboxMessage, result: TurnResult) -> units.PartChanges:
-    """Say what must happen on the platform so that the turn reads as the result says."""
-    changes = []
-    outgoing = [_marked_response(message, result, one) for one in result.outgoing]
-    for one in outgoing:
-        if not one.is_shown:
-            changes.append(_change(message, one, OutboxOperation.EDIT, opened=True))
-        changes.append(_change(message, one, OutboxOperation.SEND, opened=False))
-    return units.PartChanges(
-        _common(message),
-        changes,
-        [one.part for one in outgoing if not _is_beside_places(message, result, one)],
-        may_be_opened=bool(outgoing or result.was_stopped or message.crashes),
-    )
-
-
-def _to_change_rows(change: HistoryChange) -> ChangedRows:
-    return ChangedRows(
-        texts={turn_id: make_storable(text) for turn_id, text in change.texts.items()},
-        versions={turn_id: _to_version_row(one) for turn_id, one in change.versions.items()},
-        superseded=tuple(change.superseded),
-        restored=tuple(change.restored),
-        deleted=tuple(change.deleted),
-    )
-
-
-def _to_version_row(one: Turn) -> dict[str, object]:
-    row = _to_turn_row(one)
-    return {name: row[name] for name in ("text", "at", "preset", "preset_version", "sent_as")}
-
-
-def _change(
-    message: InboxMessage,
-    one: OutgoingPart,
-    op: OutboxOperation,
-    *,
-    opened: bool,
-) -> dict[str, object]:
-    """Return the columns of one row of the outbox, and whether its part has to be opened."""
-    file = one.file if op is OutboxOperation.SEND else None
-    return {
-        "part": one.part,
-        "op": op,
-        **encode_content(one.content, one.thread),
-        "interaction": message.incoming.interaction if one.is_response else None,
-        "file_name": file.name if file else None,
-        "file_text": make_storable(file.text) if file else None,
-        "opened": opened,
-    }
-
-
-def _marked_response(message: InboxMessage, result: TurnResult, part: OutgoingPart) -> OutgoingPart:
-    """Mark the first part as the response to a native command, unless another one is marked."""
-    if any(one.is_response for one in result.outgoing) or result.in_place_of:
-        return part
-    return _first_as_response(message, part)
-
-
-def _is_beside_places(message: InboxMessage, result: TurnResult, part: OutgoingPart) -> bool:
-    """Whether a part is no new text of an earlier message, but answers a native command."""
-    is_command = not isinstance(message.incoming, Pressed)
-    return bool(result.in_place_of) and is_command and part.is_response
-
-
-def _first_as_response(message: InboxMessage, part: OutgoingPart) -> OutgoingPart:
-    """Mark it if it is the first; in response to a press it would change the pressed message."""
-    is_response = part.part == 0 and not isinstance(message.incoming, Pressed)
-    return replace(part, is_response=is_response)
-
-
-def _common(message: InboxMessage) -> dict[str, object]:
-    """Return the columns that all rows of the outbox of a turn share."""
-    asked = message.newest.incoming
-    return {
-        "turn": message.turn,
-        "platform": asked.address.platform,
-        "bot_id": asked.address.bot_id,
-        "chat": asked.address.chat,
-        "thread": asked.address.thread,
-        "lane": asked.address.lane,
-        "reply_to": asked.message_id,
-    }
-
-
-def _to_turn_row(one: Turn, *, is_active: bool = True) -> dict[str, object]:
-    return {
-        "role": one.role,
-        "speaker_id": one.speaker.id if one.speaker else None,
-        "speaker_name": one.speaker.name if one.speaker else None,
-        "text": make_storable(one.text),
-        "at": one.at.timestamp(),
-        "preset": one.preset,
-        "preset_version": one.preset_version,
-        "message_id": one.message_id,
-        "sent_as": history.encode_parts(one.sent_as),
-        "observed": one.observed,
-        "active": is_active,
-    }
-
-
-def _from_turn_row(row: Mapping[str, object]) -> Turn:
-    """Return the turn as it will be read."""
-    return to_turn([row[column.name] for column in TURN_COLUMNS])
-
-
-def to_turn(row: Sequence[Any]) -> Turn:
-    """Read a row that starts with `TURN_COLUMNS`; further columns are ignored."""
-    role, speaker_id, speaker_name, text, at, preset, version, message_id, observed, *_ = row
-    speaker = Person(speaker_id, speaker_name) if speaker_id else None
-    moment = datetime.fromtimestamp(at, UTC)
-    return Turn(role, text, speaker, moment, preset, version, message_id, observed=bool(observed))

@@ -12,9 +12,9 @@ from typing_extensions import override
 from bot.chat.session import SessionTurns, StoredTurn, Summary
 from bot.chat.storable import make_storable
 from bot.ports import Summaries
-from bot.storage.sql.conversations import TURN_COLUMNS, to_turn
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import conversation, summary, turn, upsert
+from bot.storage.units.turn_rows import TURN_COLUMNS, to_turn
 
 # Statements are built once: building one costs more than running it.
 _SESSION_NUMBER = select(conversation.c.session).where(

@@ -1,0 +1,86 @@
+"""The rows of the outbox that make a turn's parts read on the platform as its result says."""
+
+from dataclasses import replace
+
+from bot.chat.incoming import Pressed
+from bot.chat.outgoing import OutboxOperation, OutgoingPart
+from bot.chat.session import InboxMessage, TurnResult
+from bot.chat.storable import make_storable
+from bot.storage.units import conversations as units
+from bot.storage.units.message_columns import encode_content
+
+
+def to_opening_row(message: InboxMessage, opening: OutgoingPart) -> dict[str, object]:
+    """Return the row with which a part of an answer begins, before the answer is complete."""
+    first = _first_as_response(message, opening)
+    change = _change(message, first, OutboxOperation.SEND, opened=False)
+    return {**_common(message), **change}
+
+
+def to_part_changes(message: InboxMessage, result: TurnResult) -> units.PartChanges:
+    """Say what must happen on the platform so that the turn reads as the result says."""
+    changes = []
+    outgoing = [_marked_response(message, result, one) for one in result.outgoing]
+    for one in outgoing:
+        if not one.is_shown:
+            changes.append(_change(message, one, OutboxOperation.EDIT, opened=True))
+        changes.append(_change(message, one, OutboxOperation.SEND, opened=False))
+    return units.PartChanges(
+        _common(message),
+        changes,
+        [one.part for one in outgoing if not _is_beside_places(message, result, one)],
+        may_be_opened=bool(outgoing or result.was_stopped or message.crashes),
+    )
+
+
+def _change(
+    message: InboxMessage,
+    one: OutgoingPart,
+    op: OutboxOperation,
+    *,
+    opened: bool,
+) -> dict[str, object]:
+    """Return the columns of one row of the outbox, and whether its part has to be opened."""
+    file = one.file if op is OutboxOperation.SEND else None
+    return {
+        "part": one.part,
+        "op": op,
+        **encode_content(one.content, one.thread),
+        "interaction": message.incoming.interaction if one.is_response else None,
+        "file_name": file.name if file else None,
+        "file_text": make_storable(file.text) if file else None,
+        "opened": opened,
+    }
+
+
+def _marked_response(message: InboxMessage, result: TurnResult, part: OutgoingPart) -> OutgoingPart:
+    """Mark the first part as the response to a native command, unless another one is marked."""
+    if any(one.is_response for one in result.outgoing) or result.in_place_of:
+        return part
+    return _first_as_response(message, part)
+
+
+def _is_beside_places(message: InboxMessage, result: TurnResult, part: OutgoingPart) -> bool:
+    """Whether a part is no new text of an earlier message, but answers a native command."""
+    is_command = not isinstance(message.incoming, Pressed)
+    return bool(result.in_place_of) and is_command and part.is_response
+
+
+def _first_as_response(message: InboxMessage, part: OutgoingPart) -> OutgoingPart:
+    """Mark it if it is the first; in response to a press it would change the pressed message."""
+    is_response = part.part == 0 and not isinstance(message.incoming, Pressed)
+    return replace(part, is_response=is_response)
+
+
+def _common(message: InboxMessage) -> dict[str, object]:
+    """Return the columns that all rows of the outbox of a turn share."""
+    asked = message.newest.incoming
+    return {
+        "turn": message.turn,
+        "platform": asked.address.platform,
+        "bot_id": asked.address.bot_id,
+        "chat": asked.address.chat,
+        "thread": asked.address.thread,
+        "lane": asked.address.lane,
+        "reply_to": asked.message_id,
+    }
