@@ -7,9 +7,8 @@ is fenced by its epoch.
 
 import asyncio
 import contextlib
-import random
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import structlog
@@ -33,35 +32,25 @@ from bot.chat.session import (
     Turn,
     TurnResult,
 )
-from bot.commands.answer_buttons import AnswerButtons
-from bot.commands.forgetting import ChannelForgetting, PersonForgetting
-from bot.commands.handlers import CommandHandlers
 from bot.commands.newest_question import READS_HISTORY
 from bot.commands.request import AskedQuestion, CommandRequest
 from bot.errors import Fenced, StoreError, ToldAlready, UserError
-from bot.media.voice_messages import VoiceMessages
 from bot.ports import Clock, ConversationMemory, Conversations
-from bot.replying.live_replies import LiveReplies
 from bot.replying.media_notice import explain_unreadable
 from bot.routing.decide import Answer, Decision, Ignore, Observe, Unreadable, decide
 from bot.routing.decision_log import DecisionLog, describe_silence
-from bot.routing.preset_resolver import PresetResolver
-from bot.routing.wake_rules import Dice
 from bot.telemetry.metrics import FENCED, MESSAGES_FINISHED, SECONDS_TO_FINISH
 from bot.telemetry.traces import record_span
 from bot.texts.text import (
-    Text,
     language_of,
     translatable,
     translate,
 )
-from bot.turn.answer import AnswerPipeline
-from bot.turn.arrivals import ArrivalSignals
 from bot.turn.changes.answers_in_place import AnswersInPlace
 from bot.turn.changes.edited_messages import EditedMessages
 from bot.turn.changes.pressed_buttons import ChosenCommand, PressedButtons
 from bot.turn.changes.quoted_messages import QuotedMessages
-from bot.turn.gathering import MessageGatherer, observed_turn
+from bot.turn.gathering import observed_turn
 from bot.turn.isolation import IsolationGate, is_set_aside
 from bot.turn.joining import MessageGroup, MessageParts, PartJoiner
 from bot.turn.lease import LEASE_SECONDS, LeaseKeeper
@@ -70,7 +59,7 @@ from bot.turn.outcomes.command_runs import CommandRuns
 from bot.turn.outcomes.finishing import TurnFinisher
 from bot.turn.outcomes.question_answers import QuestionAnswers
 from bot.turn.outcomes.unanswered import UnansweredQuestions
-from bot.turn.stops import StopRequests
+from bot.turn.stages import TurnStages
 
 _log = structlog.get_logger(__name__)
 TURNS_FOR_ROUTING = 40
@@ -79,40 +68,6 @@ _SET_ASIDE = translatable(
     "⚠ This message crashed the service repeatedly, so it will not be answered."
 )
 _BUG = translatable("Something went wrong on my side. The error was logged; please try again.")
-
-
-def _never(_: object) -> bool:
-    return False
-
-
-async def _explain_nothing(_said: Said, _explanation: Text) -> None:
-    return
-
-
-@dataclass(frozen=True, slots=True)
-class TurnStages:
-    """The stages that a message passes between claim and finish."""
-
-    resolver: PresetResolver
-    commands: CommandHandlers
-    pipeline: AnswerPipeline
-    replies: LiveReplies
-    stops: StopRequests
-    buttons: AnswerButtons
-    forgetting: PersonForgetting
-    channel_forgetting: ChannelForgetting
-    gatherer: MessageGatherer
-    arrivals: ArrivalSignals
-    voices: VoiceMessages
-    dice: Dice = random.random
-    explain_silence: Callable[[Said, Text], Awaitable[None]] = _explain_nothing
-    """Tells the people of a channel why nobody answers, where the platform shows that."""
-    is_paused: Callable[[str], bool] = _never
-    """Whether a conversation, by its key, has to wait."""
-    is_void: Callable[[Said], bool] = _never
-    """Whether a message is from before a restore, so that nothing is done about it."""
-    is_context: Callable[[InboxMessage], bool] = _never
-    """Whether a message has waited so long that it is remembered instead of being answered."""
 
 
 class ConversationWorker:

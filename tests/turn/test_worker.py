@@ -73,8 +73,9 @@ from bot.turn.limits.rare_notices import RareNotices
 from bot.turn.limits.spending import Spending
 from bot.turn.preview.prompt_preview import PromptPreview
 from bot.turn.prompt_sources import PromptSources
+from bot.turn.stages import TurnStages
 from bot.turn.stops import StopRequests
-from bot.turn.worker import ConversationWorker, TurnStages
+from bot.turn.worker import ConversationWorker
 from tests.fakes import LIMITS, FakeBackend, FakeClock, FakeSurface, run_ready_tasks
 from tests.samples import BOB, format_receipt, make_incoming, mask_secret, read_session
 from tests.waiting import advance_in_steps, wait_until

@@ -27,8 +27,9 @@ from bot.turn.gathering import MessageGatherer
 from bot.turn.limits.embedding_spending import EmbeddingSpending
 from bot.turn.limits.summary_spending import BudgetedSummaries
 from bot.turn.prompt_sources import PromptSources
+from bot.turn.stages import TurnStages
 from bot.turn.tools.answer_tools import AnswerTools
-from bot.turn.worker import ConversationWorker, TurnStages
+from bot.turn.worker import ConversationWorker
 
 
 class AnsweringParts:

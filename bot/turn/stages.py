@@ -1,0 +1,54 @@
+"""The stages that a message passes between claim and finish, as one value."""
+
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from bot.chat.incoming import Said
+from bot.chat.session import InboxMessage
+from bot.commands.answer_buttons import AnswerButtons
+from bot.commands.forgetting import ChannelForgetting, PersonForgetting
+from bot.commands.handlers import CommandHandlers
+from bot.media.voice_messages import VoiceMessages
+from bot.replying.live_replies import LiveReplies
+from bot.routing.preset_resolver import PresetResolver
+from bot.routing.wake_rules import Dice
+from bot.texts.text import Text
+from bot.turn.answer import AnswerPipeline
+from bot.turn.arrivals import ArrivalSignals
+from bot.turn.gathering import MessageGatherer
+from bot.turn.stops import StopRequests
+
+
+def _never(_: object) -> bool:
+    return False
+
+
+async def _explain_nothing(_said: Said, _explanation: Text) -> None:
+    return
+
+
+@dataclass(frozen=True, slots=True)
+class TurnStages:
+    """The stages that a message passes between claim and finish."""
+
+    resolver: PresetResolver
+    commands: CommandHandlers
+    pipeline: AnswerPipeline
+    replies: LiveReplies
+    stops: StopRequests
+    buttons: AnswerButtons
+    forgetting: PersonForgetting
+    channel_forgetting: ChannelForgetting
+    gatherer: MessageGatherer
+    arrivals: ArrivalSignals
+    voices: VoiceMessages
+    dice: Dice = random.random
+    explain_silence: Callable[[Said, Text], Awaitable[None]] = _explain_nothing
+    """Tells the people of a channel why nobody answers, where the platform shows that."""
+    is_paused: Callable[[str], bool] = _never
+    """Whether a conversation, by its key, has to wait."""
+    is_void: Callable[[Said], bool] = _never
+    """Whether a message is from before a restore, so that nothing is done about it."""
+    is_context: Callable[[InboxMessage], bool] = _never
+    """Whether a message has waited so long that it is remembered instead of being answered."""
