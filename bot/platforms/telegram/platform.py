@@ -9,24 +9,16 @@ from typing import Any, NoReturn, TypeVar
 
 import msgspec
 import structlog
-from aiogram.enums import BotCommandScopeType as Scope
 from aiogram.enums import ChatMemberStatus
 from aiogram.methods import (
     AnswerCallbackQuery,
     DeleteWebhook,
     GetChatMember,
     GetMe,
-    GetMyCommands,
-    SetMyCommands,
     SetWebhook,
     TelegramMethod,
 )
 from aiogram.types import (
-    BotCommand,
-    BotCommandScopeAllChatAdministrators,
-    BotCommandScopeAllGroupChats,
-    BotCommandScopeAllPrivateChats,
-    BotCommandScopeUnion,
     Update,
     User,
 )
@@ -47,6 +39,7 @@ from bot.errors import (
 from bot.platforms.late_messages import mark_late
 from bot.platforms.spec import PlatformContext, refuse_nothing
 from bot.platforms.telegram.api import CALL_SECONDS, BotApi, PollingConflict
+from bot.platforms.telegram.command_menu import offer_commands
 from bot.platforms.telegram.incoming import PRESS_KEY_PREFIX, UPDATE_TYPES, to_incoming
 from bot.platforms.telegram.settings import TelegramSettings
 from bot.platforms.telegram.surface import TelegramSurface
@@ -61,14 +54,12 @@ from bot.ports import (
 )
 from bot.runtime.tasks import cancel_and_wait
 from bot.telemetry.metrics import POLLING_CONFLICTS
-from bot.texts.text import LANGUAGES, looked_up, translate
 
 Response = TypeVar("Response")
 
 _FIRST_PAUSE_SECONDS = 0.25
 _MAX_PAUSE_SECONDS = 5.0
 _MAX_CONFLICT_PAUSE_SECONDS = 30.0  # two pollers cut each other off: leave the other one more time
-_MAX_DESCRIPTION_CHARS = 256  # of a command
 _MAX_UPDATES = 100  # in one response: there may be more
 _MAX_ALERT_CHARS = 200
 _SECRET_HEADER = "X-Telegram-Bot-Api-Secret-Token"  # noqa: S105 # the name of a header
@@ -155,10 +146,10 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
     async def run(self, intake: Intake) -> None:
         self._bot = bot = await self._call_until_answered(GetMe)
         if self.webhook_path is not None:
-            await self._register_commands()
+            await offer_commands(self._api, self._commands)
             await self._keep_webhook()
         await self._call_until_answered(lambda: DeleteWebhook(drop_pending_updates=False))
-        await self._register_commands()
+        await offer_commands(self._api, self._commands)
         stored = (await intake.cursors(self._offset_cursor)).get(self._offset_cursor)
         offset = None if stored is None else int(stored)
         try:
@@ -341,24 +332,6 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
                 _log.warning("telegram_disconnected", reason=reason)
         self._connection_error, self._has_conflict = reason, has_conflict
 
-    # --- commands ----------------------------------------------------------------------------
-
-    async def _register_commands(self) -> None:
-        """Offer the commands of each scope in each language, where Telegram has other ones."""
-        try:
-            for scope, commands in commands_by_scope(self._commands):
-                for language in LANGUAGES:
-                    await self._register(scope, to_bot_commands(commands, language), language)
-        except PlatformError as error:
-            _log.warning("telegram_commands_not_offered", reason=str(error))
-
-    async def _register(
-        self, scope: BotCommandScopeUnion | None, ours: list[BotCommand], language: str
-    ) -> None:
-        code = None if language == LANGUAGES[0] else language  # None: all other languages
-        if await self._api.call(GetMyCommands(scope=scope, language_code=code)) != ours:
-            await self._api.call(SetMyCommands(commands=ours, scope=scope, language_code=code))
-
     # --- files -------------------------------------------------------------------------------
 
     @override
@@ -402,32 +375,3 @@ def _pause_seconds(error: TroupeError, tries: int) -> float:
     has_conflict = isinstance(error, PollingConflict)
     longest = _MAX_CONFLICT_PAUSE_SECONDS if has_conflict else _MAX_PAUSE_SECONDS
     return float(min(_FIRST_PAUSE_SECONDS * 2 ** min(tries, 10), longest))
-
-
-def commands_by_scope(
-    commands: Sequence[CommandSpec],
-) -> list[tuple[BotCommandScopeUnion | None, Sequence[CommandSpec]]]:
-    """Return what people are offered in each kind of chat; None: where no other scope holds."""
-    in_groups = [one for one in commands if not one.is_private]
-    for_all = [one for one in in_groups if not one.is_for_admins]
-    return [
-        (None, for_all),
-        (BotCommandScopeAllPrivateChats(type=Scope.ALL_PRIVATE_CHATS), commands),
-        (BotCommandScopeAllGroupChats(type=Scope.ALL_GROUP_CHATS), for_all),
-        (BotCommandScopeAllChatAdministrators(type=Scope.ALL_CHAT_ADMINISTRATORS), in_groups),
-    ]
-
-
-def to_bot_commands(commands: Sequence[CommandSpec], language: str = "en") -> list[BotCommand]:
-    """Return the commands that Telegram lists; their actions are named in the description."""
-    return [
-        BotCommand(command=command.name, description=_description(command, language))
-        for command in commands
-    ]
-
-
-def _description(command: CommandSpec, language: str) -> str:
-    summary = translate(looked_up(command.summary), language)
-    if command.actions:
-        summary = f"{summary} ({', '.join(action.name for action in command.actions)})"
-    return summary[:_MAX_DESCRIPTION_CHARS]

@@ -11,7 +11,8 @@ from bot.chat.command import CommandSpec
 from bot.chat.incoming import Address, Edited, Joined, MediaKind, Pressed, Said, WakeReason
 from bot.chat.outgoing import MessageContent, OutgoingMessage
 from bot.errors import PlatformError, PlatformFatal
-from bot.platforms.telegram.platform import offset_cursor, to_bot_commands
+from bot.platforms.telegram.command_menu import to_bot_commands
+from bot.platforms.telegram.platform import offset_cursor
 from bot.routing.command_specs import COMMANDS
 from tests.platforms.telegram.conftest import Rig
 from tests.waiting import wait_until

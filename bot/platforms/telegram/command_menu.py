@@ -1,0 +1,70 @@
+"""The commands that Telegram lists: for each kind of chat, in each language."""
+
+from collections.abc import Sequence
+
+import structlog
+from aiogram.enums import BotCommandScopeType as Scope
+from aiogram.methods import GetMyCommands, SetMyCommands
+from aiogram.types import (
+    BotCommand,
+    BotCommandScopeAllChatAdministrators,
+    BotCommandScopeAllGroupChats,
+    BotCommandScopeAllPrivateChats,
+    BotCommandScopeUnion,
+)
+
+from bot.chat.command import CommandSpec
+from bot.errors import PlatformError
+from bot.platforms.telegram.api import BotApi
+from bot.texts.text import LANGUAGES, looked_up, translate
+
+_MAX_DESCRIPTION_CHARS = 256
+
+_log = structlog.get_logger(__name__)
+
+
+async def offer_commands(api: BotApi, commands: Sequence[CommandSpec]) -> None:
+    """Offer the commands of each scope in each language, where Telegram has other ones."""
+    try:
+        for scope, offered in commands_by_scope(commands):
+            for language in LANGUAGES:
+                await _offer(api, scope, to_bot_commands(offered, language), language)
+    except PlatformError as error:
+        _log.warning("telegram_commands_not_offered", reason=str(error))
+
+
+async def _offer(
+    api: BotApi, scope: BotCommandScopeUnion | None, ours: list[BotCommand], language: str
+) -> None:
+    code = None if language == LANGUAGES[0] else language  # None: all other languages
+    if await api.call(GetMyCommands(scope=scope, language_code=code)) != ours:
+        await api.call(SetMyCommands(commands=ours, scope=scope, language_code=code))
+
+
+def commands_by_scope(
+    commands: Sequence[CommandSpec],
+) -> list[tuple[BotCommandScopeUnion | None, Sequence[CommandSpec]]]:
+    """Return what people are offered in each kind of chat; None: where no other scope holds."""
+    in_groups = [one for one in commands if not one.is_private]
+    for_all = [one for one in in_groups if not one.is_for_admins]
+    return [
+        (None, for_all),
+        (BotCommandScopeAllPrivateChats(type=Scope.ALL_PRIVATE_CHATS), commands),
+        (BotCommandScopeAllGroupChats(type=Scope.ALL_GROUP_CHATS), for_all),
+        (BotCommandScopeAllChatAdministrators(type=Scope.ALL_CHAT_ADMINISTRATORS), in_groups),
+    ]
+
+
+def to_bot_commands(commands: Sequence[CommandSpec], language: str = "en") -> list[BotCommand]:
+    """Return the commands that Telegram lists; their actions are named in the description."""
+    return [
+        BotCommand(command=command.name, description=_description(command, language))
+        for command in commands
+    ]
+
+
+def _description(command: CommandSpec, language: str) -> str:
+    summary = translate(looked_up(command.summary), language)
+    if command.actions:
+        summary = f"{summary} ({', '.join(action.name for action in command.actions)})"
+    return summary[:_MAX_DESCRIPTION_CHARS]
