@@ -39,7 +39,7 @@ NotModified, NotEditable, PollingConflict                           platforms/te
 WebhookNotFound, ChannelNotFound, ThreadExists                      platforms/discord/rest
 UnknownRole, UnsupportedCapability                                  templates/lmdeploy
 JsonSyntaxError                                                     prompting/text/jsonc.py
-ConnectionFailed, InvalidAddress, AddressRefused                    runtime/http_connection.py
+ConnectionFailed, InvalidAddress, AddressRefused                    runtime/http/failures.py
 ChildFailed                                                         runtime/subprocesses.py
 Unconvertible                                                       media/conversion.py
 FetchFailed, FetchRefused                                           media/fetching.py

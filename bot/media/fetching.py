@@ -15,8 +15,9 @@ import structlog
 
 from bot import __version__
 from bot.errors import TroupeError
-from bot.runtime.http_client import HttpClient
-from bot.runtime.http_connection import AddressRefused, ConnectionFailed, HttpResponse
+from bot.runtime.http.client import HttpClient
+from bot.runtime.http.connection import HttpResponse
+from bot.runtime.http.failures import AddressRefused, ConnectionFailed
 
 _log = structlog.get_logger(__name__)
 _PORTS = frozenset({80, 443})

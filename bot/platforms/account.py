@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from bot.errors import OutcomeUnknown, Unreachable
-from bot.runtime.http_client import HttpClient
-from bot.runtime.http_connection import ConnectionFailed
+from bot.runtime.http.client import HttpClient
+from bot.runtime.http.failures import ConnectionFailed
 from bot.texts.text import Text, translatable
 
 _MAX_RESPONSE_BYTES = 4 * 2**20

@@ -4,8 +4,8 @@ import asyncio
 from http import HTTPStatus
 
 from bot import __version__
-from bot.runtime.http_client import HttpClient
-from bot.runtime.http_connection import ConnectionFailed
+from bot.runtime.http.client import HttpClient
+from bot.runtime.http.failures import ConnectionFailed
 
 _CONNECT_SECONDS = 5.0
 _HEADERS = {

@@ -13,8 +13,9 @@ import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.runtime.http_client import HttpClient
-from bot.runtime.http_connection import ConnectionFailed, HttpResponse
+from bot.runtime.http.client import HttpClient
+from bot.runtime.http.connection import HttpResponse
+from bot.runtime.http.failures import ConnectionFailed
 from tests.runtime.http_server import ByteServer, Step, byte_server, play
 from tests.waiting import wait_until
 

@@ -32,7 +32,8 @@ from bot.chat.prompt import Delta, Finish, FinishReason, ReasoningDelta
 from bot.errors import BackendInterrupted, BackendUnavailable, TroupeError
 from bot.ports import Clock
 from bot.runtime.clock import SystemClock
-from bot.runtime.http_connection import ConnectionFailed, HttpResponse
+from bot.runtime.http.connection import HttpResponse
+from bot.runtime.http.failures import ConnectionFailed
 from bot.texts.text import translatable
 
 # A short answer is complete after the first pause. What is read every 0.2 s is read often enough

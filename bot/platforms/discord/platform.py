@@ -51,7 +51,7 @@ from bot.ports import (
     RoleLeases,
     ShardedPlatform,
 )
-from bot.runtime.http_connection import ConnectionFailed
+from bot.runtime.http.failures import ConnectionFailed
 from bot.runtime.tasks import cancel_and_wait
 
 _log = structlog.get_logger(__name__)

@@ -36,7 +36,7 @@ from bot.errors import (
 from bot.platforms.file_download import download_file
 from bot.platforms.telegram.session import JsonSession
 from bot.platforms.telegram.settings import TelegramSettings
-from bot.runtime.http_connection import ConnectionFailed, InvalidAddress
+from bot.runtime.http.failures import ConnectionFailed, InvalidAddress
 
 Response = TypeVar("Response")
 

@@ -15,8 +15,8 @@ from pydantic import BaseModel
 from typing_extensions import override
 
 from bot import __version__
-from bot.runtime.http_client import HttpClient
-from bot.runtime.http_connection import ConnectionFailed
+from bot.runtime.http.client import HttpClient
+from bot.runtime.http.failures import ConnectionFailed
 
 _HEADERS = {
     "User-Agent": f"troupe/{__version__}",

@@ -9,9 +9,9 @@ from bot.chat.console.operation import KnownSession
 from bot.chat.incoming import Person
 from bot.chat.session import Turn
 from bot.ports import ChannelHistories
-from bot.storage.sql.conversations import TURN_COLUMNS, to_turn
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import turn
+from bot.storage.units.turn_rows import TURN_COLUMNS, to_turn
 
 _IS_HERE = turn.c.conversation == bindparam("of_conversation")
 _SESSIONS = (

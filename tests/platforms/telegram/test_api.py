@@ -41,7 +41,7 @@ from bot.errors import (
 )
 from bot.platforms.telegram.api import BotApi, NotEditable, NotModified, PollingConflict, translate
 from bot.platforms.telegram.settings import TelegramSettings
-from bot.runtime.http_connection import ConnectionFailed, InvalidAddress
+from bot.runtime.http.failures import ConnectionFailed, InvalidAddress
 
 HERE = ConnectionKey("api.example", 443, True, True, None, None, None)
 TOKEN = "123456789:AAH-canary"

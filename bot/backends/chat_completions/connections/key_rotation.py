@@ -14,7 +14,7 @@ from bot.backends.chat_completions.errors import retry_after
 from bot.backends.chat_completions.request import HttpConnection, HttpStatusError
 from bot.backends.chat_completions.settings import HttpProviderSettings, read_keys
 from bot.ports import Clock
-from bot.runtime.http_connection import HttpResponse
+from bot.runtime.http.connection import HttpResponse
 from bot.telemetry.secret_masker import mask_from_now_on
 
 _log = structlog.get_logger(__name__)

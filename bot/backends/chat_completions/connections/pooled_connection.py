@@ -17,8 +17,9 @@ from bot.backends.chat_completions.request import (
 )
 from bot.backends.chat_completions.settings import HttpProviderSettings
 from bot.backends.chat_completions.stream_parser import MAX_RESPONSE_BYTES
-from bot.runtime.http_client import HttpClient
-from bot.runtime.http_connection import ConnectionFailed, HttpResponse
+from bot.runtime.http.client import HttpClient
+from bot.runtime.http.connection import HttpResponse
+from bot.runtime.http.failures import ConnectionFailed
 
 _LIST_SECONDS = 10.0
 _MAX_LIST_BYTES = 8 * 2**20

@@ -8,8 +8,8 @@ from typing_extensions import override
 from bot.backends.chat_completions.request import HttpConnection, raise_for_status
 from bot.backends.chat_completions.wire import encode_streaming_request
 from bot.backends.llama_cpp.engines.engine import IMAGE_PLACEHOLDER, GenerationRequest
-from bot.runtime.http_client import HttpClient
-from bot.runtime.http_connection import HttpResponse
+from bot.runtime.http.client import HttpClient
+from bot.runtime.http.connection import HttpResponse
 from bot.templates.control_tokens import break_control_tokens
 
 # llama.cpp's server closes the connection after a streamed answer, but announces to keep it. A

@@ -25,8 +25,9 @@ from bot.platforms.discord.rest.form import Upload, to_form
 from bot.platforms.discord.rest.rate_limits import BucketLimits, RateLimitBucket
 from bot.platforms.discord.rest.refusals import translate_refusal
 from bot.platforms.discord.settings import BOT_REJECTED, DiscordSettings
-from bot.runtime.http_client import HttpClient
-from bot.runtime.http_connection import ConnectionFailed, HttpResponse
+from bot.runtime.http.client import HttpClient
+from bot.runtime.http.connection import HttpResponse
+from bot.runtime.http.failures import ConnectionFailed
 
 Decoded = TypeVar("Decoded")
 

@@ -11,7 +11,8 @@ from bot.backends.llama_cpp.engines.engine import GenerationRequest
 from bot.backends.llama_cpp.engines.server_api import ServerConnection, to_wire
 from bot.backends.llama_cpp.sampling import output_limit, to_sampling
 from bot.errors import BackendUnavailable
-from bot.runtime.http_connection import ConnectionFailed, HttpResponse
+from bot.runtime.http.connection import HttpResponse
+from bot.runtime.http.failures import ConnectionFailed
 from tests.backends.asking import prompt
 from tests.runtime.http_server import ByteServer, byte_server
 from tests.waiting import wait_until

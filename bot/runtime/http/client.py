@@ -18,14 +18,9 @@ from urllib.parse import SplitResult, quote, unquote, urlsplit
 import aiohappyeyeballs
 import certifi
 
-from bot.runtime.http_connection import (
-    AddressRefused,
-    ConnectionFailed,
-    HttpClientConnection,
-    HttpResponse,
-    InvalidAddress,
-    parse_head,
-)
+from bot.runtime.http.connection import HttpClientConnection, HttpResponse
+from bot.runtime.http.failures import AddressRefused, ConnectionFailed, InvalidAddress
+from bot.runtime.http.parsing import parse_head
 
 _IDLE_SECONDS = 30.0  # a firewall may forget a connection that was idle longer
 _HAPPY_EYEBALLS_SECONDS = 0.25  # RFC 8305; then the next address is tried beside the first

@@ -1,0 +1,1 @@
+"""Requests over HTTP/1.1 whose responses are read as they arrive."""
