@@ -46,6 +46,8 @@ class Limits:
     """What readers get of a Markdown text, of which the units count; None: the text as it is."""
     hides_markup: bool = False
     """Whether marks such as `**` take no units, because readers do not get them."""
+    asks_by_replies: bool = False
+    """Whether a message can ask a person for a reply to it; for platforms without forms."""
     folds_thoughts: bool = False
     """Whether a part of a message can be shown folded, so that readers open it."""
     has_threads: bool = False
@@ -143,6 +145,16 @@ class Menu:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplyPrompt:
+    """Opens a reply to the message in the client of one person; `Limits.asks_by_replies`."""
+
+    to: str
+    """The platform's id of a message of that person, which the message itself replies to."""
+    hint: str = ""
+    """What stands in the empty input field; in the language of its reader."""
+
+
+@dataclass(frozen=True, slots=True)
 class MessageContent:
     """What a message says and shows; each surface renders it for its platform."""
 
@@ -154,6 +166,8 @@ class MessageContent:
     menus: tuple[Menu, ...] = ()
     thoughts: str = ""
     """What the model thought, shown folded below the text; only where `Limits.folds_thoughts`."""
+    prompt: ReplyPrompt | None = None
+    """Whose reply is asked for; None: nobody's. Such a message has no buttons."""
     is_plain: bool = False
     """Whether the text is shown without any style, because the platform refused it with some."""
 

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Collection
 
 from bot.chat.button import FORM_ACTIONS, MENU_ACTIONS, ButtonAction, ButtonData, read_button
 from bot.chat.incoming import (
+    Address,
     Deleted,
     Edited,
     ForgetRequested,
@@ -46,8 +47,18 @@ class AnswerButtons:
         inbox: Inbox,
         admins: AdminCheck,
         route: Callable[[Pressed], Awaitable[Pressed]],
+        asks_by_replies: Callable[[Address], bool] = lambda _: False,
     ) -> None:
-        """Take where answers are, who is an admin, and what tells the history of a press."""
+        """Take where answers are, and what tells of a press by whom and where it was made.
+
+        Args:
+            conversations: answers.
+            inbox: questions.
+            admins: who is an admin.
+            route: tells the history of a press.
+            asks_by_replies: whether people write free values in replies (`Limits`).
+        """
+        self._asks_by_replies = asks_by_replies
         self._route = route
         self._conversations = conversations
         self._inbox = inbox
@@ -64,7 +75,8 @@ class AnswerButtons:
                 await self._check_stop(pressed, data)
             elif data is not None:
                 await self.find(pressed, data)
-                if data.action in FORM_ACTIONS and not pressed.values:  # a platform without forms
+                is_typed = data.action in FORM_ACTIONS and not pressed.values  # there is no form
+                if is_typed and not self._asks_by_replies(pressed.address):
                     return translate(_HOW_TO_TYPE[data.action], language_of(pressed.locale))
         except UserError as error:
             return translate(error.text, language_of(pressed.locale))

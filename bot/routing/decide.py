@@ -12,6 +12,7 @@ from bot.chat.session import Turn
 from bot.prompting.prompters.form_fields import is_ask_command
 from bot.routing.active_presets import ActiveCharacters, ActivePreset
 from bot.routing.command_specs import parse
+from bot.routing.reply_prompts import replied_command
 from bot.routing.speaker_selection import SpeakerCandidate, select_speakers
 from bot.routing.wake_rules import Dice
 
@@ -101,4 +102,4 @@ def _command(incoming: Said, active: ActiveCharacters) -> Command | None:
     has_form = any(preset.prompter for preset in active.presets)
     if incoming.wake is None or (has_form and is_ask_command(incoming.text)):
         return None
-    return parse(incoming.text)
+    return replied_command(incoming) or parse(incoming.text)

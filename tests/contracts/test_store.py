@@ -25,6 +25,7 @@ from bot.chat.outgoing import (
     OutboxRow,
     OutboxState,
     OutgoingPart,
+    ReplyPrompt,
 )
 from bot.chat.session import (
     Attempt,
@@ -742,7 +743,7 @@ async def test_part_in_a_thread_finds_the_message_that_its_thread_is_opened_from
 ) -> None:
     claim, message = await begin(store)
     thread = AnswerThread(message.part_name(0), "The rest of the answer")
-    folded = MessageContent("rest", thoughts="Hm. || 想")
+    folded = MessageContent("rest", thoughts="Hm. || 想", prompt=ReplyPrompt("41", "The name 名"))
     parts = [
         OutgoingPart(0, MessageContent("first")),
         OutgoingPart(THREAD_PARTS, folded, thread=thread),

@@ -177,15 +177,42 @@ async def test_free_values_are_entered_into_forms_on_discord(deployment: Deploym
     await wait_until(lambda: shown.response.content.startswith(chosen), 20)
 
 
-async def test_telegram_tells_how_to_write_free_values(deployment: Deployment) -> None:
+async def test_free_values_are_written_in_replies_on_telegram(deployment: Deployment) -> None:
+    """The question is lost on its way and asked once; the service is killed before the reply."""
+    where, wire = deployment.open("group"), deployment.platforms.telegram
+    asked = where.say("/preset menu", 0)
+    chat = asked["chat"]["id"]
+    wire.chats[chat]["_admins"] = {TELEGRAM_PEOPLE[0]}
+    shown = deployment.shown
+    await wait_until(lambda: any("✏ By name" in labels for labels in shown.buttons(where)), 20)
+    before = len(wire.log)
+    wire.fault("sendMessage", drop=True, after=True, match={"chat_id": chat})
+    pressed = await shown.press(where, "✏ By name")
+    assert await shown.words_alone(where, pressed) == ""
+    question = "Who is to answer here? Reply to this message with the name of the preset."
+    await wait_until(lambda: shown.texts(where)[1:] == [question], 20)
+    [call] = [one["params"] for one in wire.log[before:] if one["method"] == "sendMessage"]
+    assert call["reply_markup"] == {
+        "force_reply": True,
+        "selective": True,
+        "input_field_placeholder": "The name of the preset",
+    }
+    assert call["reply_parameters"]["message_id"] == asked["message_id"]
+    await deployment.restart()
+    where.reply("nova")
+    told = "nova answers here from now on."
+    await wait_until(lambda: shown.texts(where)[1:] == [question, told], 20)
+
+
+async def test_description_is_written_in_a_reply_on_telegram(deployment: Deployment) -> None:
     where = deployment.open("group")
     where.say("/settings", 0)
-    await wait_until(
-        lambda: any("✏ About me" in labels for labels in deployment.shown.buttons(where)), 20
-    )
-    pressed = await deployment.shown.press(where, "✏ About me")
-    words = await deployment.shown.words_alone(where, pressed)
-    assert words == "Write /me and how you describe yourself, or /me clear to delete it."
+    shown = deployment.shown
+    await wait_until(lambda: any("✏ About me" in labels for labels in shown.buttons(where)), 20)
+    await shown.press(where, "✏ About me")
+    await wait_until(lambda: shown.texts(where)[-1].startswith("How do you describe"), 20)
+    where.reply("a tall knight")
+    await wait_until(lambda: "a tall knight" in shown.texts(where)[-1], 20)
 
 
 async def test_commands_in_the_menu_of_a_message(deployment: Deployment) -> None:

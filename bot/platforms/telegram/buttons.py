@@ -4,11 +4,12 @@ import itertools
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
 
-from bot.chat.outgoing import Button, Menu
+from bot.chat.outgoing import Button, Menu, ReplyPrompt
 
 _VALUE = "="
 """Stands between the data of a menu and what is chosen from it."""
 _CHOSEN = "✓ "
+_MAX_HINT_CHARS = 64
 
 
 def to_keyboard(buttons: Sequence[Button], menus: Sequence[Menu] = ()) -> dict[str, object] | None:
@@ -25,6 +26,12 @@ def to_keyboard(buttons: Sequence[Button], menus: Sequence[Menu] = ()) -> dict[s
             *([_button(one.label, one.data) for one in row] for _, row in rows),
         ]
     }
+
+
+def to_forced_reply(prompt: ReplyPrompt) -> dict[str, object]:
+    """Return the markup that opens a reply in the client of one person; edits refuse it."""
+    hint = {"input_field_placeholder": prompt.hint[:_MAX_HINT_CHARS]} if prompt.hint else {}
+    return {"force_reply": True, "selective": True, **hint}
 
 
 def read_callback_data(data: str) -> tuple[str, tuple[str, ...]]:

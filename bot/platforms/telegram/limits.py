@@ -29,6 +29,7 @@ PRIVATE = Limits(
     bot_calls=(CallWindow(30, 1.0, is_learned=True, reserved=10),),
     has_buttons=True,
     folds_thoughts=True,
+    asks_by_replies=True,
 )
 GROUP = replace(
     PRIVATE,

@@ -18,7 +18,7 @@ from bot.chat.incoming import Address
 from bot.chat.outgoing import Limits, MessageContent, OutgoingMessage
 from bot.errors import MessageNotFound, OutcomeUnknown
 from bot.platforms.telegram.api import BotApi, NotEditable, NotModified
-from bot.platforms.telegram.buttons import to_keyboard
+from bot.platforms.telegram.buttons import to_forced_reply, to_keyboard
 from bot.platforms.telegram.limits import GROUP, PRIVATE
 from bot.platforms.telegram.markup import render_markdown, render_plain, with_folded
 from bot.ports import DraftingSurface, Surface
@@ -62,6 +62,11 @@ class TelegramSurface(Surface, DraftingSurface):
             document = BufferedInputFile(message.file.text.encode(), message.file.name)
             upload = SendDocument(document=document, **_render_caption(message.content), **to)
             return str((await self._api.call(upload)).message_id)
+        if message.content.prompt is not None:
+            # Only the author of the message that is replied to gets a reply opened.
+            asked = {"message_id": int(message.content.prompt.to)}
+            to["reply_parameters"] = {**asked, "allow_sending_without_reply": True}
+            to["reply_markup"] = to_forced_reply(message.content.prompt)
         sent = await self._api.send("sendMessage", {**_render(message.content), **to})
         return _message_id(sent)
 

@@ -57,6 +57,7 @@ class WebSurface(Surface):
             can_repeat_sends=True,
             repeats_faces=True,
             has_buttons=True,
+            asks_by_replies=False,
         )
 
     @override

@@ -29,6 +29,10 @@ class PlatformCalls:
         """Return whether who asks is an administrator of the chat."""
         return await self._platforms()[incoming.address.source].is_admin(incoming)
 
+    def asks_by_replies(self, address: Address) -> bool:
+        """Return whether people write free values of menus in replies there."""
+        return self._platforms()[address.source].surface.limits(address).asks_by_replies
+
     async def explain_silence(self, said: Said, explanation: Text) -> None:
         """Tell who spoke why nobody answers, where the platform can tell them alone."""
         platform = self._platforms()[said.address.source]

@@ -64,6 +64,7 @@ class RequestParts:
             self._stored.inbox,
             self.admins,
             self.history_router.route_press,
+            self._calls.asks_by_replies,
         )
 
     @cached_property

@@ -11,6 +11,7 @@ from bot.chat.outgoing import (
     Menu,
     MenuOption,
     MessageContent,
+    ReplyPrompt,
 )
 from bot.chat.storable import make_storable
 
@@ -23,7 +24,8 @@ def encode_content(
 ) -> dict[str, str | None]:
     """Return the columns; faces, buttons and menus are JSON, NULL where there are none.
 
-    The thread that a message is sent to, and folded thoughts, stand beside its buttons.
+    The thread that a message is sent to, folded thoughts and whose reply it asks for stand beside
+    its buttons.
     """
     face = content.face
     return {
@@ -40,12 +42,14 @@ def decode_content(text: str, face: str | None, buttons: str | None) -> MessageC
     controls = json.loads(buttons or "[]")
     if isinstance(controls, list):  # nothing but buttons
         controls = {"buttons": controls, "menus": []}
+    prompt = controls.get("prompt")
     return MessageContent(
         text,
         None if face is None else Face(*json.loads(face)),
         tuple(_decode_button(*one) for one in controls["buttons"]),
         tuple(_decode_menu(*one) for one in controls["menus"]),
         controls.get("thoughts", ""),
+        None if prompt is None else ReplyPrompt(*prompt),
     )
 
 
@@ -65,6 +69,8 @@ def _encode_controls(content: MessageContent, thread: AnswerThread | None) -> st
         others["thread"] = [thread.first_part, make_storable(thread.title)]
     if content.thoughts:
         others["thoughts"] = make_storable(content.thoughts)
+    if content.prompt is not None:
+        others["prompt"] = [content.prompt.to, make_storable(content.prompt.hint)]
     if not content.menus and not others:
         return json.dumps(buttons) if buttons else None
     menus = [_encode_menu(one) for one in content.menus]

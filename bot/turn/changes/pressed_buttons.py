@@ -7,7 +7,7 @@ from functools import partial
 from bot.chat.button import ButtonAction, ButtonData, read_button
 from bot.chat.command import Command
 from bot.chat.incoming import Address, Pressed, Said, WakeReason
-from bot.chat.outgoing import Face, OutgoingPart
+from bot.chat.outgoing import Face, OutgoingPart, ReplyPrompt
 from bot.chat.session import (
     Claim,
     Exchange,
@@ -20,6 +20,7 @@ from bot.chat.session import (
 from bot.commands.answer_buttons import AnswerButtons
 from bot.commands.forgetting import PersonForgetting
 from bot.commands.handlers import CommandHandlers
+from bot.commands.menus import FORM_TEXTS
 from bot.commands.newest_question import pick_speakers
 from bot.commands.request import AskedQuestion, CommandRequest, CommandResult
 from bot.errors import UserError
@@ -35,6 +36,7 @@ from bot.replying.long_answers import (
 from bot.routing.active_presets import ActiveCharacters
 from bot.routing.command_specs import parse
 from bot.routing.preset_resolver import PresetResolver
+from bot.routing.reply_prompts import QUESTIONS
 from bot.texts.text import Text, joined, language_of, translatable, translate
 from bot.turn.changes.answers_in_place import AnswersInPlace
 
@@ -99,8 +101,22 @@ class PressedButtons:
                 return self._replaced(pressed, exchange, _FORGOTTEN)
             case ButtonAction.KEEP:
                 return self._replaced(pressed, exchange, _KEPT)
+            case ButtonAction.NAME | ButtonAction.ABOUT if not pressed.values:
+                return self._ask(pressed, data, exchange)
             case _:
                 return await self._choose(pressed, data, exchange, active)
+
+    def _ask(self, pressed: Pressed, data: ButtonData, exchange: Exchange) -> TurnResult:
+        """Ask who pressed for a free value, where that is written in a reply."""
+        language = language_of(pressed.locale)
+        shown = translate(QUESTIONS[data.action], language)
+        [asked, *_] = self.replies.final_parts(pressed.address, shown)
+        prompt = ReplyPrompt(
+            exchange.question.turn.message_id or pressed.message_id or "",
+            translate(FORM_TEXTS[data.action][1], language),
+        )
+        content = replace(asked.content, prompt=prompt)
+        return TurnResult(outgoing=(replace(asked, content=content),))
 
     async def _choose(
         self, pressed: Pressed, data: ButtonData, exchange: Exchange, active: ActiveCharacters
