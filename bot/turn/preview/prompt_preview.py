@@ -102,10 +102,9 @@ class PromptPreview:
     async def _prompt(self, speaker: ActivePreset, context: TurnContext) -> Receipt:
         fitted = await self.sources.fit(speaker.preset, context)
         fitted = self.spending.bounded(speaker.preset, context.said, fitted)
-        charge = AnswerCharge()
-        return build_receipt(
-            _NO_ANSWER, fitted, speaker.preset, speaker.version, WaitedSeconds(), charge
-        )
+        preset, version, scopes = speaker.preset, speaker.version, context.said.scopes
+        spent = (WaitedSeconds(), AnswerCharge())
+        return build_receipt(_NO_ANSWER, fitted, preset, version, *spent, scopes)
 
 
 def _considered(
