@@ -108,7 +108,7 @@ class DeliverySettings(SettingsGroup):
 
 
 class LimitSettings(SettingsGroup):
-    """How many answers a person and a channel get; messages over that wait, and none is lost."""
+    """How many answers a person and a channel get, and how many may wait for one."""
 
     answers_per_person: int = Field(
         15, ge=0, description="How many answers a person gets at once; 0: no limit."
@@ -121,6 +121,18 @@ class LimitSettings(SettingsGroup):
         gt=0,
         description="The time for these answers, in seconds. Further ones follow evenly: with 15"
         " in 30 s, one every 2 s.",
+    )
+    waiting: int = Field(
+        500,
+        ge=0,
+        description="How many requests may wait for a provider that takes no more at once, in the"
+        " whole installation; who comes then is told that the model is busy. 0: no limit.",
+    )
+    waiting_in_conversation: int = Field(
+        100,
+        ge=0,
+        description="How many questions may wait for their answers in a conversation; later ones"
+        " are told so, kept, and not answered. 0: no limit.",
     )
 
 

@@ -90,6 +90,8 @@ class InboxMessage:
     """Whether more of its conversation was unanswered when it was begun."""
     gathered: tuple["InboxMessage", ...] = ()
     """Later messages that are answered together with it, in their order."""
+    refused: tuple["InboxMessage", ...] = ()
+    """Later messages that are finished with it without an answer: too many waited."""
 
     @property
     def newest(self) -> "InboxMessage":

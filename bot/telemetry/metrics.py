@@ -39,8 +39,8 @@ OUTBOX_RECONCILIATIONS = Counter(
 )
 LIMITED_MESSAGES = Counter(
     "troupe_limited_total",
-    "Messages over the limit of a person or a channel, by outcome",
-    ["outcome"],  # slowed, refused
+    "Messages over the limit of a person, a channel or a conversation's queue, by outcome",
+    ["outcome"],  # slowed, refused, queue_full
 )
 FENCED = Counter(
     "troupe_fenced_total",

@@ -44,6 +44,7 @@ from bot.turn.limits.answer_limits import Admission, AnswerLimits
 from bot.turn.limits.fallback_notes import FallbackNotes
 from bot.turn.limits.provider_slots import ProviderSlots
 from bot.turn.limits.rare_notices import RareNotices
+from bot.turn.limits.slot_queue import Urgency
 from bot.turn.limits.spending import Spending, usages_of
 from bot.turn.prompt_sources import PromptSources, TurnContext
 from bot.turn.tools.answer_tools import AnswerTools
@@ -306,7 +307,7 @@ class AnswerPipeline:
         async with self._spending.reserved(
             preset, context.said, fitted.prompt, most_tokens
         ) as reservation:
-            async with self._slot(preset.provider, stop, show_position):
+            async with self._slot(preset.provider, context.said, stop, show_position):
                 prompt = replace(reservation.prompt, has_fallback=has_fallback)
                 queued = self._clock.now() - context.said.at.timestamp()
                 waited = WaitedSeconds(max(composed, queued), composed)
@@ -326,11 +327,18 @@ class AnswerPipeline:
         return build_receipt(answer, fitted, preset, speaker.version, waited, charge, scopes)
 
     def _slot(
-        self, provider: str, stop: StopFlag, show_position: Callable[[QueuePosition], None]
+        self,
+        provider: str,
+        said: Said,
+        stop: StopFlag,
+        show_position: Callable[[QueuePosition], None],
     ) -> AbstractAsyncContextManager[None]:
         if self._slots is None:
             return nullcontext()
-        return self._slots.hold(provider, stop, show_position)
+        urgency = Urgency.REACTION if said.wake is None else Urgency.QUESTION
+        return self._slots.hold(
+            provider, stop, show_position, chat=said.address.lane, urgency=urgency
+        )
 
     def _face(self, speaker: ActivePreset, context: TurnContext) -> Face | None:
         limits = self._replies.limits(context.said.address)

@@ -4,6 +4,7 @@ The signal that wakes conversations says so; where it is lost, what arrived is f
 """
 
 import contextlib
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 
 from bot.ports import Signals
@@ -17,7 +18,7 @@ class ArrivalSignals:
 
     def __init__(self, signals: Signals) -> None:
         self._watched: dict[str, bool] = {}  # whether something arrived
-        self._listeners: dict[str, Callable[[], None]] = {}
+        self._listeners: defaultdict[str, list[Callable[[], None]]] = defaultdict(list)
         signals.subscribe(CONVERSATIONS, self.note)
 
     def watch(self, conversations: Collection[str]) -> None:
@@ -35,18 +36,20 @@ class ArrivalSignals:
 
         It must not block or raise.
         """
-        self._listeners[conversation] = on_arrival
+        self._listeners[conversation].append(on_arrival)
         try:
             if self._watched.get(conversation):
                 on_arrival()
             yield
         finally:
-            del self._listeners[conversation]
+            self._listeners[conversation].remove(on_arrival)
+            if not self._listeners[conversation]:
+                del self._listeners[conversation]
 
     def note(self, conversations: Sequence[str]) -> None:
         """Note that something was received for these conversations."""
         for key in conversations:
             if key in self._watched:
                 self._watched[key] = True
-            if (on_arrival := self._listeners.get(key)) is not None:
+            for on_arrival in self._listeners.get(key, ()):
                 on_arrival()

@@ -221,6 +221,11 @@ class Gathering:
             stop.supersede()
 
     @property
+    def at_most(self) -> int:
+        """How many messages the answer may cover."""
+        return self._rules.at_most
+
+    @property
     def _free(self) -> int:
         """How many more messages the answer may cover."""
         covered = 1 + len(self._group.message.gathered) + sum(len(one.parts) for one in self._seen)

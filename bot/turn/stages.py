@@ -17,6 +17,7 @@ from bot.texts.text import Text
 from bot.turn.answer import AnswerPipeline
 from bot.turn.arrivals import ArrivalSignals
 from bot.turn.gathering import MessageGatherer
+from bot.turn.limits.queue_limit import QueueLimit
 from bot.turn.stops import StopRequests
 
 
@@ -52,3 +53,5 @@ class TurnStages:
     """Whether a message is from before a restore, so that nothing is done about it."""
     is_context: Callable[[InboxMessage], bool] = _never
     """Whether a message has waited so long that it is remembered instead of being answered."""
+    queue_limit: QueueLimit | None = None
+    """How many questions may wait in a conversation; None: any number."""

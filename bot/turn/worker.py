@@ -107,6 +107,7 @@ class ConversationWorker:
         self._answers = QuestionAnswers(
             *(stages.pipeline, stages.gatherer, stages.stops, stages.replies),
             *(self._decisions, self._unanswered, self._finisher, replies_to_commands),
+            stages.queue_limit,
         )
         in_place = AnswersInPlace(stages.pipeline, stages.replies, stages.stops)
         self._edited_messages = EditedMessages(
@@ -223,7 +224,7 @@ class ConversationWorker:
         except Exception:  # noqa: BLE001 -- the only one: a bug must not silence a conversation
             _log.exception("turn_failed", turn=message.turn, error_id=message.error_id)
             following = await self._finisher.finish_unanswered(claim, group.message, _BUG)
-        for one in (message, *group.message.gathered):
+        for one in (message, *group.message.gathered, *group.message.refused):
             incoming = one.incoming
             MESSAGES_FINISHED.labels(incoming.address.platform, outcome).inc()
             now = self._clock.now()

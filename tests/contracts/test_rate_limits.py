@@ -13,11 +13,14 @@ from redis.asyncio import Redis
 
 from bot.chat.rate import CallScope, CallWindow, Rate
 from bot.ports import RateLimits
+from bot.replying.stop_flag import StopFlag
 from bot.runtime.clock import SystemClock
 from bot.runtime.rate_limits import InProcessRateLimits
 from bot.storage.coordination.embedded_valkey import run_embedded_valkey
 from bot.storage.coordination.redis_rate_limits import open_rate_limits
+from bot.turn.limits.provider_slots import ProviderSlots
 from tests.fakes import FakeClock
+from tests.waiting import wait_until
 
 # One event in a thousand seconds: the time that a test takes does not matter.
 SLOW = Rate("person:telegram:5", 3, 3000)
@@ -53,6 +56,31 @@ async def peers(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 def about(seconds: float) -> object:
     return pytest.approx(seconds, abs=TIMEOUT_SECONDS)
+
+
+async def test_one_chat_leaves_slots_of_a_provider_to_others_over_all_processes(
+    peers: Peers,
+) -> None:
+    here, there = (
+        ProviderSlots(rates, SystemClock(), {"p": 4}, 600) for rates in (peers.here, peers.there)
+    )
+    async with contextlib.AsyncExitStack() as held, asyncio.TaskGroup() as group:
+        for slots in (here, there, here):
+            await held.enter_async_context(slots.hold("p", StopFlag(), _ignore, chat="noisy"))
+        fourth = group.create_task(_hold_once(there, "noisy"))
+        await wait_until(lambda: there.waiting("p") == 1)
+        await _hold_once(here, "quiet")
+        assert not fourth.done(), "the last slot is for other chats"
+        await held.aclose()
+
+
+async def _hold_once(slots: ProviderSlots, chat: str) -> None:
+    async with slots.hold("p", StopFlag(), _ignore, chat=chat):
+        pass
+
+
+def _ignore(_position: object) -> None:
+    return
 
 
 async def test_burst_is_free_and_the_next_event_waits(peers: Peers) -> None:

@@ -69,6 +69,7 @@ from bot.turn.arrivals import CONVERSATIONS, ArrivalSignals
 from bot.turn.channel_reader import ChannelReader, ReadBefore
 from bot.turn.gathering import MessageGatherer
 from bot.turn.limits.pauses import AnsweringPauses
+from bot.turn.limits.queue_limit import QueueLimit
 from bot.turn.limits.rare_notices import RareNotices
 from bot.turn.limits.spending import Spending
 from bot.turn.preview.prompt_preview import PromptPreview
@@ -150,6 +151,7 @@ class Setup(Delivery):
         pipeline_parts: Mapping[str, Any] | None = None,
         read_before: ReadBefore = read_nothing,
         download: Download = download_nothing,
+        max_waiting: int = 0,
     ) -> None:
         self.database = database
         self.backend = backend
@@ -232,6 +234,12 @@ class Setup(Delivery):
             *(arrivals, VoiceMessages(download, backends), dice),
             is_paused=self.pauses.covers,
             is_context=self.pauses.is_context,
+            queue_limit=QueueLimit(
+                *(self.conversations, arrivals, replies),
+                *(RareNotices(InProcessRateLimits(self.clock)), self.clock, max_waiting),
+            )
+            if max_waiting
+            else None,
         )
         self.worker = ConversationWorker(
             self.conversations, [self.memory], setups, owner, self.clock

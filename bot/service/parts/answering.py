@@ -25,6 +25,7 @@ from bot.turn.answer import AnswerPipeline
 from bot.turn.channel_reader import ChannelReader
 from bot.turn.gathering import MessageGatherer
 from bot.turn.limits.embedding_spending import EmbeddingSpending
+from bot.turn.limits.queue_limit import QueueLimit
 from bot.turn.limits.summary_spending import BudgetedSummaries
 from bot.turn.prompt_sources import PromptSources
 from bot.turn.stages import TurnStages
@@ -86,6 +87,21 @@ class AnsweringParts:
             is_paused=queue.pauses.covers,
             is_void=queue.restored.is_void,
             is_context=queue.is_context,
+            queue_limit=self._queue_limit,
+        )
+
+    @property
+    def _queue_limit(self) -> QueueLimit | None:
+        context, most = self._context, self._context.settings.limits.waiting_in_conversation
+        if context.is_in_terminal or not most:
+            return None
+        return QueueLimit(
+            self._stored.conversations,
+            self._queue.arrivals,
+            self._sending.replies,
+            self._limits.notices,
+            context.clock,
+            most,
         )
 
     @cached_property
@@ -102,7 +118,8 @@ class AnsweringParts:
 
     @cached_property
     def summarizer(self) -> Summarizer:
-        spending = BudgetedSummaries(self._limits.spending, self._stored.usage_log)
+        limits = self._limits
+        spending = BudgetedSummaries(limits.spending, self._stored.usage_log, limits.provider_slots)
         summaries = SqlSummaries(self._context.resources.database)
         return Summarizer(summaries, self._context.models.backends, spending)
 

@@ -50,6 +50,7 @@ class LimitParts:
             self._context.clock,
             {name: limit for name, limit in limits.items() if limit is not None},
             lease_seconds=longest + _SLOT_MARGIN_SECONDS,
+            max_waiting=self._context.settings.limits.waiting,
         )
 
     @cached_property

@@ -1,88 +1,175 @@
 """Keep the requests that are in flight at a provider within its limit, over all processes."""
 
-import asyncio
 import contextlib
 import secrets
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
 
 from bot.chat.prompt import QueuePosition
 from bot.errors import BackendUnavailable
 from bot.ports import Clock, RateLimits
 from bot.replying.stop_flag import StopFlag
 from bot.texts.text import translatable
+from bot.turn.limits.slot_queue import SlotQueue, Urgency, WaitingRequest
 
 _POLL_SECONDS = 0.1
 _MAX_WAIT_SECONDS = 60.0
+_WAITING_LEASE_SECONDS = _MAX_WAIT_SECONDS + 30.0
+_RESERVED_SHARE = 4
+"""One slot in so many is never held by the chat that holds the others."""
 _BUSY = translatable("Too many people are asking at once. Please try again in a minute.")
 
 
 class ProviderSlots:
-    """Makes requests wait, in their order, while as many as allowed are in flight.
+    """Makes requests wait while as many as allowed are in flight: urgent ones first, chats in turn.
 
     Args:
         rates: what is held.
         clock: time.
         limits: the most requests at once, by provider; those without one are not limited.
         lease_seconds: after which the request of a process that died is not counted any more.
+        max_waiting: how many requests may wait for a provider, over all processes; 0: any number.
     """
 
     def __init__(
-        self, rates: RateLimits, clock: Clock, limits: Mapping[str, int], lease_seconds: float
+        self,
+        rates: RateLimits,
+        clock: Clock,
+        limits: Mapping[str, int],
+        lease_seconds: float,
+        max_waiting: int = 0,
     ) -> None:
         self._rates = rates
         self._clock = clock
         self._limits = limits
         self._lease_seconds = lease_seconds
-        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._waiting: defaultdict[str, int] = defaultdict(int)
+        self._max_waiting = max_waiting
+        self._queues: defaultdict[str, SlotQueue] = defaultdict(SlotQueue)
 
     def waiting(self, provider: str) -> int:
         """Return how many requests of this process wait for a slot."""
-        return self._waiting[provider]
+        return len(self._queues[provider])
 
     @contextlib.asynccontextmanager
     async def hold(
-        self, provider: str, stop: StopFlag, show_position: Callable[[QueuePosition], None]
+        self,
+        provider: str,
+        stop: StopFlag,
+        show_position: Callable[[QueuePosition], None],
+        *,
+        chat: str = "",
+        urgency: Urgency = Urgency.QUESTION,
     ) -> AsyncIterator[None]:
         """Hold a slot of a provider during the block; a stop ends the wait for it.
 
         Raises:
-            BackendUnavailable: none became free in a minute; another model may answer.
+            BackendUnavailable: none became free in a minute, or too many requests wait; another
+                model may answer.
         """
         limit = self._limits.get(provider)
         if limit is None:
             yield
             return
-        holder = secrets.token_hex(8)
+        asked = _AskedSlot(provider, limit, chat, secrets.token_hex(8))
         try:
             if not stop.requested:
                 with stop.ends_block():
-                    await self._acquire(provider, limit, holder, show_position)
+                    await self._acquire(asked, urgency, show_position)
             yield
         finally:
-            await self._rates.release(provider, holder)
+            await self._rates.release(provider, asked.holder)
+            if asked.is_shared:
+                await self._rates.release(asked.chat_key, asked.holder)
 
     async def _acquire(
-        self,
-        provider: str,
-        limit: int,
-        holder: str,
-        show_position: Callable[[QueuePosition], None],
+        self, asked: "_AskedSlot", urgency: Urgency, show_position: Callable[[QueuePosition], None]
     ) -> None:
-        give_up_at = self._clock.monotonic() + _MAX_WAIT_SECONDS
-        self._waiting[provider] += 1
+        queue = self._queues[asked.provider]
+        request, is_served = queue.enter(asked.chat, urgency), False
         try:
-            if self._turns[provider].locked():
-                show_position(QueuePosition(self._waiting[provider], None))
-            async with self._turns[provider]:
-                while not await self._rates.acquire(provider, limit, holder, self._lease_seconds):
-                    if self._clock.monotonic() >= give_up_at:
-                        raise BackendUnavailable(
-                            f"provider {provider!r} has {limit} requests in flight; set"
-                            f" TROUPE_PROVIDERS__{provider.upper()}__MAX_IN_FLIGHT higher",
-                            _BUSY,
-                        )
-                    await self._clock.sleep(_POLL_SECONDS)
+            is_served = request.may_try.is_set() and await self._try(asked)
+            if not is_served:
+                async with self._place_in_queue(asked):
+                    if (position := queue.position(request)) > 1:
+                        show_position(QueuePosition(position, None))
+                    await self._wait(asked, request)
+                is_served = True
         finally:
-            self._waiting[provider] -= 1
+            queue.leave(request, is_served=is_served)
+
+    @contextlib.asynccontextmanager
+    async def _place_in_queue(self, asked: "_AskedSlot") -> AsyncIterator[None]:
+        """Count a request as waiting, unless too many do."""
+        key, most = f"{asked.provider} waiting", self._max_waiting
+        if most and not await self._rates.acquire(key, most, asked.holder, _WAITING_LEASE_SECONDS):
+            raise BackendUnavailable(
+                f"{most} requests wait for provider {asked.provider!r}; set TROUPE_LIMITS__WAITING"
+                " higher, or let it take more requests at once",
+                translatable(
+                    "I am busy: your message would be number {position} of those that wait for the"
+                    " model. Please try again in a minute.",
+                    position=most + 1,
+                ),
+            )
+        try:
+            yield
+        finally:
+            if most:
+                await self._rates.release(key, asked.holder)
+
+    async def _wait(self, asked: "_AskedSlot", request: WaitingRequest) -> None:
+        """Wait for the request's turn, and then for a free slot."""
+        queue = self._queues[asked.provider]
+        call_off = self._clock.call_later(_MAX_WAIT_SECONDS, lambda: queue.end_patience(request))
+        try:
+            while True:
+                await request.may_try.wait()
+                if await self._try(asked):
+                    return
+                if request.has_waited_long:
+                    raise BackendUnavailable(
+                        f"provider {asked.provider!r} has {asked.limit} requests in flight; set"
+                        f" TROUPE_PROVIDERS__{asked.provider.upper()}__MAX_IN_FLIGHT higher",
+                        _BUSY,
+                    )
+                await self._clock.sleep(_POLL_SECONDS)
+                queue.set_full(asked.chat, is_full=False)
+        finally:
+            call_off()
+
+    async def _try(self, asked: "_AskedSlot") -> bool:
+        """Take a slot if one is free, and if the chat does not hold most of them already."""
+        seconds = self._lease_seconds
+        if not await self._rates.acquire(asked.provider, asked.limit, asked.holder, seconds):
+            return False
+        if not asked.is_shared or await self._rates.acquire(
+            asked.chat_key, asked.most_of_chat, asked.holder, seconds
+        ):
+            return True
+        await self._rates.release(asked.provider, asked.holder)
+        self._queues[asked.provider].set_full(asked.chat, is_full=True)
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class _AskedSlot:
+    provider: str
+    limit: int
+    chat: str
+    """"": it counts for no chat."""
+    holder: str
+
+    @property
+    def chat_key(self) -> str:
+        return f"{self.provider} of {self.chat}"
+
+    @property
+    def most_of_chat(self) -> int:
+        """How many slots one chat may hold, so that others find a free one."""
+        return self.limit - self.limit // _RESERVED_SHARE
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the slots of a chat are counted."""
+        return bool(self.chat) and self.most_of_chat < self.limit

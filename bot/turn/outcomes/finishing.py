@@ -12,7 +12,7 @@ from bot.replying.live_replies import LiveReplies
 from bot.routing.decision_log import DecisionLog
 from bot.texts.text import language_of, translatable, translate
 from bot.turn.arrivals import ArrivalSignals
-from bot.turn.gathering import user_turn
+from bot.turn.gathering import observed_turn, user_turn
 
 _REMOVED_FROM_TEXT = translatable(
     "⚠ Your message seems to hold a token, key or password. I removed it from what I keep, but"
@@ -38,6 +38,9 @@ class TurnFinisher:
         self, claim: Claim, message: InboxMessage, result: TurnResult
     ) -> InboxMessage | None:
         """Store the result and have it delivered."""
+        if message.refused:
+            refused = [one.incoming for one in message.refused if isinstance(one.incoming, Said)]
+            result = replace(result, turns=[*result.turns, *map(observed_turn, refused)])
         for one in (message, *message.gathered):
             incoming = one.incoming
             if not isinstance(incoming, Said | Pressed):

@@ -1,5 +1,7 @@
 """Have gathered questions answered, and finish with the answer or with why there is none."""
 
+import contextlib
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 
 import structlog
@@ -8,12 +10,14 @@ from bot.chat.session import Claim, InboxMessage, TurnRange, TurnResult
 from bot.commands.request import AskedQuestion
 from bot.errors import BackendError
 from bot.replying.live_replies import LiveReplies
+from bot.replying.stop_flag import StopFlag
 from bot.routing.active_presets import ActiveCharacters
 from bot.routing.decision_log import DecisionLog
 from bot.texts.text import Text, translatable_count
 from bot.turn.answer import AnswerPipeline
 from bot.turn.gathering import Gathering, MessageGatherer, user_turn
 from bot.turn.joining import MessageGroup
+from bot.turn.limits.queue_limit import QueueLimit
 from bot.turn.outcomes.command_replies import CommandReplies, has_private_response
 from bot.turn.outcomes.finishing import TurnFinisher
 from bot.turn.outcomes.unanswered import UnansweredQuestions
@@ -34,6 +38,7 @@ class QuestionAnswers:
     unanswered: UnansweredQuestions
     finisher: TurnFinisher
     replies_to_commands: CommandReplies
+    queue_limit: QueueLimit | None = None
 
     async def answer(
         self,
@@ -92,7 +97,7 @@ class QuestionAnswers:
         """
         # The first part of a native command is for its author; the answer is for everybody.
         result = TurnResult(next_part=1 if has_private_response(group.message) else 0)
-        with self.stops.answering(gathering.asked.incoming) as stop:
+        async with self._limited(claim, group, gathering) as stop:
             await gathering.gather_waiting()
             while True:
                 asked = gathering.asked
@@ -110,6 +115,18 @@ class QuestionAnswers:
                     return result
                 stop.begin_again()
                 await gathering.gather_until_quiet()
+
+    @contextlib.asynccontextmanager
+    async def _limited(
+        self, claim: Claim, group: MessageGroup, gathering: Gathering
+    ) -> AsyncIterator[StopFlag]:
+        """Let people stop the answer that the block makes, and few enough wait for it."""
+        with self.stops.answering(gathering.asked.incoming) as stop:
+            if self.queue_limit is None:
+                yield stop
+                return
+            async with self.queue_limit.enforced(claim, group, gathering.at_most):
+                yield stop
 
 
 def _more_waiting(gathering: Gathering) -> Text:

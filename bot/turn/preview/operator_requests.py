@@ -19,6 +19,7 @@ from bot.prompting.text.token_counter import count_tokens
 from bot.replying.generate import GeneratedAnswer, generate_answer
 from bot.replying.stop_flag import StopFlag
 from bot.turn.limits.provider_slots import ProviderSlots
+from bot.turn.limits.slot_queue import Urgency
 from bot.turn.limits.spending import Spending, usages_of
 
 _OPERATOR = Person("web:console", "console")
@@ -71,7 +72,9 @@ class OperatorRequests:
             tokens = sum(estimate_message_tokens(prompt.messages, count_tokens))
         said = self._said(conversation, server)
         async with self.spending.reserved(preset, said, prompt, tokens) as reservation:
-            async with self.slots.hold(preset.provider, StopFlag(), _ignore):
+            async with self.slots.hold(
+                preset.provider, StopFlag(), _ignore, urgency=Urgency.BACKGROUND
+            ):
                 made = await generate_answer(
                     backend, reservation.prompt, _ignore, _ignore, self.clock
                 )

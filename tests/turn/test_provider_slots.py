@@ -1,0 +1,198 @@
+"""Test who gets the next slot of a provider: questions first, chats in turn, and a full queue."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from bot.chat.prompt import QueuePosition
+from bot.errors import BackendUnavailable
+from bot.replying.stop_flag import StopFlag
+from bot.runtime.rate_limits import InProcessRateLimits
+from bot.runtime.tasks import cancel_and_wait
+from bot.storage.sql.database import Database
+from bot.texts.text import translate
+from bot.turn.limits.provider_slots import ProviderSlots
+from bot.turn.limits.slot_queue import SlotQueue, Urgency
+from tests.fakes import FakeBackend, FakeClock, run_ready_tasks
+from tests.samples import make_incoming
+from tests.turn.test_worker import Setup, running_worker
+from tests.waiting import wait_until
+
+ANSWER_SECONDS = 10.0
+
+
+@dataclass
+class Requests:
+    """Requests to one provider, each of which takes ten seconds once it has a slot."""
+
+    clock: FakeClock
+    slots: ProviderSlots
+    begun: list[str] = field(default_factory=list)
+    """The names of the requests in the order in which they got a slot."""
+    positions: list[int] = field(default_factory=list)
+    tasks: list[asyncio.Task[None]] = field(default_factory=list)
+
+    async def ask(
+        self, name: str, chat: str = "", urgency: Urgency = Urgency.QUESTION
+    ) -> asyncio.Task[None]:
+        """Begin a request, and return when it has a slot or waits."""
+        task = asyncio.create_task(self._request(name, chat, urgency))
+        self.tasks.append(task)
+        await run_ready_tasks()
+        return task
+
+    async def _request(self, name: str, chat: str, urgency: Urgency) -> None:
+        def show(position: QueuePosition) -> None:
+            self.positions.append(position.position)
+
+        async with self.slots.hold("p", StopFlag(), show, chat=chat, urgency=urgency):
+            self.begun.append(name)
+            await self.clock.sleep(ANSWER_SECONDS)
+
+
+@contextlib.asynccontextmanager
+async def requests(limit: int, max_waiting: int = 0) -> AsyncIterator[Requests]:
+    clock = FakeClock()
+    rates = InProcessRateLimits(clock)
+    made = Requests(clock, ProviderSlots(rates, clock, {"p": limit}, 240, max_waiting))
+    yield made
+    await cancel_and_wait(made.tasks)
+
+
+async def test_questions_go_before_reactions_and_background_work() -> None:
+    async with requests(limit=1) as made:
+        await made.ask("first")
+        await made.ask("summary", urgency=Urgency.BACKGROUND)
+        await made.ask("overheard", "a", Urgency.REACTION)
+        await made.ask("question", "b")
+        for _ in range(4):
+            await made.clock.advance(ANSWER_SECONDS + 1)
+    assert made.begun == ["first", "question", "overheard", "summary"]
+
+
+async def test_chats_take_turns_however_many_requests_one_has() -> None:
+    async with requests(limit=1) as made:
+        await made.ask("noisy 0", "noisy")
+        for number in range(1, 5):
+            await made.ask(f"noisy {number}", "noisy")
+        await made.ask("quiet 0", "quiet")
+        await made.ask("quiet 1", "quiet")
+        for _ in range(4):
+            await made.clock.advance(ANSWER_SECONDS + 1)
+    assert made.begun[:5] == ["noisy 0", "quiet 0", "noisy 1", "quiet 1", "noisy 2"]
+
+
+async def test_one_chat_never_holds_all_slots() -> None:
+    async with requests(limit=4) as made:
+        for number in range(6):
+            await made.ask(f"noisy {number}", "noisy")
+        assert made.begun == ["noisy 0", "noisy 1", "noisy 2"]
+        await made.ask("quiet", "quiet")
+        await made.clock.advance(0.5)
+    assert made.begun == ["noisy 0", "noisy 1", "noisy 2", "quiet"]
+
+
+async def test_few_slots_are_all_there_for_one_chat() -> None:
+    async with requests(limit=3) as made:
+        for number in range(4):
+            await made.ask(f"noisy {number}", "noisy")
+    assert made.begun == ["noisy 0", "noisy 1", "noisy 2"]
+
+
+async def _mean_seconds(chats: Sequence[str], *, with_noise: bool) -> float:
+    """Return how long the answers of quiet chats take, beside a noisy one or without it."""
+    async with requests(limit=8) as made:
+        taken: list[float] = []
+
+        async def ask_again_and_again(
+            chat: str, pause: float, note: Callable[[float], None]
+        ) -> None:
+            for _ in range(20):
+                began = made.clock.now()
+                async with made.slots.hold("p", StopFlag(), lambda _: None, chat=chat):
+                    await made.clock.sleep(ANSWER_SECONDS)
+                note(made.clock.now() - began)
+                await made.clock.sleep(pause)
+
+        if with_noise:
+            made.tasks += [
+                asyncio.create_task(ask_again_and_again("noisy", 0.0, lambda _: None))
+                for _ in range(100)
+            ]
+            await run_ready_tasks()
+        quiet = [
+            asyncio.create_task(ask_again_and_again(chat, 20.0 + number, taken.append))
+            for number, chat in enumerate(chats)
+        ]
+        made.tasks += quiet
+        while not all(task.done() for task in quiet):
+            await made.clock.advance(5)
+        return sum(taken) / len(taken)
+
+
+async def test_noisy_chat_delays_others_by_a_fifth_at_most() -> None:
+    chats = [f"quiet {number}" for number in range(4)]
+    alone = await _mean_seconds(chats, with_noise=False)
+    beside_noise = await _mean_seconds(chats, with_noise=True)
+    assert alone == pytest.approx(ANSWER_SECONDS)
+    assert beside_noise <= 1.2 * alone
+
+
+async def test_full_queue_says_the_position_in_both_languages() -> None:
+    async with requests(limit=1, max_waiting=2) as made:
+        await made.ask("answered")
+        await made.ask("second", "b")
+        await made.ask("third", "c")
+        assert made.positions == [2]
+        refused = await made.ask("fourth", "d")
+        error = refused.exception()
+        assert isinstance(error, BackendUnavailable)
+        assert "number 3 of those that wait for the model" in error.notice
+        assert "3" in translate(error.notice, "zh")
+        assert translate(error.notice, "zh") != error.notice
+        await made.clock.advance(ANSWER_SECONDS + 1)
+        await made.ask("fifth", "e")
+    assert made.begun == ["answered", "second"]
+    assert not made.tasks[-1].done() or made.tasks[-1].cancelled(), "a place had become free"
+
+
+async def test_who_waits_for_a_minute_is_told_also_behind_others() -> None:
+    async with requests(limit=1) as made:
+        blocked = [await made.ask("held")]
+        for number in range(10):
+            blocked.append(await made.ask(f"question {number}", f"chat {number}"))
+        late = await made.ask("summary", urgency=Urgency.BACKGROUND)
+        await made.clock.advance(61)
+        error = late.exception()
+        assert isinstance(error, BackendUnavailable)
+        assert "Too many people are asking at once" in error.notice
+        failed = [one for one in blocked if one.done() and one.exception() is not None]
+        assert len(failed) + len(made.begun) == len(blocked)
+
+
+def test_position_counts_those_that_go_first() -> None:
+    queue = SlotQueue()
+    summary = queue.enter("", Urgency.BACKGROUND)
+    first, second = queue.enter("a", Urgency.QUESTION), queue.enter("b", Urgency.QUESTION)
+    assert [queue.position(one) for one in (first, second, summary)] == [1, 2, 3]
+    assert [one.may_try.is_set() for one in (first, second, summary)] == [True, False, False]
+    queue.leave(first, is_served=True)
+    assert second.may_try.is_set()
+
+
+async def test_command_is_answered_while_all_slots_are_held(database: Database) -> None:
+    clock = FakeClock()
+    rates = InProcessRateLimits(clock)
+    assert await rates.acquire("p", 1, "another process", 600)
+    slots = ProviderSlots(rates, clock, {"p": 1}, lease_seconds=240)
+    setup = Setup(database, backend=FakeBackend(), clock=clock, pipeline_parts={"slots": slots})
+    await setup.receive("a question", make_incoming("/help", key="6:1", chat="6"))
+    async with running_worker(setup):
+        await wait_until(lambda: slots.waiting("p") == 1)
+        await setup.work("telegram:6")
+        assert len(setup.texts) == 1
+        assert "/preset" in setup.texts[0]
+        assert setup.backend.prompts == []
