@@ -160,6 +160,8 @@ class TurnResult:
     """What leaves the history first, and is kept as a version that is not active."""
     was_stopped: bool = False
     """Whether an answer was ended early: a message that was opened for it may be left over."""
+    is_withdrawn: bool = False
+    """Whether its question was deleted, so that nothing of it may be left in files either."""
     next_part: int = 0
     """The lowest number of a part that was not opened while the answer was made."""
     change: HistoryChange | None = None

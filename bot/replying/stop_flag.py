@@ -12,6 +12,8 @@ class StopFlag:
         self.requested = False
         self.is_superseded = False
         """Whether another answer is to be made instead of the one that was stopped."""
+        self.is_withdrawn = False
+        """Whether nobody asks any more: nothing of the answer is kept."""
         self._task: asyncio.Task[object] | None = None
         self._cancelled = False
 
@@ -19,6 +21,11 @@ class StopFlag:
         """Stop the answer: the block that is running ends at once, and none should begin."""
         self.is_superseded = False
         self._end()
+
+    def withdraw(self) -> None:
+        """Stop the answer because its question was deleted."""
+        self.is_withdrawn = True
+        self.request()
 
     def supersede(self) -> None:
         """Stop the answer for another one; a request to stop comes first, before and after."""

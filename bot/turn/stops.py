@@ -1,4 +1,4 @@
-"""Stop answers that are being made: /stop, its button and edits overtake the messages before them.
+"""Stop answers that are being made: /stop, its button, edits and deletions overtake what is before.
 
 The command is stored in the inbox like any other and answered in its turn. Before that, a signal
 tells the process that is making the answer; where one is lost, the inbox tells (missed_signals.py).
@@ -14,7 +14,7 @@ from datetime import datetime
 import msgspec
 
 from bot.chat.button import ButtonAction, read_button
-from bot.chat.incoming import Edited, Incoming, Pressed, Request, Said
+from bot.chat.incoming import Deleted, Edited, Incoming, Pressed, Request, Said
 from bot.commands.request import StopOutcome
 from bot.ports import Signals
 from bot.replying.stop_flag import StopFlag
@@ -23,11 +23,14 @@ from bot.routing.command_specs import parse
 _TOPIC = "stops"
 _PRESSES = "stop_presses"
 _EDITS = "edits"
+_DELETIONS = "deletions"
 _COMMAND = "stop"
 _MAX_OUTCOMES = 1000
+_MAX_DELETED = 1000
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Said).decode
 _decode_press = msgspec.json.Decoder(Pressed).decode
+_decode_deletion = msgspec.json.Decoder(Deleted).decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,8 @@ class _AnswerInProgress:
     flag: StopFlag
     at: datetime
     """When it was asked, or edited to what it is."""
+    is_alone: bool = False
+    """Whether it covers this message only, so that nothing is left of it without that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +71,21 @@ class StopRequests:
         self._is_admin = is_admin
         self._answers: dict[str, _AnswerInProgress] = {}
         self._outcomes: OrderedDict[tuple[str, str], StopOutcome] = OrderedDict()
+        self._deleted: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._to_decide: asyncio.Queue[Request] = asyncio.Queue()
         signals.subscribe(_TOPIC, self._receive)
         signals.subscribe(_PRESSES, self._receive_presses)
         signals.subscribe(_EDITS, self._receive_edits)
+        signals.subscribe(_DELETIONS, self._receive_deletions)
 
     def announce(self, messages: Sequence[Incoming]) -> None:
-        """Tell every process of the stops and edits among these messages."""
+        """Tell every process of the stops, edits and deletions among these messages."""
         stops = [one for one in messages if isinstance(one, Said) and _is_stop(one)]
         presses = [one for one in messages if isinstance(one, Pressed) and _stopped_turn(one)]
         edits = [signal for signal in map(_edit_signal, messages) if signal]
-        for topic, signals in ((_TOPIC, stops), (_PRESSES, presses), (_EDITS, edits)):
+        deletions = [one for one in messages if isinstance(one, Deleted)]
+        topics = ((_TOPIC, stops), (_PRESSES, presses), (_EDITS, edits), (_DELETIONS, deletions))
+        for topic, signals in topics:
             if signals:
                 self._signals.publish(topic, [_encode(one).decode() for one in signals])
 
@@ -100,22 +109,27 @@ class StopRequests:
         finally:
             del self._answers[conversation]
 
-    def extend(self, asked: Said, askers: Collection[str]) -> None:
+    def extend(self, asked: Said, askers: Collection[str], *, is_alone: bool) -> None:
         """Let the answer in progress cover more: everybody who asked for it may stop it.
 
         Args:
             asked: the newest message that it answers now.
             askers: the ids of who asked.
+            is_alone: whether it answers that message only, and ends where that is deleted.
         """
         conversation = asked.address.conversation
         answer = self._answers[conversation]
         if asked.message_id != answer.asked.message_id:
             answer = replace(answer, asked=asked, at=asked.at)
-        self._answers[conversation] = replace(answer, askers=askers)
+        self._answers[conversation] = replace(answer, askers=askers, is_alone=is_alone)
 
     def outcome_of(self, command: Said) -> StopOutcome:
         """Return what a /stop has brought about, once it is answered itself."""
         return self._outcomes.pop(_key(command), StopOutcome.NOTHING)
+
+    def was_deleted(self, said: Said) -> bool:
+        """Return whether a message that waits was deleted, as far as this process was told."""
+        return (said.address.source, said.message_id or "") in self._deleted
 
     @property
     def in_progress(self) -> Collection[str]:
@@ -128,12 +142,14 @@ class StopRequests:
         return answer is not None and answer.asked.external_key == event.external_key
 
     def consider(self, events: Sequence[Incoming]) -> None:
-        """Follow the stops and edits among events whose signals may have been lost."""
+        """Follow stops, edits and deletions among events whose signals may have been lost."""
         for one in events:
             if isinstance(one, Said) and _is_stop(one):
                 self._consider(one)
             elif isinstance(one, Pressed) and _stopped_turn(one):
                 self._consider_press(one)
+            elif isinstance(one, Deleted):
+                self._consider_deletion(one)
             elif (edit := _edit_signal(one)) is not None:
                 self._consider_edit(edit)
 
@@ -175,6 +191,19 @@ class StopRequests:
         # An edit that is delivered again is not newer than what is being answered.
         if answer and answer.asked.message_id == edit.message_id and edit.at > answer.at:
             answer.flag.request()
+
+    def _receive_deletions(self, deletions: Sequence[str]) -> None:
+        for deleted in map(_decode_deletion, deletions):
+            self._consider_deletion(deleted)
+
+    def _consider_deletion(self, deleted: Deleted) -> None:
+        for message_id in deleted.message_ids:
+            self._deleted[deleted.address.source, message_id] = None
+        while len(self._deleted) > _MAX_DELETED:
+            self._deleted.popitem(last=False)
+        answer = self._answers.get(deleted.address.conversation)
+        if answer and answer.is_alone and answer.asked.message_id in deleted.message_ids:
+            answer.flag.withdraw()
 
     def _decide(self, command: Request, outcome: StopOutcome) -> None:
         answer = self._answers.get(command.address.conversation)

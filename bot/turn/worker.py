@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 
 import structlog
 
@@ -37,6 +38,7 @@ from bot.commands.request import AskedQuestion, CommandRequest
 from bot.errors import Fenced, StoreError, ToldAlready, UserError
 from bot.ports import Clock, ConversationMemory, Conversations
 from bot.replying.media_notice import explain_unreadable
+from bot.routing.active_presets import ActiveCharacters
 from bot.routing.decide import Answer, Decision, Ignore, Observe, Unreadable, decide
 from bot.routing.decision_log import DecisionLog, describe_silence
 from bot.telemetry.metrics import FENCED, MESSAGES_FINISHED, SECONDS_TO_FINISH
@@ -321,9 +323,7 @@ class ConversationWorker:
         needs_recent = active.is_group or said.in_thread
         recent = await self._recent(claim) if needs_recent else ()
 
-        def decide_next(one: Said) -> Decision:
-            return decide(one, active, recent, dice=stages.dice, now=self._now())
-
+        decide_next = partial(self._decide, active, recent)
         decision = decide_next(said)
         self._decisions.note(said, decision)
         if isinstance(decision, Ignore | Observe) and decision.candidates:
@@ -357,6 +357,11 @@ class ConversationWorker:
                 asked, limits = AskedQuestion(said, speakers), stages.replies.limits(said.address)
                 gathering = stages.gatherer.begin(claim, group, asked, limits, decide_next)
                 return await self._answers.answer(claim, group, gathering, active)
+
+    def _decide(self, active: ActiveCharacters, recent: Sequence[Turn], said: Said) -> Decision:
+        if self._stages.stops.was_deleted(said):
+            return Ignore()
+        return decide(said, active, recent, dice=self._stages.dice, now=self._now())
 
     async def _recognize_reply(self, claim: Claim, said: Said) -> Said:
         """Return a message as a reply to the bot if it replies to a character of ours.

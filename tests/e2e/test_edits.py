@@ -141,6 +141,31 @@ async def test_deleted_messages_leave_the_history_on_discord(deployment: Deploym
     assert "REee02" not in prompt
 
 
+@pytest.mark.parametrize("kind", ["channel", "discord_dm"])
+async def test_question_deleted_before_its_answer_is_complete_is_withdrawn(
+    deployment: Deployment, kind: str
+) -> None:
+    where, name = deployment.open(kind), "ab" if kind == "channel" else "ac"
+    model, wire = deployment.model, deployment.platforms.discord
+    halfway = model.halfway
+    model.gate.clear()
+    try:
+        asked = where.ask(f"{name}01", 40)
+        await wait_until(lambda: model.halfway > halfway, 20)
+        await wait_until(lambda: deployment.platforms.bot_texts(where), 20)
+        waiting, _ = where.ask(f"{name}02"), where.ask(f"{name}03")
+        wire.delete(waiting.channel_id, waiting.id)
+        wire.delete(asked.channel_id, asked.id)
+        await wait_until(lambda: deployment.asked_about(f"T{name}03"), 20)
+    finally:
+        model.gate.set()
+    await deployment.shows(where, expected_answer(f"T{name}03:12"))
+    assert not deployment.asked_about(f"T{name}02")
+    stored = b"".join(file.read_bytes() for file in deployment.service.data.glob("*.db*"))
+    assert f"T{name}01".encode() not in stored
+    assert f"T{name}03".encode() in stored
+
+
 async def test_forget_as_a_reply_deletes_a_message_on_telegram(deployment: Deployment) -> None:
     where = deployment.open("telegram_dm")
     asked = where.ask("ff01")

@@ -221,3 +221,57 @@ async def test_forgetting_a_message_of_others_needs_an_admin(database: Database)
     await handle(setup, replace(command, quote=Quote(ALICE, "1", "hello")))
     assert setup.texts[1:] == ["⚠ Only an admin can make me forget what others said."]
     assert await setup.history() == [("user", "hello"), ("assistant", "One.")]
+
+
+async def delete_during_the_answer(setup: Setup, *ids: str) -> None:
+    """Delete messages once the answer is shown, and let the answer end."""
+    async with running_worker(setup) as worker:
+        await wait_until(lambda: len(setup.backend.prompts) == 1)
+        await advance_in_steps(setup.clock, 2)
+        await setup.receive(deletion(*ids))
+        await worker
+    await setup.finish_sending()
+
+
+async def test_question_deleted_during_its_answer_is_withdrawn(database: Database) -> None:
+    backend = FakeBackend(["Your secret is", asyncio.Event()], ["Hello."])
+    setup = Setup(database, backend=backend)
+    await setup.receive(said("my secret", "5:1"))
+    await delete_during_the_answer(setup, "1")
+    assert setup.texts == []
+    assert await setup.history() == []
+    assert backend.closed_early == 1
+    receipts = select(func.count()).select_from(receipt)
+    assert await database.read(lambda c: c.execute(receipts).scalar_one()) == 0
+    await setup.say("hello")
+    assert setup.texts == ["Hello."]
+
+
+async def test_question_deleted_while_it_waits_is_not_answered(database: Database) -> None:
+    go_on = asyncio.Event()
+    backend = FakeBackend(["One", go_on], ["Two."])
+    setup = Setup(database, backend=backend, preset={"busy": "queue"})
+    await setup.receive(said("first", "5:1"))
+    async with running_worker(setup) as worker:
+        await wait_until(lambda: len(backend.prompts) == 1)
+        await setup.receive(said("my secret", "5:2"), said("third", "5:3"), deletion("2"))
+        go_on.set()
+        await worker
+    await setup.finish_sending()
+    assert setup.texts == ["One", "Two."]
+    asked = [text for role, text in await setup.history() if role == "user"]
+    assert asked == ["first", "third"]
+    assert "secret" not in str(backend.prompts)
+
+
+async def test_answer_to_several_goes_on_when_one_of_them_is_deleted(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend(["To both.", asyncio.Event()]))
+    await setup.receive(said("one", "5:1"), said("two", "5:2"))
+    async with running_worker(setup) as worker:
+        await advance_in_steps(setup.clock, 2)
+        await wait_until(lambda: len(setup.backend.prompts) == 1)
+        await advance_in_steps(setup.clock, 2)
+        await setup.receive(deletion("2"))
+        await advance_in_steps(setup.clock, 2)
+        assert setup.texts == ["To both."]
+        assert not worker.done()

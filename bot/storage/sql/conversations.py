@@ -283,6 +283,8 @@ class SqlConversations(Conversations):
         )
         if result.change is not None:
             await self._forget_changed(claim, result.change)
+        if result.is_withdrawn:
+            await self._database.truncate_log()
         if window is not None and not result.new_session and result.change is None:
             gone = result.removes or result.supersedes
             if gone is not None:

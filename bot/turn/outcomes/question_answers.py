@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
+from bot.chat.incoming import Said
 from bot.chat.session import Claim, InboxMessage, TurnRange, TurnResult
 from bot.commands.request import AskedQuestion
 from bot.errors import BackendError
@@ -64,6 +65,9 @@ class QuestionAnswers:
         for one, decision in gathering.decided:
             self.decisions.note(one, decision)
         self.unanswered.drop(claim.conversation)
+        if result is None:  # what was opened for the answer is deleted
+            gone = TurnResult(was_stopped=True, is_withdrawn=True)
+            return "withdrawn", await self.finisher.finish_forgetting(claim, group.message, gone)
         asked = gathering.asked
         channel = asked.incoming.address.channel
         self.decisions.note_substitutes(channel, asked.speakers, result.receipts)
@@ -90,18 +94,21 @@ class QuestionAnswers:
         gathering: Gathering,
         active: ActiveCharacters,
         removed: TurnRange | None,
-    ) -> TurnResult:
+    ) -> TurnResult | None:
         """Answer what was gathered; what overtakes the answer is gathered too, and it begins again.
 
-        The answer that was overtaken is dropped; the next one has other parts than it.
+        The answer that was overtaken is dropped; the next one has other parts than it. None: the
+        only question was deleted.
         """
+        is_new = isinstance(group.message.incoming, Said) and removed is None
         # The first part of a native command is for its author; the answer is for everybody.
         result = TurnResult(next_part=1 if has_private_response(group.message) else 0)
         async with self._limited(claim, group, gathering) as stop:
             await gathering.gather_waiting()
             while True:
                 asked = gathering.asked
-                self.stops.extend(asked.incoming, gathering.askers)
+                is_alone = is_new and not group.message.gathered
+                self.stops.extend(asked.incoming, gathering.askers, is_alone=is_alone)
                 self.unanswered.note(asked.incoming, gathering.earlier)
                 async with gathering.interrupting(stop):
                     result = await self.pipeline.answer(
@@ -112,7 +119,7 @@ class QuestionAnswers:
                         first_part=result.next_part,
                     )
                 if not stop.is_superseded:
-                    return result
+                    return None if stop.is_withdrawn else result
                 stop.begin_again()
                 await gathering.gather_until_quiet()
 
