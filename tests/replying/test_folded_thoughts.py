@@ -15,7 +15,7 @@ from bot.replying.folded_thoughts import fold_thoughts
 from bot.replying.splitting.split import split
 from bot.storage.sql.database import Database
 from tests.fakes import LIMITS, FakeBackend, ScriptStep
-from tests.turn.test_worker import Setup
+from tests.turn.setup import Setup
 
 FOLDING = replace(LIMITS, folds_thoughts=True)
 

@@ -29,8 +29,8 @@ from bot.tools.toolbox import MAX_RESULT_TOKENS, Toolbox
 from bot.turn.tools.answer_tools import AnswerTools
 from tests.e2e.waiting import wait_until
 from tests.fakes import FakeClock
+from tests.turn.setup import CHAT, Setup
 from tests.turn.test_tools import CallingFakeBackend
-from tests.turn.test_worker import CHAT, Setup
 
 pytestmark = pytest.mark.service
 DEMO = str(Path(__file__).with_name("demo_server.py"))

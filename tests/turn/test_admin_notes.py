@@ -15,7 +15,7 @@ from bot.turn.limits.fallback_notes import FallbackNotes
 from bot.turn.limits.rare_notices import RareNotices
 from tests.fakes import FakeBackend, FakeClock, FakeSurface
 from tests.samples import make_incoming
-from tests.turn.test_worker import Setup
+from tests.turn.setup import Setup
 
 
 class TelegramPrivateChats(PrivateChats):

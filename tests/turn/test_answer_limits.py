@@ -14,7 +14,7 @@ from bot.turn.limits.answer_limits import AnswerLimits
 from bot.turn.limits.provider_slots import ProviderSlots
 from tests.fakes import FakeBackend, FakeClock, ScriptStep, run_ready_tasks
 from tests.samples import BOB, make_incoming
-from tests.turn.test_worker import Setup, running_worker
+from tests.turn.setup import Setup, running_worker
 from tests.waiting import wait_until
 
 SLOWED = (

@@ -9,7 +9,7 @@ from bot.storage.sql.receipts import SqlReceipts
 from tests.fakes import FakeBackend
 from tests.media.file_samples import picture
 from tests.samples import make_incoming
-from tests.turn.test_worker import CHAT, Setup
+from tests.turn.setup import CHAT, Setup
 
 PICTURE = MediaItem(MediaKind.IMAGE, "cat.png", None, "cat")
 NOTES = MediaItem(MediaKind.FILE, "notes.txt", None, "notes")

@@ -10,7 +10,7 @@ from bot.errors import PlatformError, Refused, Unreachable
 from bot.storage.sql.database import Database
 from tests.fakes import FakeBackend
 from tests.samples import BOB, make_incoming
-from tests.turn.test_worker import Setup
+from tests.turn.setup import Setup
 
 QUESTION = make_incoming("well?", key="5:9", wake=WakeReason.MENTION)
 

@@ -14,7 +14,7 @@ from bot.storage.sql.database import Database
 from bot.storage.sql.tables import conversation, inbox
 from tests.fakes import LIMITS, FakeBackend
 from tests.samples import ALICE, BOB, make_incoming
-from tests.turn.test_worker import CHAT, Setup, running_worker
+from tests.turn.setup import CHAT, Setup, running_worker
 from tests.waiting import advance_in_steps, wait_until
 
 LIMITS_OF_CHATS = replace(LIMITS, answers_each_message=False)

@@ -14,7 +14,7 @@ from bot.storage.sql.database import Database
 from bot.storage.sql.tables import has_content, receipt, turn
 from tests.fakes import FakeBackend
 from tests.samples import ALICE, BOB, make_incoming
-from tests.turn.test_worker import WITHOUT_NONCES, Setup, running_worker
+from tests.turn.setup import WITHOUT_NONCES, Setup, running_worker
 from tests.waiting import advance_in_steps, wait_until
 
 CHAT = make_incoming().address

@@ -10,7 +10,7 @@ from bot.storage.sql.database import Database
 from bot.storage.sql.tables import outbox
 from tests.fakes import FakeBackend
 from tests.samples import make_incoming
-from tests.turn.test_worker import Setup
+from tests.turn.setup import Setup
 
 AT = datetime(2026, 11, 21, tzinfo=UTC)
 GROUP = Address("telegram", "5")

@@ -10,8 +10,8 @@ from bot.storage.sql.database import Database
 from bot.turn.lease import LEASE_SECONDS
 from tests.fakes import LIMITS, FakeBackend
 from tests.samples import ALICE, BOB, make_incoming
+from tests.turn.setup import CHAT, Setup, running_worker
 from tests.turn.test_attachments import FILES, SeeingFakeBackend, download
-from tests.turn.test_worker import CHAT, Setup, running_worker
 from tests.waiting import advance_in_steps, wait_until
 
 SMALL = replace(LIMITS, max_units=200, unit="utf16")

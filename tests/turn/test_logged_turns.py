@@ -8,7 +8,7 @@ from bot.errors import BackendUnavailable
 from bot.storage.sql.database import Database
 from bot.telemetry.recent_events import RecentEvents
 from tests.fakes import FakeBackend
-from tests.turn.test_worker import Setup
+from tests.turn.setup import Setup
 
 
 async def test_log_of_a_failed_message_is_found_by_its_id(database: Database) -> None:

@@ -12,7 +12,7 @@ from bot.intake.intake import with_storable_text
 from bot.storage.sql.database import Database
 from tests.fakes import LIMITS, FakeBackend
 from tests.samples import ALICE, BOB, make_incoming
-from tests.turn.test_worker import Setup
+from tests.turn.setup import Setup
 
 WITH_BUTTONS = replace(LIMITS, has_buttons=True)
 GROUP = Address("telegram", "5")

@@ -10,7 +10,7 @@ from types import FrameType
 import bot
 from bot.storage.sql.database import Database
 from tests.fakes import FakeBackend
-from tests.turn.test_worker import Setup
+from tests.turn.setup import Setup
 
 PACKAGE = Path(bot.__file__).parent
 STATIONS = re.findall(

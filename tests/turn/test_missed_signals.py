@@ -9,8 +9,8 @@ from bot.turn.arrivals import ArrivalSignals
 from bot.turn.missed_signals import MissedSignals
 from tests.fakes import FakeBackend
 from tests.samples import make_incoming
+from tests.turn.setup import CHAT, Setup, running_worker
 from tests.turn.test_busy_channel import LIMITS_OF_CHATS, end
-from tests.turn.test_worker import CHAT, Setup, running_worker
 from tests.waiting import advance_in_steps, wait_until
 
 

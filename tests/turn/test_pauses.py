@@ -11,7 +11,7 @@ from bot.storage.operation.pauses import SqlPauses
 from bot.storage.sql.database import Database
 from tests.fakes import FakeBackend
 from tests.samples import make_incoming
-from tests.turn.test_worker import CHAT, Setup, running_worker
+from tests.turn.setup import CHAT, Setup, running_worker
 from tests.waiting import wait_until
 
 NOTICE = (

@@ -9,8 +9,8 @@ from bot.storage.sql.database import Database
 from bot.storage.sql.receipts import SqlReceipts
 from tests.fakes import FakeBackend
 from tests.samples import ALICE, BOB, make_incoming, read_session
+from tests.turn.setup import Setup
 from tests.turn.test_pressed_buttons import pressed
-from tests.turn.test_worker import Setup
 
 
 def said(text: str, key: str, author: Person = ALICE, chat: str = "5") -> Said:

@@ -13,7 +13,7 @@ from bot.errors import BackendUnavailable
 from bot.storage.sql.database import Database
 from tests.fakes import LIMITS, FakeBackend
 from tests.samples import ALICE, BOB, make_incoming
-from tests.turn.test_worker import Setup, running_worker
+from tests.turn.setup import Setup, running_worker
 from tests.waiting import advance_in_steps, wait_until
 
 CAROL = Person("telegram:3", "Carol")

@@ -19,7 +19,7 @@ from bot.storage.sql.receipts import SqlReceipts
 from bot.storage.sql.tables import metadata
 from tests.fakes import FakeBackend
 from tests.samples import ALICE, BOB, make_incoming
-from tests.turn.test_worker import Setup
+from tests.turn.setup import Setup
 
 MING = Person("telegram:3", "小明 [bot]:")
 SCENES = 200

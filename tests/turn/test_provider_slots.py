@@ -18,7 +18,7 @@ from bot.turn.limits.provider_slots import ProviderSlots
 from bot.turn.limits.slot_queue import SlotQueue, Urgency
 from tests.fakes import FakeBackend, FakeClock, run_ready_tasks
 from tests.samples import make_incoming
-from tests.turn.test_worker import Setup, running_worker
+from tests.turn.setup import Setup, running_worker
 from tests.waiting import wait_until
 
 ANSWER_SECONDS = 10.0

@@ -9,7 +9,7 @@ from bot.errors import BackendUnavailable, UserError
 from bot.storage.sql.database import Database
 from tests.fakes import LIMITS, FakeBackend
 from tests.samples import ALICE, BOB, make_incoming
-from tests.turn.test_worker import Setup
+from tests.turn.setup import Setup
 
 
 def on(message_id: str, text: str, *, key: str, by: Person = ALICE) -> Said:

@@ -22,8 +22,8 @@ from bot.turn.preview.operator_requests import OperatorRequests
 from bot.turn.preview.provider_trial import ProviderTrial
 from bot.turn.preview.replay import PromptReplay
 from tests.fakes import FakeBackend
+from tests.turn.setup import Setup
 from tests.turn.test_spending import DONE, PROVIDERS
-from tests.turn.test_worker import Setup
 
 EVER = (datetime(2020, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC))
 NILS = Preset.model_validate(

@@ -13,7 +13,7 @@ from bot.storage.sql.receipts import SqlReceipts
 from bot.stories.retrieve import RetrievedStories
 from tests.fakes import FakeBackend, ScriptStep
 from tests.samples import BOB, make_incoming
-from tests.turn.test_worker import CHAT, Setup, failure
+from tests.turn.setup import CHAT, Setup, failure
 
 NILS: dict[str, object] = {"name": "nils", "role_name": "Nils Holm", "greeting": "Evening."}
 QUIET: dict[str, object] = {"name": "quiet", "talkativeness": 0}

@@ -19,7 +19,7 @@ from bot.storage.usage.budgets import SqlBudgets
 from bot.turn.limits.spending import BudgetRules, Spending
 from tests.fakes import FakeBackend, FakeClock
 from tests.samples import BOB, make_incoming
-from tests.turn.test_worker import CHAT, Setup
+from tests.turn.setup import CHAT, Setup
 
 PROVIDERS = {
     # a million tokens of the prompt cost one dollar, of the answer ten

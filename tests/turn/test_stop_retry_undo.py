@@ -10,7 +10,7 @@ from bot.errors import BackendUnavailable, RateLimited
 from bot.storage.sql.database import Database
 from tests.fakes import FakeBackend
 from tests.samples import ALICE, BOB, make_incoming
-from tests.turn.test_worker import WITHOUT_NONCES, Setup, failure, running_worker
+from tests.turn.setup import WITHOUT_NONCES, Setup, failure, running_worker
 from tests.waiting import advance_in_steps, wait_until
 
 CAROL = Person("telegram:3", "Carol")

@@ -15,8 +15,8 @@ from bot.storage.sql.database import Database
 from bot.storage.sql.receipts import SqlReceipts
 from tests.fakes import FakeBackend, ScriptStep
 from tests.samples import BOB, make_incoming
+from tests.turn.setup import CHAT, Setup, failure
 from tests.turn.test_spending import make_setup as make_budget_setup
-from tests.turn.test_worker import CHAT, Setup, failure
 
 ALL = {"tools": ["time", "dice", "history", "stories"]}
 USED = "\n\n🔧 tools used: "

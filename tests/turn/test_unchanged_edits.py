@@ -10,7 +10,7 @@ from bot.chat.outgoing import MessageContent, OutgoingMessage
 from bot.errors import OutcomeUnknown
 from bot.storage.sql.database import Database
 from tests.fakes import LIMITS, FakeBackend, FakeSurface
-from tests.turn.test_worker import Setup, running_worker
+from tests.turn.setup import Setup, running_worker
 from tests.waiting import advance_in_steps
 
 PARTS = ["x" * 30, "y" * 30, "z" * 30]

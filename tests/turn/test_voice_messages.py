@@ -9,7 +9,7 @@ from bot.errors import BackendUnavailable
 from bot.storage.sql.database import Database
 from tests.fakes import FakeBackend
 from tests.samples import make_incoming
-from tests.turn.test_worker import Setup
+from tests.turn.setup import Setup
 
 DEAF = "I cannot listen to voice messages here. Please tell me in words what it is about."
 VOICE = MediaItem(MediaKind.VOICE, "", 2000, "v1")

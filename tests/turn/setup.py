@@ -1,0 +1,353 @@
+"""A worker over a real database, with fakes for the model and the platform."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+from sqlalchemy import select, update
+from typing_extensions import override
+
+from bot.chat.incoming import (
+    Address,
+    Incoming,
+    MediaItem,
+    Request,
+    Said,
+)
+from bot.chat.outgoing import Limits, OutboxRow
+from bot.chat.session import Claim, FinishedTurn, InboxMessage, Session, TurnResult
+from bot.commands.admins import AdminCheck
+from bot.commands.anonymous_admins import AnonymousAdmins
+from bot.commands.answer_buttons import AnswerButtons
+from bot.commands.context import ContextView
+from bot.commands.forgetting import ChannelForgetting, PersonForgetting
+from bot.commands.handlers import CommandHandlers
+from bot.commands.personas import UserPersonas
+from bot.delivery.sender import Sender
+from bot.errors import (
+    PlatformError,
+    StoreError,
+    Unreachable,
+)
+from bot.intake.histories import HistoryRouter
+from bot.media.attachment_reader import AttachmentReader, Download
+from bot.media.voice_messages import VoiceMessages
+from bot.ports import ConversationMemory, Delivery
+from bot.prompting.presets.preset import Preset
+from bot.replying.live_replies import LiveReplies
+from bot.routing.history_scopes import HistoryScopes
+from bot.routing.preset_resolver import PresetResolver
+from bot.runtime.rate_limits import InProcessRateLimits
+from bot.runtime.signals import InProcessSignals
+from bot.storage.history_index import SqlHistoryIndex
+from bot.storage.operation.pauses import SqlPauses
+from bot.storage.personal_data import SqlPersonalData
+from bot.storage.sql.chat_settings import SqlChatSettings
+from bot.storage.sql.conversations import SqlConversations
+from bot.storage.sql.database import Database
+from bot.storage.sql.inbox import SqlInbox
+from bot.storage.sql.outbox import SqlOutbox
+from bot.storage.sql.receipts import SqlReceipts
+from bot.storage.sql.summaries import SqlSummaries
+from bot.storage.sql.tables import conversation, inbox
+from bot.storage.units.lanes import SenderIdentity
+from bot.stories.retrieve import RetrieveStories, no_stories
+from bot.summaries.summarizer import Summarizer
+from bot.turn.answer import AnswerPipeline
+from bot.turn.arrivals import CONVERSATIONS, ArrivalSignals
+from bot.turn.channel_reader import ChannelReader, ReadBefore
+from bot.turn.gathering import MessageGatherer
+from bot.turn.limits.pauses import AnsweringPauses
+from bot.turn.limits.queue_limit import QueueLimit
+from bot.turn.limits.rare_notices import RareNotices
+from bot.turn.limits.spending import Spending
+from bot.turn.preview.prompt_preview import PromptPreview
+from bot.turn.prompt_sources import PromptSources
+from bot.turn.stages import TurnStages
+from bot.turn.stops import StopRequests
+from bot.turn.worker import ConversationWorker
+from tests.fakes import LIMITS, FakeBackend, FakeClock, FakeSurface
+from tests.samples import BOB, format_receipt, make_incoming, mask_secret, read_session
+from tests.waiting import advance_in_steps, wait_until
+
+CHAT = "telegram:5"
+
+
+def failure(problem: str, key: str = "5:1") -> str:
+    """Return what people are told when the answer to a message fails."""
+    message = InboxMessage(0, make_incoming(key=key), 0)
+    return f"⚠ {problem} (error {message.error_id})"
+
+
+WITHOUT_NONCES = replace(LIMITS, can_repeat_sends=False)
+NORA = {"name": "nora", "provider": "p", "model": "m"}
+
+
+async def read_nothing(_said: Said, _limit: int) -> Sequence[Said]:
+    return ()
+
+
+async def download_nothing(_address: Address, _item: MediaItem, _max_bytes: int) -> bytes:
+    raise Unreachable("there are no files here")
+
+
+class FullDiskConversations(SqlConversations):
+    """Fails to finish a message while the disk is `full`."""
+
+    full = False
+
+    @override
+    async def finish(
+        self, claim: Claim, message: InboxMessage, result: TurnResult, *, go_on: bool = True
+    ) -> FinishedTurn:
+        if self.full:
+            raise StoreError("the database failed: database or disk is full")
+        return await super().finish(claim, message, result, go_on=go_on)
+
+
+class FakeMemory(ConversationMemory):
+    """Records what it is told to end or forget."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    @override
+    async def end_session(self, conversation: str) -> None:
+        self.calls.append(f"end_session {conversation}")
+
+    @override
+    async def forget(self, conversation: str) -> None:
+        self.calls.append(f"forget {conversation}")
+
+
+class Setup(Delivery):
+    """A worker whose answers are delivered at once to a fake channel."""
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        backend: FakeBackend,
+        limits: Limits = LIMITS,
+        preset: Mapping[str, object] | None = None,
+        owner: str = "me",
+        surface: FakeSurface | None = None,
+        clock: FakeClock | None = None,
+        others: Sequence[dict[str, object]] = (),
+        dice: Callable[[], float] = lambda: 0.99,
+        retrieve_stories: RetrieveStories = no_stories,
+        fallback: FakeBackend | None = None,
+        pipeline_parts: Mapping[str, Any] | None = None,
+        read_before: ReadBefore = read_nothing,
+        download: Download = download_nothing,
+        max_waiting: int = 0,
+    ) -> None:
+        self.database = database
+        self.backend = backend
+        self.platform_error: PlatformError | None = None
+        """What the platform answers when it is asked who is an admin."""
+        self.surface = surface or FakeSurface(limits)
+        self.clock = clock or FakeClock()
+        self.inbox = SqlInbox(database, self.clock)
+        lane_sender = SenderIdentity(owner, 0)
+        self.conversations = FullDiskConversations(database, self.clock, lane_sender)
+        self.outbox = SqlOutbox(database, self.clock, lane_sender)
+        self._sending: dict[str, asyncio.Task[None]] = {}
+        one, *more = [Preset.model_validate({**NORA, **each}) for each in [preset or {}, *others]]
+        chat_settings = SqlChatSettings(database, self.clock)
+        personas = UserPersonas(chat_settings)
+        presets = {each.name: each for each in (one, *more)}
+        resolver = PresetResolver(presets, one.name, chat_settings, {one.name: 3})
+        self.resolver = resolver
+        self.sender = Sender(self.outbox, {"telegram": self.surface}, self.clock, settle_seconds=0)
+        self.memory = FakeMemory()
+        self.summarizer = Summarizer(SqlSummaries(database), {"p": backend})
+        replies = LiveReplies(
+            self.conversations,
+            {"telegram": self.surface},
+            self,
+            self.clock,
+        )
+        anonymous = AnonymousAdmins(chat_settings)
+        admins = AdminCheck((), self._is_platform_admin, self.clock, anonymous)
+        scopes = HistoryScopes(chat_settings, resolver)
+        self.history_scopes = scopes
+        index = SqlHistoryIndex(database)
+        self.router = HistoryRouter(scopes.find, index)
+        self.buttons = AnswerButtons(
+            self.conversations, self.inbox, admins, self.router.route_press
+        )
+        commands = CommandHandlers(
+            resolver,
+            admins,
+            ContextView(SqlReceipts(database), format_receipt, mask_secret),
+            personas,
+            SqlPersonalData(database, self.clock),
+            scopes,
+            anonymous,
+        )
+        backends = {"p": backend, "q": fallback or backend}
+        sources = PromptSources(
+            self.conversations,
+            resolver,
+            personas,
+            retrieve_stories,
+            self.summarizer,
+            ChannelReader(read_before),
+            AttachmentReader(download),
+            backends,
+        )
+        self.preview = PromptPreview(
+            sources,
+            resolver,
+            self.conversations,
+            Spending({}, self.clock),
+            self.clock,
+            self.router.foresee,
+            dice,
+        )
+        pipeline = AnswerPipeline(
+            sources, backends, replies, self.clock, dice, **(pipeline_parts or {})
+        )
+        self.signals = InProcessSignals()
+        self.pauses = AnsweringPauses(SqlPauses(database, self.clock), self.signals, self._go_on)
+        self.stops = StopRequests(self.signals, admins.is_known_admin)
+        self.arrivals = arrivals = ArrivalSignals(self.signals)
+        gatherer = MessageGatherer(self.conversations, arrivals, self.clock)
+        forgetting = PersonForgetting(
+            SqlPersonalData(database, self.clock), personas, self._receive_events
+        )
+        setups = TurnStages(
+            *(resolver, commands, pipeline, replies, self.stops, self.buttons),
+            *(forgetting, ChannelForgetting(index, self._receive_events), gatherer),
+            *(arrivals, VoiceMessages(download, backends), dice),
+            is_paused=self.pauses.covers,
+            is_context=self.pauses.is_context,
+            queue_limit=QueueLimit(
+                *(self.conversations, arrivals, replies),
+                *(RareNotices(InProcessRateLimits(self.clock)), self.clock, max_waiting),
+            )
+            if max_waiting
+            else None,
+        )
+        self.worker = ConversationWorker(
+            self.conversations, [self.memory], setups, owner, self.clock
+        )
+
+    async def _go_on(self) -> None:
+        self.signals.publish(CONVERSATIONS, [CHAT])
+
+    async def _receive_events(self, events: Sequence[Incoming]) -> None:
+        async with self.router.routed(events) as routed:
+            await self.inbox.receive(routed, {})
+
+    @property
+    def texts(self) -> list[str]:
+        """The messages of the bot in the channel."""
+        return list(self.surface.messages.values())
+
+    async def _is_platform_admin(self, asked: Request) -> bool:
+        if self.platform_error is not None:
+            raise self.platform_error
+        return asked.author != BOB
+
+    @override
+    def deliver(self, lane: str, row: OutboxRow | None) -> None:
+        """Send a row, or what is due in a lane, beside the worker; in order for each lane."""
+        before = self._sending.get(lane)
+        self._sending[lane] = asyncio.create_task(self._send(lane, row, before))
+
+    async def _send(
+        self, lane: str, row: OutboxRow | None, before: asyncio.Task[None] | None
+    ) -> None:
+        if before is not None:
+            await asyncio.wait([before])
+        rows = [row] if row else (await self.sender.take([lane])).values()
+        for one in rows:
+            await self.sender.work(one)
+
+    @override
+    async def wait_until_sent(self, row_id: int) -> str:
+        return await self.sender.sent_rows.wait(row_id)
+
+    async def work(self, key: str = CHAT) -> None:
+        """Process and deliver everything in a conversation, as the pools do."""
+        while not self.worker.is_stopping and (claimed := await self.worker.claim([key])):
+            await self.worker.work(claimed[key])
+        await self.finish_sending()
+
+    async def finish_sending(self) -> None:
+        """Wait until everything that was handed over is sent."""
+        while sending := [task for task in self._sending.values() if not task.done()]:
+            await asyncio.wait(sending)
+        for task in self._sending.values():
+            task.result()
+
+    async def receive(self, *said: str | Incoming) -> None:
+        for one in said:
+            if isinstance(one, str):
+                number = await self._count_received() + 1
+                one = make_incoming(one, key=f"5:{number}")
+            async with self.router.routed([one]) as routed:
+                await self.inbox.receive(routed, {})
+            self.stops.announce(routed)
+            self.signals.publish(CONVERSATIONS, [each.address.conversation for each in routed])
+
+    async def say(self, *said: str | Incoming) -> None:
+        """Receive messages and process them."""
+        await self.receive(*said)
+        await self.work()
+
+    async def session(self) -> Session:
+        return await read_session(self.database, CHAT)
+
+    async def history(self) -> list[tuple[str, str]]:
+        return [(turn.role, turn.text) for turn in (await self.session()).turns]
+
+    async def crashes_of_pending(self) -> list[int]:
+        """Return the crash count of each message that is not finished."""
+        crashes = select(inbox.c.crashes).where(inbox.c.state == "new").order_by(inbox.c.id)
+        return list(await self.database.read(lambda c: c.execute(crashes).scalars().all()))
+
+    async def take_over(self) -> None:
+        """Let another worker claim the conversation, as if the lease had expired."""
+        newer = update(conversation).values(epoch=conversation.c.epoch + 1, owner="other")
+        await self.database.write(lambda c: c.execute(newer).rowcount)
+
+    async def _count_received(self) -> int:
+        return len(await self.database.read(lambda c: c.execute(select(inbox.c.id)).all()))
+
+
+@asynccontextmanager
+async def running_worker(setup: Setup) -> AsyncIterator[asyncio.Task[None]]:
+    """Process the conversation in a task beside the block."""
+    task = asyncio.create_task(setup.work())
+    leases = asyncio.create_task(setup.worker.keep_leases())
+    try:
+        yield task
+    finally:
+        task.cancel()
+        leases.cancel()
+        await asyncio.wait([task])
+
+
+# --- live updates ------------------------------------------------------------------------------
+
+
+async def texts_before(
+    setup: Setup, go_on: asyncio.Event, *, is_streamed: bool = True
+) -> list[str]:
+    """Process a message; return what the channel shows before `go_on` lets the model finish."""
+    await setup.receive("hello")
+    async with running_worker(setup) as worker:
+        await wait_until(lambda: len(setup.backend.prompts) == 1)
+        await advance_in_steps(setup.clock, 3)
+        async with asyncio.timeout(20):  # the database may be slow
+            while is_streamed and not set(setup.texts) - {"…"}:
+                await advance_in_steps(setup.clock, 1)
+        before = setup.texts
+        go_on.set()
+        await worker
+    return before

@@ -1,0 +1,126 @@
+"""Test commands in a conversation: what they say, and what they leave of the history."""
+
+from sqlalchemy import select
+
+from bot.chat.incoming import (
+    WakeReason,
+)
+from bot.chat.outgoing import Attachment
+from bot.storage.sql.database import Database
+from bot.storage.sql.tables import turn
+from tests.fakes import FakeBackend
+from tests.samples import BOB, make_incoming
+from tests.turn.setup import CHAT, WITHOUT_NONCES, Setup
+
+
+async def test_context_shows_the_receipt_of_the_last_answer(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend(["Hi."]))
+    await setup.say("/context", "hello", "/context")
+    assert (
+        setup.texts[0]
+        == "⚠ I have not answered in this channel recently, so there is no context to show."
+    )
+    assert setup.texts[2].startswith("nora (version 3) on p/m, receipt 1: ")
+
+
+async def test_context_prompt_sends_an_admin_one_file(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend(["Hi."]), limits=WITHOUT_NONCES)
+    await setup.say("/context prompt", "hello")
+    setup.surface.responses_to_lose = 1
+    await setup.say(make_incoming("/context prompt", key="5:0"), "and you?")
+    await setup.work()
+
+    assert setup.texts == [
+        "⚠ I have not answered in this channel recently, so there is no context to show.",
+        "Hi.",
+        "The exact prompt of receipt 1, secrets removed.",
+        "Hi.",
+    ]
+    assert list(setup.surface.files.values()) == [Attachment("prompt-1.txt", "1 nora: hello\n")]
+    assert await setup.history() == [
+        *(("user", "hello"), ("assistant", "Hi.")),
+        *(("user", "and you?"), ("assistant", "Hi.")),
+    ]
+
+
+async def test_context_prompt_is_refused_to_others(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend(["Hi."]))
+    await setup.say("hello", make_incoming("/context prompt", key="5:2", author=BOB))
+    assert setup.texts[-1] == (
+        "⚠ Only an admin can see the exact prompt, because it contains my instructions."
+    )
+    assert not setup.surface.files
+
+
+async def test_context_mentions_the_file_to_admins_only_and_masks_secrets(
+    database: Database,
+) -> None:
+    setup = Setup(database, backend=FakeBackend(["Hi."]), preset={"name": "nora sk-canary"})
+    await setup.say("hello", "/context", make_incoming("/context", key="5:3", author=BOB))
+    to_admin, to_bob = setup.texts[1:]
+    assert to_admin == to_bob + "\n\n/context prompt sends the exact prompt as a file."
+    assert to_bob.startswith("nora *** (version 3) on p/m, receipt 1: ")
+
+
+# --- commands ----------------------------------------------------------------------------------
+
+
+async def test_command_is_not_part_of_the_history(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend())
+    await setup.say("/help")
+    assert setup.texts[0].startswith("I am nora.")
+    assert setup.backend.prompts == []
+    assert await setup.history() == []
+
+
+async def test_new_begins_a_session_with_the_greeting(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend(), preset={"greeting": "Come in!"})
+    await setup.say("hello", "/new")
+    assert setup.texts[-1] == "A new conversation begins.\n\nCome in!"
+    assert await setup.history() == [("assistant", "Come in!")]
+    assert (await setup.session()).number == 2
+
+
+async def test_new_ends_the_session_of_conversation_memories(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend())
+    await setup.say("/new")
+
+    assert setup.memory.calls == [f"end_session {CHAT}"]
+
+
+async def test_forget_deletes_all_sessions_and_reports_it(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend(["one"], ["two"]))
+    await setup.say("CANARY 1", "/new", "CANARY 2")
+    setup.memory.calls.clear()
+    await setup.say("/forget")
+
+    assert setup.texts[-1] == (
+        "Deleted for good: 4 messages and everything that was stored about them. "
+        "A new conversation begins."
+    )
+    assert setup.memory.calls == [f"forget {CHAT}", f"end_session {CHAT}"]
+    rows = await database.read(lambda c: c.execute(select(turn.c.text)).scalars().all())
+    assert rows == []
+
+
+async def test_unknown_command_is_answered_with_a_hint(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend())
+    await setup.say(make_incoming("/abracadabra", wake=WakeReason.COMMAND))
+    assert setup.texts == ["⚠ There is no command /abracadabra; /help lists them all."]
+
+
+async def test_settings_why_names_the_reason_of_each_message(database: Database) -> None:
+    setup = Setup(
+        database, backend=FakeBackend(["Hi."]), preset={"role_name": "Nora", "context": "addressed"}
+    )
+    await setup.say(
+        make_incoming("good morning all", key="5:1", wake=None),
+        make_incoming("hi Nora", key="5:2", wake=None),
+        make_incoming("/settings why", key="5:3", wake=WakeReason.COMMAND),
+    )
+    assert setup.texts[-1].splitlines() == [
+        "Scope: shared – everybody here shares one conversation",
+        "Alice: “good morning all” – not answered: nora is the only character here, "
+        "was not addressed",
+        "Alice: “hi Nora” – answered: nora is the only character here, was called by name",
+    ]
