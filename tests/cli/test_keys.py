@@ -153,6 +153,17 @@ def run(*words: str) -> str:
     return result.stdout
 
 
+def test_data_key_is_replaced(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys("add", "groq", given=SECRET)
+    with pytest.raises(SettingsError, match="set TROUPE_ENCRYPT_TEXTS=true first"):
+        run("keys", "replace")
+    monkeypatch.setenv("TROUPE_ENCRYPT_TEXTS", "true")
+    asyncio.run(store_setting())
+    assert run("keys", "replace").endswith("a new data key now: 1\n")
+    assert b"troupe:2:" in stored(folder)
+    assert b"troupe:1:" not in stored(folder)
+
+
 def test_texts_are_encrypted_rotated_and_decrypted(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,10 +14,13 @@ from sqlalchemy import LargeBinary, Text, func, insert, select, text
 from bot.chat.session import Summary, Turn, TurnResult, fingerprint_turns
 from bot.errors import SettingsError, StoreError
 from bot.runtime.clock import SystemClock
+from bot.service.retention import OldTexts
+from bot.storage.encryption.cipher import DataKeys
 from bot.storage.encryption.codec import TextEncryption
 from bot.storage.encryption.column_types import EncryptableBytes, EncryptableText
 from bot.storage.encryption.conversion import convert_texts, decrypt_all
-from bot.storage.encryption.rotation import rotate_keys
+from bot.storage.encryption.data_keys import add_newer_data_key
+from bot.storage.encryption.rotation import replace_data_key, rotate_keys
 from bot.storage.sql.conversations import SqlConversations
 from bot.storage.sql.database import Database, open_database, open_without_decrypting
 from bot.storage.sql.inbox import SqlInbox
@@ -195,6 +198,50 @@ async def test_rotated_data_keys_need_the_new_key_only(empty_database: str) -> N
     async with open_database(empty_database, TextEncryption([NEW], is_on=True)) as database:
         _claim, message = await begin(SqlConversations(database, SystemClock()))
     assert WORD in str(message.incoming)
+
+
+async def test_replaced_data_key_encrypts_nothing_any_more(empty_database: str) -> None:
+    async with (
+        open_database(empty_database, ON) as database,
+        open_database(empty_database, ON) as other,
+    ):
+        await fill(database)
+        before = await stored_values(empty_database)
+        assert await replace_data_key(database, ON, nothing, 5.0) > 0
+        after = await stored_values(empty_database)
+        assert {":".join(str(one).split(":")[:2])[-1] for one in before.values()} == {"1"}
+        assert {":".join(str(one).split(":")[:2])[-1] for one in after.values()} == {"2"}
+        # A process that runs takes the new key over with the first text that needs it.
+        query = select(turn.c.text)
+        assert await other.read(lambda c: c.execute(query).scalar()) == WORD
+        await SqlInbox(other, SystemClock()).receive([make_incoming(text=WORD)], {})
+        assert await convert_texts(database, nothing) == 0
+        retired = select(data_key.c.id, data_key.c.retired_at).order_by(data_key.c.id)
+        rows = await database.read(lambda c: [tuple(one) for one in c.execute(retired)])
+        assert rows == [(1, 5.0), (2, None)]
+
+
+async def test_replacement_that_was_interrupted_goes_on_with_its_key(empty_database: str) -> None:
+    async with open_database(empty_database, ON) as database:
+        await fill(database)
+        token = DataKeys([OLD]).make()
+        await database.write(lambda c: add_newer_data_key(c, token, 4.0))
+    async with open_database(empty_database, ON) as database:
+        assert await replace_data_key(database, ON, nothing, 5.0) > 0
+        keys = select(func.count()).select_from(data_key)
+        assert await database.read(lambda c: c.execute(keys).scalar_one()) == 2
+
+
+async def test_service_encrypts_old_texts_in_the_background(empty_database: str) -> None:
+    async with open_database(empty_database, NO_KEY) as database:
+        await fill(database)
+    async with open_database(empty_database, ON) as database:
+        texts = OldTexts(database, SystemClock())
+        assert await texts.encrypt_once() > 0
+        assert await texts.encrypt_once() == 0
+        assert (await database.read(lambda c: c.execute(select(turn.c.text)).scalar())) == WORD
+    for name, value in (await stored_values(empty_database)).items():
+        assert WORD not in str(value), name
 
 
 async def test_summary_stays_valid_when_the_turns_are_converted(empty_database: str) -> None:

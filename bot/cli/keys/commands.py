@@ -8,13 +8,13 @@ from typing import Annotated, TypeVar
 import typer
 import uvloop
 
-from bot.cli.text_io import print_line
+from bot.cli.text_io import print_line, print_progress
 from bot.cli.typer_apps import command_app
-from bot.errors import UserError
+from bot.errors import SettingsError, UserError
 from bot.runtime.clock import SystemClock
 from bot.settings import Settings, read_settings
 from bot.storage.data_dir import create_data_dir
-from bot.storage.encryption.rotation import rotate_keys
+from bot.storage.encryption.rotation import replace_data_key, rotate_keys
 from bot.storage.provider_keys.cipher import KeyCipher, new_encryption_key
 from bot.storage.provider_keys.rows import SqlProviderKeys
 from bot.storage.sql.database import Database, open_database
@@ -71,6 +71,23 @@ def rotate() -> None:
     print_line(f"keys that are now encrypted with the newest encryption key: {count}")
 
 
+@app.command("replace")
+def replace() -> None:
+    """Make a new data key, and encrypt all texts in the database with it.
+
+    The service may run meanwhile. A run that was interrupted goes on.
+    """
+    settings = read_settings()
+    if not settings.encrypt_texts:
+        raise SettingsError("texts are not encrypted; set TROUPE_ENCRYPT_TEXTS=true first")
+    now = SystemClock().now()
+    rows = _run(
+        settings,
+        lambda database: replace_data_key(database, settings.text_encryption, _report, now),
+    )
+    print_line(f"rows that are encrypted with a new data key now: {rows}")
+
+
 @app.command("remove")
 def remove_key(
     number: Annotated[int, typer.Argument(help="The number that `troupe keys list` shows.")],
@@ -79,6 +96,10 @@ def remove_key(
     if not _use(read_settings(), lambda keys: keys.remove(number)):
         raise UserError(f"there is no key {number}; `troupe keys list` shows them")
     print_line("removed")
+
+
+def _report(table: str, rows: int) -> None:
+    print_progress(f"{table}: {rows} rows")
 
 
 def _use(settings: Settings, action: Callable[[SqlProviderKeys], Awaitable[T]]) -> T:

@@ -4,7 +4,7 @@ Each page is a transaction of its own, and a row that is as it should be is left
 was interrupted goes on where it was. A row that somebody changes meanwhile is left to them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from sqlalchemy import (
@@ -37,9 +37,15 @@ _MAX_PASSES = 3
 
 Report = Callable[[str, int], None]
 """Called with the name of each table, and how many of its rows were changed."""
+Pause = Callable[[], Awaitable[None]]
+"""Called after each page; what is more urgent comes before the next one."""
 
 
-async def convert_texts(database: Database, report: Report) -> int:
+async def go_on() -> None:
+    """Convert the next page at once."""
+
+
+async def convert_texts(database: Database, report: Report, pause: Pause = go_on) -> int:
     """Store every text as new ones are stored; return how many rows were changed.
 
     Raises:
@@ -52,7 +58,7 @@ async def convert_texts(database: Database, report: Report) -> int:
         for table in metadata.sorted_tables:
             columns = _encryptable(table)
             if columns:
-                rows = await _convert_table(database, table, columns)
+                rows = await _convert_table(database, table, columns, pause)
                 changed += rows
                 report(table.name, rows)
         total += changed
@@ -80,7 +86,9 @@ def _encryptable(table: Table) -> list[Column[Any]]:
     ]
 
 
-async def _convert_table(database: Database, table: Table, columns: Sequence[Column[Any]]) -> int:
+async def _convert_table(
+    database: Database, table: Table, columns: Sequence[Column[Any]], pause: Pause
+) -> int:
     changed, last = 0, None
     page = _page(table, columns)
     while True:
@@ -91,6 +99,7 @@ async def _convert_table(database: Database, table: Table, columns: Sequence[Col
         changed += await database.write(
             lambda c, rows=rows: _convert_rows(c, table, columns, rows, database.codec)  # type: ignore[misc]
         )
+        await pause()
         last = tuple(getattr(rows[-1], column.name) for column in table.primary_key)
 
 

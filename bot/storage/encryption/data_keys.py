@@ -35,6 +35,19 @@ def add_data_key(connection: Connection, token: str, now: float) -> None:
         connection.execute(insert(data_key), {"token": token, "created_at": now})
 
 
+def add_newer_data_key(connection: Connection, token: str, now: float) -> None:
+    """Store a data key that replaces the one in use; one that was added before goes on with it."""
+    if sum(not row.is_retired for row in read_data_keys(connection)) <= 1:
+        connection.execute(insert(data_key), {"token": token, "created_at": now})
+
+
+def retire_older_data_keys(connection: Connection, now: float) -> None:
+    """Note that no row is encrypted with another data key than the newest."""
+    newest = max((row.number for row in read_data_keys(connection)), default=0)
+    older = update(data_key).where(data_key.c.retired_at.is_(None), data_key.c.id < newest)
+    connection.execute(older.values(retired_at=now))
+
+
 def replace_data_keys(connection: Connection, renew: Callable[[DataKeyRow], str]) -> int:
     """Replace every token, or none if `renew` raises; return their number."""
     rows = read_data_keys(connection)
