@@ -43,6 +43,7 @@ from bot.platforms.spec import PlatformSettings, PlatformSpec
 from bot.runtime.addresses import HttpAddress
 from bot.runtime.validation_errors import describe_problem
 from bot.storage.encryption.codec import TextEncryption
+from bot.telemetry.secret_masker import passwords_in
 from bot.tool_servers.settings import McpServerSettings
 
 
@@ -664,6 +665,8 @@ def _secrets_in(value: object) -> Iterator[str]:
     match value:
         case SecretStr():
             yield value.get_secret_value()
+        case str() if "://" in value:
+            yield from passwords_in(value)
         case BaseModel():
             for _, each in value:
                 yield from _secrets_in(each)

@@ -13,6 +13,7 @@ from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.backends.registry import backend_specs
 from bot.errors import SettingsError
 from bot.settings import collect_secrets, find_unknown_variables, read_settings, settings_model
+from bot.telemetry.secret_masker import SecretMasker
 
 CANARY = "canary-4f1d2c"
 
@@ -310,3 +311,24 @@ def test_every_setting_has_a_description() -> None:
 def test_people_and_channels_get_fifteen_answers_in_half_a_minute() -> None:
     limits = read_settings().limits
     assert (limits.answers_per_person, limits.answers_per_channel, limits.seconds) == (15, 15, 30)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "DATABASE_URL=postgresql+asyncpg://me:{}@db/chat",
+        "REDIS_URL=redis://:{}@redis:6379/0",
+        "TRACES_URL=http://me:{}@collector:4318",
+        "DISCORD__API_BASE=http://me:{}@proxy/api/v10",
+        "TELEGRAM__API_BASE=http://me:{}@proxy",
+        "EMBEDDING__BASE_URL=http://me:{}@host/v1",
+        "PROVIDERS__ACME__BASE_URL=http://me:{}@host/v1",
+        "MCP_SERVERS__FILES__URL=http://me:{}@host/mcp",
+    ],
+)
+def test_password_in_any_address_is_a_secret(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    setting, _, address = name.partition("=")
+    monkeypatch.setenv(f"TROUPE_{setting}", address.format("canary%40pw"))
+    mask = SecretMasker(collect_secrets(read_settings())).mask
+    for written in ("canary%40pw", "canary@pw"):
+        assert mask(f"it rejects {written} now") == "it rejects *** now"

@@ -4,7 +4,7 @@ import re
 from base64 import b64encode, urlsafe_b64decode
 from collections.abc import Iterable
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from structlog.typing import EventDict, WrappedLogger
 
@@ -69,6 +69,8 @@ _MAY_GROW = re.compile(
 )
 
 
+_PASSWORD = re.compile(r"://[^/\s:@]*:([^/\s]+)@|^[^/\s:@]+:(?!//)(\S+)$")
+
 _NEWER: set[str] = set()
 """Secrets that came after the settings were read, in all their encodings."""
 
@@ -80,13 +82,19 @@ def mask_from_now_on(secrets: Iterable[str]) -> None:
             _NEWER.update(_encodings(one))
 
 
+def passwords_in(address: str) -> set[str]:
+    """Return the password of an address or of "name:password", as written and as meant."""
+    found = _PASSWORD.search(address)
+    password = (found[1] or found[2]) if found else ""
+    return {password, unquote(password)} - {""}
+
+
 class SecretMasker:
     """A structlog processor that masks secrets, but for their last four characters at most."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
-        forms = {
-            form for one in secrets if len(one) >= _MIN_SECRET_CHARS for form in _encodings(one)
-        }
+        known = {each for one in secrets for each in (one, *passwords_in(one))}
+        forms = {form for one in known if len(one) >= _MIN_SECRET_CHARS for form in _encodings(one)}
         self._secrets = sorted(forms, key=len, reverse=True)
 
     def __call__(self, _logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
