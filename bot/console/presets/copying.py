@@ -153,6 +153,7 @@ class PresetCopyPages:
                 scope=Scope.PRESETS,
                 summary="Delete a preset, its file and its draft; its versions are kept.",
                 answer=PresetName,
+                errors={422: "It is the default preset, or its file cannot be deleted."},
             ),
         )
 

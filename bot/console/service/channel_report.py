@@ -180,6 +180,8 @@ class ChannelReports:
         Raises:
             RequestRefused: 404: nothing was said or answered there.
         """
+        if ":" not in channel:  # it is no key of a conversation
+            raise RequestRefused(404, translatable("There is no such channel."))
         asked = AnswerSearch(conversation=channel)
         newest = (await self.answers.search(asked, 1)).answers
         if newest and newest[0].receipt.scopes:

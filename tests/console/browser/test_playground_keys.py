@@ -75,6 +75,24 @@ async def test_buttons_under_an_answer(tab: Tab) -> None:
     await tab.wait_for(f"{count('#log > li.msg')} < {shown}")
 
 
+async def test_answer_is_continued_and_another_one_stopped(tab: Tab, browser: Browser) -> None:
+    shown = await tab.run(count("#log > li.msg"))
+    await press_labelled(tab, "Continue")
+    await tab.wait_for(f"{count('#log > li.msg')} > {shown} && {text(_NEWEST)}.includes('Retry')")
+
+    resolver = browser.playground.service._parts.context.resources.resolver
+    slow = {"echo_answer": "a word " * 500, "echo_delay_seconds": 0.5, "echo_chunks": 1000}
+    nora = resolver.presets["nora"]
+    resolver.publish(nora.model_copy(update={"parameters": slow}), 2)
+    await tab.tab_to("#say")
+    await tab.type("@troupe tell me more")
+    await tab.press("Enter")
+    await tab.wait_for(f"{text(_NEWEST)}.includes('Stop')")
+    await tab.tab_to(f"{_NEWEST} button[value*='stop']")  # also while the message grows
+    await tab.press("Enter")
+    await tab.wait_for(f"{text(_NEWEST)}.includes('(stopped)')")
+
+
 async def test_messages_are_replied_to_edited_and_deleted(tab: Tab, browser: Browser) -> None:
     await press_labelled(tab, "Reply")
     await tab.wait_for("document.querySelector('#replying')")

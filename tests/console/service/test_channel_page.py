@@ -55,7 +55,8 @@ async def test_channel_tells_who_answers_and_why(playground: Playground) -> None
     assert "alice&lt;b&gt;" in page
     assert "alice<b>" not in page
     assert "$1.50" in page
-    assert (await read(playground, "/channels/web%3Anobody"))[0] == 404
+    for unknown in ("web%3Anobody", "nobody", "%3A%3A", "%00", "web%3A%23"):
+        assert (await read(playground, f"/channels/{unknown}"))[0] == 404, unknown
 
 
 async def test_channel_of_the_playground_has_a_page_before_its_first_message(
