@@ -333,9 +333,6 @@ async def running_worker(setup: Setup) -> AsyncIterator[asyncio.Task[None]]:
         await asyncio.wait([task])
 
 
-# --- live updates ------------------------------------------------------------------------------
-
-
 async def texts_before(
     setup: Setup, go_on: asyncio.Event, *, is_streamed: bool = True
 ) -> list[str]:

@@ -62,9 +62,6 @@ async def test_context_mentions_the_file_to_admins_only_and_masks_secrets(
     assert to_bob.startswith("nora *** (version 3) on p/m, receipt 1: ")
 
 
-# --- commands ----------------------------------------------------------------------------------
-
-
 async def test_command_is_not_part_of_the_history(database: Database) -> None:
     setup = Setup(database, backend=FakeBackend())
     await setup.say("/help")

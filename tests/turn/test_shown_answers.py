@@ -63,9 +63,6 @@ async def test_long_answer_is_sent_in_parts(database: Database, has_nonces: bool
     assert (await setup.history())[1] == ("assistant", f"{'x' * 30}\n\n{'y' * 30}")
 
 
-# --- crashes, fencing, shutdown ----------------------------------------------------------------
-
-
 async def test_retry_after_a_crash_edits_the_same_messages_and_deletes_surplus_ones(
     database: Database,
 ) -> None:

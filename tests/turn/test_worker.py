@@ -31,8 +31,6 @@ from tests.turn.setup import (
 )
 from tests.waiting import advance_in_steps, wait_until
 
-# --- one message -------------------------------------------------------------------------------
-
 
 async def test_private_message_that_cannot_be_read_is_answered_in_words(database: Database) -> None:
     setup = Setup(database, backend=FakeBackend())

@@ -1,0 +1,353 @@
+"""What the histories promise, on SQLite and on PostgreSQL."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from alembic import command
+from sqlalchemy import Connection, insert, select
+
+from bot.chat.outgoing import (
+    Attachment,
+    MessageContent,
+    OutboxOperation,
+    OutboxRow,
+    OutgoingPart,
+)
+from bot.chat.session import (
+    Claim,
+    Exchange,
+    HistoryChange,
+    Summary,
+    Turn,
+    TurnRange,
+    TurnResult,
+    fingerprint_turns,
+)
+from bot.storage.sql.migrations import make_alembic_config
+from bot.storage.sql.tables import (
+    choice,
+    inbox,
+    outbox,
+    summary,
+    turn,
+)
+from tests.contracts.conftest import Store
+from tests.contracts.store_steps import LANE, NOON, answer, begin, claimed, due, said, take, taken
+from tests.samples import ALICE, make_incoming, read_session
+
+
+async def test_finish_stores_history_and_queues_the_answer_in_one_unit(store: Store) -> None:
+    claim, message = await begin(store)
+    reply = Turn("assistant", "hi", None, datetime(2026, 11, 21, tzinfo=UTC))
+    outgoing = [OutgoingPart(0, MessageContent("hi")), OutgoingPart(1, MessageContent("!"))]
+    await store.conversations.finish(
+        claim, message, TurnResult(turns=[said("hello"), reply], outgoing=outgoing)
+    )
+    session = await read_session(store.database, LANE, 10)
+    assert session.turns == (said("hello"), reply)
+    row = await taken(store)
+    assert (row.op, row.part, row.text, row.reply_to) == (OutboxOperation.SEND, 0, "hi", "1")
+
+
+async def test_finish_takes_the_first_part_for_its_own_sender(store: Store) -> None:
+    claim, message = await begin(store)
+    outgoing = [OutgoingPart(0, MessageContent("hi")), OutgoingPart(1, MessageContent("!"))]
+    finished = await store.sending_conversations.finish(
+        claim, message, TurnResult(outgoing=outgoing)
+    )
+    assert finished.row is not None
+    assert finished.row.text == "hi"
+    assert await take(store) is None, "it is being sent"
+    following = await store.outbox.mark_sent(finished.row, "m1")
+    assert following is not None
+    assert following.text == "!"
+    assert await store.outbox.mark_sent(following, "m2") is None
+    assert await due(store) == []
+
+
+async def test_unstorable_characters_are_replaced(store: Store) -> None:
+    claim, message = await begin(store)
+    odd, plain = "a\0b\ud83c", "a\ufffdb\ufffd"
+    part = OutgoingPart(0, MessageContent(odd), file=Attachment("prompt.txt", odd))
+    await store.conversations.finish(claim, message, TurnResult(turns=[said(odd)], outgoing=[part]))
+    row = await taken(store)
+    session = await read_session(store.database, LANE, 1)
+    assert (row.text, row.file) == (plain, Attachment("prompt.txt", plain))
+    assert session.turns == (said(plain),)
+
+
+async def test_answered_message_leaves_no_text_in_the_inbox(store: Store) -> None:
+    claim, message = await begin(store)
+    await store.conversations.finish(claim, message, TurnResult())
+    payload = await store.database.read(lambda c: c.execute(select(inbox.c.payload)).scalar())
+    assert payload is None
+
+
+async def test_new_session_hides_the_old_one_and_keeps_it(store: Store) -> None:
+    claim, message = await begin(store)
+    await store.conversations.finish(claim, message, TurnResult(turns=[said("old")]))
+    claim, message = await begin(store, "5:2")
+    greeting = Turn("assistant", "hi", None, datetime(2026, 11, 21, tzinfo=UTC))
+    await store.conversations.finish(claim, message, TurnResult(turns=[greeting], new_session=True))
+    session = await read_session(store.database, LANE, 10)
+    assert session.turns == (greeting,)
+    assert session.number == 2
+
+
+async def test_observed_turn_stays_one(store: Store) -> None:
+    claim, message = await begin(store)
+    turns = [replace(said("a"), observed=True), said("b")]
+    await store.conversations.finish(claim, message, TurnResult(turns=turns))
+    session = await read_session(store.database, LANE, 10)
+    assert session.turns == tuple(turns)
+    claim, message = await begin(store, "5:2")
+    assert (await store.conversations.load_session(claim, 10)).turns == tuple(turns)
+
+
+async def test_session_that_is_deleted_whole_is_not_new_again(store: Store) -> None:
+    claim, message = await begin(store)
+    await store.conversations.finish(claim, message, TurnResult(turns=[said("a"), said("b")]))
+    for number in (2, 3):
+        claim, message = await begin(store, f"5:{number}")
+        ids = await store.database.read(lambda c: c.execute(select(turn.c.id)).scalars().all())
+        change = HistoryChange(deleted=[ids[0]])
+        await store.conversations.finish(claim, message, TurnResult(change=change))
+        session = await read_session(store.database, LANE, 10)
+        assert (session.number, session.is_new) == (number - 1, False)
+
+
+async def test_finish_removes_turns_of_the_session_before_it_appends(store: Store) -> None:
+    claim, message = await begin(store)
+    await store.conversations.finish(claim, message, TurnResult(turns=[said("old")]))
+    claim, message = await begin(store, "5:2")
+    turns = [said(text) for text in "abcd"]
+    await store.conversations.finish(claim, message, TurnResult(turns=turns, new_session=True))
+    for number, (removed, expected) in enumerate(
+        [(TurnRange(1, 2), "adx"), (TurnRange(0, 0), "adxx"), (TurnRange(0, 9), "x")], 3
+    ):
+        claim, message = await begin(store, f"5:{number}")
+        before = await store.conversations.load_session(claim, 10)
+        await store.conversations.finish(
+            claim, message, TurnResult(turns=[said("x")], removes=removed)
+        )
+        after = await read_session(store.database, LANE, 10)
+        assert "".join(turn.text for turn in after.turns) == expected
+        assert after.turns == (*removed.removed_from(before.turns), said("x"))
+    left = await store.database.read(lambda c: c.execute(select(turn.c.text)).scalars().all())
+    assert left == ["old", "x"]
+
+
+async def test_forget_deletes_every_session_and_no_other_conversation(store: Store) -> None:
+    await store.inbox.receive([make_incoming(key="6:1", chat="6")], {})
+    other = await claimed(store, "telegram:6")
+    assert other is not None
+    await store.conversations.finish(other.claim, other.message, TurnResult(turns=[said("there")]))
+    await store.inbox.receive([make_incoming(key="5:1"), make_incoming(key="5:2")], {})
+    begun = await claimed(store)
+    assert begun is not None
+    await store.conversations.finish(
+        begun.claim, begun.message, TurnResult([said("CANARY"), said("CANARY")], new_session=True)
+    )
+
+    forgotten = await store.conversations.forget(begun.claim)
+
+    left = await store.database.read(lambda c: c.execute(select(turn.c.text)).scalars().all())
+    assert (forgotten, left) == (2, ["there"])
+
+
+async def test_forget_leaves_no_text_that_could_never_be_sent(store: Store) -> None:
+    claim, _ = await answer(store, "CANARY")
+    await store.outbox.mark_dead(await taken(store), "blocked")
+    await store.conversations.forget(claim)
+    left = await store.database.read(lambda c: c.execute(select(outbox.c.text)).scalars().all())
+    assert left == [""]
+
+
+async def test_forget_deletes_what_people_said_of_themselves_there(store: Store) -> None:
+    scopes = [f"{ALICE.id}@{LANE}", f"{ALICE.id}@telegram:6", LANE, ALICE.id]
+    for scope in (*scopes, f"{ALICE.id}@{LANE}9", f"telegram:2@{LANE}"):
+        await store.chat_settings.set(scope, "persona", "tall", ALICE.id)
+
+    def unit(connection: Connection) -> None:
+        config = make_alembic_config()
+        config.attributes["connection"] = connection
+        command.downgrade(config, "0015")  # as an earlier version stored it
+        command.upgrade(config, "head")
+        old = {"scope": f"telegram:3@{LANE}", "key": "persona", "value": "old", "chosen_by": "3"}
+        connection.execute(insert(choice).values({**old, "chosen_at": 0.0}))
+
+    await store.database.write(unit)
+    await store.chat_settings.set(f"telegram:4@{LANE}", "persona", "new", "telegram:4")
+    claim, _ = await begin(store)
+    await store.conversations.forget(claim)
+    left = await store.database.read(lambda c: c.execute(select(choice.c.scope)).scalars().all())
+    assert sorted(left) == sorted([*scopes[1:], f"{ALICE.id}@{LANE}9"])
+
+
+async def test_load_session_gives_the_newest_turns_oldest_first(store: Store) -> None:
+    claim, message = await begin(store)
+    turns = [said(str(n)) for n in range(5)]
+    await store.conversations.finish(claim, message, TurnResult(turns=turns))
+    session = await read_session(store.database, LANE, 2)
+    assert [turn.text for turn in session.turns] == ["3", "4"]
+
+
+async def test_turns_are_found_by_the_messages_they_were_said_in(store: Store) -> None:
+    claim, message = await begin(store)
+    asked = replace(said("why?"), message_id="41")
+    parts = [OutgoingPart(0, MessageContent("a")), OutgoingPart(1, MessageContent("b"))]
+    names = tuple(message.part_name(part.part) for part in parts)
+    answer = Turn("assistant", "a b", None, NOON, "nora", 1, sent_as=names)
+    await store.conversations.finish(claim, message, TurnResult([asked, answer], parts))
+    assert await store.conversations.find_turns(claim, ["43"]) == []
+    following = await store.outbox.mark_sent(await taken(store), "42")
+    assert following is not None
+    await store.outbox.mark_sent(following, "43")
+
+    assert [one.turn for one in await store.conversations.find_turns(claim, ["41"])] == [asked]
+    assert [one.turn for one in await store.conversations.find_turns(claim, ["43"])] == [answer]
+    both = await store.conversations.find_turns(claim, ["42", "43", "41", "7"])
+    assert [one.turn for one in both] == [asked, answer]
+
+
+async def test_superseded_turns_are_kept_as_versions_with_the_same_parent(store: Store) -> None:
+    claim, message = await begin(store)
+    told = [said("one"), said("two"), Turn("assistant", "an answer", None, NOON)]
+    first = await store.conversations.finish(claim, message, TurnResult(told), go_on=False)
+    assert first.next_message is None
+    claim, message = await begin(store, key="5:2")
+    again = [said("two"), Turn("assistant", "a better answer", None, NOON)]
+    result = TurnResult(again, supersedes=TurnRange(0, 2))
+    await store.conversations.finish(claim, message, result)
+
+    expected = ["one", "two", "a better answer"]
+    assert [one.text for one in (await read_session(store.database)).turns] == expected
+    session = await store.conversations.load_session(claim, 10)
+    assert [one.text for one in session.turns] == expected
+    rows = await store.database.read(
+        lambda c: c.execute(select(turn.c.text, turn.c.parent, turn.c.active)).all()
+    )
+    assert sorted(tuple(row) for row in rows) == [
+        ("a better answer", 4, True),
+        ("an answer", 2, False),
+        ("one", None, True),
+        ("two", 1, False),
+        ("two", 1, True),
+    ]
+
+
+async def exchange_of(store: Store) -> tuple[Claim, Exchange, OutboxRow]:
+    """Have a question answered in two parts, and the first one sent; return it and the second."""
+    claim, message = await begin(store)
+    asked = replace(said("why?"), message_id="41")
+    names = tuple(message.part_name(part) for part in (0, 1))
+    answer = Turn("assistant", "a b", None, NOON, "nora", 1, sent_as=names)
+    parts = [OutgoingPart(0, MessageContent("a")), OutgoingPart(1, MessageContent("b"))]
+    result = TurnResult([said("before"), asked, answer], parts)
+    await store.conversations.finish(claim, message, result, go_on=False)
+    second = await store.outbox.mark_sent(await taken(store), "42")
+    assert second is not None
+    found = await store.conversations.load_exchange(claim, "41", 10)
+    assert found is not None
+    return claim, found, second
+
+
+async def test_exchange_is_a_question_with_its_answers_and_what_was_before(store: Store) -> None:
+    claim, found, _ = await exchange_of(store)
+    assert found.question.turn.text == "why?"
+    assert [one.turn.text for one in found.answers] == ["a b"]
+    assert [one.text for one in found.before.turns] == ["before"]
+    assert found.is_newest
+    assert found.parts == ("telegram:5:1/0", "telegram:5:1/1")
+    assert await store.conversations.load_exchange(claim, "99", 10) is None
+
+
+async def test_new_version_takes_the_messages_of_the_old_one(store: Store) -> None:
+    _, found, second = await exchange_of(store)
+    claim, message = await begin(store, key="5:1:e2")
+    new = Turn("assistant", "c", None, NOON, "nova", 2, sent_as=found.parts[:1])
+    change = HistoryChange({found.question.id: "how?"}, {found.answers[0].id: new})
+    result = TurnResult(
+        outgoing=[OutgoingPart(0, MessageContent("c"))], change=change, in_place_of=found.parts
+    )
+    await store.conversations.finish(claim, message, result)
+
+    expected = ["before", "how?", "c"]
+    assert [one.text for one in (await read_session(store.database)).turns] == expected
+    session = await store.conversations.load_session(claim, 10)
+    assert [one.text for one in session.turns] == expected
+    rows = [second]
+    for external_id in ("43", None, None):
+        following = await store.outbox.mark_sent(rows[-1], external_id)
+        rows += [following] if following else []
+    done = [(row.op, row.text, row.external_id) for row in rows]
+    assert done == [
+        (OutboxOperation.SEND, "b", None),
+        (OutboxOperation.EDIT, "c", "42"),
+        (OutboxOperation.DELETE, "", "43"),
+    ]
+    again = await store.conversations.load_exchange(claim, "41", 10)
+    assert again is not None
+    assert again.parts == found.parts[:1]
+    assert [one.turn.text for one in await store.conversations.find_turns(claim, ["42"])] == [
+        "c",
+        "a b",
+    ]
+
+
+async def test_answer_is_found_by_its_parts_with_all_its_versions(store: Store) -> None:
+    _, found, _ = await exchange_of(store)
+    claim, message = await begin(store, key="cb1")
+    [answer] = found.answers
+    new = Turn("assistant", "c", None, NOON + timedelta(seconds=1), "nova", 2, sent_as=found.parts)
+    change = HistoryChange(versions={answer.id: new})
+    await store.conversations.finish(claim, message, TurnResult(change=change))
+    load = store.conversations.load_answered
+    for part in found.parts:
+        again = await load(LANE, part, 10)
+        assert again is not None
+        assert again.question.turn.text == "why?"
+        assert [[one.turn.text for one in each] for each in again.versions] == [["a b", "c"]]
+    again = await load(LANE, found.parts[0], 10)
+    assert again is not None
+    [versions] = again.versions
+    claim, message = await begin(store, key="cb2")
+    change = HistoryChange(
+        versions={answer.id: versions[0].turn}, restored=[one.id for one in versions[:1]]
+    )
+    await store.conversations.finish(claim, message, TurnResult(change=change))
+    again = await load(LANE, found.parts[0], 10)
+    assert again is not None
+    assert [one.turn.text for one in again.answers] == ["a b"]
+    [versions] = again.versions
+    assert [one.turn.text for one in versions] == ["a b", "c"]
+    assert await load(LANE, "telegram:5:9/0", 10) is None
+
+
+async def test_question_of_a_failed_answer_is_kept_outside_of_the_history(store: Store) -> None:
+    claim, message = await begin(store)
+    name = message.part_name(0)
+    question = replace(said("why?"), message_id="41", sent_as=(name,))
+    notice = TurnResult(outgoing=[OutgoingPart(0, MessageContent("⚠"))], unanswered=[question])
+    await store.conversations.finish(claim, message, notice, go_on=False)
+    assert (await read_session(store.database)).turns == ()
+    found = await store.conversations.load_answered(LANE, name, 10)
+    assert found is not None
+    assert (found.question.turn.text, found.answers, found.parts) == ("why?", (), (name,))
+    claim, message = await begin(store, key="5:2")
+    await store.conversations.finish(claim, message, TurnResult([replace(question, sent_as=())]))
+    assert await store.conversations.load_answered(LANE, name, 10) is None
+
+
+async def test_deleted_turns_leave_no_summary_and_no_receipt(store: Store) -> None:
+    _, found, _ = await exchange_of(store)
+    kept = Summary(1, found.question.id, fingerprint_turns([]), "they asked why")
+    row = {"conversation": LANE, "session": 1, "turns": 2, "chars": 9, "text": kept.text}
+    row |= {"covers_to": kept.covers_to, "fingerprint": kept.fingerprint}
+    await store.database.write(lambda c: c.execute(insert(summary).values(row)).rowcount)
+    claim, message = await begin(store, key="d41")
+    change = HistoryChange(deleted=[found.question.id])
+    await store.conversations.finish(claim, message, TurnResult(change=change))
+    assert [one.text for one in (await read_session(store.database)).turns] == ["before", "a b"]
+    left = await store.database.read(lambda c: c.execute(select(summary.c.text)).all())
+    assert left == []

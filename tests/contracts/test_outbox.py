@@ -1,0 +1,299 @@
+"""What the outbox promises, on SQLite and on PostgreSQL."""
+
+import asyncio
+
+import pytest
+from sqlalchemy import select
+
+from bot.chat.outgoing import (
+    THREAD_PARTS,
+    AnswerThread,
+    Attachment,
+    Button,
+    ButtonStyle,
+    Face,
+    MessageContent,
+    OutboxOperation,
+    OutboxRow,
+    OutboxState,
+    OutgoingPart,
+    ReplyPrompt,
+)
+from bot.chat.session import (
+    TurnResult,
+)
+from bot.errors import Fenced, Refused
+from bot.storage.sql.outbox import SqlOutbox
+from bot.storage.sql.tables import (
+    outbox,
+)
+from tests.contracts.conftest import Store
+from tests.contracts.store_steps import (
+    LANE,
+    answer,
+    begin,
+    due,
+    expire_lease,
+    take,
+    taken,
+)
+
+
+async def test_part_is_opened_once_however_often_it_is_asked_for(store: Store) -> None:
+    claim, message = await begin(store)
+    first = await store.conversations.open(claim, message, OutgoingPart(0, MessageContent("…")))
+    again = await store.conversations.open(claim, message, OutgoingPart(0, MessageContent("other")))
+    assert again.row_id == first.row_id
+
+
+async def test_open_takes_the_row_for_its_own_sender_once(store: Store) -> None:
+    claim, message = await begin(store)
+    first = await store.sending_conversations.open(
+        claim, message, OutgoingPart(0, MessageContent("…"))
+    )
+    assert first.row is not None
+    assert first.row.id == first.row_id
+    second = await store.sending_conversations.open(
+        claim, message, OutgoingPart(1, MessageContent("…"))
+    )
+    assert second.row is None, "the first one of its lane is under way"
+
+
+async def test_opened_parts_are_edited_and_surplus_ones_deleted(store: Store) -> None:
+    claim, message = await begin(store)
+    for part in (0, 1):
+        await store.conversations.open(claim, message, OutgoingPart(part, MessageContent("…")))
+    await store.conversations.finish(
+        claim, message, TurnResult(outgoing=[OutgoingPart(0, MessageContent("done"))])
+    )
+    done = []
+    row = await take(store)
+    while row is not None:
+        done.append((row.op, row.part, row.text, row.external_id))
+        is_send = row.op is OutboxOperation.SEND
+        row = await store.outbox.mark_sent(row, f"m{row.part}" if is_send else None)
+    assert done == [
+        (OutboxOperation.SEND, 0, "…", None),
+        (OutboxOperation.SEND, 1, "…", None),
+        (OutboxOperation.EDIT, 0, "done", "m0"),
+        (OutboxOperation.DELETE, 1, "", "m1"),
+    ]
+
+
+async def test_opened_part_that_shows_its_text_is_not_edited(store: Store) -> None:
+    claim, message = await begin(store)
+    content = MessageContent("done")
+    await store.conversations.open(claim, message, OutgoingPart(0, content))
+    row = await taken(store)
+    assert await store.outbox.mark_sent(row, "m0") is None
+    shown = [OutgoingPart(part, content, is_shown=True) for part in (0, 1)]
+    await store.conversations.finish(claim, message, TurnResult(outgoing=shown))
+    row = await taken(store)
+    assert (row.op, row.part) == (OutboxOperation.SEND, 1), "it was not opened after all"
+    assert await store.outbox.mark_sent(row, "m1") is None
+
+
+async def test_head_of_a_lane_holds_back_what_follows(store: Store) -> None:
+    await answer(store, "a", "b")
+    await store.outbox.reschedule(await taken(store), not_before=4e9)
+    assert await take(store) is None
+    assert await due(store) == []
+
+
+async def test_refused_row_lets_its_lane_go_on(store: Store) -> None:
+    await answer(store, "a", "b")
+    head = await taken(store)
+    assert await store.outbox.external_id(head.id) is None
+    following = await store.outbox.mark_dead(head, "blocked")
+    assert following is not None
+    assert following.text == "b"
+    with pytest.raises(Refused, match="blocked"):
+        await store.outbox.external_id(head.id)
+
+
+async def test_rescheduled_row_is_due_at_its_moment(store: Store) -> None:
+    await answer(store, "a")
+    await store.outbox.reschedule(await taken(store), not_before=1.0)
+    assert await due(store) == [LANE]
+    assert await due(store, "discord") == []
+    assert (await taken(store)).attempts == 2
+
+
+async def test_row_is_given_to_one_sender_however_many_ask(store: Store) -> None:
+    await answer(store, "a")
+    async with asyncio.TaskGroup() as group:
+        tasks = [
+            group.create_task(take(store, outbox))
+            for outbox in (store.outbox, store.other_outbox)
+            for _ in range(5)
+        ]
+    assert sum(task.result() is not None for task in tasks) == 1
+
+
+async def test_row_of_a_dead_sender_is_unknown(store: Store) -> None:
+    await answer(store, "a")
+    row = await taken(store)
+    assert row.state is OutboxState.PENDING
+    await expire_lease(store)
+    row = await taken(store, store.other_outbox)
+    assert row.state is OutboxState.UNKNOWN
+    await store.other_outbox.mark_sent(row, "9")
+    assert await store.outbox.known_ids(row.address) == {"9"}
+    assert await store.outbox.external_id(row.id) == "9"
+
+
+async def test_unknown_row_settles_before_it_is_given(store: Store) -> None:
+    await answer(store, "a")
+    await taken(store)
+    await expire_lease(store)
+    assert await take(store, store.patient_outbox) is None
+    assert await due(store) == []
+
+
+async def test_restarted_sender_finds_its_own_rows_at_once(store: Store) -> None:
+    await answer(store, "a")
+    await taken(store)
+    assert await take(store) is None
+    await store.outbox.release_all()
+    assert (await taken(store)).state is OutboxState.UNKNOWN
+
+
+async def test_two_senders_are_never_given_one_unknown_row(store: Store) -> None:
+    await answer(store, "a")
+    await store.outbox.mark_unknown(await taken(store), not_before=0)
+    async with asyncio.TaskGroup() as group:
+        tasks = [
+            group.create_task(take(store, outbox))
+            for outbox in (store.outbox, store.other_outbox, store.outbox, store.other_outbox)
+        ]
+    assert sum(task.result() is not None for task in tasks) == 1
+
+
+@pytest.mark.parametrize("report", ["sent", "dead", "unknown", "pending"])
+async def test_late_report_of_an_earlier_sender_is_refused(store: Store, report: str) -> None:
+    """A late `reschedule` once reopened a row that had been sent: a second copy on Telegram."""
+    await answer(store, "a")
+    late = await taken(store)
+    await expire_lease(store)
+    await store.other_outbox.mark_sent(await taken(store, store.other_outbox), "9")
+    with pytest.raises(Fenced):
+        await _report(store.outbox, late, report)
+    assert await store.outbox.external_id(late.id) == "9"
+    assert await due(store) == []
+
+
+async def _report(outbox: SqlOutbox, row: OutboxRow, report: str) -> None:
+    match report:
+        case "sent":
+            await outbox.mark_sent(row, "10")
+        case "dead":
+            await outbox.mark_dead(row, "no")
+        case "unknown":
+            await outbox.mark_unknown(row, 0)
+        case _:
+            await outbox.reschedule(row, 0)
+
+
+async def test_late_report_of_an_earlier_attempt_of_the_same_sender_is_refused(
+    store: Store,
+) -> None:
+    await answer(store, "a")
+    late = await taken(store)
+    await store.outbox.reschedule(late, not_before=0)
+    await taken(store)
+    with pytest.raises(Fenced):
+        await store.outbox.reschedule(late, not_before=0)
+
+
+async def test_sent_row_leaves_no_text(store: Store) -> None:
+    await answer(store, "secret")
+    await store.outbox.mark_sent(await taken(store), "9")
+    text = await store.database.read(lambda c: c.execute(select(outbox.c.text)).scalar())
+    assert text == ""
+
+
+async def test_part_in_a_thread_finds_the_message_that_its_thread_is_opened_from(
+    store: Store,
+) -> None:
+    claim, message = await begin(store)
+    thread = AnswerThread(message.part_name(0), "The rest of the answer")
+    folded = MessageContent("rest", thoughts="Hm. || 想", prompt=ReplyPrompt("41", "The name 名"))
+    parts = [
+        OutgoingPart(0, MessageContent("first")),
+        OutgoingPart(THREAD_PARTS, folded, thread=thread),
+    ]
+    await store.conversations.finish(claim, message, TurnResult(outgoing=parts))
+    first = await taken(store)
+    assert first.thread is None
+    assert await store.outbox.message_of(thread.first_part) is None
+    second = await store.outbox.mark_sent(first, "900")
+    assert second is not None
+    assert (second.part, second.content, second.thread) == (THREAD_PARTS, folded, thread)
+    assert await store.outbox.message_of(thread.first_part) == "900"
+    assert await store.outbox.mark_sent(second, "900/901") is None
+    kept = await store.database.read(lambda c: c.execute(select(outbox.c.buttons)).scalars().all())
+    assert kept == [None, None], "what was thought is no longer needed"
+
+
+FILE = Attachment("prompt-1.txt", 'You are Nora.\n"兰亭" 🎭')
+
+
+async def test_a_file_goes_along_with_its_part_and_no_other(store: Store) -> None:
+    claim, message = await begin(store)
+    parts = [
+        OutgoingPart(0, MessageContent("here"), file=FILE),
+        OutgoingPart(1, MessageContent("done")),
+    ]
+    await store.conversations.finish(claim, message, TurnResult(outgoing=parts))
+    sent = []
+    row = await take(store)
+    while row is not None:
+        sent.append((row.op, row.text, row.file))
+        row = await store.outbox.mark_sent(row, f"m{row.part}")
+    assert sent == [
+        (OutboxOperation.SEND, "here", FILE),
+        (OutboxOperation.SEND, "done", None),
+    ]
+
+
+@pytest.mark.parametrize("refused", [False, True])
+async def test_a_file_is_kept_no_longer_than_it_takes_to_send_it(
+    store: Store, refused: bool
+) -> None:
+    claim, message = await begin(store)
+    await store.conversations.finish(
+        claim, message, TurnResult(outgoing=[OutgoingPart(0, MessageContent("x"), file=FILE)])
+    )
+    row = await taken(store)
+    await store.outbox.mark_unknown(row, not_before=0)
+    row = await taken(store)
+    assert (row.state, row.file) == (OutboxState.UNKNOWN, FILE)
+
+    await (store.outbox.mark_dead(row, "no") if refused else store.outbox.mark_sent(row, "9"))
+
+    columns = select(outbox.c.file_name, outbox.c.file_text)
+    left = await store.database.read(lambda c: c.execute(columns).one())
+    assert tuple(left) == (None, None)
+
+
+async def test_faces_and_buttons_reach_the_sender_as_they_were_queued(store: Store) -> None:
+    claim, message = await begin(store)
+    content = MessageContent(
+        "**Hi**",
+        Face('Nora "诺拉" 🎭', "https://example.org/nora.png"),
+        (Button("重试", "retry:1/0", ButtonStyle.DANGER), Button("2/3", "next", row=1)),
+    )
+    nameless = MessageContent("plain")
+    await store.conversations.open(claim, message, OutgoingPart(0, content))
+    final = [OutgoingPart(0, nameless), OutgoingPart(1, content)]
+    await store.conversations.finish(claim, message, TurnResult(outgoing=final))
+    sent = []
+    row = await take(store)
+    while row is not None:
+        sent.append((row.op, row.part, row.content))
+        row = await store.outbox.mark_sent(row, f"m{row.part}")
+    assert sent == [
+        (OutboxOperation.SEND, 0, content),
+        (OutboxOperation.EDIT, 0, nameless),
+        (OutboxOperation.SEND, 1, content),
+    ]

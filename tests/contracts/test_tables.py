@@ -1,0 +1,242 @@
+"""What the tables promise, on SQLite and on PostgreSQL: made once, upgraded, read back."""
+
+import asyncio
+import sys
+
+import msgspec
+import pytest
+from alembic import command
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, select, text, update
+
+from bot.chat.incoming import Address, Deleted, Edited, Incoming, Joined, Pressed
+from bot.chat.outgoing import (
+    MessageContent,
+    OutgoingPart,
+)
+from bot.chat.session import (
+    TurnResult,
+)
+from bot.errors import Fenced
+from bot.storage.sql.bots import resolve_bot_id
+from bot.storage.sql.migrations import make_alembic_config
+from bot.storage.sql.tables import (
+    NEWEST_REVISION,
+    inbox,
+    turn,
+)
+from tests.contracts.conftest import Store
+from tests.contracts.store_steps import (
+    LANE,
+    NOON,
+    begin,
+    claimed,
+    due,
+    ready,
+    said,
+    taken,
+)
+from tests.samples import ALICE, make_incoming, read_session
+
+OPENING = """
+import asyncio, sys
+from bot.storage.sql.database import open_database
+async def main():
+    async with open_database(sys.argv[1]):
+        pass
+asyncio.run(main())
+"""
+# Of a group where one message was answered and not delivered, and the next is unanswered.
+OLD_ROWS = (
+    "INSERT INTO conversation (key, epoch, owner, lease_until, session) "
+    "VALUES ('telegram:5', 3, 'gone', 0, 1)",
+    "INSERT INTO inbox (platform, external_key, conversation, received_at, state) "
+    "VALUES ('telegram', '5:1', 'telegram:5', 1.0, 'done')",
+    "INSERT INTO inbox (platform, external_key, conversation, payload, received_at) "
+    "VALUES ('telegram', '5:2', 'telegram:5', :payload, 2.0)",
+    "INSERT INTO outbox (turn, part, op, platform, chat, lane, text) "
+    "VALUES ('telegram:5:1', 0, 'send', 'telegram', '5', 'telegram:5', 'an answer')",
+    "INSERT INTO cursor (name, value) VALUES ('telegram:offset', '17')",
+)
+
+
+async def test_first_bot_of_a_platform_keeps_the_keys_without_an_id(store: Store) -> None:
+    ids = [
+        await resolve_bot_id(store.database, platform, account)
+        for platform, account in (
+            *(("telegram", "11"), ("telegram", "77"), ("discord", "77")),
+            *(("telegram", "11"), ("telegram", "77")),
+        )
+    ]
+    assert ids == ["", "77", "", "", "77"]
+
+
+async def test_bots_that_start_at_once_agree_on_the_first(store: Store) -> None:
+    accounts = [str(number) for number in range(8)]
+    async with asyncio.TaskGroup() as group:
+        tasks = [
+            group.create_task(resolve_bot_id(store.database, "telegram", account))
+            for account in accounts
+        ]
+    ids = [task.result() for task in tasks]
+    assert ids.count("") == 1
+    assert all(id_ in {"", account} for id_, account in zip(ids, accounts, strict=True))
+
+
+async def test_the_narrowest_scope_with_a_choice_wins(store: Store) -> None:
+    await store.chat_settings.set("guild", "preset", "a", "discord:1")
+    await store.chat_settings.set("channel", "preset", "b", "discord:1")
+    scopes = ["thread", "channel", "guild"]
+    choice = await store.chat_settings.resolve(scopes, "preset")
+    assert choice is not None
+    assert (choice.scope, choice.value) == ("channel", "b")
+    await store.chat_settings.set("channel", "preset", None, "discord:1")
+    choice = await store.chat_settings.resolve(scopes, "preset")
+    assert choice is not None
+    assert choice.value == "a"
+    assert await store.chat_settings.resolve(["elsewhere"], "preset") is None
+
+
+async def test_many_at_once_all_commit_and_one_failure_spoils_no_other(store: Store) -> None:
+    def spoiled(connection: Connection) -> None:
+        connection.execute(update(inbox).values(crashes=1))
+        raise Fenced("on purpose")
+
+    async with asyncio.TaskGroup() as group:
+        writes = [
+            group.create_task(store.inbox.receive([make_incoming(key=f"5:{n}")], {"last": str(n)}))
+            for n in range(50)
+        ]
+        failing = group.create_task(fails(store, spoiled))
+    assert all(write.done() for write in writes)
+    assert failing.done()
+    rows = await store.database.read(lambda c: c.execute(select(inbox.c.crashes)).scalars().all())
+    assert rows == [0] * 50
+
+
+async def fails(store: Store, unit: object) -> None:
+    with pytest.raises(Fenced):
+        await store.database.write(unit)  # type: ignore[arg-type]
+
+
+@pytest.mark.service
+async def test_processes_that_start_at_once_make_the_tables_once(empty_database: str) -> None:
+    """A process each: Alembic works for one caller at a time."""
+    processes = [
+        await asyncio.create_subprocess_exec(
+            sys.executable, "-c", OPENING, empty_database, stderr=-1
+        )
+        for _ in range(3)
+    ]
+    for process in processes:
+        _, complaint = await process.communicate()
+        assert process.returncode == 0, complaint.decode()
+
+
+async def test_the_migrations_make_exactly_these_tables(store: Store) -> None:
+    def unit(connection: Connection) -> bool:
+        config = make_alembic_config()
+        config.attributes["connection"] = connection
+        command.check(config)  # raises when a migration is missing
+        return True
+
+    assert await store.database.write(unit)
+
+
+async def test_what_waited_to_be_sent_before_there_were_files_still_goes_out(store: Store) -> None:
+    claim, message = await begin(store)
+    await store.conversations.finish(
+        claim, message, TurnResult(outgoing=[OutgoingPart(0, MessageContent("a"))])
+    )
+
+    def unit(connection: Connection) -> bool:
+        config = make_alembic_config()
+        config.attributes["connection"] = connection
+        command.downgrade(config, "0004")
+        command.upgrade(config, "head")
+        return True
+
+    assert await store.database.write(unit)
+    row = await taken(store)
+    assert (row.text, row.file) == ("a", None)
+
+
+async def test_turns_of_an_old_database_follow_one_another(store: Store) -> None:
+    claim, message = await begin(store)
+    await store.conversations.finish(claim, message, TurnResult([said("one"), said("two")]))
+
+    def unit(connection: Connection) -> bool:
+        config = make_alembic_config()
+        config.attributes["connection"] = connection
+        command.downgrade(config, "0009")
+        command.upgrade(config, "head")
+        return True
+
+    await store.database.write(unit)
+    rows = await store.database.read(
+        lambda c: c.execute(select(turn.c.text, turn.c.parent).order_by(turn.c.id)).all()
+    )
+    assert [tuple(row) for row in rows] == [("one", None), ("two", 1)]
+    assert [one.text for one in (await read_session(store.database)).turns] == ["one", "two"]
+
+
+EVENTS = [
+    Edited("5:1:e3", make_incoming("new words"), NOON),
+    Deleted(Address("telegram", "5"), "d1-2-2", ("1", "2"), NOON, ("telegram:5",)),
+    Pressed(Address("telegram", "5"), "cb1", "7", ALICE, "stop", NOON, ("telegram:5",)),
+    Joined(Address("telegram", "5"), "join:5:1", ALICE, NOON, ("telegram:5",)),
+]
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
+async def test_every_kind_of_event_is_stored_once_and_read_back(
+    store: Store, event: Incoming
+) -> None:
+    await store.inbox.receive([event], {})
+    await store.inbox.receive([event], {})
+    begun = await claimed(store)
+    assert begun is not None
+    assert begun.message.incoming == event
+    finished = await store.conversations.finish(begun.claim, begun.message, TurnResult())
+    assert finished.next_message is None
+
+
+async def test_unanswered_and_unsent_rows_of_an_old_database_are_worked_on(store: Store) -> None:
+    payload = msgspec.json.decode(msgspec.json.encode(make_incoming("hello", key="5:2")))
+    del payload["address"]["bot_id"]  # these were added later
+    for name in ("attachments", "in_thread", "mentions", "locale"):
+        payload.pop(name, None)
+    payload["quote"] = "formerly a text"
+
+    def unit(connection: Connection) -> None:
+        config = make_alembic_config()
+        config.attributes["connection"] = connection
+        command.downgrade(config, "base")
+        command.upgrade(config, "0005")
+        values = {"payload": msgspec.json.encode(payload)}
+        for statement in OLD_ROWS:
+            connection.execute(text(statement), values if ":payload" in statement else {})
+        command.upgrade(config, "head")
+
+    await store.database.write(unit)
+    assert await resolve_bot_id(store.database, "telegram", "11") == ""
+    assert await ready(store) == [LANE]
+    begun = await claimed(store)
+    assert begun is not None
+    quoting = make_incoming("hello", key="5:2", quote="formerly a text")
+    assert begun.message.incoming == quoting
+    assert begun.claim.epoch == 4
+    assert await due(store) == [LANE]
+    unsent = await taken(store)
+    assert (unsent.text, unsent.turn) == ("an answer", "telegram:5:1")
+    await store.inbox.receive([make_incoming("again", key="5:1")], {})  # known before
+    result = TurnResult([said("hello")], [OutgoingPart(0, MessageContent("hi"))])
+    finished = await store.conversations.finish(begun.claim, begun.message, result)
+    assert finished.next_message is None
+    following = await store.outbox.mark_sent(unsent, "90")
+    assert following is not None
+    assert following.text == "hi"
+
+
+def test_the_newest_revision_is_the_one_that_the_tables_name() -> None:
+    assert ScriptDirectory.from_config(make_alembic_config()).get_current_head() == NEWEST_REVISION
