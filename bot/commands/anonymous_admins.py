@@ -6,7 +6,7 @@ They count where an admin with a name has allowed it, and never for what cannot 
 
 from collections.abc import Sequence
 
-from bot.chat.incoming import Request
+from bot.chat.incoming import Address, Person, Request
 from bot.commands.request import CommandRequest, CommandResult
 from bot.errors import UserError
 from bot.ports import ChatSettings
@@ -50,6 +50,9 @@ class AnonymousAdmins:
 
 def writes_as_the_group(incoming: Request) -> bool:
     """Return whether the author is shown as the group itself, as anonymous admins are."""
-    address = incoming.address
-    is_the_group = incoming.author.id == f"{address.platform}:{address.chat}"
-    return is_the_group and not incoming.is_private
+    return is_the_group(incoming.author, incoming.address) and not incoming.is_private
+
+
+def is_the_group(author: Person, address: Address) -> bool:
+    """Return whether somebody is shown as the group of an address itself."""
+    return author.id == f"{address.platform}:{address.chat}"

@@ -16,6 +16,7 @@ from bot.chat.incoming import (
 )
 from bot.chat.session import Claim, Exchange, StoredTurn, Turn
 from bot.commands.admins import AdminCheck
+from bot.commands.anonymous_admins import is_the_group
 from bot.commands.newest_question import RETRY_OTHERS
 from bot.errors import StoreError, UserError
 from bot.ports import Conversations, Inbox
@@ -100,7 +101,11 @@ class AnswerButtons:
             )
         author = exchange.question.turn.speaker
         if data.action in _FOR_AUTHOR_ALONE and author is not None:
-            if author.id != pressed.author.id:
+            # Whoever writes as the group itself presses under their own name.
+            is_anonymous = is_the_group(author, pressed.address) and not pressed.is_private
+            if is_anonymous and data.action in MENU_ACTIONS:
+                await self._check_author(pressed, ())
+            elif author.id != pressed.author.id:
                 raise UserError(
                     translatable("Only the person who asked for it can use this button.")
                 )
@@ -163,6 +168,15 @@ class AnswerButtons:
         if found.turn.role == "user":
             raise UserError(translatable("Only the person who said it can change it."))
         await self._admins.require(said, _CHANGE_OTHERS)
+
+    async def is_asker(self, said: Said) -> bool:
+        """Return whether a command replies to the answer to a question of its own author."""
+        try:
+            found, exchange = await self.find_quoted(said)
+        except UserError:
+            return False
+        author = exchange.question.turn.speaker
+        return found.turn.role != "user" and author is not None and author.id == said.author.id
 
     async def check_asker(self, said: Said, exchange: Exchange) -> None:
         """Refuse to ask others' questions again, except for admins; raises `UserError`."""

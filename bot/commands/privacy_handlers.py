@@ -49,10 +49,11 @@ class PrivacyHandlers:
         return CommandResult(text, asks_to_forget=True)
 
     async def forget_quoted(self, request: CommandRequest, message_id: str) -> CommandResult:
-        """Delete the message that the command replies to."""
+        """Delete the message that the command replies to: an own one, or an answer to one."""
         quote = request.incoming.quote
         author = quote.author if quote is not None else None
-        if author is None or author.id != request.incoming.author.id:
+        is_own = author is not None and author.id == request.incoming.author.id
+        if not (is_own or request.is_asker):
             await self._admins.require(request.incoming, _FORGET_OTHERS, needs_name=True)
         return CommandResult("", forgets=message_id)
 

@@ -41,6 +41,8 @@ class CommandRequest:
     """Why the newest messages were answered or not, a line for each."""
     answered_at: datetime | None = None
     """When the answer was given that the command replies to."""
+    is_asker: bool = False
+    """Whether the command replies to the answer to a question of its author."""
     part: str = ""
     """The name of the part that the reply is sent as; buttons under it carry it."""
 

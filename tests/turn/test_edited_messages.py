@@ -275,3 +275,16 @@ async def test_answer_to_several_goes_on_when_one_of_them_is_deleted(database: D
         await advance_in_steps(setup.clock, 2)
         assert setup.texts == ["To both."]
         assert not worker.done()
+
+
+@pytest.mark.parametrize(("by", "forgets"), [(ALICE, True), (BOB, False)])
+async def test_answer_is_forgotten_by_who_asked(
+    database: Database, by: Person, *, forgets: bool
+) -> None:
+    setup = Setup(database, backend=FakeBackend(["One."]))
+    await handle(setup, said("hello", "5:101", WakeReason.MENTION, ALICE))
+    [answer] = setup.surface.messages
+    command = said("/forget", "5:2", WakeReason.COMMAND, by)
+    await handle(setup, replace(command, quote=Quote(None, answer, "One.", is_ours=True)))
+    kept = [] if forgets else [("assistant", "One.")]
+    assert await setup.history() == [("user", "hello"), *kept]

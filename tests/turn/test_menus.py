@@ -117,6 +117,18 @@ async def test_choice_of_others_is_refused_in_words_and_changes_nothing(
     assert setup.texts[0].startswith("Who answers here: nora (the default)")
 
 
+async def test_menu_of_who_writes_as_the_group_is_used_by_any_admin(database: Database) -> None:
+    setup = make_setup(database)
+    the_group = Person("telegram:5", "Round table")
+    await setup.say(make_incoming("/preset menu", author=the_group))
+    by_admin = chosen(setup, "luna", by=ALICE)
+    assert await setup.buttons.refusal(replace(by_admin, author=BOB)) is not None
+    assert await setup.buttons.refusal(by_admin) is None
+    await setup.say(by_admin)
+    assert setup.texts[0].startswith("Who answers here: luna (chosen for this channel)")
+    assert setup.texts[1] == "Changed by Round table: luna answers here from now on."
+
+
 async def test_choice_of_who_is_no_admin_is_refused_in_the_menu(database: Database) -> None:
     setup = make_setup(database)
     await setup.say(make_incoming("/preset menu", author=BOB))

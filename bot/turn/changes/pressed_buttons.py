@@ -17,6 +17,7 @@ from bot.chat.session import (
     Turn,
     TurnResult,
 )
+from bot.commands.anonymous_admins import is_the_group
 from bot.commands.answer_buttons import AnswerButtons
 from bot.commands.forgetting import PersonForgetting
 from bot.commands.handlers import CommandHandlers
@@ -123,6 +124,10 @@ class PressedButtons:
     ) -> ChosenCommand:
         """Run the command that a choice stands for; the menu then shows what holds."""
         menus, result, problem = self.commands.menus, CommandResult(""), ""
+        author = exchange.question.turn.speaker
+        if author is not None and is_the_group(author, pressed.address):
+            # Everybody is told who changed what: who wrote as the group stays unnamed.
+            pressed = replace(pressed, author=replace(pressed.author, name=author.name))
         asked = CommandRequest(
             Command(""), _said(pressed, ""), active, (), pressed.at, part=exchange.parts[0]
         )

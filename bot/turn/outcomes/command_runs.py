@@ -58,6 +58,9 @@ class CommandRuns:
                 changed = await self.quoted_messages.edit(claim, message, request)
                 shown = self.replies_to_commands.with_response(message, changed, _CHANGED)
                 return "command", await self.finisher.finish(claim, message, shown)
+            case "forget" if is_on_message:
+                is_asker = await self.quoted_messages.buttons.is_asker(request.incoming)
+                request = replace(request, is_asker=is_asker)
             case "context" if is_on_message:
                 answered_at = await self.quoted_messages.answered_at(request.incoming)
                 request = replace(request, answered_at=answered_at)
