@@ -16,7 +16,7 @@ from bot.errors import SettingsError
 from bot.platforms.registry import companion_platforms, terminal_platforms
 from bot.platforms.spec import PlatformSpec
 from bot.runtime.frame_stack import call_in_large_chunk
-from bot.service.roles import parse_roles, select_platforms
+from bot.service.roles import parse_roles, select_platforms, select_providers
 from bot.service.run_options import RunOptions
 from bot.service.service import running
 from bot.service.stored_keys import with_stored_keys
@@ -60,19 +60,29 @@ def run(
         str | None,
         typer.Option("--platforms", help="Only these platforms, separated by commas."),
     ] = None,
+    providers: Annotated[
+        str | None,
+        typer.Option(
+            "--providers",
+            help="Answer only where the preset uses one of these providers, separated by commas;"
+            " other workers serve the others.",
+        ),
+    ] = None,
 ) -> None:
     """Start the service on Discord, Telegram or here.
 
     It answers on every platform that has a token, and in this terminal if none has one. The
     tables of the database are upgraded first where that is needed. Ctrl+C stops it.
     """
-    options = RunOptions(roles=parse_roles(role))
+    roles = parse_roles(role)
     settings = read_settings()
     if offer_setup and _is_first_start(settings):
         print_line("Nothing is set up yet. Without a set-up you chat here, with a small model.")
         if confirm("Set up a better model, Telegram or Discord now?", default=False):
             init()
             settings = read_settings()
+    served = None if providers is None else select_providers(providers, settings.providers)
+    options = RunOptions(roles=roles, providers=served)
     configured = settings.configured_platforms
     if platforms is not None:
         configured = select_platforms(platforms, configured)

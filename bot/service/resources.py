@@ -95,12 +95,15 @@ async def open_resources(
         resolver = PresetResolver(presets, default, chat_settings, versions)
         models = None
         if Role.WORKER in options.roles:
-            await prepare_models(settings, resolver.default, progress)
+            is_default_here = options.serves(resolver.default)
+            if is_default_here:
+                await prepare_models(settings, resolver.default, progress)
             models = await stack.enter_async_context(
                 open_models(settings, presets, presets_with_stories, database)
             )
-            preloading = asyncio.create_task(preload_default(models.backends, resolver.default))
-            stack.push_async_callback(cancel_and_wait, [preloading])
+            if is_default_here:
+                preloading = asyncio.create_task(preload_default(models.backends, resolver.default))
+                stack.push_async_callback(cancel_and_wait, [preloading])
         elif Role.CONSOLE in options.roles:  # it answers nothing, but describes answers
             described = open_models(settings, presets, {}, database, answers=False)
             models = await stack.enter_async_context(described)
@@ -121,7 +124,7 @@ def shares_data_dir(settings: Settings, use: DataDirUse, options: RunOptions) ->
         raise SettingsError(
             "--role divides the work among processes, which SQLite cannot: set"
             " TROUPE_DATABASE_URL to postgresql+asyncpg://user:password@host/name, or run without"
-            " --role"
+            " --role and --providers"
         )
     if options.shares_work and url == EMBEDDED_REDIS:
         raise SettingsError(

@@ -18,6 +18,7 @@ from bot.turn.answer import AnswerPipeline
 from bot.turn.arrivals import ArrivalSignals
 from bot.turn.gathering import MessageGatherer
 from bot.turn.limits.queue_limit import QueueLimit
+from bot.turn.provider_pool import ProviderPool
 from bot.turn.stops import StopRequests
 
 
@@ -55,3 +56,5 @@ class TurnStages:
     """Whether a message has waited so long that it is remembered instead of being answered."""
     queue_limit: QueueLimit | None = None
     """How many questions may wait in a conversation; None: any number."""
+    provider_pool: ProviderPool | None = None
+    """The providers that are served here; None: all of them."""

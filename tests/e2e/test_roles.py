@@ -1,4 +1,4 @@
-"""A gateway, a worker, a sender and a console as processes of their own; one answer each."""
+"""A gateway, a worker of a pool, a sender and a console as processes; one answer each."""
 
 import asyncio
 import re
@@ -48,7 +48,8 @@ async def processes(
                 "TROUPE_DATABASE_URL": url,
                 "TROUPE_REDIS_URL": valkey,
             }
-            service.options = ("--role", role)
+            pool = ("--providers", "test") if role == "worker" else ()
+            service.options = ("--role", role, *pool)
             await service.start()
             stack.push_async_callback(service.kill)
             started[role] = service

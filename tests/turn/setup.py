@@ -1,7 +1,7 @@
 """A worker over a real database, with fakes for the model and the platform."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -65,6 +65,7 @@ from bot.turn.limits.rare_notices import RareNotices
 from bot.turn.limits.spending import Spending
 from bot.turn.preview.prompt_preview import PromptPreview
 from bot.turn.prompt_sources import PromptSources
+from bot.turn.provider_pool import ProviderPool
 from bot.turn.stages import TurnStages
 from bot.turn.stops import StopRequests
 from bot.turn.worker import ConversationWorker
@@ -143,6 +144,8 @@ class Setup(Delivery):
         read_before: ReadBefore = read_nothing,
         download: Download = download_nothing,
         max_waiting: int = 0,
+        served_providers: Collection[str] | None = None,
+        signals: InProcessSignals | None = None,
     ) -> None:
         self.database = database
         self.backend = backend
@@ -211,7 +214,12 @@ class Setup(Delivery):
         pipeline = AnswerPipeline(
             sources, backends, replies, self.clock, dice, **(pipeline_parts or {})
         )
-        self.signals = InProcessSignals()
+        self.signals = signals or InProcessSignals()
+        self.pool = (
+            None
+            if served_providers is None
+            else ProviderPool(served_providers, resolver, self.signals, self.clock)
+        )
         self.pauses = AnsweringPauses(SqlPauses(database, self.clock), self.signals, self._go_on)
         self.stops = StopRequests(self.signals, admins.is_known_admin)
         self.arrivals = arrivals = ArrivalSignals(self.signals)
@@ -231,6 +239,7 @@ class Setup(Delivery):
             )
             if max_waiting
             else None,
+            provider_pool=self.pool,
         )
         self.worker = ConversationWorker(
             self.conversations, [self.memory], setups, owner, self.clock

@@ -88,6 +88,7 @@ class AnsweringParts:
             is_void=queue.restored.is_void,
             is_context=queue.is_context,
             queue_limit=self._queue_limit,
+            provider_pool=queue.provider_pool,
         )
 
     @property

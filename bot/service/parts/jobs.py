@@ -14,7 +14,7 @@ from bot.service.parts.sending import SendingParts
 from bot.service.parts.stored import StoredParts
 from bot.service.queue_metrics import QueueMetrics
 from bot.service.role_parts import DRAIN_SECONDS, RolePart, drain_lanes
-from bot.service.roles import Role
+from bot.service.roles import Role, describe_roles
 from bot.storage.queue_ages import SqlQueueAges
 from bot.turn.arrivals import CONVERSATIONS
 from bot.turn.missed_signals import MissedSignals
@@ -111,7 +111,7 @@ class JobParts:
     @cached_property
     def _heartbeat(self) -> Heartbeat:
         context = self._context
-        roles = ",".join(role for role in Role if role in context.options.roles)
+        roles = describe_roles(context.options.roles, context.options.providers)
         return Heartbeat(self._stored.nodes, context.owner, roles, __version__, context.clock)
 
 

@@ -14,6 +14,7 @@ from bot.storage.restoring.restores import SqlRestores
 from bot.turn.arrivals import CONVERSATIONS, ArrivalSignals
 from bot.turn.limits.pauses import AnsweringPauses
 from bot.turn.limits.restored_messages import RestoredMessages
+from bot.turn.provider_pool import ProviderPool
 from bot.turn.stops import StopRequests
 
 MAX_CONVERSATIONS = 4000
@@ -54,6 +55,15 @@ class QueueParts:
         database = self._context.resources.database
         return RestoredMessages(SqlRestores(database, self._context.clock))
 
+    @cached_property
+    def provider_pool(self) -> ProviderPool | None:
+        """None: this process serves every provider."""
+        context, providers = self._context, self._context.options.providers
+        if providers is None:
+            return None
+        resources = context.resources
+        return ProviderPool(providers, resources.resolver, resources.signals, context.clock)
+
     def is_context(self, message: InboxMessage) -> bool:
         """Return whether a message is kept as context only, and not answered."""
         return self.pauses.is_context(message) or self.restored.is_context(message)
@@ -76,16 +86,18 @@ class QueueParts:
         most = limit
         while True:
             keys = await self._stored.conversations.ready(most, self._platforms.keys())
-            ready = [key for key in keys if not self.pauses.covers(key)]
+            ready = [key for key in keys if self._may_claim(key)]
             if len(ready) >= limit or len(keys) < most:
                 return ready[:limit]
-            most *= 4  # those that are paused have waited longest
+            most *= 4  # those that are paused or of others have waited longest
 
     def answerable(self, keys: Sequence[str]) -> Sequence[str]:
         """Return those that this process can answer, of conversations that were signalled.
 
         The signals of all processes arrive here, also those for bots that only others serve.
         """
-        return [
-            key for key in keys if source_of(key) in self._platforms and not self.pauses.covers(key)
-        ]
+        return [key for key in keys if source_of(key) in self._platforms and self._may_claim(key)]
+
+    def _may_claim(self, key: str) -> bool:
+        pool = self.provider_pool
+        return not self.pauses.covers(key) and (pool is None or pool.may_claim(key))
