@@ -73,6 +73,7 @@ _decode_update = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def make(settings: TelegramSettings, context: PlatformContext) -> Platform:
+    Update.model_rebuild()  # a tenth of a second, which no message shall wait for
     return TelegramPlatform(
         settings,
         commands=context.commands,
