@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from tests.fakes import FakeClock
 
-_TIMEOUT_SECONDS = 20.0
+_TIMEOUT_SECONDS = 60.0
 
 
 async def wait_until(condition: Callable[[], bool]) -> None:

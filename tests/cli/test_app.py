@@ -42,7 +42,7 @@ def imported_by(folder: Path, *words: str) -> set[str]:
         cwd=folder,
         capture_output=True,
         check=True,
-        timeout=60,
+        timeout=240,
     )
     assert result.stdout
     return set(json.loads(result.stderr))

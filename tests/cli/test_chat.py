@@ -49,7 +49,7 @@ def chat(settings: dict[str, str], lines: str, *words: str) -> tuple[str, str]:
     """Run a chat over a pipe; return its output and its errors."""
     command = [sys.executable, "-m", "bot", "chat", *words]
     done = subprocess.run(
-        command, env=settings, input=lines, capture_output=True, text=True, timeout=60, check=False
+        command, env=settings, input=lines, capture_output=True, text=True, timeout=240, check=False
     )
     return done.stdout, done.stderr
 
@@ -190,7 +190,7 @@ def test_next_port_is_taken_and_named_where_the_usual_one_is_in_use(
             input="hello\n",
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=240,
             check=False,
         )
     assert done.stdout == "I am the assistant.\n"

@@ -33,7 +33,7 @@ def run_failing(*words: str, **environment: str) -> list[str]:
         env=settings,
         input=b"hello\n",
         capture_output=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     complaint = result.stderr.decode().splitlines()
@@ -133,7 +133,7 @@ def test_chat_answers_piped_line_and_ends_with_the_input(folder: Path) -> None:
         },
         input=b"hello there\n",
         capture_output=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert result.returncode == 0, result.stderr

@@ -300,7 +300,7 @@ async def test_ctrl_c_while_waiting_for_the_code_writes_nothing(
     flags = ("--telegram-token", platforms.telegram.token, "--yes", "--first-admin", "telegram")
     with terminal(folder, *flags) as here:
         await here.find("waiting for the code")
-        await platforms.telegram.wait(lambda: platforms.telegram.waiter, timeout=20)
+        await platforms.telegram.wait(lambda: platforms.telegram.waiter, timeout=120)
         here.send("\x03")
         assert await here.wait() == 130
     assert "nothing was written" in here.output
@@ -434,7 +434,7 @@ def terminal(folder: Path, *flags: str, command: tuple[str, ...] = ("init",)) ->
 async def send_code(platforms: LoopbackPlatforms, kind: str, code: str) -> str:
     """Write the code as a person once the bot listens; return the person's id."""
     if kind == "telegram":
-        await platforms.telegram.wait(lambda: platforms.telegram.waiter, timeout=20)
+        await platforms.telegram.wait(lambda: platforms.telegram.waiter, timeout=120)
         platforms.telegram.say(7, code, chat=7)
         return "7"
     await wait_until(lambda: bool(platforms.discord.sessions))

@@ -43,7 +43,7 @@ async def chat(folder: Path, model: FakeOpenAI) -> asyncio.subprocess.Process:
     )
 
 
-async def wait_until_indexed(folder: Path, seconds: float = 30) -> None:
+async def wait_until_indexed(folder: Path, seconds: float = 120) -> None:
     async with asyncio.timeout(seconds):
         while True:
             await asyncio.sleep(0.1)

@@ -36,7 +36,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def build(source: Path, target: str, folder: Path) -> None:
     command = [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(folder)]
-    subprocess.run(command, cwd=source, check=True, timeout=60)
+    subprocess.run(command, cwd=source, check=True, timeout=240)
 
 
 @pytest.fixture(scope="module")
@@ -47,11 +47,11 @@ def troupe(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     in a .pth file does not bring along the .pth files there, so not the editable install either.
     """
     folder = tmp_path_factory.mktemp("installed")
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True, timeout=60)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True, timeout=240)
     python = folder / "bin" / "python"
     pip = [sys.executable, "-m", "pip", "--python", str(python), "--disable-pip-version-check"]
     install = ["install", "--quiet", "--no-index", "--no-deps", str(wheel)]
-    subprocess.run([*pip, *install], check=True, timeout=120)
+    subprocess.run([*pip, *install], check=True, timeout=240)
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     dependencies = folder / "lib" / version / "site-packages" / "dependencies.pth"
     dependencies.write_text(sysconfig.get_path("purelib") + "\n")
@@ -77,7 +77,7 @@ def output(troupe: Path, *words: str, given: str = "") -> str:
         input=given.encode(),
         capture_output=True,
         check=False,
-        timeout=60,
+        timeout=240,
     )
     assert result.returncode == 0, result.stderr.decode()
     return result.stdout.decode()
@@ -90,7 +90,7 @@ def test_installed_package_is_the_one_of_the_wheel(troupe: Path, folder: Path) -
         env={},
         capture_output=True,
         check=True,
-        timeout=60,
+        timeout=240,
     )
 
     assert Path(found.stdout.decode().strip()).is_relative_to(troupe.parent.parent)

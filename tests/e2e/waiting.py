@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 
-async def wait_until(condition: Callable[[], Any], seconds: float = 60) -> Any:
+async def wait_until(condition: Callable[[], Any], seconds: float = 120) -> Any:
     """Wait until `condition()` is true, and return its value."""
     async with asyncio.timeout(seconds):
         while not (found := condition()):  # noqa: ASYNC110 # another process makes it so

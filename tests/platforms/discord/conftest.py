@@ -90,7 +90,7 @@ class ShortSleepClock(Clock):
         return asyncio.get_running_loop().call_later(min(seconds, 0.05), callback).cancel
 
 
-async def wait_until(condition: Callable[[], Any], seconds: float = 15) -> Any:
+async def wait_until(condition: Callable[[], Any], seconds: float = 60) -> Any:
     """Wait until `condition()` is true, and return its value."""
     async with asyncio.timeout(seconds):
         while not (found := condition()):  # noqa: ASYNC110  # nothing would set an event

@@ -16,7 +16,7 @@ from bot.runtime.tasks import cancel_and_wait
 from bot.service.service import Service, running
 from bot.settings import Settings, read_settings
 
-_TIMEOUT_SECONDS = 20.0
+_TIMEOUT_SECONDS = 60.0
 
 
 class Channel:
