@@ -101,6 +101,8 @@ class _LastingError:
     """For the chat."""
     is_certain: bool = False
     """Also with a status that other errors pass with after a while."""
+    is_of_account: bool = False
+    """Whether every prompt meets it until the operator has acted."""
 
 
 def _is_key_rejected(status: int, body: bytes) -> bool:
@@ -124,6 +126,7 @@ _LASTING_ERRORS = (
         "has no credit left ({status}{codes}); top up its account",
         _NO_CREDIT_NOTICE,
         is_certain=True,
+        is_of_account=True,
     ),
     _LastingError(
         _by_words(_NO_MEMORY),
@@ -148,13 +151,17 @@ _LASTING_ERRORS = (
         _MODERATED_NOTICE,
     ),
     _LastingError(
-        _is_key_rejected, "rejected the API key ({status}); check {key}", _WRONG_KEY_NOTICE
+        _is_key_rejected,
+        "rejected the API key ({status}); check {key}",
+        _WRONG_KEY_NOTICE,
+        is_of_account=True,
     ),
     _LastingError(
         lambda status, body: status == HTTPStatus.NOT_FOUND or _names_unknown_model(body),
         "does not know the model {model!r} at {address} ({status}); check the preset's model and"
         " {base_url}",
         _UNKNOWN_MODEL_NOTICE,
+        is_of_account=True,
     ),
     _LastingError(
         lambda status, _: status == HTTPStatus.FORBIDDEN,
@@ -175,6 +182,7 @@ class RequestFailed(TroupeError):
         retryable: bool = False,
         retry_after_seconds: float = 0,
         provider_unhealthy: bool = True,
+        is_of_account: bool = False,
     ) -> None:
         super().__init__(message)
         self.notice = notice
@@ -185,6 +193,8 @@ class RequestFailed(TroupeError):
         """... but not before this many seconds."""
         self.provider_unhealthy = provider_unhealthy
         """Counts as a failure for the circuit breaker."""
+        self.is_of_account = is_of_account
+        """Every prompt for the model meets it until the operator has acted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +275,10 @@ def _translate_refusal(
                 base_url=endpoint.setting("BASE_URL"),
             )
             return RequestFailed(
-                f"{endpoint} {what}", notice=known.notice, provider_unhealthy=False
+                f"{endpoint} {what}",
+                notice=known.notice,
+                provider_unhealthy=False,
+                is_of_account=known.is_of_account,
             )
     return None
 

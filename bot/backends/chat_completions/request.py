@@ -125,6 +125,8 @@ class ChatRequestRunner:
         self._clock = clock or SystemClock()
         self._random = random_source or random.SystemRandom()
         self._budget = RetryBudget()
+        self._account_errors: dict[str, tuple[float, RequestFailed]] = {}
+        """By the model: until when a request with a fallback is not tried, and why."""
         self._breakers = defaultdict[str, CircuitBreaker](new_breaker)
 
     def model_health(self) -> Sequence[ModelHealth]:
@@ -143,6 +145,7 @@ class ChatRequestRunner:
         deadline = asyncio.get_running_loop().time() + self._settings.total_seconds
         retry_count = 0
         breaker = self._breakers[request.model]
+        self._refuse_known_error(request)
         self._record(request, breaker)
         while True:
             await self._wait_for_breaker(breaker, request)
@@ -155,6 +158,9 @@ class ChatRequestRunner:
             except RequestFailed as error:
                 success = not error.provider_unhealthy
                 breaker.record(self._clock.monotonic(), success=success)
+                if error.is_of_account:
+                    until = self._clock.monotonic() + retries.ACCOUNT_ERROR_SECONDS
+                    self._account_errors[request.model] = until, error
                 if has_text:
                     notice = error.notice or _INTERRUPTED_NOTICE
                     raise BackendInterrupted(
@@ -171,9 +177,23 @@ class ChatRequestRunner:
                     raise BackendUnavailable(str(error), error.notice) from error
             else:
                 breaker.record(self._clock.monotonic(), success=True)
+                self._account_errors.pop(request.model, None)
                 return
             retry_count += 1
             await self._clock.sleep(pause)
+
+    def _refuse_known_error(self, request: ChatRequest) -> None:
+        """Let the fallback answer at once while only the operator can mend the first model.
+
+        Raises:
+            BackendUnavailable: what the last request for the model failed with.
+        """
+        until, error = self._account_errors.get(request.model, (0.0, None))
+        if error is None or not request.has_fallback:
+            return
+        if self._clock.monotonic() < until:
+            raise BackendUnavailable(str(error), error.notice) from error
+        del self._account_errors[request.model]  # look whether it was mended
 
     def _record(self, request: ChatRequest, breaker: CircuitBreaker) -> None:
         """Count a call; one that goes on with an answer is a retry.

@@ -7,6 +7,9 @@ MAX_RETRIES = 2
 MAX_RETRY_AFTER_SECONDS = 30.0
 MAX_SECONDS_BEFORE_FALLBACK = 1.0
 """The longest wait that a provider may ask for where another model can answer meanwhile."""
+ACCOUNT_ERROR_SECONDS = 30.0
+"""For how long a wrong key, a used-up account or an unknown model is not tried again where another
+model can answer."""
 MAX_BREAKER_WAIT_SECONDS = 8.0
 """How long a request waits behind an open breaker: until a trial request is due, and for it."""
 _FIRST_BACKOFF_SECONDS = 0.5

@@ -351,6 +351,32 @@ async def test_fallback_does_not_wait_for_a_busy_provider(
     assert (len(service.log), clock.slept) == (1, [])
 
 
+@pytest.mark.parametrize(
+    ("status", "body", "calls"),
+    [
+        (401, b"{}", 2),
+        (402, b"{}", 2),
+        (404, b"{}", 2),
+        (400, b'{"error": {"code": "content_filter"}}', 3),
+        (400, b'{"error": {"code": "context_length_exceeded"}}', 3),
+    ],
+)
+async def test_fallback_answers_at_once_while_the_operator_has_to_act(
+    connect: Connect, service: FakeOpenAI, clock: FakeClock, status: int, body: bytes, calls: int
+) -> None:
+    service.plays(*[Script([body], status) for _ in range(3)])
+    backend = connect()
+    first = await ask(backend, prompt(has_fallback=True))
+    again = await ask(backend, prompt(has_fallback=True))
+    assert again.error_texts == first.error_texts
+    alone = await ask(backend, prompt())
+    assert alone.error_texts == first.error_texts
+    assert len(service.log) == calls
+    service.scripts.clear()
+    await clock.sleep(31)
+    assert (await ask(backend, prompt(has_fallback=True))).text == "Hello there"
+
+
 @pytest.mark.parametrize("value", ["nonsense", "-1", "", "Fri, 31 Dec 1999 23:59:59 GMT", "1e99"])
 async def test_invalid_retry_after_is_ignored(
     connect: Connect, service: FakeOpenAI, value: str
