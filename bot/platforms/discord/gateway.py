@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+import aiohttp
 import discord
 import structlog
 from discord.http import Route
@@ -13,6 +14,7 @@ from discord.state import ConnectionState
 from discord.utils import MISSING, utcnow
 from typing_extensions import override
 
+from bot.chat.button import ButtonAction
 from bot.chat.command import MessageCommandSpec
 from bot.platforms.discord.client import Payload, skip_unreadable
 from bot.platforms.discord.commands import (
@@ -286,12 +288,17 @@ class Gateway(ShardClient):
                 refusal = await self._press_refusal(interaction)
         except TimeoutError:  # whether it is allowed is checked again before anything is done
             _log.warning("discord_press_not_checked")
-        if refusal is None:
-            self._events.put_nowait(ComponentUsed(interaction))
+        if refusal is not None:
             if not is_late:
-                await _defer(interaction, is_command=False)
-        elif not is_late:
-            await _respond_alone(interaction, refusal)
+                await _respond_alone(interaction, refusal)
+            return
+        is_urgent = custom_id(interaction).startswith(f"{ButtonAction.STOP}:")
+        # The message of any other button is edited, which Discord refuses before this.
+        if not is_late and not is_urgent:
+            await _defer(interaction, is_command=False)
+        self._events.put_nowait(ComponentUsed(interaction))
+        if not is_late and is_urgent:
+            await _defer(interaction, is_command=False)
 
     @override
     def _get_state(self, **options: Any) -> ConnectionState[Any]:
@@ -359,10 +366,16 @@ def _ignore(_data: Payload) -> None:
 
 
 async def _defer(interaction: discord.Interaction, *, is_command: bool) -> bool:
-    """Acknowledge an interaction; return whether it is, by us or by a process that was killed."""
+    """Acknowledge an interaction; return whether it is, by us or by a process that was killed.
+
+    Where the response is lost it is tried once more: that tells whether the first one arrived.
+    """
     try:
         async with asyncio.timeout(_DEFER_SECONDS):
-            await interaction.response.defer(ephemeral=is_command, thinking=is_command)
+            try:
+                await interaction.response.defer(ephemeral=is_command, thinking=is_command)
+            except (aiohttp.ClientError, OSError):
+                await interaction.response.defer(ephemeral=is_command, thinking=is_command)
     except REQUEST_ERRORS as error:
         if isinstance(error, discord.HTTPException) and error.code == _ACKNOWLEDGED_BEFORE:
             return True
