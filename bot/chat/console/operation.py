@@ -136,6 +136,32 @@ class FailedMessage:
 
 
 @dataclass(frozen=True, slots=True)
+class ProcessModelHealth:
+    """How the requests of one process for a provider's model went."""
+
+    provider: str
+    health: ModelHealth
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessModel:
+    """A model that one process has loaded."""
+
+    provider: str
+    model: ModelInMemory
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessReport:
+    """What a process tells the others of itself."""
+
+    errors: tuple[FailedMessage, ...] = ()
+    """Those with the newest failures first."""
+    health: tuple[ProcessModelHealth, ...] = ()
+    models: tuple[ProcessModel, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class DeliveredPart:
     """A part of an answer on its way to the platform."""
 

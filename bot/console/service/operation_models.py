@@ -42,17 +42,18 @@ class PauseRow(BaseModel):
 
 
 class ModelHealthRow(BaseModel):
-    """How the newest requests of this process for a model went."""
+    """How the newest requests of a process for a model went."""
 
     provider: str
     model: str
     paused: bool = Field(description="Its circuit breaker is open: one trial at a time is made.")
     requests: int = Field(description="The newest ones that are remembered.")
     failed: int
+    process: str = Field("", description="Which process; empty: the one that answers.")
 
 
 class LoadedModelRow(BaseModel):
-    """A model in the memory of this machine."""
+    """A model in the memory of a machine."""
 
     provider: str
     model: str
@@ -60,6 +61,7 @@ class LoadedModelRow(BaseModel):
     busy: int = Field(description="Slots in which an answer is generated now.")
     held: int = Field(description="Slots with the history of a conversation.")
     waiting: int = Field(description="Requests in its queue.")
+    process: str = Field("", description="Which process; empty: the one that answers.")
 
 
 class WaitRow(BaseModel):
@@ -80,13 +82,14 @@ class StepRow(BaseModel):
 
 
 class ErrorRow(BaseModel):
-    """A message with warnings or errors in the log of this process."""
+    """A message with warnings or errors in the log of a process."""
 
     error_id: str = Field(description="What its author was told.")
     turn: str
     at: str
     event: str
     reason: str
+    process: str = Field("", description="Which process; empty: the one that answers.")
 
 
 class ErrorDetail(BaseModel):

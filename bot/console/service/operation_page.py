@@ -129,7 +129,7 @@ class OperationPage:
     async def _error(self, request: ConsoleRequest) -> ErrorDetail:
         found = await self.reports.error(request.http.match_info["error"])
         if found is None:
-            text = translatable("This process has logged nothing about such an error.")
+            text = translatable("No process has logged anything about such an error.")
             raise RequestRefused(404, text)
         return found
 

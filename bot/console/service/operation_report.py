@@ -2,11 +2,19 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from typing import TypeAlias
 
-from bot.chat.console.operation import FailedMessage, LoggedStep, MessageTrace, Node
+from bot.chat.console.operation import (
+    FailedMessage,
+    LoggedStep,
+    MessageTrace,
+    ModelHealth,
+    Node,
+    ProcessReport,
+)
 from bot.console.health import Probe, run_probes
 from bot.console.service.operation_models import (
     ErrorDetail,
@@ -40,6 +48,15 @@ _MAX_ERRORS = 20
 _MAX_SAMPLES = 600
 
 
+FindReports: TypeAlias = Callable[[Sequence[str]], Awaitable[Mapping[str, ProcessReport]]]
+"""Returns what processes tell of themselves, by their names, but not this process."""
+
+
+async def no_reports(_: Sequence[str]) -> Mapping[str, ProcessReport]:
+    """Return nothing: the processes of this installation share no values."""
+    return {}
+
+
 @dataclass(frozen=True, slots=True)
 class Installation:
     """What the commands of operators read as well."""
@@ -47,6 +64,7 @@ class Installation:
     nodes: NodeRegistry
     pauses: Pauses
     dead_letters: DeadLetters
+    reports: FindReports = no_reports
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +131,8 @@ class OperationReports:
         now = self.clock.now()
         queues = asdict(await self.state.queues())
         oldest = queues.pop("oldest_since")
+        nodes = await self.installation.nodes.nodes()
+        others = await self._others(nodes)
         return OperationState(
             **queues,
             parts=dict(await run_probes(self.probes, _PROBE_SECONDS)),
@@ -123,26 +143,30 @@ class OperationReports:
             ],
             providers=list(self.providers),
             health=[
-                ModelHealthRow(
-                    provider=name,
-                    model=one.model,
-                    paused=one.is_paused,
-                    requests=one.requests,
-                    failed=one.failed,
-                )
+                _health_row(name, one, "")
                 for name, backend in self.backends.items()
                 if isinstance(backend, MonitoredBackend)
                 for one in backend.model_health()
+            ]
+            + [
+                _health_row(one.provider, one.health, owner)
+                for owner, told in others.items()
+                for one in told.health
             ],
             loaded=[
                 LoadedModelRow(provider=name, **asdict(one))
                 for name, backend in self.backends.items()
                 if isinstance(backend, LoadingBackend)
                 for one in backend.models_in_memory()
+            ]
+            + [
+                LoadedModelRow(provider=one.provider, process=owner, **asdict(one.model))
+                for owner, told in others.items()
+                for one in told.models
             ],
             waits=await self._waits(),
-            errors=[_error_row(one) for one in self.events.failures(_MAX_ERRORS)],
-            nodes=[_node_row(one) for one in await self.installation.nodes.nodes()],
+            errors=self._errors(others),
+            nodes=[_node_row(one) for one in nodes],
             pauses=[
                 PauseRow(scope=one.scope, by=one.by, at=one.at)
                 for one in await self.installation.pauses.recent()
@@ -150,6 +174,23 @@ class OperationReports:
             ],
             dead_letters=len(await self.installation.dead_letters.all()),
         )
+
+    async def _others(self, nodes: Sequence[Node]) -> Mapping[str, ProcessReport]:
+        """Return what the other processes tell, by their names."""
+        return await self.installation.reports([one.owner for one in nodes if not one.is_silent])
+
+    def _errors(self, others: Mapping[str, ProcessReport]) -> list[ErrorRow]:
+        rows = [_error_row(one, "") for one in self.events.failures(_MAX_ERRORS)]
+        rows += [_error_row(one, owner) for owner, told in others.items() for one in told.errors]
+        return sorted(rows, key=lambda one: one.at, reverse=True)[:_MAX_ERRORS]
+
+    async def _find_error(self, error_id: str) -> FailedMessage | None:
+        here = self.events.failure(error_id)
+        if here is not None:
+            return here
+        others = await self._others(await self.installation.nodes.nodes())
+        told = (one for report in others.values() for one in report.errors)
+        return next((one for one in told if one.error_id == error_id), None)
 
     async def _waits(self) -> list[WaitRow]:
         refused = [
@@ -165,7 +206,7 @@ class OperationReports:
 
     async def error(self, error_id: str) -> ErrorDetail | None:
         """Return the steps of a message by the id that its author was told; None: not known."""
-        failed = self.events.failure(error_id)
+        failed = await self._find_error(error_id)
         if failed is None:
             return None
         trace = await self.state.trace(failed.turn)
@@ -185,7 +226,18 @@ def _node_row(one: Node) -> NodeRow:
     )
 
 
-def _error_row(one: FailedMessage) -> ErrorRow:
+def _health_row(provider: str, one: ModelHealth, process: str) -> ModelHealthRow:
+    return ModelHealthRow(
+        provider=provider,
+        model=one.model,
+        paused=one.is_paused,
+        requests=one.requests,
+        failed=one.failed,
+        process=process,
+    )
+
+
+def _error_row(one: FailedMessage, process: str) -> ErrorRow:
     newest = one.newest_failure
     reason = newest.details.get("reason") or newest.details.get("exception", "").strip()
     return ErrorRow(
@@ -194,6 +246,7 @@ def _error_row(one: FailedMessage) -> ErrorRow:
         at=newest.at,
         event=newest.event,
         reason=reason.rpartition("\n")[2],
+        process=process,
     )
 
 

@@ -6,6 +6,7 @@ from importlib import import_module  # noqa: TID251 # for what few installations
 from pathlib import Path
 from types import ModuleType
 
+from bot.chat.console.operation import ProcessReport
 from bot.console.answers.answer_pages import AnswerPages
 from bot.console.answers.replay_pages import ReplayPages
 from bot.console.app import Console
@@ -166,7 +167,14 @@ class ConsoleParts:
     @cached_property
     def _installation(self) -> Installation:
         dead_letters = SqlDeadLetters(self._context.resources.database, self._context.clock)
-        return Installation(self._stored.nodes, self._stored.pauses, dead_letters)
+        return Installation(
+            self._stored.nodes, self._stored.pauses, dead_letters, self._reports_of_others
+        )
+
+    async def _reports_of_others(self, owners: Sequence[str]) -> Mapping[str, ProcessReport]:
+        shared = self._stored.shared_reports
+        others = [one for one in owners if one != self._context.owner]
+        return await shared.find(others) if shared is not None else {}
 
     @cached_property
     def _playground_actions(self) -> PlaygroundActions:

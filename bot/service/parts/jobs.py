@@ -1,12 +1,13 @@
 """What a process runs beside the platforms: the worker pools, and the jobs of each role."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cached_property
 
 from bot import __version__
 from bot.chat.session import ClaimedMessage
 from bot.runtime.keyed_worker_pool import KeyedWorkerPool
 from bot.service.operation.heartbeat import Heartbeat
+from bot.service.operation.report_sharing import ReportSharing
 from bot.service.parts.answering import AnsweringParts
 from bot.service.parts.queue import MAX_CONVERSATIONS, QueueParts
 from bot.service.parts.run_context import RunContext
@@ -16,6 +17,7 @@ from bot.service.queue_metrics import QueueMetrics
 from bot.service.role_parts import DRAIN_SECONDS, RolePart, drain_lanes
 from bot.service.roles import Role, describe_roles
 from bot.storage.queue_ages import SqlQueueAges
+from bot.telemetry.recent_events import RECENT_EVENTS
 from bot.turn.arrivals import CONVERSATIONS
 from bot.turn.missed_signals import MissedSignals
 
@@ -45,7 +47,9 @@ class JobParts:
         roles = self._context.options.roles
         parts = {Role.WORKER: self._worker_part, Role.SENDER: self._sender_part}
         made = [make_part() for role, make_part in parts.items() if role in roles]
-        return [RolePart(self._queue.restored.load, (), _nothing), *made, self._heartbeat.part]
+        restored = RolePart(self._queue.restored.load, (), _nothing)
+        shared = RolePart(_nothing, self._sharing_jobs, _nothing)
+        return [restored, *made, self._heartbeat.part, shared]
 
     @cached_property
     def conversation_pool(self) -> KeyedWorkerPool[ClaimedMessage]:
@@ -113,6 +117,16 @@ class JobParts:
         context = self._context
         roles = describe_roles(context.options.roles, context.options.providers)
         return Heartbeat(self._stored.nodes, context.owner, roles, __version__, context.clock)
+
+    @property
+    def _sharing_jobs(self) -> Sequence[Callable[[], Awaitable[None]]]:
+        """What tells the other processes of this one, where processes share values."""
+        context, shared = self._context, self._stored.shared_reports
+        if shared is None or context.is_alone:
+            return ()
+        models = context.resources.models
+        backends = models.backends if models is not None else {}
+        return [ReportSharing(shared, context.owner, backends, RECENT_EVENTS, context.clock).run]
 
 
 async def _nothing() -> None:

@@ -7,6 +7,7 @@ from bot.service.exclusive_role import ExclusiveRole
 from bot.service.parts.run_context import RunContext
 from bot.service.retention import OldTexts, RetentionJobs
 from bot.service.roles import Role
+from bot.storage.cache.shared_reports import SharedReports
 from bot.storage.cache.shared_windows import SharedWindows
 from bot.storage.console.answers import SqlAnswerLog
 from bot.storage.console.tokens import SqlConsoleTokens
@@ -48,6 +49,12 @@ class StoredParts:
         return SqlConversations(
             self._database, self._clock, sender, shared, self._tombstones.record
         )
+
+    @cached_property
+    def shared_reports(self) -> SharedReports | None:
+        """What processes tell of themselves; None: nothing is shared."""
+        values = self._context.resources.shared_values
+        return SharedReports(values, self._database.codec) if values else None
 
     @cached_property
     def outbox(self) -> SqlOutbox:

@@ -1,13 +1,14 @@
 """The page of the operation with chosen parts."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from bot.console.health import Probe
 from bot.console.pages import PageRenderer
 from bot.console.routes import ConsolePart
 from bot.console.service.operation_models import ProviderRow
 from bot.console.service.operation_page import OperationPage, TryProvider
-from bot.console.service.operation_report import OperationReports
+from bot.console.service.operation_report import FindReports, OperationReports, no_reports
 from bot.errors import BackendUnavailable
 from bot.ports import Backend, Clock, RateLimits
 from bot.runtime.clock import SystemClock
@@ -34,6 +35,7 @@ def operation_page(
     events: RecentEvents | None = None,
     try_provider: TryProvider = nobody_answers,
     clock: Clock | None = None,
+    elsewhere: FindReports = no_reports,
 ) -> ConsolePart:
     clock = clock or SystemClock()
     waits = waiting or {}
@@ -45,7 +47,7 @@ def operation_page(
         lambda name: waits.get(name, 0),
         rate_limits or InProcessRateLimits(clock),
         events or RecentEvents(),
-        installation(database),
+        replace(installation(database), reports=elsewhere),
         clock,
     )
     return OperationPage(reports, try_provider, mask_secret, PageRenderer(()), clock).part

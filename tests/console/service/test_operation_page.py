@@ -99,7 +99,15 @@ async def test_state_names_breakers_models_and_waits(
         *(("good", False, 1), ("bad", True, 0))
     ]
     assert state["loaded"] == [
-        {"provider": "local", "model": "small", "slots": 4, "busy": 1, "held": 3, "waiting": 2}
+        {
+            "provider": "local",
+            "model": "small",
+            "slots": 4,
+            "busy": 1,
+            "held": 3,
+            "waiting": 2,
+            "process": "",
+        }
     ]
     queued, refused = state["waits"]
     assert queued == {"scope": "remote", "seconds": None, "waiting": 3}
