@@ -43,6 +43,7 @@ the message enters it first (tests/turn/test_message_path.py holds the order fro
     commands/personas.py                  how people describe themselves
     replying/live_reply.py                the messages that will grow with the answer
     replying/stream_buffer.py             when they are edited next
+    turn/model_requests.py                the preset's model, within its budgets
     stories/retrieve.py                   the stories nearest to the message
     summaries/summarizer.py               the summary of turns that were dropped before
     prompting/compose/compose.py          compose

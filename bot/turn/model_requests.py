@@ -1,0 +1,223 @@
+"""Ask the models of a preset for an answer, within its budgets, and account for it."""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import replace
+from functools import partial
+
+import structlog
+
+from bot.chat.incoming import Said
+from bot.chat.prompt import FinishReason, QueuePosition
+from bot.chat.receipt import Receipt
+from bot.errors import BackendError, BudgetUsedUp
+from bot.ports import Backend, Clock
+from bot.prompting.compose.background import split_observed
+from bot.prompting.draft.fit import FittedPrompt
+from bot.prompting.presets.preset import Preset
+from bot.replying.generate import (
+    GeneratedAnswer,
+    WaitedSeconds,
+    build_receipt,
+    generate_answer,
+    logged_steps,
+)
+from bot.replying.live_reply import LiveReply
+from bot.replying.stop_flag import StopFlag
+from bot.replying.tool_rounds import MAX_TOOL_TOKENS
+from bot.routing.active_presets import ActivePreset
+from bot.texts.text import translatable
+from bot.turn.limits.fallback_notes import FallbackNotes
+from bot.turn.limits.provider_slots import ProviderSlots
+from bot.turn.limits.slot_queue import Urgency
+from bot.turn.limits.spending import Spending, usages_of
+from bot.turn.prompt_sources import PromptSources, TurnContext
+from bot.turn.tools.answer_tools import AnswerTools
+
+_log = structlog.get_logger(__name__)
+_ONLY_REASONING = translatable(
+    "The model used its whole answer for thinking. Please try again, or ask for something shorter."
+)
+_FILTERED = translatable(
+    "The model's provider blocked its answer (content filter). Please try other words."
+)
+_EMPTY = translatable("The model gave an empty answer. Please try again or rephrase your message.")
+
+
+class ModelRequests:
+    """Asks a preset's own model, its fallbacks when it fails, a cheaper one without money."""
+
+    def __init__(
+        self,
+        sources: PromptSources,
+        backends: Mapping[str, Backend],
+        clock: Clock,
+        spending: Spending,
+        tools: AnswerTools,
+        fallback_notes: FallbackNotes,
+        slots: ProviderSlots | None,
+    ) -> None:
+        self._sources = sources
+        self._backends = backends
+        self._clock = clock
+        self._spending = spending
+        self._tools = tools
+        self._fallback_notes = fallback_notes
+        self._slots = slots
+
+    async def generate(
+        self,
+        speaker: ActivePreset,
+        line: str,
+        context: TurnContext,
+        live_reply: LiveReply,
+        stop: StopFlag,
+    ) -> Receipt:
+        """Ask the preset's model, or a cheaper one where a budget is used up for it.
+
+        Args:
+            speaker: who answers.
+            line: shown before the first text, as it says who speaks; may be empty.
+            context: what is known of the turn; gets the notices.
+            live_reply: shows the answer while it is generated.
+            stop: keeps what was said when it is requested.
+
+        Returns:
+            What was sent, and the answer; it is empty if it was stopped before its first word.
+
+        Raises:
+            BackendError: the model failed, and so did its fallbacks.
+            UserError: the author can fix it, or a budget is used up.
+        """
+        try:
+            return await self._try_models(speaker, line, context, live_reply, stop)
+        except BudgetUsedUp:
+            cheaper = self._spending.cheaper(speaker.preset)
+            if cheaper is None:
+                raise
+            _log.info("cheaper_model", preset=cheaper.name, provider=cheaper.provider)
+            speaker = replace(speaker, preset=cheaper)
+            receipt = await self._try_models(speaker, line, context, live_reply, stop)
+        if notice := await self._spending.notice_of_cheaper(context.said):
+            context.notices.append(notice)
+        return receipt
+
+    async def _try_models(
+        self,
+        speaker: ActivePreset,
+        line: str,
+        context: TurnContext,
+        live_reply: LiveReply,
+        stop: StopFlag,
+    ) -> Receipt:
+        """Ask the preset's model; each fallback is tried when the one before gave no answer."""
+        *others, last = (replace(speaker, preset=one) for one in speaker.preset.with_fallbacks)
+        failures: list[BackendError] = []
+        for one in others:
+            try:
+                receipt = await self._generate(
+                    one, line, context, live_reply, stop, has_fallback=True
+                )
+                break
+            except BackendError as error:
+                provider, reason = one.preset.provider, str(error)
+                _log.warning("fell_back", preset=one.preset.name, provider=provider, reason=reason)
+                failures.append(error)
+        else:
+            receipt = await self._generate(last, line, context, live_reply, stop)
+        if not receipt.answer:
+            return receipt
+        if not failures:
+            self._fallback_notes.end_outage(speaker.preset)
+        elif note := await self._fallback_notes.tell(speaker.preset, failures[0], context.said):
+            context.notices.append(note)
+        return receipt
+
+    async def _generate(
+        self,
+        speaker: ActivePreset,
+        line: str,
+        context: TurnContext,
+        live_reply: LiveReply,
+        stop: StopFlag,
+        *,
+        has_fallback: bool = False,
+    ) -> Receipt:
+        preset, backend = speaker.preset, self._backends[speaker.preset.provider]
+        begun_at = self._clock.monotonic()
+        fitted = await self._sources.fit(preset, context)
+        composed = self._clock.monotonic() - begun_at
+        is_shown = preset.stream and not context.in_place_of
+        show = _prefix_speaker_line(line, live_reply.feed if is_shown else _discard)
+        show_position = _discard if context.in_place_of else live_reply.show_queue_position
+        tools = self._tools.for_answer(preset, backend, context)
+        most_tokens = fitted.tokens + (MAX_TOOL_TOKENS if tools else 0)
+        async with self._spending.reserved(
+            preset, context.said, fitted.prompt, most_tokens
+        ) as reservation:
+            async with self._slot(preset.provider, context.said, stop, show_position):
+                prompt = replace(reservation.prompt, has_fallback=has_fallback)
+                queued = self._clock.now() - context.said.at.timestamp()
+                waited = WaitedSeconds(max(composed, queued), composed)
+                with logged_steps(waited, fitted.tokens, self._clock):
+                    answer = await generate_answer(
+                        *(backend, prompt, show, show_position, self._clock, stop),
+                        partial(self._spending.reserve_continuation, reservation),
+                        tools,
+                    )
+            usages = usages_of(answer, fitted.tokens)
+            charge = self._spending.charged(reservation, preset, usages)
+        if not stop.requested:
+            _check(answer, preset)
+        self._request_summary(preset, context, fitted)
+        fitted = replace(fitted, prompt=reservation.prompt)
+        scopes = context.said.scopes
+        return build_receipt(answer, fitted, preset, speaker.version, waited, charge, scopes)
+
+    def _slot(
+        self,
+        provider: str,
+        said: Said,
+        stop: StopFlag,
+        show_position: Callable[[QueuePosition], None],
+    ) -> AbstractAsyncContextManager[None]:
+        if self._slots is None:
+            return nullcontext()
+        urgency = Urgency.REACTION if said.wake is None else Urgency.QUESTION
+        return self._slots.hold(
+            provider, stop, show_position, chat=said.address.lane, urgency=urgency
+        )
+
+    def _request_summary(self, preset: Preset, context: TurnContext, fitted: FittedPrompt) -> None:
+        """Have the turns summarized that no longer fit into the history."""
+        if any(one.section == "history" for one in fitted.dropped):
+            _, observed = split_observed(context.session.turns)
+            kept = len(observed) + sum(len(unit.messages) for unit in fitted.draft.history)
+            conversation = context.claim.conversation
+            self._sources.summarizer.request(preset, conversation, kept, context.said)
+
+
+def _prefix_speaker_line(line: str, show: Callable[[str], None]) -> Callable[[str], None]:
+    """Return a `show` that puts the line in front of the first text."""
+    pending = [line]
+
+    def show_with_line(text: str) -> None:
+        show("".join([*pending, text]) if text else "")
+        if text:
+            pending.clear()
+
+    return show_with_line if line else show
+
+
+def _check(answer: GeneratedAnswer, preset: Preset) -> None:
+    if not answer.text:
+        notice = _ONLY_REASONING if answer.thoughts else _EMPTY
+        if answer.reason is FinishReason.FILTERED:
+            notice = _FILTERED
+        raise BackendError("an empty answer", notice=notice)
+    if answer.reason in {FinishReason.LENGTH, FinishReason.REPETITION}:
+        _log.info("answer_cut", preset=preset.name, reason=answer.reason)
+
+
+def _discard(_shown: object) -> None:
+    """Show nothing: the answer is sent whole."""
