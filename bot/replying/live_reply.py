@@ -242,6 +242,7 @@ class LiveReply:
                 self._openings.append((await self._open_part(opening), opening))
         opened, opening = self._openings[part]
         self._message_ids.append(await self._wait_until_sent(opened.row_id))
+        self._buffer.restart_pause(self._clock.monotonic())
         self._shown.append(text)
         if opened.sends(opening.content):
             self._known[part] = opening.content

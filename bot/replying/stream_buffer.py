@@ -76,6 +76,10 @@ class StreamBuffer:
         is_whole = split(closed, self._limits) == [closed]
         return closed if is_whole else part
 
+    def restart_pause(self, now: float) -> None:
+        """Wait one pause from now on: a message that is opened may have waited for others."""
+        self._not_before = now + self._pause
+
     def slow_down(self, now: float, retry_after_seconds: float = 0.0) -> None:
         """Double the pause after a refused update, and wait at least for the time given."""
         self._pause = min(self._pause * 2, max(_MAX_PAUSE_SECONDS, self._pause))

@@ -30,8 +30,10 @@ TELEGRAM = replace(LIMITS, unit="utf16", can_repeat_sends=False, seconds_between
 class Outbox:
     """Opens parts as the real one does: a row first, then the message."""
 
-    def __init__(self, surface: FakeSurface) -> None:
+    def __init__(self, surface: FakeSurface, clock: FakeClock) -> None:
         self._surface = surface
+        self._clock = clock
+        self.seconds_to_send = 0.0
         self.openings: list[OutgoingPart] = []
         self.error: Exception | None = None
 
@@ -42,6 +44,8 @@ class Outbox:
         return OpenedPart(len(self.openings), None)
 
     async def wait_until_sent(self, row: int) -> str:
+        if self.seconds_to_send:
+            await self._clock.sleep(self.seconds_to_send)
         text = self.openings[row - 1].text
         return await self._surface.send(
             OutgoingMessage(CHAT, MessageContent(text), nonce=f"n{row}")
@@ -54,8 +58,8 @@ class Setup:
     def __init__(self, limits: Limits = LIMITS) -> None:
         self.limits = limits
         self.surface = FakeSurface(limits)
-        self.outbox = Outbox(self.surface)
         self.clock = FakeClock()
+        self.outbox = Outbox(self.surface, self.clock)
 
     @property
     def texts(self) -> list[str]:
@@ -155,6 +159,19 @@ async def test_answer_is_edited_at_the_pace_of_the_platform() -> None:
         assert 200 - 1.2 / 0.05 <= shown <= 200
         assert [call for call, _ in setup.surface.calls] == ["send", *["edit"] * 7]
         assert live.opened == [0]
+
+
+async def test_message_that_was_opened_late_is_edited_a_whole_pause_later() -> None:
+    setup = Setup()
+    setup.outbox.seconds_to_send = 3.0
+    async with setup.live() as live:
+        live.feed(ENOUGH)
+        await setup.clock.advance(1)
+        live.feed(" And more.")
+        await setup.clock.advance(3)  # it is opened after 3.8 s
+        assert [call for call, _ in setup.surface.calls] == ["send"]
+        await setup.clock.advance(1)
+        assert setup.edits() == 1
 
 
 async def test_answer_that_is_complete_at_once_is_not_shown_live() -> None:
