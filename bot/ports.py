@@ -652,6 +652,10 @@ class Conversations(Protocol):
         """Store what is being done with a message, for the case that the process dies of it."""
         ...
 
+    async def waiting(self, claim: Claim, limit: int) -> Sequence[InboxMessage]:
+        """Return the unanswered messages of a conversation, oldest first, the current one too."""
+        ...
+
     async def following(
         self, claim: Claim, message: InboxMessage, limit: int
     ) -> Sequence[InboxMessage]:

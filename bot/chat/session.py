@@ -1,12 +1,12 @@
 """Sessions: the stored history of a conversation, and what one processed message adds to it."""
 
 import hashlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import IntEnum, StrEnum
 
-from bot.chat.incoming import Incoming, Person
+from bot.chat.incoming import Edited, Incoming, Person, Said
 from bot.chat.outgoing import MessageContent, OutboxRow, OutgoingPart
 from bot.chat.prompt import Role
 from bot.chat.receipt import Receipt
@@ -92,11 +92,21 @@ class InboxMessage:
     """Later messages that are answered together with it, in their order."""
     refused: tuple["InboxMessage", ...] = ()
     """Later messages that are finished with it without an answer: too many waited."""
+    overtaken: tuple["InboxMessage", ...] | None = None
+    """Earlier messages that wait while it is processed ahead of them; None: it has its turn."""
+    forgotten: tuple["InboxMessage", ...] = ()
+    """Those of the overtaken messages that it deletes, so that they are finished with it."""
 
     @property
     def newest(self) -> "InboxMessage":
         """The message that the answer replies to."""
         return self.gathered[-1] if self.gathered else self
+
+    def forgetting(self, is_meant: Callable[[Said], bool]) -> "InboxMessage":
+        """Return it as one that deletes those of the overtaken messages that are meant."""
+        said = [(one, _said_in(one.incoming)) for one in self.overtaken or ()]
+        meant = tuple(one for one, what in said if what is not None and is_meant(what))
+        return replace(self, forgotten=meant)
 
     @property
     def turn(self) -> str:
@@ -111,6 +121,16 @@ class InboxMessage:
     def part_name(self, part: int) -> str:
         """Name a part of the answer: what is sent for it keeps this name for good."""
         return f"{self.turn}/{part}"
+
+
+def _said_in(incoming: Incoming) -> Said | None:
+    match incoming:
+        case Said():
+            return incoming
+        case Edited():
+            return incoming.said
+        case _:
+            return None
 
 
 def error_id_of(turn: str) -> str:

@@ -56,6 +56,7 @@ from bot.turn.gathering import observed_turn
 from bot.turn.isolation import IsolationGate, is_set_aside
 from bot.turn.joining import MessageGroup, MessageParts, PartJoiner
 from bot.turn.lease import LEASE_SECONDS, LeaseKeeper
+from bot.turn.limits.paused_deletions import find_deletion
 from bot.turn.outcomes.command_replies import CommandReplies
 from bot.turn.outcomes.command_runs import CommandRuns
 from bot.turn.outcomes.finishing import TurnFinisher
@@ -66,6 +67,8 @@ from bot.turn.stages import TurnStages
 _log = structlog.get_logger(__name__)
 TURNS_FOR_ROUTING = 40
 """Who spoke before these does not matter to who speaks next."""
+_MAX_WAITING = 1000
+"""During a pause, deletions further behind wait for the end of a pause."""
 _SET_ASIDE = translatable(
     "⚠ This message crashed the service repeatedly, so it will not be answered."
 )
@@ -160,6 +163,9 @@ class ConversationWorker:
         message: InboxMessage | None = claimed.message
         try:
             with self._leases.hold(claim):
+                if self._stages.is_paused(claim.conversation):
+                    await self._follow_deletions(claim, claimed.message)
+                    return
                 while message is not None and await self._is_served(claim, message):
                     message = await self._process_or_undo(claim, message)
                 if message is not None:
@@ -173,6 +179,18 @@ class ConversationWorker:
             raise
         finally:
             self._stages.arrivals.unwatch([claim.conversation])
+
+    async def _follow_deletions(self, claim: Claim, oldest: InboxMessage) -> None:
+        """Process what deletes something ahead of what waits for the end of a pause."""
+        message: InboxMessage | None = oldest
+        while message is not None:
+            await self._conversations.undo_attempt(claim, message)
+            waiting = await self._conversations.waiting(claim, _MAX_WAITING)
+            deletion = find_deletion(waiting)
+            if deletion is None:
+                await self._conversations.release(claim)
+                return
+            message = await self._process_or_undo(claim, deletion)
 
     async def _is_served(self, claim: Claim, message: InboxMessage) -> bool:
         pool = self._stages.provider_pool
@@ -322,6 +340,7 @@ class ConversationWorker:
         question = self._unanswered.get(claim.conversation)
         if question is not None and question.message_id in message_ids:
             self._unanswered.drop(claim.conversation)
+        message = message.forgetting(lambda said: said.message_id in message_ids)
         turns = await self._conversations.find_turns(claim, message_ids)
         if not turns:
             return await self._finisher.finish(claim, message, TurnResult())

@@ -66,7 +66,10 @@ class JobParts:
 
     async def _claim_conversations(self, keys: Sequence[str]) -> Mapping[str, ClaimedMessage]:
         answerable = self._queue.answerable(keys)
-        return await self._answering.worker.claim(answerable) if answerable else {}
+        if not answerable:
+            return {}
+        self._queue.pauses.note_claims(answerable)
+        return await self._answering.worker.claim(answerable)
 
     async def wait_until_idle(self) -> None:
         """Wait until every received message was answered and every answer was sent."""

@@ -100,4 +100,4 @@ class QueueParts:
 
     def _may_claim(self, key: str) -> bool:
         pool = self.provider_pool
-        return not self.pauses.covers(key) and (pool is None or pool.may_claim(key))
+        return self.pauses.may_claim(key) and (pool is None or pool.may_claim(key))

@@ -161,6 +161,11 @@ class SqlConversations(Conversations):
         await self._database.run(lambda: units.record_attempt(claim, ids, attempt))
 
     @override
+    async def waiting(self, claim: Claim, limit: int) -> Sequence[InboxMessage]:
+        found = await self._database.run(lambda: units.waiting(claim, limit))
+        return [_to_message(one) for one in found]
+
+    @override
     async def following(
         self, claim: Claim, message: InboxMessage, limit: int
     ) -> Sequence[InboxMessage]:
@@ -260,7 +265,7 @@ class SqlConversations(Conversations):
     ) -> FinishedTurn:
         at = self._moment()
         rows = units.FinishedRows(
-            messages=[*_ids(message), *(one.id for one in message.refused)],
+            messages=[*_ids(message), *(one.id for one in (*message.refused, *message.forgotten))],
             turns=[
                 *(to_turn_row(one) for one in result.turns),
                 *(to_turn_row(one, is_active=False) for one in result.unanswered),

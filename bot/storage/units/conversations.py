@@ -179,6 +179,12 @@ def release(claim: Claim) -> Unit[None]:
     _session(claim, (yield sql.RELEASE.query(_of(claim))))
 
 
+def waiting(claim: Claim, limit: int) -> Unit[list[NextMessage]]:
+    """Return the unanswered messages of a conversation, whatever they are, oldest first."""
+    found = yield sql.FOLLOWING.query({"of": claim.conversation, "after": 0, "most": limit})
+    return [NextMessage(*columns) for *columns, _attempt in found]
+
+
 def following(claim: Claim, after: int, limit: int) -> Unit[list[NextMessage]]:
     """Return messages that come after one, up to the first that cannot be gathered with it.
 

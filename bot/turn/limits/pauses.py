@@ -5,7 +5,7 @@ A signal tells every process of a change, and a row of the database those that m
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 import structlog
 
@@ -14,10 +14,12 @@ from bot.chat.session import InboxMessage
 from bot.errors import StoreError
 from bot.ports import Pauses, Signals
 from bot.texts.text import language_of, translatable, translate
+from bot.turn.arrivals import CONVERSATIONS
 
 PAUSES_TOPIC = "pauses"
 _log = structlog.get_logger(__name__)
 _LOOK_SECONDS = 2.0
+_LOOKS_BETWEEN_CLAIMS = 15
 _MESSAGES_PER_LOOK = 500
 _NOTICE = translatable(
     "⏸ I am paused at the moment. I keep what you write: when I go on, I answer what is younger"
@@ -45,11 +47,22 @@ class AnsweringPauses:
         self._told: set[str] = set()
         self._told_to = 0
         """The number of the last message whose author needs no notice any more."""
+        self._looked_at: set[str] = set()
+        self._looks = 0
         signals.subscribe(PAUSES_TOPIC, lambda _keys: self._changed.set())
+        signals.subscribe(CONVERSATIONS, self._looked_at.difference_update)
 
     def covers(self, conversation: str) -> bool:
         """Return whether a conversation, by its key, has to wait."""
         return any(one.covers(conversation) for one in self._current)
+
+    def may_claim(self, conversation: str) -> bool:
+        """Return whether to claim a conversation: during a pause, to look for what deletes."""
+        return conversation not in self._looked_at or not self.covers(conversation)
+
+    def note_claims(self, conversations: Iterable[str]) -> None:
+        """Note which of these, if they are paused, were looked at and need no look before long."""
+        self._looked_at.update(key for key in conversations if self.covers(key))
 
     @property
     def is_any(self) -> bool:
@@ -74,6 +87,7 @@ class AnsweringPauses:
         now = {one.id for one in self._current}
         if now - before:
             self._told_to = 0
+            self._looked_at.clear()
             _log.info("answering_paused", scopes=[one.scope for one in self._current])
         if before - now:
             _log.info("answering_resumed", paused=[one.scope for one in self._current])
@@ -83,6 +97,9 @@ class AnsweringPauses:
         """Follow the rows and tell who waits, until cancelled."""
         while True:
             self._changed.clear()
+            self._looks += 1
+            if self._looks % _LOOKS_BETWEEN_CLAIMS == 0:  # the signal of a deletion may be lost
+                self._looked_at.clear()
             try:
                 await self.refresh()
                 if self._current:

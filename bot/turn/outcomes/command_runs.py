@@ -96,6 +96,7 @@ class CommandRuns:
             others = await self.channel_forgetting.request(request.incoming)
             deleted = _deleted(others + await self.finisher.delete_history(claim))
             result = _with_first_words(result, deleted)
+            message = message.forgetting(lambda _said: True)
         stored = self.replies_to_commands.compose(message, request, result, menu)
         following = await self.finisher.finish(claim, message, stored)
         if result.new_session:
@@ -115,12 +116,14 @@ class CommandRuns:
         if person_id is None:
             await self.finisher.delete_history(claim)
             self.unanswered.drop(claim.conversation)
+            message = message.forgetting(lambda _said: True)
             return await self.finisher.finish(claim, message, TurnResult(new_session=True))
         question = self.unanswered.get(claim.conversation)
         if question is not None and question.author.id == person_id:
             self.unanswered.drop(claim.conversation)
         ids = await self.conversations.find_said_by(claim, person_id)
         change = HistoryChange(deleted=ids)
+        message = message.forgetting(lambda said: said.author.id == person_id)
         return await self.finisher.finish_forgetting(claim, message, TurnResult(change=change))
 
     async def _forget_message(
@@ -131,7 +134,8 @@ class CommandRuns:
         if result.forgets_answers:
             exchange = await self.conversations.load_exchange(claim, message_id, 0)
             turns += [one for each in (exchange.versions if exchange else ()) for one in each]
-        if not turns:
+        message = message.forgetting(lambda said: said.message_id == message_id)
+        if not (turns or message.forgotten):
             return await self.finisher.finish_with_text(claim, message, NOT_REMEMBERED)
         if isinstance(message.incoming, Said):
             await self.channel_forgetting.request_copies(message.incoming, message_id)

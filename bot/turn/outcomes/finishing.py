@@ -48,7 +48,8 @@ class TurnFinisher:
             if incoming.has_masked_token and result.outgoing:
                 result = self.with_notice(incoming, result, _REMOVED_FROM_TEXT)
         self.arrivals.watch([claim.conversation])
-        go_on = not (self.stopping or self.is_paused(claim.conversation))
+        is_held = message.overtaken is None and self.is_paused(claim.conversation)
+        go_on = not (self.stopping or is_held)
         finished = await self.conversations.finish(claim, message, result, go_on=go_on)
         if result.outgoing or result.in_place_of or result.was_stopped:
             self.replies.deliver(message.incoming.address, finished.row)
