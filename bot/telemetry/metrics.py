@@ -68,6 +68,11 @@ HELD_ROLES = Gauge(
 IDENTIFIES_LEFT = Gauge(
     "troupe_discord_identifies_left", "New gateway sessions that Discord still allows today"
 )
+LOOP_LAG = Histogram(
+    "troupe_loop_lag_seconds",
+    "How late the event loop of this process ran a timer",
+    buckets=(0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10),
+)
 KEYS_IN_PROGRESS = Gauge("troupe_working", "Keys of a queue that are being processed", ["queue"])
 
 

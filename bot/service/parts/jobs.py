@@ -7,6 +7,7 @@ from bot import __version__
 from bot.chat.session import ClaimedMessage
 from bot.runtime.keyed_worker_pool import KeyedWorkerPool
 from bot.service.operation.heartbeat import Heartbeat
+from bot.service.operation.loop_lag import LoopLag
 from bot.service.operation.report_sharing import ReportSharing
 from bot.service.parts.answering import AnsweringParts
 from bot.service.parts.queue import MAX_CONVERSATIONS, QueueParts
@@ -49,7 +50,8 @@ class JobParts:
         made = [make_part() for role, make_part in parts.items() if role in roles]
         restored = RolePart(self._queue.restored.load, (), _nothing)
         shared = RolePart(_nothing, self._sharing_jobs, _nothing)
-        return [restored, *made, self._heartbeat.part, shared]
+        lag = LoopLag(self._context.clock)
+        return [restored, *made, self._heartbeat.part, shared, lag.part]
 
     @cached_property
     def conversation_pool(self) -> KeyedWorkerPool[ClaimedMessage]:
