@@ -40,6 +40,9 @@ app = lazy_app(
         ),
         "pause": LazyCommand("bot.cli.operation.pause", "Answer nobody until `troupe resume`."),
         "resume": LazyCommand("bot.cli.operation.resume", "Answer again after `troupe pause`."),
+        "forget": LazyCommand(
+            "bot.cli.operation.forget", "Delete what is stored of a person, a channel or a server."
+        ),
         "db": LazyCommand("bot.cli.db", "Upgrade, copy, back up, restore or encrypt the database."),
         "bench": LazyCommand("bot.cli.bench", "Measure speed on this machine."),
     },

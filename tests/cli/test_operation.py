@@ -2,13 +2,17 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import select, update
 from typer.testing import CliRunner
 
 from bot.chat.access import COMMAND_LINE
+from bot.chat.incoming import Address, ForgetRequested
+from bot.chat.session import Turn, TurnResult
+from bot.chat.usage import AnswerCharge
 from bot.cli.app import app
 from bot.cli.operation.installation import format_age
 from bot.errors import SettingsError, StoreError, UserError
@@ -20,10 +24,13 @@ from bot.storage.sql.conversations import SqlConversations
 from bot.storage.sql.database import Database, open_database
 from bot.storage.sql.inbox import SqlInbox
 from bot.storage.sql.outbox import SqlOutbox
-from bot.storage.sql.tables import node
+from bot.storage.sql.tables import inbox, is_unanswered, node
+from bot.storage.units.events import decode_event
 from bot.storage.units.lanes import SenderIdentity
 from tests.contracts.conftest import Store
 from tests.contracts.test_operation import refuse_answer, set_aside
+from tests.contracts.test_receipts import RECEIPT
+from tests.samples import ALICE, BOB, begin, make_incoming
 
 LIST = ("dead-letters", "list")
 
@@ -224,3 +231,60 @@ def test_restored_database_of_other_tools_is_prepared() -> None:
 )
 def test_ages_have_the_unit_of_their_size(seconds: float | None, shown: str) -> None:
     assert format_age(seconds) == shown
+
+
+async def talk_in_two_channels(database: Database) -> None:
+    """Let ALICE and BOB be answered in a channel and its topic, and ALICE in another one."""
+    clock = SystemClock()
+    conversations = SqlConversations(database, clock)
+    said = [("5", None, ALICE), ("5", "7", BOB), ("6", None, ALICE)]
+    for number, (chat, thread, who) in enumerate(said):
+        address = Address("telegram", chat, thread)
+        incoming = replace(make_incoming("hi", key=f"{chat}:{number}"), address=address, author=who)
+        await SqlInbox(database, clock).receive([incoming], {})
+        claim, message = await begin(conversations, address.conversation)
+        turns = [Turn("user", "hi", who, incoming.at)]
+        server = "discord:guild:1" if chat == "6" else None
+        charge = AnswerCharge(person=who.id, server=server)
+        receipts = [replace(RECEIPT, charge=charge)]
+        await conversations.finish(claim, message, TurnResult(turns, receipts=receipts))
+        await conversations.release(claim)
+
+
+def requested() -> list[tuple[str, str | None]]:
+    found: list[tuple[str, str | None]] = []
+
+    async def read(database: Database) -> None:
+        query = select(inbox.c.conversation, inbox.c.kind, inbox.c.payload).where(is_unanswered)
+        for row in await database.read(lambda c: c.execute(query).all()):
+            event = decode_event(row.kind, row.payload)
+            assert isinstance(event, ForgetRequested)
+            found.append((row.conversation, event.person_id))
+
+    prepare(read)
+    return sorted(found, key=str)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "expected"),
+    [
+        ("--user", ALICE.id, [("telegram:5", ALICE.id), ("telegram:6", ALICE.id)]),
+        ("--channel", "telegram:5", [("telegram:5", None), ("telegram:5:7", None)]),
+        ("--server", "discord:guild:1", [("telegram:6", None)]),
+        ("--channel", "telegram:55", []),
+    ],
+)
+def test_operator_has_conversations_forgotten(
+    option: str, value: str, expected: list[tuple[str, str | None]]
+) -> None:
+    prepare(talk_in_two_channels)
+    [line] = run("forget", option, value)
+    assert line == f"{value} is forgotten in conversations: {len(expected)}"
+    assert requested() == expected
+
+
+def test_operator_forgets_one_thing_at_a_time() -> None:
+    prepare(nothing)
+    for words in ((), ("--user", "telegram:1", "--channel", "telegram:5")):
+        with pytest.raises(UserError, match="name one of --user"):
+            run("forget", *words)

@@ -104,6 +104,18 @@ async def test_forget_me_can_be_declined(deployment: Deployment, kind: str) -> N
     assert f"kept-of-{kind}" in str(deployment.model.requests[-1])
 
 
+async def test_operator_deletes_a_channel_beside_the_running_service(
+    deployment: Deployment,
+) -> None:
+    gone, kept = deployment.platforms.channel(), deployment.platforms.telegram_group()
+    await deployment.say(gone, "of-the-left-server Tc01:3")
+    await deployment.say(kept, "of-another-group Tc02:3")
+    printed = await deployment.service.run_command("forget", "--channel", gone.name)
+    assert printed == f"{gone.name} is forgotten in conversations: 1\n"
+    await wait_until(lambda: b"of-the-left-server" not in deployment.stored(), _SECONDS_TO_FORGET)
+    assert b"of-another-group" in deployment.stored()
+
+
 async def test_export_on_telegram_comes_in_private_and_has_the_own_words_only(
     deployment: Deployment,
 ) -> None:
