@@ -16,6 +16,7 @@ from bot.replying.splitting.code_fences import Fence, FenceLine, fence_lines
 from bot.replying.splitting.cut_points import CutWindow, choose_cut_point, closing_units
 from bot.replying.splitting.hidden_marks import visible_offsets
 from bot.replying.splitting.open_marks import open_marks, quote_prefix
+from bot.replying.splitting.table_heads import goes_on_with_row, open_table
 
 _MARKS = re.compile(r"`+|\*\*|\*|__|~~|\|\|")
 _MAX_MARK_UNITS = 8
@@ -77,7 +78,7 @@ def _split_rendered(part: str, limits: Limits, max_units: int) -> Iterator[str]:
 def part_spans(text: str, limits: Limits) -> Iterator[PartSpan]:
     """Yield the spans of the text that become one message each, in order."""
     offsets = _offsets(text, limits)
-    position, fence, reopened = 0, None, ""
+    position, fence, reopened, table = 0, None, "", ""
     while True:
         position, fence = _skip_closing_fence(text, position, fence)
         start = _content_start(text, position, fence)
@@ -95,6 +96,10 @@ def part_spans(text: str, limits: Limits) -> Iterator[PartSpan]:
         if window is not None and fence is None and _reopens_marks(limits):
             prose = max(scanner.prose_start(position), start)
             marks, reopened = _find_reopened(text, prose, end, position)
+            table = open_table(text[prose:end], table if prose == start else "")
+            is_short = _units(table, limits) <= limits.max_units // 4
+            if table and is_short and goes_on_with_row(text, end, position):
+                marks, reopened = "", table
         if is_visible(content):
             closer = "".join(reversed(_MARKS.findall(marks)))
             if fence is not None and limits.closes_code_blocks:

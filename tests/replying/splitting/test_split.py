@@ -230,6 +230,41 @@ def test_table_that_grows_when_it_is_set_is_split_by_what_readers_get() -> None:
     assert all(units(plain_text(part), RENDERED) <= 4096 for part in parts)
 
 
+HEAD = "| id | value |\n|---|:---:|\n"
+
+
+def test_table_that_is_cut_goes_on_with_its_head() -> None:
+    rows = [f"| r{number} | {'x' * 20} |  |" for number in range(400)]
+    text = f"Look:\n\n{HEAD}{chr(10).join(rows)}\n\nThat is all. | is no row."
+    first, *others = split(text, RENDERED)
+    assert len(others) > 1
+    assert first.startswith(f"Look:\n\n{HEAD}")
+    assert all(part.startswith(f"{HEAD}| r") for part in others)
+    shown = [line for part in (first, *others) for line in part.splitlines() if "x" in line]
+    assert shown == rows
+    assert all(units(plain_text(part), RENDERED) <= 4096 for part in (first, *others))
+
+
+def test_growing_table_keeps_its_messages() -> None:
+    rows = "".join(f"| r{number} | {'x' * 20} |\n" for number in range(300))
+    text = f"{HEAD}{rows}\nThat is all."
+    parts = split(text, RENDERED)
+    for end in range(0, len(text), 97):
+        shown = split(text[:end], RENDERED)
+        assert shown[:-1] == parts[: max(len(shown) - 1, 0)]
+
+
+@pytest.mark.parametrize(
+    "between", ["\n\n| no | table |\n", "\n\nwords\n", "\n```\ncode\n```\n| no | table |\n"]
+)
+def test_text_after_a_table_has_no_head(between: str) -> None:
+    rows = "".join(f"| r{number} | {'x' * 20} |\n" for number in range(5))
+    text = f"{HEAD}{rows}{between}{'| words and ' * 500}"
+    others = split(text, RENDERED)[1:]
+    assert others
+    assert not any("---" in part for part in others)
+
+
 @pytest.mark.parametrize("mark", ["**", "||", "~~"])
 def test_marks_around_a_cut_are_closed_and_opened_again(mark: str) -> None:
     first, second = split(f"{mark}{'words and ' * 500}end{mark} rest", RENDERED)
