@@ -795,12 +795,12 @@ class Outbox(Protocol):
         """
         ...
 
-    async def mark_unknown(self, row: OutboxRow, not_before: float) -> None:
-        """Note that nobody knows whether it arrived: reconcile it then."""
+    async def mark_unknown(self, row: OutboxRow, seconds: float) -> None:
+        """Note that nobody knows whether it arrived: reconcile it after so long."""
         ...
 
-    async def reschedule(self, row: OutboxRow, not_before: float) -> None:
-        """Note that nothing arrived for certain: send it then."""
+    async def reschedule(self, row: OutboxRow, seconds: float) -> None:
+        """Note that nothing arrived for certain: send it after so long."""
         ...
 
     async def release_all(self) -> None:

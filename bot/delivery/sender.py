@@ -107,10 +107,10 @@ class Sender:
         if self._clock.monotonic() > row.send_before:  # the process stood still meanwhile
             _log.warning("sender_late", row=row.id, lane=row.address.lane)
             return None
-        now = self._clock.now()
+        began, started = self._clock.now(), self._clock.monotonic()
         outcome = "sent"
         following: OutboxRow | None = None
-        due: float | None = None  # when to take the row again, if it could not be settled
+        wait: float | None = None  # until the row is taken again, if it could not be settled
         try:
             if row.state is OutboxState.UNKNOWN:
                 following = await self._reconcile(row)
@@ -118,16 +118,16 @@ class Sender:
                 following = await self._mark_sent(row, await self._carry_out(row))
         except RateLimited as error:
             outcome = "rate_limited"
-            due = now + error.retry_after_seconds + random.uniform(0, 0.5)  # noqa: S311
-            await self._postpone(row, due)
+            wait = error.retry_after_seconds + random.uniform(0, 0.5)  # noqa: S311
+            await self._postpone(row, wait)
         except Unreachable:
             outcome = "unreachable"
-            due = now + min(2.0 ** min(row.attempts - 1, 6), _MAX_BACKOFF_SECONDS)
-            await self._postpone(row, due)
+            wait = min(2.0 ** min(row.attempts - 1, 6), _MAX_BACKOFF_SECONDS)
+            await self._postpone(row, wait)
         except PlatformFatal:
             outcome = "fatal"
-            due = now + _FATAL_RETRY_SECONDS
-            await self._postpone(row, due)
+            wait = _FATAL_RETRY_SECONDS
+            await self._postpone(row, wait)
         except OutcomeUnknown as error:
             _log.info("outcome_unknown", row=row.id, op=row.op, reason=str(error))
             if self._is_hopeless(row):
@@ -135,8 +135,9 @@ class Sender:
                 following = await self._set_aside(row, str(error))
             else:
                 outcome = "unknown"
-                due = now + self._unknown_delay(row)
-                await self._outbox.mark_unknown(row, due)
+                passed = self._clock.monotonic() - started  # since the request left
+                wait = max(0.0, self._unknown_delay(row) - passed)
+                await self._outbox.mark_unknown(row, wait)
         except Refused as error:
             outcome = "refused"
             _log.warning("refused", row=row.id, op=row.op, lane=row.address.lane, reason=str(error))
@@ -144,12 +145,11 @@ class Sender:
             self._notify_waiters(row, None)
         OUTBOX_SENDS.labels(row.address.platform, outcome).inc()
         platform, ended = row.address.platform, self._clock.now()
-        record_span("deliver", row.turn, now, ended, platform=platform, outcome=outcome)
-        return following if due is None else await self._take_again(row.address.lane, due)
+        record_span("deliver", row.turn, began, ended, platform=platform, outcome=outcome)
+        return following if wait is None else await self._take_again(row.address.lane, wait)
 
-    async def _take_again(self, lane: str, due: float) -> OutboxRow | None:
-        """Wait for a moment that is near, then take the lane once more."""
-        wait = due - self._clock.now()
+    async def _take_again(self, lane: str, wait: float) -> OutboxRow | None:
+        """Wait if that is not for long, then take the lane once more."""
         if wait > _MAX_LANE_WAIT_SECONDS:
             return None  # polling finds it when it is due
         if wait > 0:
@@ -171,9 +171,8 @@ class Sender:
         _log.info("reconciled", row=row.id, op=row.op, arrived=found is not None)
         if found is not None:
             return await self._mark_sent(row, found)
-        now = self._clock.now()
-        await self._outbox.reschedule(row, now)
-        return await self._take_again(row.address.lane, now)
+        await self._outbox.reschedule(row, 0)
+        return await self._take_again(row.address.lane, 0)
 
     async def _find(self, row: OutboxRow) -> str | None:
         surface = self._surfaces[row.address.source]
@@ -251,12 +250,12 @@ class Sender:
         self.sent_rows.note(row.id, external_id)
         self._announce(row.id, external_id)
 
-    async def _postpone(self, row: OutboxRow, due: float) -> None:
+    async def _postpone(self, row: OutboxRow, seconds: float) -> None:
         """Try again later; an unknown outcome stays unknown, since only the platform can tell."""
         if row.state is OutboxState.UNKNOWN:
-            await self._outbox.mark_unknown(row, due)
+            await self._outbox.mark_unknown(row, seconds)
         else:
-            await self._outbox.reschedule(row, due)
+            await self._outbox.reschedule(row, seconds)
 
     def _unknown_delay(self, row: OutboxRow) -> float:
         """Return the pause after an unknown outcome; it grows once the row has failed often."""

@@ -24,6 +24,10 @@ _SECONDS_BEFORE_TYPING = 0.5  # an answer that is shown by then costs no call fo
 _TYPING_SHARE = 0.8  # of the time that an indicator lasts; then it is sent again
 
 
+def _always(_claim: Claim) -> bool:
+    return True
+
+
 class LiveReplies:
     """Knows the surfaces of all platforms, and how what is queued gets delivered."""
 
@@ -33,6 +37,7 @@ class LiveReplies:
         surfaces: Mapping[str, Surface],
         delivery: Delivery,
         clock: Clock,
+        is_held: Callable[[Claim], bool] = _always,
     ) -> None:
         """Take the ways out.
 
@@ -41,8 +46,10 @@ class LiveReplies:
             surfaces: by `Address.source`; best-effort ones, whose edits never delay deliveries.
             delivery: sends rows, and says which message a row became.
             clock: time.
+            is_held: whether nobody else can hold a claim by now, so that its answer may be shown.
         """
         self._conversations = conversations
+        self._is_held = is_held
         self._surfaces = surfaces
         self._delivery = delivery
         self._clock = clock
@@ -129,6 +136,7 @@ class LiveReplies:
                 buttons,
                 earlier,
                 face,
+                may_edit=lambda: self._is_held(claim),
             ) as live_reply,
         ):
             yield live_reply

@@ -44,6 +44,8 @@ class LiveReply:
         buttons: tuple[Button, ...] = (),
         earlier: "LiveReply | None" = None,
         face: Face | None = None,
+        *,
+        may_edit: Callable[[], bool] = lambda: True,
     ) -> None:
         """Prepare the updates.
 
@@ -62,8 +64,10 @@ class LiveReply:
             buttons: what stands under the first part while the answer grows.
             earlier: the answer of the speaker before, which has to stand above this one.
             face: the character that answers.
+            may_edit: whether no other worker can have given the whole answer by now.
         """
         self._earlier = earlier
+        self._may_edit = may_edit
         self._places = places
         self._face = face
         self._final: Sequence[str] = ()
@@ -211,6 +215,8 @@ class LiveReply:
             await self._earlier.show_whole()
         if parts:
             async with self._in_flight:
+                if not self._may_edit():
+                    return
                 content = MessageContent(parts[-1], self._face)
                 await surface.draft(self._address, self._places.first_part + 1, content)
 
@@ -221,6 +227,8 @@ class LiveReply:
         elif self._shown[part] != text:
             self._known.pop(part, None)
             async with self._in_flight:
+                if not self._may_edit():
+                    return
                 content = self._content(part, text)
                 await self._surface.edit(self._address, self._message_ids[part], content)
             self._shown[part] = text

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from bot.chat.session import Claim
 from bot.errors import Fenced, StoreError
@@ -18,6 +18,7 @@ class LeaseKeeper:
         self._conversations = conversations
         self._clock = clock
         self._workers: dict[Claim, asyncio.Task[object]] = {}
+        self._held_since: dict[Claim, float] = {}  # the newest proof, by the monotonic clock
         self._lost: set[Claim] = set()
 
     async def run(self) -> None:
@@ -26,6 +27,18 @@ class LeaseKeeper:
             await self._clock.sleep(LEASE_SECONDS / 3)
             with contextlib.suppress(StoreError):  # if it lasts, `finish` raises it
                 await self._renew()
+
+    def note(self, claims: Collection[Claim], asked_at: float) -> None:
+        """Note that claims were held at some moment of the monotonic clock, or later."""
+        self._held_since.update(dict.fromkeys(claims, asked_at))
+
+    def is_certain(self, claim: Claim) -> bool:
+        """Return whether a request that leaves now arrives before anybody else can hold a claim.
+
+        A worker that stood still has to ask before it changes what people see.
+        """
+        since = self._held_since.get(claim)
+        return since is not None and self._clock.monotonic() < since + LEASE_SECONDS / 2
 
     @contextlib.contextmanager
     def hold(self, claim: Claim) -> Iterator[None]:
@@ -41,13 +54,17 @@ class LeaseKeeper:
             raise
         finally:
             del self._workers[claim]
+            self._held_since.pop(claim, None)
             self._lost.discard(claim)
 
     async def _renew(self) -> None:
         held = [claim for claim in self._workers if claim not in self._lost]
         if not held:
             return
-        for claim in await self._conversations.renew(held, LEASE_SECONDS):
+        asked_at = self._clock.monotonic()
+        lost = await self._conversations.renew(held, LEASE_SECONDS)
+        self.note([one for one in held if one in self._workers and one not in lost], asked_at)
+        for claim in lost:
             worker = self._workers.get(claim)
             if worker is not None:  # its block has not ended meanwhile
                 self._lost.add(claim)

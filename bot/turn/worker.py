@@ -85,6 +85,7 @@ class ConversationWorker:
         stages: TurnStages,
         owner: str,
         clock: Clock,
+        leases: LeaseKeeper | None = None,
     ) -> None:
         """Set the worker up.
 
@@ -94,12 +95,13 @@ class ConversationWorker:
             stages: what a message passes.
             owner: the name that claims are held under.
             clock: time.
+            leases: renews the claims; None: nobody else asks it about them.
         """
         self._conversations = conversations
         self._stages = stages
         self._owner = owner
         self._clock = clock
-        self._leases = LeaseKeeper(conversations, clock)
+        self._leases = leases or LeaseKeeper(conversations, clock)
         self._unanswered = UnansweredQuestions()
         self._decisions = DecisionLog()
         self._gate = IsolationGate(clock)
@@ -150,9 +152,11 @@ class ConversationWorker:
         arrivals = self._stages.arrivals
         arrivals.watch(keys)
         begun: dict[str, ClaimedMessage] = {}
+        asked_at = self._clock.monotonic()
         try:
             claimed = await self._conversations.begin(keys, self._owner, LEASE_SECONDS)
             begun = {one.claim.conversation: one for one in claimed}
+            self._leases.note([one.claim for one in claimed], asked_at)
         finally:
             arrivals.unwatch([key for key in keys if key not in begun])
         return begun

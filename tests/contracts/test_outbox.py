@@ -95,7 +95,7 @@ async def test_opened_part_that_shows_its_text_is_not_edited(store: Store) -> No
 
 async def test_head_of_a_lane_holds_back_what_follows(store: Store) -> None:
     await answer(store, "a", "b")
-    await store.outbox.reschedule(await taken(store), not_before=4e9)
+    await store.outbox.reschedule(await taken(store), seconds=4e9)
     assert await take(store) is None
     assert await due(store) == []
 
@@ -111,9 +111,9 @@ async def test_refused_row_lets_its_lane_go_on(store: Store) -> None:
         await store.outbox.external_id(head.id)
 
 
-async def test_rescheduled_row_is_due_at_its_moment(store: Store) -> None:
+async def test_rescheduled_row_is_due_after_its_time(store: Store) -> None:
     await answer(store, "a")
-    await store.outbox.reschedule(await taken(store), not_before=1.0)
+    await store.outbox.reschedule(await taken(store), seconds=0.0)
     assert await due(store) == [LANE]
     assert await due(store, "discord") == []
     assert (await taken(store)).attempts == 2
@@ -160,7 +160,7 @@ async def test_restarted_sender_finds_its_own_rows_at_once(store: Store) -> None
 
 async def test_two_senders_are_never_given_one_unknown_row(store: Store) -> None:
     await answer(store, "a")
-    await store.outbox.mark_unknown(await taken(store), not_before=0)
+    await store.outbox.mark_unknown(await taken(store), seconds=0)
     async with asyncio.TaskGroup() as group:
         tasks = [
             group.create_task(take(store, outbox))
@@ -199,10 +199,10 @@ async def test_late_report_of_an_earlier_attempt_of_the_same_sender_is_refused(
 ) -> None:
     await answer(store, "a")
     late = await taken(store)
-    await store.outbox.reschedule(late, not_before=0)
+    await store.outbox.reschedule(late, seconds=0)
     await taken(store)
     with pytest.raises(Fenced):
-        await store.outbox.reschedule(late, not_before=0)
+        await store.outbox.reschedule(late, seconds=0)
 
 
 async def test_sent_row_leaves_no_text(store: Store) -> None:
@@ -265,7 +265,7 @@ async def test_a_file_is_kept_no_longer_than_it_takes_to_send_it(
         claim, message, TurnResult(outgoing=[OutgoingPart(0, MessageContent("x"), file=FILE)])
     )
     row = await taken(store)
-    await store.outbox.mark_unknown(row, not_before=0)
+    await store.outbox.mark_unknown(row, seconds=0)
     row = await taken(store)
     assert (row.state, row.file) == (OutboxState.UNKNOWN, FILE)
 

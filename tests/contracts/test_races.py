@@ -46,6 +46,14 @@ class AheadClock(SystemClock):
         return super().now() + 20.0
 
 
+class BehindClock(SystemClock):
+    """The clock of a machine that is 20 s behind the others."""
+
+    @override
+    def now(self) -> float:
+        return super().now() - 20.0
+
+
 @pytest.fixture
 async def postgres_url(postgres_folder: str) -> str:
     return await create_postgres_database(postgres_folder)
@@ -103,6 +111,23 @@ async def test_clock_that_is_ahead_takes_no_live_lease(postgres_url: str) -> Non
         assert len(await outbox.take([LANE])) == 1
         assert await other.due_lanes(10, ["telegram"]) == []
         assert await other.take([LANE]) == []
+
+
+@pytest.mark.service
+async def test_clock_that_is_behind_lets_an_unknown_outcome_settle(postgres_url: str) -> None:
+    async with open_database(postgres_url) as database:
+        conversations = SqlConversations(database, SystemClock())
+        await SqlInbox(database, SystemClock()).receive([make_incoming()], {})
+        begun = await claim(conversations, "here")
+        assert begun is not None
+        await conversations.finish(
+            begun.claim, begun.message, TurnResult(outgoing=[OutgoingPart(0, MessageContent("hi"))])
+        )
+        outbox = SqlOutbox(database, BehindClock(), SenderIdentity("behind", 10))
+        [row] = await outbox.take([LANE])
+        await outbox.mark_unknown(row, 10)
+        assert await outbox.due_lanes(10, ["telegram"]) == []
+        assert await outbox.take([LANE]) == []
 
 
 @pytest.mark.service

@@ -22,7 +22,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from sqlalchemy import ColumnElement, bindparam, update
+from sqlalchemy import ColumnElement, Float, bindparam, update
 
 import bot.cli.app
 import bot.delivery.sender
@@ -193,8 +193,8 @@ def _blind_resend() -> None:
     """A send of unknown outcome is repeated as a new message."""
 
     async def resend(self: Sender, row: OutboxRow) -> OutboxRow | None:
-        await self._outbox.reschedule(row, self._clock.now())
-        return await self._take_again(row.address.lane, self._clock.now())
+        await self._outbox.reschedule(row, 0)
+        return await self._take_again(row.address.lane, 0)
 
     Sender._reconcile = resend  # type: ignore[method-assign] # on purpose
     bot.delivery.sender.make_nonce = lambda turn, part: secrets.token_hex(12)
@@ -282,9 +282,11 @@ def _unfenced_again() -> None:
     """Whoever held a row once may give it back to be sent, whatever became of it since."""
     again = update(outbox).where(outbox.c.id == bindparam("row"))
     lane_sql.LATER = Statement(
-        again.values(
-            state=bindparam("becomes"), owner=None, not_before=bindparam("moment")
-        ).returning(outbox.c.lane)
+        lambda dialect: again.values(
+            state=bindparam("becomes"),
+            owner=None,
+            not_before=dialects.clock(dialect) + bindparam("seconds", type_=Float),
+        ).returning(outbox.c.lane, outbox.c.not_before)
     )
     _rewrite(functions.SENT, r"SET text=''::VARCHAR,", "SET")  # there is something to send again
 

@@ -76,10 +76,11 @@ class AnswerTimes:
                 self.answered.setdefault(end["name"], now)
 
     async def watch(self, platforms: LoopbackPlatforms) -> None:
-        """Look for answers until cancelled."""
+        """Look for answers until cancelled; less often where reading them all takes long."""
         while True:
+            began = time.monotonic()
             self.note_answers(platforms)
-            await asyncio.sleep(0.25)
+            await asyncio.sleep(max(0.25, 10 * (time.monotonic() - began)))
 
     def report(self) -> str:
         """Say how long answers took, and those that were open at a kill from the last one on."""

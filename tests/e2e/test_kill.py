@@ -179,6 +179,29 @@ async def test_nothing_is_lost_or_repeated_after_300_kills(
 
 
 @pytest.mark.soak
+@distributed
+@pytest.mark.timeout(7200)
+async def test_nothing_is_lost_or_repeated_after_1000_kills_and_20000_messages(
+    shape: Shape, platforms: LoopbackPlatforms, seed: int
+) -> None:
+    for _ in range(3):
+        add_conversations(platforms)
+    plan = LoadPlan(
+        seed,
+        questions=17_600,  # some are followed by another one
+        questions_a_second=8,
+        kills=1000,
+        reach_seconds=8,
+        max_passes=3,
+        give_up_seconds=120,
+    )
+    outcome = report(await run_under_kills(shape.services, platforms, plan, shape.disturb))
+    assert_all_answered(outcome, platforms)
+    assert outcome.questions >= 20_000
+    assert set(CRASH_POINTS) - {"never", "before_again"} <= set(outcome.kills_by_point)
+
+
+@pytest.mark.soak
 @both_shapes
 @pytest.mark.timeout(3600)
 async def test_rare_kills_delay_answers_by_a_lease_at_most(

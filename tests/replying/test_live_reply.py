@@ -60,6 +60,7 @@ class Setup:
         self.surface = FakeSurface(limits)
         self.clock = FakeClock()
         self.outbox = Outbox(self.surface, self.clock)
+        self.may_edit = True
 
     @property
     def texts(self) -> list[str]:
@@ -80,6 +81,7 @@ class Setup:
             self.clock,
             PartPlaces(first_part),
             earlier=earlier,
+            may_edit=lambda: self.may_edit,
         ) as live:
             yield live
 
@@ -235,6 +237,23 @@ async def test_unchanged_text_causes_no_edits() -> None:
         await setup.clock.advance(60)
 
     assert setup.edits() == 0
+
+
+async def test_answer_that_may_be_another_workers_by_now_is_not_edited() -> None:
+    setup = Setup()
+
+    async with setup.live() as live:
+        live.feed(ENOUGH)
+        await setup.clock.advance(2)
+        setup.may_edit = False  # this worker stood still, and its lease may have ended
+        live.feed(" More words.")
+        await setup.clock.advance(5)
+        assert setup.edits() == 0
+        setup.may_edit = True
+        live.feed(" The rest.")
+        await setup.clock.advance(2)
+
+    assert setup.texts == [f"{ENOUGH} More words. The rest."]
 
 
 async def test_block_ends_after_the_request_in_flight() -> None:

@@ -96,3 +96,20 @@ async def test_cancellation_from_elsewhere_is_no_lost_lease(database: Database) 
     with suppress(asyncio.CancelledError):
         await worker
     assert worker.cancelled()
+
+
+async def test_claim_is_certain_for_half_a_lease_after_its_newest_proof(database: Database) -> None:
+    setup = Setup(database)
+    setup.keeper.note([ONE, TWO], setup.clock.monotonic())
+    workers = [asyncio.create_task(setup.work(claim)) for claim in (ONE, TWO)]
+    await setup.clock.advance(LEASE_SECONDS / 3)
+    setup.leases.lost = {TWO}
+    keeping = asyncio.create_task(setup.keeper.run())
+    await setup.clock.advance(LEASE_SECONDS / 3)
+    assert [setup.keeper.is_certain(claim) for claim in (ONE, TWO)] == [True, False]
+    setup.leases.is_down = True  # or this process stands still
+    await setup.clock.advance(LEASE_SECONDS / 2)
+    assert not setup.keeper.is_certain(ONE)
+    setup.end.set()
+    keeping.cancel()
+    await asyncio.wait([*workers, keeping])

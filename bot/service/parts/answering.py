@@ -66,7 +66,8 @@ class AnsweringParts:
         )
         memories = [*kept, web, self.shared_memories]
         return ConversationWorker(
-            stored.conversations, memories, self._stages(), context.owner, context.clock
+            *(stored.conversations, memories, self._stages(), context.owner, context.clock),
+            self._sending.leases,
         )
 
     def _stages(self) -> TurnStages:

@@ -15,6 +15,7 @@ from bot.service.parts.limits import LimitParts
 from bot.service.parts.run_context import RunContext
 from bot.service.parts.stored import StoredParts
 from bot.service.roles import Role
+from bot.turn.lease import LeaseKeeper
 
 _LANES = "lanes"
 _MAX_LANES = 4000  # at once in one process
@@ -88,7 +89,13 @@ class SendingParts:
             self.rate_limited_surfaces(best_effort=True),
             self._delivery,
             self._context.clock,
+            self.leases.is_certain,
         )
+
+    @cached_property
+    def leases(self) -> LeaseKeeper:
+        """The claims of this process: only while they are certain are its answers shown."""
+        return LeaseKeeper(self._stored.conversations, self._context.clock)
 
     @property
     def private_chats(self) -> dict[str, PrivateChats]:

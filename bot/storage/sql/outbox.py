@@ -71,18 +71,19 @@ class SqlOutbox(Outbox):
         )
 
     @override
-    async def mark_unknown(self, row: OutboxRow, not_before: float) -> None:
-        await self._later(row, OutboxState.UNKNOWN, not_before)
+    async def mark_unknown(self, row: OutboxRow, seconds: float) -> None:
+        await self._later(row, OutboxState.UNKNOWN, seconds)
 
     @override
-    async def reschedule(self, row: OutboxRow, not_before: float) -> None:
-        await self._later(row, OutboxState.PENDING, not_before)
+    async def reschedule(self, row: OutboxRow, seconds: float) -> None:
+        await self._later(row, OutboxState.PENDING, seconds)
 
     def _moment(self) -> lanes.Moment:
         return lanes.Moment(self._clock.now(), self._clock.monotonic())
 
-    async def _later(self, row: OutboxRow, state: OutboxState, moment: float) -> None:
-        await self._database.run(lambda: lanes.later(row, state, moment, self._sender))
+    async def _later(self, row: OutboxRow, state: OutboxState, seconds: float) -> None:
+        at = self._moment()
+        await self._database.run(lambda: lanes.later(row, state, seconds, self._sender, at))
 
     @override
     async def release_all(self) -> None:

@@ -1,6 +1,6 @@
 """The statements of lanes and of the outbox."""
 
-from sqlalchemy import and_, bindparam, func, or_, select, update
+from sqlalchemy import Float, and_, bindparam, func, or_, select, update
 
 from bot.chat.outgoing import OutboxOperation, OutboxState
 from bot.storage.engine.statements import Statement
@@ -140,9 +140,11 @@ SENT = Statement(
     ).returning(outbox.c.lane)
 )
 LATER = Statement(
-    _HELD_ROW.values(
-        state=bindparam("becomes"), owner=None, not_before=bindparam("moment")
-    ).returning(outbox.c.lane)
+    lambda dialect: _HELD_ROW.values(
+        state=bindparam("becomes"),
+        owner=None,
+        not_before=clock(dialect) + bindparam("seconds", type_=Float),
+    ).returning(outbox.c.lane, outbox.c.not_before)
 )
 DEAD = Statement(
     _HELD_ROW.values(

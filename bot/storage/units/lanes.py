@@ -267,10 +267,19 @@ def _notice(row: OutboxRow, text: str) -> dict[str, object]:
     }
 
 
-def later(row: OutboxRow, state: OutboxState, moment: float, sender: SenderIdentity) -> Unit[None]:
-    """Give a row back as `pending` or `unknown`, due at a moment; raises `Fenced`."""
-    change = lane_sql.LATER.query(_held(row, sender, becomes=state, moment=moment))
-    key = yield from _change(row, sender, change)
+def later(
+    row: OutboxRow, state: OutboxState, seconds: float, sender: SenderIdentity, at: Moment
+) -> Unit[None]:
+    """Give a row back as `pending` or `unknown`, due after so long; raises `Fenced`.
+
+    The time is measured by the clock that leases are judged by: a sender whose own clock is behind
+    would look up an unknown outcome before the platform has settled it.
+    """
+    due = {"seconds": seconds, "now": at.now}
+    changed = yield lane_sql.LATER.query(_held(row, sender, becomes=state, **due))
+    if not changed:
+        raise _fenced(row, sender)
+    [[key, moment]] = changed
     yield lane_sql.POSTPONE.query({"of": key, "moment": moment})
 
 

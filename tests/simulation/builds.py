@@ -1,0 +1,69 @@
+"""Builds in which one protection is missing: the checker must find each of them."""
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import bot.delivery.sender
+from bot.chat.outgoing import OutboxRow
+from bot.chat.session import Claim
+from bot.delivery.sender import Sender
+from bot.storage.sql.inbox import SqlInbox
+from bot.storage.units import conversations as units
+
+_numbers = itertools.count()
+
+
+def _blind_resend() -> None:
+    """A send of unknown outcome is repeated as a new message."""
+
+    async def resend(self: Sender, row: OutboxRow) -> OutboxRow | None:
+        await self._outbox.reschedule(row, 0)
+        return await self._take_again(row.address.lane, 0)
+
+    Sender._reconcile = resend  # type: ignore[method-assign] # on purpose
+    bot.delivery.sender.make_nonce = lambda turn, part: f"{turn}/{part}/{next(_numbers)}"
+
+
+def _no_fence() -> None:
+    """Nobody checks epochs; what an outdated worker queues counts as another answer."""
+    queue_answer, is_late = units._queue_answer, False
+
+    def session(_claim: Claim, rows: Sequence[Sequence[Any]]) -> int:
+        nonlocal is_late
+        is_late = not rows
+        return rows[0][0] if rows else 1
+
+    def queue(answer: units.PartChanges, *more: Any) -> Any:
+        if is_late:
+            turn = f"{answer.common['turn']}/{next(_numbers)}"
+            answer = replace(answer, common={**answer.common, "turn": turn})
+        return (yield from queue_answer(answer, *more))
+
+    def renew(*_: object) -> Any:
+        yield from ()
+        return []
+
+    replaced: Any = units
+    replaced._session, replaced._queue_answer, replaced.renew = session, queue, renew
+
+
+def _acknowledge_first() -> None:
+    """The cursor is stored before the messages that it counts."""
+    receive = SqlInbox.receive
+
+    async def cursor_first(self: SqlInbox, messages: Any, cursors: Any) -> None:
+        await receive(self, (), cursors)
+        await receive(self, messages, {})
+
+    SqlInbox.receive = cursor_first  # type: ignore[method-assign] # on purpose
+
+
+BUILDS: dict[str, Callable[[], None]] = {
+    "right": lambda: None,
+    "blind_resend": _blind_resend,
+    "no_fence": _no_fence,
+    "acknowledge_first": _acknowledge_first,
+    "clients_clocks": lambda: None,  # the server of the simulation trusts them
+}

@@ -1,0 +1,172 @@
+"""A database server over a simulated network: SQLite in memory, one unit of work at a time.
+
+A request that has left its process is carried out, also if the process dies meanwhile. Leases are
+judged by the server's clock, as on PostgreSQL.
+"""
+
+import asyncio
+import random
+import sqlite3
+from collections.abc import Callable, Generator
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from sqlalchemy import StaticPool, create_engine
+from typing_extensions import override
+
+from bot.storage.encryption.codec import TextCodec
+from bot.storage.encryption.column_types import attach_codec
+from bot.storage.engine.sqlite_writer import run_unit
+from bot.storage.engine.statements import DialectName, Query, Rows, StartUnit, Unit
+from bot.storage.sql.connections import ConnectionPool, UnitOfWork
+from bot.storage.sql.tables import create_tables
+from tests.simulation.event_loop import SimulatedLoop, current_process
+
+T = TypeVar("T")
+_EPOCH = 1_700_000_000.0
+
+
+class DatabaseServer:
+    """Carries out units; some of its answers are late or lost.
+
+    Args:
+        loop: the time.
+        rng: decides how long everything takes.
+        trusts_clients: whether leases are judged by the clocks of the clients instead.
+    """
+
+    def __init__(
+        self, loop: SimulatedLoop, rng: random.Random, *, trusts_clients: bool = False
+    ) -> None:
+        self.fault_share = 0.0
+        """Of units whose answer is lost, before or after they were committed."""
+        self._loop = loop
+        self._rng = rng
+        self._trusts_clients = trusts_clients
+        self._connection = sqlite3.connect(":memory:", isolation_level=None)
+        self._connection.execute("PRAGMA foreign_keys=ON")
+        self._engine = create_engine(
+            "sqlite://",
+            creator=lambda: self._connection,
+            poolclass=StaticPool,
+            pool_reset_on_return=None,
+            paramstyle="named",
+        )
+        for name in ("do_begin", "do_commit", "do_rollback"):
+            setattr(self._engine.dialect, name, lambda _connection: None)
+        self._engine.dialect.do_execute = self._execute  # type: ignore[method-assign,assignment] # its clock
+        attach_codec(self._engine, TextCodec())
+        self._in_transaction(lambda: self._with_core(create_tables))
+
+    def now(self) -> float:
+        """Return the server's time in Unix seconds."""
+        return _EPOCH + self._loop.time()
+
+    async def run(self, start: StartUnit[T]) -> T:
+        return await self._ask(lambda: run_unit(self._connection, lambda: self._timed(start())))
+
+    async def commit(self, unit: UnitOfWork[T]) -> T:
+        return await self._ask(lambda: self._with_core(unit))
+
+    async def _ask(self, work: Callable[[], T]) -> T:
+        """Let the server do some work in a transaction; it and its answer take time."""
+        client, done = current_process(), self._loop.create_future()
+        fate = self._rng.random()
+        is_refused = fate < self.fault_share / 2
+        is_lost = not is_refused and fate < self.fault_share
+        way_back = self._delay()
+
+        def answer(value: T | None, error: Exception | None) -> None:
+            if done.done():
+                return
+            if error is not None:
+                done.set_exception(error)
+            else:
+                done.set_result(value)
+
+        def serve() -> None:
+            value: T | None = None
+            error: Exception | None = None
+            try:
+                if is_refused:
+                    raise sqlite3.OperationalError("the connection was cut")  # noqa: TRY301
+                value = self._in_transaction(work)
+            except Exception as raised:  # noqa: BLE001 # it is the client's
+                error = raised
+            if is_lost:
+                error = sqlite3.OperationalError("the answer was lost")
+            self._loop.within(client, way_back, lambda: answer(value, error))
+
+        self._loop.outside(self._delay(), serve)
+        result: T = await done
+        return result
+
+    def _delay(self) -> float:
+        return (
+            self._rng.uniform(0.1, 2) if self._rng.random() < 0.01 else self._rng.uniform(0, 0.01)
+        )
+
+    def _in_transaction(self, work: Callable[[], T]) -> T:
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            value = work()
+        except BaseException:
+            self._connection.rollback()
+            raise
+        self._connection.commit()
+        return value
+
+    def _with_core(self, unit: UnitOfWork[T]) -> T:
+        with self._engine.connect() as connection:
+            return unit(connection)
+
+    def _timed(self, unit: Unit[T]) -> Generator[Query, Rows, T]:
+        """Run a unit whose `now` is the server's."""
+        try:
+            query = next(unit)
+            while True:
+                rows = yield self._by_own_clock(query)
+                query = unit.send(rows)
+        except StopIteration as ended:
+            value: T = ended.value
+            return value
+
+    def _by_own_clock(self, query: Query) -> Query:
+        if self._trusts_clients:
+            return query
+        many = tuple(
+            {**values, "now": self.now()} if "now" in values else values for values in query.many
+        )
+        if "now" not in query.values:
+            return replace(query, many=many)
+        return replace(query, many=many, values={**query.values, "now": self.now()})
+
+    def _execute(self, cursor: Any, statement: str, values: Any, _context: Any = None) -> None:
+        if isinstance(values, dict) and "now" in values and not self._trusts_clients:
+            values = {**values, "now": self.now()}
+        cursor.execute(statement, values)
+
+
+class SimulatedConnections(ConnectionPool):
+    """What one process has of the server; its `read` takes no lock, but the same way."""
+
+    dialect: DialectName = "sqlite"
+
+    def __init__(self, server: DatabaseServer) -> None:
+        self._server = server
+
+    @override
+    async def run(self, start: StartUnit[T]) -> T:
+        return await self._server.run(start)
+
+    @override
+    async def read(self, unit: UnitOfWork[T]) -> T:
+        return await self._server.commit(unit)
+
+    @override
+    async def commit(self, unit: UnitOfWork[T]) -> T:
+        return await self._server.commit(unit)
+
+    @override
+    async def close(self) -> None:
+        await asyncio.sleep(0)

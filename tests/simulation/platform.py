@@ -1,0 +1,233 @@
+"""A platform in memory that keeps the promises of the port, and no others.
+
+Requests that left their process arrive, also if it dies. An answer may be lost, and then the
+platform may still accept the request until the settle time is over. What is shown in the chats is
+the only history there is.
+"""
+
+import itertools
+import random
+from collections.abc import Callable, Sequence, Set
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from typing_extensions import override
+
+from bot.chat.incoming import Address, Said
+from bot.chat.outgoing import Limits, MessageContent, OutgoingMessage
+from bot.errors import MessageNotFound, OutcomeUnknown, PlatformError, RateLimited, Unreachable
+from bot.ports import Intake, Surface
+from tests.e2e.transcript_checker import PostedMessage
+from tests.samples import make_incoming
+from tests.simulation.event_loop import SimulatedLoop, current_process
+
+T = TypeVar("T")
+
+SETTLE_SECONDS = 10.0
+_NONCE_SECONDS = 180.0
+"""How long a repeated nonce is recognised; Discord says "a few minutes"."""
+_POLL_SECONDS = 5.0
+_BATCH = 20
+
+
+@dataclass(slots=True)
+class _Post:
+    chat: str
+    by_bot: bool
+    text: str
+
+
+@dataclass(slots=True)
+class FaultShares:
+    """How often a request ends badly."""
+
+    unreachable: float = 0.0
+    """It never arrived."""
+    limited: float = 0.0
+    lost: float = 0.0
+    """Its answer is lost; whether and when it was carried out is not known."""
+
+
+@dataclass(slots=True)
+class SimulatedPlatform(Surface):
+    """The servers of one platform.
+
+    Args:
+        name: of the platform.
+        has_nonces: whether a send with the same nonce appears once.
+        loop: the time.
+        rng: decides what becomes of requests.
+    """
+
+    name: str
+    has_nonces: bool
+    loop: SimulatedLoop
+    rng: random.Random
+    faults: FaultShares = field(default_factory=FaultShares)
+    lost_answers: int = 0
+    _posts: dict[int, _Post] = field(default_factory=dict)
+    _updates: list[tuple[int, Said]] = field(default_factory=list)
+    _nonces: dict[str, tuple[float, int]] = field(default_factory=dict)
+    _ids: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
+
+    # --- people ------------------------------------------------------------------------------
+
+    def say(self, chat: str, text: str) -> None:
+        """Let somebody write to the bot."""
+        number = next(self._ids)
+        self._posts[number] = _Post(chat, by_bot=False, text=text)
+        said = make_incoming(text, key=f"{chat}:{number}", chat=chat, platform=self.name)
+        self._updates.append((number, said))
+
+    def history(self) -> list[PostedMessage]:
+        """Return what everybody sees, in the order of each chat."""
+        return [
+            PostedMessage(f"{self.name}:{post.chat}", post.by_bot, post.text)
+            for post in self._posts.values()
+        ]
+
+    # --- receiving ---------------------------------------------------------------------------
+
+    async def receive(self, intake: Intake) -> None:
+        """Give what people write to an intake until cancelled, from where it stopped."""
+        cursor = f"{self.name}:offset"
+        offset = int((await intake.cursors(cursor)).get(cursor, "0"))
+        while True:
+            updates = await self._updates_after(offset)
+            if updates:
+                offset = updates[-1][0]
+                await intake.receive([said for _, said in updates], {cursor: str(offset)})
+
+    async def _updates_after(self, offset: int) -> Sequence[tuple[int, Said]]:
+        """Forget all updates up to an offset, and return those behind it; wait for some."""
+
+        def confirm() -> None:
+            self._updates = [one for one in self._updates if one[0] > offset]
+
+        await self._request(confirm, may_fail=False)
+        given_up = self.loop.time() + _POLL_SECONDS
+        while self.loop.time() < given_up:
+            if found := [one for one in self._updates if one[0] > offset]:
+                return found[:_BATCH]
+            await self._pause(self.rng.uniform(0.05, 1))
+        return ()
+
+    # --- the surface -------------------------------------------------------------------------
+
+    @override
+    def limits(self, address: Address) -> Limits:
+        return Limits(
+            max_units=220,
+            unit="characters",
+            seconds_between_edits=1.2,
+            typing_seconds=0,
+            can_repeat_sends=self.has_nonces,
+        )
+
+    @override
+    async def send(self, message: OutgoingMessage) -> str:
+        return await self._request(lambda: self._post(message), may_be_late=True)
+
+    def _post(self, message: OutgoingMessage) -> str:
+        at, number = self._nonces.get(message.nonce, (-_NONCE_SECONDS, 0))
+        if not self.has_nonces or self.loop.time() - at >= _NONCE_SECONDS:
+            number = next(self._ids)
+            self._posts[number] = _Post(message.address.chat, by_bot=True, text=message.text)
+            self._nonces[message.nonce] = (self.loop.time(), number)
+        return str(number)
+
+    @override
+    async def edit(
+        self,
+        address: Address,
+        message_id: str,
+        content: MessageContent,
+        *,
+        interaction: str | None = None,
+    ) -> None:
+        def change() -> None:
+            if int(message_id) not in self._posts:
+                raise MessageNotFound(message_id)
+            self._posts[int(message_id)].text = content.text
+
+        await self._request(change)
+
+    @override
+    async def delete(self, address: Address, message_id: str) -> None:
+        await self._request(lambda: self._posts.pop(int(message_id), None))
+
+    @override
+    async def typing(self, address: Address) -> None:
+        await self._pause(0.01)
+
+    @override
+    async def find(
+        self, message: OutgoingMessage, *, after: str | None, known: Set[str]
+    ) -> str | None:
+        def look() -> str | None:
+            wanted = (message.address.chat, True, message.text)
+            for number, post in self._posts.items():
+                is_candidate = number > int(after or 0) and str(number) not in known
+                if is_candidate and (post.chat, post.by_bot, post.text) == wanted:
+                    return str(number)
+            return None
+
+        return await self._request(look)
+
+    async def _request(
+        self, carry_out: Callable[[], T], *, may_fail: bool = True, may_be_late: bool = False
+    ) -> T:
+        """Ask the servers for something.
+
+        Args:
+            carry_out: what they do.
+            may_fail: whether the request may fail.
+            may_be_late: whether it may be carried out long after it was given up.
+        """
+        client, done = current_process(), self.loop.create_future()
+        there, back = self.rng.uniform(0.01, 0.4), self.rng.uniform(0.01, 0.4)
+        fate = self.rng.random() if may_fail else 1.0
+
+        def answer(error: Exception | None, value: T | None = None) -> None:
+            if done.done():
+                return
+            if error is None:
+                done.set_result(value)
+            else:
+                done.set_exception(error)
+
+        def serve(*, is_answered: bool) -> None:
+            value: T | None = None
+            error: Exception | None = None
+            try:
+                value = carry_out()
+            except PlatformError as raised:
+                error = raised
+            if is_answered:
+                self.loop.within(client, back, lambda: answer(error, value))
+
+        faults = self.faults
+        if fate < faults.unreachable:
+            failed: PlatformError = Unreachable("refused")
+            self.loop.within(client, there, lambda: answer(failed))
+        elif fate < faults.unreachable + faults.limited:
+            limited = RateLimited(self.rng.uniform(0.5, 8))
+            self.loop.within(client, there + back, lambda: answer(limited))
+        elif fate < faults.unreachable + faults.limited + faults.lost:
+            self.lost_answers += 1
+            given_up = self.rng.uniform(0.5, 9)
+            lag = self.rng.uniform(0, SETTLE_SECONDS * 0.95 if may_be_late else given_up)
+            self.loop.outside(lag, lambda: serve(is_answered=False))
+            unknown = OutcomeUnknown("the answer was lost")
+            self.loop.within(client, given_up, lambda: answer(unknown))
+        else:
+            self.loop.outside(there, lambda: serve(is_answered=True))
+        result: T = await done
+        return result
+
+    async def _pause(self, seconds: float) -> None:
+        done = self.loop.create_future()
+        self.loop.within(
+            current_process(), seconds, lambda: None if done.done() else done.set_result(None)
+        )
+        await done

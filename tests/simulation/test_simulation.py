@@ -1,0 +1,59 @@
+"""The simulation finds nothing in the product, and the fault of each build that was made for it."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.checkout import CHECKOUT
+
+_BROKEN = ("blind_resend", "no_fence", "acknowledge_first")
+
+
+def simulate(*options: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line of the simulation."""
+    return subprocess.run(
+        [sys.executable, "-m", "tests.simulation", *options],
+        cwd=CHECKOUT,
+        env={**os.environ, "PYTHONHASHSEED": "0"},  # noqa: TID251 # a child's own
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_nothing_is_lost_repeated_or_out_of_order_in_a_simulated_world() -> None:
+    run = simulate("--seed", "1", "--steps", "12000", "--verbose")
+    assert run.returncode == 0, run.stdout + run.stderr
+    [deaths] = re.findall(r"(\d+) deaths", run.stdout.splitlines()[0])
+    assert int(deaths) > 3
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_same_seed_is_the_same_world() -> None:
+    first, second = (simulate("--seed", "5", "--steps", "4000", "--verbose") for _ in range(2))
+    digests = [re.findall(r"digest \w+", run.stdout) for run in (first, second)]
+    assert len(digests[0]) == 1
+    assert digests[0] == digests[1]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("build", _BROKEN)
+def test_missing_protection_is_found_and_its_seed_printed(build: str) -> None:
+    run = simulate("--seed", "1", "--steps", "400000", "--build", build, "--until-found")
+    assert run.returncode == 1, run.stdout + run.stderr
+    assert re.search(rf"^FAULT: .* --seed \d+ .* --build {build}$", run.stdout, re.MULTILINE)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+def test_nothing_is_lost_repeated_or_out_of_order_in_a_million_steps() -> None:
+    run = simulate("--seed", "1000", "--steps", "1000000", "--jobs", "2")
+    print(run.stdout)  # noqa: T201 # pytest shows it with -rP
+    assert run.returncode == 0, run.stdout + run.stderr
