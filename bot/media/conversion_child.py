@@ -22,6 +22,7 @@ _LONGEST_SIDE = 1568  # more is shrunk by the services themselves
 _JPEG_QUALITY = 85
 _MAX_PAGES = 100
 _MAX_FILES_OF_PYPDF = 64
+_PDF_END = b"\nstartxref\n0\n%%EOF\n"
 _FORMATS = ("PNG", "JPEG", "GIF", WebPImagePlugin.WebPImageFile.format, "BMP")
 _FAILURES = (
     *(UnidentifiedImageError, Image.DecompressionBombError, PyPdfError, MemoryError, OSError),
@@ -80,8 +81,12 @@ def _on_white(picture: Image.Image) -> Image.Image:
 
 
 def pdf_text(data: bytes) -> bytes:
-    """Return the text of a PDF's first pages, in UTF-8."""
-    reader = PdfReader(io.BytesIO(data))
+    """Return the text of a PDF's first pages, in UTF-8.
+
+    One whose end is missing is read as well: pypdf looks for its objects, if it finds an end.
+    """
+    end = b"" if b"startxref" in data else _PDF_END
+    reader = PdfReader(io.BytesIO(data + end))
     pages: list[str] = []
     for page in reader.pages[:_MAX_PAGES]:
         pages.append(page.extract_text())

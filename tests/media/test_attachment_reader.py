@@ -98,6 +98,15 @@ async def test_picture_of_the_quoted_message_is_read() -> None:
     assert found.unread == ()  # nobody asked about it
 
 
+@pytest.mark.parametrize("end", [b"", b"%%EOF\n"])
+async def test_pdf_without_its_table_of_objects_is_read(end: bytes) -> None:
+    whole = pdf("Dear Nora")
+    objects, _, _ = whole.partition(b"xref\n")
+    cut = objects + b"trailer << /Root 1 0 R >>\n" + end
+    found = await read(file("p", "letter.pdf"), p=cut)
+    assert [one.text.strip() for one in found.texts] == ["Dear Nora"]
+
+
 async def test_text_of_a_pdf_is_read() -> None:
     found = await read(file("p", "letter.pdf"), p=pdf("Dear Nora"))
     assert [one.text.strip() for one in found.texts] == ["Dear Nora"]
