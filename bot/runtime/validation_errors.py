@@ -4,22 +4,26 @@ from typing import Final
 
 from pydantic_core import ErrorDetails
 
+from bot.texts.text import marked, translatable
+
 _WORDS: Final = {
     **dict.fromkeys(
         ("int_parsing", "int_type", "int_from_float", "int_parsing_size"),
-        "should be a whole number (an integer)",
+        marked("should be a whole number (an integer)"),
     ),
-    **dict.fromkeys(("float_parsing", "float_type", "finite_number"), "should be a number"),
-    **dict.fromkeys(("bool_parsing", "bool_type"), "should be true or false"),
-    "greater_than_equal": "should be {ge} or more",
-    "greater_than": "should be more than {gt}",
-    "less_than_equal": "should be {le} or less",
-    "less_than": "should be less than {lt}",
-    **dict.fromkeys(("literal_error", "enum"), "should be {expected}"),
-    **dict.fromkeys(("string_type", "path_type"), "should be a text"),
-    **dict.fromkeys(("list_type", "tuple_type", "set_type", "frozen_set_type"), "should be a list"),
+    **dict.fromkeys(("float_parsing", "float_type", "finite_number"), marked("should be a number")),
+    **dict.fromkeys(("bool_parsing", "bool_type"), marked("should be true or false")),
+    "greater_than_equal": marked("should be {ge} or more"),
+    "greater_than": marked("should be more than {gt}"),
+    "less_than_equal": marked("should be {le} or less"),
+    "less_than": marked("should be less than {lt}"),
+    **dict.fromkeys(("literal_error", "enum"), marked("should be {expected}")),
+    **dict.fromkeys(("string_type", "path_type"), marked("should be a text")),
     **dict.fromkeys(
-        ("dict_type", "model_type", "model_attributes_type"), "should be an object {{...}}"
+        ("list_type", "tuple_type", "set_type", "frozen_set_type"), marked("should be a list")
+    ),
+    **dict.fromkeys(
+        ("dict_type", "model_type", "model_attributes_type"), marked("should be an object {{...}}")
     ),
 }
 """By pydantic's type of the error; the names in braces are in its context."""
@@ -32,6 +36,6 @@ def describe_problem(problem: ErrorDetails) -> str:
     """
     words = _WORDS.get(problem["type"])
     if words is not None:
-        return words.format_map(problem.get("ctx", {}))
+        return translatable(words, **problem.get("ctx", {}))
     message = problem["msg"].removeprefix("Value error, ")
     return message.removeprefix("Input ").removeprefix("String ")

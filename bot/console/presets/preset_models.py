@@ -6,6 +6,7 @@ from pydantic import BaseModel, Field
 
 from bot.console.presets.editing import EditedPreset, ListedPreset
 from bot.prompting.presets.problems import CheckedPreset, PresetProblem
+from bot.texts.text import translate
 
 MAX_CONTENT_CHARS = 4_000_000  # a lorebook may be inside
 PresetText = Annotated[str, Field(max_length=MAX_CONTENT_CHARS)]
@@ -113,16 +114,17 @@ def preset_row(one: ListedPreset) -> PresetRow:
     )
 
 
-def preset_detail(edited: EditedPreset, checked: CheckedPreset) -> PresetDetail:
+def preset_detail(edited: EditedPreset, checked: CheckedPreset, language: str) -> PresetDetail:
     return PresetDetail(
         name=edited.name,
         version=edited.version,
         published=edited.published,
         draft=None if edited.draft is None else edited.draft.content,
         revision=edited.revision,
-        problems=[problem_row(one) for one in checked.problems],
+        problems=[problem_row(one, language) for one in checked.problems],
     )
 
 
-def problem_row(one: PresetProblem) -> ProblemRow:
-    return ProblemRow(line=one.line, text=one.text)
+def problem_row(one: PresetProblem, language: str) -> ProblemRow:
+    """Return a mistake in the language of its reader."""
+    return ProblemRow(line=one.line, text=translate(one.text, language))

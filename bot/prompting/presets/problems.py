@@ -13,6 +13,9 @@ from bot.prompting.presets.parameters import Parameters
 from bot.prompting.presets.preset import Preset
 from bot.prompting.text.jsonc import JsonDocument, JsonSyntaxError, read_json
 from bot.runtime.validation_errors import describe_problem
+from bot.texts.text import Text, translatable
+
+_NO_OBJECT = translatable("a preset is one JSON object: {example}", example="{...}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,7 @@ def check_preset(text: str) -> CheckedPreset:
     except JsonSyntaxError as error:
         return CheckedPreset(None, [PresetProblem(error.line, str(error))])
     if not isinstance(document.value, dict):
-        return CheckedPreset(None, [PresetProblem(1, "a preset is one JSON object: {...}")])
+        return CheckedPreset(None, [PresetProblem(1, _NO_OBJECT)])
     try:
         return CheckedPreset(Preset.model_validate(document.value), document=document)
     except ValidationError as error:
@@ -60,20 +63,27 @@ def check_preset(text: str) -> CheckedPreset:
         return CheckedPreset(None, problems, document)
 
 
-def describe_preset_problem(problem: ErrorDetails) -> str:
+def describe_preset_problem(problem: ErrorDetails) -> Text:
     """Return what is wrong with one key of a preset, and which name was meant perhaps."""
     path = problem["loc"]
     key = _dotted(path)
     match problem["type"]:
         case "extra_forbidden":
-            return f"unknown key {key!r}{_nearest_name(path)}"
+            hint = _nearest_name(path)
+            return translatable("unknown key {key}{hint}", key=repr(key), hint=hint)
         case "missing":
-            return f"the key {key!r} is missing"
+            return translatable("the key {key} is missing", key=repr(key))
         case "value_error":
-            return f"{key}: {problem['msg'].removeprefix('Value error, ')}"
+            reason = problem["msg"].removeprefix("Value error, ")
+            return translatable("{key}: {reason}", key=key, reason=reason)
         case _:
             message = describe_problem(problem)
-            return f"{key}: {message}, not {_shown(problem['input'])}"
+            return translatable(
+                "{key}: {message}, not {given}",
+                key=key,
+                message=message,
+                given=_shown(problem["input"]),
+            )
 
 
 def _dotted(path: Iterable[str | int]) -> str:
@@ -84,18 +94,19 @@ def _dotted(path: Iterable[str | int]) -> str:
     return text.removeprefix(".")
 
 
-def _nearest_name(path: tuple[str | int, ...]) -> str:
+def _nearest_name(path: tuple[str | int, ...]) -> Text:
     unknown = str(path[-1])
     known = _keys_at(path[:-1])
     parameters = list(Parameters.__annotations__) if len(path) == 1 else []
     wanted = unknown.lower().replace("-", "_")
     match difflib.get_close_matches(wanted, known + parameters, n=1):
         case [near] if near in parameters:
-            return f"; did you mean 'parameters': {{\"{near}\": ...}}?"
+            inside = f"'parameters': {{\"{near}\": ...}}"
+            return translatable("; did you mean {name}?", name=inside)
         case [near]:
-            return f"; did you mean {near!r}?"
+            return translatable("; did you mean {name}?", name=repr(near))
         case _:
-            return f"; known keys: {', '.join(known)}"
+            return translatable("; known keys: {names}", names=", ".join(known))
 
 
 def _keys_at(path: tuple[str | int, ...]) -> list[str]:

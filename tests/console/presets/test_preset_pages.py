@@ -60,6 +60,16 @@ async def test_mistakes_are_told_by_line_with_the_nearest_name(console: Playgrou
     assert broken["problems"][0]["line"] == 3
 
 
+async def test_mistakes_are_told_in_the_language_of_the_reader(console: Playground) -> None:
+    draft = {"content": '{"name": "nora",\n"temprature": 1,\n"scope": 7}', "revision": 0}
+    await call(console, "PUT", "/presets/nora/draft", draft)
+    page = await console.open("/presets/nora?tab=json", **{"Accept-Language": "zh"})
+    assert "未知的键 &#39;temprature&#39;；您是否想写" in page
+    assert "scope：应该是" in page
+    assert "缺少键 &#39;provider&#39;" in page
+    assert "应该是" not in await console.open("/presets/nora?tab=json")
+
+
 async def test_draft_is_kept_also_with_mistakes_and_survives_a_reload(
     console: Playground,
 ) -> None:
