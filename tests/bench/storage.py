@@ -54,7 +54,7 @@ from tests.contracts.test_receipts import RECEIPT
 from tests.fakes import FakeBackend, FakeSurface
 from tests.postgres import create_postgres_database, running_postgres
 from tests.samples import make_incoming
-from tests.turn.test_message_cost import QUIET
+from tests.turn.counted_service import QUIET
 
 _ANSWER = "An answer of about the length that people get to read in a chat. " * 6
 _MAX_RECEIVING = 32

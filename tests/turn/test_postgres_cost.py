@@ -12,7 +12,7 @@ from bot.storage.sql.database import parse_url
 from bot.storage.sql.postgres import PostgresPool
 from tests.fakes import FakeBackend, ScriptStep
 from tests.postgres import counting_round_trips, create_postgres_database
-from tests.turn.test_message_cost import FIRST_WORDS, running_parts
+from tests.turn.counted_service import FIRST_WORDS, running_parts
 
 pytestmark = pytest.mark.service
 

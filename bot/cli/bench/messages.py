@@ -24,11 +24,12 @@ import typer
 import uvloop
 from typing_extensions import override
 
-from bot.chat.incoming import Address, Person, Request, Said, WakeReason
+from bot.chat.incoming import Address, Person, Said, WakeReason
 from bot.chat.outgoing import Limits, MessageContent, OutgoingMessage
 from bot.chat.rate import CallWindow
 from bot.cli.text_io import print_line
 from bot.cli.typer_apps import command_app
+from bot.platforms.local_platform import LocalPlatform
 from bot.platforms.spec import PlatformContext, PlatformSpec
 from bot.ports import Intake, Platform, Surface
 from bot.service.run_options import RunOptions
@@ -116,8 +117,12 @@ async def measure(folder: Path, chats: int, messages: int) -> MessageCost:
     return platform.cost()
 
 
-class _MeasuringPlatform(Platform):
+class _MeasuringPlatform(LocalPlatform):
     """Chats in memory that ask one question after the other; ends when all are answered."""
+
+    kind = "bench"
+    account = "a benchmark"
+    is_operators = False
 
     def __init__(self, chats: int, messages: int) -> None:
         self._messages = messages
@@ -128,18 +133,8 @@ class _MeasuringPlatform(Platform):
 
     @property
     @override
-    def name(self) -> str:
-        return "bench"
-
-    @property
-    @override
     def surface(self) -> Surface:
         return self._surface
-
-    @property
-    @override
-    def connection_error(self) -> str | None:
-        return None
 
     @override
     async def run(self, intake: Intake) -> None:
@@ -150,18 +145,6 @@ class _MeasuringPlatform(Platform):
         probing.cancel()
         self._probes.append(_probe_milliseconds())
         self._cpu_seconds = time.process_time() - before - sum(self._probes) / 1e3
-
-    @override
-    async def check(self) -> str:
-        return "a benchmark"
-
-    @override
-    async def close(self) -> None:
-        """Nothing is held open."""
-
-    @override
-    async def is_admin(self, incoming: Request) -> bool:
-        return False
 
     def cost(self) -> MessageCost:
         """Return what the messages cost, after the run."""

@@ -11,10 +11,10 @@ from typing import TextIO
 
 from typing_extensions import override
 
+from bot.platforms.local_platform import LocalPlatform
 from bot.platforms.spec import PlatformContext
 from bot.platforms.terminal.lines import read_lines
 from bot.platforms.terminal.local_chat import LocalChat
-from bot.platforms.terminal.local_platform import LocalPlatform
 from bot.platforms.terminal.surface import TerminalSurface
 from bot.ports import Intake, Platform, Surface
 from bot.texts.text import translatable, translate
@@ -39,6 +39,9 @@ def make(_settings: None, context: PlatformContext) -> Platform:
 
 class TerminalPlatform(LocalPlatform):
     """Reads lines until the end of input, and ends when all of them are answered."""
+
+    kind = "terminal"
+    account = "this terminal"
 
     def __init__(
         self,

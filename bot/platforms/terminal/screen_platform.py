@@ -8,12 +8,12 @@ from prompt_toolkit.output import Output
 from prompt_toolkit.utils import is_dumb_terminal
 from typing_extensions import override
 
+from bot.platforms.local_platform import LocalPlatform
 from bot.platforms.spec import PlatformContext
 from bot.platforms.terminal.chat_screen import ChatScreen
 from bot.platforms.terminal.command_completer import CommandCompleter
 from bot.platforms.terminal.input_history import InputHistory
 from bot.platforms.terminal.local_chat import OWN_COMMANDS, LocalChat
-from bot.platforms.terminal.local_platform import LocalPlatform
 from bot.platforms.terminal.screen_surface import ScreenSurface
 from bot.ports import Intake, Platform, Surface
 from bot.runtime.tasks import cancel_and_wait
@@ -32,6 +32,9 @@ class ScreenPlatform(LocalPlatform):
 
     What is entered during an answer waits; only /stop and Ctrl-C reach that answer.
     """
+
+    kind = "terminal"
+    account = "this terminal"
 
     def __init__(
         self, context: PlatformContext, *, input_: Input | None = None, output: Output | None = None

@@ -7,9 +7,10 @@ from datetime import UTC, datetime
 
 from typing_extensions import override
 
-from bot.chat.incoming import Incoming, Pressed, Request, Said
+from bot.chat.incoming import Incoming, Pressed, Said
 from bot.chat.playground.web_channel import WEB_PLATFORM, WebChannel, WebMessage
 from bot.errors import PlatformFatal
+from bot.platforms.local_platform import LocalPlatform
 from bot.platforms.spec import PlatformContext
 from bot.platforms.web.incoming import to_incoming
 from bot.platforms.web.surface import WebSurface
@@ -20,11 +21,14 @@ _MAX_CHANGES = 100
 _CURSORS = f"{WEB_PLATFORM}:"
 
 
-class WebPlatform(Platform, SilenceExplainer):
+class WebPlatform(LocalPlatform, SilenceExplainer):
     """Reads the changes of each channel after its cursor, which is stored with what was read.
 
     So a message is received once, whatever process stored it and whenever this one dies.
     """
+
+    kind = WEB_PLATFORM
+    account = "the playground of the console"
 
     def __init__(self, channels: WebChannels, context: PlatformContext) -> None:
         self._channels = channels
@@ -36,18 +40,8 @@ class WebPlatform(Platform, SilenceExplainer):
 
     @property
     @override
-    def name(self) -> str:
-        return WEB_PLATFORM
-
-    @property
-    @override
     def surface(self) -> Surface:
         return self._surface
-
-    @property
-    @override
-    def connection_error(self) -> str | None:
-        return None
 
     @override
     async def run(self, intake: Intake) -> None:
@@ -66,18 +60,6 @@ class WebPlatform(Platform, SilenceExplainer):
                         await self._is_changed.wait()
         finally:
             stop_watching()
-
-    @override
-    async def check(self) -> str:
-        return "the playground of the console"
-
-    @override
-    async def close(self) -> None:
-        """Do nothing: no connection is open."""
-
-    @override
-    async def is_admin(self, incoming: Request) -> bool:
-        return True  # only the operator has the console
 
     @override
     async def explain_silence(self, said: Said, explanation: str) -> None:

@@ -1,0 +1,41 @@
+"""What platforms inside of this process share: nothing is connected, and nothing can be lost."""
+
+from typing import ClassVar
+
+from typing_extensions import override
+
+from bot.chat.incoming import Request
+from bot.ports import Platform
+
+
+class LocalPlatform(Platform):
+    """A platform without a connection; a subclass names it, receives, and has a surface."""
+
+    kind: ClassVar[str]
+    """Its name in addresses."""
+    account: ClassVar[str]
+    """What `troupe check` calls it."""
+    is_operators: ClassVar[bool] = True
+    """Whether only the operator writes here, who can edit the settings, too."""
+
+    @property
+    @override
+    def name(self) -> str:
+        return self.kind
+
+    @property
+    @override
+    def connection_error(self) -> str | None:
+        return None
+
+    @override
+    async def is_admin(self, incoming: Request) -> bool:
+        return self.is_operators
+
+    @override
+    async def check(self) -> str:
+        return self.account
+
+    @override
+    async def close(self) -> None:
+        """Do nothing: no connection is open."""

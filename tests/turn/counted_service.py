@@ -1,0 +1,226 @@
+"""The worker, the sender and their pools over a database whose statements are counted."""
+
+import asyncio
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from sqlalchemy.engine import make_url
+from typing_extensions import override
+
+from bot.intake.intake import InboxIntake
+from bot.platforms.local_platform import LocalPlatform
+from bot.platforms.spec import PlatformContext, PlatformSettings, PlatformSpec
+from bot.ports import Intake, Platform
+from bot.prompting.presets.preset import Preset
+from bot.routing.preset_resolver import PresetResolver
+from bot.runtime.signals import InProcessSignals
+from bot.runtime.tasks import cancel_and_wait
+from bot.service.models import Models
+from bot.service.resources import Resources, make_chat_settings
+from bot.service.run_options import RunOptions
+from bot.service.wiring import Wiring
+from bot.settings import Settings
+from bot.storage.engine.statements import StartUnit, Unit
+from bot.storage.sql.connections import ConnectionPool, SqliteThreadPool, UnitOfWork
+from bot.storage.sql.database import Database
+from bot.stories.retrieve import no_stories
+from bot.templates.renderer import Renderer
+from tests.fakes import FakeBackend, FakeClock, FakeSurface, run_ready_tasks
+from tests.samples import make_incoming
+from tests.waiting import wait_until
+
+T = TypeVar("T")
+NORA = Preset.model_validate({"name": "nora", "provider": "p", "model": "m"})
+FIRST_WORDS = "These words are long enough for a first message. "
+
+
+class CountingPool(ConnectionPool):
+    """Counts units and their statements, and functions that only read or write otherwise."""
+
+    def __init__(self, pool: ConnectionPool, counts: Counter[str]) -> None:
+        self.dialect = pool.dialect
+        self._pool = pool
+        self._counts = counts
+
+    @override
+    async def run(self, start: StartUnit[T]) -> T:
+        self._counts["units"] += 1
+        return await self._pool.run(lambda: self._counted(start()))
+
+    @override
+    async def read(self, unit: UnitOfWork[T]) -> T:
+        self._counts["reads"] += 1
+        return await self._pool.read(unit)
+
+    @override
+    async def commit(self, unit: UnitOfWork[T]) -> T:
+        self._counts["writes"] += 1
+        return await self._pool.commit(unit)
+
+    @override
+    async def close(self) -> None:
+        await self._pool.close()
+
+    def _counted(self, unit: Unit[T]) -> Unit[T]:
+        rows = None
+        while True:
+            try:
+                query = unit.send(rows) if rows is not None else next(unit)
+            except StopIteration as ended:
+                value: T = ended.value
+                return value
+            self._counts["statements"] += 1
+            rows = yield query
+
+
+class CountingDatabase(Database):
+    """A database whose units are counted."""
+
+    def __init__(self, pool: ConnectionPool) -> None:
+        super().__init__(pool)
+        self.counts: Counter[str] = Counter()
+        self._connections = CountingPool(pool, self.counts)
+        self.close = pool.close
+
+
+class QuietPlatform(LocalPlatform):
+    """A chat in memory; the test itself hands in what is received."""
+
+    kind = "telegram"
+    account = "quiet"
+    is_operators = False
+
+    def __init__(self) -> None:
+        self._surface = FakeSurface()
+
+    @property
+    @override
+    def surface(self) -> FakeSurface:
+        return self._surface
+
+    @override
+    async def run(self, intake: Intake) -> None:
+        """Receive nothing."""
+
+
+def make(_settings: PlatformSettings | None, _context: PlatformContext) -> Platform:
+    return QuietPlatform()
+
+
+QUIET = PlatformSpec(kind="telegram", factory=f"{__name__}:make")
+
+
+class RunningParts:
+    """The real worker, sender and pools over a database; the clock moves by hand."""
+
+    def __init__(
+        self, parts: Wiring, backend: FakeBackend, clock: FakeClock, counts: Counter[str]
+    ) -> None:
+        self._parts = parts
+        self._backend = backend
+        self._clock = clock
+        self._counts = counts
+        self._tasks: Counter[str] = Counter()
+        self._intake = InboxIntake(parts.stored.inbox, parts.jobs.conversation_pool.wake)
+        surface = parts.platforms["telegram"].surface
+        assert isinstance(surface, FakeSurface)
+        self.surface = surface
+
+    async def answer(self, key: str, finish: asyncio.Event | None) -> None:
+        """Receive a message; show how its answer begins, and let the model `finish` it."""
+        sent, asked = len(self.surface.messages), len(self._backend.prompts)
+        await self._intake.receive([make_incoming(key=key)], {})
+        if finish is not None:
+            await self._until(lambda: len(self._backend.prompts) > asked)
+            await self._clock.advance(0.9)
+            await self._until(lambda: len(self.surface.messages) > sent)
+            await self._until(lambda: self._parts.sending.lane_pool.busy_count == 0)
+            finish.set()
+        await self._until(lambda: len(self.surface.messages) > sent)
+        await self._until(self._is_idle)
+
+    async def cost(self, key: str, finish: asyncio.Event | None) -> dict[str, Any]:
+        """Answer a message; return what it cost."""
+        await self._until(self._is_idle)
+        self._counts.clear()
+        self._tasks.clear()
+        calls, prompts = len(self.surface.calls), len(self._backend.prompts)
+        loop = asyncio.get_running_loop()
+        loop.set_task_factory(self._make_task)
+        try:
+            with self._counted_timeouts():
+                await self.answer(key, finish)
+        finally:
+            loop.set_task_factory(None)
+        counts = {name: self._counts[name] for name in ("units", "statements", "reads", "writes")}
+        return {
+            **counts,
+            "model_requests": len(self._backend.prompts) - prompts,
+            "platform_requests": [call for call, _ in self.surface.calls[calls:]],
+            "timeouts": self._counts["timeouts"],
+            "tasks": dict(sorted(self._tasks.items())),
+        }
+
+    @contextmanager
+    def _counted_timeouts(self) -> Iterator[None]:
+        """Count the time-outs that anything but this file's own waiting begins."""
+
+        def count(timeout: asyncio.Timeout) -> Awaitable[asyncio.Timeout]:
+            caller = sys._getframe(1).f_globals["__name__"]
+            self._counts["timeouts"] += caller.startswith("bot.")
+            return enter(timeout)
+
+        enter = asyncio.Timeout.__aenter__
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(asyncio.Timeout, "__aenter__", count)
+            yield
+
+    def _make_task(
+        self, loop: asyncio.AbstractEventLoop, work: Any, **options: Any
+    ) -> asyncio.Task[Any]:
+        self._tasks[work.__qualname__] += 1
+        return asyncio.Task(work, loop=loop, **options)
+
+    def _is_idle(self) -> bool:
+        return not (
+            self._parts.jobs.conversation_pool.busy_count
+            or self._parts.sending.lane_pool.busy_count
+        )
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        await wait_until(condition)
+        await run_ready_tasks()
+
+
+@asynccontextmanager
+async def running_parts(
+    folder: Path, backend: FakeBackend, pool: ConnectionPool | None = None
+) -> AsyncIterator[RunningParts]:
+    """Run the service over connections; by default to a new SQLite file."""
+    url = make_url(f"sqlite:///{folder / 'troupe.db'}")
+    database = CountingDatabase(pool or SqliteThreadPool(url))
+    counts = database.counts
+    await database.migrate()
+    signals = InProcessSignals()
+    # as with Redis: the settings of chats are not read for every message
+    chat_settings = make_chat_settings(database, signals, has_remote_signals=pool is not None)
+    resolver = PresetResolver({NORA.name: NORA}, NORA.name, chat_settings)
+    async with Renderer() as renderer:
+        models = Models(renderer, {"p": backend}, no_stories)
+        resources = Resources(database, {}, signals, chat_settings, resolver, models)
+        clock, settings = FakeClock(), Settings(data_dir=folder)
+        parts = Wiring(settings, resources, [QUIET], pytest.fail, RunOptions(), clock)
+        service = RunningParts(parts, backend, clock, counts)
+        pools = [asyncio.create_task(parts.jobs.conversation_pool.run())]
+        pools += [asyncio.create_task(parts.sending.lane_pool.run())]
+        await wait_until(lambda: counts["units"] == len(pools))  # the first polls
+        try:
+            yield service
+        finally:
+            await cancel_and_wait(pools)
+            await database.close()
