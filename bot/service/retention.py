@@ -11,6 +11,8 @@ from bot.storage.sql.database import Database
 from bot.storage.sql.retention import delete_expired
 
 _log = structlog.get_logger(__name__)
+_DELETE_AFTER_SECONDS = 300.0
+"""After the start: a service that is restarted every hour deletes as well."""
 _DELETE_EVERY_SECONDS = 3600.0
 _ENCRYPT_AFTER_SECONDS = 60.0
 _ENCRYPT_EVERY_SECONDS = 86_400.0
@@ -28,14 +30,15 @@ class RetentionJobs:
 
     async def delete_expired_rows(self) -> None:
         """Delete, every hour, the rows that have outlived their retention time."""
+        await self._clock.sleep(_DELETE_AFTER_SECONDS)
         while True:
-            await self._clock.sleep(_DELETE_EVERY_SECONDS)
             try:
                 rows = await self.delete_once()
             except StoreError as error:
                 _log.warning("store_failed", reason=str(error))
             else:
                 _log.info("expired_rows_deleted", rows=rows)
+            await self._clock.sleep(_DELETE_EVERY_SECONDS)
 
     async def delete_once(self) -> int:
         """Delete what has expired now; return how many rows that was.
