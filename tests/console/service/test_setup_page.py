@@ -130,6 +130,7 @@ async def test_steps_and_problems_are_told_in_chinese(
 
     assert where_from in begun
     assert "打开试演场" in begun
+    assert 'href="https://discord.com/developers/applications"' in begun
     assert ("不是 123456:ABC" if kind == "telegram" else "不接受") in refused
     assert told in accepted
     assert "私" in asked
