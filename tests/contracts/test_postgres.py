@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -28,6 +29,10 @@ from tests.samples import make_incoming
 
 _LIMITS = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
 _UNITS = 200
+_PROCESSES = 20
+_POOLED = 40
+_MESSAGES = 200
+"""Of each of the processes behind the pooler; five units each."""
 
 
 @pytest.fixture
@@ -93,6 +98,46 @@ async def test_units_run_through_a_transaction_pooler(url: str, postgres_folder:
         assert (await _limits(database))[0] == ["20s", "5s", "10s"]
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+async def test_twenty_processes_share_forty_connections_of_a_pooler(
+    url: str, postgres_folder: str
+) -> None:
+    async with (
+        open_database(url) as database,
+        running_pgbouncer(postgres_folder, url, pool_size=_POOLED) as pooled,
+    ):
+        most = 0
+        started = [
+            await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "tests.contracts.pooled_process"),
+                *(str(number), str(_MESSAGES), pooled),
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+            )
+            for number in range(_PROCESSES)
+        ]
+        answers = [asyncio.create_task(process.communicate()) for process in started]
+        while not all(answer.done() for answer in answers):
+            most = max(most, await database.read(_count_connections))
+            await asyncio.sleep(0.2)
+        outputs = [answer.result() for answer in answers]
+        assert [printed.decode() for printed, _ in outputs] == [f"{_MESSAGES}\n"] * _PROCESSES
+        assert not any(b"Error" in errors for _, errors in outputs)
+        own = 1  # of this test, beside the pooler
+        assert 1 < most - own <= _POOLED
+
+
+def _count_connections(connection: Connection) -> int:
+    """Count the pooler's connections, and that which counts."""
+    counted = connection.exec_driver_sql(
+        "SELECT count(*) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND backend_type = 'client backend'"
+        " AND application_name <> 'troupe' OR pid = pg_backend_pid()"
+    )
+    return int(counted.scalar_one())
+
+
 async def answer(database: Database, number: int) -> None:
     """Receive, claim, finish, send and load: a message in five units of both pools."""
     clock, sender = SystemClock(), SenderIdentity("me", 0)
@@ -125,9 +170,11 @@ async def _limits(database: Database) -> list[list[str]]:
 
 
 @contextlib.asynccontextmanager
-async def running_pgbouncer(postgres_folder: str, url: str) -> AsyncIterator[str]:
+async def running_pgbouncer(
+    postgres_folder: str, url: str, pool_size: int = 3
+) -> AsyncIterator[str]:
     """Run a pooler in front of a database; gives the URL to use."""
-    program = shutil.which("pgbouncer", path="/usr/sbin:/usr/bin:/usr/local/bin")
+    program = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
     if program is None:
         pytest.skip("no pgbouncer on this machine")
     with tempfile.TemporaryDirectory(prefix="troupe-pgb-") as name:
@@ -137,7 +184,8 @@ async def running_pgbouncer(postgres_folder: str, url: str) -> AsyncIterator[str
         (folder / "pgbouncer.ini").write_text(
             f"[databases]\n{database} = host={postgres_folder} user=postgres\n[pgbouncer]\n"
             f"listen_addr =\nlisten_port = 6432\nunix_socket_dir = {folder}\nauth_type = any\n"
-            "pool_mode = transaction\ndefault_pool_size = 3\n"
+            "pool_mode = transaction\nmax_client_conn = 400\n"
+            f"default_pool_size = {pool_size}\n"
         )
         # It refuses to run as root, and only the server's own user may enter its folder.
         as_user = ("-u", Path(postgres_folder).owner()) if os.getuid() == 0 else ()  # noqa: ASYNC240
