@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 
 from bot.storage.sql.database import open_database
 from tests.storage.sql.test_plans import STEPS, Chat
@@ -63,10 +63,13 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 async def _fill(file: Path) -> None:
     async with open_database(f"sqlite:///{file}") as database:
-        for count, into, columns in _FILLINGS:
-            sql = text(_NUMBERS.format(count=count, into=into, columns=columns))
-            await database.write(lambda connection, sql=sql: connection.execute(sql))
+        await database.write(_insert_rows)
         await database.truncate_log()
+
+
+def _insert_rows(connection: Connection) -> None:
+    for count, into, columns in _FILLINGS:
+        connection.execute(text(_NUMBERS.format(count=count, into=into, columns=columns)))
 
 
 @pytest.mark.timeout(900)
