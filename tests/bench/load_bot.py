@@ -40,6 +40,7 @@ def bot(ctx: Any) -> Any:
             "TROUPE_CONSOLE__PORT": "0",
             "TROUPE_LIMITS__ANSWERS_PER_PERSON": "0",
             "TROUPE_LIMITS__ANSWERS_PER_CHANNEL": "0",
+            "TROUPE_LIMITS__WAITING_IN_CONVERSATION": "0",
             **_platform(ctx, platform),
         },
     )

@@ -174,7 +174,9 @@ async def running_worker(
     chat_settings = make_chat_settings(database, signals, has_remote_signals=True)
     resolver = PresetResolver({_NORA.name: _NORA}, _NORA.name, chat_settings)
     with tempfile.TemporaryDirectory() as folder:
-        unlimited = LimitSettings(answers_per_person=0, answers_per_channel=0)
+        unlimited = LimitSettings(
+            answers_per_person=0, answers_per_channel=0, waiting_in_conversation=0
+        )
         # The address decides whether processes have names of their own, by which they hold leases.
         settings = Settings(data_dir=Path(folder), database_url=url, limits=unlimited)
         async with Renderer() as renderer:

@@ -89,6 +89,7 @@ class ServiceProcess:
             "TROUPE_CONSOLE__PORT": "0",
             "TROUPE_LIMITS__ANSWERS_PER_PERSON": "0",  # these tests write faster than people
             "TROUPE_LIMITS__ANSWERS_PER_CHANNEL": "0",
+            "TROUPE_LIMITS__WAITING_IN_CONVERSATION": "0",
             "TROUPE_DELIVERY__SETTLE_SECONDS": "1",
             "TROUPE_DELIVERY__PACING": "learned",
         }
