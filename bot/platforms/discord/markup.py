@@ -6,6 +6,7 @@ from functools import lru_cache
 
 from markdown_it.token import Token
 
+from bot.markup.graphemes import is_visible
 from bot.markup.maths import set_maths
 from bot.markup.parser import find_formula, parse_markdown
 from bot.markup.styled_text import style_markdown
@@ -42,7 +43,8 @@ def to_dialect(source: str) -> str:
         written += lines[position:first]
         written += _write_block(token, lines[first:last])
         position = last
-    return "\n".join([*written, *lines[position:]]).strip("\n") or source
+    dialect = "\n".join([*written, *lines[position:]]).strip("\n")
+    return dialect if is_visible(dialect) else source
 
 
 def _rewritten_blocks(tokens: Sequence[Token]) -> Iterator[Token]:
