@@ -1,6 +1,6 @@
 """Convert Telegram's updates to `Incoming`: channel, author, and why they wake the bot."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from datetime import UTC, datetime
 
 from aiogram.enums import ChatMemberStatus, ChatType, ContentType, MessageEntityType
@@ -330,6 +330,19 @@ def _command(content: str, entity: MessageEntity, bot: User) -> tuple[WakeReason
     if addressee and not _is_bot_username(addressee, bot):
         return None, content
     return WakeReason.COMMAND, command + content.removeprefix(word)
+
+
+def is_command_of_others(message: Message, commands: Container[str]) -> bool:
+    """Return whether a message begins with a command that names no bot and is none of ours.
+
+    In a group it is meant for another bot.
+    """
+    content = message.text or message.caption or ""
+    first = next((entity for entity in _entities(message) if entity.offset == 0), None)
+    if first is None or first.type != MessageEntityType.BOT_COMMAND:
+        return False
+    word = first.extract_from(content).removeprefix("/")
+    return "@" not in word and word.lower() not in commands
 
 
 def _wake_reason(

@@ -4,6 +4,7 @@ import asyncio
 import hmac
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import count
 from typing import Any, NoReturn, TypeVar
 
@@ -18,15 +19,12 @@ from aiogram.methods import (
     SetWebhook,
     TelegramMethod,
 )
-from aiogram.types import (
-    Update,
-    User,
-)
+from aiogram.types import Message, Update, User
 from pydantic import ValidationError
 from typing_extensions import override
 
 from bot.chat.command import CommandSpec
-from bot.chat.incoming import Address, Incoming, MediaItem, Pressed, Request, source_name
+from bot.chat.incoming import Address, Incoming, MediaItem, Pressed, Request, Said, source_name
 from bot.errors import (
     OutcomeUnknown,
     PlatformError,
@@ -40,7 +38,12 @@ from bot.platforms.late_messages import mark_late
 from bot.platforms.spec import PlatformContext, refuse_nothing
 from bot.platforms.telegram.api import CALL_SECONDS, BotApi, PollingConflict
 from bot.platforms.telegram.command_menu import offer_commands
-from bot.platforms.telegram.incoming import PRESS_KEY_PREFIX, UPDATE_TYPES, to_incoming
+from bot.platforms.telegram.incoming import (
+    PRESS_KEY_PREFIX,
+    UPDATE_TYPES,
+    is_command_of_others,
+    to_incoming,
+)
 from bot.platforms.telegram.settings import TelegramSettings
 from bot.platforms.telegram.surface import TelegramSurface
 from bot.ports import (
@@ -64,6 +67,7 @@ _MAX_UPDATES = 100  # in one response: there may be more
 _MAX_ALERT_CHARS = 200
 _SECRET_HEADER = "X-Telegram-Bot-Api-Secret-Token"  # noqa: S105 # the name of a header
 _SET_WEBHOOK_SECONDS = 300.0
+_UNLISTED_COMMANDS = frozenset({"start", "ask", "edit"})
 
 _log = structlog.get_logger(__name__)
 
@@ -105,6 +109,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         self._bot: User | None = None  # once Telegram has said who we are
         self._acknowledging: set[asyncio.Task[None]] = set()
         self._commands = commands
+        self._names = _UNLISTED_COMMANDS.union(one.name for one in commands)
         self._clock = clock
         self._bot_id = bot_id
         self._offset_cursor = offset_cursor(bot_id)
@@ -278,9 +283,17 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
                 _log.error("telegram_update_skipped", update_id=raw.get("update_id"), fields=fields)
                 continue
             incoming = to_incoming(update, bot, self._bot_id)
+            if isinstance(incoming, Said):
+                incoming = self._without_command_of_others(incoming, update.message)
             if incoming is not None:
                 incomings.append(incoming)
         return incomings
+
+    def _without_command_of_others(self, said: Said, message: Message | None) -> Said:
+        """Let a command that a group's other bot may know wake nobody."""
+        if said.is_private or message is None or not is_command_of_others(message, self._names):
+            return said
+        return replace(said, wake=None)
 
     async def _store_messages(
         self, intake: Intake, incomings: Sequence[Incoming], offset: int

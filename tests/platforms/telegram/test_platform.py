@@ -51,6 +51,20 @@ async def test_privacy_mode_delivers_only_messages_for_the_bot(rig: Rig) -> None
     assert (quote.text, quote.is_ours) == ("hi", True)
 
 
+async def test_command_that_only_another_bot_may_know_wakes_nobody_in_a_group(rig: Rig) -> None:
+    async with rig.running():
+        for text in ("/weather Berlin", "/weather@sim_bot Berlin", "/help", "/start"):
+            rig.telegram.say(ALICE, text, chat=GROUP)
+        rig.telegram.say(ALICE, "/weather Rome")
+        await rig.wait_for_texts(
+            "/weather Berlin", "/weather Berlin", "/help", "/start", "/weather Rome"
+        )
+
+    command = WakeReason.COMMAND
+    wakes = [incoming.wake for incoming in rig.intake.received]
+    assert wakes == [None, command, command, command, command]
+
+
 async def test_topics_have_their_own_addresses(rig: Rig) -> None:
     async with rig.running():
         rig.telegram.say(ALICE, "@sim_bot hello", chat=FORUM, thread=9)
