@@ -1,6 +1,7 @@
 """Embed with a GGUF file: llama.cpp runs it in a child process, started with the first text."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -108,6 +109,7 @@ async def _running_server(
 ) -> AsyncIterator[_EmbeddingServer]:
     """Run a server for the length of the block; raises `ChildFailed` when it does not start."""
     options = {"model": model, "alias": model.stem, "pooling": pooling, "tokens": MAX_TEXT_TOKENS}
+    options["threads"] = max(1, (os.cpu_count() or 1) // 2)  # a chat model's engine takes the rest
     log_file = data_dir / "embedding-engine.log"
     async with unix_server(
         f"the embedding engine of {model.stem}", "bot.embedders.gguf_child", options, log_file

@@ -48,7 +48,12 @@ async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         if service := services.get(request.param):
             given |= {"base_url": service.base_url, "api_key": "key", "model": "m"}
         elif request.param != "echo":
-            given = {"kind": "llama_cpp", "engine": request.param, "context_tokens": 512}
+            given = {
+                "kind": "llama_cpp",
+                "engine": request.param,
+                "threads": 1,
+                "context_tokens": 512,
+            }
             await lend_model(tmp_path)
         settings = read_settings(providers={"tested": given}).providers["tested"]
         backend = make_backend("tested", settings, tmp_path, renderer)

@@ -37,7 +37,9 @@ LONG = ASKED.format("The lamp keeper walks along the harbour and counts the ship
 @pytest.fixture(params=ENGINES)
 async def config(request: pytest.FixtureRequest, tmp_path: Path) -> EngineConfig:
     model = await lend_model(tmp_path)
-    settings = LlamaCppSettings(engine=request.param, context_tokens=CONTEXT_TOKENS, parallel=3)
+    settings = LlamaCppSettings(
+        engine=request.param, threads=1, context_tokens=CONTEXT_TOKENS, parallel=3
+    )
     slots_folder = tmp_path / "slots_folder"
     slots_folder.mkdir()
     return EngineConfig(model, "tested", settings, tmp_path, slots_folder)

@@ -460,9 +460,11 @@ async def test_two_senders_never_take_the_same_row(database: Database) -> None:
 # --- rows that always fail -----------------------------------------------------------------------
 
 
-async def deliver_for(delivery: Delivery, seconds: int) -> None:
-    """Let time pass, and the sender do what becomes due."""
-    for _ in range(seconds):
+async def deliver(delivery: Delivery, messages: int, within: int) -> None:
+    """Let seconds pass and the sender do what becomes due, until so many messages were sent."""
+    for _ in range(within):
+        if len(delivery.texts) == messages:
+            return
         working = asyncio.create_task(delivery.work())
         await advance_in_steps(delivery.clock, 1)
         working.cancel()
@@ -474,7 +476,7 @@ async def test_row_that_alone_fails_for_ever_is_set_aside_with_a_notice(database
     delivery.sender._succeeded_at["telegram:6"] = delivery.clock.monotonic()
     delivery.surface.fail_next("send", *[OutcomeUnknown("502")] * 5)
     await delivery.queue("poison", "next")
-    await deliver_for(delivery, 60)
+    await deliver(delivery, messages=2, within=60)
     assert await delivery.states() == [OutboxState.DEAD, OutboxState.SENT, OutboxState.SENT]
     assert delivery.texts[0] == "next"
     assert delivery.texts[1].startswith("⚠ A part of my answer")
@@ -484,5 +486,5 @@ async def test_row_is_kept_while_the_platform_takes_nothing(database: Database) 
     delivery = Delivery(database)
     delivery.surface.fail_next("send", *[OutcomeUnknown("502")] * 8)
     await delivery.queue("kept")
-    await deliver_for(delivery, 300)
+    await deliver(delivery, messages=1, within=300)
     assert delivery.texts == ["kept"]

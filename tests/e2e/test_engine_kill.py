@@ -39,6 +39,7 @@ async def start_with_local_model(service: ServiceProcess) -> None:
         "TROUPE_PROVIDERS__TEST__BASE_URL": "",
         "TROUPE_PROVIDERS__TEST__MODEL": "",
         "TROUPE_PROVIDERS__TEST__CONTEXT_TOKENS": "1024",
+        "TROUPE_PROVIDERS__TEST__THREADS": "1",
     }
     answers = {"max_output_tokens": 60, "max_rounds": 3, "busy": "queue"}
     short = preset_json("tester", system="You tell stories.", **answers)

@@ -45,7 +45,7 @@ async def local(
     request: pytest.FixtureRequest, tmp_path: Path, renderer: Renderer
 ) -> AsyncIterator[LlamaCpp]:
     await lend_model(tmp_path)
-    settings = LlamaCppSettings(engine=request.param)
+    settings = LlamaCppSettings(engine=request.param, threads=1)
     backend = LlamaCpp(settings, tmp_path, renderer)
     await backend.preload("default")
     yield backend
@@ -178,7 +178,7 @@ async def test_parameter_that_the_engine_lacks_is_refused_by_name(
     monkeypatch.setattr("bot.backends.llama_cpp.loaded_model.running_engine", running)
     family = tiny_gguf.Vocabulary("qwen2", ("<|im_start|>", "<|im_end|>"))
     model = tiny_gguf.write(tmp_path / "m.gguf", family)
-    backend = LlamaCpp(LlamaCppSettings(model_path=model), tmp_path, renderer)
+    backend = LlamaCpp(LlamaCppSettings(threads=1, model_path=model), tmp_path, renderer)
 
     answer = await ask(backend, prompt(model="default", parameters={"mirostat": 2}))
 

@@ -30,7 +30,7 @@ async def make(tmp_path: Path) -> AsyncIterator[Make]:
     async with Renderer() as renderer:
 
         def make(projector: Path) -> LlamaCpp:
-            settings = LlamaCppSettings(engine="xllamacpp", projector_path=projector)
+            settings = LlamaCppSettings(engine="xllamacpp", threads=1, projector_path=projector)
             made.append(LlamaCpp(settings, tmp_path, renderer))
             return made[-1]
 

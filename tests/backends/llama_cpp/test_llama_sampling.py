@@ -24,7 +24,7 @@ async def local(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Llama
     data = tmp_path_factory.mktemp("data")
     await lend_model(data)
     async with Renderer() as renderer:
-        backend = LlamaCpp(LlamaCppSettings(), data, renderer)
+        backend = LlamaCpp(LlamaCppSettings(threads=1), data, renderer)
         yield backend
         await backend.close()
 

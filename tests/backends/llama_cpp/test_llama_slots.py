@@ -22,7 +22,7 @@ from tests.backends.local_model import ENGINES, lend_model
 
 pytestmark = pytest.mark.service
 
-SETTINGS = LlamaCppSettings(parallel=2, context_tokens=1024)
+SETTINGS = LlamaCppSettings(threads=1, parallel=2, context_tokens=1024)
 STORY = prompt(
     "Tell me a very long story.",
     model="default",

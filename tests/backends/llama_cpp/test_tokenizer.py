@@ -81,7 +81,9 @@ class Model:
 
 @pytest.fixture(params=ENGINES)
 def settings(request: pytest.FixtureRequest) -> LlamaCppSettings:
-    return LlamaCppSettings(engine=request.param, context_tokens=256, parallel=1, saved_mib=0)
+    return LlamaCppSettings(
+        engine=request.param, threads=1, context_tokens=256, parallel=1, saved_mib=0
+    )
 
 
 @pytest.fixture(params=FAMILIES)
