@@ -10,7 +10,7 @@ run: $(VENV)/.installed-run ## start the service; without tokens: a conversation
 	@exec $(BIN)/troupe run --offer-setup
 
 test: lint $(if $(CI),bindings) ## everything that CI runs
-	@$(BIN)/python -m pytest -n 2 -q -m "not service and not soak"
+	@$(BIN)/python -m pytest -n logical -q -m "not service and not soak"
 	@$(PARALLEL) service-tests-1 service-tests-2 service-tests-3
 
 PARALLEL := $(MAKE) --no-print-directory -j 3 $(if $(filter output-sync,$(.FEATURES)),--output-sync)
@@ -43,8 +43,8 @@ service-tests-1: # model engines, databases
 service-tests-2: # the whole service, killed
 	@$(BIN)/python -m pytest $(SERVICE) $(KILLS)
 
-service-tests-3: # the whole service on the wires, in two processes
-	@$(BIN)/python -m pytest -n 2 --dist loadfile $(SERVICE) $(WIRES) $(KILLS:%=--ignore=%)
+service-tests-3: # the whole service on the wires; mostly waiting
+	@$(BIN)/python -m pytest -n 3 --dist loadfile $(SERVICE) $(WIRES) $(KILLS:%=--ignore=%)
 
 changed-tests: # what failed the last time comes first
 	@tests="$$($(BIN)/python -m tests.changed)"; [ -z "$$tests" ] || \

@@ -1,6 +1,7 @@
 """What tests of many parts start from."""
 
 import os
+import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -18,6 +19,9 @@ is_in_ci = "CI" in os.environ  # noqa: TID251 # no setting
 settings.register_profile("full", max_examples=200, deadline=None, derandomize=is_in_ci)
 settings.register_profile("soak", max_examples=10_000, deadline=None)
 settings.load_profile("full")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in a shell's background job; inherited
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 from simcord.builders import UserHandle
 from simcord.results import EPHEMERAL_FLAG, ResponseMessage
 
@@ -88,7 +89,10 @@ class ShownMessages:
 
     async def labelled(self, where: Conversation, labels: list[str]) -> None:
         """Wait until one message of the bot is there, with these buttons."""
-        await wait_until(lambda: self.buttons(where) == [labels])
+        try:
+            await wait_until(lambda: self.buttons(where) == [labels])
+        except TimeoutError:
+            pytest.fail(f"{where.name} shows {self.buttons(where)} below {self.texts(where)}")
 
     def counts(self, where: Conversation) -> Iterator[int]:
         """Yield how many messages of the bot there were, after each change on the screen."""

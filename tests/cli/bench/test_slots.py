@@ -18,7 +18,9 @@ async def test_bench_slots_compares_troupe_with_llama_server(
     for name, number in {"_CONVERSATIONS": 2, "_SLOTS": 1, "_TURNS": 2}.items():
         monkeypatch.setattr(f"bot.cli.bench.slots.{name}", number)
 
-    header, troupe, server = (await compare_slot_reuse(model, LlamaCppSettings())).splitlines()
+    header, troupe, server = (
+        await compare_slot_reuse(model, LlamaCppSettings(threads=1))
+    ).splitlines()
 
     assert "turn 2   turn 2" in header
     assert re.match(r"Troupe +\d+\.\d% +\d+ ms +\d+ ms +1\.00 +[89]\d\.\d%, ", troupe)
