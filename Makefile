@@ -38,7 +38,7 @@ WIRES := tests/e2e tests/cli tests/platforms
 KILLS := $(addprefix tests/e2e/test_, kill.py engine_kill.py edits.py)
 
 service-tests-1: # model engines, databases
-	@$(BIN)/python -m pytest $(SERVICE) tests $(WIRES:%=--ignore=%)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile $(SERVICE) tests $(WIRES:%=--ignore=%)
 
 service-tests-2: # the whole service, killed
 	@$(BIN)/python -m pytest $(SERVICE) $(KILLS)
