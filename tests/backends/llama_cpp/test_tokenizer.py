@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from bot.backends.llama_cpp.backend import LlamaCpp
 from bot.backends.llama_cpp.settings import LlamaCppSettings
@@ -20,7 +21,7 @@ from tests.attacks import attacks
 from tests.backends.local_model import ENGINES, lend_model
 from tests.backends.tiny_gguf import Vocabulary, write
 
-pytestmark = pytest.mark.service
+pytestmark = [pytest.mark.service, pytest.mark.asyncio(loop_scope="module")]
 
 GLM = (
     "<|endoftext|>",
@@ -79,26 +80,32 @@ class Model:
         return [token for token in await self.tokenizer.ids(pieces) if token in special]
 
 
-@pytest.fixture(params=ENGINES)
+@pytest.fixture(scope="module", params=ENGINES)
 def settings(request: pytest.FixtureRequest) -> LlamaCppSettings:
     return LlamaCppSettings(
         engine=request.param, threads=1, context_tokens=256, parallel=1, saved_mib=0
     )
 
 
-@pytest.fixture(params=FAMILIES)
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=FAMILIES)
 async def model(
-    request: pytest.FixtureRequest, tmp_path: Path, settings: LlamaCppSettings
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    settings: LlamaCppSettings,
 ) -> AsyncIterator[Model]:
-    path = write(tmp_path / "tiny.gguf", FAMILIES[request.param])
-    async for made in loaded(path, tmp_path, TemplateChoice(named=request.param), settings):
+    folder = tmp_path_factory.mktemp("tiny")
+    path = write(folder / "tiny.gguf", FAMILIES[request.param])
+    async for made in loaded(path, folder, TemplateChoice(named=request.param), settings):
         yield made
 
 
-@pytest.fixture
-async def smollm2(tmp_path: Path, settings: LlamaCppSettings) -> AsyncIterator[Model]:
-    model = await lend_model(tmp_path)
-    async for made in loaded(model, tmp_path, TemplateChoice(), settings):
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def smollm2(
+    tmp_path_factory: pytest.TempPathFactory, settings: LlamaCppSettings
+) -> AsyncIterator[Model]:
+    folder = tmp_path_factory.mktemp("smollm2")
+    model = await lend_model(folder)
+    async for made in loaded(model, folder, TemplateChoice(), settings):
         yield made
 
 
