@@ -44,7 +44,7 @@ service-tests-2: # the whole service, killed
 	@$(BIN)/python -m pytest $(SERVICE) $(KILLS)
 
 service-tests-3: # the whole service on the wires; mostly waiting
-	@$(BIN)/python -m pytest -n 3 --dist loadfile $(SERVICE) $(WIRES) $(KILLS:%=--ignore=%)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile $(SERVICE) $(WIRES) $(KILLS:%=--ignore=%)
 
 changed-tests: # what failed the last time comes first
 	@tests="$$($(BIN)/python -m tests.changed)"; [ -z "$$tests" ] || \

@@ -242,7 +242,7 @@ async def test_hanging_engine_is_killed_and_retried(
 ) -> None:
     monkeypatch.setattr("bot.backends.llama_cpp.engines.server_engine._PROBE_SECONDS", 0.3)
     await lend_model(tmp_path)
-    quick = LlamaCppSettings(first_token_seconds=5)
+    quick = LlamaCppSettings(threads=1, first_token_seconds=15)
     local = LlamaCpp(quick, tmp_path, renderer)
     await local.preload("default")
     stuck = engine()
