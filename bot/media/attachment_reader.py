@@ -26,6 +26,7 @@ from bot.chat.storable import make_storable
 from bot.errors import PlatformError
 from bot.media.conversion import Unconvertible, convert
 from bot.media.fetching import FetchFailed, FetchRefused
+from bot.media.text_decoding import decode_text
 from bot.telemetry.secret_masker import mask_pasted_tokens
 from bot.texts.text import Text, translatable
 
@@ -160,7 +161,7 @@ class _Reading:
             data = await convert("pdf", data)
         elif item.kind is MediaKind.IMAGE:
             return _DAMAGED
-        text = _decode(data)
+        text = decode_text(data, _MAX_TEXT_BYTES)
         if text is None:
             return _UNKNOWN_KIND
         if not text.strip():
@@ -169,17 +170,3 @@ class _Reading:
         safe = mask_pasted_tokens(make_storable(text))
         self.texts.append(AttachedText(clean_file_name(item.name), safe, is_cut))
         return None
-
-
-def _decode(data: bytes) -> str | None:
-    """Return the beginning of a text file, None if it is none."""
-    encoding = "utf-16" if data.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8-sig"
-    is_cut = len(data) > _MAX_TEXT_BYTES
-    try:
-        # A character that the cut goes through is dropped; elsewhere it is an error.
-        text = data[:_MAX_TEXT_BYTES].decode(encoding, "strict" if not is_cut else "ignore")
-        if is_cut:
-            data.decode(encoding)
-    except UnicodeDecodeError:
-        return None
-    return None if "\0" in text else text

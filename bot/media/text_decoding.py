@@ -1,0 +1,36 @@
+"""Decode text files: UTF-8, UTF-16 with its mark, and else Windows-1252 where it reads like text.
+
+Windows-1252 contains Latin-1. Any byte is a character there, or nearly so: only a file without
+control characters whose letters are mostly those of ASCII is taken for it.
+"""
+
+_UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+_WHITE_SPACE = "\t\n\r\v\f\xa0\xad"  # the last two: no-break space, soft hyphen
+
+
+def decode_text(data: bytes, max_bytes: int) -> str | None:
+    """Return the text of the first bytes of a file, None if it is no text file."""
+    is_cut = len(data) > max_bytes
+    encoding = "utf-16" if data.startswith(_UTF16_MARKS) else "utf-8-sig"
+    try:
+        # A character that the cut goes through is dropped; elsewhere it is an error.
+        text = data[:max_bytes].decode(encoding, "strict" if not is_cut else "ignore")
+        if is_cut:
+            data.decode(encoding)
+    except UnicodeDecodeError:
+        return _decode_windows_1252(data[:max_bytes])
+    return None if "\0" in text else text
+
+
+def _decode_windows_1252(data: bytes) -> str | None:
+    """Return the text, None if the bytes are rather of another encoding, or no text at all."""
+    ascii_letters = sum(byte < 0x80 and chr(byte).isalpha() for byte in data)
+    others = sum(byte >= 0x80 for byte in data)
+    if others > ascii_letters:
+        return None
+    try:
+        text = data.decode("cp1252")
+    except UnicodeDecodeError:
+        return None
+    is_text = all(char.isprintable() or char in _WHITE_SPACE for char in text)
+    return text if is_text else None

@@ -1,0 +1,48 @@
+"""Text files in the encodings that people's editors write."""
+
+import random
+
+import pytest
+
+from bot.media.text_decoding import decode_text
+
+_LIMIT = 100 * 1024
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding"),
+    [
+        ("Grüße aus Köln\r\nund aus Zürich", "latin-1"),
+        ("“Très bien” – 5 €, déjà\xa0payé…", "cp1252"),
+        ("Привет, как дела?", "utf-16"),
+        ("今天天气很好", "utf-8-sig"),
+        ("今天天气很好", "utf-8"),
+    ],
+)
+def test_text_of_common_editors_is_read(text: str, encoding: str) -> None:
+    assert decode_text(text.encode(encoding), _LIMIT) == text
+
+
+def test_big_endian_text_with_a_mark_is_read() -> None:
+    assert decode_text(b"\xfe\xff" + "Zoë".encode("utf-16-be"), _LIMIT) == "Zoë"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"PK\3\4\0\0",
+        "Привет, как дела?".encode("cp1251"),  # would be read as "Ïðèâåò"
+        "今天天气很好".encode("gb18030"),
+        b"caf\xe9 \x07 bell",
+        b"a lone byte that Windows-1252 lacks: \x81",
+        b"\xff\xfe\xfa\xfb\xfc",
+        random.Random(5).randbytes(4000),
+    ],
+)
+def test_bytes_that_are_no_such_text_are_refused(data: bytes) -> None:
+    assert decode_text(data, _LIMIT) is None
+
+
+def test_text_is_cut_between_characters() -> None:
+    assert decode_text("字".encode() * 10, 7) == "字字"
+    assert decode_text(b"caf\xe9 " * 10, 9) == "café café"[:9]
