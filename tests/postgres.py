@@ -10,6 +10,12 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
+from bot.storage.sql.database import open_database
+
+_TEMPLATE = "migrated"
+_folders_with_template: set[str] = set()
+"""Socket folders of the servers that have a database with this name."""
+
 
 @contextlib.contextmanager
 def running_postgres() -> Iterator[str]:
@@ -30,12 +36,23 @@ def running_postgres() -> Iterator[str]:
             yield parse_qs(urlsplit(server.get_uri()).query)["host"][0]
 
 
-async def create_postgres_database(folder: str) -> str:
-    """Create an empty database on the server of a socket folder; return its URL."""
+async def create_postgres_database(folder: str, *, with_tables: bool = True) -> str:
+    """Create a database without rows on the server of a socket folder; return its URL.
+
+    Its tables are copied from a database that was migrated once, which takes a tenth of the time.
+    """
     name = f"t{uuid.uuid4().hex}"
-    create = await asyncio.create_subprocess_exec(
-        _program("createdb"), "-h", folder, "-U", "postgres", name
-    )
+    if not with_tables:
+        return await _create(folder, name)
+    if folder not in _folders_with_template:
+        async with open_database(await _create(folder, _TEMPLATE)):
+            _folders_with_template.add(folder)
+    return await _create(folder, name, "--template", _TEMPLATE)
+
+
+async def _create(folder: str, name: str, *options: str) -> str:
+    server = ("-h", folder, "-U", "postgres")
+    create = await asyncio.create_subprocess_exec(_program("createdb"), *server, *options, name)
     assert await create.wait() == 0
     return f"postgresql+asyncpg://postgres@/{name}?host={folder}"
 

@@ -50,13 +50,25 @@ class Store:
     stories: Stories
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.service)])
+DIALECTS = ("sqlite", pytest.param("postgresql", marks=pytest.mark.service))
+
+
+@pytest.fixture(params=DIALECTS)
 async def empty_database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of a database without tables; on SQLite without a file."""
+    """The URL of a database without rows; on SQLite without a file."""
+    return await _make_database(request, tmp_path, with_tables=True)
+
+
+@pytest.fixture(params=DIALECTS)
+async def database_without_tables(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return await _make_database(request, tmp_path, with_tables=False)
+
+
+async def _make_database(request: pytest.FixtureRequest, folder: Path, *, with_tables: bool) -> str:
     if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'troupe.db'}"
-    folder = request.getfixturevalue("postgres_folder")
-    return await create_postgres_database(folder)
+        return f"sqlite:///{folder / 'troupe.db'}"
+    postgres = request.getfixturevalue("postgres_folder")
+    return await create_postgres_database(postgres, with_tables=with_tables)
 
 
 @pytest.fixture(params=["plain", "encrypted"])

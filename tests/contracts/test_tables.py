@@ -120,11 +120,13 @@ async def fails(store: Store, unit: object) -> None:
 
 
 @pytest.mark.service
-async def test_processes_that_start_at_once_make_the_tables_once(empty_database: str) -> None:
+async def test_processes_that_start_at_once_make_the_tables_once(
+    database_without_tables: str,
+) -> None:
     """A process each: Alembic works for one caller at a time."""
     processes = [
         await asyncio.create_subprocess_exec(
-            sys.executable, "-c", OPENING, empty_database, stderr=-1
+            sys.executable, "-c", OPENING, database_without_tables, stderr=-1
         )
         for _ in range(3)
     ]

@@ -96,7 +96,8 @@ def on_postgres(service: ServiceProcess, folder: str) -> Installation:
         await run_postgres_program("pg_dump", *connect, "-Fc", "-f", str(backup), name())
 
     async def restore(is_prepared: bool) -> None:
-        service.settings["TROUPE_DATABASE_URL"] = await create_postgres_database(folder)
+        url = await create_postgres_database(folder, with_tables=False)
+        service.settings["TROUPE_DATABASE_URL"] = url
         await run_postgres_program("pg_restore", *connect, "-d", name(), str(backup))
         if is_prepared:
             stopped = (service.folder / "stopped").read_text()

@@ -39,7 +39,7 @@ async def fleet(
     model: ModelServer,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> AsyncIterator[Fleet]:
-    url = await create_postgres_database(postgres_folder)
+    url = await create_postgres_database(postgres_folder, with_tables=False)
     async with AsyncExitStack() as stack:
         second = await stack.enter_async_context(running_platforms(_SECOND_TOKEN))
 
