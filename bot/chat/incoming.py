@@ -172,6 +172,13 @@ class Said:
     """The id that the messages of an album share; each has one picture or file."""
     earlier_files: tuple[MediaItem, ...] = ()
     """Attachments of earlier messages that are answered together with this one."""
+    is_forward: bool = False
+    """Whether the text is that of a message which the author has forwarded."""
+
+    @property
+    def own_text(self) -> str:
+        """What the author wrote: nothing in a forwarded message, which calls nobody."""
+        return "" if self.is_forward else self.text
 
     @property
     def is_answered_in_public(self) -> bool:

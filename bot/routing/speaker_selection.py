@@ -81,14 +81,14 @@ def select_speakers(
         now: the time that cooldowns are measured to.
     """
     if is_for_others(incoming, recent, presets):
-        reason = "the message is for somebody else"
+        reason = marked("was not addressed: it is meant for somebody else")
         return tuple(SpeakerCandidate(preset.name, 0.0, (reason,)) for preset in presets)
     if len(presets) == 1:
         return (_only_candidate(presets[0], incoming, recent, dice),)
     quoted = quoted_preset(incoming.quote, recent, presets)
     candidates = [
         _chosen(one, _SCORE_REPLIED_TO, "was replied to") if one.preset == quoted else one
-        for one in _called_by_name(presets, incoming.text, recent)
+        for one in _called_by_name(presets, incoming.own_text, recent)
     ]
     if any(one.chosen for one in candidates):
         return _ranked(
@@ -153,7 +153,7 @@ def _only_candidate(
     candidate = SpeakerCandidate(preset.name, 0.0, (marked("is the only character here"),))
     if incoming.wake is not None and is_addressed(incoming, preset):
         return _chosen(candidate, 0.0, _ADDRESSED[incoming.wake])
-    if preset.wake.names and name_position(preset, incoming.text) is not None:
+    if preset.wake.names and name_position(preset, incoming.own_text) is not None:
         return _chosen(candidate, 0.0, marked("was called by name"))
     if continues_thread(incoming, recent, preset):
         return _chosen(candidate, 0.0, marked("has answered in this thread before"))

@@ -38,7 +38,7 @@ def own_rule(incoming: Said, preset: Preset, dice: Dice) -> str | None:
     """Return which of the preset's own rules makes it answer, in words; None if none does."""
     if preset.wake.always:
         return marked("answers everything here")
-    word = next((one for one in preset.wake.words if _has_word(one, incoming.text)), None)
+    word = next((one for one in preset.wake.words if _has_word(one, incoming.own_text)), None)
     if word is not None:
         return f"wakes at {word}"
     drawn = dice()

@@ -13,6 +13,7 @@ from bot.prompting.presets.preset import Preset
 from bot.routing.active_presets import ActiveCharacters, ActivePreset
 from bot.routing.command_specs import COMMANDS, parse
 from bot.routing.decide import Answer, Decision, Ignore, Observe, decide
+from bot.routing.decision_log import describe_silence
 from tests.samples import make_incoming
 
 
@@ -77,6 +78,14 @@ def test_words_wake_as_whole_words_and_patterns_where_they_match(
     assert outcome(text, None, preset(wake={"words": [word]})) is expected
 
 
+def test_word_in_a_forwarded_message_wakes_nobody() -> None:
+    said = make_incoming("[forwarded message]\n> nora, a lamp", wake=None)
+    for is_forward, expected in ((False, Answer), (True, Ignore)):
+        for names in (preset(wake={"names": False, "words": ["lamp"]}), preset()):
+            decision = decided_on(replace(said, is_forward=is_forward), names)
+            assert type(decision) is expected
+
+
 def test_pattern_that_needs_too_long_does_not_wake() -> None:
     slow = preset(wake={"words": ["/(a|aa)+$/"]})
     assert outcome("a" * 5000 + "b", None, slow) is Ignore
@@ -120,6 +129,10 @@ def test_message_for_somebody_else_wakes_nobody(
         message = replace(make_incoming(text, wake=None), mentions=mentions, quote=quote)
         assert type(decided_on(message, waking)) is Ignore
         assert type(decided_on(message, waking, preset(name="luna", **ALWAYS))) is Ignore
+        decision = decided_on(message, waking)
+        assert isinstance(decision, Ignore)
+        [why] = describe_silence(decision).splitlines()
+        assert why == "nora was not addressed: it is meant for somebody else"
     to_nora = replace(
         make_incoming("Nora, what does he mean?", wake=None), mentions=mentions, quote=quote
     )

@@ -37,7 +37,9 @@ def message_to_said(message: discord.Message, bot: Snowflake, bot_id: str = "") 
     if message.author.bot or message.webhook_id is not None:
         return None
     attachments = _attachments(message)
-    if message.type not in _WRITTEN_BY_PEOPLE or not (message.content.strip() or attachments):
+    text = _resolve_references(_strip_mention(message, bot), message)
+    forwarded = _forwarded_text(message)  # such a message has no text of its own
+    if message.type not in _WRITTEN_BY_PEOPLE or not (text or forwarded or attachments):
         return None
     original = _original_message(message)
     address = Address("discord", str(message.channel.id), bot_id=bot_id)
@@ -46,7 +48,7 @@ def message_to_said(message: discord.Message, bot: Snowflake, bot_id: str = "") 
         external_key=str(message.id),
         message_id=str(message.id),
         author=_to_person(message.author),
-        text=_resolve_references(_strip_mention(message, bot), message),
+        text=text or forwarded,
         at=message.created_at,
         wake=_wake_reason(message, original, bot),
         scopes=_scopes(address, message.channel, message.guild),
@@ -58,6 +60,7 @@ def message_to_said(message: discord.Message, bot: Snowflake, bot_id: str = "") 
         opened_from=_starter_of_ours(message.channel, bot),
         mentions=_mentions(message, bot),
         locale=_locale(message.guild),
+        is_forward=bool(forwarded and not text),
     )
 
 
@@ -237,7 +240,7 @@ def _quote(original: discord.Message | None, bot: Snowflake) -> Quote | None:
     return Quote(
         _to_person(original.author),
         str(original.id),
-        _resolve_references(original.content, original),
+        _resolve_references(original.content, original) or _forwarded_text(original),
         _attachments(original),
         is_ours=original.author.id == bot.id,
         by_webhook=original.webhook_id is not None,
@@ -262,17 +265,40 @@ _KINDS_OF_CONTENT = {
     "video": MediaKind.VIDEO,
     "audio": MediaKind.AUDIO,
 }
+_UNREADABLE_FORWARD = [MediaItem(MediaKind.FORWARD)]
 
 
 def _attachments(message: discord.Message) -> tuple[MediaItem, ...]:
-    items = [
-        MediaItem(_file_kind(one), one.filename, one.size, one.url) for one in message.attachments
-    ]
-    items += [MediaItem(MediaKind.STICKER, one.name, None, one.url) for one in message.stickers]
+    items = _files_of(message)
     if message.poll is not None:
         items.append(MediaItem(MediaKind.POLL, message.poll.question))
-    items += [MediaItem(MediaKind.FORWARD) for _ in message.message_snapshots]
+    for snapshot in message.message_snapshots:
+        items += _files_of(snapshot) or ([] if _snapshot_text(snapshot) else _UNREADABLE_FORWARD)
     return tuple(items)
+
+
+def _files_of(message: discord.Message | discord.MessageSnapshot) -> list[MediaItem]:
+    files = [
+        MediaItem(_file_kind(one), one.filename, one.size, one.url) for one in message.attachments
+    ]
+    stickers = [MediaItem(MediaKind.STICKER, one.name, None, one.url) for one in message.stickers]
+    return files + stickers
+
+
+def _forwarded_text(message: discord.Message) -> str:
+    """Return what is forwarded in a message, every line marked as a quote; empty if nothing is.
+
+    Discord does not tell who wrote it.
+    """
+    texts = [_resolve_references(_snapshot_text(one), message) for one in message.message_snapshots]
+    quotes = ["\n".join(f"> {line}" for line in one.splitlines()) for one in texts if one]
+    return "\n".join(f"[forwarded message]\n{one}" for one in quotes)
+
+
+def _snapshot_text(snapshot: discord.MessageSnapshot) -> str:
+    """Return the text of a forwarded message; one of a bot may be in its embeds alone."""
+    texts = [text for one in snapshot.embeds for text in (one.title, one.description) if text]
+    return snapshot.content.strip() or "\n".join(texts)
 
 
 def _file_kind(file: discord.Attachment) -> MediaKind:
