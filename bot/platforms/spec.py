@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 from bot.chat.command import CommandSpec, MessageCommandSpec
 from bot.chat.incoming import Pressed, Said
 from bot.chat.outgoing import Limits
-from bot.ports import Clock, RoleLeases, WebChannels
+from bot.ports import Clock, Intake, RoleLeases, WebChannels
 from bot.runtime.clock import SystemClock
 
 
@@ -149,6 +149,9 @@ class PlatformContext:
     """What was said on the web platform; None where it does not run."""
 
     clock: Clock = field(default_factory=SystemClock)
+
+    cursors: Intake | None = None
+    """Where it keeps cursors, also in a process that receives nothing; None: nowhere."""
 
     data_dir: Path | None = None
     """Where it may keep files of its own; None: nowhere."""

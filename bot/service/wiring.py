@@ -91,6 +91,7 @@ class Wiring:
             complete_preset=resolver.complete,
             wait_until_idle=self._wait_until_idle,
             clock=run.clock,
+            cursors=self.stored.inbox,
             data_dir=run.settings.data_dir,
             answerable_seconds=run.settings.delivery.answerable_minutes * 60,
             press_refusal=forms.press_refusal,

@@ -69,6 +69,14 @@ class NotEditable(Refused):
     """The message exists, but it is not ours, or has no text or caption to edit."""
 
 
+class ChatMoved(Refused):
+    """The group became a supergroup, which has another id."""
+
+    def __init__(self, chat: int) -> None:
+        super().__init__(f"the group is now the supergroup {chat}")
+        self.chat = chat
+
+
 class PollingConflict(Unreachable):
     """Another process polls with this token, or a webhook is set."""
 
@@ -91,21 +99,16 @@ class BotApi:
             ) from None
 
     async def call(self, method: TelegramMethod[Response], seconds: int = CALL_SECONDS) -> Response:
-        """Call a method, and once more if the group became a supergroup with a new id.
+        """Call a method.
 
         Raises:
+            ChatMoved: the call had no effect; its chat has another id now.
             PlatformError: what `translate` made of the failure.
         """
         try:
             return await self._bot(method, request_timeout=seconds)
-        except TelegramMigrateToChat as error:  # the call had no effect
-            method = method.model_copy(update={"chat_id": error.migrate_to_chat_id})
         except _CALL_ERRORS as error:
             raise translate(error) from None  # the cause's text has the token in its URL
-        try:
-            return await self._bot(method, request_timeout=seconds)
-        except _CALL_ERRORS as error:
-            raise translate(error) from None
 
     async def send(
         self, name: str, fields: Mapping[str, object], seconds: int = CALL_SECONDS
@@ -113,18 +116,13 @@ class BotApi:
         """Call a method by its name, as `call` does; returns its result as JSON.
 
         Raises:
+            ChatMoved: as with `call`.
             PlatformError: what `translate` made of the failure.
         """
         try:
             return await self._session.send(self._bot, name, fields, seconds)
-        except TelegramMigrateToChat as error:  # the call had no effect
-            fields = {**fields, "chat_id": error.migrate_to_chat_id}
         except _CALL_ERRORS as error:
             raise translate(error) from None  # the cause's text has the token in its URL
-        try:
-            return await self._session.send(self._bot, name, fields, seconds)
-        except _CALL_ERRORS as error:
-            raise translate(error) from None
 
     async def download(self, file_id: str, max_bytes: int) -> bytes:
         """Return a file that somebody sent, or so many bytes of its beginning.
@@ -150,6 +148,8 @@ def translate(error: Exception) -> PlatformError:
     match error:
         case TelegramRetryAfter():
             return RateLimited(error.retry_after)
+        case TelegramMigrateToChat():
+            return ChatMoved(error.migrate_to_chat_id)
         case TelegramUnauthorizedError():
             return PlatformFatal(
                 "Telegram does not accept the bot's token; "

@@ -16,6 +16,7 @@ from aiogram.types import (
 from bot.chat.command import CommandSpec
 from bot.errors import PlatformError
 from bot.platforms.telegram.api import BotApi
+from bot.platforms.telegram.limits import plain_text
 from bot.texts.text import LANGUAGES, looked_up, translate
 
 _MAX_DESCRIPTION_CHARS = 256
@@ -64,7 +65,7 @@ def to_bot_commands(commands: Sequence[CommandSpec], language: str = "en") -> li
 
 
 def _description(command: CommandSpec, language: str) -> str:
-    summary = translate(looked_up(command.summary), language)
+    summary = plain_text(translate(looked_up(command.summary), language))
     if command.actions:
         summary = f"{summary} ({', '.join(action.name for action in command.actions)})"
     return summary[:_MAX_DESCRIPTION_CHARS]

@@ -1,8 +1,10 @@
 """Convert Telegram's updates to `Incoming`: channel, author, and why they wake the bot."""
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
+import structlog
 from aiogram.enums import ChatMemberStatus, ChatType, ContentType, MessageEntityType
 from aiogram.types import (
     CallbackQuery,
@@ -13,6 +15,7 @@ from aiogram.types import (
     Update,
     User,
 )
+from pydantic import ValidationError
 
 from bot.chat.incoming import (
     Address,
@@ -33,6 +36,8 @@ UPDATE_TYPES = ["message", "edited_message", "callback_query", "my_chat_member"]
 """What `to_incoming` can convert, by Telegram's names."""
 PRESS_KEY_PREFIX = "cb"
 """Precedes the id of a callback query in the key of a press."""
+
+_log = structlog.get_logger(__name__)
 
 _PRESENT = frozenset({ChatMemberStatus.MEMBER, ChatMemberStatus.ADMINISTRATOR})
 _ABSENT = frozenset({ChatMemberStatus.LEFT, ChatMemberStatus.KICKED})
@@ -65,6 +70,19 @@ _MEDIA_KINDS: Mapping[str, MediaKind] = {
     ),
 }
 """The kinds of messages that people send; the others are service messages."""
+
+
+def parse_updates(raws: Iterable[dict[str, Any]]) -> list[Update]:
+    """Return updates as the library's models; an invalid one is logged and left out."""
+    updates = []
+    for raw in raws:
+        try:
+            updates.append(Update.model_validate(raw))
+        except ValidationError as error:
+            # The error's text quotes what people wrote: log only the fields.
+            fields = [".".join(map(str, one["loc"])) for one in error.errors()]
+            _log.error("telegram_update_skipped", update_id=raw.get("update_id"), fields=fields)
+    return updates
 
 
 def to_incoming(update: Update, bot: User, bot_id: str = "") -> Incoming | None:
@@ -106,7 +124,7 @@ def message_to_said(message: Message, bot: User, bot_id: str = "") -> Said | Non
         text=text,
         at=message.date,
         wake=wake,
-        scopes=_scopes(address),
+        scopes=scopes_of(address),
         author_is_admin=_is_admin(message),
         is_private=message.chat.type == ChatType.PRIVATE,
         quote=_quote(message, bot),
@@ -142,7 +160,7 @@ def _to_pressed(query: CallbackQuery, bot_id: str) -> Pressed | None:
         author=_user_to_person(query.from_user),
         data=data,
         at=datetime.now(UTC),  # Telegram does not tell
-        scopes=_scopes(address),
+        scopes=scopes_of(address),
         values=values,
         author_is_admin=_is_admin_in(message.chat),
         is_private=message.chat.type == ChatType.PRIVATE,
@@ -162,7 +180,7 @@ def _to_joined(change: ChatMemberUpdated, bot_id: str) -> Joined | None:
         external_key=f"join:{change.chat.id}:{int(change.date.timestamp())}",
         author=_user_to_person(change.from_user),
         at=change.date,
-        scopes=_scopes(address),
+        scopes=scopes_of(address),
         locale=change.from_user.language_code,
     )
 
@@ -174,7 +192,8 @@ def _to_address(message: Message, bot_id: str) -> Address:
     return Address("telegram", str(message.chat.id), thread, bot_id)
 
 
-def _scopes(address: Address) -> tuple[str, ...]:
+def scopes_of(address: Address) -> tuple[str, ...]:
+    """Return where the settings of a chat or topic are looked up, narrowest first."""
     return (address.lane,) if address.thread is None else (address.conversation, address.lane)
 
 

@@ -20,7 +20,6 @@ from aiogram.methods import (
     TelegramMethod,
 )
 from aiogram.types import Message, Update, User
-from pydantic import ValidationError
 from typing_extensions import override
 
 from bot.chat.command import CommandSpec
@@ -42,8 +41,10 @@ from bot.platforms.telegram.incoming import (
     PRESS_KEY_PREFIX,
     UPDATE_TYPES,
     is_command_of_others,
+    parse_updates,
     to_incoming,
 )
+from bot.platforms.telegram.moved_chats import MovedChats
 from bot.platforms.telegram.settings import TelegramSettings
 from bot.platforms.telegram.surface import TelegramSurface
 from bot.ports import (
@@ -85,6 +86,7 @@ def make(settings: TelegramSettings, context: PlatformContext) -> Platform:
         bot_id=context.bot_id,
         answerable_seconds=context.answerable_seconds,
         press_refusal=context.press_refusal,
+        cursors=context.cursors,
     )
 
 
@@ -100,10 +102,12 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         bot_id: str = "",
         answerable_seconds: float = math.inf,
         press_refusal: Callable[[Pressed], Awaitable[str | None]] = refuse_nothing,
+        cursors: Intake | None = None,
     ) -> None:
         self._api = BotApi(settings)
         self._press_refusal = press_refusal
-        self._surface = TelegramSurface(self._api, has_drafts=settings.drafts)
+        self._chats = MovedChats(cursors, bot_id)
+        self._surface = TelegramSurface(self._api, self._chats, has_drafts=settings.drafts)
         self._settings = settings
         self._poll_seconds = settings.poll_seconds
         self._bot: User | None = None  # once Telegram has said who we are
@@ -156,12 +160,15 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
             await self._keep_webhook()
         await self._call_until_answered(lambda: DeleteWebhook(drop_pending_updates=False))
         await offer_commands(self._api, self._commands)
+        await self._chats.load(intake)
         stored = (await intake.cursors(self._offset_cursor)).get(self._offset_cursor)
         offset = None if stored is None else int(stored)
         try:
             while True:
                 updates = await self._poll(offset)
-                incomings = self._parse_updates(updates, bot)
+                parsed = parse_updates(updates)
+                cursors = dict(self._chats.note_moves(parsed))
+                incomings = self._chats.to_first(self._to_incomings(parsed, bot))
                 if self._is_catching_up:
                     incomings = self._with_late_marked(incomings)
                 self._is_catching_up = len(updates) >= _MAX_UPDATES
@@ -172,7 +179,8 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
                 offset = updates[-1]["update_id"] + 1
                 refusals = await self._refusals(incomings)
                 kept = [one for one in incomings if refusals.get(one.external_key) is None]
-                await self._store_messages(intake, kept, offset)
+                cursors[self._offset_cursor] = str(offset)
+                await self._store_messages(intake, kept, cursors)
                 self._acknowledge_all(refusals)
         finally:
             await cancel_and_wait(self._acknowledging)
@@ -211,11 +219,15 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
             return False
         if self._bot is None:  # a process that stands by takes calls as well
             self._bot = await self._api.call(GetMe())
-        incomings = self._with_late_marked(self._parse_updates([update], self._bot))
+        parsed = parse_updates([update])
+        cursors = self._chats.note_moves(parsed)
+        incomings = self._to_incomings(parsed, self._bot)
+        await self._chats.look_up(incomings, intake)  # another process may know of a move
+        incomings = self._with_late_marked(self._chats.to_first(incomings))
         refusals = await self._refusals(incomings)
         kept = [one for one in incomings if refusals.get(one.external_key) is None]
-        if kept:
-            await intake.receive(kept, {})
+        if kept or cursors:
+            await intake.receive(kept, cursors)
         self._acknowledge_all(refusals)
         return True
 
@@ -272,16 +284,9 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         """
         return self._poll_seconds if self._connection_error is None or self._has_conflict else 0
 
-    def _parse_updates(self, updates: Sequence[dict[str, Any]], bot: User) -> list[Incoming]:
+    def _to_incomings(self, updates: Sequence[Update], bot: User) -> list[Incoming]:
         incomings = []
-        for raw in updates:
-            try:
-                update = Update.model_validate(raw)
-            except ValidationError as error:
-                # The error's text quotes what people wrote: log only the fields.
-                fields = [".".join(map(str, one["loc"])) for one in error.errors()]
-                _log.error("telegram_update_skipped", update_id=raw.get("update_id"), fields=fields)
-                continue
+        for update in updates:
             incoming = to_incoming(update, bot, self._bot_id)
             if isinstance(incoming, Said):
                 incoming = self._without_command_of_others(incoming, update.message)
@@ -296,11 +301,11 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         return replace(said, wake=None)
 
     async def _store_messages(
-        self, intake: Intake, incomings: Sequence[Incoming], offset: int
+        self, intake: Intake, incomings: Sequence[Incoming], cursors: Mapping[str, str]
     ) -> None:
         for tries in count():
             try:
-                await intake.receive(incomings, {self._offset_cursor: str(offset)})
+                await intake.receive(incomings, cursors)
             except StoreError as error:
                 self._set_connection_error(f"messages cannot be stored: {error}")
                 await self._clock.sleep(_pause_seconds(error, tries))
@@ -364,8 +369,11 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
     async def is_admin(self, incoming: Request) -> bool:
         if incoming.author_is_admin is not None:
             return incoming.author_is_admin
-        chat, user = incoming.address.chat, incoming.author.id.removeprefix("telegram:")
-        member = await self._api.call(GetChatMember(chat_id=int(chat), user_id=int(user)))
+        user = int(incoming.author.id.removeprefix("telegram:"))
+        member = await self._chats.in_chat(
+            incoming.address,
+            lambda chat: self._api.call(GetChatMember(chat_id=chat.chat, user_id=user)),
+        )
         return member.status in {ChatMemberStatus.CREATOR, ChatMemberStatus.ADMINISTRATOR}
 
 

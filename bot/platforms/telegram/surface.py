@@ -1,6 +1,7 @@
 """Answers on Telegram: text without pings, and a search for sends of unknown outcome."""
 
 from collections.abc import Set
+from contextlib import suppress
 from dataclasses import replace
 from enum import Enum, auto
 from typing import Any
@@ -21,6 +22,7 @@ from bot.platforms.telegram.api import BotApi, NotEditable, NotModified
 from bot.platforms.telegram.buttons import to_forced_reply, to_keyboard
 from bot.platforms.telegram.limits import GROUP, PRIVATE
 from bot.platforms.telegram.markup import render_markdown, render_plain, with_folded
+from bot.platforms.telegram.moved_chats import ChatOfNow, MovedChats
 from bot.ports import DraftingSurface, Surface
 
 _NO_PREVIEW = {"is_disabled": True}
@@ -40,8 +42,11 @@ class TelegramSurface(Surface, DraftingSurface):
     Telegram has no idempotency key, so the nonce is unused: what was lost is looked up by its text.
     """
 
-    def __init__(self, api: BotApi, *, has_drafts: bool = False) -> None:
+    def __init__(
+        self, api: BotApi, chats: MovedChats | None = None, *, has_drafts: bool = False
+    ) -> None:
         self._api = api
+        self._chats = chats or MovedChats()
         self._private = replace(PRIVATE, has_drafts=has_drafts)
 
     @override
@@ -50,25 +55,25 @@ class TelegramSurface(Surface, DraftingSurface):
 
     @override
     async def send(self, message: OutgoingMessage) -> str:
-        to: dict[str, Any] = {
-            "chat_id": int(message.address.chat),
-            "message_thread_id": _topic(message.address),
-        }
-        if message.reply_to is not None:
+        return await self._chats.in_chat(message.address, lambda chat: self._send(message, chat))
+
+    async def _send(self, message: OutgoingMessage, chat: ChatOfNow) -> str:
+        to: dict[str, Any] = {"chat_id": chat.chat, "message_thread_id": _topic(message.address)}
+        prompt = message.content.prompt
+        # Only the author of the message that is replied to gets a reply opened.
+        answered = chat.to_wire(message.reply_to if prompt is None else prompt.to)
+        if answered is not None:
             # Answer even if the question was deleted.
-            reply = {"message_id": int(message.reply_to), "allow_sending_without_reply": True}
+            reply = {"message_id": answered, "allow_sending_without_reply": True}
             to["reply_parameters"] = reply
         if message.file is not None:
             document = BufferedInputFile(message.file.text.encode(), message.file.name)
             upload = SendDocument(document=document, **_render_caption(message.content), **to)
-            return str((await self._api.call(upload)).message_id)
-        if message.content.prompt is not None:
-            # Only the author of the message that is replied to gets a reply opened.
-            asked = {"message_id": int(message.content.prompt.to)}
-            to["reply_parameters"] = {**asked, "allow_sending_without_reply": True}
-            to["reply_markup"] = to_forced_reply(message.content.prompt)
+            return chat.from_wire((await self._api.call(upload)).message_id)
+        if prompt is not None:
+            to["reply_markup"] = to_forced_reply(prompt)
         sent = await self._api.send("sendMessage", {**_render(message.content), **to})
-        return _message_id(sent)
+        return chat.from_wire(_message_id(sent))
 
     @override
     async def edit(
@@ -79,19 +84,20 @@ class TelegramSurface(Surface, DraftingSurface):
         *,
         interaction: str | None = None,
     ) -> None:
-        try:
-            await self._edit(address, int(message_id), content)
-        except NotModified:
-            return
+        async def request(chat: ChatOfNow) -> None:
+            await self._edit(chat.chat, _existing(chat, message_id), content)
+
+        with suppress(NotModified):
+            await self._chats.in_chat(address, request)
 
     @override
     async def delete(self, address: Address, message_id: str) -> None:
-        try:
-            await self._api.call(
-                DeleteMessage(chat_id=int(address.chat), message_id=int(message_id))
-            )
-        except MessageNotFound:
-            return
+        async def request(chat: ChatOfNow) -> None:
+            known = _existing(chat, message_id)
+            await self._api.call(DeleteMessage(chat_id=chat.chat, message_id=known))
+
+        with suppress(MessageNotFound):
+            await self._chats.in_chat(address, request)
 
     @override
     async def draft(self, address: Address, draft_id: int, content: MessageContent) -> None:
@@ -102,8 +108,11 @@ class TelegramSurface(Surface, DraftingSurface):
 
     @override
     async def typing(self, address: Address) -> None:
-        to = {"chat_id": int(address.chat), "message_thread_id": _topic(address)}
-        await self._api.send("sendChatAction", {**to, "action": "typing"})
+        fields = {"message_thread_id": _topic(address), "action": "typing"}
+        await self._chats.in_chat(
+            address,
+            lambda chat: self._api.send("sendChatAction", {"chat_id": chat.chat, **fields}),
+        )
 
     @override
     async def find(
@@ -118,30 +127,37 @@ class TelegramSurface(Surface, DraftingSurface):
         of probes is bounded. Both, and the texts of the answers, follow the documentation and
         must be confirmed once against the real service (docs/sources.md#telegram).
         """
-        candidate = max([int(after or 0), *map(int, known)])
+        return await self._chats.in_chat(
+            message.address, lambda chat: self._find(message, chat, after, known)
+        )
+
+    async def _find(
+        self, message: OutgoingMessage, chat: ChatOfNow, after: str | None, known: Set[str]
+    ) -> str | None:
+        known_here = {here for one in known if (here := chat.to_wire(one)) is not None}
+        candidate = max([chat.to_wire(after) or 0, *known_here])
         probes = gap = 0
         while probes < _MAX_PROBES and (gap < _MAX_GAP or _is_private(message.address)):
             candidate += 1
-            if str(candidate) in known:
+            if candidate in known_here:
                 gap = 0
                 continue
             probes += 1
-            match await self._probe(message, candidate):
+            match await self._probe(message, chat.chat, candidate):
                 case _ProbeResult.OURS:
-                    return str(candidate)
+                    return chat.from_wire(candidate)
                 case _ProbeResult.FOREIGN:
                     gap = 0
                 case _ProbeResult.NOTHING:
                     gap += 1
         return None
 
-    async def _probe(self, message: OutgoingMessage, message_id: int) -> _ProbeResult:
-        address = message.address
+    async def _probe(self, message: OutgoingMessage, chat: int, message_id: int) -> _ProbeResult:
         try:
             if message.file is None:
-                await self._edit(address, message_id, message.content)
+                await self._edit(chat, message_id, message.content)
             else:
-                await self._api.call(_to_caption_edit(address, message_id, message.content))
+                await self._api.call(_to_caption_edit(chat, message_id, message.content))
         except NotModified:
             return _ProbeResult.OURS
         except NotEditable:
@@ -150,8 +166,8 @@ class TelegramSurface(Surface, DraftingSurface):
             return _ProbeResult.NOTHING
         return _ProbeResult.OURS
 
-    async def _edit(self, address: Address, message_id: int, content: MessageContent) -> None:
-        to = {"chat_id": int(address.chat), "message_id": message_id}
+    async def _edit(self, chat: int, message_id: int, content: MessageContent) -> None:
+        to = {"chat_id": chat, "message_id": message_id}
         await self._api.send("editMessageText", {**to, **_render(content)})
 
 
@@ -174,12 +190,15 @@ def _topic(address: Address) -> int | None:
     return None if address.thread is None else int(address.thread)
 
 
-def _to_caption_edit(
-    address: Address, message_id: int, content: MessageContent
-) -> EditMessageCaption:
-    return EditMessageCaption(
-        chat_id=int(address.chat), message_id=message_id, **_render_caption(content)
-    )
+def _existing(chat: ChatOfNow, message_id: str) -> int:
+    known = chat.to_wire(message_id)
+    if known is None:
+        raise MessageNotFound("the message stayed in the group that became a supergroup")
+    return known
+
+
+def _to_caption_edit(chat: int, message_id: int, content: MessageContent) -> EditMessageCaption:
+    return EditMessageCaption(chat_id=chat, message_id=message_id, **_render_caption(content))
 
 
 def _render_caption(content: MessageContent) -> dict[str, Any]:
@@ -207,8 +226,8 @@ class _SentMessage(msgspec.Struct):
 _decode_sent_message = msgspec.json.Decoder(_SentMessage).decode
 
 
-def _message_id(sent: msgspec.Raw) -> str:
+def _message_id(sent: msgspec.Raw) -> int:
     try:
-        return str(_decode_sent_message(sent).message_id)
+        return _decode_sent_message(sent).message_id
     except msgspec.DecodeError:
         raise OutcomeUnknown("Telegram's response has no message id") from None

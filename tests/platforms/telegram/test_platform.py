@@ -308,6 +308,11 @@ def test_commands_are_described_in_chinese() -> None:
     }
 
 
+def test_descriptions_are_shown_without_markup() -> None:
+    (shown,) = to_bot_commands([CommandSpec("new", "begin anew; `/new 2` with *another* greeting")])
+    assert shown.description == "begin anew; /new 2 with another greeting"
+
+
 def test_description_is_cut_to_the_limit() -> None:
     (shown,) = to_bot_commands([CommandSpec("help", "x" * 300)])
     assert len(shown.description) == 256

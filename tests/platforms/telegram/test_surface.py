@@ -252,10 +252,20 @@ async def test_edit_of_a_deleted_message_raises_message_not_found(surface: Surfa
 
 @pytest.mark.service
 async def test_group_that_became_a_supergroup_is_followed(rig: Rig, surface: Surface) -> None:
-    rig.telegram.chat(-1000, "supergroup")
+    asked = rig.telegram.say(BOB, "question", chat=-1000)
+    before = await send(surface, "before", GROUP_CHAT)
     rig.telegram.fault("sendMessage", migrate_to=-1000)
-    await send(surface, "hi", GROUP_CHAT)
-    assert rig.telegram.texts(-1000) == ["hi"]
+    sent = await send(surface, "hi", GROUP_CHAT, to=before)  # to a message that stayed behind
+    assert "reply_to_message" not in rig.telegram.msgs[-1000][asked["message_id"] + 1]
+
+    await surface.edit(GROUP_CHAT, sent, MessageContent("hi!"))
+    later = await send(surface, "later", GROUP_CHAT, to=sent)
+    assert rig.telegram.texts(-1000) == ["hi!", "later"]
+    assert await find(surface, GROUP_CHAT, "later", after=sent, known={before}) == later
+    await surface.delete(GROUP_CHAT, before)
+    with pytest.raises(MessageNotFound):
+        await surface.edit(GROUP_CHAT, before, MessageContent("never"))
+    assert rig.telegram.texts(GROUP) == ["before"]
 
 
 def test_limits_differ_by_the_kind_of_chat(rig: Rig) -> None:

@@ -1,0 +1,208 @@
+"""Groups that became supergroups: their conversations go on under the id that they had first.
+
+Telegram gives a supergroup another chat id than the group had, and counts its messages from 1
+again. Addresses keep the first id, so that everything that is stored of the group (history, preset,
+settings, what waits to be sent) holds for the supergroup; only requests use the id of now. The ids
+of its messages are kept with a number added, so that none of them is one of the group's.
+
+See https://core.telegram.org/bots/api#message (migrate_to_chat_id) and #responseparameters.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import structlog
+from aiogram.types import Message, Update
+
+from bot.chat.incoming import (
+    Address,
+    Edited,
+    Incoming,
+    Joined,
+    Person,
+    Pressed,
+    Said,
+    source_name,
+)
+from bot.errors import StoreError
+from bot.platforms.telegram.api import ChatMoved
+from bot.platforms.telegram.incoming import scopes_of
+from bot.ports import Intake
+
+_IDS_ABOVE = 10**12
+"""Is added to the ids of a supergroup's messages; more than any group has had."""
+
+Result = TypeVar("Result")
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ChatOfNow:
+    """What an address stands for in requests."""
+
+    chat: int
+    """The id that Telegram knows now."""
+    has_moved: bool = False
+
+    def to_wire(self, message_id: str | None) -> int | None:
+        """Return a message's id for a request; None: the message is not in this chat."""
+        if message_id is None:
+            return None
+        known = int(message_id)
+        if not self.has_moved:
+            return known
+        return known - _IDS_ABOVE if known > _IDS_ABOVE else None
+
+    def from_wire(self, message_id: int) -> str:
+        return str(message_id + _IDS_ABOVE if self.has_moved else message_id)
+
+
+class MovedChats:
+    """Which groups of a bot became supergroups; kept beside the cursors."""
+
+    def __init__(self, store: Intake | None = None, bot_id: str = "") -> None:
+        """Take where it is kept; None: nowhere, until `load` says it."""
+        self._store = store
+        self._prefix = f"{source_name('telegram', bot_id)}:moved:"
+        self._first: dict[int, int] = {}  # by the id of now
+        self._now: dict[int, int] = {}  # by the first id
+        self._is_loaded = False
+        self._looked_up: set[int] = set()
+
+    async def load(self, store: Intake) -> None:
+        """Read what is stored, also by other processes.
+
+        Raises:
+            StoreError: nothing was read.
+        """
+        self._store = store
+        for name, first in (await store.cursors(self._prefix)).items():
+            self._keep(int(first), int(name.removeprefix(self._prefix)))
+        self._is_loaded = True
+
+    async def look_up(self, incomings: Iterable[Incoming], store: Intake) -> None:
+        """Read it for groups that this process sees for the first time, as `load` does."""
+        seen = {int(one.address.chat) for one in incomings}
+        new = {chat for chat in seen - self._looked_up if chat < 0}
+        if new:
+            await self.load(store)
+            self._looked_up |= new
+
+    def note_moves(self, updates: Iterable[Update]) -> Mapping[str, str]:
+        """Follow the moves that updates tell of; return the cursors to store with them."""
+        cursors: dict[str, str] = {}
+        for update in updates:
+            message = update.message
+            if message is not None and (move := _move_of(message)) is not None:
+                cursors |= self._note(*move)
+        return cursors
+
+    def to_first(self, incomings: Iterable[Incoming]) -> list[Incoming]:
+        """Return the events at the addresses of their groups, without what tells of a move."""
+        placed = (self._to_first(one) for one in incomings)
+        return [one for one in placed if one is not None]
+
+    def _to_first(self, incoming: Incoming) -> Incoming | None:
+        first = self._first.get(int(incoming.address.chat))
+        if first is None:
+            return incoming
+        now, address = incoming.address.chat, replace(incoming.address, chat=str(first))
+        match incoming:
+            case Said():
+                return _at_first(incoming, address, now)
+            case Edited():
+                return replace(incoming, said=_at_first(incoming.said, address, now))
+            case Pressed():
+                return replace(
+                    incoming,
+                    address=address,
+                    scopes=scopes_of(address),
+                    message_id=_shifted(incoming.message_id),
+                )
+            case Joined():
+                return None  # it was in the group before
+            case _:
+                return incoming
+
+    async def in_chat(
+        self, address: Address, request: Callable[[ChatOfNow], Awaitable[Result]]
+    ) -> Result:
+        """Make a request to the chat of an address, and once more where it has moved to.
+
+        Raises:
+            PlatformError: what the request raises.
+        """
+        chat = await self._chat_of_now(address)
+        try:
+            return await request(chat)
+        except ChatMoved as error:  # the request had no effect
+            await self._remember(chat.chat, error.chat)
+        return await request(await self._chat_of_now(address))
+
+    async def _chat_of_now(self, address: Address) -> ChatOfNow:
+        first = int(address.chat)
+        if first < 0 and not self._is_loaded and self._store is not None:
+            try:
+                await self.load(self._store)
+            except StoreError as error:
+                _log.warning("moved_chats_not_read", reason=str(error))
+        now = self._now.get(first)
+        return ChatOfNow(first) if now is None else ChatOfNow(now, has_moved=True)
+
+    async def _remember(self, old: int, new: int) -> None:
+        cursors = self._note(old, new)
+        if self._store is None:
+            return
+        try:
+            await self._store.receive((), cursors)
+        except StoreError as error:  # Telegram says it again
+            _log.warning("moved_chat_not_stored", reason=str(error))
+
+    def _note(self, old: int, new: int) -> Mapping[str, str]:
+        first = self._first.get(new, self._first.get(old, old))
+        if new == first:
+            return {}
+        if new not in self._first:
+            _log.info("telegram_chat_moved", first=first, now=new)
+            self._keep(first, new)
+        return {f"{self._prefix}{new}": str(first)}
+
+    def _keep(self, first: int, now: int) -> None:
+        self._first[now] = first
+        self._now[first] = now
+
+
+def _move_of(message: Message) -> tuple[int, int] | None:
+    """Return the id that a group had and the one that it has now, if a message tells of that."""
+    if message.migrate_to_chat_id is not None:
+        return message.chat.id, message.migrate_to_chat_id
+    if message.migrate_from_chat_id is not None:
+        return message.migrate_from_chat_id, message.chat.id
+    return None
+
+
+def _at_first(said: Said, address: Address, now: str) -> Said:
+    quote = said.quote
+    if quote is not None:
+        author = quote.author and _group_itself(quote.author, address, now)
+        quote = replace(quote, message_id=_shifted(quote.message_id), author=author)
+    return replace(
+        said,
+        address=address,
+        scopes=scopes_of(address),
+        message_id=_shifted(said.message_id),
+        author=_group_itself(said.author, address, now),
+        quote=quote,
+    )
+
+
+def _group_itself(person: Person, address: Address, now: str) -> Person:
+    """Let who writes as the group be the group of the address."""
+    is_group = person.id == f"{address.platform}:{now}"
+    return replace(person, id=f"{address.platform}:{address.chat}") if is_group else person
+
+
+def _shifted(message_id: str | None) -> str | None:
+    return None if message_id is None else str(int(message_id) + _IDS_ABOVE)

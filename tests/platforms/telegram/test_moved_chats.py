@@ -1,0 +1,121 @@
+"""Groups that became supergroups: their events keep the address, requests use the new id."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from aiogram.types import Update
+
+from bot.chat.incoming import Address, Edited, Incoming, Person, Pressed, Said
+from bot.platforms.telegram.api import ChatMoved
+from bot.platforms.telegram.incoming import to_incoming
+from bot.platforms.telegram.moved_chats import ChatOfNow, MovedChats
+from tests.platforms.telegram.conftest import FakeIntake
+from tests.platforms.telegram.messages import ALICE, BOT, BOT_JSON, NOON
+
+OLD, NEW = -5, -1005
+GROUP = Address("telegram", str(OLD))
+NEW_CHAT = {"id": NEW, "type": "supergroup", "title": "Round table"}
+OLD_CHAT = {"id": OLD, "type": "group", "title": "Round table"}
+
+
+def update(chat: dict[str, Any], number: int = 7, kind: str = "message", **fields: Any) -> Update:
+    body = {"message_id": number, "date": NOON, "chat": chat, "from": ALICE, **fields}
+    return Update.model_validate({"update_id": 1, kind: body})
+
+
+MOVED_TO = update(OLD_CHAT, migrate_to_chat_id=NEW)
+MOVED_FROM = update(NEW_CHAT, 1, migrate_from_chat_id=OLD)
+
+
+def received(chats: MovedChats, *updates: Update) -> Sequence[Incoming]:
+    incomings = [to_incoming(one, BOT) for one in updates]
+    return chats.to_first([one for one in incomings if one is not None])
+
+
+@pytest.fixture(params=[MOVED_TO, MOVED_FROM], ids=["to", "from"])
+def moved(request: pytest.FixtureRequest) -> MovedChats:
+    chats = MovedChats()
+    chats.note_moves([request.param])
+    return chats
+
+
+def test_events_of_the_supergroup_come_from_the_address_of_the_group(moved: MovedChats) -> None:
+    answer = {"message_id": 6, "date": NOON, "chat": NEW_CHAT, "from": BOT_JSON, "text": "hi"}
+    pressed = {"id": "9", "from": ALICE, "chat_instance": "1", "data": "stop", "message": answer}
+    updates = [
+        update(NEW_CHAT, text="hello", reply_to_message=answer),
+        update(NEW_CHAT, kind="edited_message", text="hello!"),
+        Update.model_validate({"update_id": 2, "callback_query": pressed}),
+    ]
+    said, edited, press = received(moved, *updates)
+
+    assert isinstance(said, Said)
+    assert (said.address, said.scopes) == (GROUP, ("telegram:-5",))
+    assert (said.external_key, said.message_id) == ("-1005:7", "1000000000007")
+    assert said.quote is not None
+    assert said.quote.message_id == "1000000000006"
+    assert isinstance(edited, Edited)
+    assert (edited.address, edited.message_id) == (GROUP, said.message_id)
+    assert isinstance(press, Pressed)
+    assert (press.address, press.message_id) == (GROUP, said.quote.message_id)
+
+
+def test_who_writes_as_the_supergroup_writes_as_the_group(moved: MovedChats) -> None:
+    (said,) = received(moved, update(NEW_CHAT, text="hello", sender_chat=NEW_CHAT))
+    assert isinstance(said, Said)
+    assert said.author == Person("telegram:-5", "Round table")
+    assert said.author_is_admin
+
+
+def test_arrival_in_the_supergroup_is_no_join(moved: MovedChats) -> None:
+    states = {"old_chat_member": "left", "new_chat_member": "member"}
+    change = {name: {"status": status, "user": BOT_JSON} for name, status in states.items()}
+    body = {"chat": NEW_CHAT, "from": ALICE, "date": NOON, **change}
+    assert not received(moved, Update.model_validate({"update_id": 3, "my_chat_member": body}))
+
+
+def test_other_chats_stay_as_they_are(moved: MovedChats) -> None:
+    other = {"id": -1006, "type": "supergroup", "title": "Others"}
+    (said,) = received(moved, update(other, text="hello"))
+    assert (said.address.chat, said.message_id) == ("-1006", "7")
+
+
+async def test_refused_request_is_made_in_the_new_chat_and_the_move_is_stored() -> None:
+    store, chats_asked = FakeIntake(), list[int]()
+    chats = MovedChats(store)
+
+    async def request(chat: ChatOfNow) -> str:
+        chats_asked.append(chat.chat)
+        if chat.chat == OLD:
+            raise ChatMoved(NEW)
+        return chat.from_wire(3)
+
+    assert await chats.in_chat(GROUP, request) == "1000000000003"
+    assert await MovedChats(store).in_chat(GROUP, request) == "1000000000003"  # after a restart
+    assert chats_asked == [OLD, NEW, NEW]
+
+
+async def test_move_noted_by_another_process_is_looked_up() -> None:
+    store, chats = FakeIntake(), MovedChats()
+    await chats.load(store)
+    await store.receive((), MovedChats(store).note_moves([MOVED_TO]))
+
+    said = to_incoming(update(NEW_CHAT, text="hello"), BOT)
+    assert said is not None
+    await chats.look_up([said], store)
+    assert chats.to_first([said])[0].address == GROUP
+
+
+async def test_move_of_one_bot_is_not_that_of_another() -> None:
+    store = FakeIntake()
+    await store.receive((), MovedChats(store).note_moves([MOVED_TO]))
+    other = MovedChats(store, bot_id="77")
+    await other.load(store)
+    assert received(other, update(NEW_CHAT, text="hello"))[0].address.chat == str(NEW)
+
+
+def test_messages_of_the_group_are_not_those_of_the_supergroup() -> None:
+    chat = ChatOfNow(NEW, has_moved=True)
+    assert chat.to_wire("7") is None
+    assert chat.to_wire(chat.from_wire(7)) == 7
