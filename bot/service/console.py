@@ -17,6 +17,7 @@ from bot.console.presets.editing import PresetEditing
 from bot.console.presets.exporting import PresetExports
 from bot.console.presets.file_pages import PresetFilePages
 from bot.console.presets.importing import PresetImports
+from bot.console.presets.lorebook_pages import LorebookEditing, LorebookPages
 from bot.console.presets.preset_api import PresetApi
 from bot.console.presets.preset_pages import PresetPages
 from bot.console.presets.trial.preview import DraftComposer, DraftPreviews
@@ -113,8 +114,9 @@ def make_preset_parts(
     pages = PresetPages(editing, previews, list(providers))
     trials = TrialPages(DraftTrials(previews, ask))
     copies = PresetCopyPages(PresetCopies(editing))
+    lorebooks = LorebookPages(LorebookEditing(editing))
     api = PresetApi(editing, previews)
-    return [pages.part, files.part, trials.part, copies.part, api.part]
+    return [pages.part, files.part, trials.part, copies.part, lorebooks.part, api.part]
 
 
 def make_channel_pages(reports: ChannelReports) -> list[ConsolePart]:

@@ -9,18 +9,24 @@ from pathlib import Path
 
 from bot.chat.access import AuditEntry
 from bot.chat.console.preset_draft import PresetDraft
+from bot.console.presets.form.lorebook_entries import apply_entry_forms, has_entry_fields
 from bot.console.presets.form.values import apply_form, write_preset_json
 from bot.errors import PresetError, RequestRefused, SettingsError, UserError
 from bot.importers.cards.stored_cards import card_file
 from bot.importers.character_files import merge_character_file
 from bot.ports import AuditLog, Clock, PresetDrafts, PresetVersions
-from bot.prompting.presets.files import export_preset, load_preset_lorebook, preset_version
+from bot.prompting.presets.files import (
+    export_preset,
+    load_preset_lorebook,
+    preset_version,
+    read_lorebook_file,
+)
 from bot.prompting.presets.folder import find_preset_file, write_preset, write_whole_file
 from bot.prompting.presets.preset import Preset
 from bot.prompting.presets.problems import CheckedPreset, PresetProblem, check_preset
 from bot.prompting.text.jsonc import JsonDocument
 from bot.routing.preset_resolver import PresetResolver
-from bot.texts.text import translatable
+from bot.texts.text import text_of, translatable
 
 _MAX_AUDIT_CHARS = 4000
 _MAX_VERSIONS = 200
@@ -151,12 +157,35 @@ class PresetEditing:
     ) -> EditedPreset:
         """Keep what a form sends in the draft of a preset; raises as `save_draft`."""
         edited = await self.open(name)
+        value = self.value_of(edited)
+        if has_entry_fields(fields):
+            value = await self.with_lorebook(value)
+        changed = apply_entry_forms(apply_form(value, fields), fields)
+        content = edited.content if changed == value else write_preset_json(changed)
+        return await self.save_draft(name, content, revision)
+
+    def value_of(self, edited: EditedPreset) -> dict[str, object]:
+        """Return the JSON of what is worked on; raises `UserError` if the text is none."""
         value = self.check(edited.content).value
         if value is None:
             raise UserError(translatable("The draft is no JSON; mend that first."))
-        changed = apply_form(value, fields)
-        content = edited.content if changed == value else write_preset_json(changed)
-        return await self.save_draft(name, content, revision)
+        return value
+
+    async def with_lorebook(self, value: dict[str, object]) -> dict[str, object]:
+        """Return the JSON of a preset with its lorebook inside, also if it names a file.
+
+        Raises:
+            UserError: the file cannot be read.
+        """
+        file = value.get("lorebook")
+        if not isinstance(file, str):
+            return value
+        preset_file = self.open_folder() / "draft.json"
+        try:
+            book = await asyncio.to_thread(read_lorebook_file, file, preset_file)
+        except PresetError as error:
+            raise UserError(text_of(error)) from None
+        return {**value, "lorebook": book}
 
     async def begin_draft(self, draft: PresetDraft, who: str, action: str) -> None:
         """Store the draft of a new preset; raises `UserError` if the name is taken."""
@@ -231,7 +260,7 @@ class PresetEditing:
             loaded = load_preset_lorebook(preset, folder / f"{preset.id}.json")
             return merge_character_file(loaded, folder).preset
         except PresetError as error:
-            raise UserError(str(error)) from None
+            raise UserError(text_of(error)) from None
 
     def _valid(self, name: str, content: str) -> Preset:
         checked = self.check(content)
@@ -260,7 +289,7 @@ class PresetEditing:
             self.prepare(live)
             write_preset(folder, preset)
         except SettingsError as error:
-            raise UserError(str(error)) from None
+            raise UserError(text_of(error)) from None
         return live
 
     async def record(self, who: str, action: str, name: str, before: str, after: str) -> None:

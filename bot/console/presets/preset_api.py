@@ -17,6 +17,7 @@ from bot.console.presets.preset_models import (
     PresetDetail,
     PresetList,
     PublishedPreset,
+    TokensQuery,
     VersionList,
     VersionNumber,
     VersionRow,
@@ -86,6 +87,7 @@ class PresetApi:
                 handler=self._tokens,
                 scope=Scope.READ,
                 summary="Count the texts of the draft, as its model does.",
+                query=TokensQuery,
                 answer=FieldTokens,
             ),
             Route(
@@ -196,7 +198,7 @@ class PresetApi:
     async def _tokens(self, request: ConsoleRequest) -> FieldTokens:
         edited = await self._editing.open(preset_name(request))
         preset = self._editing.check(edited.content).preset
-        tokens = await self._previews.count(edited)
+        tokens = await self._previews.count(edited, request.query(TokensQuery).entry)
         return FieldTokens(tokens=tokens, limit=preset and preset.max_input_tokens)
 
     async def _discard(self, request: ConsoleRequest) -> PresetContent:

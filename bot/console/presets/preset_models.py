@@ -67,6 +67,12 @@ class DraftFields(BaseModel):
     revision: Revision
 
 
+class TokensQuery(BaseModel):
+    entry: int = Field(
+        0, ge=0, le=2**31 - 1, description="The lorebook entry that is counted as well; 0: none."
+    )
+
+
 class FieldTokens(BaseModel):
     """What the texts of a preset take in a prompt, as its model counts."""
 

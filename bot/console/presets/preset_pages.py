@@ -15,7 +15,7 @@ from bot.console.presets.form.fields import form_groups, keys_without_field
 from bot.console.presets.line_differences import count_changes, differing_lines
 from bot.console.presets.preset_api import preset_name
 from bot.console.presets.preset_models import PresetText, Revision, VersionNumber
-from bot.console.presets.trial.lorebook_view import LorebookView, view_lorebook
+from bot.console.presets.trial.lorebook_view import LorebookView, open_entry, view_lorebook
 from bot.console.presets.trial.preview import DraftPreviews, ShownDraft
 from bot.console.presets.trial.sample_scenes import SAMPLE_SCENES
 from bot.console.routes import (
@@ -51,6 +51,7 @@ class EditorQuery(BaseModel):
     against: int = Field(0, ge=0, le=2**31 - 1, description="The version to compare with.")
     find: str = Field("", max_length=200)
     text: str = Field("", max_length=4000, description="What the lorebook is tried on.")
+    entry: int = Field(0, ge=0, le=2**31 - 1, description="The lorebook entry that is edited.")
 
 
 class DraftForm(BaseModel):
@@ -71,6 +72,7 @@ class PresetForm(BaseModel):
 
 class TrialQuery(BaseModel):
     text: str = Field("", max_length=4000)
+    entry: int = Field(0, ge=0, le=2**31 - 1, description="The entry that is edited beside it.")
 
 
 class SceneQuery(BaseModel):
@@ -162,7 +164,9 @@ class PresetPages:
                 "exports": _EXPORTS,
                 "text": asked.text,
                 "tried": await self._tried(edited, asked),
-                "tokens": await self._previews.count(edited) if asked.tab == "form" else {},
+                "opened": await open_entry(self._editing, checked.value, asked.entry),
+                "entry": asked.entry,
+                "tokens": await self._tokens(edited, asked),
                 "limit": checked.preset and checked.preset.max_input_tokens,
             },
         )
@@ -186,11 +190,25 @@ class PresetPages:
         text = _plain(asked.text)
         return await view_lorebook(self._editing, edited, text) if asked.tab == "lorebook" else None
 
+    async def _tokens(self, edited: EditedPreset, asked: EditorQuery) -> Mapping[str, int]:
+        """Return what the texts of the open tab take."""
+        is_counted = asked.tab == "form" or (asked.tab == "lorebook" and asked.entry > 0)
+        return await self._previews.count(edited, asked.entry) if is_counted else {}
+
     async def _try_lorebook(self, request: ConsoleRequest) -> Page:
         edited = await self._editing.open(preset_name(request))
-        tried = await view_lorebook(self._editing, edited, _plain(request.query(TrialQuery).text))
-        problems = self._editing.check(edited.content).problems
-        return Page("presets/lorebook_trial.html", {"tried": tried, "problems": problems})
+        asked = request.query(TrialQuery)
+        text = _plain(asked.text)
+        return Page(
+            "presets/lorebook_trial.html",
+            {
+                "tried": await view_lorebook(self._editing, edited, text),
+                "problems": self._editing.check(edited.content).problems,
+                "text": text,
+                "entry": asked.entry,
+                "base": f"{_PATH}/{quote(edited.name, safe='')}",
+            },
+        )
 
     async def _preview(self, request: ConsoleRequest) -> Page:
         edited = await self._editing.open(preset_name(request))

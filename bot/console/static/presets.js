@@ -18,7 +18,7 @@ const tell = (text) => { if (kept.textContent !== text) kept.textContent = text;
 
 // --- what is written, as fields or as one text ------------------------------------------------
 const fieldsOf = (each) => Object.fromEntries([...new FormData(each)]
-  .filter(([name]) => name !== "csrf" && name !== "revision")
+  .filter(([name]) => !["csrf", "revision", "entry"].includes(name))
   .map(([name, value]) => [name, value.replace(/\r\n/g, "\n")]));
 const isText = form?.id === "json-form";
 const written = () => (form ? fieldsOf(form) : {});
@@ -68,6 +68,7 @@ const saveNow = async () => {
     setRevision(answer.revision);
     showProblems(answer.problems);
     tell(kept.dataset.kept);
+    document.dispatchEvent(new Event("kept"));
     refresh();
   } catch (error) {
     tell(String(error));  // the service is away; the next key tries again
@@ -91,12 +92,20 @@ if (form) {
     await save();
     if (isStored()) publish.submit();
   });
-  for (const link of all("nav a[href*='tab=']")) link.addEventListener("click", async (event) => {
-    if (isStored()) return;
+  document.addEventListener("click", async (event) => {
+    const link = event.target.closest("a[href*='tab=']");
+    if (!link || isStored()) return;
     event.preventDefault();
     clearTimeout(saveTimer);
     await save();
     if (isStored()) location.assign(link.href);
+  });
+  for (const other of all("form.saved-first")) other.addEventListener("submit", async (event) => {
+    if (isStored()) return;
+    event.preventDefault();
+    clearTimeout(saveTimer);
+    await save();
+    if (isStored()) other.submit();
   });
   addEventListener("beforeunload", (event) => { if (!isStored()) event.preventDefault(); });
 }
@@ -179,7 +188,7 @@ const showPreview = async () => {
 const showTokens = async () => {
   const places = all("[data-tokens]");
   if (!places.length) return;
-  const response = await fetch(`${api}/tokens`);
+  const response = await fetch(`${api}/tokens?entry=${form?.dataset.entry || 0}`);
   if (!response.ok) return;
   const { tokens, limit } = await response.json();
   const language = document.documentElement.lang;
@@ -239,10 +248,11 @@ if (tryForm) {
   let tried = 0;
   const showTrial = async () => {
     const number = ++tried;
-    const response = await fetch(`${tryForm.dataset.part}?text=${encodeURIComponent(text.value)}`);
+    const response = await fetch(`${tryForm.dataset.part}&text=${encodeURIComponent(text.value)}`);
     const html = await response.text();  // rendered on the server, where every text is escaped
     if (response.ok && number === tried) one("#tried").innerHTML = html;
   };
+  document.addEventListener("kept", () => showTrial().catch(() => {}));
   text.addEventListener("input", () => {
     clearTimeout(tryTimer);
     tryTimer = setTimeout(() => showTrial().catch(() => {}), CHECK_AFTER);

@@ -21,8 +21,8 @@ _MAX_KEYS, _MAX_KEY_CHARS = 50_000, 2_000_000  # of all entries together
 # Limits of the regular expressions of a book, so that parsing it takes a second at most.
 _MAX_REGEX_WEIGHT, _MIN_REGEX_WEIGHT = 60_000, 40
 # Indexed by SillyTavern's numbers.
-_LOGICS = (KeyLogic.AND_ANY, KeyLogic.NOT_ALL, KeyLogic.NOT_ANY, KeyLogic.AND_ALL)
-_POSITIONS = (
+LOGICS = (KeyLogic.AND_ANY, KeyLogic.NOT_ALL, KeyLogic.NOT_ANY, KeyLogic.AND_ALL)
+POSITIONS = (
     EntryPosition.BEFORE_CHAR,
     EntryPosition.AFTER_CHAR,
     EntryPosition.NOTE_TOP,
@@ -31,7 +31,7 @@ _POSITIONS = (
     EntryPosition.EXAMPLES_TOP,
     EntryPosition.EXAMPLES_BOTTOM,
 )
-_ROLES: tuple[Role, ...] = ("system", "user", "assistant")
+ROLES: tuple[Role, ...] = ("system", "user", "assistant")
 
 
 def read_lorebook(data: object, source: str) -> Lorebook:
@@ -164,9 +164,9 @@ def _with_shared_fields(read: JsonFields, entry: LoreEntry, *, camel: bool) -> L
     role = read.integer("role") or 0
     return replace(
         entry,
-        logic=_LOGICS[logic] if 0 <= logic < len(_LOGICS) else KeyLogic.AND_ANY,
+        logic=LOGICS[logic] if 0 <= logic < len(LOGICS) else KeyLogic.AND_ANY,
         depth=_or(read.integer("depth"), 4),
-        role=_ROLES[role] if 0 <= role < len(_ROLES) else "system",
+        role=ROLES[role] if 0 <= role < len(ROLES) else "system",
         probability=100 if certain else _or(read.number("probability"), 100),
         ignores_budget=read.flag(key("ignore_budget")),
         exclude_recursion=read.flag(key("exclude_recursion")),
@@ -187,12 +187,12 @@ def _with_shared_fields(read: JsonFields, entry: LoreEntry, *, camel: bool) -> L
 
 def _position(read: JsonFields) -> EntryPosition:
     number = read.integer("position") or 0
-    if not 0 <= number < len(_POSITIONS):
+    if not 0 <= number < len(POSITIONS):
         raise PresetError(
             f"{read.where}: the position {number} (an outlet, perhaps) is not supported;"
             " choose another position in SillyTavern"
         )
-    return _POSITIONS[number]
+    return POSITIONS[number]
 
 
 def _apply_decorators(entry: LoreEntry) -> LoreEntry:
@@ -217,8 +217,8 @@ def _apply_decorator(entry: LoreEntry, name: str, value: str) -> LoreEntry:
             return replace(entry, scan_depth=number)
         case "activate_only_after" if number is not None:
             return replace(entry, delay=number)
-        case "role" if value in _ROLES:
-            return replace(entry, role=_ROLES[_ROLES.index(value)])
+        case "role" if value in ROLES:
+            return replace(entry, role=ROLES[ROLES.index(value)])
         case _:
             return entry
 

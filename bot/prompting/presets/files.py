@@ -25,6 +25,7 @@ __all__ = [
     "load_presets",
     "parse_preset",
     "preset_version",
+    "read_lorebook_file",
     "validate_preset",
 ]
 
@@ -98,18 +99,31 @@ def load_preset_lorebook(preset: Preset, file: Path) -> Preset:
     """
     if not isinstance(preset.lorebook, str):
         return preset
+    return preset.model_copy(update={"lorebook": read_lorebook_file(preset.lorebook, file)})
+
+
+def read_lorebook_file(name: str, file: Path) -> object:
+    """Return the JSON of a lorebook that a preset names.
+
+    Args:
+        name: its path, relative to the preset's folder.
+        file: of the preset.
+
+    Raises:
+        PresetError: the file cannot be read or is no lorebook, or the path leads out of the folder.
+    """
     folder = file.parent.resolve()
-    book = (folder / preset.lorebook).resolve()
+    book = (folder / name).resolve()
     if folder not in book.parents:
         raise PresetError(
-            f"{file}: lorebook: {preset.lorebook!r} is outside {folder}; move it into that folder"
+            f"{file}: lorebook: {name!r} is outside {folder}; move it into that folder"
         )
     try:
         document = read_json(read_preset_text(book))
     except JsonSyntaxError as error:
         raise PresetError(f"{book}, line {error.line}: {error}") from error
     read_lorebook(document.value, str(book))
-    return preset.model_copy(update={"lorebook": document.value})
+    return document.value
 
 
 def validate_preset(data: object, source: str, document: JsonDocument | None = None) -> Preset:

@@ -15,6 +15,7 @@ _PARTS = (
     ("?tab=form", "#field-form"),
     ("?tab=json", ".cm-content"),
     ("?tab=lorebook&text=the+lamp+of+%3Cimg%3E", ".entries mark"),
+    ("?tab=lorebook&entry=1", "#f-lorebook-1-keys"),
     ("?tab=changes", ".cm-changedLine"),
     ("?tab=versions", "table"),
     ("?view=preview", "#preview .prompt, #preview .hint"),
@@ -79,9 +80,19 @@ async def test_form_is_kept_previewed_and_published_by_keys(browser: Browser, ta
     await tab.type("You mend clocks of the harbour inn.")
     await tab.wait_for("document.querySelector('#kept').textContent === 'kept'")
     await tab.wait_for("document.querySelector('#preview').textContent.includes('harbour inn')")
+
+    await browser.open("/presets/nora?tab=lorebook&entry=1")
+    await tab.tab_to("#f-lorebook-1-keys")
+    await tab.type("lantern\n")
+    await tab.tab_to("#try-text")
+    await tab.type("the lantern")
+    await tab.wait_for("document.querySelector('#tried mark')?.textContent === 'lantern'")
     await tab.run("document.querySelector('#publish button').focus()")
     await tab.press("Enter")
     await tab.wait_for("location.search === '?tab=versions'")
     resolver = browser.playground.service._parts.context.resources.resolver
-    assert resolver.presets["nora"].persona == "You mend clocks of the harbour inn."
+    nora = resolver.presets["nora"]
+    assert nora.persona == "You mend clocks of the harbour inn."
+    assert nora.parsed_lorebook is not None
+    assert "lantern" in nora.parsed_lorebook.entries[0].keys[0]
     assert resolver.versions["nora"] == 2

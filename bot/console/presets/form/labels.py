@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from bot.texts.text import Text, translatable
+from bot.texts.text import Text, marked, translatable
 
 LONG_TEXTS = frozenset({
     "system", "persona", "greeting", "post_history_instructions", "story_string", "template",
@@ -35,6 +35,19 @@ GROUPS: Sequence[tuple[Text, Sequence[str]]] = (
     ),
 )  # fmt: skip
 """What is in no group comes last."""
+
+CHOICES: Sequence[str] = (
+    marked("default"), marked("add"), marked("not add"),
+    marked("channel"), marked("user"), marked("thread"), marked("reply chain"),
+    marked("addressed"), marked("all"),
+    marked("collect"), marked("interrupt"), marked("queue"),
+    marked("parts"), marked("file"), marked("hidden"), marked("folded"),
+    marked("system"), marked("assistant"),
+    marked("before char"), marked("after char"), marked("note top"), marked("note bottom"),
+    marked("at depth"), marked("examples top"), marked("examples bottom"),
+    marked("and any"), marked("not all"), marked("not any"), marked("and all"),
+)  # fmt: skip
+"""What values to choose from are called, with spaces for their underscores."""
 
 LABELS: Mapping[str, Text] = {
     "provider": translatable("Provider"),

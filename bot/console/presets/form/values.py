@@ -20,10 +20,10 @@ def apply_form(value: Mapping[str, object], fields: Mapping[str, str]) -> dict[s
     """
     changed: dict[str, Any] = json.loads(json.dumps(value))
     for spec in field_specs():
-        before = map(_plain, written_texts(spec, spec.value_in(value)))
+        before = map(plain_lines, written_texts(spec, spec.value_in(value)))
         given = _texts_of(spec, fields)
         if given and list(given) != list(before):  # what was not touched stays to the letter
-            _put(changed, spec, _read(spec, given))
+            _put(changed, spec, read_texts(spec, given))
     return changed
 
 
@@ -35,14 +35,14 @@ def write_preset_json(value: Mapping[str, object]) -> str:
 def _texts_of(spec: FieldSpec, fields: Mapping[str, str]) -> Sequence[str]:
     """Return what the form sent of a field; empty if it sent nothing."""
     if spec.kind != "texts":
-        return [_plain(fields[spec.name])] if spec.name in fields else []
+        return [plain_lines(fields[spec.name])] if spec.name in fields else []
     prefix = f"{spec.name}."
     numbers = (name.removeprefix(prefix) for name in fields if name.startswith(prefix))
     known = sorted(int(one) for one in numbers if one.isascii() and one.isdecimal())
-    return [_plain(fields[f"{prefix}{number}"]) for number in known]
+    return [plain_lines(fields[f"{prefix}{number}"]) for number in known]
 
 
-def _read(spec: FieldSpec, texts: Sequence[str]) -> object:
+def read_texts(spec: FieldSpec, texts: Sequence[str]) -> object:
     """Return the value of texts; None: the key is left out. What is no number stays a text."""
     text = texts[0]
     if spec.kind == "texts":
@@ -89,7 +89,7 @@ def _put(value: dict[str, Any], spec: FieldSpec, new: object) -> None:
         value.pop(outer[0], None)
 
 
-def _plain(text: str) -> str:
+def plain_lines(text: str) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n")  # as browsers send texts
 
 

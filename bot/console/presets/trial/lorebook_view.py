@@ -5,10 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bot.console.presets.editing import EditedPreset, PresetEditing
+from bot.console.presets.form.lorebook_entries import EntryForm, entry_form
 from bot.errors import UserError
 from bot.prompting.lorebook.trial import LorebookTrial, try_lorebook
 from bot.prompting.presets.preset import Preset
 from bot.prompting.text.token_counter import counter_for_model, get_counter
+from bot.texts.text import translatable
 
 _PROMPT_DIVISOR = 4  # as in prompts: a quarter of the budget, if the book has none
 _TOKENS_WITHOUT_LIMIT = 1024
@@ -22,6 +24,37 @@ class LorebookView:
     pieces: Sequence[tuple[str, bool]] = ()
     """The text, and which pieces of it are keys."""
     problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenEntry:
+    """The entry that is edited."""
+
+    form: EntryForm | None = None
+    file: str = ""
+    """The file that the preset names instead of a lorebook; a change puts it into the preset."""
+    problem: str = ""
+    """Why it cannot be shown."""
+
+
+async def open_entry(
+    editing: PresetEditing, value: dict[str, object] | None, number: int
+) -> OpenEntry:
+    """Return an entry of a preset's lorebook as a form.
+
+    Args:
+        editing: reads the file that the preset may name.
+        value: the preset as JSON; None: its text is none.
+        number: counts from 1; 0: none is edited.
+    """
+    if value is None:
+        return OpenEntry(problem=translatable("The draft is no JSON; mend that first."))
+    try:
+        book = (await editing.with_lorebook(value)).get("lorebook")
+    except UserError as error:
+        return OpenEntry(problem=error.text)
+    file = value.get("lorebook")
+    return OpenEntry(entry_form(book, number), file if isinstance(file, str) else "")
 
 
 async def view_lorebook(editing: PresetEditing, edited: EditedPreset, text: str) -> LorebookView:

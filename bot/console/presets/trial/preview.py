@@ -11,6 +11,7 @@ from bot.chat.receipt import Receipt
 from bot.console.playground.prompt_view import PromptView, view_prompt
 from bot.console.presets.editing import EditedPreset, PresetEditing
 from bot.console.presets.form.fields import field_specs
+from bot.console.presets.form.lorebook_entries import entry_form
 from bot.console.presets.trial.sample_scenes import SAMPLE_SCENES
 from bot.errors import BackendError, RequestRefused, SettingsError, UserError
 from bot.ports import AnswerLog
@@ -92,8 +93,13 @@ class DraftPreviews:
             return ShownDraft(problem=error.notice)
         return ShownDraft(view_prompt(receipt), await self._more_tokens(edited, receipt, scene))
 
-    async def count(self, edited: EditedPreset) -> dict[str, int]:
-        """Return the tokens of the texts that stand in prompts, by the name of their field."""
+    async def count(self, edited: EditedPreset, entry: int = 0) -> dict[str, int]:
+        """Return the tokens of the texts that stand in prompts, by the name of their field.
+
+        Args:
+            edited: the preset.
+            entry: the lorebook entry whose text is counted as well; 0: none.
+        """
         checked = self.editing.check(edited.content)
         if checked.preset is None or checked.value is None:
             return {}
@@ -103,11 +109,20 @@ class DraftPreviews:
             if spec.kind == "long" and isinstance(value, str):
                 texts[spec.name] = value
         try:
+            texts |= await self._entry_text(checked.value, entry)
             preset = await self.ready(checked.preset)
             counts = await self.composer.count(preset, list(texts.values()))
         except (UserError, BackendError):
             return {}  # the preview tells why
         return dict(zip(texts, counts, strict=True))
+
+    async def _entry_text(self, value: dict[str, object], number: int) -> dict[str, str]:
+        if not number:
+            return {}
+        book = (await self.editing.with_lorebook(value)).get("lorebook")
+        form = entry_form(book, number)
+        fields = form.fields if form is not None else ()
+        return {one.spec.name: one.texts[0] for one in fields if one.spec.kind == "long"}
 
     async def scene(self, name: str, scene_id: str) -> Scene:
         """Return a scene by its id; raises `RequestRefused` with 404 if there is none."""
