@@ -29,6 +29,7 @@ from bot.chat.console.operation import (
     WaitingMessage,
 )
 from bot.chat.console.preset_draft import PresetDraft
+from bot.chat.console.scene import Scene
 from bot.chat.incoming import Address, Incoming, MediaItem, Person, Request, Said
 from bot.chat.outgoing import (
     Limits,
@@ -1119,6 +1120,13 @@ class AnswerLog(Protocol):
 
     async def find_before(self, answer: StoredAnswer) -> int | None:
         """Return the number of the same preset's answer before this one in its conversation."""
+        ...
+
+    async def find_scene(self, answer: StoredAnswer) -> Scene | None:
+        """Return what was answered, and what was said before; None: it is not stored any more.
+
+        What the message quoted and which files it had is not stored.
+        """
         ...
 
 

@@ -1,30 +1,28 @@
 """`troupe replay`: send a stored prompt again, and show how the new answer differs."""
 
 import difflib
-import re
-from collections.abc import Iterator
 from typing import Annotated
 
 import typer
 import uvloop
 
 from bot.backends.exact_prompt import ExactPromptWriter
-from bot.backends.factory import make_backend
+from bot.chat.console.answers import StoredAnswer
+from bot.chat.console.replays import ReplayChanges
 from bot.chat.receipt import Receipt
-from bot.cli.text_io import print_exactly
+from bot.cli.text_io import print_exactly, print_progress
 from bot.cli.typer_apps import command_app
-from bot.errors import SettingsError, UserError
-from bot.replying.generate import generate_answer
-from bot.runtime.clock import SystemClock
+from bot.console.answers.differences import DifferingPiece, differing_pieces
+from bot.console.answers.prompt_view import joined_messages
+from bot.errors import RequestRefused, SettingsError, UserError
 from bot.runtime.control_characters import escape_control_characters
+from bot.service.service import open_replay
 from bot.service.stored_keys import with_stored_keys
 from bot.settings import Settings, collect_secrets, read_settings
+from bot.storage.console.answers import SqlAnswerLog
 from bot.storage.sql.database import database_exists, open_database
-from bot.storage.sql.receipts import SqlReceipts
 from bot.telemetry.secret_masker import SecretMasker
 from bot.templates.renderer import Renderer
-
-_WORD = re.compile(r"\s+|\w+|[^\w\s]")
 
 app = command_app()
 
@@ -35,67 +33,95 @@ def replay(
     show: Annotated[
         bool, typer.Option("--show", help="Only print the stored prompt, without secrets.")
     ] = False,
+    draft: Annotated[
+        str,
+        typer.Option(
+            "--draft",
+            help="Compose the prompt anew from the draft of this preset in the console, or as it is"
+            " published, and ask its model.",
+        ),
+    ] = "",
 ) -> None:
     """Ask a model again for an earlier answer.
 
-    What only the old answer has is shown [-red-], what only the new one has {+green+}.
+    What only the old answer has is shown [-red-], what only the new one has {+green+}; so is the
+    prompt, if it is another one. It counts as usage of the operator; nothing is said in the chat.
     """
     settings = uvloop.run(with_stored_keys(read_settings()))
-    found = uvloop.run(find_receipt(receipt, settings))
+    found = uvloop.run(find_answer(receipt, settings))
     if show:
-        print_exactly(uvloop.run(format_prompt(receipt, found, settings)))
+        print_exactly(uvloop.run(format_prompt(receipt, found.receipt, settings)))
     else:
-        typer.echo(uvloop.run(compare_answers(found, settings)), nl=False)
+        typer.echo(uvloop.run(compare_answers(found, draft, settings)), nl=False)
 
 
-async def find_receipt(number: int, settings: Settings) -> Receipt:
-    """Read a receipt by its number; raises `UserError` when there is none."""
-    receipt = None
+async def find_answer(number: int, settings: Settings) -> StoredAnswer:
+    """Read an answer by the number of its receipt; raises `UserError` when there is none."""
+    found = None
     if database_exists(settings.sqlalchemy_url):
         async with open_database(settings.sqlalchemy_url, settings.text_encryption) as database:
-            receipt = await SqlReceipts(database).get(number)
-    if receipt is None:
+            found = await SqlAnswerLog(database).find(number)
+    if found is None:
         raise UserError(
             f"no receipt {number}; /context in a chat shows the number of its last answer, and "
             f"receipts are kept for {settings.receipt_days:g} days (TROUPE_RECEIPT_DAYS)"
         )
-    return receipt
+    return found
 
 
-async def compare_answers(receipt: Receipt, settings: Settings) -> str:
-    """Send the same prompt to the same provider; return both answers as one coloured text.
+async def compare_answers(answer: StoredAnswer, draft: str, settings: Settings) -> str:
+    """Ask again as the console does; return what differs as coloured text.
 
     Raises:
         SettingsError: the provider is not set up any more.
+        UserError: there is no such preset, or no prompt can be composed from its draft.
         BackendError: the provider does not answer.
     """
-    provider = settings.providers.get(receipt.provider)
-    if provider is None:
+    receipt = answer.receipt
+    if not draft and receipt.provider not in settings.providers:
         raise SettingsError(f"the provider {receipt.provider!r} is not set up any more")
-    async with Renderer() as renderer:
-        backend = make_backend(receipt.provider, provider, settings.data_dir, renderer)
+    async with open_replay(settings, print_progress) as replay_prompt:
         try:
-            answer = await generate_answer(backend, receipt.prompt, _ignore, _ignore, SystemClock())
-        finally:
-            await backend.close()
-    return mark_differences(receipt.answer, answer.text)
-
-
-def _ignore(_event: object) -> None:
-    """Do nothing: the answer is shown when it is complete."""
+            made = await replay_prompt.replay(answer, ReplayChanges(draft=draft))
+        except RequestRefused as error:
+            raise UserError(error.text) from error
+    mask = SecretMasker(collect_secrets(settings)).mask
+    text = mark_differences(receipt.answer, made.text)
+    prompts = [mask(joined_messages(one)) for one in (receipt.prompt, made.prompt)]
+    if prompts[0] == prompts[1]:
+        return text
+    return f"{text}\nThe prompt:\n\n{merge_texts(*prompts)}\n"
 
 
 def mark_differences(before: str, after: str) -> str:
-    """Merge two texts: what only the first has is red, what only the second has is green.
+    """Merge two answers, and say how much of them is the same.
 
     Control characters in them are escaped: the result goes to a terminal.
     """
-    before, after = escape_control_characters(before), escape_control_characters(after)
     if before == after:
-        return f"{after}\n\nThe two answers are identical.\n"
-    text = "".join(_merge(_WORD.findall(before), _WORD.findall(after)))
+        return f"{escape_control_characters(after)}\n\nThe two answers are identical.\n"
     share = difflib.SequenceMatcher(None, before, after, autojunk=False).ratio()
-    return f"{text}\n\n{share:.0%} of the two answers is the same.\n"
+    merged = merge_texts(before, after)
+    return f"{merged}\n\n{share:.0%} of the two answers is the same.\n"
+
+
+def merge_texts(before: str, after: str) -> str:
+    """Merge two texts: what only the first has is red, what only the second has is green.
+
+    Control characters in them are escaped.
+    """
+    return "".join(_style(one) for one in differing_pieces(before, after))
+
+
+def _style(piece: DifferingPiece) -> str:
+    text = escape_control_characters(piece.text)
+    match piece.change:
+        case "same":
+            return text
+        case "removed":
+            return typer.style(f"[-{text}-]", fg="red")
+        case "added":
+            return typer.style(f"{{+{text}+}}", fg="green")
 
 
 async def format_prompt(number: int, receipt: Receipt, settings: Settings) -> str:
@@ -104,16 +130,3 @@ async def format_prompt(number: int, receipt: Receipt, settings: Settings) -> st
         mask = SecretMasker(collect_secrets(settings)).mask
         writer = ExactPromptWriter(settings.providers, settings.data_dir, renderer, mask)
         return await writer.write(number, receipt)
-
-
-def _merge(before: list[str], after: list[str]) -> Iterator[str]:
-    matcher = difflib.SequenceMatcher(None, before, after, autojunk=False)
-    for operation, begin, end, new_begin, new_end in matcher.get_opcodes():
-        removed, added = "".join(before[begin:end]), "".join(after[new_begin:new_end])
-        if operation == "equal":
-            yield added
-            continue
-        if removed:
-            yield typer.style(f"[-{removed}-]", fg="red")
-        if added:
-            yield typer.style(f"{{+{added}+}}", fg="green")

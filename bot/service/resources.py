@@ -77,7 +77,8 @@ async def open_resources(
     async with contextlib.AsyncExitStack() as stack:
         use = data_dir_use(specs)
         is_shared = shares_data_dir(settings, use, options)
-        stack.enter_context(lock_data_dir(settings.data_dir, use, is_shared=is_shared))
+        if options.answers_messages:
+            stack.enter_context(lock_data_dir(settings.data_dir, use, is_shared=is_shared))
         await _refuse_upgrade_under_others(settings, use)
         opening = open_database(settings.sqlalchemy_url, settings.text_encryption)
         database = await stack.enter_async_context(opening)
@@ -95,7 +96,7 @@ async def open_resources(
         resolver = PresetResolver(presets, default, chat_settings, versions)
         models = None
         if Role.WORKER in options.roles:
-            is_default_here = options.serves(resolver.default)
+            is_default_here = options.answers_messages and options.serves(resolver.default)
             if is_default_here:
                 await prepare_models(settings, resolver.default, progress)
             models = await stack.enter_async_context(

@@ -15,6 +15,9 @@ class RunOptions:
 
     has_port: bool = True
     """Whether to serve the health endpoints."""
+    answers_messages: bool = True
+    """Whether it works on messages; else it only asks models for the operator, beside whoever does:
+    it locks no data directory and prepares no model."""
     preset: str | None = None
     """The preset that answers in this run, in a chat of its own."""
     model: str | None = None

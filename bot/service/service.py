@@ -16,6 +16,7 @@ from bot.service.resources import open_resources
 from bot.service.run_options import RunOptions
 from bot.service.wiring import Wiring
 from bot.settings import Settings
+from bot.turn.preview.replay import PromptReplay
 
 _AS_SET = RunOptions()
 
@@ -152,3 +153,18 @@ async def running(
         for platform in parts.platforms.values():
             stack.push_async_callback(platform.close)
         yield Service(parts)
+
+
+@contextlib.asynccontextmanager
+async def open_replay(
+    settings: Settings, progress: Callable[[str], None]
+) -> AsyncIterator[PromptReplay]:
+    """Open what asks a model again for a stored answer, beside whoever answers messages.
+
+    Raises:
+        SettingsError: something is not set up; the text says what to change.
+        StoreError: the database cannot be opened.
+    """
+    options = RunOptions(has_port=False, answers_messages=False)
+    async with open_resources(settings, (), progress, options) as resources:
+        yield Wiring(settings, resources, (), progress, options).console.replay

@@ -4,23 +4,26 @@ import asyncio
 import json
 import re
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from inline_snapshot import snapshot
 from typer.testing import CliRunner
 
+from bot.chat.console.preset_draft import PresetDraft
 from bot.chat.receipt import Receipt
-from bot.chat.session import TurnResult
+from bot.chat.session import Turn, TurnResult
 from bot.cli.app import app
 from bot.cli.replay import mark_differences
 from bot.errors import SettingsError, UserError
 from bot.runtime.clock import SystemClock
+from bot.storage.console.preset_drafts import SqlPresetDrafts
 from bot.storage.sql.conversations import SqlConversations
 from bot.storage.sql.database import open_database
 from bot.storage.sql.inbox import SqlInbox
 from tests.commands.test_context import RECEIPT
-from tests.samples import begin, make_incoming
+from tests.samples import ALICE, begin, make_incoming
 
 SECRET = "sk-thesecretofanoperator"
 
@@ -116,3 +119,34 @@ def test_mark_differences_shows_added_answer_whole() -> None:
 
 0% of the two answers is the same.
 """)
+
+
+def test_replay_with_a_draft_shows_what_differs_in_prompt_and_answer(folder: Path) -> None:
+    content = json.dumps({"name": "nora", "provider": "parrot", "model": "m", "system": "A draft."})
+    stored = replace(RECEIPT, preset="nora", provider="parrot", answer="Hi.")
+
+    async def prepare() -> None:
+        async with open_database("sqlite:///data/troupe.db") as database:
+            clock = SystemClock()
+            conversations = SqlConversations(database, clock)
+            await SqlInbox(database, clock).receive([make_incoming("hello")], {})
+            claim, message = await begin(conversations)
+            now = datetime.fromtimestamp(clock.now(), UTC)
+            turns = [
+                Turn("user", "hello", ALICE, now, message_id="1"),
+                Turn("assistant", "Hi.", None, now, "nora", 3),
+            ]
+            await conversations.finish(claim, message, TurnResult(turns, receipts=[stored]))
+            draft = PresetDraft("nora", 0, 1, content, clock.now())
+            assert await SqlPresetDrafts(database).save(draft)
+
+    asyncio.run(prepare())
+
+    shown = replay("1", "--draft", "nora")
+
+    answer, _, prompt = shown.partition("\nThe prompt:\n")
+    assert "% of the two answers is the same." in answer
+    assert prompt.startswith("\n[system]\n[-You-]{+A+} [-are Nora.")
+    assert prompt.endswith("{+hello+}\n")
+    with pytest.raises(UserError, match="no preset of this name"):
+        replay("1", "--draft", "nobody")

@@ -1,5 +1,6 @@
 """Asking a model again for a stored answer: no history keeps it, budgets count it."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -7,6 +8,7 @@ import pytest
 
 from bot.chat.console.answers import AnswerSearch, StoredAnswer
 from bot.chat.console.replays import ReplayChanges
+from bot.chat.incoming import WakeReason
 from bot.chat.usage import BudgetKind, Period
 from bot.errors import BackendUnavailable, UserError
 from bot.prompting.presets.preset import Preset
@@ -18,10 +20,12 @@ from bot.storage.usage.log import SqlUsageLog
 from bot.storage.usage.totals import SqlUsageTotals
 from bot.turn.limits.provider_slots import ProviderSlots
 from bot.turn.limits.spending import BudgetRules, Spending
+from bot.turn.preview.draft_preview import DraftPreview
 from bot.turn.preview.operator_requests import OperatorRequests
 from bot.turn.preview.provider_trial import ProviderTrial
 from bot.turn.preview.replay import PromptReplay
 from tests.fakes import FakeBackend
+from tests.samples import ALICE, BOB, make_incoming
 from tests.turn.setup import Setup
 from tests.turn.test_spending import DONE, PROVIDERS
 
@@ -44,7 +48,12 @@ async def stored_answer(setup: Setup, database: Database) -> StoredAnswer:
 
 
 def make_replay(
-    setup: Setup, database: Database, model: FakeBackend, *, channel_limit: int | None = None
+    setup: Setup,
+    database: Database,
+    model: FakeBackend,
+    *,
+    channel_limit: int | None = None,
+    drafts: Sequence[Preset] = (),
 ) -> PromptReplay:
     limits = {} if channel_limit is None else {(BudgetKind.CHANNEL, Period.DAY): channel_limit}
     clock = setup.clock
@@ -56,7 +65,16 @@ def make_replay(
         SqlUsageLog(database, clock),
         clock,
     )
-    return PromptReplay(requests, {"nils": NILS})
+    preview = setup.preview
+
+    async def find_draft(name: str) -> Preset:
+        return next((one for one in drafts if one.name == name), None) or preview.resolver.find(
+            name
+        )
+
+    composer = DraftPreview(preview.sources, preview.resolver, preview.conversations)
+    log = SqlAnswerLog(database)
+    return PromptReplay(requests, {"nils": NILS}, log, find_draft, composer, lambda preset: preset)
 
 
 async def test_replay_sends_the_stored_prompt_and_is_kept_in_no_history(
@@ -105,6 +123,69 @@ async def test_replay_takes_another_preset_s_model_and_other_instructions(
     contents = [one.content for one in prompt.messages]
     stored = [one.content for one in answer.receipt.prompt.messages if one.role != "system"]
     assert contents == ["Be Nils.", *stored]
+
+
+async def test_prompt_composed_anew_of_what_was_not_changed_is_the_stored_one(
+    database: Database,
+) -> None:
+    marlowe: dict[str, object] = {"name": "marlowe", "role_name": "Marlowe", "system": "Row."}
+    nora = {"role_name": "Nora", "system": "You are Nora.", "max_rounds": 2}
+    model = FakeBackend(*([f"Aye, {number}."] for number in range(20)))
+    setup = Setup(database, backend=model, preset=nora, others=[marlowe])
+    resolver = setup.preview.resolver
+    both = [resolver.find(one) for one in ("nora", "marlowe")]
+    await resolver.set_active("telegram:5", both, "telegram:1")
+    for at, (author, text) in enumerate(
+        [
+            (ALICE, "Nora, Marlowe, good evening"),
+            (BOB, "what a night"),
+            (BOB, "Marlowe, row us across"),
+            (ALICE, "Nora, is he always like this?"),
+            (ALICE, "/retry"),
+            (BOB, "Marlowe, thank you"),
+        ]
+    ):
+        wake = None if text == "what a night" else WakeReason.MENTION
+        await setup.receive(make_incoming(text, key=f"5:{at}", author=author, wake=wake))
+        await setup.work()
+    answers = (await SqlAnswerLog(database).search(AnswerSearch(), 20)).answers
+    assert len(answers) >= 5
+
+    for answer in answers:
+        made = make_replay(setup, database, asked := FakeBackend(["Ho."]))
+        await made.replay(answer, ReplayChanges(draft=answer.receipt.preset))
+        [prompt] = asked.prompts
+        assert prompt.messages == answer.receipt.prompt.messages, answer.receipt.answer
+
+
+async def test_draft_answers_the_stored_message_in_the_place_of_its_preset(
+    database: Database,
+) -> None:
+    setup = Setup(database, backend=FakeBackend(["Hi."], ["Later."]))
+    answer = await stored_answer(setup, database)
+    await setup.say(make_incoming("and later", key="5:9"))
+    draft = NILS.model_copy(update={"system": "You are Nils.", "provider": "p"})
+    model = FakeBackend(["Ho."])
+    replay = make_replay(setup, database, model, drafts=[draft])
+
+    made = await replay.replay(answer, ReplayChanges(draft="nils"))
+
+    [prompt] = model.prompts
+    assert made.prompt.messages == prompt.messages
+    assert (prompt.messages[0].content, prompt.model) == ("You are Nils.", "tiny")
+    assert "hello" in prompt.messages[-1].content
+    assert all("and later" not in one.content for one in prompt.messages)
+
+
+async def test_replay_with_a_draft_says_that_the_history_is_gone(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend(["Hi."]))
+    answer = await stored_answer(setup, database)
+    changed = replace(answer, receipt=replace(answer.receipt, answer="It was edited."))
+
+    with pytest.raises(UserError, match="not in the history any more"):
+        await make_replay(setup, database, FakeBackend()).replay(
+            changed, ReplayChanges(draft="nora")
+        )
 
 
 async def test_budget_of_the_channel_refuses_a_replay(database: Database) -> None:

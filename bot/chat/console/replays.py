@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from bot.chat.prompt import FinishReason
+from bot.chat.prompt import FinishReason, Prompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,6 +13,10 @@ class ReplayChanges:
     """Whose model, parameters and template are used; empty: as they were."""
     system: str | None = None
     """The text that the system message has instead; None: as it was."""
+    draft: str = ""
+    """The preset whose draft, or published version if it has none, the prompt is composed from
+    anew, and whose model answers; the others do not count then. Empty: the stored prompt is sent.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,3 +35,5 @@ class ReplayedAnswer:
     seconds: float
     cost: int | None
     """In millionths of a US dollar; None: the price is not known."""
+    prompt: Prompt
+    """What was sent."""

@@ -1,6 +1,6 @@
 """Serve the list of answers, one answer, its prompt, and its comparison with another one."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from urllib.parse import urlencode
 
 from aiohttp import web
@@ -32,12 +32,13 @@ from bot.console.answers.parameters import UsedParameter, used_parameters
 from bot.console.answers.prompt_view import (
     described_pieces,
     instructions_of,
+    joined_messages,
     prompt_sections,
     token_pieces,
 )
 from bot.console.routes import ConsolePart, ConsoleRequest, NavigationItem, Page, Route, redirect
 from bot.errors import BackendUnavailable, RequestRefused
-from bot.ports import AnswerLog, Backend, PresetVersions, TokenizingBackend
+from bot.ports import AnswerLog, Backend, PresetDrafts, PresetVersions, TokenizingBackend
 from bot.texts.text import looked_up, translatable
 
 _ANSWERS_PER_PAGE = 50
@@ -56,6 +57,7 @@ class AnswerPages:
         versions: the presets as they were.
         providers: what their models cost.
         presets: whose model can be asked again; none where there is nobody to ask.
+        drafts: what prompts can be composed from anew, beside the presets.
     """
 
     def __init__(
@@ -65,7 +67,8 @@ class AnswerPages:
         backends: Mapping[str, Backend],
         versions: PresetVersions,
         providers: Mapping[str, ProviderSettings],
-        presets: Sequence[str] = (),
+        presets: Collection[str] = (),
+        drafts: PresetDrafts | None = None,
     ) -> None:
         self._answers = answers
         self._prompts = prompts
@@ -73,6 +76,7 @@ class AnswerPages:
         self._versions = versions
         self._providers = providers
         self._presets = presets
+        self._drafts = drafts
 
     @property
     def part(self) -> ConsolePart:
@@ -239,11 +243,15 @@ class AnswerPages:
                 "parameters": await self._parameters(answer),
                 "before": await self._answers.find_before(answer),
                 "elsewhere": costs_elsewhere(receipt, self._providers),
-                "presets": self._presets,
+                "presets": sorted(self._presets),
+                "drafts": await self._draft_names(),
                 "instructions": instructions_of(receipt.prompt),
                 **await self._prompt_values(answer, form),
             },
         )
+
+    async def _draft_names(self) -> Sequence[str]:
+        return () if self._drafts is None else [one.name for one in await self._drafts.all()]
 
     async def _parameters(self, answer: StoredAnswer) -> list[UsedParameter]:
         receipt = answer.receipt
@@ -277,7 +285,7 @@ class AnswerPages:
     async def _comparison_page(self, request: ConsoleRequest) -> Page:
         newer = await self._find(request)
         older = await self._find(request, "other")
-        prompts = [_joined_messages(one) for one in (older, newer)]
+        prompts = [joined_messages(one.receipt.prompt) for one in (older, newer)]
         answers = [one.receipt.answer for one in (older, newer)]
         return Page(
             "comparison.html",
@@ -288,8 +296,3 @@ class AnswerPages:
                 "answer": differing_pieces(*answers),
             },
         )
-
-
-def _joined_messages(answer: StoredAnswer) -> str:
-    messages = answer.receipt.prompt.messages
-    return "\n\n".join(f"[{one.role}]\n{one.content}" for one in messages)

@@ -83,6 +83,11 @@ def instructions_of(prompt: Prompt) -> str:
     return first[0].content if first and first[0].role == "system" else ""
 
 
+def joined_messages(prompt: Prompt) -> str:
+    """Return the messages of a prompt as one text, to compare it with another one."""
+    return "\n\n".join(f"[{one.role}]\n{one.content}" for one in prompt.messages)
+
+
 class LookAlikes:
     """Finds in messages what was added by us, and what people typed that looks like it."""
 

@@ -9,10 +9,10 @@ from bot.chat.access import Scope
 from bot.chat.console.answers import StoredAnswer
 from bot.chat.console.replays import ReplayChanges, ReplayedAnswer
 from bot.chat.usage import MICROS, format_cost
-from bot.console.answers.answer_models import answer_row
+from bot.console.answers.answer_models import ShownMessage, answer_row
 from bot.console.answers.differences import differing_pieces
 from bot.console.answers.masking import find_answer, masked_answer
-from bot.console.answers.prompt_view import instructions_of
+from bot.console.answers.prompt_view import instructions_of, joined_messages
 from bot.console.routes import ConsolePart, ConsoleRequest, Page, Route
 from bot.errors import BackendError, RequestRefused
 from bot.ports import AnswerLog
@@ -28,6 +28,12 @@ class ReplayForm(BaseModel):
     system: str | None = Field(
         None, max_length=200_000, description="What the system message says instead."
     )
+    draft: str = Field(
+        "",
+        max_length=500,
+        description="The preset from whose draft the prompt is composed anew, and whose model"
+        " answers; without a draft from its published version. The others do not count then.",
+    )
 
     @field_validator("system")
     @classmethod
@@ -36,9 +42,10 @@ class ReplayForm(BaseModel):
 
 
 class ReplayResult(BaseModel):
-    """Another answer to the same prompt; no history keeps it."""
+    """Another answer to the same prompt, or to a changed one; no history keeps it."""
 
     answer: str
+    messages: list[ShownMessage] = Field(description="The prompt that was sent.")
     reason: str | None = Field(description="Why it ended; null: it was interrupted.")
     provider: str
     model: str
@@ -97,7 +104,8 @@ class ReplayPages:
         before = instructions_of(shown.receipt.prompt).replace("\r\n", "\n")
         # Browsers leave out a line break at the beginning of a text area.
         is_same = form.system is None or form.system.lstrip("\n") == before.lstrip("\n")
-        changes = ReplayChanges(form.preset, None if is_same else form.system)
+        system = None if is_same else form.system
+        changes = ReplayChanges(form.preset, system, form.draft)
         try:
             made = await self._replay(stored, changes)
         except BackendError as error:
@@ -108,6 +116,10 @@ class ReplayPages:
         _, made = await self._ask(request)
         return ReplayResult(
             answer=self._mask(made.text),
+            messages=[
+                ShownMessage(role=one.role, content=self._mask(one.content))
+                for one in made.prompt.messages
+            ],
             reason=made.reason.value if made.reason else None,
             provider=made.provider,
             model=made.model,
@@ -121,6 +133,7 @@ class ReplayPages:
     async def _page(self, request: ConsoleRequest) -> Page:
         stored, made = await self._ask(request)
         receipt, text = stored.receipt, self._mask(made.text)
+        prompts = joined_messages(receipt.prompt), self._mask(joined_messages(made.prompt))
         costs = (receipt.charge.cost, made.cost)
         return Page(
             "replay.html",
@@ -131,5 +144,7 @@ class ReplayPages:
                 "made_text": text,
                 "costs": [None if one is None else format_cost(one) for one in costs],
                 "differences": differing_pieces(receipt.answer, text),
+                "is_same_prompt": prompts[0] == prompts[1],
+                "prompt": differing_pieces(*prompts),
             },
         )

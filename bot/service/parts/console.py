@@ -13,6 +13,7 @@ from bot.console.app import Console
 from bot.console.health import Probe
 from bot.console.playground.actions import PlaygroundActions
 from bot.console.presets.editing import PresetEditing
+from bot.console.presets.trial.preview import DraftPreviews
 from bot.console.routes import ConsolePart
 from bot.console.service.channel_report import ChannelReports
 from bot.console.service.operation_report import Installation, OperationReports
@@ -75,11 +76,7 @@ class ConsoleParts:
             *self._answer_pages(console_parts),
             *console_parts.make_preset_parts(
                 self._preset_editing,
-                DraftPreview(
-                    self._answering.prompt_sources,
-                    context.resources.resolver,
-                    self._stored.conversations,
-                ),
+                self._draft_composer,
                 self._stored.answer_log,
                 context.settings.providers,
                 self._operator_requests.ask,
@@ -106,7 +103,6 @@ class ConsoleParts:
         """Return the playground and the pages of answers."""
         stored, prompts = self._stored, self._commands.exact_prompts
         settings, resources = self._context.settings, self._context.resources
-        replay = PromptReplay(self._operator_requests, resources.resolver.presets)
         return [
             console_parts.make_playground(
                 self._playground_actions, self._preview.preview, stored.receipts
@@ -117,10 +113,33 @@ class ConsoleParts:
                 self._context.models.backends,
                 stored.preset_versions,
                 settings.providers,
-                sorted(resources.resolver.presets),
+                resources.resolver.presets,
+                SqlPresetDrafts(resources.database),
             ).part,
-            ReplayPages(stored.answer_log, replay.replay, prompts.mask).part,
+            ReplayPages(stored.answer_log, self.replay.replay, prompts.mask).part,
         ]
+
+    @cached_property
+    def replay(self) -> PromptReplay:
+        """Asks again for a stored answer."""
+        answers = self._stored.answer_log
+        previews = DraftPreviews(self._preset_editing, self._draft_composer, answers)
+        return PromptReplay(
+            self._operator_requests,
+            self._context.resources.resolver.presets,
+            answers,
+            previews.find_ready,
+            self._draft_composer,
+            self._published.prepare,
+        )
+
+    @cached_property
+    def _draft_composer(self) -> DraftPreview:
+        return DraftPreview(
+            self._answering.prompt_sources,
+            self._context.resources.resolver,
+            self._stored.conversations,
+        )
 
     def _channel_reports(self, state: SqlServiceState) -> ChannelReports:
         stored, database = self._stored, self._context.resources.database

@@ -1,4 +1,8 @@
-"""Search stored answers in SQL: by columns in the database, by content page by page."""
+"""Stored answers in SQL: searched by columns in the database, by content page by page.
+
+A receipt does not name the turn of its answer, because a version of an answer that is shown again
+changes its row. The turn is found by its preset, its time and its text.
+"""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -8,16 +12,23 @@ from sqlalchemy import ColumnElement, Row, bindparam, or_, select
 from typing_extensions import override
 
 from bot.chat.console.answers import AnswerSearch, FoundAnswers, StoredAnswer
+from bot.chat.console.scene import Scene, recorded_scene
 from bot.chat.prompt import FinishReason
 from bot.chat.receipt import Receipt
+from bot.chat.session import Turn
 from bot.ports import AnswerLog
 from bot.storage.sql.database import Database
 from bot.storage.sql.receipts import decode_receipt
-from bot.storage.sql.tables import has_content, receipt
+from bot.storage.sql.tables import has_content, receipt, turn
+from bot.storage.units.turn_rows import TURN_COLUMNS, to_turn
 
 _ROWS_PER_READ = 500
 _MAX_ROWS_SEARCHED = 4000
 """Decoding so many receipts takes about a third of a second."""
+_SECONDS_TO_FINISH = 600.0
+"""How long after an answer's last word its receipt may be stored: others answer meanwhile."""
+_MAX_TURNS = 1000
+"""Before an answer; a prompt holds no more than a part of them."""
 
 _COLUMNS = select(receipt.c.id, receipt.c.conversation, receipt.c.at, receipt.c.content)
 _BY_ID = _COLUMNS.where(receipt.c.id == bindparam("number"), has_content)
@@ -31,6 +42,26 @@ _BEFORE = (
     )
     .order_by(receipt.c.id.desc())
     .limit(1)
+)
+_ANSWERS = (
+    select(*TURN_COLUMNS, turn.c.session, turn.c.parent)
+    .where(
+        turn.c.conversation == bindparam("of_conversation"),
+        turn.c.preset == bindparam("of_preset"),
+        turn.c.role == "assistant",
+        turn.c.at.between(bindparam("since"), bindparam("until")),
+    )
+    .order_by(turn.c.at.desc(), turn.c.id.desc())
+)
+_EARLIER = (
+    select(*TURN_COLUMNS, turn.c.id, turn.c.parent)
+    .where(
+        turn.c.conversation == bindparam("of_conversation"),
+        turn.c.session == bindparam("of_session"),
+        turn.c.id <= bindparam("newest"),
+    )
+    .order_by(turn.c.id.desc())
+    .limit(_MAX_TURNS)
 )
 
 
@@ -67,6 +98,28 @@ class SqlAnswerLog(AnswerLog):
             "of_preset": answer.receipt.preset,
         }
         return await self._database.read(lambda c: c.execute(_BEFORE, asked).scalar_one_or_none())
+
+    @override
+    async def find_scene(self, answer: StoredAnswer) -> Scene | None:
+        one, conversation = answer.receipt, answer.conversation
+        asked = {
+            "of_conversation": conversation,
+            "of_preset": one.preset,
+            "since": answer.at - _SECONDS_TO_FINISH,
+            "until": answer.at,
+        }
+        rows = await self._database.read(lambda c: c.execute(_ANSWERS, asked).all())
+        row = next((each for each in rows if each.text == one.answer), None)
+        if row is None or row.parent is None:
+            return None
+        before = {
+            "of_conversation": conversation,
+            "of_session": row.session,
+            "newest": row.parent,
+        }
+        earlier = await self._database.read(lambda c: c.execute(_EARLIER, before).all())
+        turns = _ancestors(earlier, row.parent)
+        return recorded_scene(conversation, row.session, turns, one.scopes, one.preset)
 
     async def _rows(
         self, asked: AnswerSearch, before: int | None, size: int
@@ -121,3 +174,17 @@ def _matches(one: Receipt, asked: AnswerSearch) -> bool:
 
 def _stored_answer(row: Row[*tuple[Any, ...]]) -> StoredAnswer:
     return StoredAnswer(row.id, row.conversation, row.at, decode_receipt(row.content))
+
+
+def _ancestors(rows: Sequence[Row[*tuple[Any, ...]]], newest: int) -> list[Turn]:
+    """Return the turns from the first one that follow each other up to one, of rows newest first.
+
+    What follows a turn that was deleted is followed up no further.
+    """
+    found: list[Turn] = []
+    wanted: int | None = newest
+    for row in rows:
+        if row.id == wanted:
+            found.append(to_turn(row))
+            wanted = row.parent
+    return found[::-1]

@@ -4,13 +4,12 @@ It takes the path of a real answer up to the request (`PromptSources.fit`).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from bot.chat.console.scene import Scene
-from bot.chat.incoming import Said, WakeReason, address_of
+from bot.chat.console.scene import Scene, recorded_scene
 from bot.chat.prompt import Usage
 from bot.chat.receipt import Receipt
-from bot.chat.session import Claim, InboxMessage, Session, Turn
+from bot.chat.session import Claim, InboxMessage
 from bot.chat.usage import AnswerCharge
 from bot.ports import Backend, Conversations
 from bot.prompting.compose.compose import bare_prompt
@@ -38,7 +37,8 @@ class DraftPreview:
     async def compose(self, preset: Preset, version: int | None, scene: Scene) -> Receipt:
         """Return the prompt of the answer to a scene, as the receipt of the answer would be.
 
-        Other characters of the channel stay; the preset takes the place of the one of its name.
+        Other characters of the channel stay; the preset takes the place of the one of its name, or
+        else of the one that answered.
 
         Raises:
             UserError: the required parts exceed the budget.
@@ -52,10 +52,11 @@ class DraftPreview:
             claim,
             InboxMessage(0, said, 0),
             said,
-            await self._active(speaker, said),
+            await self._active(speaker, scene),
             [speaker],
             before=scene.before,
         )
+        context.turns.extend(scene.answers)
         fitted = await self.sources.fit(preset, context)
         return build_receipt(_NO_ANSWER, fitted, preset, version, WaitedSeconds(), AnswerCharge())
 
@@ -82,36 +83,15 @@ class DraftPreview:
         """
         claim = Claim(conversation, _NO_EPOCH, "preview")
         session = await self.conversations.load_session(claim, _MAX_TURNS)
-        asked = [at for at, one in enumerate(session.turns) if one.speaker and not one.observed]
-        if not asked:
-            return None
-        turns = session.turns[: asked[-1]]
-        return Scene(
-            Session(session.number, turns), _to_said(conversation, session.turns[asked[-1]], turns)
-        )
+        scene = recorded_scene(conversation, session.number, session.turns)
+        return None if scene is None else replace(scene, answers=())
 
-    async def _active(self, speaker: ActivePreset, said: Said) -> ActiveCharacters:
+    async def _active(self, speaker: ActivePreset, scene: Scene) -> ActiveCharacters:
         name = speaker.preset.name
-        found = await self.resolver.resolve(said.scopes)
-        if name not in found.names:
+        found = await self.resolver.resolve(scene.said.scopes)
+        replaced = name if name in found.names else scene.answered_by
+        if replaced not in found.names:
             return ActiveCharacters((speaker,))
         return ActiveCharacters(
-            tuple(speaker if one.preset.name == name else one for one in found.members)
+            tuple(speaker if one.preset.name == replaced else one for one in found.members)
         )
-
-
-def _to_said(conversation: str, turn: Turn, before: Sequence[Turn]) -> Said:
-    """Return a turn as the message that it was; what it replied to is not known any more."""
-    address = address_of(conversation)
-    assert turn.speaker is not None  # noqa: S101 # the caller chose it by that
-    people = {one.speaker.id for one in before if one.speaker} | {turn.speaker.id}
-    return Said(
-        address=address,
-        external_key="preview",
-        message_id=turn.message_id,
-        author=turn.speaker,
-        text=turn.text,
-        at=turn.at,
-        wake=WakeReason.MENTION if len(people) > 1 else WakeReason.DM,
-        scopes=(address.lane,),
-    )

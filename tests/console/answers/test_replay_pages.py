@@ -8,7 +8,7 @@ import pytest
 from bot.chat.access import Scope
 from bot.chat.console.answers import StoredAnswer
 from bot.chat.console.replays import ReplayChanges, ReplayedAnswer
-from bot.chat.prompt import FinishReason
+from bot.chat.prompt import FinishReason, Message, Prompt
 from bot.console.answers.replay_pages import ReplayPages
 from bot.errors import BackendUnavailable
 from bot.storage.console.answers import SqlAnswerLog
@@ -20,7 +20,16 @@ from tests.samples import mask_secret
 
 SECRET = "sk-canary"
 MADE = ReplayedAnswer(
-    f"Hi <b>{SECRET}", FinishReason.LENGTH, "other", "m2", 130, 7, 0.25, 1.5, 2_500
+    f"Hi <b>{SECRET}",
+    FinishReason.LENGTH,
+    "other",
+    "m2",
+    130,
+    7,
+    0.25,
+    1.5,
+    2_500,
+    RECEIPT.prompt,
 )
 
 
@@ -30,12 +39,14 @@ class Model:
 
     asked: list[ReplayChanges] = field(default_factory=list)
     fails: bool = False
+    prompt: Prompt = RECEIPT.prompt
+    """What it says that it was sent."""
 
     async def replay(self, _: StoredAnswer, changes: ReplayChanges) -> ReplayedAnswer:
         self.asked.append(changes)
         if self.fails:
             raise BackendUnavailable("503 from the service", "The model is away.")
-        return MADE
+        return replace(MADE, prompt=self.prompt)
 
 
 @pytest.fixture
@@ -75,6 +86,7 @@ async def test_replay_stands_beside_the_stored_answer(
     for text in ("Hi 🙂", "Hi &lt;b&gt;", "other/m2", "$0.0025", "cut off at the limit"):
         assert text in page, text
     assert SECRET not in page
+    assert "What differs in the prompt" not in page
 
 
 async def test_replay_with_other_instructions_and_another_preset(
@@ -86,6 +98,23 @@ async def test_replay_with_other_instructions_and_another_preset(
     await replay_by_form(console, preset="nils", system="Be Nils.\r\nSpeak softly.")
 
     assert model.asked == [ReplayChanges("nils", "Be Nils.\nSpeak softly.")]
+
+
+async def test_prompt_of_a_draft_stands_beside_the_stored_one(
+    console: ConsoleUnderTest, model: Model
+) -> None:
+    await store_answers(console, RECEIPT)
+    await console.log_in()
+    first, *others = RECEIPT.prompt.messages
+    composed = (Message("system", f"Be Nils. {SECRET}"), *others)
+    model.prompt = replace(RECEIPT.prompt, messages=composed)
+
+    _, page = await replay_by_form(console, draft="nora")
+
+    assert model.asked == [ReplayChanges(draft="nora")]
+    assert first.content.startswith("Be Nora.")
+    assert "<del>Nora</del><ins>Nils</ins>" in page
+    assert SECRET not in page
 
 
 async def test_api_replays_with_its_scope_and_tells_why_it_failed(
@@ -102,5 +131,9 @@ async def test_api_replays_with_its_scope_and_tells_why_it_failed(
     failed = await console.client.post(path, json=body, headers=operator)
 
     assert (refused.status, made.status, missing.status, failed.status) == (403, 200, 404, 502)
-    assert (await made.json())["cost"] == 0.0025
+    result = await made.json()
+    assert result["cost"] == 0.0025
+    assert [one["role"] for one in result["messages"]] == [
+        one.role for one in RECEIPT.prompt.messages
+    ]
     assert await failed.json() == {"error": "The model is away."}

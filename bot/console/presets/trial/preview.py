@@ -153,6 +153,18 @@ class DraftPreviews:
         except SettingsError as error:
             raise UserError(str(error)) from None
 
+    async def find_ready(self, name: str) -> Preset:
+        """Return the draft of a preset as it would answer, or the published version without one.
+
+        Raises:
+            RequestRefused: 404: there is no such preset.
+            UserError: the draft has mistakes, or cannot be used here.
+        """
+        preset = self.editing.check((await self.editing.open(name)).content).preset
+        if preset is None:
+            raise UserError(_MEND_FIRST)
+        return await self.ready(preset)
+
     async def _more_tokens(
         self, edited: EditedPreset, receipt: Receipt, scene: Scene
     ) -> int | None:
