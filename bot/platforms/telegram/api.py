@@ -50,15 +50,26 @@ _NOT_EDITABLE_REASONS = (
     "no text in the message to edit",
     "no caption in the message to edit",
 )
+_REPLY_REASONS = ("message to be replied not found", "reply message not found", "reply_message_id")
+_MISSING_REASONS = (
+    "message to edit not found",
+    "message to delete not found",
+    "message_id_invalid",
+)
 _CONTENT_REASONS = (
     "can't parse",
     "entit",
     "text is empty",
     "text must be non-empty",
     "is too long",
+    "_too_long",
     "button",
     "reply markup",
 )
+
+
+class ReplyNotFound(Refused):
+    """The message to reply to does not exist any more."""
 
 
 class NotModified(Refused):
@@ -195,7 +206,9 @@ def _translate_refusal(description: str) -> PlatformError:
     lowered = description.lower()
     if "message is not modified" in lowered:
         return NotModified(description)
-    if "message to edit not found" in lowered or "message to delete not found" in lowered:
+    if any(reason in lowered for reason in _REPLY_REASONS):
+        return ReplyNotFound(description)
+    if any(reason in lowered for reason in _MISSING_REASONS):
         return MessageNotFound(description)
     if any(reason in lowered for reason in _NOT_EDITABLE_REASONS):
         return NotEditable(description)

@@ -1,17 +1,23 @@
 """Convert Telegram's updates to `Incoming`: channel, author, and why they wake the bot."""
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+import re
+from collections.abc import Container, Iterable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import structlog
-from aiogram.enums import ChatMemberStatus, ChatType, ContentType, MessageEntityType
+from aiogram.enums import ChatMemberStatus, ChatType, MessageEntityType
 from aiogram.types import (
     CallbackQuery,
     Chat,
     ChatMemberUpdated,
     Message,
     MessageEntity,
+    MessageOriginChannel,
+    MessageOriginChat,
+    MessageOriginHiddenUser,
+    MessageOriginUser,
     Update,
     User,
 )
@@ -22,14 +28,13 @@ from bot.chat.incoming import (
     Edited,
     Incoming,
     Joined,
-    MediaItem,
-    MediaKind,
     Person,
     Pressed,
     Quote,
     Said,
     WakeReason,
 )
+from bot.platforms.telegram.attachments import attachments_of
 from bot.platforms.telegram.buttons import read_callback_data
 
 UPDATE_TYPES = ["message", "edited_message", "callback_query", "my_chat_member"]
@@ -41,35 +46,6 @@ _log = structlog.get_logger(__name__)
 
 _PRESENT = frozenset({ChatMemberStatus.MEMBER, ChatMemberStatus.ADMINISTRATOR})
 _ABSENT = frozenset({ChatMemberStatus.LEFT, ChatMemberStatus.KICKED})
-_MEDIA_KINDS: Mapping[str, MediaKind] = {
-    ContentType.ANIMATION: MediaKind.ANIMATION,
-    ContentType.AUDIO: MediaKind.AUDIO,
-    ContentType.CONTACT: MediaKind.CONTACT,
-    ContentType.DICE: MediaKind.STICKER,
-    ContentType.DOCUMENT: MediaKind.FILE,
-    ContentType.GAME: MediaKind.OTHER,
-    ContentType.LIVE_PHOTO: MediaKind.IMAGE,
-    ContentType.LOCATION: MediaKind.LOCATION,
-    ContentType.PAID_MEDIA: MediaKind.OTHER,
-    ContentType.PHOTO: MediaKind.IMAGE,
-    ContentType.POLL: MediaKind.POLL,
-    ContentType.STICKER: MediaKind.STICKER,
-    ContentType.STORY: MediaKind.OTHER,
-    ContentType.VENUE: MediaKind.LOCATION,
-    ContentType.VIDEO: MediaKind.VIDEO,
-    ContentType.VIDEO_NOTE: MediaKind.VIDEO,
-    ContentType.VOICE: MediaKind.VOICE,
-    **dict.fromkeys(
-        (
-            *(ContentType.CHAT_SHARED, ContentType.CHECKLIST, ContentType.GIFT),
-            *(ContentType.GIVEAWAY, ContentType.GIVEAWAY_WINNERS, ContentType.INVOICE),
-            *(ContentType.PASSPORT_DATA, ContentType.RICH_MESSAGE, ContentType.UNIQUE_GIFT),
-            *(ContentType.USERS_SHARED, ContentType.WEB_APP_DATA),
-        ),
-        MediaKind.OTHER,
-    ),
-}
-"""The kinds of messages that people send; the others are service messages."""
 
 
 def parse_updates(raws: Iterable[dict[str, Any]]) -> list[Update]:
@@ -109,10 +85,14 @@ def message_to_said(message: Message, bot: User, bot_id: str = "") -> Said | Non
     """
     content = message.text or message.caption or ""
     author = _to_person(message)
-    attachments = _attachments(message)
+    attachments = attachments_of(message)
     if author is None or not (content or attachments):
         return None
-    wake, text = _wake_and_text(message, content, bot)
+    is_forward = message.forward_origin is not None and not message.is_automatic_forward
+    if is_forward:
+        wake, text = _forward(message, content)
+    else:
+        wake, text = _wake_and_text(message, content, bot)
     if message.is_automatic_forward and wake is not WakeReason.COMMAND:
         return None
     address = _to_address(message, bot_id)
@@ -132,6 +112,7 @@ def message_to_said(message: Message, bot: User, bot_id: str = "") -> Said | Non
         album=message.media_group_id,
         mentions=_mentions(message, content, bot),
         locale=message.from_user.language_code if message.from_user else None,
+        is_forward=is_forward,
     )
 
 
@@ -228,70 +209,6 @@ def _is_admin_in(chat: Chat) -> bool | None:
     return True if chat.type == ChatType.PRIVATE else None
 
 
-# --- attachments -----------------------------------------------------------------------------
-
-
-def _attachments(message: Message) -> tuple[MediaItem, ...]:
-    content_type = message.content_type
-    kind = _MEDIA_KINDS.get(content_type)
-    if content_type == ContentType.UNKNOWN and message.chat.type == ChatType.PRIVATE:
-        kind = MediaKind.OTHER  # newer than our library: told to be unreadable
-    if kind is None:
-        return ()
-    describe = _DESCRIPTIONS.get(content_type)
-    return (describe(message, kind) if describe else MediaItem(kind),)
-
-
-def _describe_photo(message: Message, kind: MediaKind) -> MediaItem:
-    photo = message.photo or (message.live_photo and message.live_photo.photo) or ()
-    largest = max(photo, key=lambda one: one.width * one.height, default=None)
-    return MediaItem(kind, "", largest.file_size, largest.file_id) if largest else MediaItem(kind)
-
-
-def _describe_file(message: Message, kind: MediaKind) -> MediaItem:
-    file = (
-        message.animation
-        or message.audio
-        or message.document
-        or message.video
-        or message.voice
-        or message.video_note
-    )
-    if file is None:
-        return MediaItem(kind)
-    is_image = (getattr(file, "mime_type", None) or "").startswith("image/")
-    kind = MediaKind.IMAGE if kind is MediaKind.FILE and is_image else kind
-    name = getattr(file, "file_name", None) or ""
-    return MediaItem(kind, name, file.file_size, file.file_id)
-
-
-def _describe_sticker(message: Message, kind: MediaKind) -> MediaItem:
-    sticker = message.sticker
-    if sticker is None:
-        return MediaItem(kind, message.dice.emoji if message.dice else "")
-    return MediaItem(kind, sticker.emoji or "", sticker.file_size, sticker.file_id)
-
-
-def _describe_poll(message: Message, kind: MediaKind) -> MediaItem:
-    return MediaItem(kind, message.poll.question if message.poll else "")
-
-
-_DESCRIPTIONS: Mapping[str, Callable[[Message, MediaKind], MediaItem]] = {
-    ContentType.PHOTO: _describe_photo,
-    ContentType.LIVE_PHOTO: _describe_photo,
-    ContentType.STICKER: _describe_sticker,
-    ContentType.DICE: _describe_sticker,
-    ContentType.POLL: _describe_poll,
-    **dict.fromkeys(
-        (
-            *(ContentType.ANIMATION, ContentType.AUDIO, ContentType.DOCUMENT, ContentType.VIDEO),
-            *(ContentType.VIDEO_NOTE, ContentType.VOICE),
-        ),
-        _describe_file,
-    ),
-}
-
-
 # --- quotes, mentions, commands --------------------------------------------------------------
 
 
@@ -310,7 +227,7 @@ def _quote(message: Message, bot: User) -> Quote | None:
         author,
         str(answered.message_id),
         text if part is None else part,
-        _attachments(answered),
+        attachments_of(answered),
         is_ours=user is not None and user.id == bot.id,
     )
 
@@ -325,6 +242,31 @@ def _mentions(message: Message, content: str, bot: User) -> tuple[str, ...]:
         if entity.type in {MessageEntityType.MENTION, MessageEntityType.TEXT_MENTION}
         and not _is_mention(entity, content, bot)
     )
+
+
+def _forward(message: Message, content: str) -> tuple[WakeReason | None, str]:
+    """Return why a forwarded message wakes the bot, and its text as a quote of its author.
+
+    Who forwards it wrote none of it, so it calls nobody and runs no command.
+    """
+    wake = WakeReason.DM if message.chat.type == ChatType.PRIVATE else None
+    if not content.strip():
+        return wake, ""
+    name = " ".join(re.sub(r"[\[\]:]", " ", _origin_name(message)).split())
+    heading = f"[forwarded message from {name}]" if name else "[forwarded message]"
+    return wake, "\n".join([heading, *(f"> {line}" for line in content.splitlines())])
+
+
+def _origin_name(message: Message) -> str:
+    match message.forward_origin:
+        case MessageOriginUser(sender_user=user):
+            return user.full_name
+        case MessageOriginHiddenUser(sender_user_name=name):
+            return name
+        case MessageOriginChat(sender_chat=chat) | MessageOriginChannel(chat=chat):
+            return chat.full_name
+        case _:
+            return ""
 
 
 def _entities(message: Message) -> Sequence[MessageEntity]:
@@ -351,17 +293,17 @@ def _command(content: str, entity: MessageEntity, bot: User) -> tuple[WakeReason
     return WakeReason.COMMAND, command + content.removeprefix(word)
 
 
-def is_command_of_others(message: Message, commands: Container[str]) -> bool:
-    """Return whether a message begins with a command that names no bot and is none of ours.
-
-    In a group it is meant for another bot.
-    """
+def leave_to_other_bots(said: Said, message: Message | None, commands: Container[str]) -> Said:
+    """Let a command in a group wake nobody that names no bot and is none of `commands`."""
+    if said.is_private or message is None:
+        return said
     content = message.text or message.caption or ""
     first = next((entity for entity in _entities(message) if entity.offset == 0), None)
     if first is None or first.type != MessageEntityType.BOT_COMMAND:
-        return False
+        return said
     word = first.extract_from(content).removeprefix("/")
-    return "@" not in word and word.lower() not in commands
+    is_ours = "@" in word or word.lower() in commands
+    return said if is_ours else replace(said, wake=None)
 
 
 def _wake_reason(

@@ -4,7 +4,6 @@ import asyncio
 import hmac
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
 from itertools import count
 from typing import Any, NoReturn, TypeVar
 
@@ -19,7 +18,7 @@ from aiogram.methods import (
     SetWebhook,
     TelegramMethod,
 )
-from aiogram.types import Message, Update, User
+from aiogram.types import Update, User
 from typing_extensions import override
 
 from bot.chat.command import CommandSpec
@@ -40,7 +39,7 @@ from bot.platforms.telegram.command_menu import offer_commands
 from bot.platforms.telegram.incoming import (
     PRESS_KEY_PREFIX,
     UPDATE_TYPES,
-    is_command_of_others,
+    leave_to_other_bots,
     parse_updates,
     to_incoming,
 )
@@ -289,16 +288,12 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         for update in updates:
             incoming = to_incoming(update, bot, self._bot_id)
             if isinstance(incoming, Said):
-                incoming = self._without_command_of_others(incoming, update.message)
+                incoming = leave_to_other_bots(incoming, update.message, self._names)
             if incoming is not None:
                 incomings.append(incoming)
+            elif update.callback_query is not None:  # its message is too old to be told of
+                self._acknowledge_all({f"{PRESS_KEY_PREFIX}{update.callback_query.id}": None})
         return incomings
-
-    def _without_command_of_others(self, said: Said, message: Message | None) -> Said:
-        """Let a command that a group's other bot may know wake nobody."""
-        if said.is_private or message is None or not is_command_of_others(message, self._names):
-            return said
-        return replace(said, wake=None)
 
     async def _store_messages(
         self, intake: Intake, incomings: Sequence[Incoming], cursors: Mapping[str, str]

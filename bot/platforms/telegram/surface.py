@@ -1,6 +1,6 @@
 """Answers on Telegram: text without pings, and a search for sends of unknown outcome."""
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from contextlib import suppress
 from dataclasses import replace
 from enum import Enum, auto
@@ -18,7 +18,7 @@ from typing_extensions import override
 from bot.chat.incoming import Address
 from bot.chat.outgoing import Limits, MessageContent, OutgoingMessage
 from bot.errors import MessageNotFound, OutcomeUnknown
-from bot.platforms.telegram.api import BotApi, NotEditable, NotModified
+from bot.platforms.telegram.api import BotApi, NotEditable, NotModified, ReplyNotFound
 from bot.platforms.telegram.buttons import to_forced_reply, to_keyboard
 from bot.platforms.telegram.limits import GROUP, PRIVATE
 from bot.platforms.telegram.markup import render_markdown, render_plain, with_folded
@@ -66,14 +66,21 @@ class TelegramSurface(Surface, DraftingSurface):
             # Answer even if the question was deleted.
             reply = {"message_id": answered, "allow_sending_without_reply": True}
             to["reply_parameters"] = reply
+        try:
+            return chat.from_wire(await self._send_to(message, to))
+        except ReplyNotFound:  # although it may be sent without, as some servers answer
+            to.pop("reply_parameters", None)
+            return chat.from_wire(await self._send_to(message, to))
+
+    async def _send_to(self, message: OutgoingMessage, to: Mapping[str, Any]) -> int:
         if message.file is not None:
             document = BufferedInputFile(message.file.text.encode(), message.file.name)
             upload = SendDocument(document=document, **_render_caption(message.content), **to)
-            return chat.from_wire((await self._api.call(upload)).message_id)
-        if prompt is not None:
-            to["reply_markup"] = to_forced_reply(prompt)
-        sent = await self._api.send("sendMessage", {**_render(message.content), **to})
-        return chat.from_wire(_message_id(sent))
+            return (await self._api.call(upload)).message_id
+        fields = {**_render(message.content), **to}
+        if message.content.prompt is not None:
+            fields["reply_markup"] = to_forced_reply(message.content.prompt)
+        return _message_id(await self._api.send("sendMessage", fields))
 
     @override
     async def edit(

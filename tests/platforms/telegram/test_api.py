@@ -10,6 +10,7 @@ from aiogram.exceptions import (
     TelegramConflictError,
     TelegramEntityTooLarge,
     TelegramForbiddenError,
+    TelegramMigrateToChat,
     TelegramNetworkError,
     TelegramNotFound,
     TelegramRetryAfter,
@@ -30,6 +31,7 @@ from aiohttp.client_reqrep import ConnectionKey
 from pydantic import SecretStr
 
 from bot.errors import (
+    ContentRefused,
     MessageNotFound,
     OutcomeUnknown,
     PlatformError,
@@ -39,7 +41,15 @@ from bot.errors import (
     SettingsError,
     Unreachable,
 )
-from bot.platforms.telegram.api import BotApi, NotEditable, NotModified, PollingConflict, translate
+from bot.platforms.telegram.api import (
+    BotApi,
+    ChatMoved,
+    NotEditable,
+    NotModified,
+    PollingConflict,
+    ReplyNotFound,
+    translate,
+)
 from bot.platforms.telegram.settings import TelegramSettings
 from bot.runtime.http.failures import ConnectionFailed, InvalidAddress
 
@@ -59,6 +69,15 @@ TOKEN = "123456789:AAH-canary"
         (TelegramBadRequest(GetMe(), "Bad Request: message to delete not found"), MessageNotFound),
         (TelegramBadRequest(GetMe(), "Bad Request: message can't be edited"), NotEditable),
         (TelegramBadRequest(GetMe(), "Bad Request: message is not modified: s"), NotModified),
+        (TelegramBadRequest(GetMe(), "Bad Request: MESSAGE_ID_INVALID"), MessageNotFound),
+        (
+            TelegramBadRequest(GetMe(), "Bad Request: message to be replied not found"),
+            ReplyNotFound,
+        ),
+        (TelegramBadRequest(GetMe(), "Bad Request: REPLY_MESSAGE_ID_INVALID"), ReplyNotFound),
+        (TelegramBadRequest(GetMe(), "Bad Request: MESSAGE_TOO_LONG"), ContentRefused),
+        (TelegramBadRequest(GetMe(), "Bad Request: ENTITY_BOUNDS_INVALID"), ContentRefused),
+        (TelegramMigrateToChat(GetMe(), "upgraded", -1005), ChatMoved),
         (TelegramServerError(GetMe(), "Bad Gateway"), OutcomeUnknown),
         (TelegramConflictError(GetMe(), "Conflict: terminated"), PollingConflict),
         (TelegramAPIError(GetMe(), "Too Many Requests"), RateLimited),

@@ -385,7 +385,13 @@ async def test_press_is_acknowledged_once_and_only_stored_if_it_is_not_refused(r
         rig.refusal = "Not yours."
         second = wire.click(5, 5, asked["message_id"], "retry:5:1/0")
         await wire.wait(lambda: wire.queries[second]["answered"] is not None)
-    assert [wire.queries[one]["answered"] for one in (first, second)] == ["", "Not yours."]
-    assert [call.get("show_alert") for call in rig.calls("answerCallbackQuery")] == [None, True]
+        wire.queries["7"] = {"t": time.time(), "answered": None}
+        unknown = {"id": "7", "from": wire.user(5), "chat_instance": "1", "data": "retry:5:1/0"}
+        wire.push({"callback_query": unknown})  # without its message
+        await wire.wait(lambda: wire.queries["7"]["answered"] is not None)
+    answered = [wire.queries[one]["answered"] for one in (first, second, "7")]
+    assert answered == ["", "Not yours.", ""]
+    alerts = [call.get("show_alert") for call in rig.calls("answerCallbackQuery")]
+    assert alerts == [None, True, None]
     [kept] = [event for event in rig.intake.events if isinstance(event, Pressed)]
     assert kept.external_key == f"cb{first}"

@@ -191,7 +191,10 @@ async def test_message_is_sent_plain_without_preview_as_a_reply(rig: Rig, surfac
 async def test_reply_to_a_deleted_message_is_sent(rig: Rig, surface: Surface) -> None:
     del rig.telegram.msgs[GROUP][1]
     await send(surface, "hi", GROUP_CHAT, to="1")
-    assert rig.telegram.texts(GROUP) == ["hi"]
+    gone = "Bad Request: message to be replied not found"
+    rig.telegram.fault("sendMessage", error_code=400, description=gone)
+    await send(surface, "hi again", GROUP_CHAT, to="1")
+    assert rig.telegram.texts(GROUP) == ["hi", "hi again"]
 
 
 @pytest.mark.service
