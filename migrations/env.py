@@ -1,4 +1,4 @@
-"""The environment of the migrations; `bot.storage.sql.migrations` passes an open connection."""
+"""The environment of the migrations; `bot.storage.sql.upgrading.migrations` passes an open connection."""
 
 from alembic import context
 

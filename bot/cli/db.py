@@ -25,7 +25,7 @@ from bot.storage.sql.database import (
     read_revision,
     sqlite_file,
 )
-from bot.storage.sql.tables import NEWEST_REVISION
+from bot.storage.sql.upgrading.revisions import NEWEST_REVISION
 
 app = command_app("Upgrade, copy, back up, restore or encrypt the database.")
 
@@ -41,8 +41,15 @@ def upgrade_database() -> None:
 def show_revision() -> None:
     """Show the revision of the tables, and the one that this version of Troupe needs."""
     found = uvloop.run(read_revision(read_settings().sqlalchemy_url)) or "no tables yet"
-    needed = f"{found}; this version of Troupe needs {NEWEST_REVISION} (`troupe db upgrade`)"
-    print_line(found if found == NEWEST_REVISION else needed)
+    if found == NEWEST_REVISION:
+        print_line(found)
+    elif found[0].isdigit() and found > NEWEST_REVISION:
+        print_line(
+            f"{found}; this version of Troupe has {NEWEST_REVISION}: a newer one upgraded it"
+        )
+    else:
+        needed = f"this version of Troupe needs {NEWEST_REVISION} (`troupe db upgrade`)"
+        print_line(f"{found}; {needed}")
 
 
 @app.command("copy")

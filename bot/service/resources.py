@@ -27,7 +27,7 @@ from bot.storage.sql.bots import read_installation_id, resolve_bot_id
 from bot.storage.sql.chat_settings import SqlChatSettings
 from bot.storage.sql.database import Database, open_database, read_revision
 from bot.storage.sql.preset_versions import SqlPresetVersions
-from bot.storage.sql.tables import NEWEST_REVISION
+from bot.storage.sql.upgrading.revisions import NEWEST_REVISION
 
 EMBEDDED_REDIS = "embedded"
 """The value of TROUPE_REDIS_URL that starts the bundled Valkey."""
@@ -168,9 +168,9 @@ async def _refuse_upgrade_under_others(settings: Settings, use: DataDirUse) -> N
         process = process_using(settings.data_dir, other)
         if process is not None and settings.database_url is None:
             revision = await read_revision(settings.sqlalchemy_url)
-            if revision not in {None, NEWEST_REVISION}:
+            if revision is not None and revision < NEWEST_REVISION:
                 raise SettingsError(
-                    f"the tables in {settings.data_dir} are of another version of Troupe, and "
+                    f"the tables in {settings.data_dir} are of an older version of Troupe, and "
                     f"process {process} uses them; stop that one first"
                 )
 

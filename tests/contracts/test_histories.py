@@ -23,7 +23,6 @@ from bot.chat.session import (
     TurnResult,
     fingerprint_turns,
 )
-from bot.storage.sql.migrations import make_alembic_config
 from bot.storage.sql.tables import (
     choice,
     inbox,
@@ -31,6 +30,7 @@ from bot.storage.sql.tables import (
     summary,
     turn,
 )
+from bot.storage.sql.upgrading.migrations import make_alembic_config
 from tests.contracts.conftest import Store
 from tests.contracts.store_steps import LANE, NOON, answer, begin, claimed, due, said, take, taken
 from tests.samples import ALICE, make_incoming, read_session

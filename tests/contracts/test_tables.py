@@ -2,12 +2,14 @@
 
 import asyncio
 import sys
+from collections.abc import Iterator, Mapping
+from typing import TypeAlias
 
 import msgspec
 import pytest
 from alembic import command
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, select, text, update
+from sqlalchemy import Connection, inspect, select, text, update
 
 from bot.chat.incoming import Address, Deleted, Edited, Incoming, Joined, Pressed
 from bot.chat.outgoing import (
@@ -19,12 +21,10 @@ from bot.chat.session import (
 )
 from bot.errors import Fenced
 from bot.storage.sql.bots import resolve_bot_id
-from bot.storage.sql.migrations import make_alembic_config
-from bot.storage.sql.tables import (
-    NEWEST_REVISION,
-    inbox,
-    turn,
-)
+from bot.storage.sql.tables import inbox, turn
+from bot.storage.sql.upgrading.migrations import make_alembic_config
+from bot.storage.sql.upgrading.revisions import NEWEST_REVISION, OLDEST_REVISION
+from bot.storage.vectors.pgvector import TABLE as VECTOR_INDEX
 from tests.contracts.conftest import Store
 from tests.contracts.store_steps import (
     LANE,
@@ -242,3 +242,48 @@ async def test_unanswered_and_unsent_rows_of_an_old_database_are_worked_on(store
 
 def test_the_newest_revision_is_the_one_that_the_tables_name() -> None:
     assert ScriptDirectory.from_config(make_alembic_config()).get_current_head() == NEWEST_REVISION
+
+
+Columns: TypeAlias = Mapping[str, Mapping[str, bool]]
+"""By table and name: whether a row can be inserted without it."""
+
+
+async def test_upgrades_only_add_to_what_the_oldest_version_uses(store: Store) -> None:
+    """Otherwise processes of both versions cannot run side by side (CONTRIBUTING.md)."""
+
+    def unit(connection: Connection) -> list[Columns]:
+        config = make_alembic_config()
+        config.attributes["connection"] = connection
+        command.downgrade(config, OLDEST_REVISION)
+        before = read_columns(connection)
+        command.upgrade(config, "head")
+        return [before, read_columns(connection)]
+
+    before, after = await store.database.write(unit)
+    assert not list(unusable(before, after))
+
+
+def test_what_an_older_version_could_not_use_is_found() -> None:
+    before = {"turn": {"id": False, "text": True}, "gone": {"id": False}}
+    after = {"turn": {"id": False, "needed": False, "optional": True}, "new": {"id": False}}
+    assert set(unusable(before, after)) == {"gone.id", "turn.text", "turn.needed"}
+
+
+def unusable(before: Columns, after: Columns) -> Iterator[str]:
+    """Name the columns that a version with the former tables misses or would leave out."""
+    for table, columns in before.items():
+        now = after.get(table, {})
+        yield from (f"{table}.{name}" for name in columns.keys() - now.keys())
+        yield from (f"{table}.{name}" for name in now.keys() - columns.keys() if not now[name])
+
+
+def read_columns(connection: Connection) -> Columns:
+    tables = inspect(connection)
+    return {
+        name: {
+            one["name"]: one["nullable"] or one["default"] is not None
+            for one in tables.get_columns(name)
+        }
+        for name in tables.get_table_names()
+        if name != VECTOR_INDEX  # which is created outside of the migrations
+    }

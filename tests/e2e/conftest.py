@@ -1,5 +1,7 @@
 """Fixtures of the end-to-end tests; a failed test shows the log of its service."""
 
+import os
+import random
 from collections.abc import AsyncIterator, Generator
 from typing import Any
 
@@ -9,6 +11,12 @@ import pytest_asyncio
 from tests.e2e.loopback_platforms import LoopbackPlatforms, running_platforms
 from tests.e2e.model_server import ModelServer
 from tests.e2e.service_process import ServiceProcess
+
+
+@pytest.fixture
+def seed() -> int:
+    """TROUPE_SEED, to repeat a run, or a random number."""
+    return int(os.environ.get("TROUPE_SEED", random.randrange(2**32)))  # noqa: TID251 # a test's own
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

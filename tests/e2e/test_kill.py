@@ -6,8 +6,6 @@ that, here and in test_forced_races.py. TROUPE_SEED=... repeats a run.
 """
 
 import contextlib
-import os
-import random
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,11 +30,6 @@ from tests.e2e.service_process import ServiceProcess, preset_json
 from tests.postgres import create_postgres_database
 
 pytestmark = pytest.mark.service
-
-
-@pytest.fixture
-def seed() -> int:
-    return int(os.environ.get("TROUPE_SEED", random.randrange(2**32)))  # noqa: TID251 # a test's own
 
 
 @pytest_asyncio.fixture

@@ -19,7 +19,7 @@ from bot.storage.encryption.column_types import attach_codec
 from bot.storage.engine.sqlite_writer import run_unit
 from bot.storage.engine.statements import DialectName, Query, Rows, StartUnit, Unit
 from bot.storage.sql.connections import ConnectionPool, UnitOfWork
-from bot.storage.sql.tables import create_tables
+from bot.storage.sql.upgrading.revisions import create_tables
 from tests.simulation.event_loop import SimulatedLoop, current_process
 
 T = TypeVar("T")

@@ -14,7 +14,7 @@ from typing import TypeVar
 from urllib.parse import quote
 
 import structlog
-from sqlalchemy import Connection, inspect, select
+from sqlalchemy import Connection, select
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
@@ -24,7 +24,7 @@ from bot.storage.encryption.data_keys import add_data_key, read_data_keys
 from bot.storage.engine.encoding import encoded
 from bot.storage.engine.statements import DialectName, StartUnit
 from bot.storage.sql.connections import ConnectionPool, SqliteThreadPool, UnitOfWork
-from bot.storage.sql.tables import NEWEST_REVISION, create_tables
+from bot.storage.sql.upgrading.revisions import NEWEST_REVISION, create_tables, read_revisions
 
 T = TypeVar("T")
 
@@ -119,14 +119,19 @@ class Database:
             return await _translated(work())
 
     async def migrate(self) -> None:
-        """Upgrade the tables to the newest revision, unless they have it.
+        """Upgrade the tables to the newest revision, unless they have it or a newer one.
 
         On PostgreSQL, create the functions that do a step of a message in one round trip, too.
+        Raises `SettingsError` if the tables are too new for this version of Troupe.
         """
-        if await self.read(_current_revision) != NEWEST_REVISION and not (
+        revisions = await self.read(read_revisions)
+        revisions.check_supported()
+        if revisions.is_newer:
+            _log.info("newer_tables", revision=revisions.newest, own=NEWEST_REVISION)
+        elif revisions.newest != NEWEST_REVISION and not (
             self.is_sqlite and await self.write(create_tables)
         ):
-            await self.write(import_module("bot.storage.sql.migrations").upgrade)
+            await self.write(import_module("bot.storage.sql.upgrading.migrations").upgrade)
         if not self.is_sqlite:
             await self.write(import_module("bot.storage.sql.postgres").install_functions)
 
@@ -155,10 +160,18 @@ async def open_database(
 
 @contextlib.asynccontextmanager
 async def open_without_decrypting(url: str) -> AsyncIterator[Database]:
-    """Open a database to copy its rows as they are stored; raises as `open_database`."""
+    """Open a database to copy its rows as they are stored; raises as `open_database`.
+
+    Raises `SettingsError` also if a newer version of Troupe has upgraded it.
+    """
     async with _connect(url, StoredAsIs()) as database:
         with _remedy_added(url):
             await database.migrate()
+            if (await database.read(read_revisions)).is_newer:
+                raise SettingsError(
+                    "a newer version of Troupe has upgraded the database, and this one would not "
+                    "copy what is new in it: use the newer version"
+                )
         yield database
 
 
@@ -167,7 +180,7 @@ async def open_as_it_is(url: str) -> AsyncIterator[Database]:
     """Open a database without upgrading its tables; raises as `open_database`."""
     async with _connect(url, TextCodec()) as database:
         with _remedy_added(url):
-            await database.read(_current_revision)
+            await database.read(read_revisions)
         yield database
 
 
@@ -176,7 +189,7 @@ async def read_revision(url: str) -> str | None:
     if not database_exists(url):
         return None
     async with open_as_it_is(url) as database:
-        return await database.read(_current_revision)
+        return (await database.read(read_revisions)).newest
 
 
 @contextlib.asynccontextmanager
@@ -261,10 +274,3 @@ def _checkpoint(connection: Connection) -> bool:
     """Write SQLite's log back and truncate it; return True if a reader prevented that."""
     busy, *_ = connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").one()
     return bool(busy)
-
-
-def _current_revision(connection: Connection) -> str | None:
-    if not inspect(connection).has_table("alembic_version"):
-        return None
-    found = connection.exec_driver_sql("SELECT version_num FROM alembic_version")
-    return found.scalar_one_or_none()

@@ -13,21 +13,17 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
-    Connection,
     Executable,
     Float,
     Index,
     Integer,
     LargeBinary,
     MetaData,
-    String,
     Table,
     Text,
     UniqueConstraint,
     false,
     func,
-    insert,
-    inspect,
     literal_column,
     true,
 )
@@ -36,9 +32,6 @@ from sqlalchemy.dialects.postgresql import Insert as PostgresInsert
 from sqlalchemy.dialects.sqlite import Insert as SqliteInsert
 
 from bot.storage.encryption.column_types import EncryptableBytes, EncryptableText
-
-NEWEST_REVISION = "0025"
-"""The revision in migrations/ that creates exactly these tables."""
 
 Insert: TypeAlias = SqliteInsert | PostgresInsert
 
@@ -481,6 +474,9 @@ summary = Table(
     Column("text", EncryptableText("summary.text"), nullable=False),
 )
 
+# One row: the oldest revision whose version of Troupe may use these tables (`revisions`).
+supported_revision = Table("supported_revision", metadata, Column("oldest", Text, primary_key=True))
+
 
 def upsert(table: Table, build: Callable[[Insert], Executable]) -> Mapping[str, Executable]:
     """Build an INSERT ... ON CONFLICT for each dialect; the key is the dialect's name."""
@@ -488,20 +484,3 @@ def upsert(table: Table, build: Callable[[Insert], Executable]) -> Mapping[str, 
         "sqlite": build(sqlite.insert(table)),
         "postgresql": build(postgresql.insert(table)),
     }
-
-
-def create_tables(connection: Connection) -> bool:
-    """Create all tables of a new SQLite file as they are now; return False if it has some already.
-
-    Running every migration would import Alembic, which costs a first start a third of a second and
-    eight megabytes.
-    """
-    if inspect(connection).get_table_names():
-        return False
-    metadata.create_all(connection, checkfirst=False)
-    version = Table(
-        "alembic_version", MetaData(), Column("version_num", String(32), primary_key=True)
-    )
-    version.create(connection, checkfirst=False)
-    connection.execute(insert(version).values(version_num=NEWEST_REVISION))
-    return True

@@ -5,11 +5,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Connection, func, insert, select, text
+from sqlalchemy import Connection, func, insert, select, text, update
 
 from bot.errors import SettingsError, StoreError
-from bot.storage.sql.database import Database, open_database
-from bot.storage.sql.tables import cursor
+from bot.storage.sql.database import (
+    Database,
+    open_database,
+    open_without_decrypting,
+    read_revision,
+)
+from bot.storage.sql.tables import cursor, supported_revision
+from bot.storage.sql.upgrading.revisions import NEWEST_REVISION
 
 TIMEOUT_SECONDS = 10.0
 
@@ -116,15 +122,35 @@ async def test_missing_folder_is_one_line(tmp_path: Path) -> None:
     assert str(raised.value).startswith("the database failed: unable to open database file; free ")
 
 
-async def test_newer_revision_is_one_line(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'troupe.db'}"
+async def upgrade_as_a_newer_version(url: str, oldest: str) -> None:
     async with open_database(url) as database:
-        newer = text("UPDATE alembic_version SET version_num = 'afar'")
+        await database.write(
+            lambda c: c.execute(update(supported_revision).values(oldest=oldest)).rowcount
+        )
+        newer = text("UPDATE alembic_version SET version_num = '9001'")
         await database.write(lambda c: c.execute(newer).rowcount)
 
-    with pytest.raises(SettingsError, match=r"created by a newer version of Troupe.*afar"):
+
+async def test_tables_that_are_too_new_are_refused_in_one_line(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'troupe.db'}"
+    await upgrade_as_a_newer_version(url, "9000")
+
+    with pytest.raises(SettingsError, match=r"newer version.* 9001, which needs 9000 or newer"):
         async with open_database(url):
-            pass
+            pytest.fail("it opened")
+
+
+async def test_newer_tables_that_support_this_version_are_used(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'troupe.db'}"
+    await upgrade_as_a_newer_version(url, NEWEST_REVISION)
+
+    async with open_database(url) as database:
+        await database.ping()
+    assert await read_revision(url) == "9001"
+
+    with pytest.raises(SettingsError, match="would not copy what is new"):
+        async with open_without_decrypting(url):
+            pytest.fail("it opened")
 
 
 async def test_unreachable_server_is_one_line_without_the_password() -> None:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine
 
-from bot.storage.sql import migrations
 from bot.storage.sql.database import open_database
-from bot.storage.sql.tables import create_tables
+from bot.storage.sql.upgrading import migrations
+from bot.storage.sql.upgrading.revisions import create_tables
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ from sqlalchemy import Connection
 
 from bot.errors import SettingsError
 from bot.runtime.shipped_files import shipped_folder
+from bot.storage.sql.upgrading.revisions import write_oldest_revision
 
 _ADVISORY_LOCK = 0x7472_6F75_7065  # "troupe" in ASCII
 
@@ -37,3 +38,4 @@ def upgrade(connection: Connection) -> None:
         raise SettingsError(
             f"the database was created by a newer version of Troupe; start that version: {error}"
         ) from error
+    write_oldest_revision(connection)

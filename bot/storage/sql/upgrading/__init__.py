@@ -1,0 +1,1 @@
+"""Upgrade the tables, and tell which versions of Troupe may use them."""

@@ -1,0 +1,151 @@
+"""Two processes on one PostgreSQL are replaced by newer versions, in turn and under load."""
+
+import asyncio
+import random
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from bot.storage.sql.database import read_revision
+from bot.storage.sql.upgrading.revisions import NEWEST_REVISION
+from tests.checkout import CHECKOUT
+from tests.e2e.kill_load import add_conversations, wait_until_settled
+from tests.e2e.loopback_platforms import LoopbackPlatforms
+from tests.e2e.model_server import ModelServer
+from tests.e2e.service_process import ServiceProcess
+from tests.e2e.transcript_checker import check_transcripts
+from tests.postgres import create_postgres_database
+
+pytestmark = [
+    pytest.mark.soak,
+    pytest.mark.service,
+    pytest.mark.timeout(7200),
+    pytest.mark.asyncio(loop_scope="module"),
+]
+
+ROLLS = 20
+QUESTIONS_A_SECOND = 2.0
+MIGRATION = '''"""A newer version: a column and a table more"""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision, down_revision = {revision!r}, {before!r}
+branch_labels = depends_on = None
+
+
+def upgrade() -> None:
+    for table in ("turn", "inbox", "outbox", "conversation"):
+        op.add_column(table, sa.Column("of_" + revision, sa.Text()))
+    op.create_table("new_in_" + revision, sa.Column("id", sa.Integer(), primary_key=True))
+'''
+
+
+class Versions:
+    """Copies of the checkout; each has one migration more, and functions of its own in SQL."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._trees = [CHECKOUT]
+        self._revisions = [NEWEST_REVISION]
+
+    def path(self, number: int) -> str:
+        """Return the folder from which a version is imported; 0 is the checkout."""
+        while number >= len(self._trees):
+            self._add()
+        return str(self._trees[number])
+
+    @property
+    def newest(self) -> str:
+        """The revision of the tables of the newest version that was asked for."""
+        return self._revisions[-1]
+
+    def _add(self) -> None:
+        before = self._revisions[-1]
+        revision = f"9{len(self._revisions):03}"
+        tree = self._folder / revision
+        for name in ("bot", "migrations"):
+            shutil.copytree(self._trees[-1] / name, tree / name)
+        revisions = tree / "bot/storage/sql/upgrading/revisions.py"
+        replace(revisions, f'NEWEST_REVISION = "{before}"', f'NEWEST_REVISION = "{revision}"')
+        oldest = self._revisions[-2] if len(self._revisions) > 1 else NEWEST_REVISION
+        replace(revisions, f'OLDEST_REVISION = "{oldest}"', f'OLDEST_REVISION = "{before}"')
+        functions = tree / "bot/storage/engine/functions.py"
+        replace(functions, "\\nEND\\n", f"\\n-- {revision}\\nEND\\n")
+        migration = MIGRATION.format(revision=revision, before=before)
+        (tree / f"migrations/versions/{revision}.py").write_text(migration)
+        self._trees.append(tree)
+        self._revisions.append(revision)
+
+
+def replace(file: Path, old: str, new: str) -> None:
+    source = file.read_text()
+    assert old in source
+    file.write_text(source.replace(old, new, 1))
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def services(
+    postgres_folder: str, platforms: LoopbackPlatforms, model: ModelServer, tmp_path: Path
+) -> AsyncIterator[list[ServiceProcess]]:
+    url = await create_postgres_database(postgres_folder)
+    model.answers_all = True
+    async with AsyncExitStack() as stack:
+        services = [ServiceProcess(tmp_path / name, platforms, model) for name in ("one", "other")]
+        for service in services:
+            service.settings["TROUPE_DATABASE_URL"] = url
+            stack.push_async_callback(service.kill)
+            await service.start_and_wait()
+        yield services
+
+
+async def roll_out(
+    services: list[ServiceProcess], versions: Versions, number: int, rng: random.Random
+) -> None:
+    """Replace each process by the next version; sometimes the older one is killed meanwhile."""
+    for service in services:
+        assert await service.stop() == 0
+        await service.start(PYTHONPATH=versions.path(number))
+        await service.wait_until_ready()
+        other = services[-1]
+        if service is not other and rng.random() < 0.5:
+            await other.kill()
+            await other.start(PYTHONPATH=versions.path(number - 1))
+            await other.wait_until_ready()
+            assert "newer_tables" in other.output()
+
+
+async def test_twenty_rolling_deploys_lose_and_repeat_nothing(
+    services: list[ServiceProcess], platforms: LoopbackPlatforms, tmp_path: Path, seed: int
+) -> None:
+    rng, asking = random.Random(seed), random.Random(seed + 1)
+    versions = Versions(tmp_path)
+    add_conversations(platforms)
+    conversations = list(platforms.conversations.values())
+    for number, conversation in enumerate(conversations):
+        conversation.ask(f"f{number:04x}")
+    await wait_until_settled(platforms, 60)
+    asked = len(conversations)
+
+    async def roll_all() -> None:
+        for number in range(1, ROLLS + 1):
+            await roll_out(services, versions, number, rng)
+
+    rolling = asyncio.create_task(roll_all())
+    while not rolling.done():
+        asking.choice(conversations).ask(f"{asked:04x}", asking.randint(1, 40))
+        asked += 1
+        await asyncio.sleep(asking.expovariate(QUESTIONS_A_SECOND))
+    await rolling
+    await wait_until_settled(platforms, 100)
+    tables = await read_revision(services[0].settings["TROUPE_DATABASE_URL"])
+    assert tables == versions.newest
+
+    result = check_transcripts(platforms.messages())
+    print(f"seed {seed}: {ROLLS} rolls, {asked} questions: {result}")  # noqa: T201
+    assert result.is_clean
+    assert result.questions == asked
