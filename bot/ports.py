@@ -39,7 +39,14 @@ from bot.chat.outgoing import (
     OutgoingPart,
 )
 from bot.chat.playground.web_channel import WebChannel, WebMessage
-from bot.chat.prompt import GenerationEvent, Prompt, PromptDescription, PromptToken, Usage
+from bot.chat.prompt import (
+    GenerationEvent,
+    Prompt,
+    PromptDescription,
+    PromptToken,
+    TemplateChoice,
+    Usage,
+)
 from bot.chat.rate import CallScope, Rate
 from bot.chat.receipt import Receipt
 from bot.chat.session import (
@@ -346,8 +353,8 @@ class ContinuingBackend(Protocol):
 class ToolCallingBackend(Protocol):
     """A backend that offers the tools of a prompt to its models."""
 
-    def calls_tools(self, model: str) -> bool:
-        """Return whether a preset's model is offered tools."""
+    async def calls_tools(self, model: str, template: TemplateChoice) -> bool:
+        """Return whether a preset's model is offered tools, with the preset's template."""
         ...
 
 

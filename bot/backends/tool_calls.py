@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from bot.chat.prompt import Prompt
 from bot.chat.tool import ToolCall, ToolSpec
 
-_MAX_CALLS = 8
-_MAX_NAME_CHARS = 64
-_MAX_ARGUMENT_CHARS = 16 * 1024
+MAX_CALLS = 8
+MAX_NAME_CHARS = 64
+MAX_ARGUMENT_CHARS = 16 * 1024
 
 
 def spec_to_wire(spec: ToolSpec) -> dict[str, object]:
@@ -56,23 +56,23 @@ class ToolCallParser:
                 continue
             index = delta.get("index")
             index = index if isinstance(index, int) else position
-            if index not in self._parts and len(self._parts) >= _MAX_CALLS:
+            if index not in self._parts and len(self._parts) >= MAX_CALLS:
                 continue
             parts = self._parts.setdefault(index, {"id": "", "name": "", "arguments": ""})
             function = delta.get("function")
             given = {**function, "id": delta.get("id")} if isinstance(function, dict) else delta
             for key in parts:
                 piece = given.get(key)
-                if isinstance(piece, str) and len(parts[key]) < _MAX_ARGUMENT_CHARS:
+                if isinstance(piece, str) and len(parts[key]) < MAX_ARGUMENT_CHARS:
                     parts[key] += piece
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:
         return tuple(
             ToolCall(
-                parts["id"][:_MAX_NAME_CHARS] or f"call_{index}",
-                parts["name"][:_MAX_NAME_CHARS],
-                parts["arguments"][:_MAX_ARGUMENT_CHARS],
+                parts["id"][:MAX_NAME_CHARS] or f"call_{index}",
+                parts["name"][:MAX_NAME_CHARS],
+                parts["arguments"][:MAX_ARGUMENT_CHARS],
             )
             for index, parts in sorted(self._parts.items())
             if parts["name"]

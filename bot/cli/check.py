@@ -28,7 +28,7 @@ from bot.importers.character_files import (
 from bot.platforms.account import BotAccount
 from bot.platforms.registry import make_account_setup, make_platform
 from bot.platforms.spec import PlatformContext, PlatformSpec
-from bot.ports import ModelCheckingBackend
+from bot.ports import ModelCheckingBackend, ToolCallingBackend
 from bot.prompting.compose.compose import template_of
 from bot.prompting.presets.files import find_preset
 from bot.prompting.presets.preset import Preset
@@ -155,6 +155,10 @@ def _list_checks(
         for model in models if asks_models else ():
             ask = partial(_ask_model, name, model, settings, renderer)
             yield _CheckItem(f"answer of {name}/{model}", ask, is_limited=False)
+    for each in presets.values():
+        if each.preset.calls_tools and each.preset.provider in settings.providers:
+            subject = partial(_test_tools, each.preset, settings, renderer)
+            yield _CheckItem(f"tools of preset {each.preset.name}", subject, is_local=True)
     turns = asyncio.Lock()  # two models at once would slow each other down
     for model, trial in model_trials(settings.providers.values(), settings.data_dir, renderer):
         yield _CheckItem(f"model {model}", partial(_try_model, trial, turns), is_limited=False)
@@ -294,6 +298,24 @@ async def _test_provider(
         return await backend.check()
     finally:
         await _close(backend.close)
+
+
+async def _test_tools(preset: Preset, settings: Settings, renderer: Renderer) -> str:
+    provider = settings.providers[preset.provider]
+    backend = make_backend(preset.provider, provider, settings.data_dir, renderer)
+    try:
+        offers = isinstance(backend, ToolCallingBackend) and await backend.calls_tools(
+            preset.model, template_of(preset)
+        )
+    finally:
+        await _close(backend.close)
+    if not offers:
+        raise SettingsError(
+            f"the template of {preset.model!r} has no form for calls that Troupe knows, so that its"
+            " answers go on without tools; use a model of Qwen, Llama 3.1, Mistral or Hermes, or"
+            " remove tools and mcp_servers"
+        )
+    return "offered"
 
 
 async def _ask_model(name: str, model: str, settings: Settings, renderer: Renderer) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from bot.chat.prompt import Prompt, Usage
-from bot.chat.tool import ToolCall, ToolExchange, ToolRecord
+from bot.chat.tool import ToolCall, ToolExchange, ToolRecord, ToolSpec
 from bot.ports import Tools
 from bot.texts.text import Text, joined, translatable
 
@@ -25,6 +25,11 @@ class ToolRounds:
     def __init__(self, tools: Tools) -> None:
         self._tools = tools
         self._exchanges: list[ToolExchange] = []
+
+    @property
+    def specs(self) -> Sequence[ToolSpec]:
+        """What is offered."""
+        return self._tools.specs
 
     @property
     def records(self) -> Sequence[ToolRecord]:

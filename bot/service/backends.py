@@ -98,8 +98,8 @@ def tool_problems(preset: Preset, settings: Settings) -> Sequence[str]:
     if preset.calls_tools and provider and not backend_spec(provider.kind).calls_tools:
         problems.append(
             f"tools: models of the provider {preset.provider!r} (kind {provider.kind}) cannot call"
-            " tools; use a provider of the kind openai or anthropic, such as llama-server with a"
-            " model whose template has tools, or remove tools and mcp_servers"
+            " tools; use a provider of the kind openai, anthropic or llama_cpp, or remove tools"
+            " and mcp_servers"
         )
     return problems
 

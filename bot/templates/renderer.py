@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from bot.chat.prompt import Message, TemplateChoice, TemplateNames
+from bot.chat.tool import ToolExchange, ToolSpec
 from bot.errors import RenderUnavailable, TemplateError, TemplateLimitExceeded
 from bot.templates.capabilities import Capabilities, adapt_messages, detect_capabilities
 from bot.templates.control_tokens import ChatTemplate, leading_control_token
@@ -25,6 +26,14 @@ from bot.templates.registry import get
 from bot.templates.render_process.pool import RenderProcessPool
 from bot.templates.string_template import StringTemplate
 from bot.templates.text_spans import TextSpan, render_messages, render_spans
+from bot.templates.tool_forms import (
+    PROBE_MESSAGES,
+    PROBE_TOOLS,
+    ToolForm,
+    exchange_messages,
+    offered_tools,
+    read_tool_form,
+)
 
 FALLBACK_TEMPLATE: Final = "chatml"
 MAX_CACHED_TEMPLATES: Final = 256
@@ -48,11 +57,23 @@ class ModelTemplate:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolUse:
+    """The tools of a prompt."""
+
+    specs: Sequence[ToolSpec] = ()
+    exchanges: Sequence[ToolExchange] = ()
+    special: Sequence[str] = ()
+    """The texts of the vocabulary's special tokens, which no tool and no call may write."""
+
+
+@dataclass(frozen=True, slots=True)
 class RenderedPrompt:
     """A prompt, and the strings at which an answer to it ends."""
 
     spans: tuple[TextSpan, ...]
     stop: tuple[str, ...]
+    tool_form: ToolForm | None = None
+    """How the answer writes calls; None if the prompt has no tools."""
 
     @property
     def text(self) -> str:
@@ -83,21 +104,63 @@ class Renderer:
         await self._exit_stack.aclose()
 
     async def render(
-        self, messages: Sequence[Message], choice: TemplateChoice, model_template: ModelTemplate
+        self,
+        messages: Sequence[Message],
+        choice: TemplateChoice,
+        model_template: ModelTemplate,
+        tools: ToolUse | None = None,
     ) -> RenderedPrompt:
         """Render a conversation as one text that ends where the assistant is to continue.
 
-        What the template rejects is adapted to a form that it accepts (see `capabilities`).
+        What the template rejects is adapted to a form that it accepts (see `capabilities`). Tools
+        are left out where it has no form for them.
 
         Raises:
             RenderUnavailable: the machine is too busy, or the render process was killed; try again.
             TemplateError: the template cannot be parsed, fails, or exceeds a limit.
         """
         prepared = await self._prepare(choice, model_template)
-        plain = [_plain_message(message, choice.names) for message in messages]
+        form = await self.tool_form(choice, model_template) if tools else None
+        plain: list[Mapping[str, Any]] = [_plain_message(one, choice.names) for one in messages]
+        offered: list[Mapping[str, Any]] = []
+        if tools is not None and form is not None:
+            plain += exchange_messages(tools.exchanges, form, tools.special)
+            offered = offered_tools(tools.specs, tools.special)
         adapted = adapt_messages(plain, prepared.capabilities, trim_inputs=choice.trim_inputs)
-        spans = await self._render_spans(prepared.template, adapted, choice.names)
-        return RenderedPrompt(tuple(spans), prepared.stop)
+        spans = await self._render_spans(prepared.template, adapted, choice.names, offered)
+        return RenderedPrompt(tuple(spans), prepared.stop, form)
+
+    async def tool_form(
+        self, choice: TemplateChoice, model_template: ModelTemplate
+    ) -> ToolForm | None:
+        """Return how the template writes calls of tools; None if it cannot.
+
+        Raises:
+            RenderUnavailable: the machine is too busy, or the render process was killed; try again.
+            TemplateError: the template cannot be parsed, or exceeds a limit.
+        """
+        prepared = await self._prepare(choice, model_template)
+        if not prepared.was_asked_for_tools:
+            prepared.tool_form = await self._detect_tool_form(prepared)
+            prepared.was_asked_for_tools = True
+        return prepared.tool_form
+
+    async def _detect_tool_form(self, prepared: "_PreparedTemplate") -> ToolForm | None:
+        template = prepared.template
+        probe = adapt_messages(PROBE_MESSAGES, prepared.capabilities)
+        try:
+            if isinstance(template, _UntrustedTemplate):
+                pool = await self._running_pool()
+                options = {**template.options, "tools": PROBE_TOOLS}
+                return read_tool_form(await pool.render(template.source, probe, **options))
+            if not isinstance(template, JinjaTemplate):
+                return None
+            options = {**_render_options(template), "tools": PROBE_TOOLS}
+            return read_tool_form(template.render(probe, **options))
+        except (TemplateLimitExceeded, RenderUnavailable):  # the probe did not finish: no answer
+            raise
+        except TemplateError:
+            return None
 
     async def _prepare(
         self, choice: TemplateChoice, model_template: ModelTemplate
@@ -125,14 +188,16 @@ class Renderer:
         template: "ChatTemplate | _UntrustedTemplate",
         messages: Sequence[Mapping[str, Any]],
         names: TemplateNames | None,
+        tools: Sequence[Mapping[str, Any]],
     ) -> list[TextSpan]:
+        offered = {"tools": tools} if tools else {}
         if isinstance(template, _UntrustedTemplate):
             pool = await self._running_pool()
             variables = {} if names is None else asdict(names)
             return await pool.render_spans(
-                template.source, messages, **template.options, **variables
+                template.source, messages, **template.options, **offered, **variables
             )
-        return render_spans(template, messages, **_render_options(template))
+        return render_spans(template, messages, **_render_options(template), **offered)
 
     async def _detect_capabilities(
         self, template: "ChatTemplate | _UntrustedTemplate"
@@ -182,11 +247,13 @@ class _UntrustedTemplate:
         return {**tokens, "add_generation_prompt": True}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _PreparedTemplate:
     template: ChatTemplate | _UntrustedTemplate
     capabilities: Capabilities
     stop: tuple[str, ...]
+    was_asked_for_tools: bool = False
+    tool_form: ToolForm | None = None
 
 
 def _plain_message(message: Message, names: TemplateNames | None) -> dict[str, str]:

@@ -145,12 +145,12 @@ class ModelRequests:
     ) -> Receipt:
         preset, backend = speaker.preset, self._backends[speaker.preset.provider]
         begun_at = self._clock.monotonic()
-        fitted = await self._sources.fit(preset, context)
+        tools = await self._tools.for_answer(preset, backend, context)
+        fitted = await self._sources.fit(preset, context, tools.specs if tools else ())
         composed = self._clock.monotonic() - begun_at
         is_shown = preset.stream and not context.in_place_of
         show = _prefix_speaker_line(line, live_reply.feed if is_shown else _discard)
         show_position = _discard if context.in_place_of else live_reply.show_queue_position
-        tools = self._tools.for_answer(preset, backend, context)
         most_tokens = fitted.tokens + (MAX_TOOL_TOKENS if tools else 0)
         async with self._spending.reserved(
             preset, context.said, fitted.prompt, most_tokens

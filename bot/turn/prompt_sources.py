@@ -11,6 +11,7 @@ from bot.chat.incoming import Said
 from bot.chat.outgoing import OutgoingPart
 from bot.chat.receipt import Receipt
 from bot.chat.session import Claim, InboxMessage, Session, Turn, TurnRange, TurnResult
+from bot.chat.tool import ToolSpec
 from bot.commands.personas import UserPersonas
 from bot.media.attachment_reader import AttachmentReader
 from bot.ports import Backend, Conversations, EmbeddingPayer, SeeingBackend
@@ -159,8 +160,12 @@ class PromptSources:
             replaces_answers=removed is not None,
         )
 
-    async def fit(self, preset: Preset, context: TurnContext) -> FittedPrompt:
+    async def fit(
+        self, preset: Preset, context: TurnContext, tools: Sequence[ToolSpec] = ()
+    ) -> FittedPrompt:
         """Compose the prompt of one speaker, and fit it to its budget and its model.
+
+        It also counts the tools that will be offered with it.
 
         Raises:
             UserError: the required parts exceed the budget.
@@ -169,7 +174,11 @@ class PromptSources:
         backend = self.backends[preset.provider]
         model_limit = await find_model_limit(preset, backend)
         draft = await self.compose(preset, context, model_limit)
-        return await fit_for_backend(preset, draft, backend)
+        if not tools:
+            return await fit_for_backend(preset, draft, backend)
+        offering = replace(draft, base=replace(draft.base, tools=tuple(tools)))
+        fitted = await fit_for_backend(preset, offering, backend)
+        return replace(fitted, prompt=replace(fitted.prompt, tools=()))
 
     async def compose(
         self, preset: Preset, context: TurnContext, model_limit: int | None = None

@@ -212,6 +212,24 @@ async def test_check_finds_missing_model_of_a_preset(folder: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        ("qwen2.5", "ok     tools of preset assistant: offered"),
+        ("gemma-3", "WRONG  tools of preset assistant: the template of "),
+    ],
+)
+async def test_check_tells_whether_a_local_model_is_offered_tools(
+    folder: Path, template: str, said: str
+) -> None:
+    path = tiny_gguf.write(folder / "tiny.gguf", tiny_gguf.Vocabulary("qwen2", ("<|im_end|>",)))
+    local = {"provider": "local", "model": str(path), "tools": ["dice"], "template": template}
+    write_preset(folder, {**ECHO, **local})
+    _, lines = await run_check()
+    [line] = [one for one in lines if "tools of preset" in one]
+    assert line.startswith(said)
+
+
 async def test_check_accepts_default_model_that_is_downloaded_at_the_start(folder: Path) -> None:
     write_preset(folder, {**ECHO, "provider": "local", "model": "default"})
     passed, lines = await run_check()

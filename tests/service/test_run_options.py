@@ -14,7 +14,9 @@ PRESET = Preset.model_validate(
         "fallbacks": [{"provider": "b", "model": "large"}],
     }
 )
-SETTINGS = Settings.model_validate({"providers": {"b": {"base_url": "http://127.0.0.1:1/v1"}}})
+SETTINGS = Settings.model_validate(
+    {"providers": {"b": {"base_url": "http://127.0.0.1:1/v1"}, "echo": {"kind": "echo"}}}
+)
 
 
 @pytest.mark.parametrize(
@@ -41,4 +43,6 @@ def test_model_without_tools_leaves_out_those_of_the_preset() -> None:
     at_service = replace_model({"nora": preset}, "b/huge", SETTINGS)["nora"]
     assert (at_service.tools, at_service.mcp_servers) == (("dice",), ("files",))
     on_machine = replace_model({"nora": preset}, "local/small", SETTINGS)["nora"]
-    assert not on_machine.calls_tools
+    assert on_machine.calls_tools
+    scripted = replace_model({"nora": preset}, "echo/small", SETTINGS)["nora"]
+    assert not scripted.calls_tools

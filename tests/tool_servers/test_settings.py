@@ -76,10 +76,13 @@ def test_preset_cannot_say_what_a_server_is(given: object) -> None:
 
 @pytest.mark.parametrize("given", [{"tools": ["dice"]}, {"mcp_servers": ["files"]}])
 def test_models_that_cannot_call_tools_are_told_at_validation(given: dict[str, object]) -> None:
-    settings = read_settings(mcp_servers={"files": {"command": "a"}})
-    [problem] = tool_problems(preset("local", **given), settings)
-    assert "models of the provider 'local' (kind llama_cpp) cannot call tools" in problem
-    assert tool_problems(preset("local"), settings) == []
+    settings = read_settings(
+        mcp_servers={"files": {"command": "a"}}, providers={"echo": {"kind": "echo"}}
+    )
+    [problem] = tool_problems(preset("echo", **given), settings)
+    assert "models of the provider 'echo' (kind echo) cannot call tools" in problem
+    assert tool_problems(preset("echo"), settings) == []
+    assert tool_problems(preset("local", **given), settings) == []
 
 
 def test_missing_package_is_told_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:

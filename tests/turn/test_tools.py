@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from typing_extensions import override
 
-from bot.chat.prompt import Finish, FinishReason, Usage
+from bot.chat.prompt import Finish, FinishReason, TemplateChoice, Usage
 from bot.chat.tool import ToolCall
 from bot.chat.usage import BudgetKind, Period
 from bot.errors import BackendUnavailable, PresetError
@@ -24,7 +24,7 @@ USED = "\n\n🔧 tools used: "
 
 class CallingFakeBackend(FakeBackend, ToolCallingBackend):
     @override
-    def calls_tools(self, model: str) -> bool:
+    async def calls_tools(self, model: str, template: TemplateChoice) -> bool:
         return True
 
 

@@ -17,7 +17,14 @@ from bot.backends.chat_completions.settings import HttpProviderSettings
 from bot.backends.chat_completions.stream_parser import ResponseContext, StreamParser
 from bot.backends.chat_completions.token_estimates import PromptTokenEstimator
 from bot.chat.console.operation import ModelHealth
-from bot.chat.prompt import Delta, Finish, Prompt, PromptDescription, ReasoningDelta
+from bot.chat.prompt import (
+    Delta,
+    Finish,
+    Prompt,
+    PromptDescription,
+    ReasoningDelta,
+    TemplateChoice,
+)
 from bot.ports import (
     Backend,
     Clock,
@@ -129,7 +136,7 @@ class HttpChatBackend(
         return await self._request_runner.listed(self._connection.list_models()) or ()
 
     @override
-    def calls_tools(self, model: str) -> bool:
+    async def calls_tools(self, model: str, template: TemplateChoice) -> bool:
         return True  # whoever names tools in a preset has chosen a model that calls them
 
     @override

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from typing_extensions import override
 
-from bot.backends.llama_cpp.description import describe_rendered
+from bot.backends.llama_cpp.description import describe_rendered, read_model_template
 from bot.backends.llama_cpp.engines.engine import EngineConfig, EngineFailed
 from bot.backends.llama_cpp.images import (
     count_image_tokens,
@@ -24,6 +24,7 @@ from bot.backends.llama_cpp.slot_files import delete_saved_slots, slots_folder
 from bot.backends.llama_cpp.template_check import check_template_pin, warn_of_added_text
 from bot.backends.model_files import store as model_store
 from bot.backends.model_files.projector import find_projector
+from bot.backends.tool_limits import RESULTS_FRACTION, fit_tools
 from bot.chat.console.operation import ModelInMemory
 from bot.chat.prompt import (
     Delta,
@@ -33,6 +34,7 @@ from bot.chat.prompt import (
     PromptDescription,
     PromptToken,
     ReasoningDelta,
+    TemplateChoice,
 )
 from bot.errors import BackendInterrupted, BackendUnavailable, SettingsError, TemplateError
 from bot.ports import (
@@ -46,10 +48,11 @@ from bot.ports import (
     TextTokenCounter,
     TokenCountingBackend,
     TokenizingBackend,
+    ToolCallingBackend,
 )
 from bot.prompting.text.token_counter import counter_for_model
 from bot.runtime.subprocesses import ChildFailed
-from bot.templates.renderer import RenderedPrompt, Renderer
+from bot.templates.renderer import RenderedPrompt, Renderer, ToolUse
 from bot.texts.text import translatable
 
 _NOTICE = translatable(
@@ -72,6 +75,7 @@ class LlamaCpp(
     SeeingBackend,
     LoadingBackend,
     ConversationMemory,
+    ToolCallingBackend,
 ):
     """Generate with the models in the data directory, and any GGUF by its path."""
 
@@ -131,6 +135,16 @@ class LlamaCpp(
             path = model_store.find_model(model, self._settings, self._data_dir)
             return find_projector(path, self._settings, self._data_dir) is not None
         except SettingsError:
+            return False
+
+    @override
+    async def calls_tools(self, model: str, template: TemplateChoice) -> bool:
+        try:
+            path = model_store.find_model(model, self._settings, self._data_dir)
+            loaded = self._models.get(path)
+            own = loaded.template if loaded else await read_model_template(path)
+            return await self._renderer.tool_form(template, own) is not None
+        except (SettingsError, TemplateError):  # the request itself will report it
             return False
 
     @override
@@ -226,7 +240,8 @@ class LlamaCpp(
             raise BackendUnavailable(
                 f"{model.path.stem} does not report its context length"
             ) from error
-        return context - (output_limit(prompt) or context // _DEFAULT_ANSWER_FRACTION)
+        results = context // RESULTS_FRACTION if prompt.tools else 0
+        return context - results - (output_limit(prompt) or context // _DEFAULT_ANSWER_FRACTION)
 
     @override
     async def end_session(self, conversation: str) -> None:
@@ -253,10 +268,18 @@ class LlamaCpp(
             insert_image_placeholders(prompt.messages) if model.has_vision else prompt.messages
         )
         try:
-            return await self._renderer.render(messages, prompt.template, model.template)
+            tools = await self._tool_use(prompt, model)
+            return await self._renderer.render(messages, prompt.template, model.template, tools)
+        except EngineFailed as error:
+            raise BackendUnavailable(f"{model.path.stem} failed: {error}") from error
         except TemplateError as error:
             message = f"the template for {model.path.stem} cannot be used: {error}"
             raise BackendUnavailable(message, _TEMPLATE_NOTICE) from error
+
+    async def _tool_use(self, prompt: Prompt, model: LoadedModel) -> ToolUse | None:
+        if not (prompt.tools or prompt.tool_exchanges):
+            return None
+        return fit_tools(prompt, await model.engine.context_tokens(), model.special)
 
     @override
     async def preload(self, model: str) -> None:

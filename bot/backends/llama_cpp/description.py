@@ -22,8 +22,7 @@ async def describe_rendered(
         SettingsError: the file is not a model.
         TemplateError: the template cannot be used.
     """
-    tokens = await asyncio.to_thread(read_special_tokens, model_file)
-    own = ModelTemplate(tokens.chat_template, tokens.bos_token, tokens.eos_token)
+    own = await read_model_template(model_file)
     rendered = await renderer.render(
         insert_image_placeholders(prompt.messages), prompt.template, own
     )
@@ -38,6 +37,12 @@ async def describe_rendered(
         "stop": json.dumps(stop, ensure_ascii=False),
     }
     return PromptDescription(model_file.stem, details, rendered.text, is_rendered=True)
+
+
+async def read_model_template(model_file: Path) -> ModelTemplate:
+    """Read the template from a model's file; raises `SettingsError` if it is no model."""
+    tokens = await asyncio.to_thread(read_special_tokens, model_file)
+    return ModelTemplate(tokens.chat_template, tokens.bos_token, tokens.eos_token)
 
 
 def name_template(choice: TemplateChoice, own: ModelTemplate) -> str:

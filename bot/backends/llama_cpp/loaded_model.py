@@ -28,6 +28,7 @@ from bot.backends.llama_cpp.sampling import output_limit, to_sampling
 from bot.backends.llama_cpp.slot_files import SlotOwner, SlotStore, state_fingerprint
 from bot.backends.llama_cpp.tokenizer import Tokenizer
 from bot.backends.model_files.gguf import read_special_tokens
+from bot.backends.written_calls import MARKERS, separate_calls
 from bot.chat.prompt import Delta, Finish, Prompt, ReasoningDelta
 from bot.errors import BackendUnavailable
 from bot.runtime.clock import SystemClock
@@ -47,6 +48,8 @@ class LoadedModel:
     """The texts of the model's end tokens."""
     reasoning: ReasoningFormat
     tokenizer: Tokenizer
+    special: tuple[str, ...]
+    """The texts of all special tokens."""
     slots: SlotPool
     queue: FairQueue
     projector: Path | None
@@ -77,7 +80,10 @@ class LoadedModel:
         engine_stop = self._engine_stops(rendered) if self.reasoning.special_tokens else stop
         answer = self._generate(prompt, rendered, engine_stop, images)
         reasoning = detect_open_tag(self.reasoning, rendered.spans)
-        async with aclosing(separate_reasoning(answer, reasoning, stop)) as events:
+        separated = separate_reasoning(answer, reasoning, stop)
+        if rendered.tool_form is not None:
+            separated = separate_calls(separated, rendered.tool_form, tool_names(prompt))
+        async with aclosing(separated) as events:
             async for event in events:
                 yield event
 
@@ -98,7 +104,10 @@ class LoadedModel:
                     limit,
                     lease.slot,
                     can_shift=lease.is_own and not self.has_vision,  # images cannot be shifted
-                    preserved_tokens=self.reasoning.special_tokens,
+                    preserved_tokens=(
+                        *self.reasoning.special_tokens,
+                        *(MARKERS if rendered.tool_form is not None else ()),
+                    ),
                     text=text,
                     images=images,
                 )
@@ -124,6 +133,12 @@ class LoadedModel:
         return tuple(word for word in end_strings if word and word not in closing)
 
 
+def tool_names(prompt: Prompt) -> frozenset[str]:
+    """Return the names of the tools that are offered, and of those that were called already."""
+    called = (call.name for each in prompt.tool_exchanges for call in each.calls)
+    return frozenset([*(one.name for one in prompt.tools), *called])
+
+
 @asynccontextmanager
 async def load_model(config: EngineConfig) -> AsyncIterator[LoadedModel]:
     """Load a model for the length of the block.
@@ -136,7 +151,6 @@ async def load_model(config: EngineConfig) -> AsyncIterator[LoadedModel]:
     config.slots_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     async with running_engine(config) as engine:
         tokens = await asyncio.to_thread(read_special_tokens, config.model)
-        special = (*tokens.control.values(), *tokens.added.values())
         store = SlotStore(
             config.slots_folder,
             await asyncio.to_thread(_state_fingerprint, config, engine.version),
@@ -151,8 +165,9 @@ async def load_model(config: EngineConfig) -> AsyncIterator[LoadedModel]:
             engine,
             ModelTemplate(tokens.chat_template, tokens.bos_token, tokens.eos_token),
             tokens.ends,
-            detect_format(tokens.chat_template, special),
+            detect_format(tokens.chat_template, tokens.texts),
             Tokenizer(engine, tokens),
+            tokens.texts,
             SlotPool(engine, store),
             FairQueue(engine.slot_count, settings.most_waiting, clock),
             config.projector,

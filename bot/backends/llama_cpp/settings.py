@@ -54,6 +54,7 @@ SPEC = BackendSpec(
     settings=LlamaCppSettings,
     factory="bot.backends.llama_cpp.backend:make",
     provider_ids=frozenset({"local"}),
+    calls_tools=True,
     providers_without_settings=frozenset({"local"}),
     parameter_check="bot.backends.llama_cpp.sampling:parameter_problems",
     preparation="bot.backends.model_files.store:prepare_model",

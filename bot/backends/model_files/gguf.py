@@ -44,6 +44,11 @@ class SpecialTokens:
     added: Mapping[int, str]
     """Added tokens, which any text is tokenized to; some models list their markers here."""
 
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The texts of all of them."""
+        return (*self.control.values(), *self.added.values())
+
 
 @dataclass(frozen=True, slots=True)
 class GgufHeader:

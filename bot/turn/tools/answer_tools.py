@@ -3,10 +3,13 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import structlog
+
 from bot.chat.session import Turn
 from bot.chat.story import Story
 from bot.chat.tool import ToolName
 from bot.ports import Backend, Clock, Conversations, ToolCallingBackend, ToolServer
+from bot.prompting.compose.compose import template_of
 from bot.prompting.presets.preset import Preset
 from bot.prompting.speakers.labels import label_speakers
 from bot.replying.tool_rounds import ToolRounds
@@ -20,6 +23,7 @@ from bot.tools.tool import Tool
 from bot.tools.toolbox import Toolbox
 from bot.turn.prompt_sources import PayerOf, TurnContext
 
+_log = structlog.get_logger(__name__)
 _MAX_SEARCHED_TURNS = 500
 
 
@@ -36,13 +40,16 @@ class AnswerTools:
     embedding_payer: PayerOf | None = None
     """Who pays for the embedding of a search; None: nobody."""
 
-    def for_answer(
+    async def for_answer(
         self, preset: Preset, backend: Backend, context: TurnContext
     ) -> ToolRounds | None:
         """Return the tools of an answer; None if there are none, or the backend offers none."""
         if not preset.calls_tools:
             return None
-        if not (isinstance(backend, ToolCallingBackend) and backend.calls_tools(preset.model)):
+        if not isinstance(backend, ToolCallingBackend):
+            return None
+        if not await backend.calls_tools(preset.model, template_of(preset)):
+            _log.info("tools_not_offered", preset=preset.name, provider=preset.provider)
             return None
         made: Mapping[ToolName, Callable[[], Tool]] = {
             "time": lambda: time_tool(self.clock),

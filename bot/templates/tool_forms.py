@@ -1,0 +1,151 @@
+"""Detect how a chat template writes the calls of tools, and write conversations that hold some.
+
+A template says nothing of its tools but by its output: it is rendered with a call and its result,
+and what stands around the name is the form in which its models were trained to call. A template
+that leaves out the tool, the call or the result has no form: its models are offered no tools.
+
+Calls and results follow the chat completions form of transformers: `tool_calls` with the arguments
+as an object, and messages of the role `tool`; Mistral's templates want ids of nine letters or
+digits, Llama's take one call a message (docs/sources.md#tool-calls).
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Any, Final
+
+from bot.chat.storable import make_storable
+from bot.chat.tool import ToolExchange, ToolSpec
+from bot.templates.control_tokens import break_control_tokens
+from bot.templates.jinja.jinja_template import Message
+
+_NAME, _ARGUMENT, _RESULT = "probe_tool", "probe argument", "probe result"
+_MAX_DEPTH: Final = 8
+_MAX_ARGUMENT_CHARS: Final = 2000  # of one call, as JSON
+
+
+class ToolForm(StrEnum):
+    """How a model writes a call."""
+
+    TAGGED = "tagged"
+    """`<tool_call>{"name": …, "arguments": {…}}</tool_call>`: Hermes and Qwen."""
+    LISTED = "listed"
+    """`[TOOL_CALLS] [{"name": …, "arguments": {…}}]`: Mistral."""
+    BARE = "bare"
+    """The whole answer is `{"name": …, "parameters": {…}}`: Llama 3.1."""
+
+
+_FORMS: Final = (
+    (ToolForm.TAGGED, re.compile(rf'<tool_call>\s*\{{[^<]*"name": "{_NAME}"[^<]*</tool_call>')),
+    (ToolForm.LISTED, re.compile(rf'\[TOOL_CALLS\]\s*\[\{{[^\]]*"name": "{_NAME}"')),
+    (ToolForm.LISTED, re.compile(rf"\[TOOL_CALLS\]\s*{_NAME}(\[ARGS\])?\{{")),
+    (ToolForm.BARE, re.compile(rf'\{{"name": "{_NAME}", "parameters": \{{')),
+)
+
+PROBE_TOOLS: Final[Sequence[Message]] = (
+    {
+        "type": "function",
+        "function": {
+            "name": "probe_offered",
+            "description": "probe description",
+            "parameters": {"type": "object", "properties": {}},
+        },
+    },
+)
+PROBE_MESSAGES: Final[Sequence[Message]] = (
+    {"role": "user", "content": "probe question"},
+    {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [
+            {
+                "id": "call00000",
+                "type": "function",
+                "function": {"name": _NAME, "arguments": {"probe": _ARGUMENT}},
+            }
+        ],
+    },
+    {"role": "tool", "name": _NAME, "tool_call_id": "call00000", "content": _RESULT},
+)
+"""A call and its result, in the shape of `exchange_messages`."""
+
+
+def read_tool_form(prompt: str) -> ToolForm | None:
+    """Read the form from the prompt of the probe; None if a part of it is missing."""
+    if not all(text in prompt for text in ("probe_offered", _NAME, _ARGUMENT, _RESULT)):
+        return None
+    return next((form for form, pattern in _FORMS if pattern.search(prompt)), None)
+
+
+def offered_tools(specs: Sequence[ToolSpec], special: Sequence[str]) -> list[Message]:
+    """Return tools as templates read them; `special` are texts that must not become tokens."""
+    return [
+        {
+            "type": "function",
+            "function": {
+                "name": spec.name,
+                "description": break_control_tokens(spec.description, special),
+                "parameters": _without_tokens(spec.parameters, special),
+            },
+        }
+        for spec in specs
+    ]
+
+
+def exchange_messages(
+    exchanges: Sequence[ToolExchange], form: ToolForm, special: Sequence[str]
+) -> list[Message]:
+    """Return the messages of what was called already, with the results.
+
+    What a model wrote into its calls can be somebody's words: no text of `special` is left whole.
+    """
+    messages: list[Message] = []
+    number = 0
+    for exchange in exchanges:
+        text = exchange.text
+        pairs = list(zip(exchange.calls, exchange.results, strict=True))
+        groups = [[pair] for pair in pairs] if form is ToolForm.BARE else [pairs]
+        for group in groups:
+            calls, results = [], []
+            for call, result in group:
+                made = f"call{number:05}"
+                number += 1
+                name = break_control_tokens(make_storable(call.name), special)
+                arguments = _without_tokens(_read_arguments(call.arguments), special)
+                function = {"name": name, "arguments": arguments}
+                calls.append({"id": made, "type": "function", "function": function})
+                results.append(
+                    {"role": "tool", "name": name, "tool_call_id": made, "content": result}
+                )
+            messages.append({"role": "assistant", "content": text, "tool_calls": calls})
+            messages += results
+            text = ""
+    return messages
+
+
+def _read_arguments(written: str) -> Mapping[str, Any]:
+    """Return the arguments as an object; what is none was refused, which the result tells."""
+    if len(written) > _MAX_ARGUMENT_CHARS:
+        return {}
+    try:
+        arguments = json.loads(written or "{}")
+    except (ValueError, RecursionError):
+        return {}
+    return arguments if isinstance(arguments, dict) else {}
+
+
+def _without_tokens(value: Any, special: Sequence[str], depth: int = 0) -> Any:
+    """Return a JSON value whose texts hold none of `special`; what is too deep is left out."""
+    if isinstance(value, str):
+        return break_control_tokens(make_storable(value), special)
+    if depth >= _MAX_DEPTH and isinstance(value, Mapping | list | tuple):
+        return None
+    if isinstance(value, Mapping):
+        return {
+            _without_tokens(str(key), special): _without_tokens(each, special, depth + 1)
+            for key, each in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [_without_tokens(each, special, depth + 1) for each in value]
+    return value

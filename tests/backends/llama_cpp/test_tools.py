@@ -1,0 +1,134 @@
+"""Tools of a model on this machine: offered where its template has a form for them."""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+from typing_extensions import override
+
+from bot.backends.llama_cpp.backend import LlamaCpp
+from bot.backends.llama_cpp.engines.engine import EngineConfig, GenerationRequest
+from bot.backends.llama_cpp.settings import LlamaCppSettings
+from bot.chat.prompt import Delta, Finish, FinishReason, Prompt, TemplateChoice
+from bot.chat.tool import ToolCall, ToolExchange, ToolSpec
+from bot.templates.renderer import Renderer
+from tests.backends import tiny_gguf
+from tests.backends.asking import ask, prompt
+from tests.backends.fake_engine import FakeEngine
+
+QWEN = TemplateChoice(named="qwen2.5")
+GEMMA = TemplateChoice(named="gemma-3")
+DICE = ToolSpec("dice", "Roll dice.", {"type": "object", "properties": {}})
+CALL = '<tool_call>\n{"name": "dice", "arguments": {"dice": "2d6"}}\n</tool_call>'
+
+
+class CallingEngine(FakeEngine):
+    """Answers with a call, one letter after the other."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(1, folder)
+        self.requests: list[GenerationRequest] = []
+
+    @override
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[Delta | Finish, None]:
+        self.requests.append(request)
+        for letter in f"Let me see. {CALL}":
+            yield Delta(letter)
+        yield Finish(FinishReason.STOP)
+
+    def read(self, number: int = -1) -> str:
+        """Return the text of a request's prompt: an id is a letter."""
+        return "".join(map(chr, self.requests[number].prompt_ids))
+
+
+class Local:
+    def __init__(self, backend: LlamaCpp, engines: list[CallingEngine]) -> None:
+        self.backend = backend
+        self._engines = engines
+
+    @property
+    def engine(self) -> CallingEngine:
+        [engine] = self._engines
+        return engine
+
+
+@pytest.fixture
+async def local(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> AsyncIterator[Callable[[], Local]]:
+    engines: list[CallingEngine] = []
+
+    @asynccontextmanager
+    async def running(start: EngineConfig) -> AsyncIterator[CallingEngine]:
+        engines.append(CallingEngine(start.slots_folder))
+        yield engines[-1]
+
+    monkeypatch.setattr("bot.backends.llama_cpp.loaded_model.running_engine", running)
+    family = tiny_gguf.Vocabulary("qwen2", ("<|im_end|>", "<|im_start|>"), ("<tool_call>",))
+    settings = LlamaCppSettings(model_path=tiny_gguf.write(tmp_path / "m.gguf", family), threads=1)
+    async with Renderer() as renderer:
+        backend = LlamaCpp(settings, tmp_path, renderer)
+        yield lambda: Local(backend, engines)
+        await backend.close()
+
+
+def asked(template: TemplateChoice = QWEN, **parts: object) -> Prompt:
+    given: dict[str, object] = {"tools": (DICE,), "template": template} | parts
+    return prompt("Roll two dice.", model="default", **given)
+
+
+async def test_call_comes_with_the_finish_and_its_result_is_read_next(
+    local: Callable[[], Local],
+) -> None:
+    backend = local().backend
+    answer = await ask(backend, asked())
+    assert answer.text == "Let me see. "
+    assert answer.finish is not None
+    assert answer.finish.tool_calls == (ToolCall("call_0", "dice", '{"dice": "2d6"}'),)
+    engine = local().engine
+    assert '"description": "Roll dice."' in engine.read()
+    assert {"<tool_call>", "</tool_call>"} <= set(engine.requests[0].preserved_tokens)
+
+    exchange = ToolExchange(answer.text, answer.finish.tool_calls, ("> 2d6: 8",))
+    await ask(backend, asked(tools=(), tool_exchanges=(exchange,)))
+    assert "<tool_response>\n> 2d6: 8\n</tool_response>" in engine.read()
+
+
+async def test_model_whose_template_has_no_form_is_offered_none(
+    local: Callable[[], Local],
+) -> None:
+    backend = local().backend
+    assert await backend.calls_tools("default", QWEN)
+    assert not await backend.calls_tools("default", GEMMA)
+    assert not await backend.calls_tools("default", TemplateChoice())  # ChatML
+    assert not await backend.calls_tools("lost", QWEN)
+    answer = await ask(backend, asked(GEMMA))
+    assert answer.text == f"Let me see. {CALL}"
+    assert "Roll dice" not in local().engine.read()
+
+
+async def test_tokens_are_reserved_for_results(local: Callable[[], Local]) -> None:
+    backend = local().backend
+    plain = await backend.max_prompt_tokens(asked(tools=()))
+    offering = await backend.max_prompt_tokens(asked())
+    assert plain is not None
+    assert offering is not None
+    assert 600 < plain - offering < 1000
+    assert await backend.count_tokens(asked()) > await backend.count_tokens(asked(tools=()))
+
+
+async def test_tools_and_results_that_are_too_long_are_cut(local: Callable[[], Local]) -> None:
+    backend = local().backend
+    call = ToolCall("c", "dice", "{}")
+    exchange = ToolExchange("", (call,) * 4, ("字" * 4000,) * 4)
+    await ask(backend, asked(tool_exchanges=(exchange,) * 2))
+    assert local().engine.read().count("[the rest is left out]") == 8
+    assert local().engine.read().count("字") < 700
+    long = replace(DICE, description="x" * 12_000)
+    with capture_logs() as logs:
+        await ask(backend, asked(tools=(long,)))
+    assert "xxx" not in local().engine.read()
+    assert [line["event"] for line in logs if line["log_level"] == "warning"] == ["tools_too_long"]
