@@ -19,7 +19,8 @@ TroupeError                 every error that is raised on purpose; it names the 
 ├── ToolServerError         a server of tools gave no result: the model answers without
 ├── SignalsUnavailable      Redis does not answer; only `troupe check` asks
 ├── PlatformError           a chat platform refused a call or could not be reached
-│   ├── PlatformFatal       ... for the whole bot: wrong token, missing intent; no retry helps
+│   ├── PlatformFatal       ... for the whole bot: missing intent; no retry helps
+│   │   └── TokenRejected   ... wrong token: another one helps, where it is in a file
 │   ├── RateLimited         ... for now; it says for how long, and what it refuses calls for
 │   ├── Unreachable         nothing was sent: retry
 │   ├── OutcomeUnknown      the message may have been sent: reconcile, never resend blindly
@@ -134,6 +135,10 @@ class PlatformError(TroupeError):
 
 
 class PlatformFatal(PlatformError):
+    pass
+
+
+class TokenRejected(PlatformFatal):
     pass
 
 

@@ -41,6 +41,7 @@ from bot.errors import SettingsError
 from bot.platforms.registry import platform_specs
 from bot.platforms.spec import PlatformSettings, PlatformSpec
 from bot.runtime.addresses import HttpAddress
+from bot.runtime.secret_file import read_secrets
 from bot.runtime.validation_errors import describe_problem
 from bot.storage.encryption.codec import TextEncryption
 from bot.telemetry.secret_masker import passwords_in
@@ -339,7 +340,9 @@ class Settings(BaseSettings):
         " database, separated by commas, the newest first; `troupe keys new` makes one.",
     )
     encryption_keys_file: Path | None = Field(
-        None, description="A file with them instead, one a line, such as a mounted secret."
+        None,
+        description="A file with them instead, one a line, such as a mounted secret. It may be"
+        " replaced while the service runs.",
     )
     encrypt_texts: bool = Field(
         False,
@@ -494,7 +497,7 @@ class Settings(BaseSettings):
         """Add the keys of the file to the others, so that all of them are masked as secrets."""
         if self.encryption_keys_file is not None:
             try:
-                lines = self.encryption_keys_file.read_text("utf-8").split()
+                lines = read_secrets(self.encryption_keys_file)
             except (OSError, UnicodeDecodeError) as error:
                 raise ValueError(
                     f"the keys in {self.encryption_keys_file} cannot be read: {error}"
@@ -512,7 +515,8 @@ class Settings(BaseSettings):
     @property
     def text_encryption(self) -> TextEncryption:
         """How texts in the database are encrypted."""
-        return TextEncryption(self.all_encryption_keys, self.encrypt_texts)
+        keys, file = self.all_encryption_keys, self.encryption_keys_file
+        return TextEncryption(keys, self.encrypt_texts, file)
 
     @property
     def sqlalchemy_url(self) -> str:

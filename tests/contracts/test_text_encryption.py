@@ -5,6 +5,7 @@ import json
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from bot.storage.sql.database import Database, open_database, open_without_decry
 from bot.storage.sql.inbox import SqlInbox
 from bot.storage.sql.summaries import SqlSummaries
 from bot.storage.sql.tables import data_key, metadata, provider_key, turn
+from bot.telemetry.secret_masker import SecretMasker
 from tests.checkout import CHECKOUT
 from tests.samples import ALICE, begin, make_incoming, read_session
 
@@ -219,6 +221,27 @@ async def test_replaced_data_key_encrypts_nothing_any_more(empty_database: str) 
         retired = select(data_key.c.id, data_key.c.retired_at).order_by(data_key.c.id)
         rows = await database.read(lambda c: [tuple(one) for one in c.execute(retired)])
         assert rows == [(1, 5.0), (2, None)]
+
+
+async def test_running_process_finds_a_newer_operators_key_in_the_file(
+    empty_database: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "keys"
+    file.write_text(OLD, encoding="utf-8")
+    async with (
+        open_database(empty_database, ON) as database,
+        open_database(empty_database, TextEncryption([OLD], True, file)) as other,
+    ):
+        await fill(database)
+        rotated = TextEncryption([NEW, OLD], is_on=True)
+        await rotate_keys(database, rotated.encryption_keys)
+        assert await replace_data_key(database, rotated, nothing, 5.0) > 0
+        query = select(turn.c.text)
+        with pytest.raises(StoreError, match="not in TROUPE_ENCRYPTION_KEYS"):
+            await other.read(lambda c: c.execute(query).scalar())
+        file.write_text(f"{NEW}\n{OLD}", encoding="utf-8")
+        assert await other.read(lambda c: c.execute(query).scalar()) == WORD
+        assert NEW not in SecretMasker(()).mask(f"key {NEW}")
 
 
 async def test_replacement_that_was_interrupted_goes_on_with_its_key(empty_database: str) -> None:

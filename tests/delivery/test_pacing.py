@@ -15,6 +15,7 @@ from bot.chat.incoming import Address
 from bot.chat.outgoing import Limits, MessageContent, OutgoingMessage
 from bot.delivery.rate_limits import RateLimitedSurface
 from bot.errors import RateLimited
+from bot.platforms.bot_token import BotToken
 from bot.platforms.discord.rest.client import RestClient
 from bot.platforms.discord.settings import DiscordSettings
 from bot.platforms.discord.surface import DiscordSurface
@@ -22,6 +23,7 @@ from bot.platforms.telegram.api import BotApi
 from bot.platforms.telegram.settings import TelegramSettings
 from bot.platforms.telegram.surface import TelegramSurface
 from bot.ports import Surface
+from bot.runtime.clock import SystemClock
 from bot.runtime.rate_limits import InProcessRateLimits
 from tests.fakes import FakeClock, FakeSurface
 
@@ -188,13 +190,13 @@ class Simulation:
 @asynccontextmanager
 async def simulation(platform: str = "telegram") -> AsyncIterator[Simulation]:
     if platform == "discord":
-        rest = RestClient(DiscordSettings.model_validate({"token": "abc"}))
+        rest = RestClient(BotToken(DiscordSettings.model_validate({"token": "abc"}), SystemClock()))
         try:
             yield Simulation(DiscordSurface(rest), DISCORD, FakeClock())
         finally:
             await rest.close()
         return
-    api = BotApi(TelegramSettings.model_validate({"token": "1:abc"}))
+    api = BotApi(TelegramSettings.model_validate({"token": "1:abc"}), SystemClock())
     try:
         yield Simulation(TelegramSurface(api), TELEGRAM, FakeClock())
     finally:

@@ -9,6 +9,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 
 from bot.backends.spec import ProviderSettings
 from bot.runtime.addresses import HttpAddress, is_http_address, split_credentials
+from bot.runtime.secret_file import read_secrets
 
 
 class HttpProviderSettings(ProviderSettings):
@@ -66,7 +67,7 @@ class HttpProviderSettings(ProviderSettings):
         if self.api_key_file is None:
             return self
         try:
-            lines = read_keys(self.api_key_file)
+            lines = read_secrets(self.api_key_file)
         except (OSError, UnicodeDecodeError) as error:
             raise ValueError(f"the keys in {self.api_key_file} cannot be read: {error}") from None
         if not lines:
@@ -88,11 +89,6 @@ class HttpProviderSettings(ProviderSettings):
             return {}
         encoded = base64.b64encode(self.basic_auth.get_secret_value().encode()).decode()
         return {"Authorization": f"Basic {encoded}"}
-
-
-def read_keys(file: Path) -> list[str]:
-    """Return the keys in a file, one a line; raises `OSError` and `UnicodeDecodeError`."""
-    return list(dict.fromkeys(file.read_text("utf-8").split()))
 
 
 def well_known_address(

@@ -14,7 +14,7 @@ from urllib.parse import urlencode, urlsplit
 import aiohttp
 from typing_extensions import override
 
-from bot.errors import PlatformError, PlatformFatal, RateLimited, Refused, Unreachable
+from bot.errors import PlatformError, RateLimited, Refused, TokenRejected, Unreachable
 from bot.platforms.account import AccountSetup, BotAccount, CodeRequest, JsonApi
 from bot.platforms.discord.rest.client import USER_AGENT
 from bot.platforms.discord.settings import BOT_REJECTED, DiscordSettings
@@ -70,7 +70,7 @@ class DiscordAccount(AccountSetup):
     @override
     async def inspect(self) -> BotAccount:
         if not _TOKEN.fullmatch(self._token):
-            raise PlatformFatal(BOT_REJECTED)
+            raise TokenRejected(BOT_REJECTED)
         me = await self._call("GET", "/users/@me")
         application = await self._call("GET", "/oauth2/applications/@me")
         query = {
@@ -131,7 +131,7 @@ class DiscordAccount(AccountSetup):
             case HTTPStatus.OK | HTTPStatus.CREATED, dict():
                 return answer
             case HTTPStatus.UNAUTHORIZED, _:
-                raise PlatformFatal(BOT_REJECTED)
+                raise TokenRejected(BOT_REJECTED)
             case HTTPStatus.TOO_MANY_REQUESTS, {"retry_after": int() | float() as seconds}:
                 raise RateLimited(float(seconds))
             case _, {"message": str(message)}:
@@ -197,7 +197,7 @@ async def _messages(socket: aiohttp.ClientWebSocketResponse) -> AsyncIterator[di
             case _:
                 pass
     if socket.close_code == 4004:
-        raise PlatformFatal(BOT_REJECTED)
+        raise TokenRejected(BOT_REJECTED)
     raise Unreachable(f"the Discord gateway closed the connection with {socket.close_code}")
 
 

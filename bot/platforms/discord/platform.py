@@ -1,8 +1,9 @@
 """Discord as a platform: connection, registration of commands, and permissions."""
 
 import asyncio
+import contextlib
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
@@ -15,7 +16,8 @@ from typing_extensions import override
 
 from bot.chat.command import CommandSpec, MessageCommandSpec
 from bot.chat.incoming import Address, MediaItem, Pressed, Request, Said, source_name
-from bot.errors import PlatformError, PlatformFatal, Refused, Unreachable
+from bot.errors import PlatformError, PlatformFatal, Refused, TokenRejected, Unreachable
+from bot.platforms.bot_token import BotToken
 from bot.platforms.discord.client import DiscordClient, set_api_addresses, skip_unreadable
 from bot.platforms.discord.commands import (
     CompletePreset,
@@ -58,6 +60,7 @@ _log = structlog.get_logger(__name__)
 _API_HOSTS = frozenset({"discord.com", "discordapp.com"})
 _FILE_HOSTS = frozenset({"cdn.discordapp.com", "media.discordapp.net"})
 _DOWNLOAD_SECONDS = 20.0
+_TOKEN_REPLACED = "the bot's token was replaced"  # noqa: S105 # words, not a token
 _OPEN_PRIVATE = RestEndpoint("POST", "/users/@me/channels", resource_ids=0)
 _decode_messages = msgspec.json.Decoder(list[dict[str, Any]]).decode
 
@@ -114,11 +117,14 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
         self._message_commands = message_commands
         self._text_to_edit = text_to_edit
         self._press_form = press_form
-        self._rest = RestClient(settings)
+        self._token = BotToken(settings, clock)
+        self._rest = RestClient(self._token)
         self._surface = DiscordSurface(self._rest, has_webhooks=settings.faces)
         source = source_name("discord", bot_id)
         self._identify_limits = IdentifyLimits(self._rest, leases, source, clock)
         self._running: dict[str, tuple[Gateway, MessageReceiver]] = {}  # by the shard's name
+        self._was_connected = False
+        self._rejection: str | None = None  # of a token, until its file has another one
 
     @property
     @override
@@ -139,7 +145,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
         ]
         first = next(((shard, problem) for shard, problem in problems if problem), None)
         if first is None:
-            return None if problems else "not connected to Discord"
+            return None if problems else self._rejection or "not connected to Discord"
         return first[1] if len(problems) == 1 else f"shard {first[0]}: {first[1]}"
 
     @override
@@ -155,14 +161,40 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
     async def shards(self) -> Sequence[str]:
         count = self._settings.shards
         if count is None:
-            count = (await read_gateway_info(self._rest)).shards
+            async with self._waiting_for_accepted_token():
+                count = (await read_gateway_info(self._rest)).shards
         return [Shard(number, count).name for number in range(count)]
 
     @override
     async def run_shard(self, shard: str, intake: Intake) -> None:
+        async with self._waiting_for_accepted_token() as token:
+            await self._receive_shard(shard, intake, token)
+
+    @contextlib.asynccontextmanager
+    async def _waiting_for_accepted_token(self) -> AsyncIterator[str]:
+        """If the token is refused that worked before, wait until its file has another one.
+
+        Raises:
+            Unreachable: it has; connect again.
+        """
+        token = self._token.read()
+        try:
+            yield token
+        except TokenRejected as error:
+            if not (self._token.may_change and self._was_connected):
+                raise
+            self._rejection = str(error)
+            _log.warning("discord_token_rejected", reason=str(error))
+            await self._token.wait_for_change(token)
+            raise Unreachable(_TOKEN_REPLACED) from None
+        finally:
+            self._rejection = None
+
+    async def _receive_shard(self, shard: str, intake: Intake, token: str) -> None:
+        """Receive until the connection ends or the token is another one."""
         which = Shard.from_name(shard)
         async with Gateway(
-            self._settings,
+            self._token.settings,
             self._complete,
             self._refusal,
             self._message_commands,
@@ -179,8 +211,9 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
                 gateway, bot, intake, self._clock, self._bot_id, self._answerable_seconds
             )
             self._running[shard] = gateway, receiver
+            self._was_connected = True
             try:
-                await _run_until_closed(gateway, receiver)
+                await _run_until_closed(gateway, receiver, self._token.wait_for_change(token))
             finally:
                 del self._running[shard]
 
@@ -207,7 +240,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
         query = {"limit": str(limit)} | ({"before": said.message_id} if said.message_id else {})
         response = await self._rest.call(READ_MESSAGES, said.address.chat, query=query)
         bot = discord.Object((await self._rest.bot_user()).id)
-        client = DiscordClient(self._settings, discord.Intents(guilds=True))  # it only parses
+        client = DiscordClient(self._token.settings, discord.Intents(guilds=True))  # it only parses
         channel = client.get_partial_messageable(int(said.address.chat))
         newest_first = decode_response(_decode_messages, response)
         parsed = (client.parse_message(channel, each) for each in reversed(newest_first))
@@ -282,16 +315,22 @@ def _is_of_discord(source: str, api_base: str) -> bool:
     return (url.scheme, url.netloc) == (api.scheme, api.netloc)
 
 
-async def _run_until_closed(gateway: Gateway, receiver: MessageReceiver) -> NoReturn:
-    session = await receiver.load()
-    connecting = gateway.stay_connected(session, receiver.before_identify)
-    jobs = [asyncio.create_task(receiver.run()), asyncio.create_task(connecting)]
+async def _run_until_closed(
+    gateway: Gateway, receiver: MessageReceiver, token_change: Coroutine[None, None, None]
+) -> NoReturn:
+    changed = asyncio.create_task(token_change)
+    jobs = [changed]
     try:
+        session = await receiver.load()
+        connecting = gateway.stay_connected(session, receiver.before_identify)
+        jobs += [asyncio.create_task(receiver.run()), asyncio.create_task(connecting)]
         ended, _ = await asyncio.wait(jobs, return_when=asyncio.FIRST_COMPLETED)
     finally:
         await gateway.close()  # discord.py may swallow a cancellation, but not this
         await cancel_and_wait(jobs)
-    raise _end_reason(ended.pop())
+    if ended == {changed}:
+        raise Unreachable(_TOKEN_REPLACED)
+    raise _end_reason((ended - {changed}).pop())
 
 
 def _first_error(error: BaseException) -> BaseException:
@@ -321,7 +360,7 @@ def _end_reason(ended: asyncio.Task[None]) -> BaseException:
 def _close_reason(code: int) -> PlatformError:
     match code:
         case 4004:
-            return PlatformFatal(BOT_REJECTED)
+            return TokenRejected(BOT_REJECTED)
         case 4011:
             return PlatformFatal(
                 "this bot is in too many Discord servers for this number of shards; raise or unset"

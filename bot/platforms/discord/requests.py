@@ -8,7 +8,7 @@ from typing import Final
 import aiohttp
 import discord
 
-from bot.errors import OutcomeUnknown, PlatformError, PlatformFatal, RateLimited, Unreachable
+from bot.errors import OutcomeUnknown, PlatformError, RateLimited, TokenRejected, Unreachable
 from bot.platforms.discord.rest.client import REQUEST_SECONDS
 from bot.platforms.discord.rest.refusals import translate_refusal
 from bot.platforms.discord.settings import BOT_REJECTED
@@ -46,7 +46,7 @@ def translate(error: Exception) -> PlatformError:
         case discord.RateLimited():
             return RateLimited(error.retry_after)
         case discord.LoginFailure():
-            return PlatformFatal(BOT_REJECTED)
+            return TokenRejected(BOT_REJECTED)
         case discord.HTTPException():
             retry_after = error.response.headers.get("Retry-After")
             return translate_refusal(error.status, error.code, error.text, retry_after)

@@ -5,7 +5,7 @@ import base64
 from pydantic import Field, SecretStr
 from typing_extensions import override
 
-from bot.platforms.spec import PlatformSettings
+from bot.platforms.bot_token import BotTokenSettings
 from bot.texts.text import translatable
 
 BOT_REJECTED = translatable(
@@ -14,7 +14,7 @@ BOT_REJECTED = translatable(
 )
 
 
-class DiscordSettings(PlatformSettings):
+class DiscordSettings(BotTokenSettings):
     """The bot user on Discord and the addresses of Discord's APIs."""
 
     token: SecretStr | None = Field(

@@ -1,6 +1,6 @@
 """Calls to Telegram's Bot API; every failure is a `PlatformError` without the token in it."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 from urllib.parse import quote
 
@@ -27,18 +27,21 @@ from bot.errors import (
     MessageNotFound,
     OutcomeUnknown,
     PlatformError,
-    PlatformFatal,
     RateLimited,
     Refused,
     SettingsError,
+    TokenRejected,
     Unreachable,
 )
+from bot.platforms.bot_token import BotToken
 from bot.platforms.file_download import download_file
 from bot.platforms.telegram.session import JsonSession
 from bot.platforms.telegram.settings import TelegramSettings
+from bot.ports import Clock
 from bot.runtime.http.failures import ConnectionFailed, InvalidAddress
 
 Response = TypeVar("Response")
+T = TypeVar("T")
 
 CALL_SECONDS = 10
 _DOWNLOAD_SECONDS = 20.0
@@ -95,19 +98,20 @@ class PollingConflict(Unreachable):
 class BotApi:
     """The connections of one bot, for the life of the process."""
 
-    def __init__(self, settings: TelegramSettings) -> None:
+    def __init__(self, settings: TelegramSettings, clock: Clock) -> None:
         if settings.token is None:
             raise SettingsError("TROUPE_TELEGRAM__TOKEN is not set; get a token from @BotFather")
+        self.token = BotToken(settings, clock)
         self._api_base = settings.api_base.rstrip("/")
         self._session = JsonSession(
             settings.api_base, api=TelegramAPIServer.from_base(settings.api_base)
         )
-        try:
-            self._bot = Bot(settings.token.get_secret_value(), session=self._session)
-        except TokenValidationError:
-            raise SettingsError(
-                "TROUPE_TELEGRAM__TOKEN is not of the form 123456:ABC...; copy it from @BotFather"
-            ) from None
+        self._bot = self._make_bot(settings.token.get_secret_value())
+
+    @property
+    def used_token(self) -> str:
+        """The token of the last call."""
+        return self._bot.token
 
     async def call(self, method: TelegramMethod[Response], seconds: int = CALL_SECONDS) -> Response:
         """Call a method.
@@ -117,7 +121,7 @@ class BotApi:
             PlatformError: what `translate` made of the failure.
         """
         try:
-            return await self._bot(method, request_timeout=seconds)
+            return await self._with_newest_token(lambda bot: bot(method, request_timeout=seconds))
         except _CALL_ERRORS as error:
             raise translate(error) from None  # the cause's text has the token in its URL
 
@@ -131,7 +135,9 @@ class BotApi:
             PlatformError: what `translate` made of the failure.
         """
         try:
-            return await self._session.send(self._bot, name, fields, seconds)
+            return await self._with_newest_token(
+                lambda bot: self._session.send(bot, name, fields, seconds)
+            )
         except _CALL_ERRORS as error:
             raise translate(error) from None  # the cause's text has the token in its URL
 
@@ -151,7 +157,40 @@ class BotApi:
             raise translate(error) from None  # the cause's text may have the token in its URL
 
     async def close(self) -> None:
-        await self._bot.session.close()
+        await self._session.close()
+
+    async def _with_newest_token(self, request: Callable[[Bot], Awaitable[T]]) -> T:
+        """Make a request, and once more if Telegram knows a token already that is read only now."""
+        bot = self._newest_bot()
+        try:
+            return await request(bot)
+        except TelegramUnauthorizedError:
+            newer = self._newest_bot(at_once=True)  # another call may have read it meanwhile
+            if newer is bot:
+                raise
+        return await request(newer)
+
+    def _newest_bot(self, *, at_once: bool = False) -> Bot:
+        token = self.token.read(at_once=at_once)
+        if token != self._bot.token:
+            self._bot = self._make_bot(token)
+        return self._bot
+
+    def _make_bot(self, token: str) -> Bot:
+        try:
+            return Bot(token, session=self._session)
+        except TokenValidationError:
+            raise SettingsError(
+                "TROUPE_TELEGRAM__TOKEN is not of the form 123456:ABC...; copy it from @BotFather"
+            ) from None
+
+
+def token_refused(error: Refused) -> TokenRejected:
+    """Return what a refusal of `getMe` means: a malformed token is answered by "Not Found"."""
+    return TokenRejected(
+        f"Telegram does not accept the bot's token ({error}); "
+        "set TROUPE_TELEGRAM__TOKEN to the token that @BotFather shows"
+    )
 
 
 def translate(error: Exception) -> PlatformError:
@@ -162,7 +201,7 @@ def translate(error: Exception) -> PlatformError:
         case TelegramMigrateToChat():
             return ChatMoved(error.migrate_to_chat_id)
         case TelegramUnauthorizedError():
-            return PlatformFatal(
+            return TokenRejected(
                 "Telegram does not accept the bot's token; "
                 "set TROUPE_TELEGRAM__TOKEN to the one that @BotFather shows"
             )

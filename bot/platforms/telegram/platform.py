@@ -26,15 +26,15 @@ from bot.chat.incoming import Address, Incoming, MediaItem, Pressed, Request, Sa
 from bot.errors import (
     OutcomeUnknown,
     PlatformError,
-    PlatformFatal,
     RateLimited,
     Refused,
     StoreError,
+    TokenRejected,
     TroupeError,
 )
 from bot.platforms.late_messages import mark_late
 from bot.platforms.spec import PlatformContext, refuse_nothing
-from bot.platforms.telegram.api import CALL_SECONDS, BotApi, PollingConflict
+from bot.platforms.telegram.api import CALL_SECONDS, BotApi, PollingConflict, token_refused
 from bot.platforms.telegram.command_menu import offer_commands
 from bot.platforms.telegram.incoming import (
     PRESS_KEY_PREFIX,
@@ -103,7 +103,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         press_refusal: Callable[[Pressed], Awaitable[str | None]] = refuse_nothing,
         cursors: Intake | None = None,
     ) -> None:
-        self._api = BotApi(settings)
+        self._api = BotApi(settings, clock)
         self._press_refusal = press_refusal
         self._chats = MovedChats(cursors, bot_id)
         self._surface = TelegramSurface(self._api, self._chats, has_drafts=settings.drafts)
@@ -141,7 +141,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         try:
             me = await self._api.call(GetMe())
         except Refused as error:
-            raise _token_refused(error) from None
+            raise token_refused(error) from None
         return f"@{me.username}, t.me/{me.username}"
 
     @override
@@ -194,21 +194,22 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
     async def _keep_webhook(self) -> NoReturn:
         """Tell Telegram where to call, again and again: another program may have changed it."""
         while True:
+            token = self._api.token.read()
             await self._call_until_answered(
                 lambda: SetWebhook(
                     url=self._settings.webhook_url or "",
-                    secret_token=self._settings.webhook_token,
+                    secret_token=self._api.token.settings.webhook_token,
                     allowed_updates=UPDATE_TYPES,
                     drop_pending_updates=False,
                 )
             )
-            await self._clock.sleep(_SET_WEBHOOK_SECONDS)
+            await self._api.token.wait_for_change(token, _SET_WEBHOOK_SECONDS)
 
     @override
     def admits_call(self, headers: Mapping[str, str]) -> bool:
         """Compare bytes: the comparison in constant time takes no other texts than ASCII."""
         given = headers.get(_SECRET_HEADER, "").encode(errors="surrogateescape")
-        return hmac.compare_digest(given, self._settings.webhook_token.encode())
+        return hmac.compare_digest(given, self._api.token.settings.webhook_token.encode())
 
     @override
     async def receive_call(self, body: bytes, intake: Intake) -> bool:
@@ -323,10 +324,10 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         while True:
             try:
                 response = await call()
-            except PlatformFatal:
-                raise
+            except TokenRejected as error:
+                await self._wait_for_token(error)
             except Refused as error:
-                raise _token_refused(error) from None
+                raise token_refused(error) from None
             except PlatformError as error:
                 has_conflict = isinstance(error, PollingConflict)
                 POLLING_CONFLICTS.inc(has_conflict)
@@ -337,6 +338,14 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
             else:
                 self._set_connection_error(None)
                 return response
+
+    async def _wait_for_token(self, error: TokenRejected) -> None:
+        """Wait until the file has a token that is accepted; raise the error if it cannot come."""
+        if self._bot is None or not self._api.token.may_change:
+            raise error
+        self._set_connection_error(str(error))
+        self._is_catching_up = True
+        await self._api.token.wait_for_change(self._api.used_token)
 
     def _set_connection_error(self, reason: str | None, *, has_conflict: bool = False) -> None:
         if reason != self._connection_error:
@@ -375,14 +384,6 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
 def offset_cursor(bot_id: str) -> str:
     """Name the cursor that holds the first update which is not stored yet."""
     return f"{source_name('telegram', bot_id)}:offset"
-
-
-def _token_refused(error: Refused) -> PlatformFatal:
-    """Return what a refusal of `getMe` means: a malformed token is answered by "Not Found"."""
-    return PlatformFatal(
-        f"Telegram does not accept the bot's token ({error}); "
-        "set TROUPE_TELEGRAM__TOKEN to the token that @BotFather shows"
-    )
 
 
 def _pause_seconds(error: TroupeError, tries: int) -> float:

@@ -8,12 +8,12 @@ from urllib.parse import urlsplit
 from pydantic import Field, SecretStr, field_validator, model_validator
 from typing_extensions import override
 
-from bot.platforms.spec import PlatformSettings
+from bot.platforms.bot_token import BotTokenSettings
 
 _SECRET = re.compile(r"[A-Za-z0-9_-]{16,256}")
 
 
-class TelegramSettings(PlatformSettings):
+class TelegramSettings(BotTokenSettings):
     """The bot on Telegram and the address of the Bot API."""
 
     token: SecretStr | None = Field(

@@ -10,12 +10,18 @@ the mark, and by what was encrypted::
 
 import binascii
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol, Self
 
+import structlog
 from typing_extensions import override
 
 from bot.errors import StoreError, UnknownDataKey
+from bot.runtime.secret_file import read_secrets
+from bot.telemetry.secret_masker import mask_from_now_on
+
+_log = structlog.get_logger(__name__)
 
 _MARK = "\x02troupe:"
 _MARK_BYTES = _MARK.encode()
@@ -30,6 +36,24 @@ class TextEncryption:
     """What encrypts data keys, the newest first."""
     is_on: bool = False
     """Whether new texts are encrypted; those that are can be read in any case."""
+    keys_file: Path | None = None
+    """Where some of the keys are from, which may be replaced while the service runs."""
+
+    def with_newest_keys(self) -> Self:
+        """Add the keys that its file has now, in front of those that were known.
+
+        A file that cannot be read adds none: it is just being replaced.
+        """
+        if self.keys_file is None:
+            return self
+        try:
+            found = read_secrets(self.keys_file)
+        except (OSError, UnicodeDecodeError) as error:
+            _log.warning("secret_file_not_read", reason=type(error).__name__)
+            return self
+        new = [key for key in found if key not in self.encryption_keys]
+        mask_from_now_on(new)
+        return replace(self, encryption_keys=(*new, *self.encryption_keys))
 
 
 class DataCipher(Protocol):

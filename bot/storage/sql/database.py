@@ -106,14 +106,17 @@ class Database:
         self.codec.use(keys.ciphers(rows), is_on=encryption.is_on)
 
     async def _with_known_keys(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Do some work; once more if another process has made a data key meanwhile."""
+        """Do some work; once more if another process has made a data key meanwhile.
+
+        That key may be encrypted with one that the operator has put into the file since the start.
+        """
         try:
             return await _translated(work())
         except UnknownDataKey:
             if not self._encryption.encryption_keys:
                 raise
             try:
-                await self.load_data_keys(self._encryption)
+                await self.load_data_keys(self._encryption.with_newest_keys())
             except SettingsError as error:
                 raise StoreError(str(error)) from None
             return await _translated(work())

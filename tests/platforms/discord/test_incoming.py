@@ -6,6 +6,7 @@ import discord
 import pytest
 
 from bot.chat.incoming import Address, MediaItem, MediaKind, Person, Quote, Said, WakeReason
+from bot.platforms.bot_token import BotToken
 from bot.platforms.discord.gateway import Gateway
 from bot.platforms.discord.incoming import command_to_incoming, edit_to_incoming, message_to_said
 from bot.platforms.discord.rest.client import RestClient
@@ -218,7 +219,7 @@ async def test_command_without_user_or_channel_is_ignored(
     cache: CachedGuild, given: dict[str, Any]
 ) -> None:
     settings, clock = DiscordSettings(), SystemClock()
-    limits = IdentifyLimits(RestClient(settings), None, "discord", clock)
+    limits = IdentifyLimits(RestClient(BotToken(settings, clock)), None, "discord", clock)
     gateway = Gateway(settings, lambda _: (), _refuse_nothing, identify_limits=limits, clock=clock)
 
     await gateway.on_interaction(cache.command(**given))

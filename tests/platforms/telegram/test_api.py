@@ -35,10 +35,10 @@ from bot.errors import (
     MessageNotFound,
     OutcomeUnknown,
     PlatformError,
-    PlatformFatal,
     RateLimited,
     Refused,
     SettingsError,
+    TokenRejected,
     Unreachable,
 )
 from bot.platforms.telegram.api import (
@@ -51,6 +51,7 @@ from bot.platforms.telegram.api import (
     translate,
 )
 from bot.platforms.telegram.settings import TelegramSettings
+from bot.runtime.clock import SystemClock
 from bot.runtime.http.failures import ConnectionFailed, InvalidAddress
 
 HERE = ConnectionKey("api.example", 443, True, True, None, None, None)
@@ -60,7 +61,7 @@ TOKEN = "123456789:AAH-canary"
 @pytest.mark.parametrize(
     ("error", "meaning"),
     [
-        (TelegramUnauthorizedError(GetMe(), "Unauthorized"), PlatformFatal),
+        (TelegramUnauthorizedError(GetMe(), "Unauthorized"), TokenRejected),
         (TelegramForbiddenError(GetMe(), "Forbidden: bot was blocked by the user"), Refused),
         (TelegramNotFound(GetMe(), "Not Found"), Refused),
         (TelegramBadRequest(GetMe(), "Bad Request: chat not found"), Refused),
@@ -131,5 +132,5 @@ def test_flood_control_error_has_retry_after() -> None:
 @pytest.mark.parametrize("token", [None, SecretStr("canary"), SecretStr("12 canary:x")])
 async def test_missing_or_malformed_token_is_a_settings_error(token: SecretStr | None) -> None:
     with pytest.raises(SettingsError, match="TROUPE_TELEGRAM__TOKEN") as caught:
-        BotApi(TelegramSettings(token=token))
+        BotApi(TelegramSettings(token=token), SystemClock())
     assert "canary" not in str(caught.value)

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
-from pathlib import Path
 
 import structlog
 from pydantic import SecretStr
@@ -12,15 +11,15 @@ from typing_extensions import override
 from bot.backends.chat_completions.connections.pooled_connection import PooledConnection
 from bot.backends.chat_completions.errors import retry_after
 from bot.backends.chat_completions.request import HttpConnection, HttpStatusError
-from bot.backends.chat_completions.settings import HttpProviderSettings, read_keys
+from bot.backends.chat_completions.settings import HttpProviderSettings
 from bot.ports import Clock
 from bot.runtime.http.connection import HttpResponse
+from bot.runtime.secret_file import SecretFile
 from bot.telemetry.secret_masker import mask_from_now_on
 
 _log = structlog.get_logger(__name__)
 _WRONG_KEY_SECONDS = 3600.0
 _RATE_LIMITED_SECONDS = 60.0
-_LOOK_EVERY_SECONDS = 5.0
 
 Connect = Callable[[SecretStr | None], PooledConnection]
 
@@ -56,8 +55,8 @@ class KeyRotation(HttpConnection):
         ]
         self._retired: list[_Key] = []
         file = settings.api_key_file
-        self._file = None if file is None else _KeyFile(file, clock)
-        from_file = set(self._file.keys if self._file else ())
+        self._file = None if file is None else SecretFile(file, clock)
+        from_file = set(self._file.secrets if self._file else ())
         self._fixed = [one.value for one in self._keys if one.value not in from_file]
         self._next = 0
 
@@ -125,7 +124,7 @@ class KeyRotation(HttpConnection):
         if self._file is None or not self._file.has_changed(at_once=at_once):
             return False
         known = {key.value: key for key in self._keys}
-        values = list(dict.fromkeys([*self._fixed, *self._file.keys]))
+        values = list(dict.fromkeys([*self._fixed, *self._file.secrets]))
         new = [value for value in values if value not in known]
         mask_from_now_on(value for value in new if value is not None)
         self._retired += [key for value, key in known.items() if value not in values]
@@ -137,43 +136,3 @@ class KeyRotation(HttpConnection):
         self._next = 0
         _log.info("keys_read_again", keys=len(values), new=len(new))
         return bool(new)
-
-
-class _KeyFile:
-    """The keys of a file that is replaced while the service runs, such as a mounted secret."""
-
-    def __init__(self, path: Path, clock: Clock) -> None:
-        self._path = path
-        self._clock = clock
-        self._looked_at = clock.monotonic()
-        self._version = self._read_version()
-        self.keys = self._read() or []
-
-    def has_changed(self, *, at_once: bool) -> bool:
-        """Look whether the file is another one than before, every five seconds or at once."""
-        now = self._clock.monotonic()
-        if not at_once and now - self._looked_at < _LOOK_EVERY_SECONDS:
-            return False
-        self._looked_at = now
-        version = self._read_version()
-        if version is None or version == self._version:
-            return False
-        keys = self._read()
-        if not keys or keys == self.keys:  # it is just being written, or has the same keys
-            return False
-        self._version, self.keys = version, keys
-        return True
-
-    def _read_version(self) -> tuple[int, int, int] | None:
-        try:
-            found = self._path.stat()
-        except OSError:  # it is just being replaced
-            return None
-        return found.st_mtime_ns, found.st_ino, found.st_size
-
-    def _read(self) -> list[str] | None:
-        try:
-            return read_keys(self._path)
-        except (OSError, UnicodeDecodeError) as error:
-            _log.warning("key_file_not_read", reason=type(error).__name__)
-            return None

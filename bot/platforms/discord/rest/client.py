@@ -19,8 +19,10 @@ from bot.errors import (
     PlatformFatal,
     RateLimited,
     RefusedScope,
+    TokenRejected,
     Unreachable,
 )
+from bot.platforms.bot_token import BotToken
 from bot.platforms.discord.rest.form import Upload, to_form
 from bot.platforms.discord.rest.rate_limits import BucketLimits, RateLimitBucket
 from bot.platforms.discord.rest.refusals import translate_refusal
@@ -62,20 +64,12 @@ class RestEndpoint:
 class RestClient:
     """The connections of one bot, for the life of the process; no log-in is needed."""
 
-    def __init__(self, settings: DiscordSettings) -> None:
-        token = settings.token.get_secret_value().strip() if settings.token else ""
-        self._problem = _token_problem(token)
-        headers = {
-            "Authorization": f"Bot {token}",
-            "User-Agent": USER_AGENT,
-            "Accept-Encoding": "identity",
-        }
-        self._http = HttpClient(
-            settings.api_base.rstrip("/"),
-            headers if self._problem is None else {},
-            connect_seconds=_CONNECT_SECONDS,
-            uses_proxy=False,
-        )
+    def __init__(self, token: BotToken[DiscordSettings]) -> None:
+        self._token = token
+        self._used_token = token.read()
+        self._http = _connect(token.settings.api_base, self._used_token)
+        self._retired: list[HttpClient] = []
+        """Connections with tokens that were replaced; requests may still use them."""
         self._limits = BucketLimits()
         self._user: BotUser | None = None
 
@@ -89,8 +83,8 @@ class RestClient:
     ) -> bytes:
         """Send a request and return the body of the response.
 
-        It is sent again after a short rate limit and, where the endpoint allows it, after a passing
-        fault of the server.
+        It is sent again after a short rate limit, with a token that was replaced just now and,
+        where the endpoint allows it, after a passing fault of the server.
 
         Args:
             endpoint: what is called.
@@ -102,8 +96,7 @@ class RestClient:
         Raises:
             PlatformError: it failed.
         """
-        if self._problem is not None:
-            raise PlatformFatal(self._problem)
+        token = self._use_newest_token()
         path = endpoint.path.format(*ids)
         if query:
             path += f"?{urlencode(query)}"
@@ -111,9 +104,13 @@ class RestClient:
         key = f"{endpoint.method} {endpoint.path}"
         resource = ":".join(ids[: endpoint.resource_ids])
         deadline = asyncio.get_running_loop().time() + REQUEST_SECONDS
-        return await self._send(
-            _RestRequest(endpoint, path, content, content_type, key, resource, deadline)
-        )
+        request = _RestRequest(endpoint, path, content, content_type, key, resource, deadline)
+        try:
+            return await self._send(request)
+        except TokenRejected:
+            if self._use_newest_token(at_once=True) == token:  # another call may have read it
+                raise
+            return await self._send(request)
 
     async def bot_user(self) -> "BotUser":
         """Return whose token it is; raises `PlatformError`."""
@@ -122,7 +119,21 @@ class RestClient:
         return self._user
 
     async def close(self) -> None:
-        await self._http.close()
+        for each in (self._http, *self._retired):
+            await each.close()
+
+    def _use_newest_token(self, *, at_once: bool = False) -> str:
+        """Return the token that requests are sent with from now on; raises if it cannot be one."""
+        token = self._token.read(at_once=at_once)
+        if token != self._used_token:
+            self._retired.append(self._http)
+            self._http = _connect(self._token.settings.api_base, token)
+            self._used_token = token
+        if not token:
+            raise PlatformFatal("Discord needs a bot token; set TROUPE_DISCORD__TOKEN")
+        if not _TOKEN.fullmatch(token):
+            raise TokenRejected(BOT_REJECTED)
+        return token
 
     async def _send(self, request: "_RestRequest") -> bytes:
         lost: PlatformError | None = None  # it may have been carried out
@@ -284,7 +295,15 @@ def _encode(
     return _JSON, msgspec.json.encode(body)
 
 
-def _token_problem(token: str) -> str | None:
-    if not token:
-        return "Discord needs a bot token; set TROUPE_DISCORD__TOKEN"
-    return None if _TOKEN.fullmatch(token) else BOT_REJECTED
+def _connect(api_base: str, token: str) -> HttpClient:
+    headers = {
+        "Authorization": f"Bot {token}",
+        "User-Agent": USER_AGENT,
+        "Accept-Encoding": "identity",
+    }
+    return HttpClient(
+        api_base.rstrip("/"),
+        headers if _TOKEN.fullmatch(token) else {},
+        connect_seconds=_CONNECT_SECONDS,
+        uses_proxy=False,
+    )

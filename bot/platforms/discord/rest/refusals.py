@@ -5,9 +5,9 @@ from bot.errors import (
     MessageNotFound,
     OutcomeUnknown,
     PlatformError,
-    PlatformFatal,
     RateLimited,
     Refused,
+    TokenRejected,
 )
 from bot.platforms.discord.settings import BOT_REJECTED
 
@@ -54,7 +54,7 @@ def translate_refusal(
         case 400:
             return ContentRefused(answer)
         case 401:
-            return PlatformFatal(BOT_REJECTED)
+            return TokenRejected(BOT_REJECTED)
         case 429:
             return RateLimited(_seconds(retry_after), "bot")  # something before Discord
         case _ if status >= 500:

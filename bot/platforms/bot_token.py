@@ -1,0 +1,86 @@
+"""The token of a bot, from a setting or from a file that is replaced while the service runs."""
+
+import math
+from pathlib import Path
+from typing import Generic, Self, TypeVar
+
+import structlog
+from pydantic import Field, SecretStr, model_validator
+
+from bot.platforms.spec import PlatformSettings
+from bot.ports import Clock
+from bot.runtime.secret_file import LOOK_EVERY_SECONDS, SecretFile, read_secrets
+from bot.telemetry.secret_masker import mask_from_now_on
+
+_log = structlog.get_logger(__name__)
+
+
+class BotTokenSettings(PlatformSettings):
+    """The settings of a platform whose bots have a token."""
+
+    token: SecretStr | None = None
+    token_file: Path | None = Field(
+        None,
+        description="A file with the token instead, such as a mounted secret. It may be replaced"
+        " while the service runs: the new token is used within seconds.",
+    )
+
+    @model_validator(mode="after")
+    def _read_token_file(self) -> Self:
+        """Take the token from the file, so that it is masked as a secret."""
+        if self.token_file is None:
+            return self
+        try:
+            found = read_secrets(self.token_file)
+        except (OSError, UnicodeDecodeError) as error:
+            raise ValueError(f"the token in {self.token_file} cannot be read: {error}") from None
+        if len(found) != 1:
+            raise ValueError(f"there is not one token in {self.token_file}, but {len(found)}")
+        if self.token not in {None, SecretStr(found[0])}:
+            raise ValueError("token and token_file are both set; remove one of them")
+        self.token = SecretStr(found[0])
+        return self
+
+
+SettingsT = TypeVar("SettingsT", bound=BotTokenSettings)
+
+
+class BotToken(Generic[SettingsT]):
+    """The token as it is now."""
+
+    def __init__(self, settings: SettingsT, clock: Clock) -> None:
+        """Take the settings with the token that the process began with."""
+        self.settings = settings
+        """With the newest token."""
+        self._clock = clock
+        file = settings.token_file
+        self._file = None if file is None else SecretFile(file, clock)
+
+    @property
+    def may_change(self) -> bool:
+        """Whether it comes from a file."""
+        return self._file is not None
+
+    def read(self, *, at_once: bool = False) -> str:
+        """Return the token, empty if there is none; the file is looked at every five seconds.
+
+        A token of another bot is not used: it would answer in chats where it has said nothing.
+        """
+        if self._file is not None and self._file.has_changed(at_once=at_once):
+            self._take(self._file.secrets[-1])
+        return self.settings.token.get_secret_value().strip() if self.settings.token else ""
+
+    async def wait_for_change(self, known: str, seconds: float = math.inf) -> None:
+        """Wait until the token is another one than `known`, or so long."""
+        until = self._clock.monotonic() + seconds
+        while self.read() == known and (left := until - self._clock.monotonic()) > 0:
+            await self._clock.sleep(min(left, LOOK_EVERY_SECONDS) if self.may_change else left)
+
+    def _take(self, token: str) -> None:
+        mask_from_now_on([token])
+        changed = self.settings.model_copy(update={"token": SecretStr(token)})
+        if changed.bot_account != self.settings.bot_account:
+            _log.error("token_of_another_bot_ignored", bot=self.settings.bot_account)
+            return
+        self.settings = changed
+        _log.info("token_replaced", bot=self.settings.bot_account)

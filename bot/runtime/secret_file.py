@@ -1,0 +1,57 @@
+"""Secrets in a file that is replaced while the service runs, such as a mounted secret."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import structlog
+
+from bot.ports import Clock
+
+LOOK_EVERY_SECONDS = 5.0
+"""How old what is known of a file may be."""
+_log = structlog.get_logger(__name__)
+
+
+def read_secrets(file: Path) -> list[str]:
+    """Return the secrets in a file, one a line; raises `OSError` and `UnicodeDecodeError`."""
+    return list(dict.fromkeys(file.read_text("utf-8").split()))
+
+
+class SecretFile:
+    """The secrets of a file, as they are now."""
+
+    def __init__(self, path: Path, clock: Clock) -> None:
+        self._path = path
+        self._clock = clock
+        self._looked_at = clock.monotonic()
+        self._version = self._read_version()
+        self.secrets: Sequence[str] = self._read() or []
+
+    def has_changed(self, *, at_once: bool = False) -> bool:
+        """Look whether there are other secrets than before, every five seconds or at once."""
+        now = self._clock.monotonic()
+        if not at_once and now - self._looked_at < LOOK_EVERY_SECONDS:
+            return False
+        self._looked_at = now
+        version = self._read_version()
+        if version is None or version == self._version:
+            return False
+        secrets = self._read()
+        if not secrets or secrets == self.secrets:  # it is just being written, or has the same ones
+            return False
+        self._version, self.secrets = version, secrets
+        return True
+
+    def _read_version(self) -> tuple[int, int, int] | None:
+        try:
+            found = self._path.stat()
+        except OSError:  # it is just being replaced
+            return None
+        return found.st_mtime_ns, found.st_ino, found.st_size
+
+    def _read(self) -> list[str] | None:
+        try:
+            return read_secrets(self._path)
+        except (OSError, UnicodeDecodeError) as error:
+            _log.warning("secret_file_not_read", reason=type(error).__name__)
+            return None

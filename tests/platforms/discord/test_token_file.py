@@ -1,0 +1,110 @@
+"""A token file that is replaced while the platform runs: no restart, and no message is missed."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from typing_extensions import override
+
+from bot.errors import Unreachable
+from bot.platforms.discord.platform import DiscordPlatform
+from bot.platforms.discord.settings import DiscordSettings
+from tests.platforms.discord.conftest import (
+    COMMANDS,
+    FakeIntake,
+    ShortSleepClock,
+    complete,
+    wait_until,
+)
+from tests.rigs.simwire import SimWire
+
+_OLD, _NEW = "sim-token", "sim-token-2"
+
+
+class FastClock(ShortSleepClock):
+    """Its seconds are a hundredth of a second."""
+
+    @override
+    def monotonic(self) -> float:
+        return super().monotonic() * 100
+
+
+def write(file: Path, text: str) -> None:
+    file.write_text(text, encoding="utf-8")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    file = tmp_path / "token"
+    write(file, _OLD)
+    return file
+
+
+@asynccontextmanager
+async def kept_running(
+    wire: SimWire, file: Path, intake: FakeIntake
+) -> AsyncIterator[DiscordPlatform]:
+    """Run the platform again after each failure that a retry helps against."""
+    settings = DiscordSettings(
+        token_file=file,
+        api_base=f"{wire.base}/api/v10",
+        gateway_url=wire.base.replace("http", "ws") + "/",
+    )
+    platform = DiscordPlatform(settings, commands=COMMANDS, complete=complete, clock=FastClock())
+
+    async def run() -> None:
+        while True:
+            with contextlib.suppress(Unreachable):
+                await platform.run(intake)
+
+    running = asyncio.create_task(run())
+    try:
+        await wait_until(lambda: platform.connection_error is None or running.done())
+        yield platform
+        assert not running.done()
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
+        await platform.close()
+
+
+async def test_revoked_token_stops_nothing_until_its_file_has_the_new_one(
+    wire: SimWire, file: Path
+) -> None:
+    intake = FakeIntake()
+    guild = wire.guild("Guild")
+    channel, alice = guild.create_text_channel("general"), wire.member(guild, "alice")
+    async with kept_running(wire, file, intake) as platform:
+        wire.say(alice, channel.id, "before")
+        await wait_until(lambda: intake.texts == ["before"])
+        wire.token = _NEW  # the other one was reset in the developer portal
+        await wire.cut(4004)
+        await wait_until(lambda: "token" in (platform.connection_error or ""))
+        wire.say(alice, channel.id, "meanwhile")
+        write(file, _NEW)
+        await wait_until(lambda: intake.texts == ["before", "meanwhile"])
+        await wait_until(lambda: platform.connection_error is None)
+        assert await platform.check()
+
+
+async def test_token_that_is_replaced_before_it_is_revoked_is_connected_with_at_once(
+    wire: SimWire, file: Path
+) -> None:
+    intake = FakeIntake()
+    guild = wire.guild("Guild")
+    channel, alice = guild.create_text_channel("general"), wire.member(guild, "alice")
+    async with kept_running(wire, file, intake) as platform:
+        wire.say(alice, channel.id, "before")
+        await wait_until(lambda: intake.texts == ["before"])
+        connections = sum(name in {"<op2", "<op6"} for _, name, _ in wire.events)
+        wire.token = _NEW
+        write(file, _NEW)
+        await wait_until(
+            lambda: sum(name in {"<op2", "<op6"} for _, name, _ in wire.events) > connections
+        )
+        wire.say(alice, channel.id, "after")
+        await wait_until(lambda: intake.texts == ["before", "after"])
+        assert await platform.check()

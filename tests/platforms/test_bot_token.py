@@ -1,0 +1,120 @@
+"""The token of a bot in a file: read at the start, and again when the file is replaced."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+from structlog.testing import capture_logs
+
+from bot.errors import SettingsError
+from bot.platforms.bot_token import BotToken
+from bot.platforms.telegram.settings import TelegramSettings
+from bot.settings import read_settings
+from bot.telemetry.secret_masker import SecretMasker
+from tests.fakes import FakeClock
+
+_OLD, _NEW = "123456:old-token", "123456:new-token"
+
+
+def write(file: Path, text: str) -> None:
+    file.write_text(text, encoding="utf-8")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    file = tmp_path / "token"
+    write(file, f"{_OLD}\n")
+    return file
+
+
+@pytest.fixture
+def token(file: Path, clock: FakeClock) -> BotToken[TelegramSettings]:
+    return BotToken(TelegramSettings(token_file=file), clock)
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+def test_token_is_read_from_the_file_and_names_the_bot(file: Path) -> None:
+    settings = TelegramSettings(token_file=file)
+    assert settings.is_configured
+    assert settings.token == SecretStr(_OLD)
+    assert settings.bot_account == "123456"
+
+
+@pytest.mark.parametrize(
+    ("content", "token", "problem"),
+    [
+        (None, None, "cannot be read"),
+        ("\n", None, "there is not one token in"),
+        ("1:a\n1:b\n", None, "there is not one token in"),
+        (_OLD, "1:other", "token and token_file are both set"),
+    ],
+)
+@pytest.mark.parametrize("platform", ["DISCORD", "TELEGRAM"])
+def test_file_without_one_token_is_named(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    platform: str,
+    content: str | None,
+    token: str | None,
+    problem: str,
+) -> None:
+    file = tmp_path / "token"
+    if content is not None:
+        write(file, content)
+    monkeypatch.setenv(f"TROUPE_{platform}__TOKEN_FILE", str(file))
+    if token is not None:
+        monkeypatch.setenv(f"TROUPE_{platform}__TOKEN", token)
+    with pytest.raises(SettingsError, match=problem):
+        read_settings()
+
+
+async def test_replaced_file_is_read_after_five_seconds_or_at_once(
+    file: Path, token: BotToken[TelegramSettings], clock: FakeClock
+) -> None:
+    write(file, f"{_NEW}-1")
+    assert token.read() == _OLD
+    await clock.advance(5)
+    assert token.read() == f"{_NEW}-1"
+    write(file, f"{_NEW}-12")
+    assert token.read(at_once=True) == f"{_NEW}-12"
+    assert token.settings.webhook_token != TelegramSettings(token=SecretStr(_OLD)).webhook_token
+    assert "new-token" not in SecretMasker(()).mask(f"the token is {_NEW}-12")
+
+
+async def test_token_of_another_bot_is_not_used(
+    file: Path, token: BotToken[TelegramSettings], clock: FakeClock
+) -> None:
+    write(file, "654321:another-bot")
+    await clock.advance(5)
+    with capture_logs() as logs:
+        assert token.read() == _OLD
+    assert [one["event"] for one in logs] == ["token_of_another_bot_ignored"]
+
+
+async def test_file_that_is_just_being_replaced_changes_nothing(
+    file: Path, token: BotToken[TelegramSettings], clock: FakeClock
+) -> None:
+    write(file, "")
+    await clock.advance(5)
+    assert token.read() == _OLD
+
+
+async def test_change_ends_the_wait_and_so_does_its_time(
+    file: Path, token: BotToken[TelegramSettings], clock: FakeClock
+) -> None:
+    waits = [
+        asyncio.create_task(token.wait_for_change(_OLD)),
+        asyncio.create_task(token.wait_for_change(_OLD, 300)),
+    ]
+    await clock.advance(299)
+    assert not any(one.done() for one in waits)
+    await clock.advance(1)
+    assert [one.done() for one in waits] == [False, True]
+    write(file, f"{_NEW}-1")
+    await clock.advance(5)
+    assert waits[0].done()
