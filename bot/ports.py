@@ -247,6 +247,14 @@ class HistoryReader(Protocol):
         """
         ...
 
+    async def read_start(self, said: Said) -> Said | None:
+        """Return what the thread of a message was opened about, whoever wrote it; None: nothing.
+
+        Raises:
+            PlatformError: it cannot be read.
+        """
+        ...
+
 
 @runtime_checkable
 class PrivateChats(Protocol):

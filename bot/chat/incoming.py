@@ -158,6 +158,8 @@ class Said:
     """Whether the channel is a thread or a forum post that belongs to one topic of talk."""
     opened_from: str | None = None
     """The message that the thread was opened from, if the bot has opened it for a long answer."""
+    thread_title: str = ""
+    """The title of the thread or forum post, if people have opened it."""
     mentions: tuple[str, ...] = ()
     """Ids of the people, bots and roles that the text mentions, this bot not included."""
     locale: str | None = None

@@ -13,7 +13,7 @@ class PromptSpan:
 
     section: str
     """One of "system", "persona", "lore", "stories"; "pinned"; "summary"; "history"; within the
-    newest message "people", "observed", "quote", "file", "post_history", "newest"."""
+    newest message "people", "thread", "observed", "quote", "file", "post_history", "newest"."""
     message: int
     """The index of its first message."""
     messages: int = 1

@@ -16,6 +16,9 @@ from bot.routing.active_presets import ActiveCharacters
 ReadBefore: TypeAlias = Callable[[Said, int], Awaitable[Sequence[Said]]]
 """Lists at most so many messages before one, oldest first; raises `PlatformError`."""
 
+ReadStart: TypeAlias = Callable[[Said], Awaitable[Said | None]]
+"""Returns what a thread was opened about; raises `PlatformError`."""
+
 _log = structlog.get_logger(__name__)
 _MAX_MESSAGES = 50
 _READ_SECONDS = 3.0  # the answer waits for it
@@ -24,8 +27,9 @@ _READ_SECONDS = 3.0  # the answer waits for it
 class ChannelReader:
     """Makes observed turns of what people said before the first message that wakes the bot."""
 
-    def __init__(self, read_before: ReadBefore) -> None:
+    def __init__(self, read_before: ReadBefore, read_start: ReadStart | None = None) -> None:
         self._read_before = read_before
+        self._read_start = read_start
 
     async def read(self, said: Said, active: ActiveCharacters) -> tuple[Turn, ...]:
         """Return what was said before, oldest first; nothing where it cannot or must not be read.
@@ -44,6 +48,29 @@ class ChannelReader:
             _log.info("channel_not_read", conversation=conversation, reason=reason)
             return ()
         return tuple(_observed_turn(storable_said(one)) for one in found if described_text(one))
+
+    async def read_start(
+        self, said: Said, active: ActiveCharacters, known: Sequence[Turn]
+    ) -> tuple[Turn, ...]:
+        """Return what a thread was opened about, before the first answer in it.
+
+        That message is in another channel, or older than what was read; nothing where it is known.
+        """
+        is_new_thread = said.in_thread and not any(turn.role == "assistant" for turn in known)
+        if self._read_start is None or not (is_new_thread and active.reads_all):
+            return ()
+        if said.address.history or said.opened_from is not None:
+            return ()
+        start = said.address.chat  # Discord gives a thread the id of this message
+        if start in {said.message_id, *(turn.message_id for turn in known)}:
+            return ()
+        try:
+            async with asyncio.timeout(_READ_SECONDS):
+                found = await self._read_start(said)
+        except (PlatformError, TimeoutError) as error:
+            _log.info("thread_start_not_read", reason=str(error) or "no answer")
+            return ()
+        return (_observed_turn(storable_said(found)),) if found is not None else ()
 
 
 def _observed_turn(said: Said) -> Turn:

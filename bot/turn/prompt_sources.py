@@ -142,7 +142,12 @@ class PromptSources:
         oldest = message.incoming if gathered and isinstance(message.incoming, Said) else said
         is_read = is_new_channel and await self.resolver.observes(said.scopes)
         earlier = await self.channel_reader.read(oldest, active) if is_read else ()
-        session = replace(session, turns=(*session.turns, *earlier, *gathered))
+        known = (*session.turns, *earlier)
+        is_new_question = before is None and removed is None
+        start = (
+            await self.channel_reader.read_start(oldest, active, known) if is_new_question else ()
+        )
+        session = replace(session, turns=(*start, *known, *gathered))
         sees_images = any(self._sees_images(one.preset) for one in speakers)
         in_history = {turn.preset for turn in session.turns if turn.preset}
         return TurnContext(
@@ -154,7 +159,7 @@ class PromptSources:
             self.resolver.character_names(active.names | in_history),
             await self.personas.of_speakers(session, said),
             await self.attachment_reader.read(said, with_images=sees_images),
-            earlier,
+            (*start, *earlier),
             first_part,
             tuple(in_place_of),
             replaces_answers=removed is not None,

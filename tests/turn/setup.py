@@ -57,7 +57,7 @@ from bot.stories.retrieve import RetrieveStories, no_stories
 from bot.summaries.summarizer import Summarizer
 from bot.turn.answer import AnswerPipeline
 from bot.turn.arrivals import CONVERSATIONS, ArrivalSignals
-from bot.turn.channel_reader import ChannelReader, ReadBefore
+from bot.turn.channel_reader import ChannelReader, ReadBefore, ReadStart
 from bot.turn.gathering import MessageGatherer
 from bot.turn.limits.pauses import AnsweringPauses
 from bot.turn.limits.queue_limit import QueueLimit
@@ -142,6 +142,7 @@ class Setup(Delivery):
         fallback: FakeBackend | None = None,
         pipeline_parts: Mapping[str, Any] | None = None,
         read_before: ReadBefore = read_nothing,
+        read_start: ReadStart | None = None,
         download: Download = download_nothing,
         max_waiting: int = 0,
         served_providers: Collection[str] | None = None,
@@ -198,7 +199,7 @@ class Setup(Delivery):
             personas,
             retrieve_stories,
             self.summarizer,
-            ChannelReader(read_before),
+            ChannelReader(read_before, read_start),
             AttachmentReader(download),
             backends,
         )

@@ -99,6 +99,34 @@ async def test_new_channel_is_read_once_before_the_first_answer(database: Databa
     assert len(await setup.history()) == 54
 
 
+async def test_thread_begins_with_what_it_was_opened_about(database: Database) -> None:
+    start = replace(make_incoming("my fern is dying", author=BOB, wake=None), message_id="5")
+    asked: list[str | None] = []
+
+    async def read_start(said: Said) -> Said:
+        asked.append(said.message_id)
+        return start
+
+    setup = Setup(database, backend=FakeBackend(["Hm.", "Ho."]), read_start=read_start)
+    line, *questions = (
+        replace(one, in_thread=True, thread_title="Ferns\n[Help]")
+        for one in (
+            make_incoming("what now?", key="5:8", author=BOB, wake=None),
+            *(QUESTION, make_incoming("more", key="5:10", wake=WakeReason.MENTION)),
+        )
+    )
+    await setup.say(line, *questions)
+    first, second = (prompt.messages[-1].content for prompt in setup.backend.prompts)
+    title = "[The title of this thread]\n> Ferns [Help]\n\n"
+    assert first.startswith(title)
+    assert "> Bob:my fern is dying\n> Bob:what now?\n\nAlice:well?" in first
+    assert second == f"{title}Alice:more"
+    assert asked == ["9"]
+    await setup.inbox.receive([Deleted(line.address, "d1", ("5",), line.at, line.scopes)], {})
+    await setup.work()
+    assert "my fern is dying" not in str(await setup.history())
+
+
 @pytest.mark.parametrize("error", [Refused("Missing Access"), Unreachable("gone")])
 async def test_channel_that_cannot_be_read_is_answered(
     database: Database, error: PlatformError

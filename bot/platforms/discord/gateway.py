@@ -199,12 +199,21 @@ class Gateway(ShardClient):
 
     async def on_raw_message_delete(self, deletion: discord.RawMessageDeleteEvent) -> None:
         ids = frozenset({deletion.message_id})
-        self._events.put_nowait(MessagesDeleted(deletion.channel_id, deletion.guild_id, ids))
+        self._put_deletion(deletion.channel_id, deletion.guild_id, ids)
 
     async def on_raw_bulk_message_delete(self, deletion: discord.RawBulkMessageDeleteEvent) -> None:
         ids = frozenset(deletion.message_ids)
         if ids:
-            self._events.put_nowait(MessagesDeleted(deletion.channel_id, deletion.guild_id, ids))
+            self._put_deletion(deletion.channel_id, deletion.guild_id, ids)
+
+    def _put_deletion(self, channel_id: int, guild_id: int | None, ids: frozenset[int]) -> None:
+        """Queue a deletion, also for threads that were opened from these messages and know them."""
+        self._events.put_nowait(MessagesDeleted(channel_id, guild_id, ids))
+        guild = self.get_guild(guild_id) if guild_id else None
+        for thread in guild.threads if guild else ():
+            if thread.id in ids and thread.id != channel_id:
+                start = frozenset({thread.id})
+                self._events.put_nowait(MessagesDeleted(thread.id, guild_id, start))
 
     async def on_guild_join(self, guild: discord.Guild) -> None:
         self._events.put_nowait(guild)

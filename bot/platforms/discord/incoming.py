@@ -27,14 +27,18 @@ _REFERENCE = re.compile(r"<(?P<kind>@!?|@&|#)(?P<id>\d+)>")
 _WRITTEN_BY_PEOPLE = frozenset({discord.MessageType.default, discord.MessageType.reply})
 
 
-def message_to_said(message: discord.Message, bot: Snowflake, bot_id: str = "") -> Said | None:
+def message_to_said(
+    message: discord.Message, bot: Snowflake, bot_id: str = "", *, by_anybody: bool = False
+) -> Said | None:
     """Convert a message from the gateway or from the channel history.
 
     `bot_id` is what its address carries.
 
-    Returns None for our own messages, those of bots and webhooks, and system messages.
+    Returns None for system messages and, unless messages `by_anybody` are wanted, for our own ones
+    and those of bots and webhooks.
     """
-    if message.author.bot or message.webhook_id is not None:
+    is_by_bot = message.author.bot or message.webhook_id is not None
+    if is_by_bot and not by_anybody:
         return None
     attachments = _attachments(message)
     text = _resolve_references(_strip_mention(message, bot), message)
@@ -58,6 +62,7 @@ def message_to_said(message: discord.Message, bot: Snowflake, bot_id: str = "") 
         attachments=attachments,
         in_thread=isinstance(message.channel, discord.Thread),
         opened_from=_starter_of_ours(message.channel, bot),
+        thread_title=_title(message.channel, bot),
         mentions=_mentions(message, bot),
         locale=_locale(message.guild),
         is_forward=bool(forwarded and not text),
@@ -88,7 +93,7 @@ def deletion_to_incoming(
     ordered = sorted(message_ids)
     return Deleted(
         address=address,
-        external_key=f"d{ordered[0]}-{ordered[-1]}-{len(ordered)}",
+        external_key=f"d{channel_id}:{ordered[0]}-{ordered[-1]}-{len(ordered)}",
         message_ids=tuple(map(str, ordered)),
         at=discord.utils.utcnow(),
         scopes=_scopes(address, channel, guild),
@@ -215,6 +220,13 @@ def _starter_of_ours(channel: object, bot: Snowflake) -> str | None:
     if isinstance(channel, discord.Thread) and channel.owner_id == bot.id:
         return str(channel.id)
     return None
+
+
+def _title(channel: object, bot: Snowflake) -> str:
+    """Return the title that people have given to a thread."""
+    if isinstance(channel, discord.Thread) and channel.owner_id != bot.id:
+        return channel.name
+    return ""
 
 
 def _scopes(address: Address, channel: object, guild: discord.Guild | None) -> tuple[str, ...]:

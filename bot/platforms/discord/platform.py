@@ -34,7 +34,7 @@ from bot.platforms.discord.rest.permissions import manages_guild
 from bot.platforms.discord.settings import BOT_REJECTED, DiscordSettings
 from bot.platforms.discord.shards.identify_limits import IdentifyLimits, read_gateway_info
 from bot.platforms.discord.shards.shard import Shard
-from bot.platforms.discord.surface import READ_MESSAGES, DiscordSurface
+from bot.platforms.discord.surface import READ_MESSAGE, READ_MESSAGES, DiscordSurface
 from bot.platforms.file_download import download_file
 from bot.platforms.spec import (
     EditableText,
@@ -62,6 +62,7 @@ _FILE_HOSTS = frozenset({"cdn.discordapp.com", "media.discordapp.net"})
 _DOWNLOAD_SECONDS = 20.0
 _TOKEN_REPLACED = "the bot's token was replaced"  # noqa: S105 # words, not a token
 _OPEN_PRIVATE = RestEndpoint("POST", "/users/@me/channels", resource_ids=0)
+_decode_message = msgspec.json.Decoder(dict[str, Any]).decode
 _decode_messages = msgspec.json.Decoder(list[dict[str, Any]]).decode
 
 
@@ -248,6 +249,19 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
         return [one for one in found if one is not None]
 
     @override
+    async def read_start(self, said: Said) -> Said | None:
+        thread, *parents = [scope.rpartition(":")[2] for scope in said.scopes]
+        bot = discord.Object((await self._rest.bot_user()).id)
+        client = DiscordClient(self._settings, discord.Intents(guilds=True))
+        for chat in (*parents[:1], thread):  # a forum post begins with a message of its own
+            channel = client.get_partial_messageable(int(chat))
+            with contextlib.suppress(Refused):
+                response = await self._rest.call(READ_MESSAGE, chat, thread)
+                message = client.parse_message(channel, decode_response(_decode_message, response))
+                return self._to_said(bot, message, by_anybody=True) if message else None
+        return None
+
+    @override
     async def private_chat(self, person: str) -> Address:
         body = {"recipient_id": person.removeprefix("discord:")}
         opened = decode_response(_decode_private, await self._rest.call(_OPEN_PRIVATE, body=body))
@@ -262,8 +276,13 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
         except (ConnectionFailed, TimeoutError) as error:
             raise Unreachable(f"Discord does not send a file: {error}") from None
 
-    def _to_said(self, bot: discord.Object, message: discord.Message) -> Said | None:
-        return skip_unreadable("MESSAGE", lambda: message_to_said(message, bot, self._bot_id))
+    def _to_said(
+        self, bot: discord.Object, message: discord.Message, *, by_anybody: bool = False
+    ) -> Said | None:
+        return skip_unreadable(
+            "MESSAGE",
+            lambda: message_to_said(message, bot, self._bot_id, by_anybody=by_anybody),
+        )
 
     def _guild_id(self, incoming: Request) -> str | None:
         prefix = f"{incoming.address.source}:guild:"

@@ -18,6 +18,7 @@ from bot.prompting.text.confusables import strip_hidden_text
 from bot.texts.text import marked
 
 _HEADING = "[Background: said here since your last message; do not answer it]"
+_THREAD = "[The title of this thread]"
 _MAX_LINES = 50
 _MAX_LINE_CHARS = 500
 _MAX_QUOTE_CHARS = 300
@@ -53,6 +54,8 @@ def build_background(
 
     lines = _fitting_lines(observed, tag, inputs.max_input_tokens)
     parts = []
+    if title := " ".join(strip_hidden_text(inputs.incoming.thread_title).split()):
+        parts.append(PromptPart("thread", f"{_THREAD}\n> {title[:_MAX_QUOTE_CHARS]}", priority=1))
     if lines:
         parts.append(PromptPart("observed", "\n".join([_HEADING, *lines])))
     if quote := _quote(inputs):

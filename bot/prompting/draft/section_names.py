@@ -11,6 +11,7 @@ _SECTION_NAMES = {
     "summary": translatable("summary"),
     "history": translatable("history"),
     "people": translatable("people"),
+    "thread": translatable("thread"),
     "observed": translatable("background"),
     "quote": translatable("quote"),
     "file": translatable("file"),

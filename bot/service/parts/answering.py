@@ -134,7 +134,7 @@ class AnsweringParts:
             self._requests.personas,
             self._context.models.retrieve_stories,
             self.summarizer,
-            ChannelReader(self._calls.read_before),
+            ChannelReader(self._calls.read_before, self._calls.read_start),
             AttachmentReader(self._calls.download, fetch),
             self._context.models.backends,
             partial(EmbeddingSpending, self._limits.spending),

@@ -59,3 +59,13 @@ class PlatformCalls:
         if not (isinstance(platform, HistoryReader) and observes):
             return ()
         return await platform.read_before(said, limit)
+
+    async def read_start(self, said: Said) -> Said | None:
+        """Return the message that the thread of a message is about, where it may be read."""
+        platform = self._platforms()[said.address.source]
+        observes = await self._resolver.observes(said.scopes)
+        return (
+            await platform.read_start(said)
+            if isinstance(platform, HistoryReader) and observes
+            else None
+        )

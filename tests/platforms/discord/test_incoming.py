@@ -239,6 +239,16 @@ async def test_message_in_a_guild_does_not_wake(cache: CachedGuild) -> None:
     assert (incoming.author.id, incoming.author.name) == ("discord:10", "Alice")
 
 
+async def test_thread_has_its_title_unless_the_bot_has_opened_it(cache: CachedGuild) -> None:
+    for owner, title in ((ALICE, "plans"), (BOT, "")):
+        thread = cache.guild.get_thread(THREAD)
+        assert thread is not None
+        thread.owner_id = owner
+        incoming = cache.receive("hello", where=THREAD)
+        assert incoming is not None
+        assert incoming.thread_title == title
+
+
 async def test_thread_has_its_own_address_and_the_scope_of_its_channel(cache: CachedGuild) -> None:
     incoming = cache.receive("hello", where=THREAD)
     assert incoming is not None

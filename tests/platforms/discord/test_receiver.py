@@ -472,16 +472,28 @@ async def test_messages_of_people_before_one_are_read(
     other = server.wire.member(server.guild, "other", bot=True)
     for number in range(60):
         server.say(f"line {number}")
-    server.wire.say(other, server.channel.id, "of a bot")
+    by_bot = server.wire.say(other, server.channel.id, "of a bot")
     server.say(f"<@{server.alice.id}> see <#{server.channel.id}>")
     async with running(platform, intake):
         server.say("a question")
         await wait_until(lambda: intake.received)
         server.say("later")
         found = await platform.read_before(intake.received[0], 50)
+        opened = (server.channel.id, "News", server.alice.id)
+        thread = server.wire.b.create_thread(*opened, message_id=by_bot.id)
+        server.wire.say(server.alice, thread.id, "what is this about?")
+        await wait_until(lambda: "what is this about?" in intake.texts)
+        start = await platform.read_start(intake.received[-1])
+        server.wire.delete(server.channel.id, by_bot.id)
+        await wait_until(lambda: isinstance(intake.events[-1], Deleted) and intake.events[-2:])
     assert [one.text for one in found[:2]] == ["line 12", "line 13"]
     assert (len(found), found[-1].text.split()[0]) == (49, "@alice")
     assert {one.author for one in found} == {intake.received[0].author}
+    assert start is not None
+    assert (start.text, start.author.name) == ("of a bot", "other")
+    deletions = [one for one in intake.events if isinstance(one, Deleted)]
+    deleted = [(one.address.chat, one.message_ids) for one in deletions]
+    assert deleted == [(str(one), (str(by_bot.id),)) for one in (server.channel.id, thread.id)]
 
 
 async def test_channel_without_the_right_to_read_is_refused(
