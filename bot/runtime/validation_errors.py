@@ -4,7 +4,7 @@ from typing import Final
 
 from pydantic_core import ErrorDetails
 
-from bot.texts.text import marked, translatable
+from bot.texts.text import marked, text_of, translatable, translatable_count
 
 _WORDS: Final = {
     **dict.fromkeys(
@@ -13,6 +13,11 @@ _WORDS: Final = {
     ),
     **dict.fromkeys(("float_parsing", "float_type", "finite_number"), marked("should be a number")),
     **dict.fromkeys(("bool_parsing", "bool_type"), marked("should be true or false")),
+    "number": marked("must be a number"),
+    "whole": marked("must be a whole number"),
+    "range": marked("must be between {low} and {high}"),
+    "one_number": marked("must be {low}"),
+    "too_long": marked("should have at most {max_length} items"),
     "greater_than_equal": marked("should be {ge} or more"),
     "greater_than": marked("should be more than {gt}"),
     "less_than_equal": marked("should be {le} or less"),
@@ -34,8 +39,16 @@ def describe_problem(problem: ErrorDetails) -> str:
 
     The value itself is not quoted: it may be a secret in the wrong place.
     """
+    if problem["type"] == "string_too_short":
+        return translatable_count(
+            "should have at least 1 character",
+            "should have at least {count} characters",
+            problem["ctx"]["min_length"],
+        )
     words = _WORDS.get(problem["type"])
     if words is not None:
         return translatable(words, **problem.get("ctx", {}))
-    message = problem["msg"].removeprefix("Value error, ")
+    if problem["type"] == "value_error":
+        return text_of(problem["ctx"]["error"])
+    message = problem["msg"]
     return message.removeprefix("Input ").removeprefix("String ")

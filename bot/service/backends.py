@@ -9,6 +9,7 @@ from bot.ports import Backend, SessionAffineBackend
 from bot.prompting.presets.preset import Preset
 from bot.settings import Settings
 from bot.templates.renderer import Renderer
+from bot.texts.text import joined, translatable
 
 
 def make_backends(
@@ -50,8 +51,13 @@ def add_backends(
             provider = settings.providers.get(name)
             if provider is None:
                 raise SettingsError(
-                    f"preset {preset.name!r} uses the provider {name!r}, which is not set up; "
-                    f"set TROUPE_PROVIDERS__{name.upper()}__API_KEY or __BASE_URL"
+                    translatable(
+                        "preset {preset} uses the provider {provider}, which is not set up; set"
+                        " TROUPE_PROVIDERS__{setting}__API_KEY or __BASE_URL",
+                        preset=repr(preset.name),
+                        provider=repr(name),
+                        setting=name.upper(),
+                    )
                 )
             if name not in backends:
                 made = make_backend(name, provider, settings.data_dir, renderer)
@@ -59,9 +65,12 @@ def add_backends(
                     made.use_session_key(session_key)
                 backends[name] = made
         unsupported = preset_problems(preset, settings)
-        problems += [f"preset {preset.name!r}: {problem}" for problem in unsupported]
+        problems += [
+            translatable("preset {preset}: {problem}", preset=repr(preset.name), problem=problem)
+            for problem in unsupported
+        ]
     if problems:
-        raise PresetError("\n".join(problems))
+        raise PresetError(joined(problems))
 
 
 def preset_problems(preset: Preset, settings: Settings) -> Sequence[str]:
@@ -89,17 +98,26 @@ def tool_problems(preset: Preset, settings: Settings) -> Sequence[str]:
     problems = []
     for name in preset.mcp_servers:
         if name not in settings.mcp_servers:
-            known = ", ".join(sorted(settings.mcp_servers)) or "none"
+            known = ", ".join(sorted(settings.mcp_servers)) or translatable("none")
             problems.append(
-                f"mcp_servers: the operator allows no MCP server {name!r} (known: {known}); set"
-                f" TROUPE_MCP_SERVERS__{name.upper()}__COMMAND or __URL"
+                translatable(
+                    "mcp_servers: the operator allows no MCP server {name} (known: {known}); set"
+                    " TROUPE_MCP_SERVERS__{setting}__COMMAND or __URL",
+                    name=repr(name),
+                    known=known,
+                    setting=name.upper(),
+                )
             )
     provider = settings.providers.get(preset.provider)
     if preset.calls_tools and provider and not backend_spec(provider.kind).calls_tools:
         problems.append(
-            f"tools: models of the provider {preset.provider!r} (kind {provider.kind}) cannot call"
-            " tools; use a provider of the kind openai, anthropic or llama_cpp, or remove tools"
-            " and mcp_servers"
+            translatable(
+                "tools: models of the provider {provider} (kind {kind}) cannot call tools; use a"
+                " provider of the kind openai, anthropic or llama_cpp, or remove tools and"
+                " mcp_servers",
+                provider=repr(preset.provider),
+                kind=provider.kind,
+            )
         )
     return problems
 

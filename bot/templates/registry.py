@@ -5,6 +5,7 @@ from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from bot.errors import TemplateError
+from bot.texts.text import joined, translatable
 
 Factory = TypeVar("Factory", bound=Callable[..., Any])
 
@@ -38,8 +39,14 @@ def get(name: str) -> Callable[..., Any]:
     """
     if name not in _factories:
         nearest = get_close_matches(name, _factories, n=3)
-        hint = " or ".join(map(repr, nearest)) if nearest else "one of `names()`"
-        raise TemplateError(f"no template {name[:_MAX_SHOWN_NAME_CHARS]!r}; did you mean {hint}?")
+        hint = joined(map(repr, nearest), translatable(" or ")) if nearest else "one of `names()`"
+        raise TemplateError(
+            translatable(
+                "no template {name}; did you mean {hint}?",
+                name=repr(name[:_MAX_SHOWN_NAME_CHARS]),
+                hint=hint,
+            )
+        )
     return _factories[name]
 
 

@@ -13,7 +13,7 @@ from bot.backends.anthropic.settings import AnthropicSettings
 from bot.backends.chat_completions.stop_strings import STRING_TEMPLATE_PARAMETERS
 from bot.chat.prompt import Prompt
 from bot.errors import BackendUnavailable
-from bot.texts.text import translatable
+from bot.texts.text import Text, joined, translatable
 
 DEFAULT_MAX_TOKENS = 4096
 """For the answer of a preset without a limit of its own; the API demands one."""
@@ -57,24 +57,40 @@ def _is_thinking(value: object) -> bool:
             return False
 
 
-_PARAMETERS: Mapping[str, tuple[Callable[[object], bool], str]] = {
-    "temperature": (_number(0, 1), "a number from 0 to 1"),
-    "top_p": (_number(0, 1), "a number from 0 to 1"),
-    "top_k": (_is_count, "a whole number from 1"),
-    "max_tokens": (_is_count, "a whole number from 1"),
-    "max_completion_tokens": (_is_count, "a whole number from 1"),
-    "stop": (_is_stop, "a text or a list of texts"),
-    "n": (lambda value: value == 1, "1, because a chat gets one answer"),
-    "user": (lambda value: isinstance(value, str), "a text"),
-    "reasoning_effort": (lambda value: value in _EFFORTS, f"one of {', '.join(_EFFORTS)}"),
+_FROM_0_TO_1 = translatable("a number from {low} to {high}", low=0, high=1)
+_PARAMETERS: Mapping[str, tuple[Callable[[object], bool], Text]] = {
+    "temperature": (_number(0, 1), _FROM_0_TO_1),
+    "top_p": (_number(0, 1), _FROM_0_TO_1),
+    "top_k": (_is_count, translatable("an integer from {low}", low=1)),
+    "max_tokens": (_is_count, translatable("an integer from {low}", low=1)),
+    "max_completion_tokens": (_is_count, translatable("an integer from {low}", low=1)),
+    "stop": (_is_stop, translatable("a text or a list of them")),
+    "n": (lambda value: value == 1, translatable("1, as a chat gets one answer")),
+    "user": (lambda value: isinstance(value, str), translatable("a text")),
+    "reasoning_effort": (
+        lambda value: value in _EFFORTS,
+        translatable("one of {names}", names=", ".join(_EFFORTS)),
+    ),
     "thinking": (
         _is_thinking,
-        '{"type": "adaptive"}, {"type": "disabled"} or {"type": "enabled", "budget_tokens": N}'
-        f" with at least {_MIN_BUDGET_TOKENS} tokens",
+        translatable(
+            "{forms} with at least {tokens} tokens",
+            forms=(
+                '{"type": "adaptive"}, {"type": "disabled"},'
+                ' {"type": "enabled", "budget_tokens": N}'
+            ),
+            tokens=_MIN_BUDGET_TOKENS,
+        ),
     ),
-    "output_config": (lambda value: isinstance(value, Mapping), "an object"),
-    "metadata": (lambda value: isinstance(value, Mapping), "an object"),
-    "service_tier": (lambda value: isinstance(value, str), "a text"),
+    "output_config": (
+        lambda value: isinstance(value, Mapping),
+        translatable("an object {example}", example="{...}"),
+    ),
+    "metadata": (
+        lambda value: isinstance(value, Mapping),
+        translatable("an object {example}", example="{...}"),
+    ),
+    "service_tier": (lambda value: isinstance(value, str), translatable("a text")),
 }
 _SENT_UNCHANGED = frozenset({"temperature", "top_p", "top_k", "metadata", "service_tier"})
 
@@ -155,8 +171,9 @@ def _unknown(given: Mapping[str, object]) -> Iterator[str]:
             continue
         snake = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).replace("-", "_").lower()
         near = difflib.get_close_matches(snake, _PARAMETERS, n=1)
-        known = f"the Messages API has {', '.join(sorted(_PARAMETERS))}"
-        yield f"unknown parameter {name!r}; {f'did you mean {near[0]!r}?' if near else known}"
+        known = translatable("the Messages API has {names}", names=", ".join(sorted(_PARAMETERS)))
+        hint = translatable("did you mean {name}?", name=repr(near[0])) if near else known
+        yield translatable("unknown parameter {name}; {hint}", name=repr(name), hint=hint)
 
 
 def _wrong_values(given: Mapping[str, object]) -> Iterator[str]:
@@ -164,17 +181,32 @@ def _wrong_values(given: Mapping[str, object]) -> Iterator[str]:
         if name in _PARAMETERS:
             is_valid, wanted = _PARAMETERS[name]
             if not is_valid(value):
-                yield f"the parameter {name!r} must be {wanted}, not {value!r:.60}"
+                yield translatable(
+                    "the parameter {name} must be {expected}, not {given}",
+                    name=repr(name),
+                    expected=wanted,
+                    given=f"{value!r:.60}",
+                )
+
+
+def _same(*names: str) -> Text:
+    return translatable(
+        "the parameters {names} mean the same; remove one",
+        names=joined(map(repr, names), translatable(" and ")),
+    )
 
 
 def _conflicts(given: Mapping[str, object]) -> Iterator[str]:
     reasons = [name for name in ("thinking", "reasoning_effort") if name in given]
     if len(reasons) == 2:
-        yield "the parameters 'thinking' and 'reasoning_effort' mean the same; remove one"
+        yield _same("thinking", "reasoning_effort")
     if "user" in given and "metadata" in given:
-        yield "the parameters 'user' and 'metadata' mean the same; remove one"
+        yield _same("user", "metadata")
     thinks = given.get("thinking") not in (None, {"type": "disabled"})
     if thinks or given.get("reasoning_effort", "none") != "none":
         sampling = [name for name in ("temperature", "top_k") if given.get(name, 1) != 1]
         for name in sampling:
-            yield f"the parameters {name!r} and {reasons[0]!r} exclude each other; remove one"
+            yield translatable(
+                "the parameters {names} exclude each other; remove one",
+                names=joined([repr(name), repr(reasons[0])], translatable(" and ")),
+            )

@@ -15,7 +15,7 @@ from bot.backends.llama_cpp.engines.selection import select_engine
 from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.chat.prompt import Prompt
 from bot.errors import BackendUnavailable
-from bot.texts.text import translatable
+from bot.texts.text import Text, joined, translatable
 
 _LIMIT_PARAMETERS = (
     "max_tokens",
@@ -44,14 +44,17 @@ def _number(low: float = -1e6, high: float = 1e6) -> "_Check":
     def is_valid(value: object) -> bool:
         return _is_number(value) and low <= value <= high
 
-    return _Check(is_valid, f"a number from {low:g} to {high:g}" if high < 1e6 else "a number")
+    span = translatable("a number from {low} to {high}", low=f"{low:g}", high=f"{high:g}")
+    return _Check(is_valid, span if high < 1e6 else translatable("a number"))
 
 
 def _integer(low: int, high: int = 2**31 - 1) -> "_Check":
     def is_valid(value: object) -> bool:
         return _is_number(value) and low <= value <= high and value == int(value)
 
-    return _Check(is_valid, f"an integer from {low}" + (f" to {high}" if high < 100 else ""))
+    whole = translatable("an integer from {low}", low=low)
+    bounded = translatable("an integer from {low} to {high}", low=low, high=high)
+    return _Check(is_valid, bounded if high < 100 else whole)
 
 
 def _is_number(value: object) -> TypeGuard[int | float]:
@@ -92,7 +95,7 @@ def _is_response_format(value: object) -> bool:
 @dataclass(frozen=True, slots=True)
 class _Check:
     is_valid: Callable[[object], bool]
-    expected: str
+    expected: Text
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +107,8 @@ class _Parameter:
 
 
 _PROBABILITY = _number(0, 1)
-_FLAG = _Check(lambda value: isinstance(value, bool), "true or false")
-_TEXTS = _Check(_are_texts, "a list of texts")
+_FLAG = _Check(lambda value: isinstance(value, bool), translatable("true or false"))
+_TEXTS = _Check(_are_texts, translatable("a list of texts"))
 
 _PARAMETERS: Mapping[str, _Parameter] = {
     "temperature": _Parameter(_number(0, 5)),
@@ -136,24 +139,37 @@ _PARAMETERS: Mapping[str, _Parameter] = {
     "samplers": _Parameter(_TEXTS, in_bindings=False),
     "seed": _Parameter(_integer(-1, 2**64), ("random_seed",)),
     "logit_bias": _Parameter(
-        _Check(_are_biases, "an object of token ids (or texts) with numbers, or false to ban one")
+        _Check(
+            _are_biases,
+            translatable(
+                "an object of token ids (or texts) with numbers, or {no} to ban one", no="false"
+            ),
+        )
     ),
     "ignore_eos": _Parameter(_FLAG),
-    "grammar": _Parameter(_Check(lambda value: isinstance(value, str), "a text in GBNF")),
-    "json_schema": _Parameter(_Check(lambda value: isinstance(value, Mapping), "a JSON schema")),
+    "grammar": _Parameter(
+        _Check(lambda value: isinstance(value, str), translatable("a text in GBNF"))
+    ),
+    "json_schema": _Parameter(
+        _Check(lambda value: isinstance(value, Mapping), translatable("a JSON schema"))
+    ),
     "response_format": _Parameter(
         _Check(
             _is_response_format,
-            'one of {"type": "text"}, "json_object", "json_schema" with its schema',
+            translatable(
+                "one of {forms} with its schema",
+                forms='{"type": "text"}, "json_object", "json_schema"',
+            ),
         )
     ),
     "stop": _Parameter(
         _Check(
-            lambda value: isinstance(value, str) or _are_texts(value), "a text or a list of them"
+            lambda value: isinstance(value, str) or _are_texts(value),
+            translatable("a text or a list of them"),
         )
     ),
     "max_tokens": _Parameter(_integer(-1), _LIMIT_PARAMETERS[1:]),  # below 1 is no limit
-    "n": _Parameter(_Check(lambda value: value == 1, "1, as a chat gets one answer")),
+    "n": _Parameter(_Check(lambda value: value == 1, translatable("1, as a chat gets one answer"))),
 }
 _NAMES = {name: name for name in _PARAMETERS} | {
     other: name for name, parameter in _PARAMETERS.items() for other in parameter.aliases
@@ -214,15 +230,16 @@ def _unknown(given: Mapping[str, object]) -> Iterator[str]:
     for name in given:
         if name not in _NAMES:
             remedy = _REMEDIES.get(name) or _suggestion(name)
-            yield f"unknown parameter {name!r}; {remedy}"
+            yield translatable("unknown parameter {name}; {hint}", name=repr(name), hint=remedy)
 
 
-def _suggestion(name: str) -> str:
+def _suggestion(name: str) -> Text:
     """Suggest the nearest parameter: TopP and top-p are top_p."""
     snake = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).replace("-", "_").lower()
     if near := difflib.get_close_matches(snake, _NAMES, n=1):
-        return f"did you mean {near[0]!r}?"
-    return f"local models have the parameters {', '.join(sorted(_PARAMETERS))}"
+        return translatable("did you mean {name}?", name=repr(near[0]))
+    names = ", ".join(sorted(_PARAMETERS))
+    return translatable("local models have the parameters {names}", names=names)
 
 
 def _invalid_values(given: Mapping[str, object], engine: str) -> Iterator[str]:
@@ -231,21 +248,34 @@ def _invalid_values(given: Mapping[str, object], engine: str) -> Iterator[str]:
             continue
         parameter = _PARAMETERS[_NAMES[name]]
         if not parameter.check.is_valid(value):
-            yield f"the parameter {name!r} must be {parameter.check.expected}, not {value!r:.60}"
+            yield translatable(
+                "the parameter {name} must be {expected}, not {given}",
+                name=repr(name),
+                expected=parameter.check.expected,
+                given=f"{value!r:.60}",
+            )
         elif engine == "llama_cpp_python" and not parameter.in_bindings:
-            yield f"the engine llama_cpp_python has no parameter {name!r}; remove it"
+            yield translatable(
+                "the engine llama_cpp_python has no parameter {name}; remove it", name=repr(name)
+            )
 
 
 def _duplicates(given: Mapping[str, object]) -> Iterator[str]:
     for name, parameter in _PARAMETERS.items():
         names = [each for each in (name, *parameter.aliases) if each in given]
         if len(names) > 1 and name != "max_tokens":  # the lowest of the limits counts
-            yield f"the parameters {' and '.join(map(repr, names))} mean the same; remove one"
+            yield translatable(
+                "the parameters {names} mean the same; remove one",
+                names=joined(map(repr, names), translatable(" and ")),
+            )
     formats = [
         name for name in _FORMAT_PARAMETERS if name in given and given[name] != {"type": "text"}
     ]
     if len(formats) > 1:
-        yield f"the parameters {' and '.join(map(repr, formats))} exclude each other; remove one"
+        yield translatable(
+            "the parameters {names} exclude each other; remove one",
+            names=joined(map(repr, formats), translatable(" and ")),
+        )
 
 
 def _schema(response_format: object) -> dict[str, object]:

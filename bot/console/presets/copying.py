@@ -18,7 +18,7 @@ from bot.errors import PresetError, UserError
 from bot.prompting.presets.folder import delete_preset_file
 from bot.prompting.presets.names import MAX_NAME_CHARS, name_problem
 from bot.prompting.presets.preset import Preset
-from bot.texts.text import translatable
+from bot.texts.text import text_of, translatable
 
 _ONE = "/presets/{name}"
 
@@ -112,7 +112,7 @@ class PresetCopies:
         try:
             delete_preset_file(self.editing.open_folder(), preset)
         except PresetError as error:
-            raise UserError(str(error)) from None
+            raise UserError(text_of(error)) from None
 
 
 class PresetCopyPages:

@@ -15,7 +15,7 @@ from bot.importers.cards.stored_cards import load_card
 from bot.importers.modelfile.conversion import modelfile_from_preset
 from bot.prompting.presets.files import export_preset
 from bot.prompting.presets.preset import Preset
-from bot.texts.text import translatable
+from bot.texts.text import text_of, translatable
 
 
 class ExportForm(StrEnum):
@@ -69,4 +69,4 @@ class PresetExports:
                     card = load_card(complete, self.editing.open_folder())
                     return write_card(card, _CONTAINERS[form])
         except PresetError as error:
-            raise UserError(str(error)) from None
+            raise UserError(text_of(error)) from None

@@ -24,7 +24,7 @@ from bot.prompting.presets.files import export_preset, validate_preset
 from bot.prompting.presets.folder import write_whole_file
 from bot.prompting.presets.names import MAX_NAME_CHARS
 from bot.prompting.presets.preset import Preset
-from bot.texts.text import translatable
+from bot.texts.text import text_of, translatable
 
 _ACCEPTED = PRESET_IMPORTS | CHARACTER_IMPORTS | {FileKind.LOREBOOK, FileKind.HARUHI}
 _ADDED_TO_PRESETS = (PRESET_IMPORTS | {FileKind.LOREBOOK}) - {FileKind.PRESET, FileKind.MODELFILE}
@@ -69,7 +69,7 @@ class PresetImports:
                 return await self._add_to(into, path, file.content, who)
             preset, notes = await asyncio.to_thread(self._read, kind, path, file.content, name)
         except (PresetError, CharacterError, TemplateError) as error:
-            raise UserError(str(error)) from None
+            raise UserError(text_of(error)) from None
         source = ImportedFile(path.name, file.content) if kind in CHARACTER_IMPORTS else None
         draft = PresetDraft(
             preset.name, 0, 1, export_preset(preset), self.editing.clock.now(), source

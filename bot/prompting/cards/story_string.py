@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from bot.errors import TemplateError
 from bot.prompting.cards.macros import remove_trim_marks
+from bot.texts.text import translatable
 
 FIELDS = frozenset({
     "system", "description", "personality", "scenario", "persona", "wiBefore", "wiAfter",
@@ -59,11 +60,17 @@ def parse_story_string(source: str) -> StoryString:
         TemplateError: names the unsupported or unclosed tag.
     """
     if len(source) > _MAX_CHARS:
-        raise TemplateError(f"a story_string has at most {_MAX_CHARS} characters; shorten it")
+        raise TemplateError(
+            translatable(
+                "a story_string has at most {limit} characters; shorten it", limit=_MAX_CHARS
+            )
+        )
     parser = _StoryStringParser(_TAG.split(source.replace(_TRIM, "")))
     nodes, end = parser.block(0)
     if end:
-        raise TemplateError(f"story_string: {{{{{end}}}}} closes no block; remove it")
+        raise TemplateError(
+            translatable("story_string: {tag} closes no block; remove it", tag=f"{{{{{end}}}}}")
+        )
     return StoryString(nodes)
 
 
@@ -77,7 +84,11 @@ class _StoryStringParser:
     def block(self, depth: int) -> tuple[tuple[Node, ...], str]:
         """Parse up to the end of a block or of the text; return the nodes and the closing tag."""
         if depth > _MAX_DEPTH:
-            raise TemplateError(f"story_string: blocks are nested deeper than {_MAX_DEPTH}")
+            raise TemplateError(
+                translatable(
+                    "story_string: blocks are nested deeper than {limit}", limit=_MAX_DEPTH
+                )
+            )
         nodes: list[Node] = []
         while self._index < len(self._tokens):
             index, token = self._index, self._tokens[self._index]
@@ -102,8 +113,12 @@ class _StoryStringParser:
         if tag.startswith(("!", "//")):
             return []
         raise TemplateError(
-            f"story_string: {{{{{tag[:60]}}}}} is not supported; use #if, #unless, trim"
-            f" and the fields {', '.join(sorted(FIELDS))}"
+            translatable(
+                "story_string: {tag} is not supported; use #if, #unless, trim and the fields"
+                " {names}",
+                tag=f"{{{{{tag[:60]}}}}}",
+                names=", ".join(sorted(FIELDS)),
+            )
         )
 
     def _conditional(self, kind: str, name: str, depth: int) -> ConditionalNode:
@@ -112,7 +127,9 @@ class _StoryStringParser:
         if end == "else":
             otherwise, end = self.block(depth + 1)
         if end != f"/{kind}":
-            raise TemplateError(f"story_string: {{{{#{kind} {name}}}}} is never closed")
+            raise TemplateError(
+                translatable("story_string: {tag} is never closed", tag=f"{{{{#{kind} {name}}}}}")
+            )
         return (
             ConditionalNode(name, then, otherwise)
             if kind == "if"

@@ -13,6 +13,7 @@ from bot.prompting.lorebook.entries import EntryPosition, KeyLogic, Lorebook, Lo
 from bot.prompting.lorebook.key_index import with_key_index
 from bot.prompting.lorebook.keys import compile_key, is_regex, regex_weight
 from bot.prompting.text.json_fields import JsonFields
+from bot.texts.text import Text, translatable
 
 T = TypeVar("T")
 
@@ -42,13 +43,22 @@ def read_lorebook(data: object, source: str) -> Lorebook:
     """
     if not isinstance(data, Mapping) or not isinstance(data.get("entries"), dict | list):
         raise PresetError(
-            f"{source}: a lorebook is a JSON object with `entries`; export it from SillyTavern as"
-            " World Info"
+            translatable(
+                "{source}: a lorebook is a JSON object with `entries`; export it from SillyTavern"
+                " as World Info",
+                source=source,
+            )
         )
     entries_field = data["entries"]
     rows = list(entries_field.values()) if isinstance(entries_field, dict) else entries_field
     if len(rows) > MAX_ENTRIES:
-        raise PresetError(f"{source}: more than {MAX_ENTRIES} entries; split the lorebook")
+        raise PresetError(
+            translatable(
+                "{source}: more than {limit} entries; split the lorebook",
+                source=source,
+                limit=MAX_ENTRIES,
+            )
+        )
     is_card = isinstance(entries_field, list)
     entries = [_entry(row, index, is_card, source) for index, row in enumerate(rows)]
     _check_keys(entries, source)
@@ -68,19 +78,30 @@ def read_lorebook(data: object, source: str) -> Lorebook:
 
 
 def _entry(row: object, index: int, is_card: bool, source: str) -> LoreEntry:
-    where = f"{source}: lorebook entry {index + 1}"
+    where = _entry_place(source, index)
     if not isinstance(row, Mapping):
-        raise PresetError(f"{where} must be an object {{...}}")
+        raise PresetError(
+            translatable("{where} must be an object {example}", where=where, example="{...}")
+        )
     read = JsonFields(row, where)
     return _apply_decorators(_from_card(read) if is_card else _from_world_info(read))
+
+
+def _entry_place(source: str, index: int) -> Text:
+    return translatable("{source}: lorebook entry {number}", source=source, number=index + 1)
 
 
 def _check_keys(entries: Iterable[LoreEntry], source: str) -> None:
     keys = [key for entry in entries for key in (*entry.keys, *entry.secondary_keys)]
     if len(keys) > _MAX_KEYS or sum(map(len, keys)) > _MAX_KEY_CHARS:
         raise PresetError(
-            f"{source}: more than {_MAX_KEYS:,} keys, or {_MAX_KEY_CHARS:,} characters in them;"
-            " split the lorebook"
+            translatable(
+                "{source}: more than {keys} keys, or {characters} characters in them; split the"
+                " lorebook",
+                source=source,
+                keys=f"{_MAX_KEYS:,}",
+                characters=f"{_MAX_KEY_CHARS:,}",
+            )
         )
 
 
@@ -89,14 +110,21 @@ def _check_regexes(entries: Iterable[LoreEntry], source: str) -> None:
     for index, entry in enumerate(entries):
         for key in filter(is_regex, (*entry.keys, *entry.secondary_keys)):
             if isinstance(problem := compile_key(key), str):
-                where = f"{source}: lorebook entry {index + 1}"
                 raise PresetError(
-                    f"{where}: the key {key[:60]!r} cannot be used, {problem}; correct it"
+                    translatable(
+                        "{where}: the key {key} cannot be used, {problem}; correct it",
+                        where=_entry_place(source, index),
+                        key=repr(key[:60]),
+                        problem=problem,
+                    )
                 )
             left -= max(regex_weight(key), _MIN_REGEX_WEIGHT)
             if left < 0:
                 raise PresetError(
-                    f"{source}: too many or too long regular expressions; split the lorebook"
+                    translatable(
+                        "{source}: too many or too long regular expressions; split the lorebook",
+                        source=source,
+                    )
                 )
 
 
@@ -189,8 +217,12 @@ def _position(read: JsonFields) -> EntryPosition:
     number = read.integer("position") or 0
     if not 0 <= number < len(POSITIONS):
         raise PresetError(
-            f"{read.where}: the position {number} (an outlet, perhaps) is not supported;"
-            " choose another position in SillyTavern"
+            translatable(
+                "{where}: the position {number} (an outlet, perhaps) is not supported; choose"
+                " another position in SillyTavern",
+                where=read.where,
+                number=number,
+            )
         )
     return POSITIONS[number]
 

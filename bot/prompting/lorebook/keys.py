@@ -10,6 +10,7 @@ import regex
 
 from bot.prompting.lorebook.entries import KeyLogic, Lorebook, LoreEntry
 from bot.prompting.text.words import find_word
+from bot.texts.text import Text, translatable
 
 _MAX_PATTERN_CHARS = 1000
 _MAX_PATTERN_WEIGHT = 1000
@@ -143,27 +144,27 @@ def is_regex(key: str) -> bool:
 
 
 @lru_cache(maxsize=2048)
-def compile_key(key: str) -> regex.Pattern[str] | str:
+def compile_key(key: str) -> regex.Pattern[str] | Text:
     """Compile `/pattern/flags`; return a description of the problem if that is impossible."""
     literal = _REGEX_LITERAL.fullmatch(key)
     if literal is None:
-        return "it is not of the form /pattern/flags"
+        return translatable("it is not of the form {form}", form="/pattern/flags")
     pattern, letters = literal[1].replace("\\/", "/"), literal[2]
     if len(pattern) > _MAX_PATTERN_CHARS:
-        return f"it is longer than {_MAX_PATTERN_CHARS} characters"
+        return translatable("it is longer than {limit} characters", limit=_MAX_PATTERN_CHARS)
     if _UNSUPPORTED.search(pattern):
-        return "it has (?x), (?V1) or a comment, which JavaScript does not support"
+        return translatable("it has (?x), (?V1) or a comment, which JavaScript does not support")
     if regex_weight(pattern) > _MAX_PATTERN_WEIGHT:
-        return "its repetition counts are too high; lower the numbers in braces"
+        return translatable("its repetition counts are too high; lower the numbers in braces")
     flags = regex.VERSION0
     for letter in letters:
         if letter not in _FLAGS:
-            return f"it has the unknown flag {letter!r}"
+            return translatable("it has the unknown flag {letter}", letter=repr(letter))
         flags |= _FLAGS[letter]
     try:
         return regex.compile(pattern, flags)
     except (regex.error, RecursionError, OverflowError) as error:
-        return f"it is not a regular expression: {error}"
+        return translatable("it is not a regular expression: {error}", error=str(error))
 
 
 def regex_weight(pattern: str) -> int:

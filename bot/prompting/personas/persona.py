@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from bot.chat.story import Story
 from bot.errors import CharacterError
 from bot.ports import TextTokenCounter
+from bot.texts.text import Text, joined, translatable
 
 _ONE = re.compile(r"\{\{(?:RAG对话|RAG-dialogue)\}\}")
 _ONE_BY_QUERY = re.compile(r"\{\{(?:RAG对话|RAG-dialogue)\|([^{}]*)\}\}")
@@ -95,13 +96,17 @@ def parse_persona(text: str) -> Persona:
         CharacterError: `token<=` or `n<=` of a placeholder is missing or not an integer.
     """
     placeholders: list[Placeholder] = []
-    problems: list[str] = []
+    problems: list[Text] = []
     for number, line in enumerate(text.split("\n")):
         placeholder, problem = _read_line(line, number)
         if placeholder:
             placeholders.append(placeholder)
         if problem:
-            problems.append(f"line {number + 1} of the persona: {problem}")
+            problems.append(
+                translatable(
+                    "line {number} of the persona: {problem}", number=number + 1, problem=problem
+                )
+            )
     return Persona(text, tuple(placeholders), tuple(problems))
 
 
@@ -174,12 +179,12 @@ def roleplay_prompt(role_name: str, persona: str) -> str:
     )
 
 
-def _read_line(line: str, number: int) -> tuple[Placeholder | None, str | None]:
+def _read_line(line: str, number: int) -> tuple[Placeholder | None, Text | None]:
     """Return the line's placeholder and a warning, if any; the plain form has precedence."""
     if not _LOOKS_LIKE_PLACEHOLDER.search(line):
         return None, None
     problem = (
-        "only one placeholder in a line is used"
+        translatable("only one placeholder in a line is used")
         if len(_ANY_PLACEHOLDER.findall(line)) > 1
         else None
     )
@@ -190,10 +195,14 @@ def _read_line(line: str, number: int) -> tuple[Placeholder | None, str | None]:
     if match := _SEVERAL.search(line):
         limits, unknown = _limits(match[1], number)
         placeholder = Placeholder(number, None, limits["n"], limits["token"], at_least_one=False)
-        return placeholder, f"{unknown} is not a limit" if unknown else problem
-    return None, (
-        f"{line.strip()!r} is not a valid placeholder; write {{{{RAG-dialogue}}}}, "
-        "{{RAG-dialogue|words}} or {{RAG-dialogues|token<=1500|n<=5}}"
+        told = translatable("{argument} is not a limit", argument=unknown)
+        return placeholder, told if unknown else problem
+    return None, translatable(
+        "{line} is not a valid placeholder; write {one}, {by_words} or {several}",
+        line=repr(line.strip()),
+        one="{{RAG-dialogue}}",
+        by_words="{{RAG-dialogue|words}}",
+        several="{{RAG-dialogues|token<=1500|n<=5}}",
     )
 
 
@@ -209,8 +218,13 @@ def _limits(arguments: str, number: int) -> tuple[dict[str, int], str | None]:
             unknown = unknown or repr(argument.strip())
     if missing := [name for name in ("token", "n") if name not in limits]:
         raise CharacterError(
-            f"line {number + 1} of the persona: {' and '.join(missing)} missing "
-            f"in {arguments!r}; write {{{{RAG-dialogues|token<=1500|n<=5}}}}"
+            translatable(
+                "line {number} of the persona: {names} missing in {arguments}; write {example}",
+                number=number + 1,
+                names=joined(missing, translatable(" and ")),
+                arguments=repr(arguments),
+                example="{{RAG-dialogues|token<=1500|n<=5}}",
+            )
         )
     return limits, unknown
 

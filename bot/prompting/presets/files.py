@@ -85,9 +85,20 @@ def parse_preset(text: str, source: str) -> Preset:
     try:
         document = read_json(text)
     except JsonSyntaxError as error:
-        raise PresetError(f"{source}, line {error.line}: {error}") from error
+        raise PresetError(
+            translatable(
+                "{file}, line {line}: {problem}",
+                file=source,
+                line=error.line,
+                problem=error.problem,
+            )
+        ) from error
     if not isinstance(document.value, dict):
-        raise PresetError(f"{source}: a preset is one JSON object: {{...}}")
+        raise PresetError(
+            translatable(
+                "{file}: a preset is one JSON object: {example}", file=source, example="{...}"
+            )
+        )
     return validate_preset(document.value, source, document)
 
 
@@ -116,12 +127,24 @@ def read_lorebook_file(name: str, file: Path) -> object:
     book = (folder / name).resolve()
     if folder not in book.parents:
         raise PresetError(
-            f"{file}: lorebook: {name!r} is outside {folder}; move it into that folder"
+            translatable(
+                "{file}: lorebook: {name} is outside {folder}; move it into that folder",
+                file=file,
+                name=repr(name),
+                folder=folder,
+            )
         )
     try:
         document = read_json(read_preset_text(book))
     except JsonSyntaxError as error:
-        raise PresetError(f"{book}, line {error.line}: {error}") from error
+        raise PresetError(
+            translatable(
+                "{file}, line {line}: {problem}",
+                file=book,
+                line=error.line,
+                problem=error.problem,
+            )
+        ) from error
     read_lorebook(document.value, str(book))
     return document.value
 

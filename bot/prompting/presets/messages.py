@@ -14,6 +14,7 @@ from pydantic import (
 )
 
 from bot.chat.prompt import Role
+from bot.texts.text import translatable
 
 _BASE64_PREFIXES = {"iVBORw": "png", "/9j/": "jpeg", "R0lGOD": "gif", "UklGR": "webp"}
 _URL_PREFIXES = ("http://", "https://", "data:image/")
@@ -32,6 +33,10 @@ class StrictModel(BaseModel):
     """A frozen part of a preset, in which an unknown key is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+_NO_IMAGE = translatable("an image must be a link, a data:image/ URI or base64")
+_EMPTY_IMAGE = translatable("an image must be a link, a data:image/ URI or base64, not empty")
 
 
 class ContentPart(StrictModel):
@@ -56,9 +61,9 @@ class ContentPart(StrictModel):
             try:
                 base64.b64decode(self.text, validate=True)
             except binascii.Error:
-                raise ValueError("an image must be a link, a data:image/ URI or base64") from None
+                raise ValueError(_NO_IMAGE) from None
             if not self.text:
-                raise ValueError("an image must be a link, a data:image/ URI or base64, not empty")
+                raise ValueError(_EMPTY_IMAGE)
         return self
 
 

@@ -4,6 +4,7 @@ import re
 import unicodedata
 
 from bot.prompting.text.confusables import is_invisible
+from bot.texts.text import Text, translatable
 
 MAX_NAME_CHARS = 64
 
@@ -26,23 +27,25 @@ def preset_id(name: str) -> str:
     return unicodedata.normalize("NFKC", name).casefold()
 
 
-def name_problem(name: str) -> str | None:
+def name_problem(name: str) -> Text | None:
     """Return why a name cannot be used in commands and file names; None if it can."""
     plain = unicodedata.normalize("NFKC", name)
     if all(char.isspace() or is_invisible(char) for char in name):
-        return "a name must not be empty"
+        return translatable("a name must not be empty")
     if len(name) > MAX_NAME_CHARS:
-        return f"a name has at most {MAX_NAME_CHARS} characters"
+        return translatable("a name has at most {limit} characters", limit=MAX_NAME_CHARS)
     if any(
         unicodedata.category(char) in _FORBIDDEN_CATEGORIES for char in name if char not in _JOINERS
     ):
-        return "a name must not contain control characters or line breaks"
+        return translatable("a name must not contain control characters or line breaks")
     if _PATH_SEPARATORS.search(plain):
-        return "a name must not contain path separators"
+        return translatable("a name must not contain path separators")
     if name != name.strip() or plain[0] in ".-~":
-        return "a name must not begin with a dot, a hyphen or a tilde, nor with or end in a space"
+        return translatable(
+            "a name must not begin with a dot, a hyphen or a tilde, nor with or end in a space"
+        )
     if _DEVICES.fullmatch(plain):
-        return "Windows reserves this name for a device"
+        return translatable("Windows reserves this name for a device")
     if found := _SHELL_CHARACTERS.search(plain):
-        return f"a name must not contain {found[0]!r}"
+        return translatable("a name must not contain {character}", character=repr(found[0]))
     return None

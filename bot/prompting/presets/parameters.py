@@ -26,16 +26,16 @@ class _Within:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise PydanticCustomError("number", "must be a number")
         if not self.low <= value <= self.high:  # NaN as well
-            raise PydanticCustomError("range", "{span}", {"span": self._span})
+            raise self._out_of_range()
         if self.whole and value != int(value):
             raise PydanticCustomError("whole", "must be a whole number")
         return value
 
-    @property
-    def _span(self) -> str:
+    def _out_of_range(self) -> PydanticCustomError:
+        span = {"low": f"{self.low:g}", "high": f"{self.high:g}"}
         if self.low < self.high:
-            return f"must be between {self.low:g} and {self.high:g}"
-        return f"must be {self.low:g}"
+            return PydanticCustomError("range", "must be between {low} and {high}", span)
+        return PydanticCustomError("one_number", "must be {low}", span)
 
     def __get_pydantic_core_schema__(
         self, source: object, handler: GetCoreSchemaHandler

@@ -26,6 +26,7 @@ from bot.prompting.presets.names import name_problem, preset_id
 from bot.prompting.presets.parameters import MAX_LIST_ITEMS, Parameters
 from bot.prompting.text.token_counter import ENCODINGS
 from bot.templates import RoleTemplate, get
+from bot.texts.text import joined, text_of, translatable
 
 DEFAULT_MODEL = "default"
 """The value of `model` that stands for the model that the provider is configured with."""
@@ -64,7 +65,11 @@ class WakeRules(StrictModel):
         for word in words:
             problem = compile_key(word) if is_regex(word) else None
             if isinstance(problem, str):
-                raise ValueError(f"{word!r} cannot be used: {problem}")  # noqa: TRY004 -- pydantic
+                raise ValueError(  # noqa: TRY004 -- pydantic
+                    translatable(
+                        "{word} cannot be used: {problem}", word=repr(word), problem=problem
+                    )
+                )
         return words
 
 
@@ -271,34 +276,44 @@ class Preset(StrictModel):
             try:
                 RoleTemplate.from_json(template)
             except TemplateError as error:
-                raise ValueError(str(error)) from None
+                raise ValueError(text_of(error)) from None
         elif template not in {None, "model"} and "{{" not in template and "{%" not in template:
             try:
                 get(template)
             except TemplateError as error:
-                raise ValueError(str(error)) from None
+                raise ValueError(text_of(error)) from None
         return template
 
     @field_validator("parameters", mode="before")
     @classmethod
     def _parameters(cls, parameters: object) -> object:
         if len(json.dumps(parameters, default=str)) > _MAX_PARAMETER_CHARS:
-            limit = f"{_MAX_PARAMETER_CHARS:,} characters"
-            raise ValueError(f"must be at most {limit} long; is `logit_bias` too large?")
+            raise ValueError(
+                translatable(
+                    "must be at most {limit} characters long; is `logit_bias` too large?",
+                    limit=f"{_MAX_PARAMETER_CHARS:,}",
+                )
+            )
         return parameters
 
     @field_validator("persona")
     @classmethod
     def _persona(cls, persona: str | None) -> str | None:
         if problems := parse_persona(persona or "").problems:
-            raise ValueError("; ".join(problems))
+            raise ValueError(joined(problems, "; "))
         return persona
 
     @field_validator("token_counter")
     @classmethod
     def _token_counter(cls, name: str | None) -> str | None:
         if name is not None and name not in ENCODINGS:
-            raise ValueError(f"there is no encoding {name!r}; known are {', '.join(ENCODINGS)}")
+            raise ValueError(
+                translatable(
+                    "there is no encoding {name}; known are {names}",
+                    name=repr(name),
+                    names=", ".join(ENCODINGS),
+                )
+            )
         return name
 
     @field_validator("story_string")
@@ -307,7 +322,7 @@ class Preset(StrictModel):
         try:
             parse_story_string(text or "")
         except TemplateError as error:
-            raise ValueError(str(error)) from None
+            raise ValueError(text_of(error)) from None
         return text
 
     @field_validator("lorebook")
@@ -317,9 +332,9 @@ class Preset(StrictModel):
             try:
                 read_lorebook(lorebook, "inline")
             except PresetError as error:
-                raise ValueError(str(error)) from None
+                raise ValueError(text_of(error)) from None
         elif isinstance(lorebook, str) and "\0" in lorebook:
-            raise ValueError("a file path cannot contain a NUL character")
+            raise ValueError(translatable("a file path cannot contain a NUL character"))
         return lorebook
 
     @field_validator("name")

@@ -49,7 +49,7 @@ def check_preset(text: str) -> CheckedPreset:
     try:
         document = read_json(text)
     except JsonSyntaxError as error:
-        return CheckedPreset(None, [PresetProblem(error.line, str(error))])
+        return CheckedPreset(None, [PresetProblem(error.line, error.problem)])
     if not isinstance(document.value, dict):
         return CheckedPreset(None, [PresetProblem(1, _NO_OBJECT)])
     try:
@@ -74,8 +74,7 @@ def describe_preset_problem(problem: ErrorDetails) -> Text:
         case "missing":
             return translatable("the key {key} is missing", key=repr(key))
         case "value_error":
-            reason = problem["msg"].removeprefix("Value error, ")
-            return translatable("{key}: {reason}", key=key, reason=reason)
+            return translatable("{key}: {reason}", key=key, reason=describe_problem(problem))
         case _:
             message = describe_problem(problem)
             return translatable(

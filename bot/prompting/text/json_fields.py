@@ -5,8 +5,10 @@ from typing import TypeVar
 
 from bot.errors import PresetError
 from bot.prompting.text.confusables import strip_hidden_text
+from bot.texts.text import Text, translatable
 
 T = TypeVar("T")
+_LIST_OF_TEXTS = translatable("a list of texts")
 
 
 class JsonFields:
@@ -24,13 +26,20 @@ class JsonFields:
 
     def text(self, name: str) -> str:
         """Return a text; empty if absent."""
-        return _plain_text(self._read(name, str, "a text") or "")
+        return _plain_text(self._read(name, str, translatable("a text")) or "")
 
     def texts(self, name: str) -> tuple[str, ...]:
         """Return the texts of a list that are not empty."""
-        found = self._read(name, list, "a list of texts") or []
+        found = self._read(name, list, _LIST_OF_TEXTS) or []
         if not all(isinstance(one, str) for one in found):
-            raise PresetError(f"{self.where}: {name} must be a list of texts")
+            raise PresetError(
+                translatable(
+                    "{where}: {name} must be {expected}",
+                    where=self.where,
+                    name=name,
+                    expected=_LIST_OF_TEXTS,
+                )
+            )
         return tuple(_plain_text(one) for one in found if one)
 
     def integer(self, name: str) -> int | None:
@@ -42,7 +51,7 @@ class JsonFields:
         value = self.values.get(name)
         if isinstance(value, int | float) and not isinstance(value, bool):
             return value
-        return self._read(name, float, "a number")
+        return self._read(name, float, translatable("a number"))
 
     def flag(self, name: str, *, default: bool = False) -> bool:
         flag = self.optional_flag(name)
@@ -50,18 +59,26 @@ class JsonFields:
 
     def optional_flag(self, name: str) -> bool | None:
         """Return true or false; None if absent."""
-        return self._read(name, bool, "true or false")
+        return self._read(name, bool, translatable("true or false"))
 
     def object_or_none(self, name: str) -> dict[str, object] | None:
-        return self._read(name, dict, "an object {...}")
+        return self._read(name, dict, translatable("an object {example}", example="{...}"))
 
-    def _read(self, name: str, kind: type[T], expected: str) -> T | None:
+    def _read(self, name: str, kind: type[T], expected: Text) -> T | None:
         value = self.values.get(name)
         if value is None or isinstance(value, kind):
             return value
         if self._lenient:
             return None
-        raise PresetError(f"{self.where}: {name} must be {expected}, not {type(value).__name__}")
+        raise PresetError(
+            translatable(
+                "{where}: {name} must be {expected}, not {given}",
+                where=self.where,
+                name=name,
+                expected=expected,
+                given=type(value).__name__,
+            )
+        )
 
 
 def _plain_text(text: str) -> str:

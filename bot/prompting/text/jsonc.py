@@ -7,17 +7,28 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NoReturn
 
+from bot.texts.text import Text, looked_up, marked, translatable
+
 Path = tuple[str | int, ...]
 """The path of a value: ("messages", 0, "role")."""
 
 MAX_DEPTH = 64
+_OF_PYTHON = (
+    marked("expecting value"),
+    marked("invalid control character at"),
+    marked("invalid \\escape"),
+    marked("invalid \\uXXXX escape"),
+    marked("unterminated string starting at"),
+)
+"""What `json` says of a value, in lower case."""
 
 
 class JsonSyntaxError(Exception):
     """The text is not JSON with comments; `line` counts from 1."""
 
-    def __init__(self, problem: str, line: int) -> None:
+    def __init__(self, problem: Text, line: int) -> None:
         super().__init__(problem)
+        self.problem = problem
         self.line = line
 
 
@@ -58,12 +69,12 @@ class _JsoncReader:
         value = self._value(())
         self._skip()
         if self._at < len(self._text):
-            self._fail("there is more text after the end of the JSON")
+            self._fail(translatable("there is more text after the end of the JSON"))
         return JsonDocument(value, self._lines)
 
     def _value(self, path: Path) -> object:
         if len(path) > MAX_DEPTH:
-            self._fail(f"brackets are nested deeper than {MAX_DEPTH}")
+            self._fail(translatable("brackets are nested deeper than {limit}", limit=MAX_DEPTH))
         match self._peek():
             case "{":
                 return self._object(path)
@@ -78,14 +89,21 @@ class _JsoncReader:
             line = self._line()
             key = self._scalar() if self._peek() == '"' else None
             if not isinstance(key, str):
-                self._fail('a key in double quotes or a "}" is missing here')
+                self._fail(
+                    translatable(
+                        "a key in double quotes or a {closing} is missing here", closing='"}"'
+                    )
+                )
             if key in found:
                 first = self._lines[(*path, key)]
-                self._fail(f"duplicate key {key!r}, first in line {first}", line)
+                told = translatable(
+                    "duplicate key {key}, first in line {first}", key=repr(key), first=first
+                )
+                self._fail(told, line)
             self._lines[(*path, key)] = line
             self._skip()
             if self._peek() != ":":
-                self._fail(f'a ":" is missing after the key {key!r}')
+                self._fail(translatable('a ":" is missing after the key {key}', key=repr(key)))
             self._at += 1
             self._skip()
             found[key] = self._value((*path, key))
@@ -105,29 +123,35 @@ class _JsoncReader:
         self._skip()
         while self._peek() != closing:
             if not self._peek():
-                self._fail(f'the bracket opened in line {opened} is never closed by "{closing}"')
+                self._fail(
+                    translatable(
+                        'the bracket opened in line {line} is never closed by "{closing}"',
+                        line=opened,
+                        closing=closing,
+                    )
+                )
             yield
             self._skip()
             if self._peek() == ",":
                 self._at += 1
                 self._skip()
             elif self._peek() not in {closing, ""}:
-                self._fail(f'a "," or "{closing}" is missing here')
+                self._fail(translatable('a "," or "{closing}" is missing here', closing=closing))
         self._at += 1
 
     def _scalar(self) -> object:
         if self._at == len(self._text):
-            self._fail("the text ends too early")
+            self._fail(translatable("the text ends too early"))
         try:
             value, self._at = self._scalars.raw_decode(self._text, self._at)
         except json.JSONDecodeError as error:
-            self._fail(error.msg[0].lower() + error.msg[1:], self._line(error.pos))
+            self._fail(looked_up(error.msg[0].lower() + error.msg[1:]), self._line(error.pos))
         except ValueError:  # an integer with more digits than Python converts
-            self._fail("this number is too long")
+            self._fail(translatable("this number is too long"))
         if isinstance(value, float) and not math.isfinite(value):  # 1e999
-            self._fail("this number is too large")
+            self._fail(translatable("this number is too large"))
         if isinstance(value, str) and any("\ud800" <= sign <= "\udfff" for sign in value):
-            self._fail("this text has a lone surrogate, which cannot be stored")
+            self._fail(translatable("this text has a lone surrogate, which cannot be stored"))
         return value
 
     def _skip(self) -> None:
@@ -142,7 +166,7 @@ class _JsoncReader:
             elif text.startswith("/*", self._at):
                 end = text.find("*/", self._at + 2)
                 if end < 0:
-                    self._fail("this comment is never closed by */")
+                    self._fail(translatable("this comment is never closed by */"))
                 self._at = end + 2
             else:
                 return
@@ -153,8 +177,8 @@ class _JsoncReader:
     def _line(self, position: int | None = None) -> int:
         return bisect_left(self._line_ends, self._at if position is None else position) + 1
 
-    def _fail(self, problem: str, line: int | None = None) -> NoReturn:
+    def _fail(self, problem: Text, line: int | None = None) -> NoReturn:
         raise JsonSyntaxError(problem, line or self._line())
 
     def _refuse_constant(self, word: str) -> NoReturn:
-        self._fail(f"{word} is not a JSON number")
+        self._fail(translatable("{word} is not a JSON number", word=word))

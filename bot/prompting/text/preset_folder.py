@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from bot.errors import PresetError
+from bot.texts.text import translatable
 
 
 def json_files(directory: Path) -> list[Path]:
@@ -24,9 +25,13 @@ def read_preset_text(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8-sig")
     except OSError as error:
-        raise PresetError(f"{file}: cannot be read ({error.strerror})") from error
+        raise PresetError(
+            translatable("{file}: cannot be read ({reason})", file=file, reason=error.strerror)
+        ) from error
     except UnicodeDecodeError as error:
-        raise PresetError(f"{file}: is not UTF-8; save it as UTF-8") from error
+        raise PresetError(
+            translatable("{file}: is not UTF-8; save it as UTF-8", file=file)
+        ) from error
 
 
 def is_lorebook(text: str) -> bool:

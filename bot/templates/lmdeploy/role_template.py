@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from bot.errors import TemplateError
 from bot.templates.registry import get, names, register
+from bot.texts.text import translatable
 
 Message = Mapping[str, Any]
 
@@ -135,17 +136,30 @@ class RoleTemplate(BaseTemplate):
         unknown = sorted(values.keys() - JSON_KEYS)
         if unknown:
             known = ", ".join(sorted(JSON_KEYS))
-            raise TemplateError(f"unknown key {unknown[0]!r} in a chat template; known: {known}")
+            raise TemplateError(
+                translatable(
+                    "unknown key {key} in a chat template; known: {known}",
+                    key=repr(unknown[0]),
+                    known=known,
+                )
+            )
         for key, value in values.items():
             if key in ROLE_TEXT_KEYS and not isinstance(value, str):
-                raise TemplateError(f"the key {key!r} of a chat template must be a text")
+                raise TemplateError(
+                    translatable("the key {key} of a chat template must be a text", key=repr(key))
+                )
         if not _are_texts(values.get("stop_words", ())):
-            raise TemplateError("the key 'stop_words' of a chat template must be a list of texts")
+            raise TemplateError(
+                translatable("the key 'stop_words' of a chat template must be a list of texts")
+            )
         factory = get(name) if name in names() else cls
         made_by = factory.func if isinstance(factory, partial) else factory
         if not (isinstance(made_by, type) and issubclass(made_by, BaseTemplate)):
             raise TemplateError(
-                f"{name!r} is a Jinja template, not one of LMDeploy's; choose another model_name"
+                translatable(
+                    "{name} is a Jinja template, not one of LMDeploy's; choose another model_name",
+                    name=repr(name),
+                )
             )
         return made_by(**{**(factory.keywords if isinstance(factory, partial) else {}), **values})
 

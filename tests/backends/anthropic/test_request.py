@@ -238,7 +238,7 @@ def test_user_becomes_metadata_and_null_removes_a_parameter() -> None:
         ({"seed": 1}, "unknown parameter 'seed'; the Messages API has max_completion_tokens, "),
         ({"presence_penalty": 1}, "unknown parameter 'presence_penalty'; "),
         ({"temperature": 1.5}, "the parameter 'temperature' must be a number from 0 to 1, not 1.5"),
-        ({"n": 2}, "the parameter 'n' must be 1, because a chat gets one answer, not 2"),
+        ({"n": 2}, "the parameter 'n' must be 1, as a chat gets one answer, not 2"),
         ({"thinking": {"type": "enabled"}}, "the parameter 'thinking' must be "),
         ({"thinking": {"type": "enabled", "budget_tokens": 9}}, "with at least 1024 tokens, not "),
         ({"reasoning_effort": "huge"}, "must be one of none, minimal, low, "),

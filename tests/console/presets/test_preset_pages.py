@@ -1,6 +1,7 @@
 """The pages of presets over HTTP, with the whole service behind them."""
 
 import json
+import re
 from urllib.parse import quote
 
 import pytest
@@ -9,9 +10,12 @@ from markupsafe import escape
 from bot.chat.console.preset_draft import PresetDraft
 from bot.chat.session import PresetVersion
 from bot.prompting.presets.preset import Preset
-from bot.settings import Settings
+from bot.prompting.presets.problems import check_preset
+from bot.service.backends import preset_problems
+from bot.settings import Settings, read_settings
 from bot.storage.console.preset_drafts import SqlPresetDrafts
 from bot.storage.sql.preset_versions import SqlPresetVersions
+from bot.texts.text import translate
 from tests.console.playground.conftest import Playground
 from tests.console.presets.conftest import call, read
 
@@ -20,6 +24,8 @@ _HOSTILE = (
     "</textarea></pre></svg><svg onload=\"document.title='run'\"><style>body{display:none}</style>"
 )
 
+_CHINESE = re.compile("[\u4e00-\u9fff]")
+_ENGLISH = re.compile(r"\b(the|must|should|cannot|is|are|in|use|write|choose)\b")
 _HOSTILE_NAME = "<img src=x onerror=\"document.title='run'\">"
 
 
@@ -68,6 +74,51 @@ async def test_mistakes_are_told_in_the_language_of_the_reader(console: Playgrou
     assert "scope：应该是" in page
     assert "缺少键 &#39;provider&#39;" in page
     assert "应该是" not in await console.open("/presets/nora?tab=json")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"name": "a/b"},
+        {"persona": "{{RAG-dialogues|token<=x}}"},
+        {"persona": "{{RAG-dialoge}}"},
+        {"story_string": "{{#if x}}"},
+        {"template": "internlmm"},
+        {"template": {"user": 1}},
+        {"token_counter": "nope"},
+        {"messages": [{"role": "user", "content": [{"type": "image", "text": "?"}]}]},
+        {"wake": {"words": ["/(/"]}},
+        {"aliases": [""]},
+        {"aliases": ["x"] * 300},
+        {"parameters": {"temperature": "warm", "top_p": 9, "n": 2}},
+        {"tools": ["dice"]},
+        {"mcp_servers": ["files"]},
+        {"lorebook": {"entries": 3}},
+        {"lorebook": {"entries": [{"keys": ["/(/"], "content": ""}]}},
+        {"lorebook": {"entries": [{"keys": "lamp", "content": ""}]}},
+    ],
+    ids=str,
+)
+def test_mistakes_of_each_kind_have_a_translation(changes: dict[str, object]) -> None:
+    text = json.dumps({"name": "n", "provider": "echo", "model": "m", **changes})
+    settings = read_settings(providers={"echo": {"kind": "echo"}})
+    checked = check_preset(text)
+    problems = [one.text for one in checked.problems]
+    if checked.preset is not None:
+        problems = list(preset_problems(checked.preset, settings))
+    assert problems
+    for told in problems:
+        assert _CHINESE.search(translate(told, "zh")), told
+        assert not _ENGLISH.search(translate(told, "zh")), translate(told, "zh")
+
+
+@pytest.mark.parametrize(
+    "text", ["{", '{"a" 1}', '{"a": 1 "b"}', '{"a": 1, "a": 2}', '{"a": }', '{"a": "\\q"}', "{} {}",
+             '{"a": 1e999}', '{"a": NaN}', "/* {}", '{"a": [[}'],
+)  # fmt: skip
+def test_mistakes_of_syntax_have_a_translation(text: str) -> None:
+    for one in check_preset(text).problems:
+        assert _CHINESE.search(translate(one.text, "zh")), one.text
 
 
 async def test_draft_is_kept_also_with_mistakes_and_survives_a_reload(

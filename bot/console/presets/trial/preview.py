@@ -17,7 +17,7 @@ from bot.errors import BackendError, RequestRefused, SettingsError, UserError
 from bot.ports import AnswerLog
 from bot.prompting.draft.token_shares import prompt_tokens
 from bot.prompting.presets.preset import Preset
-from bot.texts.text import Text, translatable
+from bot.texts.text import Text, text_of, translatable
 
 _MAX_RECORDED = 24
 _ANSWERS_SEARCHED = 200
@@ -151,7 +151,7 @@ class DraftPreviews:
         try:
             return self.editing.prepare(complete)
         except SettingsError as error:
-            raise UserError(str(error)) from None
+            raise UserError(text_of(error)) from None
 
     async def find_ready(self, name: str) -> Preset:
         """Return the draft of a preset as it would answer, or the published version without one.
