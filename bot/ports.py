@@ -732,6 +732,10 @@ class Conversations(Protocol):
         """
         ...
 
+    async def opened_parts(self, message: InboxMessage) -> Sequence[int]:
+        """Return the numbers of a message's parts that were opened, in earlier attempts too."""
+        ...
+
     async def finish(
         self, claim: Claim, message: InboxMessage, result: TurnResult, *, go_on: bool = True
     ) -> FinishedTurn:

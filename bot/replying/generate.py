@@ -129,9 +129,10 @@ async def generate_answer(
     Raises:
         BackendError: there is no text.
     """
-    answer = _AnswerBuilder(prompt, show, show_queue_position, clock)
     interrupted = False
     stop = stop or StopFlag()
+    shows = (show, stop.note_words)
+    answer = _AnswerBuilder(prompt, shows, show_queue_position, clock)
     try:
         if not stop.requested:
             with stop.ends_block():
@@ -267,11 +268,11 @@ class _AnswerBuilder:
     def __init__(
         self,
         prompt: Prompt,
-        show: Callable[[str], None],
+        shows: Sequence[Callable[[str], None]],
         show_queue_position: Callable[[QueuePosition], None],
         clock: Clock,
     ) -> None:
-        self._show = show
+        self._shows = shows
         self._show_queue_position = show_queue_position
         self._clock = clock
         self._echo_filter = EchoFilter(prompt.answers_as, prompt.speakers)
@@ -387,4 +388,5 @@ class _AnswerBuilder:
         """Add text without secrets to the answer."""
         self._chunks.append(text)
         self._repetition.feed(text)
-        self._show(text)
+        for show in self._shows:
+            show(text)

@@ -4,6 +4,9 @@ import asyncio
 import contextlib
 from collections.abc import Iterator
 
+_FIRST_WORDS_CHARS = 30
+"""As many as an answer is opened with."""
+
 
 class StopFlag:
     """Says that an answer is to be stopped, and ends the block that generates it."""
@@ -14,13 +17,19 @@ class StopFlag:
         """Whether another answer is to be made instead of the one that was stopped."""
         self.is_withdrawn = False
         """Whether nobody asks any more: nothing of the answer is kept."""
+        self._shown_to: int | None = None
+        self._part = self._chars = 0
         self._task: asyncio.Task[object] | None = None
         self._cancelled = False
 
     def request(self) -> None:
-        """Stop the answer: the block that is running ends at once, and none should begin."""
-        self.is_superseded = False
-        self._end()
+        """Stop the answer: the block that is running ends at once, and none should begin.
+
+        One that is written again because it was stopped (`write_again`) ends by itself.
+        """
+        if self._shown_to is None or self.is_withdrawn:
+            self.is_superseded = False
+            self._end()
 
     def withdraw(self) -> None:
         """Stop the answer because its question was deleted."""
@@ -29,13 +38,35 @@ class StopFlag:
 
     def supersede(self) -> None:
         """Stop the answer for another one; a request to stop comes first, before and after."""
-        if not self.requested:
+        if not self.requested and self._shown_to is None:
             self.is_superseded = True
             self._end()
 
     def begin_again(self) -> None:
         """Let another answer begin instead of the one that was superseded."""
         self.requested = self.is_superseded = self._cancelled = False
+
+    def write_again(self, shown_to: int) -> None:
+        """Let an answer that was stopped before its first word be written until it has some.
+
+        An earlier process has shown it, in messages up to the part of this number, with words that
+        nobody has kept: an answer without words would have these messages deleted.
+        """
+        self.begin_again()
+        self._shown_to = shown_to
+
+    def begin_part(self, part: int) -> None:
+        """Note which part the following words begin."""
+        self._part, self._chars = part, 0
+
+    def note_words(self, text: str) -> None:
+        """Note what the answer says next; one that is written again ends when that is enough."""
+        self._chars += len(text)
+        if self._shown_to is None or self._part < self._shown_to:
+            return
+        if self._chars >= _FIRST_WORDS_CHARS:
+            self._shown_to = None
+            self._end()
 
     def _end(self) -> None:
         self.requested = True

@@ -18,7 +18,13 @@ from bot.replying.answer_buttons import answer_buttons
 from bot.replying.folded_thoughts import fold_thoughts
 from bot.replying.generate import end_mark
 from bot.replying.live_replies import LiveReplies
-from bot.replying.long_answers import LongAnswer, find_places, shorten, supported_form
+from bot.replying.long_answers import (
+    LongAnswer,
+    find_places,
+    messages_of,
+    shorten,
+    supported_form,
+)
 from bot.replying.media_notice import explain_unread, is_unreadable
 from bot.replying.stop_flag import StopFlag
 from bot.replying.tool_rounds import used_tools
@@ -123,6 +129,8 @@ class AnswerPipeline:
             unread = explain_unread(context.files.unread)
             return self._refuse(said, unread, first_part, is_repetition=False)
         await self._let_speak(speakers, context, stop)
+        if stop.requested and not context.turns:
+            await self._write_again_if_shown(speakers, context, stop)
         if context.parts and active.first.preset.buttons:
             self._add_buttons(context)
         self._tell_notices(context, admission)
@@ -145,6 +153,22 @@ class AnswerPipeline:
                 queue += () if queue else self._reaction(context)
         if not context.turns and not stop.requested:
             raise failures[0]
+
+    async def _write_again_if_shown(
+        self, speakers: Sequence[ActivePreset], context: TurnContext, stop: StopFlag
+    ) -> None:
+        """Have an answer that was stopped before its first word written where people saw it begin.
+
+        A process that ended has shown its messages, which would vanish with it.
+        """
+        if stop.is_superseded or stop.is_withdrawn or context.in_place_of:
+            return
+        opened = await self._sources.conversations.opened_parts(context.message)
+        of_answer = {one for one in messages_of(opened) if one >= context.first_part}
+        shown = of_answer.difference(context.opened)
+        if shown:
+            stop.write_again(max(shown))
+            await self._let_speak(speakers, context, stop)
 
     def _refuse(
         self, said: Said, notice: Text | None, first_part: int, *, is_repetition: bool
@@ -193,6 +217,7 @@ class AnswerPipeline:
             face,
             can_stop=preset.buttons,
         ) as live_reply:
+            stop.begin_part(context.next_part)
             receipt = await self._models.generate(speaker, line, context, live_reply, stop)
         context.opened.extend(live_reply.opened)
         if not receipt.answer:  # it was stopped before its first word

@@ -54,6 +54,54 @@ async def test_stop_before_the_first_word_leaves_only_the_question(database: Dat
     assert await setup.history() == [("user", "a story")]
 
 
+@pytest.mark.parametrize("stops", [1, 2])
+async def test_stop_after_a_restart_leaves_the_message_that_was_shown(
+    database: Database, stops: int
+) -> None:
+    waiting, again = asyncio.Event(), "In a land far away there was a queen"
+    backend = FakeBackend(["Once upon a time", waiting], [waiting], [waiting, again, waiting])
+    setup = Setup(database, backend=backend)
+    await setup.receive("a story")
+    async with running_worker(setup):  # the process ends while it writes
+        await wait_until(lambda: len(backend.prompts) == 1)
+        async with asyncio.timeout(20):
+            while not setup.texts:
+                await advance_in_steps(setup.clock, 1)
+    async with running_worker(setup) as worker:
+        await wait_until(lambda: len(backend.prompts) == 2)
+        for number in range(stops):  # the platform sends a press again
+            await setup.receive(said("/stop", key=f"5:9{number}"))
+            await wait_until(lambda: len(backend.prompts) == 3)
+        waiting.set()
+        waiting.clear()
+        await worker
+    assert setup.texts[0] == f"{again}\n\n⚠ (stopped)"
+    assert next(iter(setup.surface.messages)) == "1"
+    assert "delete" not in [call for call, _ in setup.surface.calls]
+    assert await setup.history() == [("user", "a story"), ("assistant", again)]
+
+
+async def test_no_message_of_several_vanishes_by_a_stop_after_a_restart(
+    database: Database,
+) -> None:
+    long, waiting = " ".join(map(str, range(900))), asyncio.Event()
+    backend = FakeBackend([long, waiting], [waiting], [long])
+    setup = Setup(database, backend=backend)
+    await setup.receive("count")
+    async with running_worker(setup):
+        await wait_until(lambda: len(backend.prompts) == 1)
+        async with asyncio.timeout(20):
+            while len(setup.texts) < 2:
+                await advance_in_steps(setup.clock, 1)
+    async with running_worker(setup) as worker:
+        await wait_until(lambda: len(backend.prompts) == 2)
+        await setup.receive(said("/stop"))
+        await worker
+    *answer, _ = setup.texts
+    assert " ".join(answer).split() == long.split()
+    assert "delete" not in [call for call, _ in setup.surface.calls]
+
+
 async def test_stopped_conversation_goes_on_with_the_next_message(database: Database) -> None:
     setup = Setup(database, backend=FakeBackend(["One", asyncio.Event()], ["Two."]))
     await setup.receive("first")

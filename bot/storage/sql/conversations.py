@@ -260,6 +260,10 @@ class SqlConversations(Conversations):
         return OpenedPart(number, taken)
 
     @override
+    async def opened_parts(self, message: InboxMessage) -> Sequence[int]:
+        return await self._database.run(lambda: history.opened_parts(message.turn))
+
+    @override
     async def finish(
         self, claim: Claim, message: InboxMessage, result: TurnResult, *, go_on: bool = True
     ) -> FinishedTurn:

@@ -233,6 +233,12 @@ def find_parts(names: Sequence[str]) -> Unit[dict[str, str | None]]:
     return {f"{name}/{part}": external_id for name, part, external_id in rows}
 
 
+def opened_parts(turn_name: str) -> Unit[list[int]]:
+    """Return the numbers of the parts of a turn that were sent, or will be."""
+    rows = yield _SENDS.query({"names": json.dumps([turn_name])})
+    return sorted(part for _, part, _ in rows)
+
+
 def find(conversation: str, message_ids: Collection[str]) -> Unit[list[StoredTurn]]:
     """Return the turns that were said in these messages, oldest first."""
     asked = {"of": conversation, "ids": json.dumps(list(message_ids))}
