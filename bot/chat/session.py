@@ -160,6 +160,8 @@ class HistoryChange:
     """Versions that were not active and are among the new ones: these rows are not needed more."""
     deleted: Collection[int] = ()
     """What is deleted for good, and with it whatever was derived from it."""
+    replaced: Collection[int] = ()
+    """The turns with a new version that are not kept as versions themselves."""
 
 
 @dataclass(frozen=True, slots=True)

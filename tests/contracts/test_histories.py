@@ -324,6 +324,18 @@ async def test_answer_is_found_by_its_parts_with_all_its_versions(store: Store) 
     assert await load(LANE, "telegram:5:9/0", 10) is None
 
 
+async def test_replaced_answer_is_no_version(store: Store) -> None:
+    _, found, _ = await exchange_of(store)
+    claim, message = await begin(store, key="5:1:e2")
+    [answer] = found.answers
+    new = Turn("assistant", "c", None, NOON + timedelta(seconds=1), "nova", 2, sent_as=found.parts)
+    change = HistoryChange(versions={answer.id: new}, replaced=[answer.id])
+    await store.conversations.finish(claim, message, TurnResult(change=change))
+    again = await store.conversations.load_answered(LANE, found.parts[0], 10)
+    assert again is not None
+    assert [[one.turn.text for one in each] for each in again.versions] == [["c"]]
+
+
 async def test_question_of_a_failed_answer_is_kept_outside_of_the_history(store: Store) -> None:
     claim, message = await begin(store)
     name = message.part_name(0)

@@ -19,7 +19,6 @@ class _Newest:
     message: Any
     who: int
     name: str
-    is_edited: bool = False
 
 
 @dataclass(slots=True)
@@ -49,7 +48,7 @@ class ChangedMinds:
             return
         number = self.counts["edit"]
         self.counts["edit"] += 1
-        newest.name, newest.is_edited = f"d{number:04x}", True
+        newest.name = f"d{number:04x}"
         text = f"{where.mention}please T{newest.name}:{self.rng.randint(1, 40)}"
         self.platforms.edit(where, newest.message, newest.who, text)
         self.changes.gone.pop(where.name, None)
@@ -69,12 +68,9 @@ class ChangedMinds:
         """Press a button under the newest answer of a conversation, if there is one."""
         shown = ShownMessages(self.platforms)
         messages, buttons = shown.texts(where), shown.buttons(where)
-        if (newest := self._newest.get(where.name)) is None:
-            return
-        # An edit during an answer cuts it, and what was shown of it is an older version.
-        possible = (RETRY, DELETE) if newest.is_edited else _WEIGHTS
-        labels = [label for label in (buttons[-1] if buttons else ()) if label in possible]
-        if not labels:
+        labels = [label for label in (buttons[-1] if buttons else ()) if label in _WEIGHTS]
+        newest = self._newest.get(where.name)
+        if newest is None or not labels:
             return
         [label] = self.rng.choices(labels, [_WEIGHTS[one] for one in labels])
         label = wanted if wanted in labels else label

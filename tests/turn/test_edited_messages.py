@@ -58,12 +58,14 @@ async def test_edited_newest_question_is_answered_again_in_its_message(
     given = {"limits": limits} if limits else {}
     setup = Setup(database, backend=backend, **given)  # type: ignore[arg-type]
     await handle(setup, said("capital of France?", "5:1"))
+    await setup.clock.advance(1)
     await handle(setup, edit("capital of Italy?", "5:1"))
     assert setup.texts == ["Rome."]
     assert await setup.history() == [("user", "capital of Italy?"), ("assistant", "Rome.")]
     assert [m.content for m in backend.prompts[1].messages][-1] == "capital of Italy?"
     assert all("France" not in m.content for m in backend.prompts[1].messages)
 
+    await setup.clock.advance(1)
     await handle(setup, edit("capital of Norway?", "5:1", 2))
     assert setup.texts == ["Oslo."]
     assert sorted(await versions(setup)) == [
@@ -102,6 +104,7 @@ async def test_edit_during_the_answer_leaves_one_answer_to_the_new_text(
         await worker
     assert setup.texts == ["Rome."]
     assert await setup.history() == [("user", "capital of Italy?"), ("assistant", "Rome.")]
+    assert await versions(setup) == [("capital of Italy?", True), ("Rome.", True)]
     assert backend.closed_early == 1
 
 

@@ -88,6 +88,8 @@ class ChangedRows:
     superseded: Collection[int]
     restored: Collection[int]
     deleted: Collection[int]
+    replaced: Collection[int] = ()
+    """Those with a new version that are not kept."""
 
 
 def apply(conversation: str, change: ChangedRows, now: float) -> Unit[None]:
@@ -105,7 +107,8 @@ def apply(conversation: str, change: ChangedRows, now: float) -> Unit[None]:
     for turn_id, text in change.texts.items():
         yield _SET_TEXT.query({"row": turn_id, "reads": text})
     for turn_id, version in change.versions.items():
-        yield _KEEP_VERSION.query({"row": turn_id})
+        if turn_id not in change.replaced:
+            yield _KEEP_VERSION.query({"row": turn_id})
         new = {f"new_{name}": value for name, value in version.items()}
         yield _SET_VERSION.query({"row": turn_id, **new})
     if change.restored:

@@ -53,6 +53,7 @@ def to_change_rows(change: HistoryChange) -> ChangedRows:
         superseded=tuple(change.superseded),
         restored=tuple(change.restored),
         deleted=tuple(change.deleted),
+        replaced=tuple(change.replaced),
     )
 
 

@@ -1,8 +1,11 @@
-"""Answer a question again in the messages of its old answer, which is kept as a version."""
+"""Answer a question again in the messages of its old answer, which is kept as a version.
 
-from collections.abc import Mapping, Sequence
+What an edit of the question cut is no version: nobody asks for the rest of it.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 
 import structlog
 
@@ -76,23 +79,43 @@ class AnswersInPlace:
             return TurnResult(outgoing=outgoing, change=HistoryChange(texts))
         if not result.turns:  # stopped before the first word
             return TurnResult(change=HistoryChange(texts))
+        cut = _cut_answers(message, exchange) if texts else set()
         if active.first.preset.buttons:
-            result = self._with_versions(said, exchange, result)
-        places = [one.id for one in exchange.answers]
-        versions = dict(zip(places, result.turns, strict=False))
-        superseded = places[len(result.turns) :]
-        return replace(
-            result,
-            turns=result.turns[len(places) :],
-            change=HistoryChange(texts, versions, superseded),
-            in_place_of=exchange.parts,
-        )
+            result = self._with_versions(said, exchange, result, cut)
+        return _in_place(exchange, result, texts, cut)
 
-    def _with_versions(self, said: Said, exchange: Exchange, result: TurnResult) -> TurnResult:
+    def _with_versions(
+        self, said: Said, exchange: Exchange, result: TurnResult, cut: Collection[int]
+    ) -> TurnResult:
         """Return the result with buttons that lead back to the older versions."""
         if not exchange.versions:
             return result
-        count = len(exchange.versions[-1]) + 1
+        older = [one for one in exchange.versions[-1] if one.id not in cut]
+        count = len(older) + 1
         buttons = answer_buttons(result.turns[-1].sent_as[-1], said.locale, count, count)
         outgoing = self.replies.with_buttons(said.address, result.outgoing, buttons)
         return replace(result, outgoing=outgoing)
+
+
+def _cut_answers(message: InboxMessage, exchange: Exchange) -> set[int]:
+    """Return the ids of the answers that were being written when the edit was received."""
+    received = datetime.fromtimestamp(message.received_at, UTC)
+    return {one.id for one in exchange.answers if one.turn.at >= received}
+
+
+def _in_place(
+    exchange: Exchange, result: TurnResult, texts: Mapping[int, str], cut: set[int]
+) -> TurnResult:
+    """Let the new answers take the places of the old ones, in the history and in the channel."""
+    places = [one.id for one in exchange.answers]
+    versions = dict(zip(places, result.turns, strict=False))
+    rest = set(places[len(result.turns) :])
+    change = HistoryChange(
+        texts,
+        versions,
+        superseded=sorted(rest - cut),
+        restored=sorted(rest & cut),
+        replaced=sorted(cut.intersection(versions)),
+    )
+    turns = result.turns[len(places) :]
+    return replace(result, turns=turns, change=change, in_place_of=exchange.parts)
