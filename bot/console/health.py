@@ -1,7 +1,7 @@
 """The HTTP endpoints /healthz, /readyz and /metrics."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, generate_latest
@@ -9,15 +9,23 @@ from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, generate_latest
 from bot.console.server import AddRoutes
 from bot.errors import TroupeError
 
+Notices = Callable[[], Awaitable[Sequence[str]]]
+"""Return what an operator should know of a service that works."""
 Probe = Callable[[], Awaitable[str | None]]
 """Return None if a part of the service works, else the reason in a few words."""
 
 
-def health_routes(probes: Mapping[str, Probe], *, probe_seconds: float = 2.0) -> AddRoutes:
+async def _no_notices() -> Sequence[str]:
+    return ()
+
+
+def health_routes(
+    probes: Mapping[str, Probe], *, notices: Notices = _no_notices, probe_seconds: float = 2.0
+) -> AddRoutes:
     """Return what adds /healthz, /readyz and /metrics; anybody may ask for them."""
 
     async def ready(_: web.Request) -> web.Response:
-        return await _readyz(probes, probe_seconds)
+        return await _readyz(probes, notices, probe_seconds)
 
     def add_routes(app: web.Application) -> None:
         app.router.add_get("/healthz", _healthz)
@@ -40,10 +48,20 @@ async def _healthz(_: web.Request) -> web.Response:
     return web.json_response({"alive": True})
 
 
-async def _readyz(probes: Mapping[str, Probe], seconds: float) -> web.Response:
+async def _readyz(probes: Mapping[str, Probe], notices: Notices, seconds: float) -> web.Response:
     answers = await run_probes(probes, seconds)
     ready = all(answer == "ok" for answer in answers.values())
-    return web.json_response({"ready": ready, "parts": answers}, status=200 if ready else 503)
+    said = {"ready": ready, "parts": answers, "notices": await _read_notices(notices, seconds)}
+    return web.json_response(said, status=200 if ready else 503)
+
+
+async def _read_notices(notices: Notices, seconds: float) -> list[str]:
+    """Return the notices; none while the database is away, which has a probe of its own."""
+    try:
+        async with asyncio.timeout(seconds):
+            return list(await notices())
+    except (TimeoutError, TroupeError):
+        return []
 
 
 async def _run_probe(name: str, probe: Probe, answers: dict[str, str], seconds: float) -> None:

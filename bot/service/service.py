@@ -13,6 +13,7 @@ from bot.platforms.spec import PlatformSpec
 from bot.ports import Platform
 from bot.runtime.tasks import cancel_and_wait
 from bot.service.resources import open_resources
+from bot.service.roles import Role
 from bot.service.run_options import RunOptions
 from bot.service.wiring import Wiring
 from bot.settings import Settings
@@ -62,7 +63,8 @@ class Service:
             yield
             return
         probes = self._probes()
-        add_routes = [health_routes(probes), parts.receiving.webhook_routes]
+        notices = parts.jobs.provider_notices.find
+        add_routes = [health_routes(probes, notices=notices), parts.receiving.webhook_routes]
         if context.has_console:
             add_routes.append(parts.console.make_console(probes).add_routes)
         any_port = context.may_take_any_port
@@ -102,13 +104,14 @@ class Service:
         Each role stops being ready when the process begins to stop. What waits in the queues is
         no reason: a process that has much to do is as it should be.
         """
+        context = self._parts.context
         platforms = self._parts.receiving.receivers.items()
-        has_redis = self._parts.context.settings.redis_url is not None
+        has_redis = context.settings.redis_url is not None
         return {
             "database": self._parts.stored.database_problem,
             **({"redis": self._redis_problem} if has_redis else {}),
             **{name: self._platform_probe(platform) for name, platform in platforms},
-            **{str(role): self._role_problem for role in sorted(self._parts.context.options.roles)},
+            **{str(role): self._role_probe(role) for role in sorted(context.options.roles)},
         }
 
     def _platform_probe(self, platform: Platform) -> Probe:
@@ -117,8 +120,14 @@ class Service:
 
         return probe
 
-    async def _role_problem(self) -> str | None:
-        return "stopping" if self._is_stopping else None
+    def _role_probe(self, role: Role) -> Probe:
+        async def probe() -> str | None:
+            if self._is_stopping:
+                return "stopping"
+            is_worker = role is Role.WORKER
+            return self._parts.jobs.provider_notices.worker_problem() if is_worker else None
+
+        return probe
 
     async def _redis_problem(self) -> str | None:
         """Return why Redis refuses us; while it is merely away, the database is polled."""

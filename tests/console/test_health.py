@@ -1,12 +1,14 @@
 """Health, readiness and metrics over HTTP."""
 
 import asyncio
+import json
 import socket
+from collections.abc import Sequence
 
 import aiohttp
 import pytest
 
-from bot.console.health import health_routes
+from bot.console.health import Notices, health_routes
 from bot.console.server import serve_http
 from bot.errors import SettingsError, StoreError
 from bot.settings import ConsoleSettings
@@ -59,6 +61,28 @@ async def test_readyz_names_the_failed_probe() -> None:
 
     assert status == 503
     assert '"discord": "not connected"' in text
+
+
+async def nobody_serves() -> Sequence[str]:
+    return ["nobody serves provider 'x'"]
+
+
+async def no_database() -> Sequence[str]:
+    raise StoreError("postgresql://bot:secret@db/chat is down")
+
+
+@pytest.mark.parametrize(
+    ("notices", "said"), [(nobody_serves, ["nobody serves provider 'x'"]), (no_database, [])]
+)
+async def test_readyz_has_notices_of_a_service_that_works(
+    notices: Notices, said: list[str]
+) -> None:
+    routes = health_routes({"database": ok}, notices=notices)
+    async with serve_http(ANY_PORT, [routes]) as address:
+        status, text = await get(f"{address}/readyz")
+
+    assert status == 200
+    assert json.loads(text) == {"ready": True, "parts": {"database": "ok"}, "notices": said}
 
 
 async def test_hanging_probe_times_out() -> None:

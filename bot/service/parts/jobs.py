@@ -8,6 +8,7 @@ from bot.chat.session import ClaimedMessage
 from bot.runtime.keyed_worker_pool import KeyedWorkerPool
 from bot.service.operation.heartbeat import Heartbeat
 from bot.service.operation.loop_lag import LoopLag
+from bot.service.operation.provider_notices import ProviderNotices
 from bot.service.operation.report_sharing import ReportSharing
 from bot.service.parts.answering import AnsweringParts
 from bot.service.parts.queue import MAX_CONVERSATIONS, QueueParts
@@ -122,6 +123,16 @@ class JobParts:
         context = self._context
         roles = describe_roles(context.options.roles, context.options.providers)
         return Heartbeat(self._stored.nodes, context.owner, roles, __version__, context.clock)
+
+    @cached_property
+    def provider_notices(self) -> ProviderNotices:
+        """What /readyz says of the providers that presets use."""
+        context = self._context
+        models, resolver = context.resources.models, context.resources.resolver
+        backends = models.backends if models is not None else {}
+        return ProviderNotices(
+            self._stored.nodes, lambda: resolver.presets.values(), backends, context.options
+        )
 
     @property
     def _sharing_jobs(self) -> Sequence[Callable[[], Awaitable[None]]]:

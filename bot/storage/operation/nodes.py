@@ -8,6 +8,7 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Executable,
+    Row,
     Select,
     bindparam,
     delete,
@@ -87,9 +88,7 @@ class SqlNodeRegistry(NodeRegistry):
     @override
     async def nodes(self) -> Sequence[Node]:
         now = clock(self._database.dialect)
-        seen = select(node, (now - node.c.started_at), (now - node.c.seen_at)).order_by(
-            node.c.started_at
-        )
+        seen = self._seen
         leases = select(role_lease.c.role, role_lease.c.owner).where(role_lease.c.lease_until > now)
         answering = (
             select(conversation.c.owner, func.count())
@@ -104,19 +103,16 @@ class SqlNodeRegistry(NodeRegistry):
             rows = connection.execute(answering, self._now()).all()
             counts = {row.owner: row[1] for row in rows}
             return [
-                Node(
-                    owner=row.owner,
-                    roles=row.roles,
-                    version=row.version,
-                    started_seconds=row[-2],
-                    seen_seconds=row[-1],
-                    leases=tuple(sorted(held[row.owner])),
-                    conversations=counts.get(row.owner, 0),
-                )
+                _to_node(row, tuple(sorted(held[row.owner])), counts.get(row.owner, 0))
                 for row in connection.execute(seen, self._now())
             ]
 
         return await self._database.read(unit)
+
+    @override
+    async def running(self) -> Sequence[Node]:
+        rows = await self._database.read(lambda c: c.execute(self._seen, self._now()).all())
+        return [_to_node(row) for row in rows]
 
     @override
     async def held_jobs(self) -> Sequence[HeldJob]:
@@ -153,8 +149,28 @@ class SqlNodeRegistry(NodeRegistry):
 
         return await self._database.read(unit)
 
+    @property
+    def _seen(self) -> Select[*tuple[Any, ...]]:
+        now = clock(self._database.dialect)
+        ages = (now - node.c.started_at, now - node.c.seen_at)
+        return select(node, *ages).order_by(node.c.started_at)
+
     def _now(self) -> dict[str, float]:
         return {"now": self._clock.now()}
+
+
+def _to_node(
+    row: Row[*tuple[Any, ...]], leases: tuple[str, ...] = (), conversations: int = 0
+) -> Node:
+    return Node(
+        owner=row.owner,
+        roles=row.roles,
+        version=row.version,
+        started_seconds=row[-2],
+        seen_seconds=row[-1],
+        leases=leases,
+        conversations=conversations,
+    )
 
 
 def _work(
