@@ -1141,6 +1141,14 @@ class AnswerLog(Protocol):
         """Return the number of the same preset's answer before this one in its conversation."""
         ...
 
+    async def find_delivery(self, answer: StoredAnswer) -> float | None:
+        """Return when the last message of an answer was sent, in Unix seconds.
+
+        None: not all of it was sent yet, or that is not stored any more. Where several characters
+        answered the same message, their messages count as one answer.
+        """
+        ...
+
     async def find_scene(self, answer: StoredAnswer) -> Scene | None:
         """Return what was answered, and what was said before; None: it is not stored any more.
 

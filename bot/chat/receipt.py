@@ -49,6 +49,11 @@ class Timings:
     """From the model request to the end of the answer."""
     composed_seconds: float = 0.0
     """What loading, composing and counting the prompt took; 0: an earlier version stored this."""
+    edits: tuple[float, ...] = ()
+    """From the receipt of the message to each time that the growing answer was shown: the first is
+    the message itself, the others are edits of it."""
+    received_at: float | None = None
+    """When the message was written, in Unix seconds; None: an earlier version stored this."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,8 +82,8 @@ class LiveReply:
         self._limits = surface.limits(address).below_name(face)
         self._buffer = StreamBuffer(self._limits)
         self._openings: list[tuple[OpenedPart, OutgoingPart]] = []
-        self._message_ids: list[str] = []
-        self._shown: list[str] = []
+        self._message_ids, self._shown = list[str](), list[str]()  # by the index of the part
+        self._shown_at: list[float] = []
         self._known: dict[int, MessageContent] = {}  # by index, what its message shows for certain
         self._changed = asyncio.Event()
         # Held during a request, which must not be cancelled, also for the answer before.
@@ -96,6 +96,11 @@ class LiveReply:
     def opened(self) -> Sequence[int]:
         """The numbers of the parts that were queued to be opened."""
         return [one.part for _, one in self._openings]
+
+    @property
+    def shown_at(self) -> Sequence[float]:
+        """When a message was sent or edited while the answer grew, in Unix seconds."""
+        return self._shown_at
 
     def feed(self, text: str) -> None:
         """Append text of the model; only buffers it."""
@@ -219,6 +224,7 @@ class LiveReply:
                     return
                 content = MessageContent(parts[-1], self._face)
                 await surface.draft(self._address, self._places.first_part + 1, content)
+                self._shown_at.append(self._clock.now())
 
     async def _show_part(self, part: int, text: str) -> None:
         """Open or edit a part, so that it shows its text."""
@@ -231,6 +237,7 @@ class LiveReply:
                     return
                 content = self._content(part, text)
                 await self._surface.edit(self._address, self._message_ids[part], content)
+            self._shown_at.append(self._clock.now())
             self._shown[part] = text
             self._known[part] = content
 
@@ -250,6 +257,7 @@ class LiveReply:
                 self._openings.append((await self._open_part(opening), opening))
         opened, opening = self._openings[part]
         self._message_ids.append(await self._wait_until_sent(opened.row_id))
+        self._shown_at.append(self._clock.now())
         self._buffer.restart_pause(self._clock.monotonic())
         self._shown.append(text)
         if opened.sends(opening.content):

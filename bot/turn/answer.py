@@ -9,6 +9,7 @@ import structlog
 
 from bot.chat.incoming import Said
 from bot.chat.outgoing import Face
+from bot.chat.receipt import Receipt
 from bot.chat.session import Claim, InboxMessage, Session, Turn, TurnRange, TurnResult
 from bot.commands.notes.admin_notes import AdminNotes
 from bot.errors import BackendError, ToldAlready, UserError
@@ -18,6 +19,7 @@ from bot.replying.answer_buttons import answer_buttons
 from bot.replying.folded_thoughts import fold_thoughts
 from bot.replying.generate import end_mark
 from bot.replying.live_replies import LiveReplies
+from bot.replying.live_reply import LiveReply
 from bot.replying.long_answers import (
     LongAnswer,
     find_places,
@@ -42,6 +44,7 @@ from bot.turn.prompt_sources import PromptSources, TurnContext
 from bot.turn.tools.answer_tools import AnswerTools
 
 _log = structlog.get_logger(__name__)
+_MAX_NOTED_EDITS = 300
 
 
 class AnswerPipeline:
@@ -247,7 +250,7 @@ class AnswerPipeline:
                 sent_as=sent_as,
             )
         )
-        context.receipts.append(receipt)
+        context.receipts.append(_with_edits(receipt, live_reply, context.said))
 
     def _face(self, speaker: ActivePreset, context: TurnContext) -> Face | None:
         limits = self._replies.limits(context.said.address)
@@ -276,6 +279,14 @@ class AnswerPipeline:
 
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self._clock.now(), UTC)
+
+
+def _with_edits(receipt: Receipt, live_reply: LiveReply, said: Said) -> Receipt:
+    """Note in a receipt when the message was written, and when the growing answer was shown."""
+    received = said.at.timestamp()
+    edits = tuple(max(0.0, at - received) for at in live_reply.shown_at[:_MAX_NOTED_EDITS])
+    timings = replace(receipt.timings, edits=edits, received_at=received)
+    return replace(receipt, timings=timings)
 
 
 def _mark_shown(context: TurnContext) -> None:

@@ -1,15 +1,18 @@
 """Contract of the search for answers, on SQLite and on PostgreSQL."""
 
 from dataclasses import replace
+from datetime import UTC, datetime
 
 from bot.chat.console.answers import AnswerSearch
+from bot.chat.outgoing import MessageContent, OutgoingPart
 from bot.chat.prompt import FinishReason
 from bot.chat.receipt import Timings
-from bot.chat.session import TurnResult
+from bot.chat.session import Turn, TurnResult
 from bot.chat.usage import AnswerCharge
 from bot.storage.console.answers import SqlAnswerLog
 from tests.contracts.conftest import Store
 from tests.contracts.test_receipts import RECEIPT, take_message
+from tests.samples import ALICE
 
 PLAIN = replace(RECEIPT, dropped=())
 
@@ -79,3 +82,37 @@ async def test_answer_is_found_with_the_one_before_it(store: Store) -> None:
     assert first is not None
     assert await log.find_before(first) is None
     assert await log.find(99) is None
+
+
+async def test_scene_of_an_answer_is_what_was_said_before_and_when_it_was_sent(
+    store: Store,
+) -> None:
+    now = datetime.now(UTC)
+    for key, question, answer in (("5:1", "hello", "Hi."), ("5:2", "and now?", "Rain.")):
+        claim, message = await take_message(store, key)
+        turns = [
+            Turn("user", question, ALICE, now, message_id=key),
+            Turn("assistant", answer, None, now, "nora", 3),
+        ]
+        receipt = replace(PLAIN, answer=answer, scopes=("telegram:5", "telegram"))
+        part = OutgoingPart(0, MessageContent(answer))
+        result = TurnResult(turns, [part], [receipt])
+        await store.conversations.finish(claim, message, result)
+    log = SqlAnswerLog(store.database)
+    second, first = (await log.search(AnswerSearch(), 2)).answers
+
+    scene = await log.find_scene(second)
+    assert scene is not None
+    assert [one.text for one in scene.before.turns] == ["hello", "Hi."]
+    assert (scene.said.text, scene.said.author, scene.answers) == ("and now?", ALICE, ())
+    assert (scene.said.scopes, scene.answered_by) == (("telegram:5", "telegram"), "nora")
+    changed = replace(first, receipt=replace(first.receipt, answer="Ho."))
+    assert await log.find_scene(changed) is None
+
+    assert await log.find_delivery(first) is None
+    [row] = await store.outbox.take(["telegram:5"])
+    await store.outbox.mark_sent(row, "m1")
+    sent_at = await log.find_delivery(first)
+    assert sent_at is not None
+    assert sent_at >= now.timestamp()
+    assert await log.find_delivery(second) is None

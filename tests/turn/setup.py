@@ -344,10 +344,14 @@ async def running_worker(setup: Setup) -> AsyncIterator[asyncio.Task[None]]:
 
 
 async def texts_before(
-    setup: Setup, go_on: asyncio.Event, *, is_streamed: bool = True
+    setup: Setup,
+    go_on: asyncio.Event,
+    said: str | Incoming = "hello",
+    *,
+    is_streamed: bool = True,
 ) -> list[str]:
     """Process a message; return what the channel shows before `go_on` lets the model finish."""
-    await setup.receive("hello")
+    await setup.receive(said)
     async with running_worker(setup) as worker:
         await wait_until(lambda: len(setup.backend.prompts) == 1)
         await advance_in_steps(setup.clock, 3)

@@ -2,13 +2,17 @@
 
 import asyncio
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 
+from bot.chat.console.answers import AnswerSearch
 from bot.chat.outgoing import Limits
 from bot.chat.prompt import QueuePosition
+from bot.storage.console.answers import SqlAnswerLog
 from bot.storage.sql.database import Database
 from tests.fakes import LIMITS, FakeBackend
+from tests.samples import make_incoming
 from tests.turn.setup import (
     WITHOUT_NONCES,
     Setup,
@@ -24,6 +28,23 @@ async def test_answer_is_shown_while_it_is_generated(database: Database) -> None
     assert await texts_before(setup, go_on) == ["Once upon"]
     assert setup.texts == ["Once upon a time."]
     assert [call for call, _ in setup.surface.calls if call != "typing"] == ["send", "edit"]
+
+
+async def test_receipt_tells_when_the_answer_was_shown_and_delivered(database: Database) -> None:
+    go_on = asyncio.Event()
+    setup = Setup(database, backend=FakeBackend(["Once upon", go_on, " a time."]))
+    written_at = setup.clock.now()
+    said = replace(make_incoming("hello"), at=datetime.fromtimestamp(written_at, UTC))
+    await setup.clock.advance(1)
+    assert await texts_before(setup, go_on, said) == ["Once upon"]
+
+    log = SqlAnswerLog(database)
+    [answer] = (await log.search(AnswerSearch(), 1)).answers
+    timings, sent_at = answer.receipt.timings, await log.find_delivery(answer)
+    assert (timings.received_at, timings.queued_seconds) == (written_at, 1)
+    assert len(timings.edits) == 1
+    assert 1 <= timings.edits[0] <= 1 + timings.seconds
+    assert sent_at == setup.clock.now()
 
 
 @pytest.mark.parametrize("has_nonces", [True, False])

@@ -40,8 +40,8 @@ class EchoBackend(Backend, TokenCountingBackend, DescribingBackend):
             if delay:
                 await self._clock.sleep(delay)
             yield Delta(chunk)
-        prompt_words = sum(len(message.content.split()) for message in prompt.messages)
-        usage = Usage(prompt_tokens=prompt_words, output_tokens=len(answer.split()))
+        output_tokens = sum((await self.text_counter(prompt))([answer]))
+        usage = Usage(prompt_tokens=await self.count_tokens(prompt), output_tokens=output_tokens)
         yield Finish(FinishReason.STOP, usage)
 
     @override

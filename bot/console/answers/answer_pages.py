@@ -233,10 +233,11 @@ class AnswerPages:
                 "text": receipt.answer,
                 "thoughts": receipt.thoughts,
                 "address": address_of(answer.conversation),
+                "received_at": receipt.timings.received_at,
                 "form": form,
                 "cost": None if receipt.charge.cost is None else format_cost(receipt.charge.cost),
                 "segments": budget_segments(receipt),
-                "steps": waterfall(receipt),
+                "steps": waterfall(receipt, await self._delivered_seconds(answer)),
                 "named": [span for span in receipt.layout if span.name],
                 "dropped": [(item, looked_up(item.why)) for item in receipt.dropped],
                 "dropped_tokens": sum(item.tokens or 0 for item in receipt.dropped),
@@ -249,6 +250,12 @@ class AnswerPages:
                 **await self._prompt_values(answer, form),
             },
         )
+
+    async def _delivered_seconds(self, answer: StoredAnswer) -> float | None:
+        """Return after how long the last message of an answer was sent; None: not known."""
+        received = answer.receipt.timings.received_at
+        sent = None if received is None else await self._answers.find_delivery(answer)
+        return None if sent is None or received is None else max(0.0, sent - received)
 
     async def _draft_names(self) -> Sequence[str]:
         return () if self._drafts is None else [one.name for one in await self._drafts.all()]

@@ -45,27 +45,54 @@ class WaterfallStep:
     """One step of an answer on the axis of time."""
 
     step: str
-    """"waited", "composed", "prefill" or "decode"."""
+    """"received", "waited", "composed", "prefill", "decode", "edits" or "delivered"."""
     seconds: float
+    """How long it took; of the edits: until the last of them."""
     x: float
     width: float
+    marks: Sequence[float] = ()
+    """Where single events stand on the axis: the receipt, each edit."""
 
 
-def waterfall(receipt: Receipt) -> Sequence[WaterfallStep]:
-    """Return what the time went into, from the receipt of the message to the answer's end."""
+def waterfall(receipt: Receipt, delivered: float | None = None) -> Sequence[WaterfallStep]:
+    """Return what the time went into, from the receipt of the message to the answer's delivery.
+
+    Args:
+        receipt: of the answer.
+        delivered: when its last part was sent, in seconds after the receipt of the message; None:
+            not yet, or that is not known any more. What was shown while it was written is there
+            when the last edit is.
+    """
     timings = receipt.timings
     first = timings.seconds if timings.first_word_seconds is None else timings.first_word_seconds
     steps = {
+        "received": 0.0,
         "waited": max(0.0, timings.queued_seconds - timings.composed_seconds),
         "composed": timings.composed_seconds,
         "prefill": first,
         "decode": max(0.0, timings.seconds - first),
     }
-    whole = max(sum(steps.values()), 1e-9)
+    written = sum(steps.values())
+    last_edit = max(timings.edits, default=0.0)
+    ends = [written, last_edit, *([] if delivered is None else [delivered])]
+    scale = _WATERFALL_WIDTH / max(*ends, 1e-9)
     placed: list[WaterfallStep] = []
-    x = 0.0
+    at = 0.0
     for step, seconds in steps.items():
-        width = _WATERFALL_WIDTH * seconds / whole
-        placed.append(WaterfallStep(step, seconds, round(x, 2), round(max(width, 1.0), 2)))
-        x += width
+        placed.append(_placed(step, at, seconds, scale, [0.0] if step == "received" else ()))
+        at += seconds
+    if timings.edits:
+        marks = [round(one * scale, 2) for one in timings.edits]
+        begin = min(timings.edits)
+        placed.append(_placed("edits", begin, last_edit - begin, scale, marks))
+    if delivered is not None:
+        shown = max(delivered, last_edit)
+        placed.append(_placed("delivered", written, max(0.0, shown - written), scale))
     return placed
+
+
+def _placed(
+    step: str, at: float, seconds: float, scale: float, marks: Sequence[float] = ()
+) -> WaterfallStep:
+    width = round(max(seconds * scale, 1.0), 2)
+    return WaterfallStep(step, seconds, round(at * scale, 2), width, marks)

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, bindparam, or_, select
+from sqlalchemy import ColumnElement, Row, bindparam, func, or_, select
 from typing_extensions import override
 
 from bot.chat.console.answers import AnswerSearch, FoundAnswers, StoredAnswer
@@ -19,7 +19,7 @@ from bot.chat.session import Turn
 from bot.ports import AnswerLog
 from bot.storage.sql.database import Database
 from bot.storage.sql.receipts import decode_receipt
-from bot.storage.sql.tables import has_content, receipt, turn
+from bot.storage.sql.tables import has_content, is_unsent, outbox, receipt, turn
 from bot.storage.units.turn_rows import TURN_COLUMNS, to_turn
 
 _ROWS_PER_READ = 500
@@ -42,6 +42,14 @@ _BEFORE = (
     )
     .order_by(receipt.c.id.desc())
     .limit(1)
+)
+# A row keeps when its last attempt was begun, which is the one that was sent.
+_DELIVERY = select(
+    func.max(outbox.c.started_at).label("sent_at"),
+    func.count().filter(is_unsent).label("unsent"),
+).where(
+    outbox.c.turn
+    == select(receipt.c.turn).where(receipt.c.id == bindparam("number")).scalar_subquery()
 )
 _ANSWERS = (
     select(*TURN_COLUMNS, turn.c.session, turn.c.parent)
@@ -98,6 +106,12 @@ class SqlAnswerLog(AnswerLog):
             "of_preset": answer.receipt.preset,
         }
         return await self._database.read(lambda c: c.execute(_BEFORE, asked).scalar_one_or_none())
+
+    @override
+    async def find_delivery(self, answer: StoredAnswer) -> float | None:
+        asked = {"number": answer.number}
+        row = await self._database.read(lambda c: c.execute(_DELIVERY, asked).one())
+        return None if row.unsent else row.sent_at
 
     @override
     async def find_scene(self, answer: StoredAnswer) -> Scene | None:
