@@ -9,7 +9,7 @@ from bot.chat.incoming import Request, Said
 from bot.commands.anonymous_admins import AnonymousAdmins, writes_as_the_group
 from bot.errors import PlatformError, UserError
 from bot.ports import Clock
-from bot.texts.text import joined, translatable
+from bot.texts.text import Text, joined, translatable
 
 _log = structlog.get_logger(__name__)
 _CACHE_SECONDS = 30.0
@@ -135,7 +135,7 @@ class AdminCheck:
             )
 
 
-def unknown_admin_notice(incoming: Request, action: str) -> str:
+def unknown_admin_notice(incoming: Request, action: str) -> Text:
     """Return what is said where the platform could not be asked who is an admin."""
     return translatable(
         "Only an admin can {action}, and {platform} could not be asked whether you are one. Please"

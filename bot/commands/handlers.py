@@ -4,7 +4,7 @@ import random
 from collections.abc import Mapping, Sequence
 
 from bot.chat.command import CommandSpec
-from bot.chat.incoming import Joined
+from bot.chat.incoming import Joined, Said
 from bot.commands.admins import AdminCheck, unknown_admin_notice
 from bot.commands.anonymous_admins import ALLOW, AnonymousAdmins
 from bot.commands.context import ContextView
@@ -271,19 +271,25 @@ def _introduction(preset: Preset) -> Text:
 
 def _stop(request: CommandRequest) -> CommandResult:
     """Tell what has happened: the command has overtaken the answer, and stopped it, already."""
-    match request.stop:
+    text = describe_stop(request.stop, request.incoming)
+    if request.stop is not StopOutcome.STOPPED:
+        raise UserError(text)
+    return CommandResult(text)
+
+
+def describe_stop(outcome: StopOutcome, said: Said) -> Text:
+    """Say what a /stop has brought about."""
+    match outcome:
         case StopOutcome.STOPPED:
-            return CommandResult(translatable("Stopped. /retry answers again."))
+            return translatable("Stopped. /retry answers again.")
         case StopOutcome.NOTHING:
-            raise UserError(translatable("No answer is being written here."))
+            return translatable("No answer is being written here.")
         case StopOutcome.REFUSED:
-            raise UserError(
-                translatable(
-                    "Only the person who asked the question, or an admin, can stop the answer."
-                )
+            return translatable(
+                "Only the person who asked the question, or an admin, can stop the answer."
             )
         case StopOutcome.UNKNOWN:
-            raise UserError(unknown_admin_notice(request.incoming, _STOP_OTHERS))
+            return unknown_admin_notice(said, _STOP_OTHERS)
 
 
 def _greeting_number(argument: str, preset: Preset, characters: int) -> int | None:

@@ -10,16 +10,21 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import TypeAlias, TypeVar
 
 import msgspec
+import structlog
 
 from bot.chat.button import ButtonAction, read_button
 from bot.chat.incoming import Deleted, Edited, Incoming, Pressed, Request, Said
+from bot.chat.session import Claim
 from bot.commands.request import StopOutcome
+from bot.errors import Fenced, StoreError
 from bot.ports import Signals
 from bot.replying.stop_flag import StopFlag
 from bot.routing.command_specs import parse
 
+_log = structlog.get_logger(__name__)
 _TOPIC = "stops"
 _PRESSES = "stop_presses"
 _EDITS = "edits"
@@ -27,6 +32,7 @@ _DELETIONS = "deletions"
 _COMMAND = "stop"
 _MAX_OUTCOMES = 1000
 _MAX_DELETED = 1000
+_Kept = TypeVar("_Kept")
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Said).decode
 _decode_press = msgspec.json.Decoder(Pressed).decode
@@ -35,6 +41,7 @@ _decode_deletion = msgspec.json.Decoder(Deleted).decode
 
 @dataclass(frozen=True, slots=True)
 class _AnswerInProgress:
+    claim: Claim
     asked: Said
     turn: str
     """The name of the turn that answers it, and what it was extended by."""
@@ -55,6 +62,13 @@ class _EditSignal:
 
 
 _decode_edit = msgspec.json.Decoder(_EditSignal).decode
+TellRefusal: TypeAlias = Callable[[Claim, Said, StopOutcome], Awaitable[bool]]
+"""Tells the author of a /stop, while the answer goes on, that it has not stopped it; returns
+whether that was done."""
+
+
+async def _tell_nobody(_claim: Claim, _command: Said, _outcome: StopOutcome) -> bool:
+    return False
 
 
 class StopRequests:
@@ -71,6 +85,8 @@ class StopRequests:
         self._is_admin = is_admin
         self._answers: dict[str, _AnswerInProgress] = {}
         self._outcomes: OrderedDict[tuple[str, str], StopOutcome] = OrderedDict()
+        self._told: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self.tell_refusal: TellRefusal = _tell_nobody
         self._deleted: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._to_decide: asyncio.Queue[Request] = asyncio.Queue()
         signals.subscribe(_TOPIC, self._receive)
@@ -90,19 +106,22 @@ class StopRequests:
                 self._signals.publish(topic, [_encode(one).decode() for one in signals])
 
     @contextlib.contextmanager
-    def answering(self, asked: Said, edited_at: datetime | None = None) -> Iterator[StopFlag]:
+    def answering(
+        self, claim: Claim, asked: Said, edited_at: datetime | None = None
+    ) -> Iterator[StopFlag]:
         """Let the answer to a message be stopped while the block runs.
 
         An edit of the message stops it as well, and is followed afterwards.
 
         Args:
+            claim: the conversation.
             asked: the message, as it reads now.
             edited_at: when it was edited to that; None: it is as it was sent.
         """
         conversation, flag = asked.address.conversation, StopFlag()
         at = edited_at or asked.at
         self._answers[conversation] = _AnswerInProgress(
-            asked, _turn(asked), {asked.author.id}, flag, at
+            claim, asked, _turn(asked), {asked.author.id}, flag, at
         )
         try:
             yield flag
@@ -126,6 +145,10 @@ class StopRequests:
     def outcome_of(self, command: Said) -> StopOutcome:
         """Return what a /stop has brought about, once it is answered itself."""
         return self._outcomes.pop(_key(command), StopOutcome.NOTHING)
+
+    def was_told(self, command: Incoming) -> bool:
+        """Return whether the author of a /stop was told its outcome already."""
+        return (command.address.source, command.external_key) in self._told
 
     def was_deleted(self, said: Said) -> bool:
         """Return whether a message that waits was deleted, as far as this process was told."""
@@ -157,7 +180,21 @@ class StopRequests:
         """Decide about the commands of people who did not ask the question, until cancelled."""
         while True:
             command = await self._to_decide.get()
-            self._decide(command, _outcome(await self._is_admin(command)))
+            outcome = _outcome(await self._is_admin(command))
+            self._decide(command, outcome)
+            if outcome is not StopOutcome.STOPPED and isinstance(command, Said):
+                await self._tell(command, outcome)
+
+    async def _tell(self, command: Said, outcome: StopOutcome) -> None:
+        """Tell the author at once: the command is answered when the answer has ended."""
+        answer = self._answers.get(command.address.conversation)
+        if answer is None:
+            return
+        try:
+            if await self.tell_refusal(answer.claim, command, outcome):
+                _keep(self._told, _key(command), None)
+        except (Fenced, StoreError) as error:  # it is told in its turn
+            _log.warning("stop_refusal_not_told", reason=str(error))
 
     def _receive(self, commands: Sequence[str]) -> None:
         for command in map(_decode, commands):
@@ -211,9 +248,14 @@ class StopRequests:
             return
         if outcome is StopOutcome.STOPPED:
             answer.flag.request()
-        self._outcomes[_key(command)] = outcome
-        if len(self._outcomes) > _MAX_OUTCOMES:
-            self._outcomes.popitem(last=False)
+        _keep(self._outcomes, _key(command), outcome)
+
+
+def _keep(kept: OrderedDict[tuple[str, str], _Kept], key: tuple[str, str], value: _Kept) -> None:
+    """Keep a value for a command, and those of the newest commands."""
+    kept[key] = value
+    if len(kept) > _MAX_OUTCOMES:
+        kept.popitem(last=False)
 
 
 def _outcome(is_admin: bool | None) -> StopOutcome:

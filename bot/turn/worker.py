@@ -61,6 +61,7 @@ from bot.turn.outcomes.command_replies import CommandReplies
 from bot.turn.outcomes.command_runs import CommandRuns
 from bot.turn.outcomes.finishing import TurnFinisher
 from bot.turn.outcomes.question_answers import QuestionAnswers
+from bot.turn.outcomes.stop_refusals import StopRefusals
 from bot.turn.outcomes.unanswered import UnansweredQuestions
 from bot.turn.stages import TurnStages
 
@@ -128,6 +129,7 @@ class ConversationWorker:
             *(conversations, stages.buttons, stages.resolver, stages.replies),
             self._edited_messages,
         )
+        stages.stops.tell_refusal = StopRefusals(conversations, stages.replies).tell
         self._command_runs = CommandRuns(
             *(stages.commands, conversations, stages.replies, stages.channel_forgetting),
             *(quoted_messages, self._unanswered, self._answers),
@@ -262,9 +264,11 @@ class ConversationWorker:
                 await self._finisher.finish(claim, group.message, TurnResult()),
             )
         except UserError as error:
-            outcome = "told"
+            outcome, was_told = "told", self._stages.stops.was_told(message.incoming)
             text = translatable("⚠ {problem}", problem=error.text)
-            following = await self._finisher.finish_with_text(claim, group.message, text)
+            following = await self._finisher.finish_with_text(
+                claim, group.message, text, is_shown=was_told
+            )
         except Exception:  # noqa: BLE001 -- the only one: a bug must not silence a conversation
             _log.exception("turn_failed", turn=message.turn, error_id=message.error_id)
             following = await self._finisher.finish_unanswered(claim, group.message, _BUG)

@@ -24,6 +24,7 @@ import uvloop
 from redis.asyncio import Redis
 
 from bot.chat.incoming import Request, Said
+from bot.chat.session import Claim
 from bot.runtime.clock import SystemClock
 from bot.runtime.tasks import cancel_and_wait
 from bot.service.resources import make_chat_settings
@@ -38,6 +39,7 @@ from tests.postgres import create_postgres_database, running_postgres
 from tests.samples import make_incoming
 
 _SCOPE = "telegram:5"
+_CLAIM = Claim(_SCOPE, 1, "bench")
 _POLL_SECONDS = 0.001
 _GOAL_SECONDS = 0.3
 
@@ -81,7 +83,7 @@ async def listen(addresses: Addresses, rounds: int) -> None:
         settings = make_chat_settings(database, signals, has_remote_signals=True)
         polling = asyncio.create_task(missed.run())
         for number in range(rounds):
-            with stops.answering(question(number)) as flag:
+            with stops.answering(_CLAIM, question(number)) as flag:
                 print("ready", flush=True)  # noqa: T201 # the protocol of this bench
                 while not flag.requested:  # noqa: ASYNC110 # as a turn would look at it
                     await asyncio.sleep(_POLL_SECONDS)

@@ -56,7 +56,7 @@ class AnswersInPlace:
         """
         removed = None if texts else TurnRange(0, 0)  # nothing is deleted, but variety is wanted
         try:
-            with self.stops.answering(said, at) as stop:
+            with self.stops.answering(claim, said, at) as stop:
                 result = await self.pipeline.answer(
                     claim,
                     message,

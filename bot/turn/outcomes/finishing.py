@@ -56,11 +56,15 @@ class TurnFinisher:
         return finished.next_message
 
     async def finish_with_text(
-        self, claim: Claim, message: InboxMessage, text: str
+        self, claim: Claim, message: InboxMessage, text: str, *, is_shown: bool = False
     ) -> InboxMessage | None:
-        """Reply with a text of the service's own, which is no part of the history."""
+        """Reply with a text of the service's own, which is no part of the history.
+
+        With `is_shown` it was sent already, as far as it was opened.
+        """
         shown = translate(text, language_of(message.incoming.locale))
-        outgoing = self.replies.final_parts(message.incoming.address, shown)
+        parts = self.replies.final_parts(message.incoming.address, shown)
+        outgoing = [replace(one, is_shown=is_shown) for one in parts]
         return await self.finish(claim, message, TurnResult(outgoing=outgoing))
 
     async def finish_unanswered(

@@ -128,7 +128,7 @@ class QuestionAnswers:
         self, claim: Claim, group: MessageGroup, gathering: Gathering
     ) -> AsyncIterator[StopFlag]:
         """Let people stop the answer that the block makes, and few enough wait for it."""
-        with self.stops.answering(gathering.asked.incoming) as stop:
+        with self.stops.answering(claim, gathering.asked.incoming) as stop:
             if self.queue_limit is None:
                 yield stop
                 return
