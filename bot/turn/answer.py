@@ -194,7 +194,7 @@ class AnswerPipeline:
         context.parts[:] = self._replies.with_buttons(address, context.parts, buttons)
 
     def _tell_notices(self, context: TurnContext, admission: Admission) -> None:
-        if context.files.unread:
+        if context.files.unread and not context.in_place_of:  # else it was told with the old answer
             self._tell(context, explain_unread(context.files.unread))
         for notice in (admission.notice, *context.notices):
             if notice is not None:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from bot.chat.incoming import Address, MediaItem, MediaKind, WakeReason
+from bot.chat.incoming import Address, Edited, MediaItem, MediaKind, WakeReason
 from bot.chat.prompt import Prompt
 from bot.storage.sql.database import Database
 from bot.storage.sql.receipts import SqlReceipts
@@ -54,6 +54,19 @@ async def test_model_that_does_not_see_gets_the_description(database: Database) 
     )
     blind = "I cannot look at pictures here. Please tell me in words what it is about."
     assert setup.texts == ["Hm.", blind]
+
+
+async def test_what_cannot_be_read_is_told_once_although_the_question_is_edited(
+    database: Database,
+) -> None:
+    setup = Setup(database, backend=FakeBackend(["Hm."], ["Oh."]), download=download)
+    asked = replace(make_incoming("what is it?", key="5:1"), attachments=(PICTURE,))
+    await setup.say(asked)
+    edited = Edited("5:1:e1", replace(asked, text="who is it?"), asked.at)
+    await setup.inbox.receive([edited], {})
+    await setup.work()
+    blind = "I cannot look at pictures here. Please tell me in words what it is about."
+    assert setup.texts == ["Oh.", blind]
 
 
 async def test_picture_alone_for_a_model_that_does_not_see_gets_a_word(database: Database) -> None:

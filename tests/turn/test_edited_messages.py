@@ -156,6 +156,16 @@ async def test_mention_that_is_added_by_an_edit_asks(database: Database) -> None
     assert await setup.history() == [("user", "hello, nora?"), ("assistant", "Yes?")]
 
 
+async def test_leading_mention_that_is_added_asks_although_the_text_reads_the_same(
+    database: Database,
+) -> None:
+    setup = Setup(database, backend=FakeBackend(["Yes?"]))
+    await handle(setup, said("hello?", "5:1", None))
+    await handle(setup, edit("hello?", "5:1", wake=WakeReason.MENTION))
+    assert setup.texts == ["Yes?"]
+    assert await setup.history() == [("user", "hello?"), ("assistant", "Yes?")]
+
+
 async def test_edit_that_changes_no_text_changes_nothing(database: Database) -> None:
     setup = Setup(database, backend=FakeBackend(["One."], ["Two."]))
     await handle(setup, said("hello", "5:1"), edit("hello", "5:1"))

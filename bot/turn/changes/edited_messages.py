@@ -43,8 +43,9 @@ class EditedMessages:
             is_new = edited.at - said.at < _MAX_AGE and not said.is_late
             return said if is_question and is_new else TurnResult()
         text = described_text(said)
-        if text == exchange.question.turn.text:  # only a preview has changed
-            return TurnResult()
+        calls = said.wake is not None and exchange.question.turn.observed
+        if text == exchange.question.turn.text and not (calls and not exchange.answers):
+            return TurnResult()  # only a preview has changed
         change = HistoryChange({exchange.question.id: text})
         if said.is_late or not exchange.is_newest:
             return TurnResult(change=change)
