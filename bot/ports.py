@@ -808,6 +808,14 @@ class Outbox(Protocol):
         """Note that the platform refused it for good, and take the next row of its lane."""
         ...
 
+    async def send_again(self, row: OutboxRow, reason: str) -> OutboxRow | None:
+        """Give up an edit whose message is gone, and have its part sent anew as the edit says.
+
+        Returns:
+            The next row of its lane, which is that part unless it was deleted by us.
+        """
+        ...
+
     async def set_aside(self, row: OutboxRow, reason: str, notice: str) -> OutboxRow | None:
         """Give up a row whose outcome stays unknown, queue a notice, take the lane's next row.
 

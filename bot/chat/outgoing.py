@@ -54,6 +54,9 @@ class Limits:
     """Whether a thread can be opened from a message, for the rest of a long answer."""
     repeats_faces: bool = True
     """Whether a message with a face can be sent again like any other."""
+    hears_deletions: bool = True
+    """Whether it is told of messages that people delete. Else an answer whose message is gone when
+    it is complete, or given again, is sent anew."""
     can_repeat_sends: bool = True
     """Whether a send that is repeated with the same nonce appears once. Else a send whose outcome
     is unknown must be looked up before it is repeated."""

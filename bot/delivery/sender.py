@@ -25,6 +25,7 @@ from bot.delivery.message_forms import request_in_any_form
 from bot.delivery.sent_rows import SentRows
 from bot.errors import (
     Fenced,
+    MessageNotFound,
     OutcomeUnknown,
     PlatformFatal,
     RateLimited,
@@ -141,12 +142,19 @@ class Sender:
         except Refused as error:
             outcome = "refused"
             _log.warning("refused", row=row.id, op=row.op, lane=row.address.lane, reason=str(error))
-            following = await self._outbox.mark_dead(row, str(error))
+            following = await self._give_up(row, error)
             self._notify_waiters(row, None)
         OUTBOX_SENDS.labels(row.address.platform, outcome).inc()
         platform, ended = row.address.platform, self._clock.now()
         record_span("deliver", row.turn, began, ended, platform=platform, outcome=outcome)
         return following if wait is None else await self._take_again(row.address.lane, wait)
+
+    async def _give_up(self, row: OutboxRow, error: Refused) -> OutboxRow | None:
+        """Drop a row that is refused for good; an answer whose message is gone is sent anew."""
+        is_gone = isinstance(error, MessageNotFound) and row.op is OutboxOperation.EDIT
+        if is_gone and not self._surfaces[row.address.source].limits(row.address).hears_deletions:
+            return await self._outbox.send_again(row, str(error))
+        return await self._outbox.mark_dead(row, str(error))
 
     async def _take_again(self, lane: str, wait: float) -> OutboxRow | None:
         """Wait if that is not for long, then take the lane once more."""

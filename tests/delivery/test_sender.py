@@ -14,12 +14,14 @@ from bot.chat.outgoing import (
     Limits,
     MessageContent,
     OutboxState,
+    OutgoingMessage,
     OutgoingPart,
 )
 from bot.chat.session import TurnResult
 from bot.delivery.sender import Sender, make_nonce
 from bot.errors import (
     ContentRefused,
+    MessageNotFound,
     OutcomeUnknown,
     PlatformError,
     PlatformFatal,
@@ -209,6 +211,38 @@ async def test_refused_row_is_dead_and_the_next_row_is_sent(database: Database) 
     await delivery.work()
     assert delivery.texts == ["b"]
     assert await delivery.states() == [OutboxState.DEAD, OutboxState.SENT]
+
+
+@pytest.mark.parametrize("is_told", [True, False], ids=["hears of deletions", "does not"])
+async def test_answer_whose_message_is_gone_when_it_is_complete_is_sent_anew(
+    database: Database, is_told: bool
+) -> None:
+    delivery = Delivery(database, replace(WITHOUT_NONCES, hears_deletions=is_told))
+    delivery.surface.fail_next("edit", MessageNotFound("message to edit not found"))
+    await delivery.queue("whole", opening="first words")
+    await delivery.work()
+    assert delivery.texts == (["first words"] if is_told else ["first words", "whole"])
+    assert await delivery.states() == [OutboxState.SENT, OutboxState.DEAD]
+
+
+async def test_answer_that_is_sent_anew_is_looked_up_when_its_response_is_lost(
+    database: Database,
+) -> None:
+    delivery = Delivery(database, replace(WITHOUT_NONCES, hears_deletions=False))
+    await delivery.queue("whole", opening="first words")
+    [opening] = (await delivery.sender.take([LANE])).values()
+    sent = await delivery.surface.send(
+        OutgoingMessage(opening.address, opening.content, "first", reply_to=opening.reply_to)
+    )
+    edit = await delivery.outbox.mark_sent(opening, sent)
+    assert edit is not None
+    delivery.surface.fail_next("edit", MessageNotFound("message to edit not found"))
+    delivery.surface.responses_to_lose = 1
+    await delivery.sender.work(edit)
+    await delivery.clock.advance(11)
+    await delivery.work()
+    assert delivery.texts == ["first words", "whole"]
+    assert (delivery.calls("send"), delivery.calls("find")) == (2, 1)
 
 
 async def test_edit_of_a_message_that_was_never_sent_is_dead(database: Database) -> None:

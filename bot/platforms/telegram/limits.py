@@ -21,6 +21,7 @@ PRIVATE = Limits(
     unit="utf16",
     seconds_between_edits=1.2,
     typing_seconds=4,
+    hears_deletions=False,
     can_repeat_sends=False,
     render=plain_text,
     hides_markup=True,

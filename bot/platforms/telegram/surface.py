@@ -92,7 +92,10 @@ class TelegramSurface(Surface, DraftingSurface):
         interaction: str | None = None,
     ) -> None:
         async def request(chat: ChatOfNow) -> None:
-            await self._edit(chat.chat, _existing(chat, message_id), content)
+            try:
+                await self._edit(chat.chat, _existing(chat, message_id), content)
+            except NotEditable as error:  # for a message of ours that is as good as gone
+                raise MessageNotFound(str(error)) from None
 
         with suppress(NotModified):
             await self._chats.in_chat(address, request)

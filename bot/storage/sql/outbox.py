@@ -64,6 +64,13 @@ class SqlOutbox(Outbox):
         return await self._database.run(lambda: lanes.dead(row, reason[:500], self._sender, at))
 
     @override
+    async def send_again(self, row: OutboxRow, reason: str) -> OutboxRow | None:
+        at = self._moment()
+        return await self._database.run(
+            lambda: lanes.send_again(row, reason[:500], self._sender, at)
+        )
+
+    @override
     async def set_aside(self, row: OutboxRow, reason: str, notice: str) -> OutboxRow | None:
         at = self._moment()
         return await self._database.run(

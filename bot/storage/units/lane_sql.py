@@ -146,6 +146,40 @@ LATER = Statement(
         not_before=clock(dialect) + bindparam("seconds", type_=Float),
     ).returning(outbox.c.lane, outbox.c.not_before)
 )
+CHANGED_PART = Statement(
+    select(
+        func.coalesce(outbox.c.target_turn, outbox.c.turn),
+        func.coalesce(outbox.c.target_part, outbox.c.part),
+    ).where(_THIS_ROW)
+)
+DELETION = Statement(
+    select(outbox.c.id)
+    .where(
+        outbox.c.lane == bindparam("of"),
+        outbox.c.external_id == bindparam("message"),
+        outbox.c.op == OutboxOperation.DELETE,
+    )
+    .limit(1)
+)
+SEND_AGAIN = Statement(
+    update(outbox)
+    .where(
+        outbox.c.turn == bindparam("of_turn"),
+        outbox.c.part == bindparam("of_part"),
+        outbox.c.op == OutboxOperation.SEND,
+        outbox.c.state == OutboxState.SENT,
+    )
+    .values(
+        state=OutboxState.PENDING,
+        text=bindparam("new_text"),
+        face=bindparam("new_face"),
+        buttons=bindparam("new_buttons"),
+        external_id=None,
+        interaction=None,
+        attempts=0,
+        not_before=0.0,
+    )
+)
 DEAD = Statement(
     _HELD_ROW.values(
         state=OutboxState.DEAD, error=bindparam("reason"), owner=None, **_NO_EXTRAS

@@ -238,6 +238,24 @@ def dead(row: OutboxRow, reason: str, sender: SenderIdentity, at: Moment) -> Uni
     return (yield from _take_next(key, sender, at))
 
 
+def send_again(
+    row: OutboxRow, reason: str, sender: SenderIdentity, at: Moment
+) -> Unit[OutboxRow | None]:
+    """Give up a change, and have the changed part sent as the change says; raises `Fenced`.
+
+    The change is given up only where we have deleted the message, or the row of the part is gone.
+    """
+    change = lane_sql.DEAD.query(_held(row, sender, reason=reason))
+    key = yield from _change(row, sender, change)
+    if (yield lane_sql.DELETION.query({"of": key, "message": row.external_id})):
+        return (yield from _take_next(key, sender, at))
+    [[turn, part]] = yield lane_sql.CHANGED_PART.query({"row": row.id})
+    content = encode_content(row.content, row.thread)
+    new = {f"new_{name}": content[name] for name in ("text", "face", "buttons")}
+    yield lane_sql.SEND_AGAIN.query({"of_turn": turn, "of_part": part, **new})
+    return (yield from _take_next(key, sender, at))
+
+
 def set_aside(
     row: OutboxRow, reason: str, notice: str, sender: SenderIdentity, at: Moment
 ) -> Unit[OutboxRow | None]:
