@@ -331,7 +331,9 @@ class Settings(BaseSettings):
     )
     redis_url: SecretStr | None = Field(
         None,
-        description="The Redis or Valkey server for wake-ups between processes; `embedded` is the"
+        description="The Redis or Valkey server for wake-ups between processes, as"
+        " redis://:password@host:6379/0, `rediss://` for TLS, or"
+        " redis+sentinel://:password@host1:26379,host2:26379/name/0; `embedded` is the"
         " bundled Valkey; by default they stay in the process.",
     )
     encryption_keys: Annotated[tuple[SecretStr, ...], NoDecode] = Field(

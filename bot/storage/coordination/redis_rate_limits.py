@@ -22,7 +22,7 @@ from bot.chat.console.operation import RefusedCalls
 from bot.chat.rate import CallScope, Rate
 from bot.ports import Clock, RateLimits
 from bot.runtime.rate_limits import LEARNED_SECONDS, InProcessRateLimits, longest_first
-from bot.storage.coordination.redis_signals import open_client
+from bot.storage.coordination.redis_client import open_client
 
 _log = structlog.get_logger(__name__)
 _ANSWER_SECONDS = 0.3

@@ -6,42 +6,33 @@ nobody ever waits for the server; while it is away or frozen, signals reach thei
 
 import asyncio
 import contextlib
-import os
-import re
 import secrets
 from collections.abc import AsyncIterator, Callable, Sequence
 
 import msgspec
 import structlog
 from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-from redis.exceptions import (
-    AuthenticationError,
-    AuthorizationError,
-    NoPermissionError,
-    RedisError,
-    ResponseError,
-)
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.exceptions import RedisError
 from typing_extensions import override
 
-from bot.errors import SettingsError, SignalsUnavailable
+from bot.errors import SignalsUnavailable
 from bot.ports import Signals
 from bot.runtime.signals import InProcessSignals
 from bot.runtime.tasks import cancel_and_wait
+from bot.storage.coordination.redis_client import (
+    ANSWER_SECONDS,
+    SIGNALS_CHANNEL,
+    describe_redis_error,
+    is_refusal,
+    open_client,
+)
 
 _log = structlog.get_logger(__name__)
-_CHANNEL = "troupe:signals"
 _MAX_QUEUED = 10_000
 _MAX_SIGNALS_IN_A_MESSAGE = 500
-_ANSWER_SECONDS = 1.0
 _CHECK_SECONDS = 5.0
 _PAUSE_SECONDS = 1.0
 _MAX_PAUSE_SECONDS = 15.0
-_WRONG_SETTING = re.compile(r"DB index|AUTH|WRONGPASS", re.IGNORECASE)
-_REFUSALS = (AuthenticationError, AuthorizationError, NoPermissionError)
 
 
 class _Signal(msgspec.Struct, array_like=True):
@@ -98,8 +89,8 @@ class RedisSignals(Signals):
             while not self._queued.empty() and len(signals) < _MAX_SIGNALS_IN_A_MESSAGE:
                 signals.append(self._queued.get_nowait())
             try:
-                async with asyncio.timeout(_ANSWER_SECONDS):
-                    await self._redis.publish(_CHANNEL, _encode(_Message(self._id, signals)))
+                async with asyncio.timeout(ANSWER_SECONDS):
+                    await self._redis.publish(SIGNALS_CHANNEL, _encode(_Message(self._id, signals)))
             except (TimeoutError, RedisError, OSError) as error:
                 self._set_problem(error)
                 await asyncio.sleep(pause)
@@ -117,8 +108,8 @@ class RedisSignals(Signals):
         while True:
             try:
                 async with self._redis.pubsub() as subscription:
-                    async with asyncio.timeout(_ANSWER_SECONDS):
-                        await subscription.subscribe(_CHANNEL)
+                    async with asyncio.timeout(ANSWER_SECONDS):
+                        await subscription.subscribe(SIGNALS_CHANNEL)
                     self.is_connected = True
                     self._clear_problem()
                     pause = _PAUSE_SECONDS
@@ -185,7 +176,7 @@ async def check_redis(url: str) -> None:
     redis = open_client(url)
     try:
         async with asyncio.timeout(_CHECK_SECONDS):
-            await redis.publish(_CHANNEL, _encode(_Message("check", [])))
+            await redis.publish(SIGNALS_CHANNEL, _encode(_Message("check", [])))
     except (TimeoutError, RedisError, OSError) as error:
         raise SignalsUnavailable(describe_redis_error(error, redis)) from error
     finally:
@@ -200,72 +191,11 @@ async def publish_once(url: str, topic: str, keys: Sequence[str]) -> bool:
     """
     redis = open_client(url)
     try:
-        async with asyncio.timeout(_ANSWER_SECONDS):
+        async with asyncio.timeout(ANSWER_SECONDS):
             message = _Message(secrets.token_hex(8), [_Signal(topic, list(keys))])
-            await redis.publish(_CHANNEL, _encode(message))
+            await redis.publish(SIGNALS_CHANNEL, _encode(message))
     except (TimeoutError, RedisError, OSError):
         return False  # they poll the database
     finally:
         await redis.aclose()
     return True
-
-
-def is_refusal(error: Exception) -> bool:
-    """Tell whether only the operator can mend this: a wrong password, a missing database."""
-    error = _unwrap(error)
-    return isinstance(error, _REFUSALS) or (
-        isinstance(error, ResponseError) and _WRONG_SETTING.search(str(error)) is not None
-    )
-
-
-def _unwrap(error: Exception) -> Exception:
-    """Return the refusal that redis-py hides in a `ConnectionError` on unix sockets."""
-    chain = (error, error.__cause__, error.__context__, *error.args)
-    return next((each for each in chain if isinstance(each, _REFUSALS)), error)
-
-
-def describe_redis_error(error: Exception, redis: Redis) -> str:
-    """Name the server, what is wrong and the remedy; without the password."""
-    given = redis.connection_pool.connection_kwargs
-    server = given.get("path") or f"{given.get('host', 'localhost')}:{given.get('port', 6379)}"
-    match _unwrap(error):
-        case NoPermissionError():
-            what = f"forbids its user to publish; allow it the channel {_CHANNEL}"
-        case AuthenticationError() | AuthorizationError() if given.get("password"):
-            what = "refuses the name or the password; correct them in the address"
-        case AuthenticationError() | AuthorizationError():
-            what = "wants a password; put `:password@` in front of the host in the address"
-        case ResponseError() if is_refusal(error):
-            what = f"refuses the connection ({error}); correct the end of the address"
-        case TimeoutError() | RedisTimeoutError():
-            what = f"does not answer within {_ANSWER_SECONDS:g} s; is it running, and is TLS right?"
-        case OSError() | RedisConnectionError():
-            what = f"cannot be reached ({_reason(error)}); start it, or correct the address"
-        case _:
-            what = f"fails: {str(error) or type(error).__name__}"
-    return f"TROUPE_REDIS_URL: Redis at {server} {what}"
-
-
-def _reason(error: Exception) -> str:
-    """Return the operating system's words, which redis-py hides among its own."""
-    for found in (error, error.__cause__, error.__context__):
-        if isinstance(found, OSError) and found.errno is not None:
-            # a failed look-up of a name has a negative number and words of its own
-            return os.strerror(found.errno) if found.errno > 0 else str(found.strerror)
-    return str(error) or type(error).__name__
-
-
-def open_client(url: str) -> Redis:
-    try:
-        return Redis.from_url(
-            url,
-            retry=Retry(NoBackoff(), 0),
-            socket_connect_timeout=_ANSWER_SECONDS,
-            socket_timeout=None,  # redis-py's own makes it deaf to being cancelled (Python 3.11)
-            health_check_interval=5,
-        )
-    except ValueError as error:
-        raise SettingsError(
-            f"TROUPE_REDIS_URL is not a Redis address: {error}; write redis://:password@host:6379,"
-            " or embedded for the bundled Valkey"
-        ) from None

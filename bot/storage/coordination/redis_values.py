@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from bot.ports import Clock, SharedValues
 from bot.runtime.tasks import cancel_and_wait
-from bot.storage.coordination.redis_signals import open_client
+from bot.storage.coordination.redis_client import open_client
 
 _log = structlog.get_logger(__name__)
 _SECONDS_KEPT = 600
