@@ -274,7 +274,7 @@ class AnswerPages:
                 values["sections"] = prompt_sections(answer.receipt)
             case "tokens":
                 try:
-                    values["pieces"] = token_pieces(await self._tokens(answer))
+                    values["pieces"] = token_pieces(await self._tokens(answer), answer.receipt)
                 except RequestRefused as error:
                     values["problem"] = error.text
             case _:
