@@ -25,7 +25,7 @@ from bot.prompting.compose.instructions import build_prompter
 from bot.prompting.presets.preset import Preset
 from bot.prompting.prompters.form_fields import ask_usage
 from bot.routing.active_presets import ActiveCharacters
-from bot.routing.command_specs import COMMANDS
+from bot.routing.command_specs import COMMAND_NAMES, COMMANDS
 from bot.routing.history_scopes import HistoryScopes
 from bot.routing.preset_resolver import PresetResolver
 from bot.texts.text import Text, joined, looked_up, translatable
@@ -89,7 +89,12 @@ class CommandHandlers:
         Raises:
             UserError: it cannot be done; the text is for the author.
         """
-        match request.command.name:
+        name = request.command.name
+        if name not in COMMAND_NAMES:
+            raise UserError(
+                translatable("There is no command /{name}; /help lists them all.", name=name[:32])
+            )
+        match name:
             case "preset":
                 return await self._preset.handle(request)
             case "me":
@@ -133,11 +138,7 @@ class CommandHandlers:
                     translatable("The preset of this channel has no form; just write your message.")
                 )
             case name:
-                raise UserError(
-                    translatable(
-                        "There is no command /{name}; /help lists them all.", name=name[:32]
-                    )
-                )
+                raise AssertionError(f"/{name} has no handler")
 
     async def _settings(self, request: CommandRequest) -> CommandResult:
         if request.command.action in {None, "menu"}:

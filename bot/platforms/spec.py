@@ -1,6 +1,6 @@
 """What a platform package declares about itself, and what the service hands to a platform."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -122,6 +122,9 @@ class PlatformContext:
 
     commands: Sequence[CommandSpec] = ()
     """The commands that people can use here."""
+
+    command_names: Collection[str] = ()
+    """Their names, and those of commands that no menu lists."""
 
     message_commands: Sequence[MessageCommandSpec] = ()
     """The commands in the menu of a message, where the platform has such menus."""

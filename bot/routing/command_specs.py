@@ -157,6 +157,9 @@ MESSAGE_COMMANDS = (
     MessageCommandSpec(marked("Inspect"), "context"),
 )
 _BY_NAME = {spec.name: spec for spec in COMMANDS}
+COMMAND_NAMES = frozenset({"start", "ask", "edit"}).union(_BY_NAME)
+"""The names of all commands, also of those that no menu lists: /start is sent by Telegram's button,
+/ask needs a preset with a form, /edit a message that it replies to."""
 
 
 def parse(text: str) -> Command | None:

@@ -15,7 +15,7 @@ from bot.chat.incoming import source_name
 from bot.platforms.registry import channel_limits, make_platform
 from bot.platforms.spec import PlatformContext, PlatformSpec
 from bot.ports import Clock, Platform
-from bot.routing.command_specs import COMMANDS, MESSAGE_COMMANDS
+from bot.routing.command_specs import COMMAND_NAMES, COMMANDS, MESSAGE_COMMANDS
 from bot.runtime.clock import SystemClock
 from bot.runtime.terminal_locale import terminal_locale
 from bot.service.parts.answering import AnsweringParts
@@ -85,6 +85,7 @@ class Wiring:
         resolver = run.resources.resolver
         context = PlatformContext(
             commands=COMMANDS,
+            command_names=COMMAND_NAMES,
             message_commands=MESSAGE_COMMANDS,
             text_to_edit=forms.text_to_edit,
             press_form=forms.press_form,

@@ -19,7 +19,7 @@ from bot.commands.personas import UserPersonas
 from bot.commands.request import CommandRequest, CommandResult
 from bot.errors import PlatformError, RateLimited, UserError
 from bot.prompting.presets.preset import Preset
-from bot.routing.command_specs import COMMANDS, parse
+from bot.routing.command_specs import COMMAND_NAMES, COMMANDS, parse
 from bot.routing.history_scopes import HistoryScopes
 from bot.routing.preset_resolver import PresetResolver
 from bot.runtime.clock import SystemClock
@@ -290,6 +290,12 @@ async def test_new_begins_with_the_greeting_of_the_active_preset(setup: Setup) -
     )
     await setup.run_command("/preset use nova")
     assert (await setup.run_command("/new")).greeting == "Hi, Nova here."
+
+
+@pytest.mark.parametrize("name", sorted(COMMAND_NAMES))
+async def test_each_command_has_a_handler(setup: Setup, name: str) -> None:
+    with contextlib.suppress(UserError):  # such as that a value is missing
+        await setup.run_command(f"/{name}")
 
 
 @pytest.mark.parametrize("line", ["/help", "/start"])

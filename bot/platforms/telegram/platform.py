@@ -3,7 +3,7 @@
 import asyncio
 import hmac
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from itertools import count
 from typing import Any, NoReturn, TypeVar
 
@@ -67,7 +67,6 @@ _MAX_UPDATES = 100  # in one response: there may be more
 _MAX_ALERT_CHARS = 200
 _SECRET_HEADER = "X-Telegram-Bot-Api-Secret-Token"  # noqa: S105 # the name of a header
 _SET_WEBHOOK_SECONDS = 300.0
-_UNLISTED_COMMANDS = frozenset({"start", "ask", "edit"})
 
 _log = structlog.get_logger(__name__)
 
@@ -81,6 +80,7 @@ def make(settings: TelegramSettings, context: PlatformContext) -> Platform:
     return TelegramPlatform(
         settings,
         commands=context.commands,
+        command_names=context.command_names,
         clock=context.clock,
         bot_id=context.bot_id,
         answerable_seconds=context.answerable_seconds,
@@ -97,6 +97,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         settings: TelegramSettings,
         *,
         commands: Sequence[CommandSpec],
+        command_names: Collection[str],
         clock: Clock,
         bot_id: str = "",
         answerable_seconds: float = math.inf,
@@ -112,7 +113,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         self._bot: User | None = None  # once Telegram has said who we are
         self._acknowledging: set[asyncio.Task[None]] = set()
         self._commands = commands
-        self._names = _UNLISTED_COMMANDS.union(one.name for one in commands)
+        self._command_names = command_names
         self._clock = clock
         self._bot_id = bot_id
         self._offset_cursor = offset_cursor(bot_id)
@@ -289,7 +290,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         for update in updates:
             incoming = to_incoming(update, bot, self._bot_id)
             if isinstance(incoming, Said):
-                incoming = leave_to_other_bots(incoming, update.message, self._names)
+                incoming = leave_to_other_bots(incoming, update.message, self._command_names)
             if incoming is not None:
                 incomings.append(incoming)
             elif update.callback_query is not None:  # its message is too old to be told of

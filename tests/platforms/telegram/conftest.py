@@ -96,6 +96,7 @@ class Rig:
         return TelegramPlatform(
             TelegramSettings.model_validate(given),
             commands=COMMANDS,
+            command_names={"start", *(one.name for one in COMMANDS)},
             clock=self.clock,
             answerable_seconds=self.answerable_seconds,
             press_refusal=self.press_refusal,
