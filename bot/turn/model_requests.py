@@ -11,6 +11,7 @@ from bot.chat.incoming import Said
 from bot.chat.prompt import FinishReason, QueuePosition
 from bot.chat.receipt import Receipt
 from bot.errors import BackendError, BudgetUsedUp
+from bot.markup.graphemes import is_visible
 from bot.ports import Backend, Clock
 from bot.prompting.compose.background import split_observed
 from bot.prompting.draft.fit import FittedPrompt
@@ -210,7 +211,7 @@ def _prefix_speaker_line(line: str, show: Callable[[str], None]) -> Callable[[st
 
 
 def _check(answer: GeneratedAnswer, preset: Preset) -> None:
-    if not answer.text:
+    if not is_visible(answer.text):
         notice = _ONLY_REASONING if answer.thoughts else _EMPTY
         if answer.reason is FinishReason.FILTERED:
             notice = _FILTERED

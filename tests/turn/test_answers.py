@@ -100,8 +100,9 @@ async def test_nul_characters_are_removed_from_an_answer(database: Database) -> 
     assert setup.texts == ["onetwo"]
 
 
-async def test_empty_answer_is_reported(database: Database) -> None:
-    setup = Setup(database, backend=FakeBackend(["  \n "]))
+@pytest.mark.parametrize("answer", ["  \n ", "\u200b\u2060 \ufeff"])
+async def test_empty_answer_is_reported(database: Database, answer: str) -> None:
+    setup = Setup(database, backend=FakeBackend([answer]))
     await setup.say("hello")
     problem = "The model gave an empty answer. Please try again or rephrase your message."
     assert setup.texts == [failure(problem)]

@@ -1,6 +1,5 @@
 """Translate a provider's failures into a message for the operator and a notice for the chat."""
 
-import email.utils
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from types import MappingProxyType
 import msgspec
 from typing_extensions import override
 
+from bot.backends.chat_completions.retries import retry_after
 from bot.errors import TroupeError
 from bot.texts.text import translatable
 
@@ -39,9 +39,12 @@ _QUOTA_USED_UP = re.compile(
     rb"|key limit exceeded|\"code\": ?\"?1113\b",
     re.IGNORECASE,
 )
+_DAY_USED_UP = re.compile(
+    rb"models-per-day|per ?day(per|\b)|\((rpd|tpd)\)|daily (quota|limit|free)", re.IGNORECASE
+)
 _MODERATED = re.compile(
     rb"content_policy|content policy|content[_ ]filter|content management policy|responsibleai"
-    rb"|moderation|data_inspection_failed|inappropriate content|flagged|safety_check"
+    rb"|moderation|data_?inspection_?failed|inappropriate content|flagged|safety_check"
     rb"|contentpolicyviolation|sensitive_words|content exists risk|guardrail|\"code\": ?\"?1301\b",
     re.IGNORECASE,
 )
@@ -56,7 +59,7 @@ _MODEL_NOT_ALLOWED = re.compile(
 )
 _WRONG_KEY = re.compile(
     rb"invalid_api_key|api key not valid|api_key_invalid|incorrect api key|invalid api key"
-    rb"|authentication_error|authenticationerror|expired[_ ]key"
+    rb"|authentication_error|authenticationerror|expired[_ ]key|login fail"
     rb"|no_db_connection",  # LiteLLM's proxy without a database, for any key but its own
     re.IGNORECASE,
 )
@@ -75,6 +78,9 @@ _TOO_LONG_NOTICE = translatable(
 _NO_CREDIT_NOTICE = translatable(
     "The bot's account with the model's provider has no credit left; the bot's operator has to top"
     " it up."
+)
+_DAY_USED_UP_NOTICE = translatable(
+    "The bot has used up what the model's provider allows it in a day. Please try again later."
 )
 _MODERATED_NOTICE = translatable(
     "The model's provider refuses to answer this because of its content rules. Please try other"
@@ -129,6 +135,13 @@ _LASTING_ERRORS = (
         is_of_account=True,
     ),
     _LastingError(
+        _by_words(_DAY_USED_UP),
+        "has used up its allowance of the day ({status}{codes}); wait, or raise it there",
+        _DAY_USED_UP_NOTICE,
+        is_certain=True,
+        is_of_account=True,
+    ),
+    _LastingError(
         _by_words(_NO_MEMORY),
         "has too little memory for the model {model!r} ({status}); choose a smaller one",
         _CONFIGURATION_NOTICE,
@@ -140,7 +153,10 @@ _LASTING_ERRORS = (
         _CONFIGURATION_NOTICE,
     ),
     _LastingError(
-        _by_words(_PROMPT_TOO_LONG),
+        lambda status, body: (
+            status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+            or _PROMPT_TOO_LONG.search(body) is not None
+        ),
         "rejected the prompt as too long for {model!r} ({status}); lower the preset's"
         " max_input_tokens",
         _TOO_LONG_NOTICE,
@@ -182,7 +198,7 @@ class RequestFailed(TroupeError):
         retryable: bool = False,
         retry_after_seconds: float = 0,
         provider_unhealthy: bool = True,
-        is_of_account: bool = False,
+        is_lasting: bool = False,
     ) -> None:
         super().__init__(message)
         self.notice = notice
@@ -193,8 +209,8 @@ class RequestFailed(TroupeError):
         """... but not before this many seconds."""
         self.provider_unhealthy = provider_unhealthy
         """Counts as a failure for the circuit breaker."""
-        self.is_of_account = is_of_account
-        """Every prompt for the model meets it until the operator has acted."""
+        self.is_lasting = is_lasting
+        """The next prompts for the model would meet it as well, whatever they say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +294,7 @@ def _translate_refusal(
                 f"{endpoint} {what}",
                 notice=known.notice,
                 provider_unhealthy=False,
-                is_of_account=known.is_of_account,
+                is_lasting=known.is_of_account,
             )
     return None
 
@@ -319,12 +335,15 @@ def unreachable(endpoint: Endpoint, why: str) -> RequestFailed:
     return RequestFailed(message, retryable=True)
 
 
-def timed_out(endpoint: Endpoint, what: str, seconds: float, part: str) -> RequestFailed:
+def timed_out(
+    endpoint: Endpoint, what: str, seconds: float, part: str, *, is_lasting: bool = False
+) -> RequestFailed:
     """Make the error for a timeout; `part` is the setting that it comes from.
 
     It is not retried: the person has waited long enough, and a slow provider needs less work.
     """
-    return RequestFailed(f"{endpoint}: {what} within {seconds:g} s ({endpoint.setting(part)})")
+    message = f"{endpoint}: {what} within {seconds:g} s ({endpoint.setting(part)})"
+    return RequestFailed(message, is_lasting=is_lasting)
 
 
 def stood_still(endpoint: Endpoint) -> RequestFailed:
@@ -379,15 +398,3 @@ def _status_in(data: bytes, statuses: Mapping[str, int]) -> int | None:
         code = int(code)
     is_status = isinstance(code, int) and HTTPStatus.BAD_REQUEST <= code < 600
     return code if isinstance(code, int) and is_status else None
-
-
-def retry_after(value: str | None, now: float) -> float:
-    """Return the seconds of a Retry-After header, which may hold a date (RFC 9110, 10.2.3)."""
-    if not value:
-        return 0
-    if re.fullmatch(r"\d{1,9}(\.\d+)?", value):
-        return float(value)
-    try:
-        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - now)
-    except ValueError:
-        return 0

@@ -125,7 +125,7 @@ class ChatRequestRunner:
         self._clock = clock or SystemClock()
         self._random = random_source or random.SystemRandom()
         self._budget = RetryBudget()
-        self._account_errors: dict[str, tuple[float, RequestFailed]] = {}
+        self._lasting_errors: dict[str, tuple[float, RequestFailed]] = {}
         """By the model: until when a request with a fallback is not tried, and why."""
         self._breakers = defaultdict[str, CircuitBreaker](new_breaker)
 
@@ -158,9 +158,9 @@ class ChatRequestRunner:
             except RequestFailed as error:
                 success = not error.provider_unhealthy
                 breaker.record(self._clock.monotonic(), success=success)
-                if error.is_of_account:
-                    until = self._clock.monotonic() + retries.ACCOUNT_ERROR_SECONDS
-                    self._account_errors[request.model] = until, error
+                if error.is_lasting:
+                    until = self._clock.monotonic() + retries.LASTING_ERROR_SECONDS
+                    self._lasting_errors[request.model] = until, error
                 if has_text:
                     notice = error.notice or _INTERRUPTED_NOTICE
                     raise BackendInterrupted(
@@ -177,23 +177,23 @@ class ChatRequestRunner:
                     raise BackendUnavailable(str(error), error.notice) from error
             else:
                 breaker.record(self._clock.monotonic(), success=True)
-                self._account_errors.pop(request.model, None)
+                self._lasting_errors.pop(request.model, None)
                 return
             retry_count += 1
             await self._clock.sleep(pause)
 
     def _refuse_known_error(self, request: ChatRequest) -> None:
-        """Let the fallback answer at once while only the operator can mend the first model.
+        """Let the fallback answer at once while the first model is silent or misconfigured.
 
         Raises:
             BackendUnavailable: what the last request for the model failed with.
         """
-        until, error = self._account_errors.get(request.model, (0.0, None))
+        until, error = self._lasting_errors.get(request.model, (0.0, None))
         if error is None or not request.has_fallback:
             return
         if self._clock.monotonic() < until:
             raise BackendUnavailable(str(error), error.notice) from error
-        del self._account_errors[request.model]  # look whether it was mended
+        del self._lasting_errors[request.model]  # look whether it was mended
 
     def _record(self, request: ChatRequest, breaker: CircuitBreaker) -> None:
         """Count a call; one that goes on with an answer is a retry.
@@ -280,6 +280,8 @@ class ChatRequestRunner:
         content_type = header.partition(";")[0].strip().lower()
         if content_type == "text/html":
             raise errors.malformed(self._endpoint, "a web page")
+        if response.headers.get("content-encoding", "identity").strip().lower() != "identity":
+            raise errors.malformed(self._endpoint, "a compressed response, which it was not asked")
         context = ResponseContext(
             self._endpoint,
             request.model,

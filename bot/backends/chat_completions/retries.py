@@ -1,5 +1,7 @@
 """Decide whether a failed request is retried: backoff, retry budget and circuit breaker."""
 
+import email.utils
+import re
 from collections import deque
 from collections.abc import Sequence
 
@@ -7,11 +9,12 @@ MAX_RETRIES = 2
 MAX_RETRY_AFTER_SECONDS = 30.0
 MAX_SECONDS_BEFORE_FALLBACK = 1.0
 """The longest wait that a provider may ask for where another model can answer meanwhile."""
-ACCOUNT_ERROR_SECONDS = 30.0
-"""For how long a wrong key, a used-up account or an unknown model is not tried again where another
-model can answer."""
+LASTING_ERROR_SECONDS = 30.0
+"""For how long a wrong key, a used-up account, an unknown or a silent model is not tried again
+where another model can answer."""
 MAX_BREAKER_WAIT_SECONDS = 8.0
 """How long a request waits behind an open breaker: until a trial request is due, and for it."""
+MAX_RETRY_AFTER = 86_400.0
 _FIRST_BACKOFF_SECONDS = 0.5
 _MAX_BACKOFF_SECONDS = 8.0
 
@@ -19,6 +22,22 @@ _MAX_BACKOFF_SECONDS = 8.0
 def max_backoff_seconds(retries: int) -> float:
     """Return the longest wait before the next retry; full jitter picks a time below it."""
     return min(_MAX_BACKOFF_SECONDS, _FIRST_BACKOFF_SECONDS * 2.0**retries)
+
+
+def retry_after(value: str | None, now: float) -> float:
+    """Return the seconds of a Retry-After header, which may hold a date (RFC 9110, 10.2.3).
+
+    A wait of more than a day is taken for a day.
+    """
+    if not value:
+        return 0
+    if re.fullmatch(r"\d+(\.\d+)?", value, re.ASCII):
+        return min(float(value), MAX_RETRY_AFTER)
+    try:
+        seconds = email.utils.parsedate_to_datetime(value).timestamp() - now
+    except (ValueError, OverflowError):
+        return 0
+    return min(max(0.0, seconds), MAX_RETRY_AFTER)
 
 
 class RetryBudget:

@@ -3,6 +3,8 @@
 from bot.errors import TroupeError
 
 MAX_EVENT_BYTES = 1024 * 1024
+_FIELDS = (b":", b"event:", b"id:", b"retry:", b"data")
+_MAX_STRAY_BYTES = 64 * 1024
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -25,6 +27,9 @@ class SseParser:
         self._held_bytes = 0
         self._after_carriage_return = False
         self._at_start = True
+        self.stray_lines: list[bytes] = []
+        """Lines that belong to no event, up to 64 KiB: what a server wrote that sends no events."""
+        self._stray_bytes = 0
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """Parse the next bytes.
@@ -72,6 +77,9 @@ class SseParser:
             events.append(b"\n".join(self._data))
             self._held_bytes -= sum(map(len, self._data))
             self._data.clear()
+        elif line and not line.startswith(_FIELDS) and self._stray_bytes < _MAX_STRAY_BYTES:
+            self.stray_lines.append(line)
+            self._stray_bytes += len(line)
 
     def _hold(self, buffer: list[bytes], piece: bytes) -> None:
         if not piece and buffer is self._line:

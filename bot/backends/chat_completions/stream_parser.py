@@ -14,6 +14,7 @@ from bot.chat.prompt import FinishReason, Usage
 from bot.chat.tool import ToolCall
 
 MAX_RESPONSE_BYTES = 32 * 1024 * 1024  # far more than any model writes in one answer
+_EVENT_STARTS = (b"data:", b"event:", b"id:", b":")
 _MAX_TOKEN_COUNT = (
     10**9
 )  # no prompt or answer has more; a greater figure is an error of the service
@@ -63,6 +64,7 @@ class StreamParser(ABC):
         self._tool_calls = ToolCallParser()
         self._object: list[bytes] | None = None if context.is_streamed else []
         self._received_bytes = 0
+        self._has_events = False
         self._text: list[str] = []
         self._reasoning: list[str] = []
 
@@ -78,16 +80,42 @@ class StreamParser(ABC):
             events = self._sse.feed(chunk)
         except SseEventTooLong as error:
             return self._malformed(str(error))
+        self._has_events = self._has_events or bool(events)
         return self._parse_events(events)
 
     def end(self) -> ParsedChunk:
         """Parse the rest at the end of the connection; an incomplete answer is an error."""
         self.done = True
-        last = self._sse.flush() if self._object is None else [b"".join(self._object)]
+        try:
+            last = self._sse.flush() if self._object is None else self._split(self._object)
+        except SseEventTooLong as error:
+            return self._malformed(str(error))
         parsed = self._parse_events(last)
+        self._has_events = self._has_events or bool(last)
         if self.reason is None and parsed.error is None:
-            return replace(parsed, error=errors.interrupted(self._context.endpoint))
+            return self._parse_stray_lines(parsed)
         return parsed
+
+    def _split(self, pieces: Sequence[bytes]) -> Sequence[bytes]:
+        """Return the events of a body that was announced as one JSON object."""
+        body = b"".join(pieces).removeprefix(b"\xef\xbb\xbf")
+        if body.startswith(_EVENT_STARTS):
+            return [*self._sse.feed(body), *self._sse.flush()]
+        return [body]
+
+    def _parse_stray_lines(self, parsed: ParsedChunk) -> ParsedChunk:
+        """Read what was sent instead of the rest of the stream: an error, or an answer as JSON."""
+        lines = self._sse.stray_lines
+        if not lines:
+            return replace(parsed, error=errors.interrupted(self._context.endpoint))
+        if lines[0].lstrip().startswith(b"<"):
+            return replace(parsed, error=errors.malformed(self._context.endpoint, "a web page"))
+        body = lines[-1] if self._has_events else b"\n".join(lines)
+        found = self._parse_events([body.removeprefix(b"error:")])  # of an older llama.cpp
+        if not self._has_events and self.reason is not None:
+            return found
+        self.reason = None  # only an error counts behind other events
+        return replace(parsed, error=found.error or errors.interrupted(self._context.endpoint))
 
     @property
     def tool_calls(self) -> Sequence[ToolCall]:

@@ -34,6 +34,8 @@ _FINISH_REASONS = {
         FinishReason.FILTERED,
     ),
 }
+_NO_REASONS = frozenset({"null", "none"})  # Qwen's servers write them as words
+_EMPTY_EVENTS = frozenset({b"", b"null", b"[]"})
 # Of OpenRouter, DeepSeek, Zhipu, vLLM and SGLang.
 _FAILURE_REASONS = frozenset({"error", "insufficient_system_resource", "network_error", "abort"})
 
@@ -160,7 +162,7 @@ class ChatCompletionsParser(StreamParser):
             if self.reason is None:
                 raise errors.interrupted(self._context.endpoint)
             return False
-        if not data.strip():
+        if data.strip() in _EMPTY_EVENTS:
             return False
         chunk = self._decode(data)
         if chunk.usage:
@@ -176,6 +178,7 @@ class ChatCompletionsParser(StreamParser):
         if self._stop_filter.hit:
             return True
         finish = str(choice.finish_reason or "").lower()
+        finish = "" if finish in _NO_REASONS else finish
         if finish in _FAILURE_REASONS:
             raise errors.interrupted(self._context.endpoint)
         if finish:
@@ -197,6 +200,10 @@ class ChatCompletionsParser(StreamParser):
             if native is not None:
                 self.done = self.done or native.stop  # no [DONE] follows
                 return native.to_chunk()
+            if _is_error_report(data):
+                raise errors.translate_error_event(
+                    context.endpoint, context.model, data, context.now
+                )
         return chunk
 
 
@@ -321,6 +328,32 @@ def _decode_llama_cpp_chunk(data: bytes) -> _LlamaCppChunk | None:
         return _llama_cpp_decoder.decode(data)
     except msgspec.DecodeError:
         return None  # some services send empty chunks
+
+
+class _BaseResponse(msgspec.Struct):
+    status_code: int = 0
+
+
+class _ErrorReport(msgspec.Struct):
+    """An error without a member `error`, as older vLLM, DashScope, FastAPI and MiniMax send it."""
+
+    kind: str | None = msgspec.field(default=None, name="object")
+    code: int | str | None = None
+    type: str | None = None
+    message: str | None = None
+    detail: object = None
+    base_resp: _BaseResponse | None = None
+
+
+def _is_error_report(data: bytes) -> bool:
+    try:
+        found = msgspec.json.decode(data, type=_ErrorReport)
+    except msgspec.DecodeError:
+        return False
+    if found.base_resp is not None and found.base_resp.status_code:
+        return True
+    is_named = found.code is not None or found.type is not None or found.kind == "error"
+    return bool(found.detail) or bool(found.message and is_named)
 
 
 def _decode_or_repair(data: bytes) -> tuple[bytes, _Chunk]:

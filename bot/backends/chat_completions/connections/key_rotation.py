@@ -9,8 +9,8 @@ from pydantic import SecretStr
 from typing_extensions import override
 
 from bot.backends.chat_completions.connections.pooled_connection import PooledConnection
-from bot.backends.chat_completions.errors import retry_after
 from bot.backends.chat_completions.request import HttpConnection, HttpStatusError
+from bot.backends.chat_completions.retries import retry_after
 from bot.backends.chat_completions.settings import HttpProviderSettings
 from bot.ports import Clock
 from bot.runtime.http.connection import HttpResponse

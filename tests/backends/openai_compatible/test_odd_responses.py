@@ -1,0 +1,189 @@
+"""Responses that are no stream of chunks: errors in other forms, answers in another one."""
+
+import gzip
+import json
+
+import pytest
+
+from bot.backends.chat_completions.errors import Endpoint, RequestFailed
+from bot.backends.chat_completions.retries import retry_after
+from bot.backends.chat_completions.stream_parser import ResponseContext
+from bot.backends.chat_completions.wire import ChatCompletionsParser
+from bot.chat.prompt import FinishReason
+from tests.backends.asking import ask, prompt
+from tests.backends.conftest import Connect, FakeClock
+from tests.rigs.fake_openai import DONE, STOP, FakeOpenAI, Script, chunk, event, said
+
+SILENCE = Script([30.0])
+
+
+def read(
+    body: bytes, *, is_streamed: bool = True, size: int = 1 << 20
+) -> tuple[str, FinishReason | None, RequestFailed | None]:
+    """Parse a whole response that arrives in pieces; return text, reason and failure."""
+    context = ResponseContext(Endpoint("acme", "http://acme/v1"), "m", is_streamed=is_streamed)
+    parser = ChatCompletionsParser(context)
+    pieces = [parser.feed(body[at : at + size]) for at in range(0, len(body), size)]
+    if not parser.done:
+        pieces.append(parser.end())
+    failed = next((one.error for one in pieces if one.error), None)
+    return "".join(one.text for one in pieces), parser.reason, failed
+
+
+VLLM = {
+    "object": "error",
+    "message": "This model's maximum context length is 4096 tokens.",
+    "type": "BadRequestError",
+    "code": 400,
+}
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (event(VLLM) + DONE, "Start a new one with /new"),
+        (b"event: error\n" + event({"message": "overloaded", "code": 503}), ""),
+        (b"event:error\n:HTTP_STATUS/400\n"
+         + event({"code": "DataInspectionFailed", "message": "-"}),
+         "because of its content rules"),
+        (event({"base_resp": {"status_code": 1008, "status_msg": "insufficient balance"}}),
+         "no credit left"),
+        (event({"detail": "Invalid API key"}), "does not accept the bot's key"),
+        (b'{"error": "model \\"x\\" not found, try pulling it first"}\n', "does not exist"),
+        (b'{\n "error": {\n  "message": "insufficient_quota"\n }\n}\n', "no credit left"),
+        (b'error: {"code":400,"message":"the request exceeds the available context size",'
+         b'"type":"invalid_request_error"}\n\n', "Start a new one with /new"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("size", [1, 1 << 20])
+def test_error_in_another_form_has_the_words_of_its_kind(body: bytes, told: str, size: int) -> None:
+    text, reason, failed = read(body, size=size)
+    assert (text, reason) == ("", None)
+    assert failed is not None
+    assert told in failed.notice
+    assert failed.retryable is (told == "")
+
+
+@pytest.mark.parametrize("size", [1, 1 << 20])
+def test_error_line_of_ollama_within_a_stream_interrupts_it(size: int) -> None:
+    body = said("Hel", "lo") + b'{"error":"an error was encountered while running the model"}\n'
+    text, reason, failed = read(body, size=size)
+    assert (text, reason) == ("Hello", None)
+    assert "returned status 502" in str(failed)
+
+
+def test_web_page_in_place_of_events_is_named() -> None:
+    _, _, failed = read(b"<html><body>Log in, SECRET</body></html>")
+    assert "sent a web page; check TROUPE_PROVIDERS__ACME__BASE_URL" in str(failed)
+
+
+ANSWER = json.dumps({
+    "choices": [{"message": {"content": "Hello"}, "finish_reason": "stop"}]
+}).encode()  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("body", "is_streamed"),
+    [
+        (ANSWER, False),
+        (b"\xef\xbb\xbf" + ANSWER, False),
+        (ANSWER, True),
+        (json.dumps(json.loads(ANSWER), indent=1).encode(), True),
+        (said("Hel", "lo") + STOP + DONE, False),
+        (b": hello\n\n" + said("Hello") + STOP + DONE, False),
+        (b"data: null\n\ndata: []\n\ndata:\n\n" + said("Hello") + STOP + DONE, True),
+    ],
+)
+def test_answer_under_another_content_type_is_read(body: bytes, is_streamed: bool) -> None:
+    assert read(body, is_streamed=is_streamed) == ("Hello", FinishReason.STOP, None)
+
+
+@pytest.mark.parametrize("finish", ["null", "None", "", None, False])
+def test_finish_reason_that_is_none_ends_nothing(finish: object) -> None:
+    body = chunk("Hel", finish=finish) + chunk("lo", finish=finish)
+    assert read(body + STOP + DONE) == ("Hello", FinishReason.STOP, None)
+    text, reason, failed = read(body + DONE)
+    assert (text, reason) == ("Hello", None)
+    assert failed is not None
+
+
+def test_lines_without_an_event_are_no_answer_where_a_part_may_be_lost() -> None:
+    lines = b"\n".join(
+        json.dumps({"choices": [{"delta": {"content": text}}]}).encode() for text in "ab"
+    )
+    text, reason, failed = read(lines + b"\n" + ANSWER + b"\n")
+    assert (text, reason) == ("", None)
+    assert failed is not None
+    text, reason, failed = read(said("one") + ANSWER + b"\n")
+    assert (text, reason) == ("one", None)
+    assert failed is not None
+
+
+def test_endless_lines_without_an_event_are_not_kept() -> None:
+    context = ResponseContext(Endpoint("acme", "http://acme/v1"), "m")
+    parser = ChatCompletionsParser(context)
+    for _ in range(20_000):
+        parser.feed(b"nothing of an event, over and over\n")
+    assert sum(map(len, parser._sse.stray_lines)) < 70_000
+    assert parser.end().error is not None
+
+
+async def test_compressed_response_is_not_unpacked(connect: Connect, service: FakeOpenAI) -> None:
+    bomb = gzip.compress(b"data: " + b"a" * 20_000_000)
+    service.plays(*[Script([bomb], headers={"Content-Encoding": "gzip"})] * 3)
+    answer = await ask(connect())
+    assert "sent a compressed response" in answer.error_texts
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        ("99999999999999999999", 86_400.0),
+        ("9" * 5000, 86_400.0),
+        ("Wed, 21 Oct 9999 07:28:00 GMT", 86_400.0),
+        ("Wed, 21 Oct 2015 07:28:00 GMT", 0.0),
+        ("Wed, 99 Oct 99999 07:28:00 GMT", 0.0),
+        ("-5", 0.0), ("nan", 0.0), ("inf", 0.0), ("٣", 0.0), ("", 0.0),
+        ("2.5", 2.5),
+    ],
+)  # fmt: skip
+def test_retry_after_of_any_kind_is_a_wait_of_at_most_a_day(value: str, seconds: float) -> None:
+    assert retry_after(value, 1_800_000_000.0) == seconds
+
+
+async def test_huge_retry_after_is_kept(connect: Connect, service: FakeOpenAI) -> None:
+    service.plays(Script([b"{}"], status=429, headers={"Retry-After": "9" * 30}))
+    answer = await ask(connect())
+    assert "The model is busy right now" in answer.error_texts
+    assert len(service.log) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "told"),
+    [
+        (429, "Rate limit exceeded: free-models-per-day. Add 10 credits", "allows it in a day"),
+        (429, "Rate limit reached on requests per day (RPD): Limit 200", "allows it in a day"),
+        (429, "Rate limit reached on requests per min (RPM): Limit 3", "busy right now"),
+        (413, "Payload", "Start a new one with /new"),
+    ],
+)
+async def test_used_up_day_and_too_large_request_have_their_own_words(
+    connect: Connect, service: FakeOpenAI, status: int, message: str, told: str
+) -> None:
+    body = json.dumps({"error": {"message": message}}).encode()
+    service.plays(*[Script([body], status=status)] * 3)
+    assert told in (await ask(connect())).error_texts
+
+
+async def test_silent_provider_is_not_waited_for_again_where_there_is_a_fallback(
+    connect: Connect, service: FakeOpenAI, clock: FakeClock
+) -> None:
+    backend = connect(first_token_seconds=0.05)
+    service.plays(SILENCE)
+    question = prompt(has_fallback=True)
+    assert "no first token within 0.05 s" in (await ask(backend, question)).error_texts
+    assert "no first token within 0.05 s" in (await ask(backend, question)).error_texts
+    assert len(service.log) == 1
+    await clock.sleep(31)
+    assert (await ask(backend, question)).text == "Hello there"
+    assert len(service.log) == 2
