@@ -25,7 +25,10 @@ _KEYS = {"Tab": 9, "Enter": 13, "Escape": 27, " ": 32, "ArrowLeft": 37, "ArrowUp
 _KEYS |= {"ArrowRight": 39, "ArrowDown": 40}
 _TEXTS = {"Enter": "\r", " ": " "}
 _RUN_AXE = """
-axe.run(document, {runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]}).then((found) =>
+axe.run(document, {
+  runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"],
+  resultTypes: ["violations"],
+}).then((found) =>
   found.violations.filter((one) => ["serious", "critical"].includes(one.impact)).map((one) =>
     `${one.id}: ${one.nodes.slice(0, 3).map((node) => node.html.slice(0, 200)).join(" | ")}`))
 """
