@@ -808,8 +808,14 @@ class Outbox(Protocol):
         """Note that the platform refused it for good, and take the next row of its lane."""
         ...
 
-    async def send_again(self, row: OutboxRow, reason: str) -> OutboxRow | None:
-        """Give up an edit whose message is gone, and have its part sent anew as the edit says.
+    async def send_again(self, row: OutboxRow, reason: str, *, is_gone: bool) -> OutboxRow | None:
+        """Give up an edit that was refused, and have its part sent anew as the edit says.
+
+        Args:
+            row: the edit.
+            reason: why it was refused.
+            is_gone: whether its message is gone; else the row of the part keeps that message's id,
+                which it is to replace.
 
         Returns:
             The next row of its lane, which is that part unless it was deleted by us.

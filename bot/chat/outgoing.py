@@ -278,7 +278,8 @@ class OutboxRow:
     state: OutboxState
     attempts: int
     external_id: str | None
-    """For an edit or a deletion: the platform's id of the message to change."""
+    """For an edit or a deletion: the platform's id of the message to change. For a message that is
+    sent because such an edit was refused: of the one that it replaces."""
     not_before: float
     """Unix seconds."""
     file: Attachment | None = None

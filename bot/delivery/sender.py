@@ -14,6 +14,7 @@ import structlog
 
 from bot.chat.incoming import source_of
 from bot.chat.outgoing import (
+    Limits,
     MessageContent,
     MessageThread,
     OutboxOperation,
@@ -27,6 +28,7 @@ from bot.errors import (
     Fenced,
     MessageNotFound,
     OutcomeUnknown,
+    PlatformError,
     PlatformFatal,
     RateLimited,
     Refused,
@@ -150,11 +152,27 @@ class Sender:
         return following if wait is None else await self._take_again(row.address.lane, wait)
 
     async def _give_up(self, row: OutboxRow, error: Refused) -> OutboxRow | None:
-        """Drop a row that is refused for good; an answer whose message is gone is sent anew."""
-        is_gone = isinstance(error, MessageNotFound) and row.op is OutboxOperation.EDIT
-        if is_gone and not self._surfaces[row.address.source].limits(row.address).hears_deletions:
-            return await self._outbox.send_again(row, str(error))
+        """Drop a row that is refused for good; what cannot be edited any more is sent anew.
+
+        Where deletions are heard of, nobody wants back what was deleted.
+        """
+        is_gone = isinstance(error, MessageNotFound)
+        was_deleted = is_gone and self._limits(row).hears_deletions
+        if row.op is OutboxOperation.EDIT and row.external_id is not None and not was_deleted:
+            return await self._outbox.send_again(row, str(error), is_gone=is_gone)
         return await self._outbox.mark_dead(row, str(error))
+
+    async def _delete_replaced(self, row: OutboxRow) -> None:
+        """Delete the message that a new one was sent instead of, as far as that is possible."""
+        if row.external_id is None:
+            return
+        try:
+            await self._surfaces[row.address.source].delete(row.address, row.external_id)
+        except PlatformError as error:  # the new one is there: it must not be sent again
+            _log.warning("replaced_message_not_deleted", row=row.id, reason=str(error))
+
+    def _limits(self, row: OutboxRow) -> Limits:
+        return self._surfaces[row.address.source].limits(row.address)
 
     async def _take_again(self, lane: str, wait: float) -> OutboxRow | None:
         """Wait if that is not for long, then take the lane once more."""
@@ -178,6 +196,7 @@ class Sender:
         OUTBOX_RECONCILIATIONS.labels(row.address.platform, str(found is not None).lower()).inc()
         _log.info("reconciled", row=row.id, op=row.op, arrived=found is not None)
         if found is not None:
+            await self._delete_replaced(row)
             return await self._mark_sent(row, found)
         await self._outbox.reschedule(row, 0)
         return await self._take_again(row.address.lane, 0)
@@ -203,9 +222,11 @@ class Sender:
         match row.op:
             case OutboxOperation.SEND:
                 thread = await self._thread_of(row)
-                return await request_in_any_form(
+                sent = await request_in_any_form(
                     row, lambda content: surface.send(_to_message(row, content, thread))
                 )
+                await self._delete_replaced(row)
+                return sent
             case OutboxOperation.EDIT:
                 target = _target_id(row)
                 await request_in_any_form(
@@ -278,7 +299,7 @@ class Sender:
 
     def _is_harmless_to_repeat(self, row: OutboxRow) -> bool:
         """Return whether the platform answers a repeated send with the first message."""
-        limits = self._surfaces[row.address.source].limits(row.address)
+        limits = self._limits(row)
         has_nonce = row.content.face is None or limits.repeats_faces
         return limits.can_repeat_sends and has_nonce
 
@@ -295,7 +316,7 @@ def _to_message(
     return OutgoingMessage(
         row.address,
         content,
-        make_nonce(row.turn, row.part),
+        make_nonce(row.turn if row.external_id is None else f"{row.turn} instead", row.part),
         reply_to=row.reply_to,
         interaction=row.interaction,
         file=row.file,

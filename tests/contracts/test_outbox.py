@@ -111,6 +111,28 @@ async def test_refused_row_lets_its_lane_go_on(store: Store) -> None:
         await store.outbox.external_id(head.id)
 
 
+async def test_part_whose_edit_is_refused_replaces_its_message(store: Store) -> None:
+    claim, message = await begin(store)
+    for part in (0, 1):
+        await store.conversations.open(claim, message, OutgoingPart(part, MessageContent("…")))
+    texts = [OutgoingPart(part, MessageContent(text)) for part, text in enumerate("ab")]
+    await store.conversations.finish(claim, message, TurnResult(outgoing=texts))
+    second = await store.outbox.mark_sent(await taken(store), "m1")
+    assert second is not None
+    edit = await store.outbox.mark_sent(second, "m2")
+    assert edit is not None
+    again = await store.outbox.send_again(edit, "refused", is_gone=False)
+    assert again is not None
+    found = (again.op, again.part, again.text, again.external_id)
+    assert found == (OutboxOperation.SEND, 0, "a", "m1")
+    following = await store.outbox.mark_sent(again, "m3")
+    assert following is not None
+    assert (following.op, following.external_id) == (OutboxOperation.EDIT, "m2")
+    assert await store.outbox.message_of(message.part_name(0)) == "m3"
+    with pytest.raises(Fenced):
+        await store.outbox.send_again(edit, "refused", is_gone=False)
+
+
 async def test_rescheduled_row_is_due_after_its_time(store: Store) -> None:
     await answer(store, "a")
     await store.outbox.reschedule(await taken(store), seconds=0.0)

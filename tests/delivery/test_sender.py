@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 from sqlalchemy import select, update
+from typing_extensions import override
 
-from bot.chat.incoming import Said
+from bot.chat.incoming import Address, Said
 from bot.chat.outgoing import (
     Attachment,
     Limits,
@@ -49,10 +50,11 @@ class Delivery:
         database: Database,
         limits: Limits = LIMITS,
         platforms: tuple[str, ...] = ("telegram",),
+        surface: FakeSurface | None = None,
     ) -> None:
         self.database = database
         self.clock = FakeClock()
-        self.surface = FakeSurface(limits)
+        self.surface = surface or FakeSurface(limits)
         self.outbox = SqlOutbox(database, self.clock, SenderIdentity("me", settle_seconds=10))
         self.sender = Sender(
             self.outbox, dict.fromkeys(platforms, self.surface), self.clock, settle_seconds=10
@@ -252,6 +254,59 @@ async def test_edit_of_a_message_that_was_never_sent_is_dead(database: Database)
     await delivery.work()
     assert await delivery.states() == [OutboxState.DEAD, OutboxState.DEAD]
     assert delivery.calls("edit") == 0
+
+
+class RefusingEdits(FakeSurface):
+    """Refuses every edit, and what is sent after the first one fails in a way of its own."""
+
+    def __init__(self, limits: Limits, edit: Refused, *sends: PlatformError, lost: int = 0) -> None:
+        super().__init__(limits)
+        self._edit, self._sends, self._lost = edit, sends, lost
+
+    @override
+    async def edit(
+        self,
+        address: Address,
+        message_id: str,
+        content: MessageContent,
+        *,
+        interaction: str | None = None,
+    ) -> None:
+        self.fail_next("send", *self._sends)
+        self.responses_to_lose, self._lost, self._sends = self._lost, 0, ()
+        raise self._edit
+
+
+@pytest.mark.parametrize("limits", [LIMITS, WITHOUT_NONCES])
+@pytest.mark.parametrize("lost", [0, 1])
+async def test_answer_whose_edit_is_refused_is_sent_as_a_new_message(
+    database: Database, limits: Limits, lost: int
+) -> None:
+    surface = RefusingEdits(limits, Refused("another user wrote it"), lost=lost)
+    delivery = Delivery(database, surface=surface)
+    await delivery.queue("whole", "rest", opening="w")
+    async with working(delivery):
+        await wait_until(lambda: delivery.calls("send") >= 3)
+        await advance_in_steps(delivery.clock, 11)
+    await delivery.clock.advance(11)
+    await delivery.work()
+    assert delivery.texts == ["whole", "rest"]
+    assert await delivery.states() == [*[OutboxState.SENT] * 2, *[OutboxState.DEAD] * 2]
+    shown = [await delivery.outbox.message_of(f"telegram:5:0/{part}") for part in (0, 1)]
+    assert shown == [*surface.messages]
+
+
+@pytest.mark.parametrize(
+    ("edit", "sends"), [(MessageNotFound("deleted"), 1), (Refused("no right"), 2)]
+)
+async def test_answer_that_may_neither_be_edited_nor_sent_is_given_up(
+    database: Database, edit: Refused, sends: int
+) -> None:
+    delivery = Delivery(database, surface=RefusingEdits(LIMITS, edit, Refused("no right")))
+    await delivery.queue("whole", opening="w")
+    await delivery.work()
+    assert (delivery.texts, delivery.calls("send")) == (["w"], sends)
+    assert (await delivery.states())[-1] == OutboxState.DEAD
 
 
 @pytest.mark.parametrize("limits", [LIMITS, WITHOUT_NONCES])

@@ -64,10 +64,10 @@ class SqlOutbox(Outbox):
         return await self._database.run(lambda: lanes.dead(row, reason[:500], self._sender, at))
 
     @override
-    async def send_again(self, row: OutboxRow, reason: str) -> OutboxRow | None:
+    async def send_again(self, row: OutboxRow, reason: str, *, is_gone: bool) -> OutboxRow | None:
         at = self._moment()
         return await self._database.run(
-            lambda: lanes.send_again(row, reason[:500], self._sender, at)
+            lambda: lanes.send_again(row, reason[:500], self._sender, at, is_gone=is_gone)
         )
 
     @override

@@ -239,7 +239,7 @@ def dead(row: OutboxRow, reason: str, sender: SenderIdentity, at: Moment) -> Uni
 
 
 def send_again(
-    row: OutboxRow, reason: str, sender: SenderIdentity, at: Moment
+    row: OutboxRow, reason: str, sender: SenderIdentity, at: Moment, *, is_gone: bool
 ) -> Unit[OutboxRow | None]:
     """Give up a change, and have the changed part sent as the change says; raises `Fenced`.
 
@@ -251,8 +251,9 @@ def send_again(
         return (yield from _take_next(key, sender, at))
     [[turn, part]] = yield lane_sql.CHANGED_PART.query({"row": row.id})
     content = encode_content(row.content, row.thread)
+    replaced = {"replaced": None if is_gone else row.external_id}
     new = {f"new_{name}": content[name] for name in ("text", "face", "buttons")}
-    yield lane_sql.SEND_AGAIN.query({"of_turn": turn, "of_part": part, **new})
+    yield lane_sql.SEND_AGAIN.query({"of_turn": turn, "of_part": part, **replaced, **new})
     return (yield from _take_next(key, sender, at))
 
 
