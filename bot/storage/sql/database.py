@@ -29,6 +29,7 @@ from bot.storage.sql.upgrading.revisions import NEWEST_REVISION, create_tables, 
 T = TypeVar("T")
 
 _log = structlog.get_logger(__name__)
+_INSUFFICIENT_PRIVILEGE = "42501"
 _CHECKPOINT_ATTEMPTS = 5
 """Each waits as long as SQLite waits for a lock."""
 
@@ -131,12 +132,15 @@ class Database:
         revisions.check_supported()
         if revisions.is_newer:
             _log.info("newer_tables", revision=revisions.newest, own=NEWEST_REVISION)
-        elif revisions.newest != NEWEST_REVISION and not (
-            self.is_sqlite and await self.write(create_tables)
-        ):
+        with _owner_named():
+            if not revisions.is_newer and revisions.newest != NEWEST_REVISION:
+                await self._upgrade()
+            if not self.is_sqlite:
+                await self.write(import_module("bot.storage.sql.postgres").install_functions)
+
+    async def _upgrade(self) -> None:
+        if not (self.is_sqlite and await self.write(create_tables)):
             await self.write(import_module("bot.storage.sql.upgrading.migrations").upgrade)
-        if not self.is_sqlite:
-            await self.write(import_module("bot.storage.sql.postgres").install_functions)
 
 
 @contextlib.asynccontextmanager
@@ -265,6 +269,21 @@ def _remedy_added(url: str) -> Iterator[None]:
         yield
     except StoreError as error:
         raise StoreError(f"{error}; {_remedy(parse_url(url))}") from error
+
+
+@contextlib.contextmanager
+def _owner_named() -> Iterator[None]:
+    """Say who can upgrade where a role of PostgreSQL may only read and write rows."""
+    try:
+        yield
+    except StoreError as error:
+        origin = getattr(error.__cause__, "orig", None)
+        if getattr(origin, "sqlstate", None) != _INSUFFICIENT_PRIVILEGE:
+            raise
+        raise SettingsError(
+            "the tables have to be upgraded, and the role in TROUPE_DATABASE_URL may not do that: "
+            "run `troupe db upgrade` with the role that owns them"
+        ) from error
 
 
 def _remedy(url: URL) -> str:

@@ -1,0 +1,48 @@
+"""PostgreSQL with two roles: one owns the tables and upgrades them, the other runs the service."""
+
+from urllib.parse import urlsplit
+
+import pytest
+from sqlalchemy import text
+
+from bot.errors import SettingsError, StoreError
+from bot.runtime.clock import SystemClock
+from bot.storage.sql.database import open_database
+from bot.storage.sql.retention import delete_expired
+from bot.storage.sql.stories import open_stories
+from tests.checkout import CHECKOUT
+from tests.contracts.test_postgres import answer
+from tests.postgres import create_postgres_database, run_postgres_program
+
+pytestmark = pytest.mark.service
+
+ROLES = (CHECKOUT / "deploy/postgres-roles.sql").read_text()
+
+
+@pytest.fixture
+async def roles(postgres_folder: str) -> dict[str, str]:
+    """Two roles in a database without tables; their URLs by name."""
+    url = await create_postgres_database(postgres_folder, with_tables=False)
+    database = urlsplit(url).path.lstrip("/")
+    connect = ("-h", postgres_folder, "-U", "postgres", "-v", "ON_ERROR_STOP=1")
+    await run_postgres_program("psql", *connect, "-d", database, "-c", ROLES)
+    return {
+        name: url.replace("postgres@", f"{name}@") for name in ("troupe_owner", "troupe_service")
+    }
+
+
+async def test_role_of_the_service_uses_rows_and_leaves_upgrades_to_the_owner(
+    roles: dict[str, str],
+) -> None:
+    with pytest.raises(SettingsError, match="`troupe db upgrade` with the role that owns them"):
+        async with open_database(roles["troupe_service"]):
+            pytest.fail("it opened")
+    async with open_database(roles["troupe_owner"]):
+        pass
+    async with open_database(roles["troupe_service"]) as database:
+        await answer(database, 1)
+        await open_stories(database)
+        await delete_expired(database, SystemClock(), receipt_days=1)
+        for statement in ("DROP TABLE turn", "CREATE TABLE extra (id int)", "TRUNCATE inbox"):
+            with pytest.raises(StoreError, match=r"permission denied|must be owner"):
+                await database.write(lambda c, sql=statement: c.execute(text(sql)).close())  # type: ignore[misc]
