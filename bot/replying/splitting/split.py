@@ -194,6 +194,7 @@ class _FenceScanner:
         self._reserve = closing_units(fence)
         self._stop = self._find_stop()
         self._fences = [(start, fence)]
+        self._closing_ends: dict[int, int] = {}  # where the line ends that has closed a block
         self._uncuttable: list[tuple[int, int]] = []
         self._edges: set[int] = set()
 
@@ -203,7 +204,8 @@ class _FenceScanner:
 
     def prose_start(self, position: int) -> int:
         """Return where the text begins that is not in the code block before a position."""
-        return max(begin for begin, _ in self._fences if begin <= max(position, self._start))
+        begin = max(begin for begin, _ in self._fences if begin <= max(position, self._start))
+        return self._closing_ends.get(begin, begin)
 
     def scan_until_full(self) -> CutWindow | None:
         """Return what is needed to choose a cut; None if the rest of the text fits."""
@@ -221,6 +223,7 @@ class _FenceScanner:
                 self._open_block(line)
             elif line.closes(fence, self._text):
                 self._fences.append((line.start + 1, None))
+                self._closing_ends[line.start + 1] = line.end
                 self._uncuttable.append((line.start, line.end))
                 self._edges.add(line.end)
         if self._stop is None:

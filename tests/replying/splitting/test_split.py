@@ -274,6 +274,14 @@ def test_marks_around_a_cut_are_closed_and_opened_again(mark: str) -> None:
     assert second.endswith(f"end{mark} rest")
 
 
+def test_fence_before_a_cut_is_not_opened_again() -> None:
+    first, second = split(f"```\ncode\n```\n||{'words and ' * 500}end||", RENDERED)
+    assert first.endswith("||")
+    assert second.startswith("||")
+    assert plain_text(f"{first} {second}").count("words") == 500
+    assert "`" not in second
+
+
 def test_quoted_line_goes_on_as_a_quote() -> None:
     first, second = split(f"> {'words and ' * 500}end", RENDERED)
     assert second.startswith("> ")
