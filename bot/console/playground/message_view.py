@@ -1,5 +1,6 @@
 """Messages as the page shows them: every text of people and models is escaped."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -19,6 +20,8 @@ _TAGS: Mapping[Style, str] = {
     Style.QUOTE: "q",
 }
 _LINK = Markup('<a href="{}" rel="noreferrer noopener" target="_blank">{}</a>')
+_WITHOUT_LINKS = frozenset({Style.LINK, Style.CODE, Style.CODE_BLOCK})
+_ADDRESS = re.compile(r"https?://[^\s<>\"']*[^\s<>\"'.,;:!?)\]]")
 _MAX_QUOTE_CHARS = 80
 _FACE_COLORS = 6
 
@@ -98,17 +101,33 @@ def _styled_html(source: str) -> Markup:
     return _nested(styled, list(styled.spans), 0, len(styled.text))
 
 
-def _nested(styled: StyledText, spans: list[StyledSpan], start: int, end: int) -> Markup:
-    """Return the text between two positions; `spans` lie within it, and nest."""
+def _nested(
+    styled: StyledText, spans: list[StyledSpan], start: int, end: int, *, has_links: bool = True
+) -> Markup:
+    """Return the text between two positions; `spans` lie within it, and nest.
+
+    With `has_links`, addresses in the text are links, as on the platforms.
+    """
+    escape = _linked if has_links else Markup.escape
     html, at = Markup(), start
     while spans:
         span = spans.pop(0)
         inner = [one for one in spans if one.start < span.end]
         spans = spans[len(inner) :]
-        html += Markup.escape(styled.text[at : span.start])
-        html += _element(span, _nested(styled, inner, span.start, span.end))
+        html += escape(styled.text[at : span.start])
+        may_link = has_links and span.style not in _WITHOUT_LINKS
+        nested = _nested(styled, inner, span.start, span.end, has_links=may_link)
+        html += _element(span, nested)
         at = span.end
-    return html + Markup.escape(styled.text[at:end])
+    return html + escape(styled.text[at:end])
+
+
+def _linked(text: str) -> Markup:
+    html, at = Markup(), 0
+    for match in _ADDRESS.finditer(text):
+        html += Markup.escape(text[at : match.start()]) + _LINK.format(match[0], match[0])
+        at = match.end()
+    return html + Markup.escape(text[at:])
 
 
 def _element(span: StyledSpan, content: Markup) -> Markup:
