@@ -12,21 +12,51 @@ _MIN_SECRET_CHARS = 6
 _MIN_CHARS_TO_SHOW_TAIL = 12  # of a shorter secret, four characters would be too much
 # Formats of tokens, which may appear in the messages of a library's exceptions.
 _TELEGRAM = r"\d{6,12}(?::|%(?:25)*3[Aa])[A-Za-z0-9_-]{30,}"
+_PREFIXES = (
+    *(
+        f"{name}{separator}"
+        for name in ("sk", "rk", "gsk", "xai", "hf", "pplx", "nvapi", "r8")
+        for separator in "-_"
+    ),
+    *("gho_", "ghp_", "ghr_", "ghs_", "ghu_", "github_pat_", "glpat-", "glsa_"),
+    *("xoxa-", "xoxb-", "xoxe-", "xoxp-", "xoxr-", "xoxs-", "xapp-", "npm_", "pypi-", "dckr_pat_"),
+    *("dop_v1_", "doo_v1_", "shpat_", "shpca_", "shppa_", "shpss_", "whsec_", "figd_", "ntn_"),
+    *(
+        "lin_api_",
+        "tskey-",
+        "sntrys_",
+        "sntryu_",
+        "pscale_",
+        "sbp_",
+        "dapi",
+        "hvs.",
+        "ya29.",
+        "SG.",
+    ),
+    *("AGE-SECRET-KEY-", "ATATT3", "GOCSPX-", "HRKU-", "PMAK-"),
+)
+"""What keys of providers and services begin with."""
+_ANY_PREFIX = "|".join(map(re.escape, _PREFIXES))
 _TOKEN_FORMATS = re.compile(
     _TELEGRAM + r"|[A-Za-z0-9_-]{23,28}\.[A-Za-z0-9_-]{6,7}\.[A-Za-z0-9_-]{27,}"  # Discord
-    r"|\b(?:sk|gsk|xai|hf|pplx|nvapi|r8|gh[opsu]|xox[abp])[-_][A-Za-z0-9_-]{7,}"  # providers
-    r"|\bAIza[A-Za-z0-9_-]{30,}|\bAKIA[A-Z0-9]{12,}|\beyJ[\w-]+\.eyJ[\w-]+\.[\w-]+"
+    rf"|\b(?:{_ANY_PREFIX})[A-Za-z0-9_-]{{7,}}(?:\.[A-Za-z0-9_-]+)*"
+    r"|\bAIza[A-Za-z0-9_-]{30,}|\bA[KS]IA[A-Z0-9]{12,}|\beyJ[\w-]+\.eyJ[\w-]+\.[\w-]+"
+    r"|\bSK[0-9a-f]{32}"  # Twilio
+    r"|(?<=/webhooks/)\d{15,21}/[A-Za-z0-9_-]{40,}"  # Discord
+    r"|(?<=/services/)T[A-Z0-9]{6,}/B[A-Z0-9]{6,}/[A-Za-z0-9]{20,}"  # Slack
     r"|(?<=Bot )[A-Za-z0-9._-]{20,}"
     r"|(?<=[Ss]ecret-[Tt]oken: )\S+"
     r"|(?<=://)[^/\s:@]*:[^/\s@]+(?=@)"  # a password in an address
-    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)",
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY(?: BLOCK)?-----.*?"
+    r"(?:-----END [A-Z ]*PRIVATE KEY(?: BLOCK)?-----|\Z)",
     re.DOTALL,
 )
 # The name that a header, an address or a setting gives to a secret, and the secret.
 _NAMED_SECRET = re.compile(
     r"""
       (?P<name> (?<![a-z]) (?: authorization | cookie | bearer | token | secret | password | passwd
-                             | (?:x-)? api[-_]?key | (?<=[?&]) key )
+                             | (?:x-)? api[-_]?key | (?:access|account|private)[-_]?key
+                             | (?<=[?&]) (?:key|sig) )
                 ["']? (?: \s*[:=]\s*["']? (?:(?:bearer|basic|bot)\s+)? | (?<=bearer) \s+ ) )
       (?P<value> [^\s"'&,;)}]{6,} )
     """,
@@ -36,16 +66,15 @@ _BASE64 = re.compile(r"[A-Za-z0-9+/_-]{40,}={0,2}")
 # In a chat, words such as sk-learning are words: only what is long and has a digit is a token.
 _MIN_PASTED_CHARS = 20
 _MAY_BE_PASTED = re.compile(r"[A-Za-z0-9_-]{20}|-----BEGIN|://[^/\s@]{0,200}@")
+_MAY_BE_NAMED = re.compile("passw|secret|token|key|bearer|authoriz|cookie|sig=", re.IGNORECASE)
+_MIN_NAMED_CHARS = 8
+_ZERO_WIDTH = dict.fromkeys(map(ord, "\u00ad\u200b\u200c\u200d\u2060\ufeff"))
 
-_PROVIDER_PREFIXES = (
-    *("sk", "gsk", "xai", "hf", "pplx", "nvapi", "r8"),
-    *("gho", "ghp", "ghs", "ghu", "xoxa", "xoxb", "xoxp"),
-)
 _LONGEST_OPEN_CHARS = 16_384
-_LONGEST_KEY_END_CHARS = 60
+_LONGEST_KEY_END_CHARS = 66
 _LONGEST_BEFORE_CHARS = 20  # what a format looks at before the token
-_KEY_BEGIN = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----")
-_KEY_END = re.compile(r"-----END [A-Z ]*PRIVATE KEY-----")
+_KEY_BEGIN = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY(?: BLOCK)?-----")
+_KEY_END = re.compile(r"-----END [A-Z ]*PRIVATE KEY(?: BLOCK)?-----")
 
 
 def _beginnings(word: str) -> str:
@@ -55,19 +84,21 @@ def _beginnings(word: str) -> str:
 
 # The end of a text that may still grow into one of the formats above. A token of Discord begins
 # with the digits of an id in base64.
+_FIRST = "".join(sorted({prefix[0] for prefix in _PREFIXES}))
 _MAY_GROW = re.compile(
-    r"(?=[-0-9AMNOeghnprsx:]|(?<= ))(?:"  # how one begins: nothing else is looked at
+    rf"(?=[-0-9AMNOSTe:{_FIRST}]|(?<= ))(?:"  # how one begins: nothing else is looked at
     rf"{_KEY_BEGIN.pattern}|-----BEGIN [A-Z ]*-{{0,4}}\Z|(?:{_beginnings('-----BEGIN')})\Z"
     r"|\d+(?:[:%][A-Za-z0-9_%-]*)?\Z"
     r"|[MNO](?:[DTjz][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]*){0,2})?\Z"
-    rf"|\b(?:{'|'.join(map(_beginnings, _PROVIDER_PREFIXES))})\Z"
-    rf"|\b(?:{'|'.join(_PROVIDER_PREFIXES)})[-_][A-Za-z0-9_-]*\Z"
-    rf"|\b(?:{_beginnings('AIza')}|{_beginnings('AKIA')}|{_beginnings('eyJ')})\Z"
-    r"|\bAIza[A-Za-z0-9_-]*\Z|\bAKIA[A-Z0-9]*\Z|\beyJ[\w.-]*\Z"
+    rf"|\b(?:{'|'.join(map(_beginnings, _PREFIXES))})\Z"
+    rf"|\b(?:{_ANY_PREFIX})[A-Za-z0-9_.-]*\Z"
+    rf"|\b(?:{_beginnings('AIza')}|{_beginnings('AKIA')}|{_beginnings('ASIA')})\Z"
+    rf"|\b(?:{_beginnings('eyJ')})\Z"
+    r"|\bAIza[A-Za-z0-9_-]*\Z|\bA[KS]IA[A-Z0-9]*\Z|\beyJ[\w.-]*\Z|\bSK?[0-9a-f]*\Z"
+    r"|(?<=/webhooks/)\d+(?:/[A-Za-z0-9_-]*)?\Z|(?<=/services/)T[A-Z0-9]*(?:/[A-Za-z0-9]*){0,2}\Z"
     r"|(?<=Bot )[A-Za-z0-9._-]*\Z|(?<=[Ss]ecret-[Tt]oken: )\S*\Z"
     r"|:/?\Z|://[^/\s@]*\Z)"
 )
-
 
 _PASSWORD = re.compile(r"://[^/\s:@]*:([^/\s]+)@|^[^/\s:@]+:(?!//)(\S+)$")
 
@@ -123,14 +154,25 @@ class SecretMasker:
 
 
 def mask_pasted_tokens(text: str) -> str:
-    """Mask what has the format of a token, key or password in a text that a person wrote."""
-    if not _MAY_BE_PASTED.search(text):
-        return text
-    return _TOKEN_FORMATS.sub(_mask_pasted, text)
+    """Mask what has the format of a token, key or password in a text that a person wrote.
+
+    So is what stands behind a name such as `PASSWORD=`, if it has letters and digits. Characters
+    without width do not hide a token: they are removed with it.
+    """
+    bare = text if text.isascii() else text.translate(_ZERO_WIDTH)
+    masked = bare
+    if _MAY_BE_PASTED.search(bare):
+        masked = _TOKEN_FORMATS.sub(_mask_pasted, masked)
+    if _MAY_BE_NAMED.search(bare):
+        masked = _NAMED_SECRET.sub(_mask_named, masked)
+    return text if masked == bare else masked
 
 
 class TokenFilter:
-    """Does the same for a stream: what may still grow into a token is held back."""
+    """Does the same for a stream: what may still grow into a token is held back.
+
+    Names such as `PASSWORD=` are not looked for: what a model writes behind them is its own.
+    """
 
     def __init__(self) -> None:
         self._before = ""
@@ -189,6 +231,13 @@ def _mask_pasted(found: re.Match[str]) -> str:
         return "***"
     is_token = len(word) >= _MIN_PASTED_CHARS and any(char.isdigit() for char in word)
     return _masked(word) if is_token else word
+
+
+def _mask_named(found: re.Match[str]) -> str:
+    value = found["value"]
+    has_both = any(map(str.isdigit, value)) and any(map(str.isalpha, value))
+    is_secret = len(value) >= _MIN_NAMED_CHARS and has_both and not value.startswith("***")
+    return found["name"] + _masked(value) if is_secret else found[0]
 
 
 def _encodings(secret: str) -> set[str]:

@@ -17,9 +17,33 @@ TOKENS = (
     "eyJGQUtFRkFLRUZBS0VGQUtFIn0.eyJzdWIiOiIxIn0.FAKE",
     "postgresql://bot:s3cr3t%40pw@db/chat",
     "-----BEGIN RSA PRIVATE KEY-----\nFAKE FAKE\n-----END RSA PRIVATE KEY-----",
+    "-----BEGIN PGP PRIVATE KEY BLOCK-----\n\nFAKE\n-----END PGP PRIVATE KEY BLOCK-----",
+    "ASIAFAKE000000000000",
+    "github_pat_11FAKE000000000000000_FAKE00",
+    "glpat-FAKE0000000000000000",
+    "npm_FAKE0000000000000000000000000000",
+    "xapp-1-FAKE-000000000000",
+    "rk_live_FAKE0000000000000000",
+    "SG.FAKE000000000000000000.FAKE0000000000000000",
+    "hvs.FAKE00000000000000000000",
+    "dapi0000000000000000000000000000000a",
+    "SK0000000000000000000000000000000a",
+    "AGE-SECRET-KEY-1FAKE00000000000000000000",
+    "https://discord.com/api/webhooks/100000000000000000/FAKE00000000000000000000000000000000000000",
+    "https://hooks.slack.com/services/T00000000/B00000000/FAKE00000000000000000000",
 )
 WORDS = (
     *("hello", "Nothing", "MDMA", "sk-learning", "https://example.org/a:b", "12:30", "你好", "x"),
+    *(
+        "SG",
+        "SKILL_1",
+        "npm_x",
+        "hvs.",
+        "github",
+        "https://x/webhooks/12",
+        "dapifer",
+        "/services/T1",
+    ),
     *("-----BEGIN CERTIFICATE-----", "---", "sk", "", "1234567890", "://", "s-s", "nvapi", "eye"),
 )
 
@@ -53,6 +77,27 @@ def test_pieces_are_masked_as_the_whole_text_is(text: str, sizes: list[int]) -> 
         pieces.append(text[at : at + size])
         at += size
     assert filtered(pieces) == mask_pasted_tokens(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "masked"),
+    [
+        ("DB_PASSWORD=hunter2hunter2", "DB_PASSWORD=***ter2"),
+        ("OPENAI_API_KEY: 'FAKE00000000'", "OPENAI_API_KEY: '***0000'"),
+        ('{"password": "correct-horse-1"}', '{"password": "***se-1"}'),
+        ("Authorization: Bearer FAKE000000000000", "Authorization: Bearer ***0000"),
+        ("aws_secret_access_key = wJalr/K7MDENG/bPx", "aws_secret_access_key = ***/bPx"),
+        ("AccountKey=FAKE0000FAKE0000==;x", "AccountKey=***00==;x"),
+        ("https://x.example/?a=1&sig=FAKE0000FAKE&b", "https://x.example/?a=1&sig=***FAKE&b"),
+        ("sk-\u200bproj-FAKE00000000\u200b00000000", "***0000"),
+        ("password: swordfish", "password: swordfish"),  # a word of a story
+        ("the secret is out, the key is under the mat", None),
+        ("token = tokenizer.next()", None),
+        ("a\u200bb, 👩\u200d👧", None),
+    ],
+)
+def test_named_secret_that_a_person_pastes_is_masked(text: str, masked: str | None) -> None:
+    assert mask_pasted_tokens(text) == (masked or text)
 
 
 def test_ordinary_words_are_shown_at_once() -> None:
