@@ -46,7 +46,7 @@ const check = async () => {
   if (response.ok && number === asked) showProblems((await response.json()).problems);
 };
 
-// --- drafts: kept some seconds after the last key -----------------------------------------------
+// --- drafts: kept every two seconds while one types -----------------------------------------------
 let revision = Number(publish ? one("input[name=revision]", publish).value : 0);
 let saving = Promise.resolve();
 const setRevision = (number) => {
@@ -67,7 +67,7 @@ const saveNow = async () => {
     stored = JSON.stringify(now);
     setRevision(answer.revision);
     showProblems(answer.problems);
-    tell(kept.dataset.kept);
+    tell(isStored() ? kept.dataset.kept : kept.dataset.waiting);
     document.dispatchEvent(new Event("kept"));
     refresh();
   } catch (error) {
@@ -76,35 +76,33 @@ const saveNow = async () => {
 };
 const save = () => { saving = saving.then(saveNow); return saving; };
 let saveTimer = 0;
+const saveSoon = () => { saveTimer ||= setTimeout(saveAtOnce, SAVE_AFTER); };  // also while one types on
+const saveAtOnce = () => { clearTimeout(saveTimer); saveTimer = 0; return save(); };
 let checkTimer = 0;
 if (form) {
   form.addEventListener("input", () => {
     tell(kept.dataset.waiting);
-    clearTimeout(saveTimer);
-    saveTimer = setTimeout(save, SAVE_AFTER);
+    saveSoon();
     if (isText) { clearTimeout(checkTimer); checkTimer = setTimeout(check, CHECK_AFTER); }
   });
-  form.addEventListener("submit", (event) => { event.preventDefault(); clearTimeout(saveTimer); save(); });
+  form.addEventListener("submit", (event) => { event.preventDefault(); saveAtOnce(); });
   publish.addEventListener("submit", async (event) => {
     if (isStored()) return;
     event.preventDefault();
-    clearTimeout(saveTimer);
-    await save();
+    await saveAtOnce();
     if (isStored()) publish.submit();
   });
   document.addEventListener("click", async (event) => {
     const link = event.target.closest("a[href*='tab=']");
     if (!link || isStored()) return;
     event.preventDefault();
-    clearTimeout(saveTimer);
-    await save();
+    await saveAtOnce();
     if (isStored()) location.assign(link.href);
   });
   for (const other of all("form.saved-first")) other.addEventListener("submit", async (event) => {
     if (isStored()) return;
     event.preventDefault();
-    clearTimeout(saveTimer);
-    await save();
+    await saveAtOnce();
     if (isStored()) other.submit();
   });
   addEventListener("beforeunload", (event) => { if (!isStored()) event.preventDefault(); });
@@ -216,7 +214,7 @@ const showAnswers = async (asking) => {
   button.disabled = true;
   place.setAttribute("aria-busy", "true");
   try {
-    if (form) { clearTimeout(saveTimer); await save(); }
+    if (form) { await saveAtOnce(); }
     const response = await fetch(asking.action, { method: "POST", body: fields, headers: { "X-CSRF-Token": csrf } });
     const html = await response.text();  // rendered on the server, where every text is escaped
     if (response.ok) place.innerHTML = html;
@@ -277,7 +275,7 @@ if (drop) {
     event.preventDefault();
     drop.classList.remove("over");
     input.files = event.dataTransfer.files;
-    if (form) { clearTimeout(saveTimer); await save(); }
+    if (form) { await saveAtOnce(); }
     if (!form || isStored()) drop.submit();
   });
 }
