@@ -154,7 +154,7 @@ class Sender:
     async def _give_up(self, row: OutboxRow, error: Refused) -> OutboxRow | None:
         """Drop a row that is refused for good; what cannot be edited any more is sent anew.
 
-        Where deletions are heard of, nobody wants back what was deleted.
+        Where the platform tells of deletions, nobody wants back what was deleted.
         """
         is_gone = isinstance(error, MessageNotFound)
         was_deleted = is_gone and self._limits(row).hears_deletions
