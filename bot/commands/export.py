@@ -53,6 +53,7 @@ class PrivateCommands:
             address=address,
             external_key=f"{said.external_key}:private",
             message_id=None,  # it stands in another chat
+            interaction=None,
             wake=WakeReason.DM,
             scopes=(address.channel,),
             author_is_admin=None,

@@ -74,20 +74,22 @@ class PrivacyHandlers:
     async def export(self, incoming: Said) -> CommandResult:
         """Send the person's own words as a file that nobody else sees.
 
-        From a group it is sent to the private chat with the person.
+        From a group it is sent to the private chat with the person; where there is none, it goes
+        with the response to a native command.
 
         Raises:
             UserError: everybody would see the file, and that chat is not known.
         """
-        if not (incoming.is_private or incoming.interaction is not None):
+        if not incoming.is_private:
             if self._private_commands is not None and await self._private_commands.repeat(incoming):
                 return CommandResult(_SENT_IN_PRIVATE)
-            raise UserError(
-                translatable(
-                    "Everybody here would see the file. Please write /export to me in a private"
-                    " chat."
+            if incoming.interaction is None:
+                raise UserError(
+                    translatable(
+                        "Everybody here would see the file. Please write /export to me in a private"
+                        " chat."
+                    )
                 )
-            )
         count, file = await export_words(self._data, incoming)
         text = translatable_count(
             "What you have said to me: {count} message.",

@@ -145,20 +145,21 @@ async def test_export_on_telegram_comes_in_private_and_has_the_own_words_only(
     )
 
 
-async def test_export_on_discord_is_seen_by_its_author_alone(deployment: Deployment) -> None:
+async def test_export_on_discord_comes_in_private(deployment: Deployment) -> None:
     platforms = deployment.platforms
     where = platforms.channel()
     await deployment.say(where, "in the channel Td01:3", who=1)
     await deployment.say(where, "by somebody else Td02:3", who=0)
     channel = platforms.guild.create_text_channel("exports")
     result = await platforms.people[1].slash(channel, "export")
-    sent = await wait_until(
-        lambda: result.response and result.response.attachments and result.response
-    )
-    assert sent.ephemeral
-    assert sent.content.startswith("What you have said to me:")
-    [file] = sent.attachments
-    words = said_in(platforms.discord.b.cdn.get(file.url))
+    told = await wait_until(lambda: result.response and result.response.content)
+    assert result.response.ephemeral
+    assert told.startswith("I am sending you the file in a private chat.")
+    private = platforms.discord.b.get_dm_channel(platforms.people[1].id)
+    [sent] = await wait_until(lambda: platforms.discord.messages(private.id))
+    assert sent["content"].startswith("What you have said to me:")
+    [file] = sent["attachments"]
+    words = said_in(platforms.discord.b.cdn.get(file["url"]))
     assert "in the channel Td01:3" in words
     assert not [one for one in words if "by somebody else Td02" in one]
     everybody = Conversation(f"discord:{channel.id}", "", print, print)

@@ -1,10 +1,22 @@
 """Test what people decide about their own words: forget, export, what is observed."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
+from typing_extensions import override
+
 from bot.chat.button import ButtonAction
-from bot.chat.incoming import Person, Said, WakeReason
+from bot.chat.incoming import Address, Incoming, Person, Request, Said, WakeReason
+from bot.commands.admins import AdminCheck
+from bot.commands.anonymous_admins import AnonymousAdmins
+from bot.commands.export import PrivateCommands
+from bot.commands.privacy_handlers import PrivacyHandlers
+from bot.errors import Refused
+from bot.ports import PrivateChats
+from bot.storage.personal_data import SqlPersonalData
+from bot.storage.sql.chat_settings import SqlChatSettings
 from bot.storage.sql.database import Database
 from bot.storage.sql.receipts import SqlReceipts
 from tests.fakes import FakeBackend
@@ -70,6 +82,53 @@ async def test_export_holds_the_own_words_only(database: Database) -> None:
     exported = json.loads(file.text)
     assert [one["text"] for one in exported["messages"]] == ["mine"]
     assert list(exported["descriptions"].values()) == ["a knight"]
+
+
+async def nobody_is_admin(_request: Request) -> bool:
+    return False
+
+
+class Private(PrivateChats):
+    """Opens a private chat with everybody, or with nobody."""
+
+    def __init__(self, chat: str | None) -> None:
+        self._chat = chat
+
+    @override
+    async def private_chat(self, person: str) -> Address:
+        if self._chat is None:
+            raise Refused("nobody")
+        return Address("telegram", self._chat)
+
+
+@pytest.mark.parametrize("private", ["77", None])
+async def test_export_by_a_native_command_goes_to_the_private_chat(
+    database: Database, private: str | None
+) -> None:
+    setup = Setup(database, backend=FakeBackend(["one"]))
+    await setup.say(said("mine", "5:1"))
+    received: list[Incoming] = []
+
+    async def receive(events: Sequence[Incoming]) -> None:
+        received.extend(events)
+
+    commands = PrivateCommands({"telegram": Private(private)}, receive)
+    anonymous = AnonymousAdmins(SqlChatSettings(database, setup.clock))
+    admins = AdminCheck((), nobody_is_admin, setup.clock, anonymous)
+    data = SqlPersonalData(database, setup.clock)
+    handlers = PrivacyHandlers(data, admins, setup.resolver, commands)
+    native = replace(said("/export", "5:2"), interaction="8:token", message_id=None)
+    result = await handlers.export(native)
+    if private is None:
+        assert result.file is not None
+        return
+    [repeated] = received
+    assert isinstance(repeated, Said)
+    assert (repeated.address.chat, repeated.interaction, repeated.is_private) == ("77", None, True)
+    assert (result.file, str(result.text).partition(".")[0]) == (
+        None,
+        "I am sending you the file in a private chat",
+    )
 
 
 async def test_nothing_is_observed_where_an_admin_forbids_it(database: Database) -> None:
