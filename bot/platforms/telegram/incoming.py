@@ -28,6 +28,7 @@ from bot.chat.incoming import (
     Edited,
     Incoming,
     Joined,
+    MediaKind,
     Person,
     Pressed,
     Quote,
@@ -44,6 +45,7 @@ PRESS_KEY_PREFIX = "cb"
 
 _log = structlog.get_logger(__name__)
 
+_CHANGING_KINDS = frozenset({MediaKind.LOCATION, MediaKind.POLL, MediaKind.OTHER})
 _PRESENT = frozenset({ChatMemberStatus.MEMBER, ChatMemberStatus.ADMINISTRATOR})
 _ABSENT = frozenset({ChatMemberStatus.LEFT, ChatMemberStatus.KICKED})
 
@@ -118,12 +120,17 @@ def message_to_said(message: Message, bot: User, bot_id: str = "") -> Said | Non
 
 def _to_edited(message: Message, update_id: int, bot: User, bot_id: str) -> Edited | None:
     said = message_to_said(message, bot, bot_id)
-    if said is None:
+    if said is None or _changes_by_itself(said):
         return None
     # Two edits within a second have the same date, but never the same update.
     key = f"{said.external_key}:e{update_id}"
     at = datetime.fromtimestamp(message.edit_date, UTC) if message.edit_date else message.date
     return Edited(key, said, at)
+
+
+def _changes_by_itself(said: Said) -> bool:
+    """Return whether nobody has edited a message: live locations move, checklists are ticked."""
+    return not said.text and all(item.kind in _CHANGING_KINDS for item in said.attachments)
 
 
 def _to_pressed(query: CallbackQuery, bot_id: str) -> Pressed | None:

@@ -398,6 +398,13 @@ def test_edits_of_a_message_within_one_second_are_two_events() -> None:
     assert first.at == datetime.fromtimestamp(NOON + 5, UTC)
 
 
+def test_live_location_that_moves_is_no_edit() -> None:
+    place = {"latitude": 1.0, "longitude": 2.0, "live_period": 900}
+    body = message(None, location=place, chat=PRIVATE, edit_date=NOON + 9).model_dump(mode="json")
+    body["date"] = NOON
+    assert to_incoming(Update.model_validate({"update_id": 1, "edited_message": body}), BOT) is None
+
+
 def test_press_of_a_button_keeps_its_data_and_message() -> None:
     below = message("pick one").model_dump(by_alias=True, exclude_none=True)
     query = {
