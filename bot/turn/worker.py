@@ -44,9 +44,7 @@ from bot.routing.decision_log import DecisionLog, describe_silence
 from bot.telemetry.metrics import FENCED, MESSAGES_FINISHED, SECONDS_TO_FINISH
 from bot.telemetry.traces import record_span
 from bot.texts.text import (
-    language_of,
     translatable,
-    translate,
 )
 from bot.turn.changes.answers_in_place import AnswersInPlace
 from bot.turn.changes.edited_messages import EditedMessages
@@ -111,7 +109,9 @@ class ConversationWorker:
             *(conversations, memories, stages.replies, stages.arrivals, self._decisions),
             stages.is_paused,
         )
-        replies_to_commands = CommandReplies(stages.replies)
+        self._command_replies = replies_to_commands = CommandReplies(
+            stages.replies, stages.resolver
+        )
         self._answers = QuestionAnswers(
             *(stages.pipeline, stages.gatherer, stages.stops, stages.replies),
             *(self._decisions, self._unanswered, self._finisher, replies_to_commands),
@@ -310,11 +310,11 @@ class ConversationWorker:
         """Greet a group once: its arrival is one row of the inbox."""
         active = await self._stages.resolver.resolve(arrival.scopes)
         greeting = self._stages.commands.greet(arrival, active)
-        said = greeting.greeting
-        turns = [Turn("assistant", said, None, self._now(), greeting.greeter)] if said else []
-        shown = translate(greeting.text, language_of(arrival.locale))
-        outgoing = self._stages.replies.final_parts(arrival.address, shown)
-        return await self._finisher.finish(claim, message, TurnResult(turns, outgoing))
+        if not greeting.greeting:
+            return await self._finisher.finish_with_text(claim, message, greeting.text)
+        replies, now = self._command_replies, self._now()
+        said = await replies.greet(arrival.address, arrival.scopes, greeting, now)
+        return await self._finisher.finish(claim, message, replies.say(message, said, 0))
 
     async def _handle_pressed(
         self, claim: Claim, group: MessageGroup, pressed: Pressed

@@ -3,12 +3,14 @@
 from dataclasses import replace
 from datetime import UTC, datetime
 
+import pytest
 from sqlalchemy import select
 
-from bot.chat.incoming import Address, Joined, Person, WakeReason
+from bot.chat.incoming import Address, Joined, Person, Quote, WakeReason
+from bot.chat.outgoing import Face, MessageContent
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import outbox
-from tests.fakes import FakeBackend
+from tests.fakes import LIMITS, FakeBackend
 from tests.samples import make_incoming
 from tests.turn.setup import Setup
 
@@ -55,6 +57,40 @@ async def test_nobody_else_is_told_of_a_change_in_a_private_chat(database: Datab
     native = replace(command, message_id=None, interaction="1:token", is_private=True)
     await setup.say(native)
     assert setup.texts == ["A new conversation begins.", "Well met."]
+
+
+@pytest.mark.parametrize("command", ["/new", "/preset use nora"])
+async def test_character_greets_everybody_with_its_own_face(
+    database: Database, command: str
+) -> None:
+    nora = {"greeting": "Well met.", "role_name": "Nora"}
+    limits = replace(LIMITS, shows_faces=True)
+    setup = Setup(database, backend=FakeBackend(), preset=nora, limits=limits)
+    await setup.say(command)
+    *told, greeting = setup.surface.contents
+    assert [one.face for one in told] == [None]
+    assert greeting == MessageContent("Well met.", Face("Nora"))
+    assert await setup.history() == [("assistant", "Well met.")]
+    reply = Quote(None, "2", "Well met.", by_webhook=True)
+    await setup.say(replace(make_incoming("hello", key="5:9", wake=None), quote=reply))
+    assert len(setup.backend.prompts) == 1  # it replies to the character
+
+
+async def test_greeting_names_its_character_among_several(database: Database) -> None:
+    nora = {"greeting": "Well met.", "role_name": "Nora"}
+    setup = Setup(database, backend=FakeBackend(), preset=nora, others=[{"name": "luna"}])
+    await setup.say("/preset add luna", "/new")
+    assert setup.texts[-2:] == ["A new conversation begins.", "**Nora**\nWell met."]
+    assert (await setup.history())[-1] == ("assistant", "Well met.")
+
+
+async def test_character_greets_a_group_with_its_own_face(database: Database) -> None:
+    nora = {"greeting": "Well met.", "role_name": "Nora"}
+    limits = replace(LIMITS, shows_faces=True)
+    setup = Setup(database, backend=FakeBackend(), preset=nora, limits=limits)
+    await setup.inbox.receive([ARRIVAL], {})
+    await setup.work()
+    assert setup.surface.contents == [MessageContent("Well met.", Face("Nora"))]
 
 
 async def test_greeting_of_a_typed_command_is_in_its_answer(database: Database) -> None:

@@ -4,19 +4,37 @@ On a platform whose native commands and presses are answered to one person alone
 by a message of its own who changed what; elsewhere the reply is read by everybody anyway.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 
-from bot.chat.incoming import Said
-from bot.chat.outgoing import MessageContent, OutgoingPart
+from bot.chat.incoming import Address, Said
+from bot.chat.outgoing import Face, MessageContent, OutgoingPart
 from bot.chat.session import InboxMessage, Turn, TurnResult
 from bot.commands.request import CommandRequest, CommandResult
 from bot.replying.answer_buttons import forget_buttons
 from bot.replying.live_replies import LiveReplies
+from bot.routing.preset_resolver import PresetResolver
 from bot.texts.text import Text, language_of, translatable, translate
+from bot.turn.changes.pressed_buttons import find_speaker
 from bot.turn.gathering import user_turn
 
 _ANSWERED_AGAIN = translatable("The question is answered again below.")
+
+
+@dataclass(frozen=True, slots=True)
+class Greeting:
+    """What a character says when a conversation begins; without a turn: nothing."""
+
+    turn: Turn | None = None
+    address: Address | None = None
+    line: str = ""
+    face: Face | None = None
+
+    @property
+    def is_spoken(self) -> bool:
+        """Whether readers see that the character says it, not the bot."""
+        return bool(self.line) or self.face is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +42,9 @@ class CommandReplies:
     """Turns the result of a command into messages and changes of the history."""
 
     replies: LiveReplies
+    resolver: PresetResolver
 
-    def compose(
+    async def compose(
         self,
         message: InboxMessage,
         request: CommandRequest,
@@ -40,23 +59,45 @@ class CommandReplies:
             result: what it has brought about.
             menu: what the author reads instead of its text, in place of the menu that was used.
         """
-        said, greeting = request.incoming, result.greeting
-        language = language_of(said.locale)
-        is_alone = message.incoming.interaction is not None
-        own = result.text_before_greeting if is_alone and greeting else result.text
+        said, is_alone = request.incoming, message.incoming.interaction is not None
+        greeting = await self.greet(said.address, said.scopes, result, request.now)
+        is_apart = is_alone or greeting.is_spoken
+        own = result.text_before_greeting if result.greeting and is_apart else result.text
         shown = self._own_parts(message, said, menu or replace(result, text=own))
         outgoing = list(shown.outgoing)
-        for text in _texts_for_everybody(result, said) if is_alone else ():
-            told = translate(text, language)
+        if is_alone and result.changes_channel and not said.is_private:
+            told = translate(_change(result, said), language_of(said.locale))
             outgoing += self.replies.final_parts(said.address, told, len(outgoing))
-        turns = [Turn("assistant", greeting, None, request.now, result.greeter)] if greeting else []
+        spoken = TurnResult([greeting.turn] if greeting.turn else [])
+        if is_apart:
+            spoken = self.say(message, greeting, len(outgoing))
         return replace(
             shown,
-            turns=turns,
-            outgoing=outgoing,
+            turns=spoken.turns,
+            outgoing=[*outgoing, *spoken.outgoing],
             new_session=result.new_session,
             removes=result.removes,
         )
+
+    async def greet(
+        self, address: Address, scopes: Sequence[str], result: CommandResult, now: datetime
+    ) -> Greeting:
+        """Return how the character says the greeting of a result, if it has one."""
+        if not result.greeting:
+            return Greeting()
+        turn = Turn("assistant", result.greeting, None, now, result.greeter)
+        active = await self.resolver.resolve(scopes)  # the command may have changed who answers
+        line, face = find_speaker(self.resolver, self.replies, turn, address, active)
+        return Greeting(turn, address, line, face)
+
+    def say(self, message: InboxMessage, greeting: Greeting, first_part: int) -> TurnResult:
+        """Let a character greet everybody, in messages of its own from this part on."""
+        if greeting.turn is None or greeting.address is None:
+            return TurnResult()
+        text = greeting.line + greeting.turn.text
+        spoken = self.replies.final_parts(greeting.address, text, first_part, greeting.face)
+        names = tuple(message.part_name(one.part) for one in spoken)
+        return TurnResult([replace(greeting.turn, sent_as=names)], spoken)
 
     def with_response(
         self, message: InboxMessage, result: TurnResult, text: Text = _ANSWERED_AGAIN
@@ -96,11 +137,8 @@ def has_private_response(message: InboxMessage) -> bool:
     return isinstance(incoming, Said) and incoming.interaction is not None
 
 
-def _texts_for_everybody(result: CommandResult, said: Said) -> Iterator[str]:
-    """Yield who changed what, unless nobody else is there, and the greeting."""
-    if result.changes_channel and not said.is_private:
-        change = result.text if result.greeting is None else result.text_before_greeting
-        name = " ".join(said.author.name.split())
-        yield translatable("Changed by {name}: {change}", name=name, change=change)
-    if result.greeting:
-        yield result.greeting
+def _change(result: CommandResult, said: Said) -> Text:
+    """Say who changed what."""
+    change = result.text if result.greeting is None else result.text_before_greeting
+    name = " ".join(said.author.name.split())
+    return translatable("Changed by {name}: {change}", name=name, change=change)

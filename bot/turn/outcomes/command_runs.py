@@ -97,7 +97,7 @@ class CommandRuns:
             deleted = _deleted(others + await self.finisher.delete_history(claim))
             result = _with_first_words(result, deleted)
             message = message.forgetting(lambda _said: True)
-        stored = self.replies_to_commands.compose(message, request, result, menu)
+        stored = await self.replies_to_commands.compose(message, request, result, menu)
         following = await self.finisher.finish(claim, message, stored)
         if result.new_session:
             await self.finisher.end_session(claim.conversation)
