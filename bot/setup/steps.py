@@ -74,6 +74,8 @@ class SetupSteps:
         self._settings = settings
         self._env_file = env_file
         self._bots: dict[str, BotStep] = {}
+        self._written_admins: list[str] = []
+        """Those in the file that the settings, which are read once, do not have yet."""
 
     @property
     def bots(self) -> Sequence[BotStep]:
@@ -138,11 +140,12 @@ class SetupSteps:
     def variables(self) -> Mapping[str, str]:
         """Return what will be written."""
         tokens = {token_variable(one.spec): one.token for one in self.bots}
-        admins = [one.admin for one in self.bots if one.admin is not None]
-        return {
-            **tokens,
-            **({"TROUPE_ADMINS": add_admins(self._settings, admins)} if admins else {}),
-        }
+        admins = self._admins()
+        everybody = add_admins(self._settings, [*self._written_admins, *admins])
+        return {**tokens, **({"TROUPE_ADMINS": everybody} if admins else {})}
+
+    def _admins(self) -> list[str]:
+        return [one.admin for one in self.bots if one.admin is not None]
 
     async def write(self) -> Sequence[str]:
         """Write the variables; return those that the environment sets, and so overrides.
@@ -155,6 +158,7 @@ class SetupSteps:
         if not variables:
             raise UserError(translatable("Check a token first."))
         await asyncio.to_thread(write_variables, self._env_file, variables)
+        self._written_admins += self._admins()
         await self.close()
         return set_in_environment(variables)
 

@@ -98,6 +98,28 @@ async def test_set_up_leads_from_a_token_to_the_file(
     assert token not in f"{entry}"
 
 
+async def test_second_bot_keeps_the_admin_of_the_first(
+    console: ConsoleUnderTest, platforms: LoopbackPlatforms, steps: SetupSteps, tmp_path: Path
+) -> None:
+    await console.log_in()
+    people = []
+    for kind, token in (
+        ("telegram", platforms.telegram.token),
+        ("discord", platforms.discord.token),
+    ):
+        await send(console, f"{kind}/token", token=token)
+        asked = await (await send(console, f"{kind}/admin")).text()
+        assert 'hx-swap="outerMorph"' in asked  # what is typed meanwhile stays
+        person = await send_code(platforms, kind, asked.partition("Waiting for the code ")[2][:6])
+        await wait_until(lambda: steps.bots[0].admin is not None)
+        await send(console, "write")
+        people.append(f"{kind}:{person}")
+
+    values = dotenv_values(tmp_path / ".env")
+    assert values["TROUPE_ADMINS"] == ",".join(people)
+    assert values["TROUPE_TELEGRAM__TOKEN"] == platforms.telegram.token
+
+
 async def test_wrong_token_is_told_and_nothing_can_be_written(
     console: ConsoleUnderTest, tmp_path: Path
 ) -> None:
