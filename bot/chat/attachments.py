@@ -57,7 +57,7 @@ class AttachedFiles:
     @property
     def without_images(self) -> "AttachedFiles":
         """The same for a model that does not see."""
-        return replace(self, images=())
+        return replace(self, images=()) if self.images else self
 
 
 NO_FILES = AttachedFiles()

@@ -5,8 +5,9 @@ in a chat, the chat, or the bot. What a channel supports says how many calls a c
 make (`Limits.chat_calls`, `Limits.bot_calls`); live edits leave some of them to the outbox.
 """
 
-from collections.abc import Awaitable, Callable, Sequence, Set
+from collections.abc import Awaitable, Callable, Set
 from dataclasses import replace
+from functools import lru_cache
 from typing import TypeVar
 
 from typing_extensions import override
@@ -126,20 +127,11 @@ class RateLimitedSurface(Surface, DraftingSurface):
         Live edits leave what is reserved, and keep to the rates of a chat from the start.
         """
         limits, learns = self._surface.limits(address), self._learns_rates
-        chat = self._as_they_hold(limits.chat_calls, learns=learns and not self._best_effort)
-        return {"chat": chat, "bot": self._as_they_hold(limits.bot_calls, learns=learns)}
-
-    def _as_they_hold(
-        self, windows: Sequence[CallWindow], *, learns: bool
-    ) -> tuple[CallWindow, ...]:
-        return tuple(
-            replace(
-                window,
-                is_learned=window.is_learned and learns,
-                reserved=window.reserved if self._best_effort else 0,
-            )
-            for window in windows
-        )
+        edits = self._best_effort
+        return {
+            "chat": _as_they_hold(limits.chat_calls, learns=learns and not edits, reserves=edits),
+            "bot": _as_they_hold(limits.bot_calls, learns=learns, reserves=edits),
+        }
 
     async def _wait(self, scopes: list[CallScope], *, may_wait: bool) -> None:
         """Wait until a call is allowed; raise `RateLimited` if that takes too long."""
@@ -148,6 +140,20 @@ class RateLimitedSurface(Surface, DraftingSurface):
             if self._clock.monotonic() + wait > latest:
                 raise RateLimited(wait)
             await self._clock.sleep(wait)
+
+
+@lru_cache(maxsize=64)  # platforms have a few forms of limits, and every call asks for them
+def _as_they_hold(
+    windows: tuple[CallWindow, ...], *, learns: bool, reserves: bool
+) -> tuple[CallWindow, ...]:
+    return tuple(
+        replace(
+            window,
+            is_learned=window.is_learned and learns,
+            reserved=window.reserved if reserves else 0,
+        )
+        for window in windows
+    )
 
 
 def _route(name: str, face: Face | None) -> str:

@@ -1,5 +1,7 @@
 """The buttons under an answer: Stop while it grows, then Retry, Continue, Delete and versions."""
 
+from functools import cache
+
 from bot.chat.button import ButtonAction, ButtonData
 from bot.chat.outgoing import Button, ButtonStyle
 from bot.texts.text import Text, language_of, translatable, translate
@@ -66,5 +68,10 @@ def _button(
     locale: str | None,
     style: ButtonStyle = ButtonStyle.PLAIN,
 ) -> Button:
-    shown = translate(label, language_of(locale))
+    shown = _translated(label, language_of(locale))
     return Button(shown, ButtonData(action, part).encode(), style)
+
+
+@cache  # of the few labels above; every answer has some of them
+def _translated(label: Text, language: str) -> str:
+    return translate(label, language)

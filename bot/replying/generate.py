@@ -31,7 +31,7 @@ from bot.replying.stop_flag import StopFlag
 from bot.replying.tool_rounds import ToolRounds, total_usage
 from bot.telemetry.metrics import SECONDS_TO_FIRST_TOKEN, record_usage
 from bot.telemetry.secret_masker import TokenFilter, mask_pasted_tokens
-from bot.texts.text import Text, joined, translatable
+from bot.texts.text import EMPTY, Text, joined, translatable
 
 _log = structlog.get_logger(__name__)
 _END_MARKS = {
@@ -220,7 +220,7 @@ def _can_continue(backend: Backend, prompt: Prompt) -> bool:
 def end_mark(reason: FinishReason | None) -> Text:
     """Return what readers see behind an answer that is not whole; empty for a whole one."""
     mark = _END_MARKS.get(reason)
-    return joined(["\n\n", mark], "") if mark else joined([])
+    return joined(["\n\n", mark], "") if mark else EMPTY
 
 
 def build_receipt(

@@ -6,7 +6,7 @@ from dataclasses import replace
 from bot.chat.prompt import Prompt, Usage
 from bot.chat.tool import ToolCall, ToolExchange, ToolRecord, ToolSpec
 from bot.ports import Tools
-from bot.texts.text import Text, joined, translatable
+from bot.texts.text import EMPTY, Text, joined, translatable
 
 MAX_TOOL_TOKENS = 12_000
 """The most that tools and their results add to a prompt, about."""
@@ -51,7 +51,7 @@ class ToolRounds:
 def used_tools(records: Sequence[ToolRecord]) -> Text:
     """Return what readers see of the calls; empty where there were none."""
     if not records:
-        return joined([])
+        return EMPTY
     names = ", ".join(dict.fromkeys(one.name for one in records))
     return joined(["\n\n", translatable("🔧 tools used: {tools}", tools=names)], "")
 

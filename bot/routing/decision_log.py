@@ -2,6 +2,7 @@
 
 from collections import OrderedDict, deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from bot.chat.incoming import Said
 from bot.chat.receipt import Receipt
@@ -13,29 +14,46 @@ from bot.texts.text import Text, joined, looked_up, translatable
 _MAX_CHANNELS = 1000
 _MAX_MESSAGES = 8
 _MAX_CHARS = 40
+_ANSWERED = translatable("answered")
+_OBSERVED = translatable("not answered, but remembered")
+_IGNORED = translatable("not answered")
+
+
+@dataclass(frozen=True, slots=True)
+class _NotedDecision:
+    """A decision on a message; it is put into words once somebody asks for them."""
+
+    name: str
+    """Of the author."""
+    begin: str
+    """Of the message."""
+    outcome: Text
+    candidates: Sequence[SpeakerCandidate]
+
+    def describe(self) -> Text:
+        reasons = joined(map(_with_reasons, self.candidates), "; ")
+        return translatable(
+            "{name}: “{text}” – {outcome}",
+            name=self.name,
+            text=self.begin,
+            outcome=joined([self.outcome, reasons], ": "),
+        )
 
 
 class DecisionLog:
     """What this process decided; it is lost with the process."""
 
     def __init__(self) -> None:
-        self._lines: OrderedDict[str, deque[Text]] = OrderedDict()
+        self._lines: OrderedDict[str, deque[Text | _NotedDecision]] = OrderedDict()
 
     def note(self, said: Said, decision: Decision) -> None:
         """Remember the decision on a message, unless it is a command."""
-        text = _describe(decision)
-        if text is None:
+        noted = _note_of(said, decision)
+        if noted is None:
             return
         key = said.address.channel
         lines = self._lines.setdefault(key, deque(maxlen=_MAX_MESSAGES))
-        lines.append(
-            translatable(
-                "{name}: “{text}” – {outcome}",
-                name=said.author.name,
-                text=_short(said.text),
-                outcome=text,
-            )
-        )
+        lines.append(noted)
         self._lines.move_to_end(key)
         if len(self._lines) > _MAX_CHANNELS:
             self._lines.popitem(last=False)
@@ -60,7 +78,10 @@ class DecisionLog:
 
     def newest(self, channel: str) -> tuple[Text, ...]:
         """Return a line for each of the newest messages, oldest first."""
-        return tuple(self._lines.get(channel, ()))
+        return tuple(
+            one.describe() if isinstance(one, _NotedDecision) else one
+            for one in self._lines.get(channel, ())
+        )
 
     def forget(self, channel: str) -> None:
         """Drop what is remembered of a channel."""
@@ -72,17 +93,17 @@ def describe_silence(decision: Observe | Ignore) -> Text:
     return joined([_with_reasons(one) for one in decision.candidates], "; ")
 
 
-def _describe(decision: Decision) -> Text | None:
+def _note_of(said: Said, decision: Decision) -> _NotedDecision | None:
     match decision:
         case Answer(candidates=candidates):
-            outcome = translatable("answered")
+            outcome = _ANSWERED
         case Observe(candidates=candidates):
-            outcome = translatable("not answered, but remembered")
+            outcome = _OBSERVED
         case Ignore(candidates=candidates) if candidates:
-            outcome = translatable("not answered")
+            outcome = _IGNORED
         case _:
             return None
-    return joined([outcome, joined(map(_with_reasons, candidates), "; ")], ": ")
+    return _NotedDecision(said.author.name, _short(said.text), outcome, candidates)
 
 
 def _with_reasons(one: SpeakerCandidate) -> Text:

@@ -168,6 +168,12 @@ def mask_pasted_tokens(text: str) -> str:
     return text if masked == bare else masked
 
 
+def _may_have_token(text: str) -> bool:
+    """Return quickly, for most texts, that no token, password or key is in them."""
+    longest = max(map(len, text.split()), default=0)
+    return longest >= _MIN_PASTED_CHARS or "@" in text or "-----BEGIN" in text
+
+
 class TokenFilter:
     """Does the same for a stream: what may still grow into a token is held back.
 
@@ -216,7 +222,7 @@ class TokenFilter:
             return ""
         whole, at = self._before + released, len(self._before)
         self._before = whole[-_LONGEST_BEFORE_CHARS:]
-        if len(released) < _MIN_PASTED_CHARS and "@" not in released:
+        if not _may_have_token(whole):
             return released
         masked: list[str] = []
         for found in _TOKEN_FORMATS.finditer(whole, at):

@@ -8,7 +8,7 @@ bot/texts/locales are gettext's; `make catalogues` renews them.
 import gettext
 import re
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Final, Self
 
@@ -64,6 +64,10 @@ class Text(str):
         return type(self)(self._pattern, values, plural=self._plural, count=self._count)
 
 
+EMPTY: Final = Text("", {})
+"""The empty text, which is empty in every language."""
+
+
 def translatable(pattern: str, **values: object) -> Text:
     """Return a text that can be translated; `pattern` has a `{name}` for each value."""
     return Text(pattern, values)
@@ -113,6 +117,7 @@ def in_every_language(text: Text) -> str:
     return "\n".join(text.translate_to(language) for language in LANGUAGES)
 
 
+@lru_cache(maxsize=256)  # every message asks several times; what clients send is not all known
 def language_of(locale: str | None) -> str:
     """Return the language for a locale such as "zh-CN" or "zh_CN.UTF-8"; English for most."""
     language = _LANGUAGE_END.split(locale or "", maxsplit=1)[0].lower()

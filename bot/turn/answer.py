@@ -225,11 +225,7 @@ class AnswerPipeline:
         context.opened.extend(live_reply.opened)
         if not receipt.answer:  # it was stopped before its first word
             return
-        mark = translate(
-            joined([end_mark(receipt.reason), used_tools(receipt.tool_calls)], ""),
-            language_of(context.said.locale),
-        )
-        text = line + receipt.answer + mark
+        text = line + receipt.answer + _marks(receipt, context.said.locale)
         whole = self._replies.final_parts(address, text, context.next_part, face)
         parts = shorten(whole, text, form, context.said.locale, context.part_name)
         if preset.thoughts == "folded":
@@ -292,6 +288,12 @@ def _with_edits(receipt: Receipt, live_reply: LiveReply, said: Said) -> Receipt:
 def _mark_shown(context: TurnContext) -> None:
     """Mark the parts that need no edit any more."""
     context.parts[:] = [
-        replace(one, is_shown=any(reply.shows(one) for reply in context.shown))
+        replace(one, is_shown=True) if any(reply.shows(one) for reply in context.shown) else one
         for one in context.parts
     ]
+
+
+def _marks(receipt: Receipt, locale: str | None) -> str:
+    """Return what readers see behind an answer that is not whole, or for which tools were used."""
+    marks = [one for one in (end_mark(receipt.reason), used_tools(receipt.tool_calls)) if one]
+    return translate(joined(marks, ""), language_of(locale)) if marks else ""

@@ -112,7 +112,8 @@ class ModelRequests:
         stop: StopFlag,
     ) -> Receipt:
         """Ask the preset's model; each fallback is tried when the one before gave no answer."""
-        *others, last = (replace(speaker, preset=one) for one in speaker.preset.with_fallbacks)
+        _, *fallbacks = speaker.preset.with_fallbacks
+        *others, last = (speaker, *(replace(speaker, preset=one) for one in fallbacks))
         failures: list[BackendError] = []
         for one in others:
             try:
@@ -157,7 +158,9 @@ class ModelRequests:
             preset, context.said, fitted.prompt, most_tokens
         ) as reservation:
             async with self._slot(preset.provider, context.said, stop, show_position):
-                prompt = replace(reservation.prompt, has_fallback=has_fallback)
+                prompt = reservation.prompt
+                if has_fallback:
+                    prompt = replace(prompt, has_fallback=True)
                 queued = self._clock.now() - context.said.at.timestamp()
                 waited = WaitedSeconds(max(composed, queued), composed)
                 with logged_steps(waited, fitted.tokens, self._clock):
@@ -171,7 +174,8 @@ class ModelRequests:
         if not stop.requested:
             _check(answer, preset)
         self._request_summary(preset, context, fitted)
-        fitted = replace(fitted, prompt=reservation.prompt)
+        if reservation.prompt is not fitted.prompt:
+            fitted = replace(fitted, prompt=reservation.prompt)
         scopes = context.said.scopes
         return build_receipt(answer, fitted, preset, speaker.version, waited, charge, scopes)
 

@@ -205,12 +205,15 @@ class PromptSources:
             summary=summary,
             model_limit=model_limit,
             wants_variety=context.replaces_answers,
-            files=files if self._sees_images(preset) else files.without_images,
+            files=files if self._reads(files, preset) else files.without_images,
         )
         lorebook = preset.parsed_lorebook
         if lorebook is None or lorebook.index is None:
             return compose_now()
         return await asyncio.to_thread(compose_now)  # a large book takes tens of milliseconds
+
+    def _reads(self, files: AttachedFiles, preset: Preset) -> bool:
+        return not files.images or self._sees_images(preset)
 
     def _sees_images(self, preset: Preset) -> bool:
         backend = self.backends[preset.provider]

@@ -96,13 +96,26 @@ class Draft:
     @property
     def prompt(self) -> Prompt:
         """The prompt of everything in this draft."""
+        return replace(self.base, messages=self.messages)
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The messages of its prompt."""
         fixed = [*_system_message(self.system), *self.pinned]
         if self.summary:
             fixed.append(Message("system", self.summary.text))
         history = chain.from_iterable(
             [unit.all_messages if unit.inserted else unit.messages for unit in self.history]
         )
-        return replace(self.base, messages=(*fixed, *history, _newest_message(self)))
+        return (*fixed, *history, _newest_message(self))
+
+    @property
+    def required_messages(self) -> tuple[Message, ...]:
+        """The messages of its prompt where everything optional is dropped."""
+        system = tuple(part for part in self.system if part.required)
+        context = tuple(part for part in self.context if part.required)
+        required = replace(self, system=system, context=context, summary=None, history=())
+        return required.messages
 
     def without_story(self, story: Story) -> "Draft":
         """Return the draft without one of the stories in its system text."""
@@ -200,6 +213,8 @@ def _system_message(parts: Sequence[PromptPart]) -> list[Message]:
 
 
 def _newest_message(draft: Draft) -> Message:
+    if not draft.context and not draft.images:
+        return draft.newest
     texts = [part.text for part in draft.context]
     content = _SEPARATOR.join([*texts, draft.newest.content])
     if not draft.images:

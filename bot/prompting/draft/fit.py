@@ -104,8 +104,7 @@ class _OptionalContent:
     def __init__(self, draft: Draft, limit: int | None, estimate: TextTokenCounter) -> None:
         self._draft = draft
         self._limit = limit
-        required = _required_parts_only(draft).prompt.messages
-        self._required_tokens = sum(estimate_message_tokens(required, estimate))
+        self._required_tokens = sum(estimate_message_tokens(draft.required_messages, estimate))
         parts = _optional_parts(draft)
         sizes = [size + 2 for size in estimate([part.text for part in parts])]  # a blank line
         left = None if limit is None else limit - self._required_tokens
@@ -113,6 +112,7 @@ class _OptionalContent:
         self._unit_sizes = _unit_sizes(draft, estimate)
         self._sizes = [*(size for _, size in self._parts), *self._unit_sizes]
         self._sums = list(accumulate(self._sizes))
+        self._drafts: dict[int, Draft] = {}
         self._prompts: dict[int, Prompt] = {}
 
     @property
@@ -123,6 +123,11 @@ class _OptionalContent:
         return self._required_tokens + (self._sums[kept - 1] if kept > 0 else 0)
 
     def draft(self, kept: int) -> Draft:
+        if kept not in self._drafts:
+            self._drafts[kept] = self._make_draft(kept)
+        return self._drafts[kept]
+
+    def _make_draft(self, kept: int) -> Draft:
         parts = {id(part) for part, _ in self._parts[:kept]}
         whole = self._draft
         oldest = len(whole.history) - max(0, kept - len(self._parts))
@@ -183,12 +188,6 @@ async def _most_that_fits(
         guess = guess if tries < _MAX_GUESSES else (fits + exceeds) // 2
         probe = min(max(guess, fits + 1), exceeds - 1)
     return fits, tokens_of_fit
-
-
-def _required_parts_only(draft: Draft) -> Draft:
-    system = tuple(part for part in draft.system if part.required)
-    context = tuple(part for part in draft.context if part.required)
-    return replace(draft, system=system, context=context, summary=None, history=())
 
 
 def _optional_parts(draft: Draft) -> list[PromptPart]:

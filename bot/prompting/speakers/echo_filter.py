@@ -11,6 +11,7 @@ _LINE_END = re.compile(r"[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
 _OPENING = "*_~`\"'“”„«‘「『【[(<＊"  # models write **Nora:** or 「Nora」：
 _CLOSING = str.maketrans("“„«‘「『【[(<", "””»’」』】])>")
 _DELIMITERS = frozenset(_OPENING + _OPENING.translate(_CLOSING))
+_WITHOUT_DELIMITERS = str.maketrans(dict.fromkeys(_DELIMITERS))
 
 
 class EchoFilter:
@@ -106,7 +107,10 @@ def _plain(text: str) -> str:
     Models invent suffixes, `Nora#12:`, and add stage directions, `Nora (smiles):`. The name is
     decomposed, so that a prefix of it is also a prefix of the result.
     """
-    decomposed = unicodedata.normalize("NFKD", strip_name_suffix(text)).casefold()
+    name = strip_name_suffix(text)
+    if name.isascii() and name.isprintable():  # nearly always, and in a fraction of the time
+        return " ".join(name.translate(_WITHOUT_DELIMITERS).lower().split())
+    decomposed = unicodedata.normalize("NFKD", name).casefold()
     kept = (
         char
         for char in decomposed
