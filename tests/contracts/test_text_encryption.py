@@ -26,7 +26,7 @@ from bot.storage.sql.conversations import SqlConversations
 from bot.storage.sql.database import Database, open_database, open_without_decrypting
 from bot.storage.sql.inbox import SqlInbox
 from bot.storage.sql.summaries import SqlSummaries
-from bot.storage.sql.tables import data_key, metadata, provider_key, turn
+from bot.storage.sql.tables import data_key, metadata, provider_key, supported_revision, turn
 from bot.telemetry.secret_masker import SecretMasker
 from tests.checkout import CHECKOUT
 from tests.samples import ALICE, begin, make_incoming, read_session
@@ -71,6 +71,7 @@ NOT_WORDS = {
     "story": "character sha256 model vector",
     "story_revision": "character",
     "summary": "conversation fingerprint",
+    "supported_revision": "oldest",
 }
 """The texts that are stored as they are: ids, names of settings, hashes, tokens, vectors."""
 
@@ -84,7 +85,7 @@ async def fill(database: Database) -> None:
     """Store a row in every table, with the word in every column that can be encrypted."""
     for table in metadata.sorted_tables:
         row = make_row(table)
-        if table not in {data_key, provider_key}:
+        if table not in {data_key, provider_key, supported_revision}:
             await database.write(lambda c, t=table, r=row: c.execute(insert(t), r).rowcount)  # type: ignore[misc]
 
 
