@@ -111,6 +111,7 @@ async def test_messages_are_replied_to_edited_and_deleted(tab: Tab, browser: Bro
     shown = await tab.run(count("#log > li.msg"))
     await press_labelled(tab, "Delete", own)
     await tab.wait_for(f"{count('#log > li.msg')} < {shown}")
+    assert tab.messages == []
 
 
 async def test_people_looks_tabs_and_channels(tab: Tab, browser: Browser) -> None:
