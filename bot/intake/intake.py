@@ -125,6 +125,7 @@ def storable_said(said: Said) -> Said:
         quote=quote,
         author=_person(said.author),
         attachments=_attachments(said.attachments),
+        thread_title=mask_pasted_tokens(make_storable(said.thread_title)),
     )
 
 

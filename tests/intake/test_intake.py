@@ -1,6 +1,7 @@
 """When `receive` returns, the messages are committed and their conversations are woken."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 from typing_extensions import override
@@ -68,8 +69,11 @@ async def test_failed_store_raises_and_wakes_no_conversation(
 async def test_text_that_no_database_stores_is_replaced(database: Database) -> None:
     inbox = RecordingInbox(database, SystemClock())
 
-    await InboxIntake(inbox, RecordingWaker().wake).receive([make_incoming("a\0b", quote="\0")], {})
+    said = replace(make_incoming("a\0b", quote="\0"), thread_title="\0 sk-" + "a1B2" * 12)
+    await InboxIntake(inbox, RecordingWaker().wake).receive([said], {})
 
     [stored] = inbox.received
     assert isinstance(stored, Said)
+    assert stored.thread_title.startswith("\ufffd ")
+    assert "a1B2a1B2" not in stored.thread_title
     assert (stored.text, stored.quote) == ("a\ufffdb", Quote(None, None, "\ufffd"))
