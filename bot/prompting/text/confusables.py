@@ -10,6 +10,38 @@ _LATIN_LOOKALIKES = str.maketrans(
     "авекмнорстухіјѕԁһԛԝгѵӏ" + "αβεηικνορτυχϲϳγ" + "ıl10",
     "abekmhopctyxijsdhqwrvi" + "abenikvoptuxcjy" + "iiio",
 )
+# Letters of other scripts and of phonetic alphabets, each group behind the Latin letter that they
+# read like (UTS #39).
+_OTHER_LOOKALIKES: dict[int, str] = {
+    ord(other): group[0]
+    for group in [
+        "aɑ",
+        "bьƅɓƀᖯᗷ",
+        "cⲥ",
+        "dᑯɗđ",
+        "eҽɛɘ",
+        "fƒꬵꞙ",
+        "gɡցᶃ",
+        "hհᏂ",
+        "iɩꙇǀוןⵏ",
+        "jյ",
+        "kĸⲕ",
+        "mʍɱ",
+        "nոռŋ",
+        "oσօⲟ०০๐ഠჿø𐓪",
+        "pⲣƥ",
+        "qգզ",
+        "rᴦⲅꭇꭈɼ",
+        "sʂƽ",
+        "tŧƭ",
+        "uսꭎʋ",
+        "wɯա",
+        "xᕁ",
+        "yүỿყ",
+        "zƶ",
+    ]
+    for other in group[1:]
+}
 # Two scripts whose capitals look like Latin ones, so that whole names can: ꓐꓳꓐ, ᏢᎪᎷ.
 _CAPITAL_LOOKALIKES = str.maketrans(
     "ꓐꓑꓓꓔꓖꓗꓙꓚꓜꓝꓟꓠꓡꓢꓣꓦꓧꓪꓫꓬꓮꓰꓲꓳꓴ" + "ᎠᎡᎢᎥᎪᎫᎬᎳᎷᎻᏀᏃᏏᏒᏔᏕᏙᏚᏞᏟᏢᏦᏧᏳᏴ",
@@ -22,7 +54,11 @@ _ENCLOSED_ALPHABETS = (0x24B6, 0x24D0, 0x1F130, 0x1F150, 0x1F170, 0x1F1E6, 0x249
 _ENCLOSED_LETTERS = {
     first + index: chr(ord("a") + index) for first in _ENCLOSED_ALPHABETS for index in range(26)
 }
-_LOOKALIKES = {**_SMALL_CAPITALS, **_CAPITAL_LOOKALIKES}
+_LOOKALIKES: dict[int, int | str] = {
+    **_SMALL_CAPITALS,
+    **_CAPITAL_LOOKALIKES,
+    **_OTHER_LOOKALIKES,
+}
 # Scripts that share letter shapes; no real name mixes them within a word (UTS #39, 5.2).
 _CONFUSABLE_SCRIPTS = frozenset(
     {"LATIN", "CYRILLIC", "GREEK", "ARMENIAN", "CHEROKEE", "COPTIC", "LISU"}

@@ -2,10 +2,11 @@
 
 import re
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.prompting.text.confusables import strip_hidden_text
+from bot.prompting.text.confusables import skeleton, strip_hidden_text
 
 PLAIN_RULE = re.compile(
     "[\U000e0000-\U000e007f]"
@@ -24,3 +25,23 @@ def test_result_equals_the_plain_rule(text: str) -> None:
 def test_text_without_hidden_letters_is_returned_as_it_is() -> None:
     for text in ("hello", "héllo " * 20):
         assert strip_hidden_text(text) is text
+
+
+@pytest.mark.parametrize(
+    ("name", "others"),
+    [
+        ("Nora", "Nοrɑ Nօra ոora Ŋora Noꭇa N๐ra Ｎｏｒａ 𝕹𝖔𝖗𝖆 Nøra ɴᴏʀᴀ"),
+        ("google", "ɡoogle gօօgle ցoogle goo𝓰le goog1e gⲟⲟgle"),
+        ("Bob", "Вов Ьob ɓoƀ Bൠb Ƅob ᗷob".replace("ൠ", "ഠ")),
+        ("system", "ѕуѕtеm ʂystem ꜱyꜱtem systeɱ syƨtem".replace("ƨ", "ƽ")),
+        ("user", "սser uʂer υser usеr uꜱeꭇ"),
+    ],
+)
+def test_names_that_look_alike_have_one_skeleton(name: str, others: str) -> None:
+    assert [other for other in others.split() if skeleton(other) != skeleton(name)] == []
+
+
+@pytest.mark.parametrize("name", ["Дмитрий", "Գագիկ", "Σοφία", "สมชาย", "Søren", "ראובן", "Łukasz"])
+def test_names_of_other_scripts_differ_from_each_other(name: str) -> None:
+    assert skeleton(name)
+    assert skeleton(name) not in {skeleton(other) for other in ("Nora", "Bob", "system", "user")}
