@@ -1,5 +1,6 @@
 """Answers on Telegram: text without pings, and a search for sends of unknown outcome."""
 
+from collections import OrderedDict
 from collections.abc import Mapping, Set
 from contextlib import suppress
 from dataclasses import replace
@@ -28,6 +29,7 @@ from bot.ports import DraftingSurface, Surface
 _NO_PREVIEW = {"is_disabled": True}
 _MAX_PROBES = 64
 _MAX_GAP = 8  # missing ids in a row in a group: its end is reached
+_MAX_SEARCHES = 1000  # whose progress is kept; only interrupted ones stay
 
 
 class _ProbeResult(Enum):
@@ -48,6 +50,7 @@ class TelegramSurface(Surface, DraftingSurface):
         self._api = api
         self._chats = chats or MovedChats()
         self._private = replace(PRIVATE, has_drafts=has_drafts)
+        self._searched: OrderedDict[tuple[int, str], int] = OrderedDict()
 
     @override
     def limits(self, address: Address) -> Limits:
@@ -136,6 +139,10 @@ class TelegramSurface(Surface, DraftingSurface):
         sequence over all chats of the bot, so there a long gap means nothing and only the number
         of probes is bounded. Both, and the texts of the answers, follow the documentation and
         must be confirmed once against the real service (docs/sources.md#telegram).
+
+        Telegram counts each probe as an edit and may ask to wait before the search has ended. The
+        next one then goes on behind the last message of somebody else: in a lively group it would
+        otherwise reach the limit at the same place each time.
         """
         return await self._chats.in_chat(
             message.address, lambda chat: self._find(message, chat, after, known)
@@ -145,7 +152,9 @@ class TelegramSurface(Surface, DraftingSurface):
         self, message: OutgoingMessage, chat: ChatOfNow, after: str | None, known: Set[str]
     ) -> str | None:
         known_here = {here for one in known if (here := chat.to_wire(one)) is not None}
-        candidate = max([chat.to_wire(after) or 0, *known_here])
+        search = (chat.chat, message.nonce)
+        passed = self._searched.get(search, 0)
+        candidate = max([chat.to_wire(after) or 0, *known_here, passed])
         probes = gap = 0
         while probes < _MAX_PROBES and (gap < _MAX_GAP or _is_private(message.address)):
             candidate += 1
@@ -155,12 +164,21 @@ class TelegramSurface(Surface, DraftingSurface):
             probes += 1
             match await self._probe(message, chat.chat, candidate):
                 case _ProbeResult.OURS:
+                    self._searched.pop(search, None)
                     return chat.from_wire(candidate)
                 case _ProbeResult.FOREIGN:
                     gap = 0
+                    self._note_progress(search, candidate)
                 case _ProbeResult.NOTHING:
                     gap += 1
+        self._searched.pop(search, None)
         return None
+
+    def _note_progress(self, search: tuple[int, str], passed: int) -> None:
+        """Note up to which message of somebody else a search has come, should it be interrupted."""
+        self._searched[search] = passed
+        if len(self._searched) > _MAX_SEARCHES:
+            self._searched.popitem(last=False)
 
     async def _probe(self, message: OutgoingMessage, chat: int, message_id: int) -> _ProbeResult:
         try:

@@ -2,14 +2,16 @@
 
 import re
 import traceback
-from collections.abc import AsyncIterator, Set
+from collections.abc import AsyncIterator, Mapping, Set
 from typing import Any
 
+import msgspec
 import pytest
 from aiogram.types import MessageEntity
 from hypothesis import given
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
+from typing_extensions import override
 
 from bot.chat.incoming import Address
 from bot.chat.outgoing import Attachment, Button, MessageContent, OutgoingMessage
@@ -22,8 +24,10 @@ from bot.errors import (
     Refused,
     Unreachable,
 )
+from bot.platforms.telegram.api import BotApi, NotEditable
 from bot.platforms.telegram.limits import plain_text
 from bot.platforms.telegram.markup import render_markdown
+from bot.platforms.telegram.surface import TelegramSurface
 from bot.ports import DraftingSurface, Surface
 from bot.replying.splitting.split import split
 from tests.attacks import attack_texts, with_ours
@@ -396,6 +400,43 @@ async def test_find_probes_a_bounded_number_of_ids(rig: Rig, surface: Surface) -
         rig.telegram.say(BOB, "chatter", chat=GROUP)
     assert await find(surface, GROUP_CHAT, "…", after="1", known=set()) is None
     assert len(rig.calls("editMessageText")) == 64
+
+
+class LivelyGroup(BotApi):
+    """A group where others wrote a lot, and where Telegram takes so many edits in a row."""
+
+    def __init__(self, ours: int, newest: int) -> None:
+        self.ours, self.newest, self.edits_left = ours, newest, 0
+        self.probed: list[int] = []
+
+    @override
+    async def send(self, name: str, fields: Mapping[str, object], seconds: int = 0) -> msgspec.Raw:
+        if self.edits_left == 0:
+            raise RateLimited(30)
+        self.edits_left -= 1
+        self.probed.append(int(str(fields["message_id"])))
+        if self.probed[-1] > self.newest:
+            raise MessageNotFound("message to edit not found")
+        if self.probed[-1] != self.ours:
+            raise NotEditable("message can't be edited")
+        return msgspec.Raw(b"{}")
+
+
+@pytest.mark.parametrize(
+    ("ours", "waits", "last"), [(50, 3, 50), (0, 4, 68)], ids=["arrived", "lost"]
+)
+async def test_find_goes_on_where_telegram_asked_it_to_wait(
+    ours: int, waits: int, last: int
+) -> None:
+    group = LivelyGroup(ours, newest=60)
+    surface = TelegramSurface(group)
+    for _ in range(waits):
+        with pytest.raises(RateLimited):
+            await find(surface, GROUP_CHAT, "…", after="1", known=set())
+        group.edits_left = 19
+    found = await find(surface, GROUP_CHAT, "…", after="1", known=set())
+    assert found == (str(ours) if ours else None)
+    assert group.probed == [*range(2, last + 1)]
 
 
 @pytest.mark.service
