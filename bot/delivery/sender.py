@@ -9,6 +9,7 @@ import base64
 import hashlib
 import random
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import structlog
 
@@ -52,6 +53,7 @@ _MAX_LANES_REMEMBERED = 100
 _SET_ASIDE = translatable(
     "⚠ A part of my answer could not be delivered. It was set aside; the log says why."
 )
+_NO_FILES_HERE = translatable("⚠ A file belongs here, but I may not attach files in this chat.")
 _NONCE_CHARS = 24  # Discord accepts 25
 
 
@@ -222,9 +224,7 @@ class Sender:
         match row.op:
             case OutboxOperation.SEND:
                 thread = await self._thread_of(row)
-                sent = await request_in_any_form(
-                    row, lambda content: surface.send(_to_message(row, content, thread))
-                )
+                sent = await self._send(surface, row, thread)
                 await self._delete_replaced(row)
                 return sent
             case OutboxOperation.EDIT:
@@ -238,6 +238,19 @@ class Sender:
             case OutboxOperation.DELETE:
                 await surface.delete(row.address, _target_id(row))
         return None
+
+    async def _send(self, surface: Surface, row: OutboxRow, thread: MessageThread | None) -> str:
+        """Send a row; where a file is refused, say so instead."""
+        try:
+            return await request_in_any_form(
+                row, lambda content: surface.send(_to_message(row, content, thread))
+            )
+        except Refused as error:
+            if row.file is None:
+                raise
+            _log.warning("file_refused", row=row.id, reason=str(error))
+            content = replace(row.content, text=in_every_language(_NO_FILES_HERE))
+            return await surface.send(replace(_to_message(row, content, thread), file=None))
 
     async def _thread_of(self, row: OutboxRow) -> MessageThread | None:
         """Return the thread that a row is sent to; None: to the channel.

@@ -247,6 +247,21 @@ async def test_answer_that_is_sent_anew_is_looked_up_when_its_response_is_lost(
     assert (delivery.calls("send"), delivery.calls("find")) == (2, 1)
 
 
+@pytest.mark.parametrize("may_send", [True, False])
+async def test_refused_file_is_named_where_a_message_may_be_sent(
+    database: Database, may_send: bool
+) -> None:
+    delivery = Delivery(database)
+    refusals = [Refused("no right to attach files")] * (1 if may_send else 2)
+    delivery.surface.fail_next("send", *refusals)
+    await delivery.queue("All of it:", file=Attachment("answer.md", "long"))
+    await delivery.work()
+    assert delivery.surface.files == {}
+    shown = [text.partition(",")[0] for text in delivery.texts]
+    assert shown == (["⚠ A file belongs here"] if may_send else [])
+    assert await delivery.states() == [OutboxState.SENT if may_send else OutboxState.DEAD]
+
+
 async def test_edit_of_a_message_that_was_never_sent_is_dead(database: Database) -> None:
     delivery = Delivery(database, WITHOUT_NONCES)
     delivery.surface.fail_next("send", Refused("blocked"))
