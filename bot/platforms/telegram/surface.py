@@ -95,10 +95,7 @@ class TelegramSurface(Surface, DraftingSurface):
         interaction: str | None = None,
     ) -> None:
         async def request(chat: ChatOfNow) -> None:
-            try:
-                await self._edit(chat.chat, _existing(chat, message_id), content)
-            except NotEditable as error:  # for a message of ours that is as good as gone
-                raise MessageNotFound(str(error)) from None
+            await self._edit(chat.chat, _existing(chat, message_id), content)
 
         with suppress(NotModified):
             await self._chats.in_chat(address, request)
