@@ -40,6 +40,8 @@ NotModified, NotEditable, ChatMoved, ReplyNotFound, PollingConflict platforms/te
 WebhookNotFound, ChannelNotFound, ThreadExists                      platforms/discord/rest
 UnknownRole, UnsupportedCapability                                  templates/lmdeploy
 JsonSyntaxError                                                     prompting/text/jsonc.py
+LoreEntryError                                                      prompting/lorebook/files.py
+PlacedValueError                                                    prompting/presets/preset.py
 ConnectionFailed, InvalidAddress, AddressRefused                    runtime/http/failures.py
 ChildFailed                                                         runtime/subprocesses.py
 Unconvertible                                                       media/conversion.py

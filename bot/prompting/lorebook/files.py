@@ -13,7 +13,7 @@ from bot.prompting.lorebook.entries import EntryPosition, KeyLogic, Lorebook, Lo
 from bot.prompting.lorebook.key_index import with_key_index
 from bot.prompting.lorebook.keys import compile_key, is_regex, regex_weight
 from bot.prompting.text.json_fields import JsonFields
-from bot.texts.text import Text, translatable
+from bot.texts.text import Text, text_of, translatable
 
 T = TypeVar("T")
 
@@ -33,6 +33,14 @@ POSITIONS = (
     EntryPosition.EXAMPLES_BOTTOM,
 )
 ROLES: tuple[Role, ...] = ("system", "user", "assistant")
+
+
+class LoreEntryError(PresetError):
+    """An entry of a lorebook is malformed; `index` counts from 0."""
+
+    def __init__(self, problem: str, index: int) -> None:
+        super().__init__(problem)
+        self.index = index
 
 
 def read_lorebook(data: object, source: str) -> Lorebook:
@@ -80,11 +88,14 @@ def read_lorebook(data: object, source: str) -> Lorebook:
 def _entry(row: object, index: int, is_card: bool, source: str) -> LoreEntry:
     where = _entry_place(source, index)
     if not isinstance(row, Mapping):
-        raise PresetError(
-            translatable("{where} must be an object {example}", where=where, example="{...}")
+        raise LoreEntryError(
+            translatable("{where} must be an object {example}", where=where, example="{...}"), index
         )
     read = JsonFields(row, where)
-    return _apply_decorators(_from_card(read) if is_card else _from_world_info(read))
+    try:
+        return _apply_decorators(_from_card(read) if is_card else _from_world_info(read))
+    except PresetError as error:
+        raise LoreEntryError(text_of(error), index) from error
 
 
 def _entry_place(source: str, index: int) -> Text:
@@ -110,13 +121,14 @@ def _check_regexes(entries: Iterable[LoreEntry], source: str) -> None:
     for index, entry in enumerate(entries):
         for key in filter(is_regex, (*entry.keys, *entry.secondary_keys)):
             if isinstance(problem := compile_key(key), str):
-                raise PresetError(
+                raise LoreEntryError(
                     translatable(
                         "{where}: the key {key} cannot be used, {problem}; correct it",
                         where=_entry_place(source, index),
                         key=repr(key[:60]),
                         problem=problem,
-                    )
+                    ),
+                    index,
                 )
             left -= max(regex_weight(key), _MIN_REGEX_WEIGHT)
             if left < 0:

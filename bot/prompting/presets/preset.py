@@ -18,7 +18,7 @@ from bot.chat.tool import ToolName
 from bot.errors import PresetError, TemplateError
 from bot.prompting.cards.story_string import parse_story_string
 from bot.prompting.lorebook.entries import Lorebook
-from bot.prompting.lorebook.files import read_lorebook
+from bot.prompting.lorebook.files import LoreEntryError, read_lorebook
 from bot.prompting.lorebook.keys import compile_key, is_regex
 from bot.prompting.personas.persona import parse_persona
 from bot.prompting.presets.messages import PresetMessage, StrictModel
@@ -38,6 +38,15 @@ FOREIGN_KEYS = frozenset({"id", "plugins", "emoji"})
 """Keys that RodelAgent writes as well; they have no meaning here and are dropped."""
 
 _MAX_PARAMETER_CHARS = 256 * 1024  # as JSON; all of it is sent with every request
+
+
+class PlacedValueError(ValueError):
+    """A part of a value is wrong; `path` leads to it from the value."""
+
+    def __init__(self, problem: str, path: tuple[str | int, ...]) -> None:
+        super().__init__(problem)
+        self.path = path
+
 
 NonEmptyText = Annotated[str, Field(min_length=1)]
 NonEmptyTexts = Annotated[tuple[NonEmptyText, ...], Field(max_length=MAX_LIST_ITEMS)]
@@ -331,6 +340,10 @@ class Preset(StrictModel):
         if isinstance(lorebook, dict):
             try:
                 read_lorebook(lorebook, "inline")
+            except LoreEntryError as error:
+                names = lorebook["entries"]
+                name = error.index if isinstance(names, list) else list(names)[error.index]
+                raise PlacedValueError(text_of(error), ("entries", name)) from None
             except PresetError as error:
                 raise ValueError(text_of(error)) from None
         elif isinstance(lorebook, str) and "\0" in lorebook:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from bot.prompting.presets.parameters import Parameters
-from bot.prompting.presets.preset import Preset
+from bot.prompting.presets.preset import PlacedValueError, Preset
 from bot.prompting.text.jsonc import JsonDocument, JsonSyntaxError, read_json
 from bot.runtime.validation_errors import describe_problem
 from bot.texts.text import Text, translatable
@@ -56,7 +56,7 @@ def check_preset(text: str) -> CheckedPreset:
         return CheckedPreset(Preset.model_validate(document.value), document=document)
     except ValidationError as error:
         problems = [
-            PresetProblem(document.line_of(one["loc"]), describe_preset_problem(one))
+            PresetProblem(document.line_of(_path_of(one)), describe_preset_problem(one))
             for one in error.errors()
         ]
         problems.sort(key=lambda one: one.line)
@@ -83,6 +83,12 @@ def describe_preset_problem(problem: ErrorDetails) -> Text:
                 message=message,
                 given=_shown(problem["input"]),
             )
+
+
+def _path_of(problem: ErrorDetails) -> tuple[str | int, ...]:
+    """Return where a mistake is; inside a value that is checked as one, its validator tells."""
+    error = problem.get("ctx", {}).get("error")
+    return (*problem["loc"], *(error.path if isinstance(error, PlacedValueError) else ()))
 
 
 def _dotted(path: Iterable[str | int]) -> str:
