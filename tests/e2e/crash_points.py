@@ -341,8 +341,15 @@ def _set_clock_ahead(seconds: float) -> None:
 
 
 def _print_task_stacks(*_: object) -> None:
+    """Print what each task waits for, down to the innermost await: `print_stack` ends before."""
     for task in asyncio.all_tasks(asyncio.get_event_loop()):
-        task.print_stack(file=sys.stderr)
+        print(f"Stack for {task.get_name()}", file=sys.stderr)  # noqa: T201
+        awaited: Any = task.get_coro()
+        while awaited is not None:
+            frame = getattr(awaited, "cr_frame", None) or getattr(awaited, "ag_frame", None)
+            where = f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else repr(awaited)
+            print(f"  {where}", file=sys.stderr)  # noqa: T201
+            awaited = getattr(awaited, "cr_await", None) or getattr(awaited, "ag_await", None)
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -1,8 +1,10 @@
 """Kill and freeze the Valkey that several processes share."""
 
 import asyncio
+import contextlib
 import random
 import signal
+from collections.abc import AsyncIterator
 
 import psutil
 
@@ -25,6 +27,18 @@ async def disturb_valkey(rng: random.Random) -> None:
             await asyncio.sleep(rng.uniform(1, 6))
         finally:
             server.send_signal(signal.SIGCONT)
+
+
+@contextlib.asynccontextmanager
+async def frozen_valkey() -> AsyncIterator[None]:
+    """Let this process's Valkey stand still within the block; it must run."""
+    server = _find_server()
+    assert server is not None
+    server.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        server.send_signal(signal.SIGCONT)
 
 
 def _find_server() -> psutil.Process | None:

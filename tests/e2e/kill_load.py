@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import math
 import random
+import re
 import signal
 import statistics
 import time
@@ -29,6 +30,8 @@ _RARE = {
     "between_parts",
     "during_reconcile",
 }  # points that few messages pass
+# What a worker, a sender or a holder of a role logs when it does not write because it was too late.
+_STALE_WRITE = re.compile(r"\] (fenced|sender_fenced|sender_late|role_lost) ")
 _START_SECONDS = 90.0  # on a busy machine
 _LONG_ANSWERS = (700, 1300)  # words: two and three messages on Discord
 
@@ -43,7 +46,8 @@ class LoadPlan:
     seed: int
     questions: int
     questions_a_second: float
-    kills: int
+    kills: int = 0
+    pauses: int = 0  # by SIGSTOP, after the kills, of processes that go on with what they did
     edits: float = 0.0  # for each question
     presses: float = 0.0  # of buttons, for each question
     dropped_responses: float = 0.05  # the share of sends that is cut after the platform accepted
@@ -82,6 +86,14 @@ class AnswerTimes:
             self.note_answers(platforms)
             await asyncio.sleep(max(0.25, 10 * (time.monotonic() - began)))
 
+    def latencies(self, since: float, until: float) -> list[float]:
+        """Return how long answers took that were asked for in a time."""
+        return [
+            answered - self.asked[name]
+            for name, answered in self.answered.items()
+            if name in self.asked and since <= self.asked[name] < until
+        ]
+
     def report(self) -> str:
         """Say how long answers took, and those that were open at a kill from the last one on."""
         latencies, recoveries = [], []
@@ -90,10 +102,11 @@ class AnswerTimes:
             latencies.append(answered - asked)
             if survived := [at for at in self.kills if asked < at < answered]:
                 recoveries.append(answered - survived[-1])
-        return f"answered after {_spread(latencies)}; after a kill {_spread(recoveries)}"
+        return f"answered after {spread(latencies)}; after a kill {spread(recoveries)}"
 
 
-def _spread(seconds: Sequence[float]) -> str:
+def spread(seconds: Sequence[float]) -> str:
+    """Write percentiles."""
     if len(seconds) < 2:
         return "(too few)"
     cuts = statistics.quantiles(seconds, n=100, method="inclusive")
@@ -109,6 +122,8 @@ class LoadResult:
     plan: LoadPlan
     kills_by_point: Counter[str] = field(default_factory=Counter)  # by crash point or other end
     questions: int = 0  # sent while it was killed
+    pauses: int = 0
+    refused: Counter[str] = field(default_factory=Counter)  # stale writes, by the event in the log
     changed: Counter[str] = field(default_factory=Counter)  # edits, and presses by label
     dropped_responses: int = 0
     seconds: float = 0.0
@@ -122,8 +137,10 @@ class LoadResult:
         )
         return (
             f"seed {self.plan.seed}, build {self.plan.build}: {self.kills_by_point.total()} kills"
-            f" ({kills_by_point}), {self.dropped_responses} responses of the platforms dropped,"
-            f" {self.seconds:.0f} s; {dict(self.changed)}\n{self.times.report()}\n{self.result}"
+            f" ({kills_by_point}), {self.pauses} pauses, {self.dropped_responses} responses of the"
+            f" platforms dropped, {self.seconds:.0f} s; {dict(self.changed)}"
+            f"\n{self.times.report()}\n{self.result}"
+            f"\nrefused or given up as stale: {dict(self.refused)}"
             + "".join(f"\n{line}" for line in self.interruptions)
         )
 
@@ -145,6 +162,7 @@ async def run_under_kills(
     platforms: LoopbackPlatforms,
     plan: LoadPlan,
     disturb: Disturbance | None = None,
+    over: asyncio.Event | None = None,
 ) -> LoadResult:
     """Ask and kill as planned, wait until nothing changes any more, and check the answers.
 
@@ -153,6 +171,7 @@ async def run_under_kills(
         platforms: where they answer.
         plan: what happens.
         disturb: disturbs what they share until it is cancelled.
+        over: questions are sent until it is set, too.
     """
     rng = random.Random(plan.seed)
     outcome = LoadResult(plan)
@@ -166,7 +185,7 @@ async def run_under_kills(
         rest = [random.Random(rng.random()) for _ in services]
         asking_rng = random.Random(rng.random())
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(_send_questions(platforms, outcome, minds, asking_rng))
+            tasks.create_task(_send_questions(platforms, outcome, minds, asking_rng, over))
             for service, its_rng in zip(services, rest, strict=True):
                 tasks.create_task(_kill_until_enough(service, outcome, its_rng))
         if disturbing is not None:
@@ -181,8 +200,9 @@ async def run_under_kills(
     outcome.dropped_responses = platforms.dropped_responses()
     outcome.changed = minds.counts
     outcome.result = check_transcripts(platforms.messages(), minds.changes)
-    logged = (line for one in services for line in one.log.read_text().splitlines())
+    logged = [line for one in services for line in one.log.read_text().splitlines()]
     outcome.interruptions = [line for line in logged if "answer_interrupted" in line]
+    outcome.refused.update(found[1] for found in map(_STALE_WRITE.search, logged) if found)
     return outcome
 
 
@@ -208,13 +228,19 @@ async def _stop_all(services: Sequence[ServiceProcess]) -> None:
 
 
 async def _send_questions(
-    platforms: LoopbackPlatforms, outcome: LoadResult, minds: ChangedMinds, rng: random.Random
+    platforms: LoopbackPlatforms,
+    outcome: LoadResult,
+    minds: ChangedMinds,
+    rng: random.Random,
+    over: asyncio.Event | None,
 ) -> None:
     """Ask in random conversations, some questions in a row, with other messages in between."""
     plan = outcome.plan
     conversations = list(platforms.conversations.values())
     for number in itertools.count():
-        if number >= plan.questions and outcome.kills_by_point.total() >= plan.kills:
+        is_disturbed = outcome.kills_by_point.total() < plan.kills or outcome.pauses < plan.pauses
+        is_disturbed = is_disturbed or (over is not None and not over.is_set())
+        if number >= plan.questions and not is_disturbed:
             return
         conversation = rng.choice(conversations)
         outcome.questions += 1
@@ -258,6 +284,18 @@ async def _kill_until_enough(
     await service.start_with_crash_point("never", 1, plan.build)
     # Before it is ready, SIGTERM would end it as a failure.
     await service.wait_until_ready_or_ended(_START_SECONDS)
+    while outcome.pauses < plan.pauses:
+        outcome.pauses += 1
+        await asyncio.sleep(rng.uniform(*plan.uptime_seconds))
+        await _pause(service, plan, rng)
+
+
+async def _pause(service: ServiceProcess, plan: LoadPlan, rng: random.Random) -> None:
+    service.process.send_signal(signal.SIGSTOP)
+    try:
+        await asyncio.sleep(math.exp(rng.uniform(*map(math.log, plan.pause_seconds))))
+    finally:
+        service.process.send_signal(signal.SIGCONT)
 
 
 async def _wait_seconds(
@@ -272,10 +310,7 @@ async def _wait_seconds(
     seconds = rng.uniform(*plan.uptime_seconds)
     if point == _PAUSED:
         await asyncio.sleep(seconds)
-        service.process.send_signal(signal.SIGSTOP)
-        shortest, longest = map(math.log, plan.pause_seconds)
-        await asyncio.sleep(math.exp(rng.uniform(shortest, longest)))
-        service.process.send_signal(signal.SIGCONT)
+        await _pause(service, plan, rng)
     return seconds
 
 

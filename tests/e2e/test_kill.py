@@ -5,28 +5,18 @@ frozen as well. Only the chats are checked. The same check must find the faults 
 that, here and in test_forced_races.py. TROUPE_SEED=... repeats a run.
 """
 
-import contextlib
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
-from bot.storage.coordination.embedded_valkey import run_embedded_valkey
-from tests.e2e.child_launcher import running_launcher
 from tests.e2e.crash_points import CRASH_POINTS
-from tests.e2e.disturbed_redis import disturb_valkey
-from tests.e2e.kill_load import (
-    Disturbance,
-    LoadPlan,
-    LoadResult,
-    add_conversations,
-    run_under_kills,
-)
+from tests.e2e.kill_load import LoadPlan, add_conversations, run_under_kills
 from tests.e2e.loopback_platforms import LoopbackPlatforms, running_platforms
 from tests.e2e.model_server import ModelServer
-from tests.e2e.service_process import ServiceProcess, preset_json
+from tests.e2e.shapes import Shape, assert_all_answered, installed_shape, report, write_tester
 from tests.postgres import create_postgres_database
 
 pytestmark = pytest.mark.service
@@ -47,61 +37,21 @@ async def model() -> AsyncIterator[ModelServer]:
         yield answering
 
 
-@dataclass
-class Shape:
-    """An installation, and what disturbs what its processes share."""
-
-    services: Sequence[ServiceProcess]
-    disturb: Disturbance | None = None
-
-
 @pytest_asyncio.fixture
 async def shape(
     request: pytest.FixtureRequest, platforms: LoopbackPlatforms, model: ModelServer, tmp_path: Path
 ) -> AsyncIterator[Shape]:
     """One process with SQLite; or three with a PostgreSQL and a Valkey, two of them on Telegram."""
-    is_distributed = request.param == "distributed"
-    async with contextlib.AsyncExitStack() as stack:
-        services = []
-        for number in range(3 if is_distributed else 1):
-            launcher = await stack.enter_async_context(running_launcher())
-            service = ServiceProcess(tmp_path / f"service-{number}", platforms, model, launcher)
-            write_tester(service)
-            stack.push_async_callback(service.kill)
-            services.append(service)
-        if is_distributed:
-            url = await create_postgres_database(request.getfixturevalue("postgres_folder"))
-            valkey = await stack.enter_async_context(run_embedded_valkey(tmp_path))
-            for service in services:
-                service.settings |= {"TROUPE_DATABASE_URL": url, "TROUPE_REDIS_URL": valkey}
-            del services[-1].settings["TROUPE_TELEGRAM__TOKEN"]
-        yield Shape(services, disturb_valkey if is_distributed else None)
+    url = None
+    if request.param == "distributed":
+        url = await create_postgres_database(request.getfixturevalue("postgres_folder"))
+    async with installed_shape(platforms, model, tmp_path, url) as installed:
+        yield installed
 
 
 embedded = pytest.mark.parametrize("shape", ["embedded"], indirect=True)
 distributed = pytest.mark.parametrize("shape", ["distributed"], indirect=True)
 both_shapes = pytest.mark.parametrize("shape", ["embedded", "distributed"], indirect=True)
-
-
-def write_tester(service: ServiceProcess, **more: object) -> None:
-    """Write the preset that answers."""
-    # The load's chatter in threads is to be observed, not answered.
-    # Messages are gathered and answers interrupted; how many more wait is never told.
-    rules = {"wake": {"sticky": False}, "busy": {"at_most": 100}, **more}
-    tester = preset_json("tester", system="You are a tester.", **rules)
-    (service.presets / "tester.json").write_text(tester)
-
-
-def report(outcome: LoadResult) -> LoadResult:
-    """Print the result: pytest shows it when the test fails, or with -rP."""
-    print(outcome.report())  # noqa: T201
-    return outcome
-
-
-def assert_all_answered(outcome: LoadResult, platforms: LoopbackPlatforms) -> None:
-    """Every question was answered once and in order, and nothing else was said."""
-    assert outcome.result.is_clean
-    assert outcome.result.questions == outcome.questions + len(platforms.conversations)
 
 
 @embedded

@@ -1,0 +1,68 @@
+"""Installations to be disturbed: one process with SQLite; three with a PostgreSQL and a Valkey."""
+
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bot.storage.coordination.embedded_valkey import run_embedded_valkey
+from tests.e2e.child_launcher import running_launcher
+from tests.e2e.disturbed_redis import disturb_valkey
+from tests.e2e.kill_load import Disturbance, LoadResult
+from tests.e2e.loopback_platforms import LoopbackPlatforms
+from tests.e2e.model_server import ModelServer
+from tests.e2e.service_process import ServiceProcess, preset_json
+
+
+@dataclass
+class Shape:
+    """An installation, and what disturbs what its processes share."""
+
+    services: Sequence[ServiceProcess]
+    model: ModelServer
+    disturb: Disturbance | None = None
+
+
+@contextlib.asynccontextmanager
+async def installed_shape(
+    platforms: LoopbackPlatforms, model: ModelServer, folder: Path, database_url: str | None
+) -> AsyncIterator[Shape]:
+    """Install one process, or three on a PostgreSQL, two of them on Telegram."""
+    async with contextlib.AsyncExitStack() as stack:
+        services = []
+        for number in range(1 if database_url is None else 3):
+            launcher = await stack.enter_async_context(running_launcher())
+            service = ServiceProcess(folder / f"service-{number}", platforms, model, launcher)
+            write_tester(service)
+            stack.push_async_callback(service.kill)
+            services.append(service)
+        if database_url is not None:
+            valkey = await stack.enter_async_context(run_embedded_valkey(folder))
+            for service in services:
+                service.settings |= {
+                    "TROUPE_DATABASE_URL": database_url,
+                    "TROUPE_REDIS_URL": valkey,
+                }
+            del services[-1].settings["TROUPE_TELEGRAM__TOKEN"]
+        yield Shape(services, model, None if database_url is None else disturb_valkey)
+
+
+def write_tester(service: ServiceProcess, **more: object) -> None:
+    """Write the preset that answers."""
+    # The load's chatter in threads is to be observed, not answered.
+    # Messages are gathered and answers interrupted; how many more wait is never told.
+    rules = {"wake": {"sticky": False}, "busy": {"at_most": 100}, **more}
+    tester = preset_json("tester", system="You are a tester.", **rules)
+    (service.presets / "tester.json").write_text(tester)
+
+
+def report(outcome: LoadResult) -> LoadResult:
+    """Print the result: pytest shows it when the test fails, or with -rP."""
+    print(outcome.report())  # noqa: T201
+    return outcome
+
+
+def assert_all_answered(outcome: LoadResult, platforms: LoopbackPlatforms) -> None:
+    """Every question was answered once and in order, and nothing else was said."""
+    assert outcome.result.is_clean
+    assert outcome.result.questions == outcome.questions + len(platforms.conversations)

@@ -1,0 +1,146 @@
+"""Long outages of three processes with a PostgreSQL and a Valkey; only the chats are checked.
+
+Behind `make soak`; `pytest -rP -m soak tests/e2e/test_outages.py` prints the figures with the seed,
+and TROUPE_SEED=... repeats a run.
+"""
+
+import asyncio
+import contextlib
+import math
+import os
+import random
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from tests.e2e.disturbed_redis import frozen_valkey
+from tests.e2e.kill_load import LoadPlan, add_conversations, run_under_kills, spread
+from tests.e2e.loopback_platforms import LoopbackPlatforms, running_platforms
+from tests.e2e.model_server import ModelServer
+from tests.e2e.shapes import Shape, assert_all_answered, installed_shape, report
+from tests.e2e.standby_postgres import running_postgres_pair
+from tests.postgres import create_postgres_database
+
+pytestmark = [pytest.mark.service, pytest.mark.soak, pytest.mark.timeout(7200)]
+
+# A quick look at a run: a tenth of it is TROUPE_SHARE=0.1.
+_SHARE = float(os.environ.get("TROUPE_SHARE", "1"))  # noqa: TID251 # a test's own
+_BEFORE_SECONDS, _FROZEN_SECONDS = 120 * _SHARE, 300 * _SHARE
+_FAILOVER_SECONDS = max(30.0, 120 * _SHARE)  # of writing before, and after
+
+
+@pytest.fixture
+def seed() -> int:
+    return int(os.environ.get("TROUPE_SEED", random.randrange(2**32)))  # noqa: TID251 # a test's own
+
+
+@pytest_asyncio.fixture
+async def platforms() -> AsyncIterator[LoopbackPlatforms]:
+    async with running_platforms() as both:
+        add_conversations(both)
+        yield both
+
+
+@contextlib.asynccontextmanager
+async def answering_model() -> AsyncIterator[ModelServer]:
+    async with ModelServer() as model:
+        model.answers_all = True
+        model.chunk_delays = (0.02, *[0.05] * 14, 0.35)  # the last one leads to live edits
+        yield model
+
+
+@pytest_asyncio.fixture
+async def shape(
+    platforms: LoopbackPlatforms, postgres_folder: str, tmp_path: Path
+) -> AsyncIterator[Shape]:
+    url = await create_postgres_database(postgres_folder)
+    async with (
+        answering_model() as model,
+        installed_shape(platforms, model, tmp_path, url) as installed,
+    ):
+        yield installed
+
+
+async def test_processes_that_stood_still_write_nothing_stale(
+    shape: Shape, platforms: LoopbackPlatforms, seed: int
+) -> None:
+    """Stop processes 200 times for 0.1 to 45 s; print which stale writes were refused."""
+    shape.model.chunk_delays = (0.6,)  # so that most of them hold claims when they are stopped
+    pauses = int(200 * _SHARE)
+    plan = LoadPlan(
+        seed,
+        questions=0,
+        questions_a_second=6,
+        pauses=pauses,
+        pause_seconds=(0.1, 45),
+        give_up_seconds=120,
+    )
+    outcome = report(await run_under_kills(shape.services, platforms, plan))
+    assert_all_answered(outcome, platforms)
+    assert outcome.pauses >= pauses
+    assert _SHARE < 1 or outcome.refused["fenced"], "no process stood still at the wrong moment"
+
+
+async def test_frozen_redis_delays_answers_little(
+    shape: Shape, platforms: LoopbackPlatforms, seed: int
+) -> None:
+    """Freeze the Valkey for five minutes; print how long answers took before and meanwhile."""
+    # Not in Telegram's groups: their limit of 20 messages a minute makes people wait as well.
+    for name in [name for name in platforms.conversations if name.startswith("telegram:-")]:
+        del platforms.conversations[name]
+    frozen: list[float] = []
+
+    async def freeze(_: random.Random) -> None:
+        await asyncio.sleep(_BEFORE_SECONDS)
+        async with frozen_valkey():
+            frozen.append(time.monotonic())
+            await asyncio.sleep(_FROZEN_SECONDS)
+        frozen.append(time.monotonic())
+        over.set()
+
+    over = asyncio.Event()
+    plan = LoadPlan(
+        seed, questions=0, questions_a_second=2, dropped_responses=0.0, give_up_seconds=120
+    )
+    outcome = report(await run_under_kills(shape.services, platforms, plan, freeze, over))
+    since, until = frozen
+    before = outcome.times.latencies(0, since)
+    print(f"before: {spread(before)}; frozen: {spread(outcome.times.latencies(since, until))}")  # noqa: T201
+    assert_all_answered(outcome, platforms)
+
+
+async def test_failover_to_a_synchronous_standby_loses_nothing(
+    platforms: LoopbackPlatforms, tmp_path: Path, seed: int
+) -> None:
+    """Stop the primary at once while people write; print how long the next answer took."""
+    failed: list[float] = []
+    over = asyncio.Event()
+    async with (
+        running_postgres_pair() as pair,
+        answering_model() as model,
+        installed_shape(platforms, model, tmp_path, pair.url) as installed,
+    ):
+
+        async def fail_over(_: random.Random) -> None:
+            await asyncio.sleep(_FAILOVER_SECONDS)
+            failed.append(time.monotonic())
+            await pair.fail_over()
+            failed.append(time.monotonic())
+            await asyncio.sleep(_FAILOVER_SECONDS)
+            over.set()
+
+        plan = LoadPlan(seed, questions=0, questions_a_second=3, give_up_seconds=120)
+        services = installed.services
+        outcome = report(await run_under_kills(services, platforms, plan, fail_over, over))
+    began, promoted = failed
+    times = outcome.times
+    back = min(at for at in times.answered.values() if at > promoted) - began
+    print(  # noqa: T201
+        f"promoted after {promoted - began:.1f} s, first answer {back:.1f} s after the failure;"
+        f" before: {spread(times.latencies(0, began))};"
+        f" from it on: {spread(times.latencies(began, math.inf))}"
+    )
+    assert_all_answered(outcome, platforms)
