@@ -141,7 +141,7 @@ def test_every_case_that_needs_a_scenario_has_one() -> None:
         assert limits.find_scenario(given) is not None
     known: Mapping[str, tuple[Mapping[str, Any], Mapping[str, str]]] = {
         "admin_authz": (permissions.SCENARIOS, permissions.ELSEWHERE),
-        "privacy": ({**privacy.SCENARIOS, **privacy.NOT_HANDLED}, privacy.ELSEWHERE),
+        "privacy": ({**privacy.SCENARIOS}, privacy.ELSEWHERE),
         "attachments": (files.FILES, files.ELSEWHERE),
     }
     for category, (scenarios, elsewhere) in known.items():

@@ -21,7 +21,7 @@ from sqlalchemy import (
 
 from bot.storage.engine.statements import DialectName, Statement, Unit
 from bot.storage.sql.tables import conversation as conversation_table
-from bot.storage.sql.tables import forgotten, receipt, summary, turn
+from bot.storage.sql.tables import forgotten, is_dead, outbox, receipt, summary, turn
 from bot.storage.units.dialects import bound_texts
 
 _THIS = turn.c.id == bindparam("row")
@@ -50,6 +50,17 @@ _FIRST = Statement(
     lambda dialect: select(func.min(turn.c.at), func.min(turn.c.id)).where(_is_listed(dialect))
 )
 _DELETE = Statement(lambda dialect: delete(turn).where(_is_listed(dialect)))
+_SENT_AS = Statement(
+    lambda dialect: select(turn.c.sent_as).where(_is_listed(dialect), turn.c.sent_as.is_not(None))
+)
+# What was sent has no text any more; what never could be sent would keep it for days.
+_EMPTY_UNSENT = Statement(
+    lambda dialect: (
+        update(outbox)
+        .where(outbox.c.turn.in_(bound_texts("names", dialect)), is_dead)
+        .values(text="", file_text=None, error=None)
+    )
+)
 # A channel whose first session is empty is read: what was deleted must not come back.
 _END_EMPTY_SESSION = Statement(
     update(conversation_table)
@@ -95,7 +106,8 @@ class ChangedRows:
 def apply(conversation: str, change: ChangedRows, now: float) -> Unit[None]:
     """Change turns; summaries that cover one of them are deleted.
 
-    With a turn that is deleted goes the content of all receipts since: prompts may quote it.
+    With a turn that is deleted goes the content of all receipts since: prompts may quote it, and
+    the text of its parts that could not be sent.
     """
     touched = [*change.texts, *change.versions, *change.superseded, *change.deleted]
     if not touched:
@@ -117,6 +129,13 @@ def apply(conversation: str, change: ChangedRows, now: float) -> Unit[None]:
         yield _SUPERSEDE.query(_rows(change.superseded))
     if change.deleted:
         yield _EMPTY_RECEIPTS.query({"of": conversation, "since": since})
+        parts = [
+            part
+            for (sent_as,) in (yield _SENT_AS.query(_rows(change.deleted)))
+            for part in sent_as.split()
+        ]
+        names = sorted({part.rpartition("/")[0] for part in parts})
+        yield _EMPTY_UNSENT.query({"names": json.dumps(names)})
         yield _DELETE.query(_rows(change.deleted))
         yield _END_EMPTY_SESSION.query({"of": conversation})
         yield _NOTE_FORGOTTEN.query({"of": conversation, "moment": now})
