@@ -4,7 +4,7 @@ import asyncio
 import errno
 import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -12,9 +12,10 @@ import pytest
 import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
+from typing_extensions import override
 
 from bot.runtime.http.client import HttpClient
-from bot.runtime.http.connection import HttpResponse
+from bot.runtime.http.connection import HttpClientConnection, HttpResponse
 from bot.runtime.http.failures import ConnectionFailed
 from tests.runtime.http_server import ByteServer, Step, byte_server, play
 from tests.waiting import wait_until
@@ -340,3 +341,36 @@ async def test_tls_goes_through_a_tunnel_of_the_proxy(monkeypatch: pytest.Monkey
                 await ask(client)
 
     assert proxy.requests == [b"CONNECT api.example:443 HTTP/1.1\r\nHost: api.example:443\r\n\r\n"]
+
+
+class CancelledOnceConnected(HttpClient):
+    """Cancels the request at the moment at which its connection is there."""
+
+    request_task: asyncio.Task[HttpResponse]
+
+    @override
+    def _on_connected(self, connection: HttpClientConnection) -> None:
+        super()._on_connected(connection)
+        self.request_task.cancel()
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_client_is_closed_although_a_request_was_cancelled_while_it_connected(
+    run: Callable[[Coroutine[None, None, None]], None],
+) -> None:
+    """Run on uvloop, too: it ends such a transport without a word to its protocol."""
+
+    async def cancel_and_close() -> None:
+        async with byte_server() as server:
+            client = CancelledOnceConnected(
+                server.base_url, {}, connect_seconds=60, uses_proxy=False
+            )
+            client.request_task = asyncio.create_task(
+                client.request("GET", "/x", None, in_seconds(60))
+            )
+            with pytest.raises(asyncio.CancelledError):
+                await client.request_task
+            async with asyncio.timeout(10):
+                await client.close()
+
+    run(cancel_and_close())

@@ -5,12 +5,13 @@ response is split and not parsed into types, and a timer serves many waits.
 """
 
 import asyncio
+import contextlib
 import os
 import socket
 import ssl
 import urllib.request
 from base64 import b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import SplitResult, quote, unquote, urlsplit
@@ -182,10 +183,10 @@ class HttpClient:
 
     async def _connect_by(self, route: "_Route") -> HttpClientConnection:
         loop = asyncio.get_running_loop()
+        connection = HttpClientConnection(self._on_connected, self._on_idle, self._on_closed)
         if self._unix_socket is not None:
-            _, connection = await loop.create_unix_connection(
-                self._make_connection, str(self._unix_socket)
-            )
+            with _told_of_its_end(connection):
+                await loop.create_unix_connection(lambda: connection, str(self._unix_socket))
             return connection
         tls = await self._tls_context() if route.is_tls else None
         host, port = route.first_hop
@@ -201,19 +202,17 @@ class HttpClient:
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if tls is not None and route.proxy is not None:
                 await _open_tunnel(connected, route)
-            _, connection = await loop.create_connection(
-                self._make_connection,
-                sock=connected,
-                ssl=tls,
-                server_hostname=route.url.hostname if tls is not None else None,
-            )
+            with _told_of_its_end(connection):
+                await loop.create_connection(
+                    lambda: connection,
+                    sock=connected,
+                    ssl=tls,
+                    server_hostname=route.url.hostname if tls is not None else None,
+                )
         except BaseException:
             connected.close()
             raise
         return connection
-
-    def _make_connection(self) -> HttpClientConnection:
-        return HttpClientConnection(self._on_connected, self._on_idle, self._on_closed)
 
     def _on_connected(self, connection: HttpClientConnection) -> None:
         self._open.add(connection)
@@ -225,6 +224,19 @@ class HttpClient:
             if self._tls is None:
                 self._tls = await asyncio.to_thread(_make_tls_context)
             return self._tls
+
+
+@contextlib.contextmanager
+def _told_of_its_end(connection: HttpClientConnection) -> Iterator[None]:
+    """Let a connection know that connecting was cancelled.
+
+    uvloop closes the transport of a cancelled `create_connection` without a word to its protocol.
+    """
+    try:
+        yield
+    except BaseException:
+        connection.connection_lost(None)
+        raise
 
 
 def _make_tls_context() -> ssl.SSLContext:
