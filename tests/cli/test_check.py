@@ -364,7 +364,7 @@ async def test_providers_are_asked_for_a_word_on_request(
         "WRONG  answer of acme/m: provider 'acme' does not know the model 'm' at"
         f" {address} (404); check the preset's model and TROUPE_PROVIDERS__ACME__BASE_URL",
         "ok     answer of acme/n: after … s; 5 tokens read, 4 written",
-        "ok     answer of echo/m: after … s; 5 tokens read, 5 written",
+        "ok     answer of echo/m: after … s; 14 tokens read, 7 written",
     ]
 
 

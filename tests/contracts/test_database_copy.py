@@ -15,13 +15,13 @@ from sqlalchemy import delete as delete_from
 from bot.chat.incoming import Said
 from bot.errors import StoreError
 from bot.runtime.clock import SystemClock
-from bot.storage.copying.copy_rows import copy_rows
+from bot.storage.copying.copy_rows import COPIED_TABLES, copy_rows
 from bot.storage.copying.sqlite_backup import back_up
 from bot.storage.encryption.codec import TextEncryption
 from bot.storage.sql.conversations import SqlConversations
 from bot.storage.sql.database import Database, open_database, open_without_decrypting
 from bot.storage.sql.inbox import SqlInbox
-from bot.storage.sql.tables import inbox, metadata, turn
+from bot.storage.sql.tables import inbox, turn
 from tests.contracts.conftest import Store
 from tests.postgres import create_postgres_database
 from tests.samples import begin, make_incoming
@@ -59,13 +59,13 @@ def make_rows(table: Table) -> list[dict[str, Any]]:
 
 
 async def fill(database: Database) -> None:
-    for table in metadata.sorted_tables:
+    for table in COPIED_TABLES:
         rows = make_rows(table)
         await database.write(lambda c, t=table, r=rows: c.execute(insert(t), r).rowcount)  # type: ignore[misc]
 
 
 async def count_all(database: Database) -> int:
-    counts = [select(func.count()).select_from(table) for table in metadata.sorted_tables]
+    counts = [select(func.count()).select_from(table) for table in COPIED_TABLES]
     return await database.read(lambda c: sum(c.execute(one).scalar_one() for one in counts))
 
 
@@ -73,8 +73,8 @@ async def test_every_row_of_every_table_is_copied(store: Store, target: Database
     await fill(store.database)
     reported: dict[str, int] = {}
     copied = await copy_rows(store.database, target, reported.__setitem__)
-    assert copied == await count_all(target) == (_ROWS - 1) * len(metadata.sorted_tables)
-    assert reported == {table.name: _ROWS - 1 for table in metadata.sorted_tables}
+    assert copied == await count_all(target) == (_ROWS - 1) * len(COPIED_TABLES)
+    assert reported == {table.name: _ROWS - 1 for table in COPIED_TABLES}
 
 
 async def test_encrypted_texts_are_copied_as_they_are(empty_database: str, tmp_path: Path) -> None:

@@ -13,8 +13,11 @@ from bot.errors import StoreError
 from bot.runtime.clock import SystemClock
 from bot.storage.engine.statements import DialectName
 from bot.storage.sql.database import Database
-from bot.storage.sql.tables import conversation, metadata, upsert
+from bot.storage.sql.tables import conversation, metadata, supported_revision, upsert
 from bot.storage.units.dialects import clock
+
+COPIED_TABLES = [one for one in metadata.sorted_tables if one is not supported_revision]
+"""All of them, without what the tables of each database say of themselves."""
 
 _ROWS_PER_PAGE = 500
 
@@ -33,10 +36,10 @@ async def copy_rows(source: Database, target: Database, report: Report) -> int:
     """
     if await source.read(lambda c: _is_in_use(c, source.dialect)):
         raise StoreError("a process is answering on this database; stop all of them, then copy it")
-    for table in metadata.sorted_tables:
+    for table in COPIED_TABLES:
         await _check_that_rows_are_equal(target, source, table)
     total = 0
-    for table in metadata.sorted_tables:
+    for table in COPIED_TABLES:
         total += await _copy_table(source, target, table)
         await _check_that_rows_are_equal(source, target, table)
         number = await source.read(lambda c, table=table: _count(c, table))  # type: ignore[misc]
