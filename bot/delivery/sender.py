@@ -45,11 +45,13 @@ _MAX_LANE_WAIT_SECONDS = 5.0
 """A row that is due later than this is left to a later call of `work`."""
 _MAX_BACKOFF_SECONDS = 60.0
 _FATAL_RETRY_SECONDS = 30.0
-_MAX_ATTEMPTS_ALONE = 9
-"""Of a row that fails while the platform takes others; looking it up counts as an attempt."""
+_MAX_UNKNOWN_OUTCOMES = 5
+"""Of a row that fails while the platform takes others. An attempt that was rate limited, or ended
+with its process, says nothing of the row."""
 _MAX_ATTEMPTS = 200
 _HEALTHY_SECONDS = 120.0
 _MAX_LANES_REMEMBERED = 100
+_MAX_ROWS_REMEMBERED = 1000
 _SET_ASIDE = translatable(
     "⚠ A part of my answer could not be delivered. It was set aside; the log says why."
 )
@@ -86,6 +88,7 @@ class Sender:
         self._announce = announce
         self.sent_rows = SentRows(outbox)
         self._succeeded_at: dict[str, float] = {}  # by lane, the latest last
+        self._unknown_outcomes: dict[int, int] = {}  # how often, by row; the latest last
 
     async def take(self, keys: Sequence[str]) -> Mapping[str, OutboxRow]:
         """Take the first row of each of these lanes that is due and of a bot served here."""
@@ -135,6 +138,7 @@ class Sender:
             await self._postpone(row, wait)
         except OutcomeUnknown as error:
             _log.info("outcome_unknown", row=row.id, op=row.op, reason=str(error))
+            self._count_unknown(row.id)
             if self._is_hopeless(row):
                 outcome = "set_aside"
                 following = await self._set_aside(row, str(error))
@@ -271,7 +275,12 @@ class Sender:
             key != lane and source_of(key) == row.address.source and now - at < _HEALTHY_SECONDS
             for key, at in self._succeeded_at.items()
         )
-        return others_succeed and row.attempts >= _MAX_ATTEMPTS_ALONE
+        return others_succeed and self._unknown_outcomes[row.id] >= _MAX_UNKNOWN_OUTCOMES
+
+    def _count_unknown(self, row_id: int) -> None:
+        self._unknown_outcomes[row_id] = self._unknown_outcomes.pop(row_id, 0) + 1
+        if len(self._unknown_outcomes) > _MAX_ROWS_REMEMBERED:
+            del self._unknown_outcomes[next(iter(self._unknown_outcomes))]
 
     async def _set_aside(self, row: OutboxRow, reason: str) -> OutboxRow | None:
         _log.error("row_set_aside", row=row.id, op=row.op, lane=row.address.lane, reason=reason)
@@ -289,6 +298,7 @@ class Sender:
         return following
 
     def _notify_waiters(self, row: OutboxRow, external_id: str | None) -> None:
+        self._unknown_outcomes.pop(row.id, None)
         self.sent_rows.note(row.id, external_id)
         self._announce(row.id, external_id)
 

@@ -586,6 +586,16 @@ async def test_row_that_alone_fails_for_ever_is_set_aside_with_a_notice(database
     assert delivery.texts[1].startswith("⚠ A part of my answer")
 
 
+async def test_attempts_that_say_nothing_of_a_row_do_not_set_it_aside(database: Database) -> None:
+    delivery = Delivery(database)
+    delivery.sender._succeeded_at["telegram:6"] = delivery.clock.monotonic()
+    delivery.surface.fail_next("send", *[RateLimited(0.0)] * 12, OutcomeUnknown("502"))
+    await delivery.queue("kept")
+    await deliver(delivery, messages=1, within=100)
+    assert delivery.texts == ["kept"]
+    assert await delivery.states() == [OutboxState.SENT]
+
+
 async def test_row_is_kept_while_the_platform_takes_nothing(database: Database) -> None:
     delivery = Delivery(database)
     delivery.surface.fail_next("send", *[OutcomeUnknown("502")] * 8)

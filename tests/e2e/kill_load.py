@@ -346,7 +346,8 @@ async def wait_until_settled(
     before, changed_at = None, time.monotonic()
     while time.monotonic() < changed_at + seconds:
         messages = list(platforms.messages())
-        if early and check_transcripts(messages, changes).is_clean:
+        # in a thread, because the platforms and the model answer in this loop
+        if early and (await asyncio.to_thread(check_transcripts, messages, changes)).is_clean:
             break
         if messages != before:
             before, changed_at = messages, time.monotonic()
