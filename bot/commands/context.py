@@ -11,7 +11,8 @@ from bot.errors import UserError
 from bot.ports import Receipts
 from bot.prompting.draft.section_names import section_name
 from bot.prompting.draft.token_shares import prompt_tokens, tokens_by_section
-from bot.texts.text import Text, joined, looked_up, translatable, translatable_count
+from bot.texts.stored import looked_up
+from bot.texts.text import Text, joined, translatable, translatable_count
 
 _BAR_CELLS = 12
 _MAX_LISTED = 8  # stories, lorebook entries, dropped items

@@ -28,7 +28,8 @@ from bot.routing.active_presets import ActiveCharacters
 from bot.routing.command_specs import COMMAND_NAMES, COMMANDS
 from bot.routing.history_scopes import HistoryScopes
 from bot.routing.preset_resolver import PresetResolver
-from bot.texts.text import Text, joined, looked_up, translatable
+from bot.texts.stored import looked_up
+from bot.texts.text import Text, joined, translatable
 
 _MAX_GREETING_DIGITS = 3
 _SEE_WHY = translatable("see why I answer messages here")

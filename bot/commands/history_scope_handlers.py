@@ -7,7 +7,8 @@ from bot.commands.admins import AdminCheck
 from bot.commands.request import CommandRequest, CommandResult
 from bot.errors import UserError
 from bot.routing.history_scopes import SCOPE_DESCRIPTIONS, HistoryScopes
-from bot.texts.text import Text, joined, looked_up, translatable
+from bot.texts.stored import looked_up
+from bot.texts.text import Text, joined, translatable
 
 INHERIT = "inherit"
 _CHANGE_SCOPE = translatable("change who shares a conversation here")

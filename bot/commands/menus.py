@@ -18,7 +18,8 @@ from bot.errors import UserError
 from bot.prompting.presets.preset import Preset
 from bot.routing.history_scopes import SCOPE_DESCRIPTIONS, HistoryScopes
 from bot.routing.preset_resolver import PresetResolver
-from bot.texts.text import Text, joined, language_of, looked_up, translatable, translate
+from bot.texts.stored import looked_up
+from bot.texts.text import Text, joined, language_of, translatable, translate
 
 _PAGE_SIZE = 20
 _VALUE_CHARS = 10

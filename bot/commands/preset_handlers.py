@@ -16,7 +16,8 @@ from bot.routing.active_presets import ActivePreset
 from bot.routing.decide import Unreadable, decide
 from bot.routing.preset_resolver import PresetResolver
 from bot.routing.speaker_selection import SpeakerCandidate
-from bot.texts.text import Text, joined, looked_up, translatable
+from bot.texts.stored import looked_up
+from bot.texts.text import Text, joined, translatable
 
 _MAX_LISTED_CHARS = 100
 _CHANGE = translatable("change who answers here")

@@ -16,7 +16,8 @@ from bot import __version__
 from bot.console.look import THEMES
 from bot.console.routes import ConsoleRequest, NavigationItem, Page
 from bot.prompting.draft.section_names import section_name
-from bot.texts.text import LANGUAGES, looked_up, translatable, translatable_count, translate
+from bot.texts.stored import looked_up
+from bot.texts.text import LANGUAGES, translatable, translatable_count, translate
 
 _FOLDER = Path(__file__).parent
 _LANGUAGE_NAMES = {"en": "EN", "zh": "中文"}
@@ -48,6 +49,7 @@ class PageRenderer:
             "_": localized,
             "_n": localized_count,
             "localized": lambda text: translate(text, language),
+            "stored": lambda text: translate(looked_up(text), language),
             "looked_up": looked_up,
             "request": request,
             "path": request.http.path,

@@ -9,7 +9,8 @@ from bot.chat.receipt import Receipt
 from bot.routing.active_presets import ActivePreset
 from bot.routing.decide import Answer, Decision, Ignore, Observe
 from bot.routing.speaker_selection import SpeakerCandidate
-from bot.texts.text import Text, joined, looked_up, translatable
+from bot.texts.stored import looked_up
+from bot.texts.text import Text, joined, translatable
 
 _MAX_CHANNELS = 1000
 _MAX_MESSAGES = 8

@@ -15,6 +15,7 @@ from bot.chat.incoming import Said, WakeReason
 from bot.chat.session import Turn
 from bot.prompting.presets.preset import Preset
 from bot.routing.wake_rules import (
+    DREW_BELOW,
     Dice,
     continues_thread,
     is_addressed,
@@ -23,9 +24,13 @@ from bot.routing.wake_rules import (
     own_rule,
     quoted_preset,
 )
+from bot.texts.stored import StoredPattern
 from bot.texts.text import marked
 
 MAX_ANSWERS_IN_A_ROW = 3
+_COOLING_DOWN = StoredPattern(marked("is on cooldown for {seconds} s more"))
+_DREW_NOT_BELOW = StoredPattern(marked("chance: drew {drawn}, not below {limit}"))
+_AT_MOST = StoredPattern(marked("at most {number} characters answer in a row"))
 """Characters stop answering each other after this many answers, until a human writes again."""
 
 _ADDRESSED = {
@@ -195,14 +200,15 @@ def _drawn(one: SpeakerCandidate, preset: Preset, chance: _Chance) -> SpeakerCan
         return one
     seconds_left = preset.cooldown_seconds - _seconds_silent(preset, chance)
     if seconds_left > 0:
-        return _with_reason(one, f"is on cooldown for {seconds_left:.0f} s more")
+        return _with_reason(one, _COOLING_DOWN.with_values(seconds=f"{seconds_left:.0f}"))
     threshold = preset.talkativeness * chance.share
     if threshold <= 0:
         return _with_reason(one, marked("was not addressed"))
     drawn = chance.dice()
+    figures = {"drawn": f"{drawn:.2f}", "limit": f"{threshold:.2f}"}
     if drawn < threshold:
-        return _chosen(one, threshold, f"chance: drew {drawn:.2f}, below {threshold:.2f}")
-    lost = _with_reason(one, f"chance: drew {drawn:.2f}, not below {threshold:.2f}")
+        return _chosen(one, threshold, DREW_BELOW.with_values(**figures))
+    lost = _with_reason(one, _DREW_NOT_BELOW.with_values(**figures))
     return replace(lost, score=one.score + threshold)
 
 
@@ -218,7 +224,7 @@ def _ranked(candidates: Iterable[SpeakerCandidate]) -> tuple[SpeakerCandidate, .
         one
         if rank < MAX_ANSWERS_IN_A_ROW or not one.chosen
         else replace(
-            _with_reason(one, f"at most {MAX_ANSWERS_IN_A_ROW} characters answer in a row"),
+            _with_reason(one, _AT_MOST.with_values(number=MAX_ANSWERS_IN_A_ROW)),
             chosen=False,
         )
         for rank, one in enumerate(ranked)

@@ -9,6 +9,7 @@ from bot.chat.session import Turn
 from bot.prompting.lorebook.keys import compile_key, is_regex
 from bot.prompting.presets.preset import Preset
 from bot.prompting.text.words import find_word
+from bot.texts.stored import StoredPattern
 from bot.texts.text import marked
 
 Dice: TypeAlias = Callable[[], float]
@@ -16,6 +17,8 @@ Dice: TypeAlias = Callable[[], float]
 
 _MARKUP = "*_~` :"
 _SHORTEST_QUOTE_CHARS = 8
+_WORD = StoredPattern(marked("wakes at {word}"))
+DREW_BELOW = StoredPattern(marked("chance: drew {drawn}, below {limit}"))
 
 
 _MAX_PATTERN_SECONDS = 0.05  # of CPU time: a message must not keep the others waiting
@@ -40,10 +43,10 @@ def own_rule(incoming: Said, preset: Preset, dice: Dice) -> str | None:
         return marked("answers everything here")
     word = next((one for one in preset.wake.words if _has_word(one, incoming.own_text)), None)
     if word is not None:
-        return f"wakes at {word}"
+        return _WORD.with_values(word=word)
     drawn = dice()
     if drawn < preset.wake.chance:
-        return f"chance: drew {drawn:.2f}, below {preset.wake.chance:.2f}"
+        return DREW_BELOW.with_values(drawn=f"{drawn:.2f}", limit=f"{preset.wake.chance:.2f}")
     return None
 
 

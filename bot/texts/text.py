@@ -78,14 +78,14 @@ def translatable_count(singular: str, plural: str, count: int, **values: object)
     return Text(singular, {"count": count, **values}, plural=plural, count=count)
 
 
+def is_translated(text: str) -> bool:
+    """Return whether a catalogue has this text."""
+    return any(_catalogue(language).gettext(text) != text for language in LANGUAGES[1:])
+
+
 def marked(text: str) -> str:
-    """Return a text as it is, for storing it; `looked_up` translates it when it is shown."""
+    """Return a text as it is, for storing it; `stored.looked_up` translates it when it is shown."""
     return text
-
-
-def looked_up(text: str) -> Text:
-    """Return a text that was stored in English; known ones are translated."""
-    return Text(text.replace("{", "{{").replace("}", "}}"), {})
 
 
 def joined(texts: Iterable[str], separator: str = "\n") -> Text:

@@ -39,7 +39,8 @@ from bot.console.answers.prompt_view import (
 from bot.console.routes import ConsolePart, ConsoleRequest, NavigationItem, Page, Route, redirect
 from bot.errors import BackendUnavailable, RequestRefused
 from bot.ports import AnswerLog, Backend, PresetDrafts, PresetVersions, TokenizingBackend
-from bot.texts.text import looked_up, translatable
+from bot.texts.stored import looked_up
+from bot.texts.text import translatable
 
 _ANSWERS_PER_PAGE = 50
 _NO_TOKENS = translatable(

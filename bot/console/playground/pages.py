@@ -43,7 +43,8 @@ from bot.console.routes import (
 )
 from bot.errors import RequestRefused
 from bot.ports import Receipts
-from bot.texts.text import looked_up, marked, translatable, translate
+from bot.texts.stored import looked_up
+from bot.texts.text import marked, translatable, translate
 
 Preview: TypeAlias = Callable[[Said], Awaitable[NextAnswer]]
 """Tells what would happen to a message."""

@@ -8,7 +8,8 @@ from bot.chat.receipt import Receipt
 from bot.console.answers.figures import BudgetSegment, budget_segments
 from bot.console.answers.prompt_view import PromptSection, prompt_sections
 from bot.prompting.draft.token_shares import prompt_tokens
-from bot.texts.text import looked_up, translate
+from bot.texts.stored import looked_up
+from bot.texts.text import translate
 
 
 @dataclass(frozen=True, slots=True)

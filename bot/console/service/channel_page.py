@@ -12,7 +12,7 @@ from bot.console.routes import ConsolePart, ConsoleRequest, Page, Route, redirec
 from bot.console.service.channel_models import ChannelDetail, ForgottenChannel, PresetChoice
 from bot.console.service.channel_report import ChannelReports
 from bot.routing.history_scopes import SCOPE_DESCRIPTIONS
-from bot.texts.text import looked_up
+from bot.texts.stored import looked_up
 
 _ONE = "/channels/{channel}"
 

@@ -10,7 +10,8 @@ from discord.app_commands import Choice
 from bot.chat.command import CommandOption, CommandSpec, MessageCommandSpec
 from bot.platforms.discord.requests import REQUEST_ERRORS
 from bot.platforms.spec import EditableText
-from bot.texts.text import looked_up, translate
+from bot.texts.stored import looked_up
+from bot.texts.text import translate
 
 CompletePreset = Callable[[str], Sequence[str]]
 """Return the names of presets that fit what was typed; nothing else is ever completed."""

@@ -17,7 +17,8 @@ from bot.chat.command import CommandSpec
 from bot.errors import PlatformError
 from bot.platforms.telegram.api import BotApi
 from bot.platforms.telegram.limits import plain_text
-from bot.texts.text import LANGUAGES, looked_up, translate
+from bot.texts.stored import looked_up
+from bot.texts.text import LANGUAGES, translate
 
 _MAX_DESCRIPTION_CHARS = 256
 

@@ -7,7 +7,8 @@ from prompt_toolkit.document import Document
 from typing_extensions import override
 
 from bot.chat.command import CommandSpec
-from bot.texts.text import looked_up, translate
+from bot.texts.stored import looked_up
+from bot.texts.text import translate
 
 
 class CommandCompleter(Completer):

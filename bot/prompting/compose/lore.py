@@ -25,6 +25,7 @@ from bot.prompting.lorebook.entries import (
 )
 from bot.prompting.lorebook.keys import RegexTimeBudget
 from bot.prompting.lorebook.search import KEYS_NOT_FOUND, search_lorebook
+from bot.texts.stored import StoredPattern
 from bot.texts.text import marked
 
 _PROMPT_DIVISOR = 4  # a quarter of the prompt's budget, if the book has none
@@ -34,6 +35,7 @@ _MAX_ENTRIES_REPLAYED = 20_000  # in all of them together: a tenth of a second
 _MAX_REPORTED = 100  # inactive entries in a receipt
 _MAX_LABELS = 8  # entries without a key found that a receipt names
 _MAX_LABEL_CHARS = 40
+_ACTIVE_ENTRY = StoredPattern(marked("{label}: {reason}"))
 _LORE_PRIORITY = 2  # lore has kept a budget of its own already, so other parts are dropped first
 
 
@@ -178,4 +180,4 @@ def _part(entry: LoreEntry, reasons: Mapping[str, str]) -> PromptPart:
 
 
 def _named_reason(entry: LoreEntry, reasons: Mapping[str, str]) -> str:
-    return f"{entry.label}: {reasons[entry.uid]}"
+    return _ACTIVE_ENTRY.with_values(label=entry.label, reason=reasons[entry.uid])

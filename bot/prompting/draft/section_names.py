@@ -1,6 +1,7 @@
 """The names of a prompt's sections, for people."""
 
-from bot.texts.text import Text, looked_up, translatable
+from bot.texts.stored import looked_up
+from bot.texts.text import Text, translatable
 
 _SECTION_NAMES = {
     "system": translatable("system"),

@@ -7,6 +7,10 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
 from bot.prompting.lorebook.entries import LoreEntry
+from bot.texts.stored import StoredPattern
+from bot.texts.text import marked
+
+_TAKEN = StoredPattern(marked("its group {group} already has {label}"))
 
 Rejections = Mapping[str, str]
 """By uid: why an entry may not be activated."""
@@ -47,7 +51,9 @@ def reject_group_rivals(
         kept = {entry.uid for entry in winners}
         for rival in rivals:
             if rival.uid not in kept:
-                rejected[rival.uid] = f"its group {group!r} already has {winners[0].label!r}"
+                rejected[rival.uid] = _TAKEN.with_values(
+                    group=repr(group), label=repr(winners[0].label)
+                )
     return rejected
 
 

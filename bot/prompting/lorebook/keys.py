@@ -10,13 +10,17 @@ import regex
 
 from bot.prompting.lorebook.entries import KeyLogic, Lorebook, LoreEntry
 from bot.prompting.text.words import find_word
-from bot.texts.text import Text, translatable
+from bot.texts.stored import StoredPattern
+from bot.texts.text import Text, marked, translatable
 
 _MAX_PATTERN_CHARS = 1000
 _MAX_PATTERN_WEIGHT = 1000
 _MAX_SECONDS_PER_KEY = 0.05
 _MAX_SECONDS_PER_PROMPT = 0.25  # a book may hold thousands of slow keys
 _MAX_QUOTED_CHARS = 60
+_KEY = StoredPattern(marked("key {key}"))
+_IN_LINE = StoredPattern(marked("key {key} in “{line}”"))
+_WITH_SECONDARY = StoredPattern(marked("{found} with {logic} of its secondary keys"))
 _REGEX_LITERAL = re.compile(r"/(.+)/([a-z]*)", re.DOTALL)
 _REGEX_TOKEN = re.compile(r"\\.|\[\^?\]?(?:\\.|[^]\\])*\]|\{\s*(\d+)[\d\s,]*\}|.", re.DOTALL)
 # Syntax in which brackets may be text, so that the weight of a pattern cannot be computed.
@@ -54,12 +58,14 @@ class KeyMatcher:
         first = next((key for key in entry.keys if self._holds(text, key, entry)), None)
         if first is None:
             return None
-        found = f"key {first!r}{self._line_with(text, first, entry)}"
+        line = self._line_with(text, first, entry)
+        key = repr(first)
+        found = _IN_LINE.with_values(key=key, line=line) if line else _KEY.with_values(key=key)
         if not entry.secondary_keys:
             return found
         if not self._secondary(entry, text):
             return None
-        return f"{found} with {entry.logic.replace('_', ' ')} of its secondary keys"
+        return _WITH_SECONDARY.with_values(found=found, logic=entry.logic.replace("_", " "))
 
     def found(self, entry: LoreEntry, text: str) -> list[str]:
         """Return those of an entry's keys, the secondary ones included, that a text holds."""
@@ -83,7 +89,7 @@ class KeyMatcher:
         for line in text.split("\n"):
             if self._holds(line, key, entry):
                 said = " ".join(line.removeprefix("\x01").split())
-                return f" in “{_shortened(said, key)}”"
+                return _shortened(said, key)
         return ""
 
     def _secondary(self, entry: LoreEntry, text: str) -> bool:

@@ -20,6 +20,7 @@ from bot.prompting.lorebook.entries import (
 from bot.prompting.lorebook.groups import reject_group_rivals
 from bot.prompting.lorebook.key_index import has_macros
 from bot.prompting.lorebook.keys import KeyMatcher, RegexTimeBudget, join_newest
+from bot.texts.stored import StoredPattern
 from bot.texts.text import marked
 
 __all__ = ["KEYS_NOT_FOUND", "search_lorebook"]
@@ -28,6 +29,11 @@ _ALL = 1_000_000  # messages
 _COUNTED_AT_ONCE = 64
 _MAX_EXTRA_DEPTH = 100  # messages that are searched for `min_activations`
 KEYS_NOT_FOUND = marked("none of its keys was found")
+_DELAYED = StoredPattern(marked("it waits until there are {messages} messages (delay)"))
+_COOLING_DOWN = StoredPattern(marked("it is on cooldown until there are {messages} messages"))
+_HERE_OR_ELSEWHERE = StoredPattern(marked("{found}, here or in another entry"))
+_FAILED_PROBABILITY = StoredPattern(marked("its probability of {percent} % failed"))
+_OVER_BUDGET = StoredPattern(marked("over the budget of {tokens} tokens"))
 
 
 class _ScanPass(Enum):
@@ -165,12 +171,12 @@ class _LorebookSearch:
         if not entry.enabled:
             return marked("it is disabled")
         if now < entry.delay:
-            return f"it waits until there are {entry.delay} messages (delay)"
+            return _DELAYED.with_values(messages=entry.delay)
         if entry.uid in self._sticky:
             return None
         if entry.uid in self._cooldown_ends:
             end = self._cooldown_ends[entry.uid]
-            return f"it is on cooldown until there are {end} messages"
+            return _COOLING_DOWN.with_values(messages=end)
         if entry.delay_until_recursion and (
             scan is not _ScanPass.RECURSION or entry.delay_until_recursion > self._level
         ):
@@ -188,7 +194,7 @@ class _LorebookSearch:
             return marked("it is sticky")
         found = self._keys.match(entry, self._scan_text(entry, scan))
         if found and scan is _ScanPass.RECURSION:
-            return f"{found}, here or in another entry"
+            return _HERE_OR_ELSEWHERE.with_values(found=found)
         return found
 
     def _scan_text(self, entry: LoreEntry, scan: _ScanPass) -> str:
@@ -252,13 +258,13 @@ class _LorebookSearch:
             return None
         if self._random_float() * 100 < entry.probability:
             return None
-        return f"its probability of {entry.probability:g} % failed"
+        return _FAILED_PROBABILITY.with_values(percent=f"{entry.probability:g}")
 
     def _over_budget(self, entry: LoreEntry, tokens: int) -> str | None:
         if entry.ignores_budget:
             return None
         self._budget_exceeded = self._budget_exceeded or self._tokens + tokens > self._budget
-        return f"over the budget of {self._budget} tokens" if self._budget_exceeded else None
+        return _OVER_BUDGET.with_values(tokens=self._budget) if self._budget_exceeded else None
 
     def _next_pass(self, fresh: Sequence[LoreEntry]) -> _ScanPass | None:
         """Return the next pass, if any; each activates entries or exhausts levels or messages."""

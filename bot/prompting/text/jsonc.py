@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NoReturn
 
-from bot.texts.text import Text, looked_up, marked, translatable
+from bot.texts.stored import looked_up
+from bot.texts.text import Text, marked, translatable
 
 Path = tuple[str | int, ...]
 """The path of a value: ("messages", 0, "role")."""

@@ -8,7 +8,8 @@ from typing import Any, Literal, TypeAlias
 
 from bot.console.presets.form.labels import GROUPS, LABELS, LONG_TEXTS, NOT_IN_FORM
 from bot.prompting.presets.preset import Preset
-from bot.texts.text import Text, looked_up, translatable
+from bot.texts.stored import looked_up
+from bot.texts.text import Text, translatable
 
 FieldKind: TypeAlias = Literal[
     "text", "long", "number", "whole", "choice", "flag", "lines", "texts"

@@ -1,0 +1,38 @@
+"""Texts with values that are stored in English: read again, and said in other languages."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bot.prompting.compose import lore as lore
+from bot.prompting.lorebook import search as search
+from bot.routing import speaker_selection as speaker_selection
+from bot.texts.stored import looked_up
+from bot.texts.text import translate
+
+CHINESE = {
+    "key 'lamp' in “alice: the lamp: here {x}”": "关键词 'lamp'，见“alice: the lamp: here {x}”",
+    "key 'a' with and any of its secondary keys, here or in another entry": (
+        "关键词 'a'，并满足次要关键词（and any），在此处或另一条目中"
+    ),
+    "The lamp: it is constant": "The lamp：它始终生效",
+    "Inn: north: key 'inn' in “bob: inn?”": "Inn：north：关键词 'inn'，见“bob: inn?”",
+    "chance: drew 0.40, not below 0.20": "随机：抽到 0.40，不低于 0.20",
+    "is on cooldown for 12 s more": "还要冷却 12 秒",
+    "over the budget of 64 tokens": "超出 64 个词元的预算",
+}
+
+
+@pytest.mark.parametrize("stored", CHINESE)
+def test_text_with_values_is_said_in_the_readers_language(stored: str) -> None:
+    text = looked_up(stored)
+    assert text == stored
+    assert translate(text, "zh") == CHINESE[stored]
+
+
+@given(
+    st.text() | st.lists(st.sampled_from(["key ", ": ", "{", "}", " in “", "”", "a"])).map("".join)
+)
+def test_any_text_stays_as_it_is_in_english(stored: str) -> None:
+    assert looked_up(stored) == stored
+    assert translate(looked_up(stored), "en") == stored
