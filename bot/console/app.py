@@ -12,7 +12,7 @@ from bot.console.look import look_of
 from bot.console.pages import PageRenderer
 from bot.console.routes import NOBODY, ConsolePart, ConsoleRequest, Page, Route, RouteAnswer
 from bot.errors import RequestRefused, StoreError, UserError
-from bot.texts.text import translatable
+from bot.texts.text import translatable, translate
 
 R = TypeVar("R", bound=web.StreamResponse)
 
@@ -78,10 +78,11 @@ class Console:
     ) -> web.Response:
         status = _status_of(error)
         text = _DATABASE_FAILED if isinstance(error, StoreError) else error.text
-        if route.is_api:
-            return protected(web.json_response({"error": text}, status=status), "")
-        title = _TITLES.get(status, translatable("That did not work"))
         reader = ConsoleRequest(http, NOBODY, look_of(http))
+        if route.is_api:  # the scripts of pages show it as it is
+            told = translate(text, reader.look.language)
+            return protected(web.json_response({"error": told}, status=status), "")
+        title = _TITLES.get(status, translatable("That did not work"))
         if status == 401:  # with what logs in
             return self._page(Page("login.html", {"problem": text}, status), reader)
         return self._page(Page("refused.html", {"title": title, "problem": text}, status), reader)

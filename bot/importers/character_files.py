@@ -18,6 +18,7 @@ from bot.prompting.personas.builtin_roles import (
 from bot.prompting.personas.haruhi_rows import read_jsonl, read_rows
 from bot.prompting.presets.files import load_presets, validate_preset
 from bot.prompting.presets.preset import Preset
+from bot.texts.text import joined, text_of, translatable
 
 _VERSION_2_COLUMN = "luotuo_openai"  # of ChatHaruhi 2 only; its personas name no place for stories
 _HARUHI_BUDGET = {"max_input_tokens": 1600}  # what ChatHaruhi's characters were written for
@@ -53,9 +54,9 @@ def load_presets_with_stories(directory: Path) -> dict[str, PresetWithStories]:
         try:
             loaded[name] = merge_character_file(preset, directory)
         except PresetError as error:
-            problems.append(str(error))
+            problems.append(text_of(error))
     if problems:
-        raise PresetError("\n".join(problems))
+        raise PresetError(joined(problems))
     return loaded
 
 
@@ -63,7 +64,9 @@ def _describe_other(text: str, file: Path) -> str | None:
     kind = detect_file_kind(text.encode())
     if kind in {FileKind.PRESET, FileKind.UNKNOWN}:
         return None
-    return f"{kind.describe(file)}, and move it out of the presets folder"
+    return translatable(
+        "{description}, and move it out of the presets folder", description=kind.describe(file)
+    )
 
 
 def load_complete_presets(directory: Path) -> dict[str, Preset]:
@@ -78,14 +81,24 @@ def merge_character_file(preset: Preset, directory: Path) -> PresetWithStories:
     """
     if preset.character is None:
         return PresetWithStories(preset)
-    source = f"preset {preset.name!r}: character {preset.character!r}"
+    source = translatable(
+        "preset {preset}: character {character}",
+        preset=repr(preset.name),
+        character=repr(preset.character),
+    )
     try:
         file = read_character_file(preset.character, directory)
     except CharacterError as error:
-        raise PresetError(f"{source}: {error}") from error
+        raise PresetError(
+            translatable("{file}: {problem}", file=source, problem=text_of(error))
+        ) from error
     merged = validate_preset({**file.preset_keys, **preset.model_dump(exclude_unset=True)}, source)
     if not merged.role_name:
-        raise PresetError(f"{source}: the file has no name for the character; add 'role_name'")
+        raise PresetError(
+            translatable(
+                "{source}: the file has no name for the character; add 'role_name'", source=source
+            )
+        )
     return PresetWithStories(merged, file.stories)
 
 
@@ -105,12 +118,16 @@ def read_character_file(reference: str, directory: Path) -> CharacterFile:
         }
         return CharacterFile(keys, data.texts)
     if not file.resolve().is_relative_to(directory.resolve()):
-        raise CharacterError(f"it is outside {directory}; move it into that folder")
+        raise CharacterError(
+            translatable("it is outside {directory}; move it into that folder", directory=directory)
+        )
     _find_reader(file)
     try:
         content = file.read_bytes()
     except OSError as error:
-        raise CharacterError(f"{file} cannot be read ({error.strerror})") from error
+        raise CharacterError(
+            translatable("{file} cannot be read ({reason})", file=file, reason=error.strerror)
+        ) from error
     return read_character_content(file, content)
 
 
@@ -123,7 +140,11 @@ def _find_reader(file: Path) -> Callable[[bytes, str], CharacterFile]:
     reader = _READERS.get(file.suffix.lower())
     if reader is None:
         raise CharacterError(
-            f"{file.suffix} files cannot be read as characters; use {', '.join(sorted(_READERS))}"
+            translatable(
+                "{suffix} files cannot be read as characters; use {names}",
+                suffix=file.suffix,
+                names=", ".join(sorted(_READERS)),
+            )
         )
     return reader
 
@@ -132,7 +153,9 @@ def _read_haruhi(content: bytes, source: str) -> CharacterFile:
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise CharacterError(f"{source} is not UTF-8; save it as UTF-8") from error
+        raise CharacterError(
+            translatable("{source} is not UTF-8; save it as UTF-8", source=source)
+        ) from error
     data = read_rows(read_jsonl(text), source)
     if data.column == _VERSION_2_COLUMN:
         data = with_default_placeholder(data)

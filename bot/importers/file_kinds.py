@@ -16,6 +16,7 @@ from typing import Final, NamedTuple, TypeAlias
 from bot.errors import UserError
 from bot.importers.cards import png
 from bot.prompting.text.jsonc import JsonSyntaxError, read_json
+from bot.texts.text import Text, marked, translatable
 
 MAX_BYTES_READ: Final = 4 * 2**20
 """How much of a file decides what it is."""
@@ -27,8 +28,8 @@ _FROM_LINE = re.compile(r"^[ \t]*from[ \t]+\S", re.IGNORECASE | re.MULTILINE)
 _JINJA_TAG = re.compile(r"\{%[-+]?\s*\w")
 _JINJA_VALUE = re.compile(r"\{\{-?\s*[\w'\"(]")
 
-_TO_PRESET = "make a preset of it with `troupe preset import {file}`"
-_TO_CHARACTER = "make a preset of it with `troupe character import {file}`"
+_TO_PRESET = marked("make a preset of it with `troupe preset import {file}`")
+_TO_CHARACTER = marked("make a preset of it with `troupe character import {file}`")
 
 
 class _Words(NamedTuple):
@@ -41,77 +42,83 @@ class _Words(NamedTuple):
 class FileKind(Enum):
     """The kinds of files that people bring, each with what it is and what to do with it."""
 
-    PRESET = _Words("a preset", "add it with `troupe preset import {file}`")
-    INSTRUCT = _Words(
-        "an instruct template of SillyTavern",
-        _TO_PRESET,
-    )
-    CONTEXT = _Words(
-        "a context template of SillyTavern",
-        _TO_PRESET,
-    )
-    SYSTEM_PROMPT = _Words("a system prompt of SillyTavern", _TO_PRESET)
-    SAMPLER = _Words(
-        "a text-completion (sampler) preset of SillyTavern",
-        _TO_PRESET,
-    )
-    CHAT_COMPLETION = _Words(
-        "a chat-completion preset of SillyTavern",
-        _TO_PRESET,
-    )
-    MASTER_EXPORT = _Words("a master export of SillyTavern", _TO_PRESET)
+    PRESET = _Words(marked("a preset"), marked("add it with `troupe preset import {file}`"))
+    INSTRUCT = _Words(marked("an instruct template of SillyTavern"), _TO_PRESET)
+    CONTEXT = _Words(marked("a context template of SillyTavern"), _TO_PRESET)
+    SYSTEM_PROMPT = _Words(marked("a system prompt of SillyTavern"), _TO_PRESET)
+    SAMPLER = _Words(marked("a text-completion (sampler) preset of SillyTavern"), _TO_PRESET)
+    CHAT_COMPLETION = _Words(marked("a chat-completion preset of SillyTavern"), _TO_PRESET)
+    MASTER_EXPORT = _Words(marked("a master export of SillyTavern"), _TO_PRESET)
     REASONING = _Words(
-        "a reasoning template of SillyTavern",
-        "nothing in Troupe takes it: the tags of thinking are found by themselves",
+        marked("a reasoning template of SillyTavern"),
+        marked("nothing in Troupe takes it: the tags of thinking are found by themselves"),
     )
-    KOBOLDCPP_ADAPTER = _Words("a chat adapter of koboldcpp", _TO_PRESET)
-    MODELFILE = _Words("a Modelfile", _TO_PRESET)
-    CARD_PNG = _Words("a character card (PNG)", _TO_CHARACTER)
-    CARD_JSON = _Words("a character card (JSON)", _TO_CHARACTER)
-    CHARX = _Words("a character card (CHARX)", _TO_CHARACTER)
+    KOBOLDCPP_ADAPTER = _Words(marked("a chat adapter of koboldcpp"), _TO_PRESET)
+    MODELFILE = _Words(marked("a Modelfile"), _TO_PRESET)
+    CARD_PNG = _Words(marked("a character card (PNG)"), _TO_CHARACTER)
+    CARD_JSON = _Words(marked("a character card (JSON)"), _TO_CHARACTER)
+    CHARX = _Words(marked("a character card (CHARX)"), _TO_CHARACTER)
     HARUHI = _Words(
-        "a character of ChatHaruhi",
-        'put it into the presets folder and name it in a preset: "character": "{name}"',
+        marked("a character of ChatHaruhi"),
+        marked('put it into the presets folder and name it in a preset: "character": "{name}"'),
     )
     LOREBOOK = _Words(
-        "a lorebook",
-        "add it to a preset with `troupe preset import {file} --into PRESET`, or put it into the"
-        ' presets folder and name it in a preset: "lorebook": "{name}"',
+        marked("a lorebook"),
+        marked(
+            "add it to a preset with `troupe preset import {file} --into PRESET`, or put it into"
+            ' the presets folder and name it in a preset: "lorebook": "{name}"'
+        ),
     )
     CHAT_TEMPLATE_JSON = _Words(
-        "a chat template of LMDeploy",
-        "render with it by `troupe render --template {file} --messages FILE`",
+        marked("a chat template of LMDeploy"),
+        marked("render with it by `troupe render --template {file} --messages FILE`"),
     )
     JINJA = _Words(
-        "a Jinja chat template",
-        "render with it by `troupe render --template {file} --messages FILE`, or paste it into the"
-        " key `template` of a preset",
+        marked("a Jinja chat template"),
+        marked(
+            "render with it by `troupe render --template {file} --messages FILE`, or paste it into"
+            " the key `template` of a preset"
+        ),
     )
     TOKENIZER_CONFIG = _Words(
-        "the configuration of a tokenizer",
-        "render with its `chat_template` by `troupe render --template {file} --messages FILE`",
+        marked("the configuration of a tokenizer"),
+        marked(
+            "render with its `chat_template` by `troupe render --template {file} --messages FILE`"
+        ),
     )
-    MESSAGES = _Words("a list of messages", "render them with `troupe render --messages {file}`")
-    GGUF = _Words("a model (GGUF)", "install it with `troupe model pull {file}`")
+    MESSAGES = _Words(
+        marked("a list of messages"), marked("render them with `troupe render --messages {file}`")
+    )
+    GGUF = _Words(marked("a model (GGUF)"), marked("install it with `troupe model pull {file}`"))
     IMAGE = _Words(
-        "an image without a character card",
-        "programs that resize or convert images remove the card, so use the original file",
+        marked("an image without a character card"),
+        marked("programs that resize or convert images remove the card, so use the original file"),
     )
     INTERFACE = _Words(
-        "a setting of SillyTavern's own interface (a theme, a layout, quick replies, a list)",
-        "nothing in Troupe takes it",
+        marked(
+            "a setting of SillyTavern's own interface (a theme, a layout, quick replies, a list)"
+        ),
+        marked("nothing in Troupe takes it"),
     )
-    IMAGE_WORKFLOW = _Words("an image workflow of ComfyUI", "nothing in Troupe takes it")
-    CHAT_LOG = _Words("a chat log of SillyTavern", "nothing in Troupe takes it")
-    ARCHIVE = _Words("a zip archive", "unpack it and give one of the files in it")
+    IMAGE_WORKFLOW = _Words(
+        marked("an image workflow of ComfyUI"), marked("nothing in Troupe takes it")
+    )
+    CHAT_LOG = _Words(marked("a chat log of SillyTavern"), marked("nothing in Troupe takes it"))
+    ARCHIVE = _Words(marked("a zip archive"), marked("unpack it and give one of the files in it"))
     UNKNOWN = _Words(
-        "no kind of file that Troupe knows", "give a preset, a character card or a Modelfile"
+        marked("no kind of file that Troupe knows"),
+        marked("give a preset, a character card or a Modelfile"),
     )
 
-    def describe(self, file: Path | str) -> str:
+    def describe(self, file: Path | str) -> Text:
         """Return one line: what the file is, and which command takes it."""
-        remedy = self.value.remedy.format(file=file, name=Path(file).name)
-        return f"{file} is {self.value.title}; {remedy}"
+        remedy = translatable(self.value.remedy, file=file, name=Path(file).name)
+        return translatable(
+            "{file} is {title}; {remedy}",
+            file=file,
+            title=translatable(self.value.title),
+            remedy=remedy,
+        )
 
 
 PRESET_IMPORTS: Final = frozenset({

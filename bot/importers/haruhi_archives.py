@@ -16,6 +16,7 @@ from bot.errors import CharacterError
 from bot.prompting.personas.builtin_roles import with_default_placeholder
 from bot.prompting.personas.haruhi_rows import CharacterData
 from bot.prompting.text.confusables import strip_hidden_text
+from bot.texts.text import translatable
 
 _PERSONA = "system_prompt.txt"
 _DATABASE = "chroma.sqlite3"
@@ -38,13 +39,22 @@ def read_haruhi_zip(content: bytes, source: str) -> CharacterData:
             if size > MAX_UNPACKED_BYTES or len(files) > _MAX_FILES:
                 limit = MAX_UNPACKED_BYTES // 2**20
                 raise CharacterError(
-                    f"{source} unpacks to more than {limit} MiB or {_MAX_FILES} files"
+                    translatable(
+                        "{source} unpacks to more than {limit} MiB or {files} files",
+                        source=source,
+                        limit=limit,
+                        files=_MAX_FILES,
+                    )
                 )
             persona_file = _find(files, _PERSONA)
             if persona_file is None:
                 raise CharacterError(
-                    f"{source} has no {_PERSONA}; a character of ChatHaruhi 1 or 2 is a zip with"
-                    f" {_PERSONA} and its stories"
+                    translatable(
+                        "{source} has no {persona}; a character of ChatHaruhi 1 or 2 is a zip"
+                        " with {persona} and its stories",
+                        source=source,
+                        persona=_PERSONA,
+                    )
                 )
             persona = _text(archive.read(persona_file), source)
             database = _find(files, _DATABASE)
@@ -55,7 +65,9 @@ def read_haruhi_zip(content: bytes, source: str) -> CharacterData:
                 others = (name for name in names if name != persona_file)
                 stories = [_text(archive.read(name), source) for name in others]
     except (zipfile.BadZipFile, OSError, RuntimeError, NotImplementedError, EOFError) as error:
-        raise CharacterError(f"{source} is a damaged archive: {error}") from error
+        raise CharacterError(
+            translatable("{source} is a damaged archive: {error}", source=source, error=str(error))
+        ) from error
     texts = tuple(story for story in stories if story.strip())
     return with_default_placeholder(CharacterData(persona, texts))
 
@@ -70,7 +82,9 @@ def _text(data: bytes, source: str) -> str:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise CharacterError(f"{source} has a text that is not UTF-8; save it as UTF-8") from error
+        raise CharacterError(
+            translatable("{source} has a text that is not UTF-8; save it as UTF-8", source=source)
+        ) from error
     return strip_hidden_text(text).replace("\r\n", "\n").strip()
 
 
@@ -82,7 +96,14 @@ def _documents(data: bytes, source: str) -> list[str]:
             database.execute("PRAGMA trusted_schema = OFF")
             return list(_strings(database.execute(_DOCUMENTS)))
     except sqlite3.Error as error:
-        raise CharacterError(f"{source}: its {_DATABASE} cannot be read: {error}") from error
+        raise CharacterError(
+            translatable(
+                "{source}: its {database} cannot be read: {error}",
+                source=source,
+                database=_DATABASE,
+                error=str(error),
+            )
+        ) from error
 
 
 def _strings(rows: sqlite3.Cursor) -> Iterator[str]:

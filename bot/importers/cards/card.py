@@ -13,6 +13,7 @@ from bot.errors import PresetError
 from bot.importers.cards import charx, png
 from bot.importers.cards.safe_json import MAX_FILE_BYTES, Json, dump_json, load_json
 from bot.prompting.text.json_fields import JsonFields
+from bot.texts.text import translatable
 
 __all__ = ["MAX_FILE_BYTES", "Card", "CardContainer", "CardSpec", "read_card", "write_card"]
 
@@ -89,7 +90,11 @@ def read_card(data: bytes, source: str) -> Card:
     """
     if len(data) > MAX_FILE_BYTES:
         limit = MAX_FILE_BYTES // 2**20
-        raise PresetError(f"{source} is larger than {limit} MiB; shrink its images")
+        raise PresetError(
+            translatable(
+                "{source} is larger than {limit} MiB; shrink its images", source=source, limit=limit
+            )
+        )
     if data.startswith(png.SIGNATURE):
         found = png.read_png(data, source)
         newest = found.v3 or found.v2
@@ -100,7 +105,11 @@ def read_card(data: bytes, source: str) -> Card:
         return _card(load_json(text, source), source, assets=assets)
     if data.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
         return _card(load_json(data, source), source)
-    raise PresetError(f"{source} is not a character card (PNG, CHARX or a JSON object)")
+    raise PresetError(
+        translatable(
+            "{source} is not a character card (PNG, CHARX or a JSON object)", source=source
+        )
+    )
 
 
 def write_card(card: Card, container: CardContainer) -> bytes:
@@ -130,10 +139,18 @@ def _card(
     spec, fields = _spec_and_fields(content, source)
     read = JsonFields(fields, source)
     if not read.text("name").strip():
-        raise PresetError(f"{source}: the card has no name; give it one in the field `name`")
+        raise PresetError(
+            translatable(
+                "{source}: the card has no name; give it one in the field `name`", source=source
+            )
+        )
     if max(len(read.text("name")), len(read.text("nickname"))) > _MAX_NAME_CHARS:
         raise PresetError(
-            f"{source}: the name is longer than {_MAX_NAME_CHARS} characters; shorten it"
+            translatable(
+                "{source}: the name is longer than {limit} characters; shorten it",
+                source=source,
+                limit=_MAX_NAME_CHARS,
+            )
         )
     return Card(
         spec=spec,
@@ -168,12 +185,21 @@ def _spec_and_fields(content: Json, source: str) -> tuple[CardSpec, Json]:
         if spec in kinds:
             return kinds[spec], fields
         raise PresetError(
-            f"{source}: the card's spec {spec!r} is unknown; export it as chara_card_v2 or"
-            " chara_card_v3"
+            translatable(
+                "{source}: the card's spec {spec} is unknown; export it as"
+                " chara_card_v2 or chara_card_v3",
+                source=source,
+                spec=repr(spec),
+            )
         )
     if "name" in content and any(key in content for key in ("first_mes", "description")):
         return CardSpec.V1, content
-    raise PresetError(f"{source} is JSON, but not a character card: it has no `spec` with `data`")
+    raise PresetError(
+        translatable(
+            "{source} is JSON, but not a character card: it has no `spec` with `data`",
+            source=source,
+        )
+    )
 
 
 def _as_v2(card: Card) -> Json:

@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Iterable, Mapping
 
 from bot.errors import PresetError
+from bot.texts.text import translatable
 
 MAIN_ICON = "assets/icon/image/main.png"
 _CARD = "card.json"
@@ -29,13 +30,29 @@ def read_charx(data: bytes, source: str) -> tuple[bytes, dict[str, bytes]]:
             _check_entries(entries, source)
             files = {entry.filename: _unpack(archive, entry, source) for entry in entries}
     except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError, ValueError) as error:
-        raise PresetError(f"{source}: the CHARX is damaged ({error}); download it again") from None
+        raise PresetError(
+            translatable(
+                "{source}: the CHARX is damaged ({error}); download it again",
+                source=source,
+                error=str(error),
+            )
+        ) from None
     except (NotImplementedError, RuntimeError) as error:  # unknown compression, or a password
         raise PresetError(
-            f"{source}: the CHARX cannot be unpacked ({error}); zip it again"
+            translatable(
+                "{source}: the CHARX cannot be unpacked ({error}); zip it again",
+                source=source,
+                error=str(error),
+            )
         ) from None
     if _CARD not in files:
-        raise PresetError(f"{source}: there is no {_CARD} in the zip, so it is not a CHARX card")
+        raise PresetError(
+            translatable(
+                "{source}: there is no {file} in the zip, so it is not a CHARX card",
+                source=source,
+                file=_CARD,
+            )
+        )
     return files.pop(_CARD), files
 
 
@@ -55,21 +72,47 @@ def _check_entries(entries: Iterable[zipfile.ZipInfo], source: str) -> None:
         path = entry.filename
         if path.startswith("/") or "\\" in path or ":" in path or ".." in path.split("/"):
             raise PresetError(
-                f"{source}: the path {path[:80]!r} leads out of the CHARX; do not trust this file"
+                translatable(
+                    "{source}: the path {path} leads out of the CHARX; do not trust this file",
+                    source=source,
+                    path=repr(path[:80]),
+                )
             )
         if path in sizes:
-            raise PresetError(f"{source}: {path[:80]!r} is in the CHARX twice; zip it again")
+            raise PresetError(
+                translatable(
+                    "{source}: {path} is in the CHARX twice; zip it again",
+                    source=source,
+                    path=repr(path[:80]),
+                )
+            )
         packed = max(entry.compress_size, 1)
         if entry.file_size > max(_MAX_RATIO * packed, _MIN_SUSPICIOUS_BYTES):
             raise PresetError(
-                f"{source}: {path[:80]!r} in the CHARX is a zip bomb; do not trust this file"
+                translatable(
+                    "{source}: {path} in the CHARX is a zip bomb; do not trust this file",
+                    source=source,
+                    path=repr(path[:80]),
+                )
             )
         sizes[path] = entry.file_size
     if len(sizes) > _MAX_ENTRIES:
-        raise PresetError(f"{source}: the CHARX holds more than {_MAX_ENTRIES} files; remove some")
+        raise PresetError(
+            translatable(
+                "{source}: the CHARX holds more than {limit} files; remove some",
+                source=source,
+                limit=_MAX_ENTRIES,
+            )
+        )
     if sum(sizes.values()) > _MAX_UNPACKED_BYTES:
         limit = _MAX_UNPACKED_BYTES // 2**20
-        raise PresetError(f"{source}: the CHARX is larger than {limit} MiB unpacked; remove assets")
+        raise PresetError(
+            translatable(
+                "{source}: the CHARX is larger than {limit} MiB unpacked; remove assets",
+                source=source,
+                limit=limit,
+            )
+        )
 
 
 def _unpack(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, source: str) -> bytes:
@@ -78,7 +121,11 @@ def _unpack(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, source: str) -> by
         content = stream.read(entry.file_size + 1)
     if len(content) != entry.file_size:
         raise PresetError(
-            f"{source}: {entry.filename[:80]!r} has another size than the zip gives; zip it again"
+            translatable(
+                "{source}: {path} has another size than the zip gives; zip it again",
+                source=source,
+                path=repr(entry.filename[:80]),
+            )
         )
     return content
 

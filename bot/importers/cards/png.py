@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from bot.errors import PresetError
+from bot.texts.text import translatable
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _KEYWORDS = (b"chara", b"ccv3")
@@ -41,8 +42,11 @@ def read_png(data: bytes, source: str) -> PngCards:
             kept.append(raw)
     if not any(cards.values()):
         raise PresetError(
-            f"{source} is an image without a character card; programs that resize or convert images"
-            " remove it, so use the original file"
+            translatable(
+                "{source} is an image without a character card; programs that resize"
+                " or convert images remove it, so use the original file",
+                source=source,
+            )
         )
     return PngCards(b"".join(kept), v2=cards[b"chara"], v3=cards[b"ccv3"])
 
@@ -73,20 +77,32 @@ def _chunks(data: bytes, source: str) -> Iterator[tuple[bytes, bytes, bytes]]:
     position = len(SIGNATURE)
     for count in range(_MAX_CHUNKS):
         if len(data) < position + 12:
-            raise PresetError(f"{source}: the PNG ends too early; download it again")
+            raise PresetError(
+                translatable("{source}: the PNG ends too early; download it again", source=source)
+            )
         size, kind = struct.unpack_from(">I4s", data, position)
         end = position + 12 + size
         if end > len(data):
-            raise PresetError(f"{source}: the PNG ends too early; download it again")
+            raise PresetError(
+                translatable("{source}: the PNG ends too early; download it again", source=source)
+            )
         body = data[position + 8 : end - 4]
         (checksum,) = struct.unpack_from(">I", data, end - 4)
         if checksum != zlib.crc32(kind + body) or (count == 0 and kind != b"IHDR"):
-            raise PresetError(f"{source}: the PNG is damaged; download it again")
+            raise PresetError(
+                translatable("{source}: the PNG is damaged; download it again", source=source)
+            )
         yield kind, body, data[position:end]
         if kind == b"IEND":
             return
         position = end
-    raise PresetError(f"{source}: the PNG has more than {_MAX_CHUNKS} chunks; save the image again")
+    raise PresetError(
+        translatable(
+            "{source}: the PNG has more than {limit} chunks; save the image again",
+            source=source,
+            limit=_MAX_CHUNKS,
+        )
+    )
 
 
 def _decode(text: bytes, source: str) -> bytes:
@@ -94,7 +110,10 @@ def _decode(text: bytes, source: str) -> bytes:
         return base64.b64decode(b"".join(text.split()), validate=True)
     except binascii.Error:
         raise PresetError(
-            f"{source}: the card in the PNG is not base64; export it from its program again"
+            translatable(
+                "{source}: the card in the PNG is not base64; export it from its program again",
+                source=source,
+            )
         ) from None
 
 

@@ -5,6 +5,7 @@ import math
 from typing import NoReturn
 
 from bot.errors import PresetError
+from bot.texts.text import text_of, translatable
 
 Json = dict[str, object]
 
@@ -21,24 +22,37 @@ def load_json(data: bytes, source: str) -> Json:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise PresetError(f"{source}: the card's text is not UTF-8; export it again") from None
+        raise PresetError(
+            translatable("{source}: the card's text is not UTF-8; export it again", source=source)
+        ) from None
     try:
         value = json.loads(text, parse_constant=_reject_constant, parse_float=_parse_float)
     except RecursionError:
         raise _too_deep(source) from None
     except ValueError as error:
-        problem = str(error).partition(": line")[0]
+        problem = error.msg if isinstance(error, json.JSONDecodeError) else text_of(error)
         raise PresetError(
-            f"{source}: the card is not valid JSON ({problem}); export it again"
+            translatable(
+                "{source}: the card is not valid JSON ({problem}); export it again",
+                source=source,
+                problem=problem,
+            )
         ) from None
     if not isinstance(value, dict):
-        raise PresetError(f"{source}: the card is not a JSON object {{...}}; export it again")
+        raise PresetError(
+            translatable(
+                "{source}: the card is not a JSON object {{...}}; export it again", source=source
+            )
+        )
     _check_depth(value, source)
     try:
         dump_json(value)
     except UnicodeEncodeError:
         raise PresetError(
-            f"{source}: the card holds half of a surrogate pair (a broken emoji); remove it"
+            translatable(
+                "{source}: the card holds half of a surrogate pair (a broken emoji); remove it",
+                source=source,
+            )
         ) from None
     return value
 
@@ -74,8 +88,12 @@ def _children(value: object) -> list[object]:
 
 def _too_deep(source: str) -> PresetError:
     return PresetError(
-        f"{source}: the card nests brackets deeper than {_MAX_DEPTH}, which no program needs; get"
-        " it from somebody you trust"
+        translatable(
+            "{source}: the card nests brackets deeper than {limit}, which no"
+            " program needs; get it from somebody you trust",
+            source=source,
+            limit=_MAX_DEPTH,
+        )
     )
 
 
@@ -84,4 +102,4 @@ def _parse_float(word: str) -> float:
 
 
 def _reject_constant(word: str) -> NoReturn:
-    raise ValueError(f"{word} is not a JSON number")
+    raise ValueError(translatable("{word} is not a JSON number", word=word))

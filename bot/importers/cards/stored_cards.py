@@ -6,6 +6,7 @@ from pathlib import Path
 from bot.errors import UserError
 from bot.importers.cards.card import Card, read_card
 from bot.prompting.presets.preset import Preset
+from bot.texts.text import translatable
 
 _CARDS_FOLDER = "cards"
 
@@ -28,7 +29,9 @@ def load_card(preset: Preset, folder: Path) -> Card:
     try:
         return read_card(file.read_bytes(), str(file))
     except OSError as error:
-        raise UserError(f"{file} cannot be read: {error.strerror}") from None
+        raise UserError(
+            translatable("{file} cannot be read: {reason}", file=file, reason=error.strerror)
+        ) from None
 
 
 def _as_card(preset: Preset) -> dict[str, object]:

@@ -12,6 +12,7 @@ from bot.importers.string_template_extraction import extract_string_templates
 from bot.prompting.presets.files import validate_preset
 from bot.prompting.presets.preset import DEFAULT_MODEL, Preset
 from bot.templates import JinjaTemplate, StringTemplate
+from bot.texts.text import EMPTY, translatable
 
 __all__ = [
     "Modelfile",
@@ -131,22 +132,34 @@ def modelfile_from_preset(preset: Preset) -> str:
     """
     if preset.template is not None and preset.template != "model":
         raise PresetError(
-            f"preset {preset.name!r}: its template is not made of string templates, so it cannot"
-            " become a Modelfile's TEMPLATE; remove `template` to export the rest"
+            translatable(
+                "preset {preset}: its template is not made of string templates, so it"
+                " cannot become a Modelfile's TEMPLATE; remove `template` to export"
+                " the rest",
+                preset=repr(preset.name),
+            )
         )
     if preset.model == DEFAULT_MODEL:
         raise PresetError(
-            f"preset {preset.name!r}: its model is the one of the provider's settings;"
-            " set `model` to a name or a file, which becomes FROM"
+            translatable(
+                "preset {preset}: its model is the one of the provider's settings;"
+                " set `model` to a name or a file, which becomes FROM",
+                preset=repr(preset.name),
+            )
         )
     commands = list(_commands(preset))
     text = "".join(f"{_format_command(command)}\n" for command in commands)
     for written, parsed in zip(commands, parse_modelfile(text).commands, strict=False):
         if written != parsed:
             raise PresetError(
-                f"preset {preset.name!r}: ollama cannot parse this {written.name} back: it drops"
-                ' unprintable characters, and """ before a line break ends a text:'
-                f" {written.args!r}"
+                translatable(
+                    "preset {preset}: ollama cannot parse this {command} back: it drops"
+                    ' unprintable characters, and """ before a line break ends a text:'
+                    " {arguments}",
+                    preset=repr(preset.name),
+                    command=written.name,
+                    arguments=repr(written.args),
+                )
             )
     return text
 
@@ -168,14 +181,25 @@ def _commands(preset: Preset) -> Iterator[ModelfileCommand]:
         yield ModelfileCommand("stop", stop)
     for message in preset.messages:
         if any(part.type == "image" for part in message.content):
-            raise PresetError(f"preset {preset.name!r}: a Modelfile's MESSAGE cannot hold images")
+            raise PresetError(
+                translatable(
+                    "preset {preset}: a Modelfile's MESSAGE cannot hold images",
+                    preset=repr(preset.name),
+                )
+            )
         yield ModelfileCommand("message", f"{message.role}: {message.text}")
 
 
 def _parameter(preset: Preset, key: str, value: object) -> ModelfileCommand:
     name = "num_predict" if key == "max_tokens" else key
     if name not in _SAMPLING:
-        raise PresetError(f"preset {preset.name!r}: ollama has no parameter {key!r}; remove it")
+        raise PresetError(
+            translatable(
+                "preset {preset}: ollama has no parameter {key}; remove it",
+                preset=repr(preset.name),
+                key=repr(key),
+            )
+        )
     return ModelfileCommand(name, str(value).lower() if isinstance(value, bool) else str(value))
 
 
@@ -235,8 +259,10 @@ def _parameters(values: Mapping[str, str]) -> dict[str, Any]:
             parameters[name] = _number(name, text)
         elif name not in _ENGINE | _COMMANDS:
             near = difflib.get_close_matches(name, [*_SAMPLING, *_ENGINE, "stop"], n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise PresetError(f"unknown parameter {name!r}{hint}")
+            hint = translatable("; did you mean {name}?", name=repr(near[0])) if near else EMPTY
+            raise PresetError(
+                translatable("unknown parameter {name}{hint}", name=repr(name), hint=hint)
+            )
     context = parameters.pop("num_ctx", _USUAL_CONTEXT)
     if parameters.get("repeat_last_n", 0) < 0:  # -1 means the whole context
         parameters["repeat_last_n"] = context
@@ -263,4 +289,11 @@ def _number(name: str, text: str) -> float | bool:
     try:
         return _BOOLS[text.lower()] if kind is bool else kind(text)
     except (ValueError, KeyError):
-        raise PresetError(f"PARAMETER {name}: invalid {kind.__name__} value {text!r}") from None
+        raise PresetError(
+            translatable(
+                "PARAMETER {name}: invalid {kind} value {text}",
+                name=name,
+                kind=kind.__name__,
+                text=repr(text),
+            )
+        ) from None

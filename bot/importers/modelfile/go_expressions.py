@@ -19,6 +19,7 @@ from bot.importers.modelfile.go_types import (
     TypedExpression,
     element_type,
 )
+from bot.texts.text import translatable
 
 ROOT_VALUE = TypedExpression("", "root")
 MISSING_VALUE = TypedExpression("none", "nothing")  # the value of a missing key
@@ -73,7 +74,7 @@ class ExpressionTranslator:
             case kind if kind in JSON_TYPES:
                 return self._to_json(value).source
             case kind:
-                raise _not_supported(f"printing a whole {kind}", line)
+                raise _not_supported(translatable("printing a whole {kind}", kind=kind), line)
 
     def _translate_command(
         self, operands: Sequence[GoOperand], piped: Sequence[TypedExpression], line: int
@@ -83,7 +84,9 @@ class ExpressionTranslator:
         if isinstance(first, GoFunction):
             return self._translate_call(first.name, arguments, line)
         if arguments:
-            raise _not_supported("an argument for something that is not a function", line)
+            raise _not_supported(
+                translatable("an argument for something that is not a function"), line
+            )
         return self._translate_operand(first, line)
 
     def _translate_operand(self, operand: GoOperand, line: int) -> TypedExpression:
@@ -122,7 +125,9 @@ class ExpressionTranslator:
                 empty = {"list": "[]", "map": "{}"}.get(value_type.partition(" of ")[0])
                 return TypedExpression(f"({source} or {empty})" if empty else source, value_type)
             case kind:
-                raise _not_supported(f"the field .{name} of a {kind}", line)
+                raise _not_supported(
+                    translatable("the field .{name} of a {kind}", name=name, kind=kind), line
+                )
 
     def _translate_call(
         self, name: str, given: list[TypedExpression], line: int
@@ -162,7 +167,12 @@ class ExpressionTranslator:
             case "printf", [_, *_]:
                 return self._translate_printf(given, line)
             case _:
-                raise _not_supported(f"the function {name} with {len(given)} arguments", line)
+                raise _not_supported(
+                    translatable(
+                        "the function {name} with {count} arguments", name=name, count=len(given)
+                    ),
+                    line,
+                )
 
     def _translate_comparison(self, name: str, sources: list[str]) -> TypedExpression:
         first, *others = sources
@@ -183,7 +193,7 @@ class ExpressionTranslator:
     def _translate_printf(self, given: list[TypedExpression], line: int) -> TypedExpression:
         format_string, *rest = given
         if not format_string.source.startswith('"'):
-            raise _not_supported("printf without a literal format", line)
+            raise _not_supported(translatable("printf without a literal format"), line)
         arguments = iter(rest)
         parts: list[str] = []
         verbs = [match.span() for match in _FORMAT_VERB.finditer(format_string.source)]
@@ -199,9 +209,9 @@ class ExpressionTranslator:
                 case "":
                     pass
                 case _:
-                    raise _not_supported(f"printf with {verb}", line)
+                    raise _not_supported(translatable("printf with {verb}", verb=verb), line)
         if next(arguments, None):
-            raise _not_supported("printf with more arguments than verbs", line)
+            raise _not_supported(translatable("printf with more arguments than verbs"), line)
         return TypedExpression("(" + "".join(parts) + ")", "text")
 
 
@@ -222,4 +232,10 @@ def _literal(value: str | float | bool | None) -> TypedExpression:
 
 
 def _not_supported(construct: str, line: int) -> TemplateError:
-    return TemplateError(f"template: :{line}: {construct} cannot be translated to Jinja")
+    return TemplateError(
+        translatable(
+            "template: :{line}: {construct} cannot be translated to Jinja",
+            line=line,
+            construct=construct,
+        )
+    )

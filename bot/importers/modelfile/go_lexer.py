@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from bot.errors import TemplateError
+from bot.texts.text import translatable
 
 _SPACE = " \t\r\n"
 _OPEN = re.compile(r"\{\{(-(?=[ \t\r\n]))?")
@@ -37,7 +38,7 @@ class GoToken(NamedTuple):
 
 def go_error(line: int, problem: str) -> TemplateError:
     """Return an error with the text that Go gives for a template without a name."""
-    return TemplateError(f"template: :{line}: {problem}")
+    return TemplateError(translatable("template: :{line}: {problem}", line=line, problem=problem))
 
 
 def unquote(literal: str) -> str:
@@ -82,16 +83,16 @@ class GoLexer:
             if comment:
                 self._position = comment.end()
                 if not _CLOSE.match(self._source, self._position):
-                    raise self._error("comment ends before closing delimiter")
+                    raise self._error(translatable("comment ends before closing delimiter"))
             elif self._source.startswith(("/*", " /*"), self._position):
-                raise self._error("unclosed comment")
+                raise self._error(translatable("unclosed comment"))
             else:
                 yield self._token("{{", "{{")
                 yield from self._action_tokens()
                 yield self._token("}}", "}}")
             closing = _CLOSE.match(self._source, self._position)
             if closing is None:
-                raise self._error("unclosed action")
+                raise self._error(translatable("unclosed action"))
             self._position = closing.end()
             trim = closing["trim"] is not None
 
@@ -107,13 +108,17 @@ class GoLexer:
         character = self._source[self._position : self._position + 1]
         match character:
             case "":
-                return self._error("unclosed action")
+                return self._error(translatable("unclosed action"))
             case '"':
-                return self._error("unterminated quoted string")
+                return self._error(translatable("unterminated quoted string"))
             case "`":
-                return self._error("unterminated raw quoted string")
+                return self._error(translatable("unterminated raw quoted string"))
             case _:
-                return self._error(f"unrecognized character in action: {character!r}")
+                return self._error(
+                    translatable(
+                        "unrecognized character in action: {character}", character=repr(character)
+                    )
+                )
 
     def _token(self, kind: str, text: str) -> GoToken:
         return GoToken(kind, text, self._line())

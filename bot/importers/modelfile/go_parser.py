@@ -14,6 +14,7 @@ from bot.importers.modelfile.go_nodes import (
     GoPipe,
     GoText,
 )
+from bot.texts.text import translatable
 
 # The functions of Go and of ollama; any other name is a parse error.
 GO_FUNCTIONS = frozenset(
@@ -46,7 +47,7 @@ class _GoParser:
     def parse(self) -> tuple[GoNode, ...]:
         nodes, stop = self._parse_nodes()
         if stop.kind != "eof":
-            raise go_error(stop.line, f"unexpected {{{{{stop.text}}}}}")
+            raise go_error(stop.line, translatable("unexpected {{{{{word}}}}}", word=stop.text))
         return nodes
 
     def _parse_nodes(self) -> tuple[tuple[GoNode, ...], GoToken]:
@@ -75,12 +76,16 @@ class _GoParser:
             case "break" | "continue":
                 self._position += 1
                 if not self._loops:
-                    raise go_error(keyword.line, f"{{{{{keyword.text}}}}} outside {{{{range}}}}")
+                    raise go_error(
+                        keyword.line,
+                        translatable("{{{{{word}}}}} outside {{{{range}}}}", word=keyword.text),
+                    )
                 self._expect_close(keyword.text)
                 return GoJump(keyword.text)
             case "template" | "block" | "define":
                 raise go_error(
-                    keyword.line, f"{{{{{keyword.text}}}}} cannot be translated to Jinja"
+                    keyword.line,
+                    translatable("{{{{{word}}}}} cannot be translated to Jinja", word=keyword.text),
                 )
             case _:
                 return GoAction(self._parse_pipe("command", "}}"))
@@ -91,7 +96,10 @@ class _GoParser:
         pipe = self._parse_pipe(keyword.text, "}}")
         self._loops += keyword.text == "range"
         if self._loops > MAX_LOOPS:
-            raise go_error(keyword.line, f"more than {MAX_LOOPS} ranges in each other")
+            raise go_error(
+                keyword.line,
+                translatable("more than {limit} ranges in each other", limit=MAX_LOOPS),
+            )
         body, stop = self._parse_nodes()
         self._loops -= keyword.text == "range"
         else_body: tuple[GoNode, ...] = ()
@@ -112,9 +120,9 @@ class _GoParser:
 
     def _expect_end(self, stop: GoToken) -> None:
         if stop.kind == "eof":
-            raise go_error(stop.line, "unexpected EOF")
+            raise go_error(stop.line, translatable("unexpected EOF"))
         if stop.text != "end":
-            raise go_error(stop.line, "expected end; found {{else}}")
+            raise go_error(stop.line, translatable("expected end; found {{{{else}}}}"))
         self._expect_close("end")
 
     def _parse_pipe(self, context: str, closing: str) -> GoPipe:
@@ -127,7 +135,12 @@ class _GoParser:
             commands.append(self._parse_command(context))
         token = self._next()
         if token.text != closing:
-            raise go_error(token.line, f'unexpected "{token.text}" in {context}')
+            raise go_error(
+                token.line,
+                translatable(
+                    'unexpected "{token}" in {context}', token=token.text, context=context
+                ),
+            )
         self._variables += variables if declares else ()
         self._depth -= 1
         return GoPipe(tuple(commands), variables, declares, line)
@@ -163,7 +176,9 @@ class _GoParser:
                 break
             operands.append(self._parse_operand(context))
         if not operands:
-            raise go_error(self._peek().line, f"missing value for {context}")
+            raise go_error(
+                self._peek().line, translatable("missing value for {context}", context=context)
+            )
         return tuple(operands)
 
     def _parse_operand(self, context: str) -> GoOperand:
@@ -187,7 +202,12 @@ class _GoParser:
                 names = self._parse_fields()
                 return GoChain(pipe, names) if names else pipe
             case _:
-                raise go_error(token.line, f'unexpected "{token.text}" in {context}')
+                raise go_error(
+                    token.line,
+                    translatable(
+                        'unexpected "{token}" in {context}', token=token.text, context=context
+                    ),
+                )
 
     def _parse_name(self, token: GoToken) -> GoOperand:
         match token.text:
@@ -198,7 +218,7 @@ class _GoParser:
             case name if name in GO_FUNCTIONS:
                 return GoFunction(name)
             case name:
-                raise go_error(token.line, f'function "{name}" not defined')
+                raise go_error(token.line, translatable('function "{name}" not defined', name=name))
 
     def _parse_fields(self) -> tuple[str, ...]:
         names: list[str] = []
@@ -208,18 +228,26 @@ class _GoParser:
 
     def _check_variable(self, variable: str) -> None:
         if variable not in self._variables:
-            raise go_error(self._peek().line, f'undefined variable "{variable}"')
+            raise go_error(
+                self._peek().line,
+                translatable('undefined variable "{variable}"', variable=variable),
+            )
 
     def _enter(self, token: GoToken) -> None:
         self._depth += 1
         if self._depth > MAX_DEPTH:
-            raise go_error(token.line, f"nested deeper than {MAX_DEPTH}")
+            raise go_error(token.line, translatable("nested deeper than {limit}", limit=MAX_DEPTH))
 
     def _expect_close(self, context: str) -> None:
         self._skip_space()
         token = self._next()
         if token.kind != "}}":
-            raise go_error(token.line, f'unexpected "{token.text}" in {context}')
+            raise go_error(
+                token.line,
+                translatable(
+                    'unexpected "{token}" in {context}', token=token.text, context=context
+                ),
+            )
 
     def _skip_space(self) -> None:
         while self._peek().kind == "space":
@@ -237,7 +265,10 @@ class _GoParser:
 def _parse_number(token: GoToken) -> int | float:
     text = token.text.replace("_", "")
     if len(text) > _MAX_NUMBER_CHARS:
-        raise go_error(token.line, f'integer overflow: "{text[:_MAX_NUMBER_CHARS]}..."')
+        raise go_error(
+            token.line,
+            translatable('integer overflow: "{number}..."', number=text[:_MAX_NUMBER_CHARS]),
+        )
     try:
         return int(text, 0)
     except ValueError:
@@ -245,4 +276,6 @@ def _parse_number(token: GoToken) -> int | float:
     try:
         return float(text)
     except ValueError:
-        raise go_error(token.line, f'bad number syntax: "{token.text}"') from None
+        raise go_error(
+            token.line, translatable('bad number syntax: "{token}"', token=token.text)
+        ) from None

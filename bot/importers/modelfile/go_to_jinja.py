@@ -25,6 +25,7 @@ from bot.importers.modelfile.go_nodes import (
 from bot.importers.modelfile.go_parser import parse_go_template
 from bot.importers.modelfile.go_types import TypedExpression, element_type
 from bot.importers.modelfile.jinja_preludes import AS_JSON_MACRO, LOOP_OVER_TURNS, MERGE_MESSAGES
+from bot.texts.text import translatable
 
 _MAX_CHARS = 64 * 1024  # the limit of the render process
 
@@ -48,7 +49,11 @@ def jinja_from_go(source: str) -> str:
         TemplateError: a syntax error with Go's text, or a construct that cannot be translated.
     """
     if len(source) > _MAX_CHARS:
-        raise TemplateError(f"the template is longer than {_MAX_CHARS} characters; shorten it")
+        raise TemplateError(
+            translatable(
+                "the template is longer than {limit} characters; shorten it", limit=_MAX_CHARS
+            )
+        )
     nodes = parse_go_template(source)
     used = {
         name.lower() for pipe in _pipes(nodes) for field in _fields(pipe) for name in field.names

@@ -8,17 +8,18 @@ from typing import NamedTuple
 from typing_extensions import override
 
 from bot.errors import PresetError
+from bot.texts.text import translatable
 
 _COMMANDS = {"from", "license", "template", "system", "adapter", "draft", "renderer", "parser"} | {
     "parameter", "message", "requires"
 }  # fmt: skip
 _ROLES = {"system", "user", "assistant"}
-_BAD_COMMAND = (
+_BAD_COMMAND = translatable(
     'command must be one of "from", "license", "template", "system", "adapter", "parameter",'
     ' or "message"'  # as in v0.5.7: the newer commands are for ollama's own engine
 )
-_BAD_ROLE = 'message role must be one of "system", "user", or "assistant"'
-_UNEXPECTED_END = "unexpected EOF"
+_BAD_ROLE = translatable('message role must be one of "system", "user", or "assistant"')
+_UNEXPECTED_END = translatable("unexpected EOF")
 _QUOTES = ('"""', '"')
 _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 _PARAMETER_CHARACTERS = _LETTERS | frozenset("0123456789_")
@@ -69,7 +70,7 @@ def parse_modelfile(text: str) -> Modelfile:
     """
     commands = _ModelfileParser(text.removeprefix("\ufeff")).parse()
     if not any(command.name == "model" for command in commands):
-        raise PresetError("no FROM line")
+        raise PresetError(translatable("no FROM line"))
     return Modelfile(commands)
 
 
@@ -161,7 +162,9 @@ class _ModelfileParser:
             return
         name = "".join(self._buffer).lower()
         if character not in " \t" or name not in _COMMANDS:
-            raise PresetError(f"(line {self._line}): {_BAD_COMMAND}")
+            raise PresetError(
+                translatable("(line {line}): {problem}", line=self._line, problem=_BAD_COMMAND)
+            )
         self._buffer = []
         self._name = "model" if name == "from" else name
         self._state = {"parameter": _ParserState.PARAMETER, "message": _ParserState.ROLE}.get(
@@ -175,13 +178,15 @@ class _ModelfileParser:
             return
         word = "".join(self._buffer)
         if character not in " \t":
-            raise PresetError(f"{_UNEXPECTED_END}: {word}")
+            raise PresetError(translatable("{problem}: {word}", problem=_UNEXPECTED_END, word=word))
         if self._state is _ParserState.PARAMETER:
             self._name = word
         elif word in _ROLES:
             self._role = word
         else:
-            raise PresetError(f"(line {self._line}): {_BAD_ROLE}")
+            raise PresetError(
+                translatable("(line {line}): {problem}", line=self._line, problem=_BAD_ROLE)
+            )
         self._buffer = []
         self._state = _ParserState.VALUE
 

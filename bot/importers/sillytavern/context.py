@@ -6,6 +6,7 @@ from bot.errors import PresetError, TemplateError
 from bot.importers.sillytavern.instruct import Json
 from bot.prompting.cards.story_string import parse_story_string
 from bot.prompting.text.json_fields import JsonFields
+from bot.texts.text import text_of, translatable
 
 _CONTROL = re.compile(r"<[|/a-z]|\[/?(INST|SYSTEM)|<<", re.IGNORECASE)
 _OMITTED_TEXTS = ("chat_start", "example_separator")
@@ -22,7 +23,9 @@ def keys_of_context(data: Json, source: str) -> tuple[dict[str, object], list[st
     try:
         parse_story_string(text)
     except TemplateError as error:
-        raise PresetError(f"{source}: {error}") from None
+        raise PresetError(
+            translatable("{file}: {problem}", file=source, problem=text_of(error))
+        ) from None
     notes += [
         f"{key} is left out: a template has its own marks between messages"
         for key in _OMITTED_TEXTS

@@ -13,6 +13,7 @@ from bot.errors import PresetError
 from bot.importers.string_template_extraction import extract_string_templates
 from bot.prompting.text.json_fields import JsonFields
 from bot.templates import JinjaTemplate, StringTemplate
+from bot.texts.text import translatable
 
 Json = Mapping[str, object]
 
@@ -277,8 +278,12 @@ def _expand_texts(text: str, where: str) -> str:
         if name in _TEXT_MACROS:
             return _TEXT_MACROS[name]
         raise PresetError(
-            f"{where}: the macro {macro[0]} is not supported in a template; replace it with a"
-            " fixed word"
+            translatable(
+                "{where}: the macro {macro} is not supported in a template; replace"
+                " it with a fixed word",
+                where=where,
+                macro=macro[0],
+            )
         )
 
     return _MACRO.sub(expand, text)

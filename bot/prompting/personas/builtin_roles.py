@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from bot.errors import CharacterError
 from bot.prompting.personas.haruhi_rows import CharacterData, HaruhiRow, read_jsonl, read_rows
 from bot.prompting.personas.persona import parse_persona
+from bot.texts.text import joined, translatable
 
 _HUB = "silk-road/ChatHaruhi-RolePlaying"
 _NAMES = {
@@ -71,9 +72,18 @@ def load_builtin_role(word: str) -> CharacterData:
     file = _FILES.get(word)
     if file is None:
         near = difflib.get_close_matches(word, _FILES, n=3)
-        hint = f"did you mean {' or '.join(map(repr, near))}" if near else "use 'haruhi'"
+        names = joined(map(repr, near), translatable(" or "))
+        hint = (
+            translatable("did you mean {names}", names=names)
+            if near
+            else translatable("use 'haruhi'")
+        )
         raise CharacterError(
-            f"{word!r} has no persona and is not a built-in role; pass a `persona`, or {hint}"
+            translatable(
+                "{word} has no persona and is not a built-in role; pass a `persona`, or {hint}",
+                word=repr(word),
+                hint=hint,
+            )
         )
     shipped = resources.files("bot.prompting.personas") / "roles" / f"{file}.jsonl"
     if shipped.is_file():
@@ -98,11 +108,17 @@ def load_hub_role(name: str, column: str | None = None) -> CharacterData:
     dataset, _, file = rest.partition("/")
     if not (owner and dataset):
         raise CharacterError(
-            f"{name!r} is not a data set; write owner/dataset or owner/dataset/role"
+            translatable(
+                "{name} is not a data set; write owner/dataset or owner/dataset/role",
+                name=repr(name),
+            )
         )
     if find_spec("datasets") is None:
         raise CharacterError(
-            f"{name} is loaded from the data set hub, which needs: pip install datasets"
+            translatable(
+                "{name} is loaded from the data set hub, which needs: pip install datasets",
+                name=name,
+            )
         )
     files = {"train": f"{file}.jsonl"} if file else None
     try:
@@ -110,5 +126,9 @@ def load_hub_role(name: str, column: str | None = None) -> CharacterData:
             f"{owner}/{dataset}", data_files=files, split="train"
         )
     except (OSError, ValueError) as error:  # the library's own errors derive from these
-        raise CharacterError(f"{name} could not be loaded from the hub: {error}") from error
+        raise CharacterError(
+            translatable(
+                "{name} could not be loaded from the hub: {error}", name=name, error=str(error)
+            )
+        ) from error
     return read_rows(rows, name, column)

@@ -16,6 +16,7 @@ from typing import TypeAlias
 from bot.chat.story import Vector
 from bot.errors import CharacterError
 from bot.prompting.text.confusables import strip_hidden_text
+from bot.texts.text import Text, text_of, translatable
 
 HaruhiRow: TypeAlias = Mapping[str, object]
 
@@ -72,12 +73,19 @@ def read_rows(rows: Iterable[HaruhiRow], source: str, column: str | None = None)
     rows = list(rows)
     if not rows:
         raise CharacterError(
-            f"{source}: no row has 'system_prompt': the file has no line with a JSON object"
+            translatable(
+                "{source}: no row has 'system_prompt': the file has no line with a JSON object",
+                source=source,
+            )
         )
     if _VERSION_1_KEYS & rows[0].keys() and not rows[0].keys() & set(_TEXT_COLUMNS):
         raise CharacterError(
-            f"{source} holds dialogues or vectors of ChatHaruhi 1, without a persona; use a zip of"
-            " the character's folder, with system_prompt.txt and the texts"
+            translatable(
+                "{source} holds dialogues or vectors of ChatHaruhi 1, without a"
+                " persona; use a zip of the character's folder, with"
+                " system_prompt.txt and the texts",
+                source=source,
+            )
         )
     column = column or _first_column(rows)
     persona: str | None = None
@@ -98,18 +106,30 @@ def read_rows(rows: Iterable[HaruhiRow], source: str, column: str | None = None)
                         decode_floats(vector) if vector and isinstance(vector, str) else None
                     )
         except ValueError as error:
-            raise CharacterError(f"{source}, row {number}: {error}") from error
+            raise CharacterError(
+                translatable(
+                    "{source}, row {number}: {error}",
+                    source=source,
+                    number=number,
+                    error=text_of(error),
+                )
+            ) from error
     if not persona:
         raise CharacterError(_problem_without_persona(persona, source, column))
     found = tuple(vector for vector in vectors if vector is not None)
     return CharacterData(persona, tuple(texts), found if len(found) == len(texts) else None, column)
 
 
-def _problem_without_persona(persona: str | None, source: str, column: str | None) -> str:
+def _problem_without_persona(persona: str | None, source: str, column: str | None) -> Text:
     if persona is not None:
-        return f"{source}: the persona, the row with 'system_prompt', is empty; write its text"
-    return (
-        f"{source}: no row has 'system_prompt' in the column {column!r}; add a row with the persona"
+        return translatable(
+            "{source}: the persona, the row with 'system_prompt', is empty; write its text",
+            source=source,
+        )
+    return translatable(
+        "{source}: no row has 'system_prompt' in the column {column}; add a row with the persona",
+        source=source,
+        column=repr(column),
     )
 
 
@@ -138,7 +158,7 @@ def decode_floats(text: str) -> Vector:
     """
     data = _decode_base64(text)
     if len(data) % _FLOAT_BYTES:
-        raise ValueError("the vector is not a whole number of float32 values")
+        raise ValueError(translatable("the vector is not a whole number of float32 values"))
     return struct.unpack(f"!{len(data) // _FLOAT_BYTES}f", data)
 
 
@@ -155,7 +175,9 @@ def _decode_base64(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except binascii.Error as error:
-        raise ValueError(f"{text[:20]!r} is not base64 ({error})") from error
+        raise ValueError(
+            translatable("{text} is not base64 ({error})", text=repr(text[:20]), error=str(error))
+        ) from error
 
 
 def _first_column(rows: Iterable[HaruhiRow]) -> str | None:
@@ -170,4 +192,4 @@ def _text(row: HaruhiRow) -> str:
         case {"enc_text": str(encoded)}:
             return strip_hidden_text(decode_text(encoded))
         case _:
-            raise ValueError("it has neither 'text' nor 'enc_text'")
+            raise ValueError(translatable("it has neither 'text' nor 'enc_text'"))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from bot.chat.session import PresetVersion
 from bot.errors import PresetError
@@ -15,7 +16,7 @@ from bot.prompting.presets.preset import Preset
 from bot.prompting.presets.problems import describe_preset_problem
 from bot.prompting.text.jsonc import JsonDocument, JsonSyntaxError, read_json
 from bot.prompting.text.preset_folder import is_lorebook, json_files, read_preset_text
-from bot.texts.text import translatable
+from bot.texts.text import Text, joined, text_of, translatable
 
 __all__ = [
     "Preset",
@@ -56,16 +57,20 @@ def load_presets(
                 continue
             preset = load_preset_lorebook(parse_preset(text, str(file)), file)
         except PresetError as error:
-            problems.append(describe_other(_text_or_nothing(file), file) or str(error))
+            problems.append(describe_other(_text_or_nothing(file), file) or text_of(error))
             continue
         if (first := origins.setdefault(preset.id, file)) != file:
             problems.append(
-                f"{file}: the name {preset.name!r} is already taken by {first};"
-                " rename one of the two"
+                translatable(
+                    "{file}: the name {name} is already taken by {first}; rename one of the two",
+                    file=file,
+                    name=repr(preset.name),
+                    first=first,
+                )
             )
         presets[preset.name] = preset
     if problems:
-        raise PresetError("\n".join(problems))
+        raise PresetError(joined(problems))
     return presets
 
 
@@ -158,11 +163,9 @@ def validate_preset(data: object, source: str, document: JsonDocument | None = N
     try:
         return Preset.model_validate(data)
     except ValidationError as error:
-        lines = [
-            f"{_place(source, document, problem['loc'])}: {describe_preset_problem(problem)}"
-            for problem in error.errors()
-        ]
-        raise PresetError("\n".join(lines)) from error
+        raise PresetError(
+            joined(_problem_line(source, document, problem) for problem in error.errors())
+        ) from error
 
 
 def export_preset(preset: Preset) -> str:
@@ -205,5 +208,13 @@ def find_preset(presets: Mapping[str, Preset], word: str) -> Preset:
     )
 
 
-def _place(source: str, document: JsonDocument | None, path: tuple[str | int, ...]) -> str:
-    return f"{source}, line {document.line_of(path)}" if document else source
+def _problem_line(source: str, document: JsonDocument | None, problem: ErrorDetails) -> Text:
+    told = describe_preset_problem(problem)
+    if document is None:
+        return translatable("{file}: {problem}", file=source, problem=told)
+    return translatable(
+        "{file}, line {line}: {problem}",
+        file=source,
+        line=document.line_of(problem["loc"]),
+        problem=told,
+    )

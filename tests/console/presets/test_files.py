@@ -1,6 +1,7 @@
 """Files that are dropped on the page of presets, and presets as files to save."""
 
 import base64
+import html
 import json
 from pathlib import Path
 from typing import Any
@@ -182,3 +183,33 @@ async def test_preset_is_exported_as_each_form(console: Playground, tmp_path: Pa
     await call(console, "PUT", "/presets/nora/draft", {"content": "{", "revision": 0})
     async with console.client.get(f"{console.address}/presets/nora/export") as response:
         assert response.status == 422
+
+
+REFUSED_IN_CHINESE = {
+    "model.gguf": (b"GGUF" + bytes(64), "model.gguf 是模型（GGUF）；请用"),
+    "photo.png": (plain_image(), "不含角色卡的图片"),
+    "cut.png": (PNG[:-40], "PNG 不完整；请重新下载"),
+    "x.charx": (b"PK\x03\x04card.json", "CHARX 已损坏"),
+    "x.Modelfile": (b"FROM a\nPARAMETER topp 1\n", "未知的参数 'topp'；您是否想写 'top_p'？"),
+    "x.jsonl": (b'{"luotuo_openai": "a"}\n' * 2, "第 1 条：既没有 'text'"),
+    "p.json": (b'{"name": "n", "provider": "echo", "model": 3}', "p.json 第 1 行：model：应"),
+}
+
+
+async def test_refusals_are_in_the_language_of_the_reader(console: Playground) -> None:
+    chinese = {"Origin": console.address, "Accept-Language": "zh-CN"}
+    for name, (content, problem) in REFUSED_IN_CHINESE.items():
+        body = {"file_name": name, "content": base64.b64encode(content).decode()}
+        async with console.client.post(
+            f"{console.address}/api/v1/preset-imports",
+            json={**body, "into": "", "name": ""},
+            headers={**chinese, "X-CSRF-Token": console.csrf},
+        ) as response:
+            assert response.status == 422
+            assert problem in (await response.json())["error"]
+        form = aiohttp.FormData({"csrf": console.csrf, "into": "", "name": ""})
+        form.add_field("file", content, filename=name)
+        async with console.client.post(
+            f"{console.address}/presets/import", data=form, headers=chinese
+        ) as response:
+            assert problem in html.unescape(await response.text())
