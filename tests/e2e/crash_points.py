@@ -22,7 +22,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from sqlalchemy import ColumnElement, Float, bindparam, update
+from sqlalchemy import ColumnElement, Float, bindparam, case, update
 
 import bot.cli.app
 import bot.delivery.sender
@@ -285,6 +285,8 @@ def _unfenced_again() -> None:
         lambda dialect: again.values(
             state=bindparam("becomes"),
             owner=None,
+            # else the second message would take the place of the first
+            external_id=case((outbox.c.op == "send", None), else_=outbox.c.external_id),
             not_before=dialects.clock(dialect) + bindparam("seconds", type_=Float),
         ).returning(outbox.c.lane, outbox.c.not_before)
     )
