@@ -41,7 +41,7 @@ from bot.errors import SettingsError
 from bot.platforms.registry import platform_specs
 from bot.platforms.spec import PlatformSettings, PlatformSpec
 from bot.runtime.addresses import HttpAddress
-from bot.runtime.secret_file import read_secrets
+from bot.runtime.secret_file import read_secrets_at_start
 from bot.runtime.validation_errors import describe_problem
 from bot.storage.encryption.codec import TextEncryption
 from bot.telemetry.secret_masker import passwords_in
@@ -498,12 +498,7 @@ class Settings(BaseSettings):
     def _read_encryption_keys(self) -> Self:
         """Add the keys of the file to the others, so that all of them are masked as secrets."""
         if self.encryption_keys_file is not None:
-            try:
-                lines = read_secrets(self.encryption_keys_file)
-            except (OSError, UnicodeDecodeError) as error:
-                raise ValueError(
-                    f"the keys in {self.encryption_keys_file} cannot be read: {error}"
-                ) from None
+            lines = read_secrets_at_start(self.encryption_keys_file, "the keys")
             known = {key.get_secret_value() for key in self.encryption_keys}
             new = (SecretStr(line) for line in lines if line not in known)
             self.encryption_keys = (*self.encryption_keys, *new)

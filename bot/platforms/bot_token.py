@@ -9,7 +9,7 @@ from pydantic import Field, SecretStr, model_validator
 
 from bot.platforms.spec import PlatformSettings
 from bot.ports import Clock
-from bot.runtime.secret_file import LOOK_EVERY_SECONDS, SecretFile, read_secrets
+from bot.runtime.secret_file import LOOK_EVERY_SECONDS, SecretFile, read_secrets_at_start
 from bot.telemetry.secret_masker import mask_from_now_on
 
 _log = structlog.get_logger(__name__)
@@ -30,10 +30,7 @@ class BotTokenSettings(PlatformSettings):
         """Take the token from the file, so that it is masked as a secret."""
         if self.token_file is None:
             return self
-        try:
-            found = read_secrets(self.token_file)
-        except (OSError, UnicodeDecodeError) as error:
-            raise ValueError(f"the token in {self.token_file} cannot be read: {error}") from None
+        found = read_secrets_at_start(self.token_file, "the token")
         if len(found) != 1:
             raise ValueError(f"there is not one token in {self.token_file}, but {len(found)}")
         if self.token not in {None, SecretStr(found[0])}:

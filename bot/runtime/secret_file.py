@@ -17,6 +17,19 @@ def read_secrets(file: Path) -> list[str]:
     return list(dict.fromkeys(file.read_text("utf-8").split()))
 
 
+def read_secrets_at_start(file: Path, what: str) -> list[str]:
+    """Read a file that a setting names; raises `ValueError`, as validators of settings do.
+
+    Args:
+        file: the file.
+        what: is in it, for the error: "the keys".
+    """
+    try:
+        return read_secrets(file)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{what} in {file} cannot be read: {error}") from None
+
+
 class SecretFile:
     """The secrets of a file, as they are now."""
 

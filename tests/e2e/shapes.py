@@ -8,8 +8,8 @@ from pathlib import Path
 from bot.storage.coordination.embedded_valkey import run_embedded_valkey
 from tests.e2e.child_launcher import running_launcher
 from tests.e2e.disturbed_redis import disturb_valkey
-from tests.e2e.kill_load import Disturbance, LoadResult
-from tests.e2e.loopback_platforms import LoopbackPlatforms
+from tests.e2e.kill_load import Disturbance, LoadResult, add_conversations
+from tests.e2e.loopback_platforms import LoopbackPlatforms, running_platforms
 from tests.e2e.model_server import ModelServer
 from tests.e2e.service_process import ServiceProcess, preset_json
 
@@ -21,6 +21,23 @@ class Shape:
     services: Sequence[ServiceProcess]
     model: ModelServer
     disturb: Disturbance | None = None
+
+
+@contextlib.asynccontextmanager
+async def crowded_platforms() -> AsyncIterator[LoopbackPlatforms]:
+    """Run both platforms with conversations of every kind."""
+    async with running_platforms() as both:
+        add_conversations(both)
+        yield both
+
+
+@contextlib.asynccontextmanager
+async def answering_model() -> AsyncIterator[ModelServer]:
+    """Run a model server that answers every question in pieces."""
+    async with ModelServer() as model:
+        model.answers_all = True
+        model.chunk_delays = (0.02, *[0.05] * 14, 0.35)  # the last one leads to live edits
+        yield model
 
 
 @contextlib.asynccontextmanager

@@ -14,9 +14,17 @@ import pytest_asyncio
 
 from tests.e2e.crash_points import CRASH_POINTS
 from tests.e2e.kill_load import LoadPlan, add_conversations, run_under_kills
-from tests.e2e.loopback_platforms import LoopbackPlatforms, running_platforms
+from tests.e2e.loopback_platforms import LoopbackPlatforms
 from tests.e2e.model_server import ModelServer
-from tests.e2e.shapes import Shape, assert_all_answered, installed_shape, report, write_tester
+from tests.e2e.shapes import (
+    Shape,
+    answering_model,
+    assert_all_answered,
+    crowded_platforms,
+    installed_shape,
+    report,
+    write_tester,
+)
 from tests.postgres import create_postgres_database
 
 pytestmark = pytest.mark.service
@@ -24,16 +32,13 @@ pytestmark = pytest.mark.service
 
 @pytest_asyncio.fixture
 async def platforms() -> AsyncIterator[LoopbackPlatforms]:
-    async with running_platforms() as both:
-        add_conversations(both)
+    async with crowded_platforms() as both:
         yield both
 
 
 @pytest_asyncio.fixture
 async def model() -> AsyncIterator[ModelServer]:
-    async with ModelServer() as answering:
-        answering.answers_all = True
-        answering.chunk_delays = (0.02, *[0.05] * 14, 0.35)  # the last one leads to live edits
+    async with answering_model() as answering:
         yield answering
 
 

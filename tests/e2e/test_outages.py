@@ -5,7 +5,6 @@ and TROUPE_SEED=... repeats a run.
 """
 
 import asyncio
-import contextlib
 import math
 import os
 import random
@@ -17,10 +16,16 @@ import pytest
 import pytest_asyncio
 
 from tests.e2e.disturbed_redis import frozen_valkey
-from tests.e2e.kill_load import LoadPlan, add_conversations, run_under_kills, spread
-from tests.e2e.loopback_platforms import LoopbackPlatforms, running_platforms
-from tests.e2e.model_server import ModelServer
-from tests.e2e.shapes import Shape, assert_all_answered, installed_shape, report
+from tests.e2e.kill_load import LoadPlan, run_under_kills, spread
+from tests.e2e.loopback_platforms import LoopbackPlatforms
+from tests.e2e.shapes import (
+    Shape,
+    answering_model,
+    assert_all_answered,
+    crowded_platforms,
+    installed_shape,
+    report,
+)
 from tests.e2e.standby_postgres import running_postgres_pair
 from tests.postgres import create_postgres_database
 
@@ -32,24 +37,10 @@ _BEFORE_SECONDS, _FROZEN_SECONDS = 120 * _SHARE, 300 * _SHARE
 _FAILOVER_SECONDS = max(30.0, 120 * _SHARE)  # of writing before, and after
 
 
-@pytest.fixture
-def seed() -> int:
-    return int(os.environ.get("TROUPE_SEED", random.randrange(2**32)))  # noqa: TID251 # a test's own
-
-
 @pytest_asyncio.fixture
 async def platforms() -> AsyncIterator[LoopbackPlatforms]:
-    async with running_platforms() as both:
-        add_conversations(both)
+    async with crowded_platforms() as both:
         yield both
-
-
-@contextlib.asynccontextmanager
-async def answering_model() -> AsyncIterator[ModelServer]:
-    async with ModelServer() as model:
-        model.answers_all = True
-        model.chunk_delays = (0.02, *[0.05] * 14, 0.35)  # the last one leads to live edits
-        yield model
 
 
 @pytest_asyncio.fixture

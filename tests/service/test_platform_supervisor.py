@@ -131,9 +131,10 @@ async def test_fatal_refusal_at_the_start_ends_the_service() -> None:
 
 
 async def test_supervisor_returns_when_every_platform_has_ended() -> None:
-    supervisor = supervise(FailingPlatform("a"), FailingPlatform("b"))
+    platforms = FailingPlatform("a"), FailingPlatform("b")
     async with asyncio.timeout(5):
-        await supervisor.until_stopped()
+        await supervise(*platforms).until_stopped()
+    assert [one.runs for one in platforms] == [1, 1]
 
 
 class ShortLivedPlatform(FailingPlatform):

@@ -1,5 +1,6 @@
 """Test what is opened at the start: a missing model file is named before the first message."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -31,3 +32,4 @@ async def test_missing_model_file_of_a_fallback_is_an_error_at_the_start(tmp_pat
 
 async def test_online_preset_needs_no_model_file(tmp_path: Path) -> None:
     await prepare_models(installed(tmp_path), Preset.model_validate(ONLINE), progress=pytest.fail)
+    assert os.listdir(tmp_path) == []

@@ -160,7 +160,9 @@ def test_adapted_conversation_is_accepted_without_losing_a_text(
 
         position = 0
         for _, text in turns:
-            position = prompt.index(text, position) + len(text)
+            found = prompt.find(text, position)
+            assert found >= 0, f"{text!r} is lost, or out of order"
+            position = found + len(text)
 
 
 # They cannot render a plain conversation: they need tools, functions or images.

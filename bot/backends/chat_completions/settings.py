@@ -9,7 +9,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 
 from bot.backends.spec import ProviderSettings
 from bot.runtime.addresses import HttpAddress, is_http_address, split_credentials
-from bot.runtime.secret_file import read_secrets
+from bot.runtime.secret_file import read_secrets_at_start
 
 
 class HttpProviderSettings(ProviderSettings):
@@ -66,10 +66,7 @@ class HttpProviderSettings(ProviderSettings):
         """Add the keys of the file to the others, so that all of them are masked as secrets."""
         if self.api_key_file is None:
             return self
-        try:
-            lines = read_secrets(self.api_key_file)
-        except (OSError, UnicodeDecodeError) as error:
-            raise ValueError(f"the keys in {self.api_key_file} cannot be read: {error}") from None
+        lines = read_secrets_at_start(self.api_key_file, "the keys")
         if not lines:
             raise ValueError(f"there is no key in {self.api_key_file}")
         known = {key.get_secret_value() for key in self.keys}
