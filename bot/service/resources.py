@@ -3,11 +3,11 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module  # noqa: TID251 # for what few installations need
 
 from bot.errors import SettingsError
-from bot.importers.character_files import load_presets_with_stories
+from bot.importers.character_files import PresetWithStories, load_presets_with_stories
 from bot.platforms.spec import PlatformSpec
 from bot.ports import ChatSettings, RateLimits, SharedValues, Signals
 from bot.prompting.presets.files import find_preset, preset_version
@@ -50,6 +50,8 @@ class Resources:
     """None: no other process needs anything of this one's memory."""
     rate_limits: RateLimits | None = None
     """None: each process has its own."""
+    file_presets: Mapping[str, Preset] = field(default_factory=dict)
+    """The presets folder as it was read at the start."""
 
 
 @contextlib.asynccontextmanager
@@ -94,23 +96,50 @@ async def open_resources(
         if options.preset is not None:
             default = find_preset(presets, options.preset).name
         resolver = PresetResolver(presets, default, chat_settings, versions)
-        models = None
-        if Role.WORKER in options.roles:
-            is_default_here = options.answers_messages and options.serves(resolver.default)
-            if is_default_here:
-                await prepare_models(settings, resolver.default, progress)
-            models = await stack.enter_async_context(
-                open_models(settings, presets, presets_with_stories, database)
+        models = await stack.enter_async_context(
+            _open_models_if_used(
+                settings,
+                presets,
+                presets_with_stories,
+                database,
+                resolver.default,
+                progress,
+                options,
             )
-            if is_default_here:
-                preloading = asyncio.create_task(preload_default(models.backends, resolver.default))
-                stack.push_async_callback(cancel_and_wait, [preloading])
-        elif Role.CONSOLE in options.roles:  # it answers nothing, but describes answers
-            described = open_models(settings, presets, {}, database, answers=False)
-            models = await stack.enter_async_context(described)
-        yield Resources(
-            database, bot_ids, signals, chat_settings, resolver, models, shared_values, rate_limits
         )
+        coordination = signals, chat_settings, resolver, models, shared_values, rate_limits
+        yield Resources(database, bot_ids, *coordination, file_presets=stored)
+
+
+@contextlib.asynccontextmanager
+async def _open_models_if_used(
+    settings: Settings,
+    presets: Mapping[str, Preset],
+    presets_with_stories: Mapping[str, PresetWithStories],
+    database: Database,
+    default: Preset,
+    progress: Callable[[str], None],
+    options: RunOptions,
+) -> AsyncIterator[Models | None]:
+    """Open the models where a role of this process needs them; None elsewhere."""
+    if Role.WORKER in options.roles:
+        is_default_here = options.answers_messages and options.serves(default)
+        if is_default_here:
+            await prepare_models(settings, default, progress)
+        async with open_models(settings, presets, presets_with_stories, database) as models:
+            if not is_default_here:
+                yield models
+                return
+            preloading = asyncio.create_task(preload_default(models.backends, default))
+            try:
+                yield models
+            finally:
+                await cancel_and_wait([preloading])
+    elif Role.CONSOLE in options.roles:  # it answers nothing, but describes answers
+        async with open_models(settings, presets, {}, database, answers=False) as models:
+            yield models
+    else:
+        yield None
 
 
 def shares_data_dir(settings: Settings, use: DataDirUse, options: RunOptions) -> bool:

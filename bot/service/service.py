@@ -2,8 +2,9 @@
 
 import asyncio
 import contextlib
+import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
 from bot.console.address import published_address
 from bot.console.health import Probe, health_routes
@@ -25,8 +26,9 @@ _AS_SET = RunOptions()
 class Service:
     """The lifecycle of one process; `running` opens one."""
 
-    def __init__(self, parts: Wiring) -> None:
+    def __init__(self, parts: Wiring, reload_asked: asyncio.Event) -> None:
         self._parts = parts
+        self._reload_asked = reload_asked
         self._is_stopping = False
 
     async def serve(self) -> None:
@@ -43,7 +45,11 @@ class Service:
             working = [job for part in role_parts for job in part.jobs]
             jobs = [
                 asyncio.ensure_future(job())
-                for job in (parts.receiving.supervisor.until_stopped, *working)
+                for job in (
+                    parts.receiving.supervisor.until_stopped,
+                    self._keep_reloading,
+                    *working,
+                )
             ]
             try:
                 ended, _ = await asyncio.wait(jobs, return_when=asyncio.FIRST_COMPLETED)
@@ -91,6 +97,13 @@ class Service:
         if context.is_in_terminal or sys.stderr.isatty():
             link = await parts.console_links.make_login_link()
             context.progress(f"console at {link} (works once, for 10 minutes)")
+
+    async def _keep_reloading(self) -> None:
+        """Read the presets folder again whenever that is asked for."""
+        while True:
+            await self._reload_asked.wait()
+            self._reload_asked.clear()
+            await self._parts.published.reload_files()
 
     async def _drain(self) -> None:
         """Finish what was begun: first the answers, then what is queued to be sent."""
@@ -155,13 +168,32 @@ async def running(
     """
     specs = platforms or settings.configured_platforms or terminal_platforms()
     async with contextlib.AsyncExitStack() as stack:
+        reload_asked = stack.enter_context(_hangup_event())
         resources = await stack.enter_async_context(
             open_resources(settings, specs, progress, options)
         )
         parts = Wiring(settings, resources, specs, progress, options)
         for platform in parts.platforms.values():
             stack.push_async_callback(platform.close)
-        yield Service(parts)
+        yield Service(parts, reload_asked)
+
+
+@contextlib.contextmanager
+def _hangup_event() -> Iterator[asyncio.Event]:
+    """Yield an event that SIGHUP sets, whose default action would end the process.
+
+    In a terminal it does end it: there it says that the terminal was closed.
+    """
+    asked = asyncio.Event()
+    if sys.stderr.isatty():
+        yield asked
+        return
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGHUP, asked.set)
+    try:
+        yield asked
+    finally:
+        loop.remove_signal_handler(signal.SIGHUP)
 
 
 @contextlib.asynccontextmanager

@@ -64,7 +64,7 @@ class Wiring:
         self.context = RunContext(
             settings, resources, specs, progress, options, clock or SystemClock(), owner
         )
-        self._published.follow()
+        self.published.follow()
 
     @cached_property
     def stored(self) -> StoredParts:
@@ -75,7 +75,7 @@ class Wiring:
         return LimitParts(self.context, self.stored)
 
     @cached_property
-    def _published(self) -> PublishedPresets:
+    def published(self) -> PublishedPresets:
         return PublishedPresets(self.context, self.stored)
 
     @cached_property
@@ -178,7 +178,7 @@ class Wiring:
             self._queue,
             self._commands,
             self.answering,
-            self._published,
+            self.published,
         )
 
 

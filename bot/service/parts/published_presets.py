@@ -1,14 +1,22 @@
-"""Presets that the console publishes: a process follows those that another has published."""
+"""Presets that change while the service runs: published by a console, or files read again."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Mapping, Sequence
 
-from bot.prompting.presets.files import parse_preset
+import structlog
+
+from bot.chat.session import PresetVersion
+from bot.errors import PresetError, SettingsError, StoreError
+from bot.importers.character_files import load_complete_presets
+from bot.prompting.presets.files import export_preset, find_preset, parse_preset, preset_version
 from bot.prompting.presets.preset import Preset
+from bot.runtime.shipped_files import presets_folder
 from bot.service.backends import add_backends
 from bot.service.parts.run_context import RunContext
 from bot.service.parts.stored import StoredParts
 from bot.service.run_options import replace_model
 
+_log = structlog.get_logger(__name__)
 _PUBLISHED_PRESETS = "presets"
 
 
@@ -18,6 +26,8 @@ class PublishedPresets:
     def __init__(self, context: RunContext, stored: StoredParts) -> None:
         self._context = context
         self._stored = stored
+        self._file_contents = _contents(context.resources.file_presets)
+        """Of the presets folder as this process knows it, by the name of the preset."""
 
     def follow(self) -> None:
         """Use what other processes publish from now on."""
@@ -27,7 +37,51 @@ class PublishedPresets:
 
     def announce(self, names: Sequence[str]) -> None:
         """Tell all processes that presets have a newer version."""
-        self._context.resources.signals.publish(_PUBLISHED_PRESETS, names)
+        resources = self._context.resources
+        for name in names:  # its file was written, or deleted, by this process
+            self._file_contents.pop(name, None)
+            if name in resources.resolver.presets:
+                self._file_contents |= _contents({name: resources.resolver.presets[name]})
+        resources.signals.publish(_PUBLISHED_PRESETS, names)
+
+    async def reload_files(self) -> None:
+        """Read the presets folder again, and let every process use what has changed in it.
+
+        Files that did not change since this process read them are left alone: a console on another
+        machine may have published a newer version. If the folder cannot be read, or a preset in it
+        is invalid, all presets stay as they are, and the log says why.
+        """
+        resources = self._context.resources
+        folder = presets_folder(self._context.settings.presets_dir)
+        try:
+            presets = await asyncio.to_thread(load_complete_presets, folder)
+            find_preset(presets, resources.resolver.default.name)
+            names = await self._use_changes(presets)
+        except (PresetError, SettingsError, StoreError, OSError) as error:
+            _log.error("presets_not_reloaded", reason=str(error))
+            return
+        self._file_contents = _contents(presets)
+        resources.signals.publish(_PUBLISHED_PRESETS, names)
+        _log.info("presets_reloaded", changed=names)
+
+    async def _use_changes(self, presets: Mapping[str, Preset]) -> list[str]:
+        """Store and use the presets whose files have changed; return their names."""
+        resolver, versions = self._context.resources.resolver, self._stored.preset_versions
+        contents = _contents(presets)
+        changed = [name for name in contents if contents[name] != self._file_contents.get(name)]
+        deleted = sorted(self._file_contents.keys() - contents.keys())
+        prepared = [self._prepare_if_used(presets[name]) for name in changed]
+        numbers = await versions.save(
+            [
+                *(preset_version(presets[name]) for name in changed),
+                *(PresetVersion(name, "", 1) for name in deleted),
+            ]
+        )
+        for preset in prepared:
+            resolver.publish(preset, numbers[preset.name])
+        for name in deleted:
+            resolver.remove(name)
+        return [*changed, *deleted]
 
     def prepare(self, preset: Preset) -> Preset:
         """Make the backends of a preset ready; return it as this run uses it."""
@@ -44,5 +98,13 @@ class PublishedPresets:
         if newest is None or not newest.content:
             return None
         preset = parse_preset(newest.content, f"preset {name!r}")
+        return self._prepare_if_used(preset), newest.version
+
+    def _prepare_if_used(self, preset: Preset) -> Preset:
+        """Make the backends of a preset ready where this process answers or describes answers."""
         is_answering = self._context.resources.models is not None
-        return self.prepare(preset) if is_answering else preset, newest.version
+        return self.prepare(preset) if is_answering else preset
+
+
+def _contents(presets: Mapping[str, Preset]) -> dict[str, str]:
+    return {name: export_preset(preset) for name, preset in presets.items()}
