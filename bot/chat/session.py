@@ -162,6 +162,8 @@ class HistoryChange:
     """What is deleted for good, and with it whatever was derived from it."""
     replaced: Collection[int] = ()
     """The turns with a new version that are not kept as versions themselves."""
+    observed: Mapping[int, bool] = field(default_factory=dict)
+    """Whether nobody is asked in people's messages now."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ tells the process that is making the answer; where one is lost, the inbox tells 
 
 import asyncio
 import contextlib
+import hashlib
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from typing import TypeAlias, TypeVar
 import msgspec
 import structlog
 
+from bot.chat.attachments import described_text
 from bot.chat.button import ButtonAction, read_button
 from bot.chat.incoming import Deleted, Edited, Incoming, Pressed, Request, Said
 from bot.chat.session import Claim
@@ -59,6 +61,8 @@ class _EditSignal:
     conversation: str
     message_id: str
     at: datetime
+    digest: str = ""
+    """Of what the message says and to whom; empty: of a version that does not tell."""
 
 
 _decode_edit = msgspec.json.Decoder(_EditSignal).decode
@@ -225,8 +229,11 @@ class StopRequests:
 
     def _consider_edit(self, edit: _EditSignal) -> None:
         answer = self._answers.get(edit.conversation)
-        # An edit that is delivered again is not newer than what is being answered.
-        if answer and answer.asked.message_id == edit.message_id and edit.at > answer.at:
+        if answer is None or answer.asked.message_id != edit.message_id:
+            return
+        # An edit that is delivered again is not newer than what is being answered; one that
+        # changed a preview or the formatting leaves the question as it is.
+        if edit.at > answer.at and edit.digest != _digest(answer.asked):
             answer.flag.request()
 
     def _receive_deletions(self, deletions: Sequence[str]) -> None:
@@ -267,7 +274,15 @@ def _outcome(is_admin: bool | None) -> StopOutcome:
 def _edit_signal(event: Incoming) -> _EditSignal | None:
     if not isinstance(event, Edited) or event.message_id is None:
         return None
-    return _EditSignal(event.address.conversation, event.message_id, event.at)
+    said = event.said
+    return _EditSignal(said.address.conversation, event.message_id, event.at, _digest(said))
+
+
+def _digest(said: Said) -> str:
+    """Return a hash by which an edit that left a question as it was is recognised."""
+    # Only the history knows whose webhook it was, see `recognize_reply`.
+    is_addressed = said.wake is not None or (said.quote is not None and said.quote.by_webhook)
+    return hashlib.sha256(f"{is_addressed} {described_text(said)}".encode()).hexdigest()
 
 
 def _is_stop(incoming: Said) -> bool:

@@ -22,7 +22,6 @@ from bot.chat.incoming import (
     Joined,
     Pressed,
     Said,
-    WakeReason,
 )
 from bot.chat.session import (
     Attempt,
@@ -50,6 +49,7 @@ from bot.turn.changes.answers_in_place import AnswersInPlace
 from bot.turn.changes.edited_messages import EditedMessages
 from bot.turn.changes.pressed_buttons import ChosenCommand, PressedButtons
 from bot.turn.changes.quoted_messages import QuotedMessages
+from bot.turn.changes.webhook_replies import recognize_reply
 from bot.turn.gathering import observed_turn
 from bot.turn.isolation import IsolationGate, is_set_aside
 from bot.turn.joining import MessageGroup, MessageParts, PartJoiner
@@ -359,7 +359,7 @@ class ConversationWorker:
         self, claim: Claim, group: MessageGroup, said: Said
     ) -> tuple[str, InboxMessage | None]:
         stages, message = self._stages, group.message
-        said = await self._recognize_reply(claim, said)
+        said = await recognize_reply(self._conversations, claim, said)
         active = await stages.resolver.resolve(said.scopes)
         if isinstance(message.incoming, Said):
             preset, limits = active.first.preset, stages.replies.limits(said.address)
@@ -409,19 +409,6 @@ class ConversationWorker:
         if self._stages.stops.was_deleted(said):
             return Ignore()
         return decide(said, active, recent, dice=self._stages.dice, now=self._now())
-
-    async def _recognize_reply(self, claim: Claim, said: Said) -> Said:
-        """Return a message as a reply to the bot if it replies to a character of ours.
-
-        What a webhook wrote does not tell whose webhook that is, but the history knows.
-        """
-        quote = said.quote
-        if quote is None or not quote.by_webhook or quote.message_id is None:
-            return said
-        turns = await self._conversations.find_turns(claim, [quote.message_id])
-        if not any(one.turn.role == "assistant" for one in turns):
-            return said
-        return replace(said, wake=said.wake or WakeReason.REPLY, quote=replace(quote, is_ours=True))
 
     async def _recent(self, claim: Claim) -> Sequence[Turn]:
         session = await self._conversations.load_session(claim, TURNS_FOR_ROUTING)

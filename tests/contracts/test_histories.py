@@ -336,6 +336,17 @@ async def test_replaced_answer_is_no_version(store: Store) -> None:
     assert [[one.turn.text for one in each] for each in again.versions] == [["c"]]
 
 
+async def test_question_becomes_background_and_a_question_again(store: Store) -> None:
+    _, found, _ = await exchange_of(store)
+    for key, is_background in (("5:1:e2", True), ("5:1:e3", False)):
+        claim, message = await begin(store, key=key)
+        change = HistoryChange(observed={found.question.id: is_background})
+        await store.conversations.finish(claim, message, TurnResult(change=change))
+        turns = (await read_session(store.database)).turns
+        assert [one.observed for one in turns if one.text == "why?"] == [is_background]
+        assert [one.observed for one in turns if one.text != "why?"] == [False, False]
+
+
 async def test_question_of_a_failed_answer_is_kept_outside_of_the_history(store: Store) -> None:
     claim, message = await begin(store)
     name = message.part_name(0)

@@ -121,8 +121,16 @@ async def test_question_that_loses_its_mention_is_withdrawn(
         deployment.platforms.telegram.me["can_read_all_group_messages"] = True
     asked = where.ask("dd01")
     await deployment.shows(where, expected_answer("Tdd01:12"))
-    deployment.edit(where, asked, "never mind")
+    deployment.edit(where, asked, "please Tdd01:12")  # it reads the same without the mention
     await deployment.shows(where)
+    where.ask("dd02")
+    await deployment.shows(where, expected_answer("Tdd02:12"))
+    prompt = deployment.asked_about("Tdd02")[-1]
+    assert "please Tdd01:12" in prompt["messages"][-1]["content"]  # as background
+    asked = where.ask("dd03")
+    await deployment.shows(where, expected_answer("Tdd02:12"), expected_answer("Tdd03:12"))
+    deployment.edit(where, asked, "never mind")
+    await deployment.shows(where, expected_answer("Tdd02:12"))
 
 
 async def test_deleted_messages_leave_the_history_on_discord(deployment: Deployment) -> None:

@@ -147,6 +147,94 @@ async def test_lost_mention_withdraws_the_question(
     assert await setup.history() == left
 
 
+@pytest.mark.parametrize("context", ["all", "addressed"])
+async def test_lost_leading_mention_withdraws_although_the_text_reads_the_same(
+    database: Database, context: str
+) -> None:
+    backend = FakeBackend(["Seven."], ["Tea."])
+    setup = Setup(database, backend=backend, preset={"context": context})
+    await handle(setup, said("what is 3+4?", "5:1", WakeReason.MENTION))
+    await handle(setup, edit("what is 3+4?", "5:1", wake=None))
+    assert setup.texts == []
+    await handle(setup, said("tea or coffee?", "5:2", WakeReason.MENTION))
+    newest = backend.prompts[-1].messages[-1].content
+    assert ("> what is 3+4?" in newest) == (context == "all")  # as background
+    others = [message.content for message in backend.prompts[-1].messages[:-1]]
+    assert all("3+4" not in one for one in others)
+
+
+async def test_mention_that_is_lost_during_the_answer_withdraws_the_question(
+    database: Database,
+) -> None:
+    backend = FakeBackend(["It is", asyncio.Event()])
+    setup = Setup(database, backend=backend)
+    change = edit("what is 3+4?", "5:1", wake=None)
+    await receive(setup, said("what is 3+4?", "5:1", WakeReason.MENTION))
+    async with running_worker(setup) as worker:
+        await wait_until(lambda: len(backend.prompts) == 1)
+        await advance_in_steps(setup.clock, 2)
+        await receive(setup, change)
+        setup.stops.announce([change])
+        await worker
+    assert setup.texts == []
+    assert await setup.history() == [("user", "what is 3+4?")]
+
+
+async def test_edit_that_changes_no_text_does_not_end_the_answer(database: Database) -> None:
+    done = asyncio.Event()
+    backend = FakeBackend(["It is ", done, "seven."])
+    setup = Setup(database, backend=backend)
+    change = edit("what is 3+4?", "5:1")
+    await receive(setup, said("what is 3+4?", "5:1"))
+    async with running_worker(setup) as worker:
+        await wait_until(lambda: len(backend.prompts) == 1)
+        await receive(setup, change)
+        setup.stops.announce([change])
+        done.set()
+        await worker
+    assert setup.texts == ["It is seven."]
+    assert len(backend.prompts) == 1
+
+
+@pytest.mark.parametrize(
+    ("wake", "answers"),
+    [({"words": ["tea"]}, ["Yes."]), ({"chance": 0.5}, ["Yes."]), ({}, [])],
+)
+async def test_question_that_loses_its_mention_stays_where_something_else_calls(
+    database: Database, wake: dict[str, object], answers: list[str]
+) -> None:
+    setup = Setup(database, backend=FakeBackend(["Yes."]), preset={"wake": wake})
+    await handle(setup, said("tea?", "5:1", WakeReason.MENTION))
+    await setup.clock.advance(1)
+    await handle(setup, edit("tea?", "5:1", wake=None))
+    assert setup.texts == answers
+    assert len(setup.backend.prompts) == 1
+
+
+async def test_edit_of_a_message_that_chance_has_answered_is_answered_again(
+    database: Database,
+) -> None:
+    drawn = iter([0.1, 0.9])
+    backend = FakeBackend(["Tea!"], ["Tea?"])
+    preset = {"wake": {"chance": 0.5}}
+    setup = Setup(database, backend=backend, preset=preset, dice=lambda: next(drawn))
+    await handle(setup, said("I like teh", "5:1", None), edit("I like tea", "5:1", wake=None))
+    assert setup.texts == ["Tea?"]
+
+
+async def test_edited_reply_to_a_character_is_answered_again(database: Database) -> None:
+    backend = FakeBackend(["Hi."], ["Fine."], ["Good."])
+    setup = Setup(database, backend=backend)
+    await handle(setup, said("hello", "5:1"))
+    [answer] = setup.surface.messages
+    quote = Quote(None, answer, "Hi.", by_webhook=True)
+    asked = replace(said("how are you?", "5:2", None), quote=quote)
+    await handle(setup, asked)
+    changed = replace(edit("how are you now?", "5:2", wake=None).said, quote=quote)
+    await handle(setup, Edited("5:2:e1", changed, changed.at + timedelta(seconds=10)))
+    assert setup.texts == ["Hi.", "Good."]
+
+
 async def test_mention_that_is_added_by_an_edit_asks(database: Database) -> None:
     setup = Setup(database, backend=FakeBackend(["Yes?"]))
     await handle(setup, said("hello?", "5:1", None))
@@ -164,6 +252,9 @@ async def test_leading_mention_that_is_added_asks_although_the_text_reads_the_sa
     await handle(setup, edit("hello?", "5:1", wake=WakeReason.MENTION))
     assert setup.texts == ["Yes?"]
     assert await setup.history() == [("user", "hello?"), ("assistant", "Yes?")]
+    is_background = select(turn.c.observed).order_by(turn.c.id)
+    rows = await setup.database.read(lambda c: c.execute(is_background).scalars().all())
+    assert rows == [False, False]
 
 
 async def test_edit_that_changes_no_text_changes_nothing(database: Database) -> None:

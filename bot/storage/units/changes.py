@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import (
@@ -26,6 +26,7 @@ from bot.storage.units.dialects import bound_texts
 
 _THIS = turn.c.id == bindparam("row")
 _SET_TEXT = Statement(update(turn).where(_THIS).values(text=bindparam("reads")))
+_SET_OBSERVED = Statement(update(turn).where(_THIS).values(observed=bindparam("is_observed")))
 _KEPT = ("conversation", "session", "role", "speaker_id", "speaker_name", "text", "at", "preset")
 _COPIED = (*_KEPT, "preset_version", "parent", "message_id", "sent_as", "observed")
 # The place of a turn keeps its id: the version that leaves it is copied to the end.
@@ -101,6 +102,7 @@ class ChangedRows:
     deleted: Collection[int]
     replaced: Collection[int] = ()
     """Those with a new version that are not kept."""
+    observed: Mapping[int, bool] = field(default_factory=dict)
 
 
 def apply(conversation: str, change: ChangedRows, now: float) -> Unit[None]:
@@ -110,6 +112,7 @@ def apply(conversation: str, change: ChangedRows, now: float) -> Unit[None]:
     the text of its parts that could not be sent.
     """
     touched = [*change.texts, *change.versions, *change.superseded, *change.deleted]
+    touched += change.observed
     if not touched:
         return
     [(since, first)] = yield _FIRST.query(_rows(touched))
@@ -118,6 +121,8 @@ def apply(conversation: str, change: ChangedRows, now: float) -> Unit[None]:
     yield _DELETE_SUMMARIES.query({"of": conversation, "first": first})
     for turn_id, text in change.texts.items():
         yield _SET_TEXT.query({"row": turn_id, "reads": text})
+    for turn_id, is_observed in change.observed.items():
+        yield _SET_OBSERVED.query({"row": turn_id, "is_observed": is_observed})
     for turn_id, version in change.versions.items():
         if turn_id not in change.replaced:
             yield _KEEP_VERSION.query({"row": turn_id})

@@ -54,6 +54,7 @@ def to_change_rows(change: HistoryChange) -> ChangedRows:
         restored=tuple(change.restored),
         deleted=tuple(change.deleted),
         replaced=tuple(change.replaced),
+        observed=dict(change.observed),
     )
 
 

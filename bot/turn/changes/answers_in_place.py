@@ -79,7 +79,7 @@ class AnswersInPlace:
             return TurnResult(outgoing=outgoing, change=HistoryChange(texts))
         if not result.turns:  # stopped before the first word
             return TurnResult(change=HistoryChange(texts))
-        cut = _cut_answers(message, exchange) if texts else set()
+        cut = cut_answers(message, exchange) if texts else set()
         if active.first.preset.buttons:
             result = self._with_versions(said, exchange, result, cut)
         return _in_place(exchange, result, texts, cut)
@@ -97,7 +97,7 @@ class AnswersInPlace:
         return replace(result, outgoing=outgoing)
 
 
-def _cut_answers(message: InboxMessage, exchange: Exchange) -> set[int]:
+def cut_answers(message: InboxMessage, exchange: Exchange) -> set[int]:
     """Return the ids of the answers that were being written when the edit was received."""
     received = datetime.fromtimestamp(message.received_at, UTC)
     return {one.id for one in exchange.answers if one.turn.at >= received}
