@@ -199,6 +199,7 @@ class RequestFailed(TroupeError):
         retry_after_seconds: float = 0,
         provider_unhealthy: bool = True,
         is_lasting: bool = False,
+        is_away: bool = False,
     ) -> None:
         super().__init__(message)
         self.notice = notice
@@ -211,6 +212,8 @@ class RequestFailed(TroupeError):
         """Counts as a failure for the circuit breaker."""
         self.is_lasting = is_lasting
         """The next prompts for the model would meet it as well, whatever they say."""
+        self.is_away = is_away
+        """Nothing answers there; the circuit breaker opens sooner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +257,7 @@ def translate_status(
             notice=_BUSY_NOTICE if is_busy else "",
             retryable=True,
             retry_after_seconds=retry_after(headers.get("retry-after"), now),
+            is_away=status >= HTTPStatus.INTERNAL_SERVER_ERROR,
         )
     if status < HTTPStatus.BAD_REQUEST:
         what = f"redirects to another address ({status}); correct {endpoint.setting('BASE_URL')}"
@@ -332,18 +336,18 @@ def malformed(endpoint: Endpoint, what: str) -> RequestFailed:
 def unreachable(endpoint: Endpoint, why: str) -> RequestFailed:
     """Make the error for a request that got no response."""
     message = f"{endpoint} cannot be reached at {endpoint.base_url}: {why}"
-    return RequestFailed(message, retryable=True)
+    return RequestFailed(message, retryable=True, is_away=True)
 
 
 def timed_out(
-    endpoint: Endpoint, what: str, seconds: float, part: str, *, is_lasting: bool = False
+    endpoint: Endpoint, what: str, seconds: float, part: str, *, is_silent: bool = False
 ) -> RequestFailed:
-    """Make the error for a timeout; `part` is the setting that it comes from.
+    """Make the error for a timeout of the setting `part`; `is_silent`: nothing came at all.
 
     It is not retried: the person has waited long enough, and a slow provider needs less work.
     """
     message = f"{endpoint}: {what} within {seconds:g} s ({endpoint.setting(part)})"
-    return RequestFailed(message, is_lasting=is_lasting)
+    return RequestFailed(message, is_lasting=is_silent, is_away=is_silent)
 
 
 def stood_still(endpoint: Endpoint) -> RequestFailed:

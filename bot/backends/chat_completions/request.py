@@ -149,6 +149,7 @@ class ChatRequestRunner:
         self._record(request, breaker)
         while True:
             await self._wait_for_breaker(breaker, request)
+            is_trial = breaker.is_open
             has_text = False
             try:
                 async with aclosing(self._attempt(request, deadline)) as events:
@@ -156,22 +157,22 @@ class ChatRequestRunner:
                         has_text = has_text or isinstance(event, Delta)
                         yield event
             except RequestFailed as error:
-                success = not error.provider_unhealthy
-                breaker.record(self._clock.monotonic(), success=success)
-                if error.is_lasting:
-                    until = self._clock.monotonic() + retries.LASTING_ERROR_SECONDS
-                    self._lasting_errors[request.model] = until, error
+                breaker.record(
+                    self._clock.monotonic(),
+                    success=not error.provider_unhealthy,
+                    is_away=error.is_away and not has_text,
+                    is_retry=retry_count > 0,
+                    is_trial=is_trial,
+                )
+                self._record_lasting(error, request.model)
                 if has_text:
                     notice = error.notice or _INTERRUPTED_NOTICE
                     raise BackendInterrupted(
                         str(error), notice, can_continue=error.retryable
                     ) from error
                 # A failed trial call is not repeated: the next trial is another message's.
-                pause = (
-                    None
-                    if breaker.is_open
-                    else self._pause_before_retry(error, request, retry_count)
-                )
+                is_over = breaker.is_open and (is_trial or request.has_fallback)
+                pause = None if is_over else self._pause_before_retry(error, request, retry_count)
                 left = deadline - asyncio.get_running_loop().time()
                 if pause is None or pause >= left:
                     raise BackendUnavailable(str(error), error.notice) from error
@@ -193,7 +194,14 @@ class ChatRequestRunner:
             return
         if self._clock.monotonic() < until:
             raise BackendUnavailable(str(error), error.notice) from error
-        del self._lasting_errors[request.model]  # look whether it was mended
+        self._record_lasting(error, request.model)  # one looks whether it was mended
+
+    def _record_lasting(self, error: RequestFailed, model: str) -> None:
+        if error.is_lasting:
+            until = self._clock.monotonic() + retries.LASTING_ERROR_SECONDS
+            self._lasting_errors[model] = until, error
+        else:
+            self._lasting_errors.pop(model, None)
 
     def _record(self, request: ChatRequest, breaker: CircuitBreaker) -> None:
         """Count a call; one that goes on with an answer is a retry.

@@ -17,6 +17,8 @@ MAX_BREAKER_WAIT_SECONDS = 8.0
 MAX_RETRY_AFTER = 86_400.0
 _FIRST_BACKOFF_SECONDS = 0.5
 _MAX_BACKOFF_SECONDS = 8.0
+_MIN_AWAY_CALLS = 3
+_MIN_AWAY_REQUESTS = 2
 
 
 def max_backoff_seconds(retries: int) -> float:
@@ -64,13 +66,33 @@ class RetryBudget:
 class CircuitBreaker:
     """Block calls to a provider that mostly fails, and let single trial calls through.
 
-    Every `now` is in monotonic seconds.
+    It opens when half of the newest calls failed, and sooner for a provider that is away: one that
+    gives no answer at all to several requests in a row, for more than a moment. Every `now` is in
+    monotonic seconds.
     """
 
-    def __init__(self, calls: int = 20, share: float = 0.5, open_seconds: float = 5) -> None:
+    def __init__(
+        self,
+        calls: int = 20,
+        share: float = 0.5,
+        open_seconds: float = 5,
+        away_seconds: float = 1,
+    ) -> None:
+        """Take the limits.
+
+        Args:
+            calls: how many of the newest calls are looked at.
+            share: which part of them fails before it opens.
+            open_seconds: how long no call is made then.
+            away_seconds: how long calls get no answer at all before it opens.
+        """
         self._outcomes: deque[bool] = deque(maxlen=calls)
         self._share = share
         self._open_seconds = open_seconds
+        self._away_seconds = away_seconds
+        self._away_since: float | None = None
+        self._away_calls = 0
+        self._away_requests = 0
         self._opened_at: float | None = None
         self.failed_trials = 0
         """How many trial calls have failed so far."""
@@ -94,15 +116,57 @@ class CircuitBreaker:
         self._opened_at = now  # when the next trial is due should this one never be recorded
         return True
 
-    def record(self, now: float, *, success: bool) -> None:
-        """Count the outcome of a call; a successful trial call closes the breaker."""
+    def record(
+        self,
+        now: float,
+        *,
+        success: bool,
+        is_away: bool = False,
+        is_retry: bool = False,
+        is_trial: bool = True,
+    ) -> None:
+        """Count the outcome of a call; one that succeeds closes the breaker.
+
+        Args:
+            now: the time.
+            success: whether the provider is well.
+            is_away: whether it failed without any answer.
+            is_retry: whether the call repeated one of the same request. An answer to one request
+                alone, such as to a prompt that the provider cannot take, opens nothing.
+            is_trial: whether the call was let through an open breaker. What was asked before it
+                opened may still fail, and says nothing new then.
+        """
         if self._opened_at is not None:
-            self._opened_at = None if success else now
-            self.failed_trials += not success
+            if success:
+                self._opened_at = None
+            elif is_trial:
+                self._opened_at = now
+                self.failed_trials += 1
             self._outcomes.clear()
+            self._forget_away()
             return
         self._outcomes.append(success)
         failed = self._outcomes.count(False)
         full = len(self._outcomes) == self._outcomes.maxlen
-        if full and failed >= self._share * len(self._outcomes):
+        mostly_fails = full and failed >= self._share * len(self._outcomes)
+        if mostly_fails or self._record_away(now, is_away=is_away, is_retry=is_retry):
             self._opened_at = now
+
+    def _record_away(self, now: float, *, is_away: bool, is_retry: bool) -> bool:
+        """Count a call of a row without any answer; return whether the provider is away."""
+        if not is_away:
+            self._forget_away()
+            return False
+        if self._away_since is None:
+            self._away_since = now
+        self._away_calls += 1
+        self._away_requests += not is_retry
+        return (
+            self._away_calls >= _MIN_AWAY_CALLS
+            and self._away_requests >= _MIN_AWAY_REQUESTS
+            and now - self._away_since >= self._away_seconds
+        )
+
+    def _forget_away(self) -> None:
+        self._away_since = None
+        self._away_calls = self._away_requests = 0

@@ -91,6 +91,6 @@ class Timeouts:
             return errors.timed_out(self._endpoint, "no next token", *limit)
         if self._reasoning_left is None:
             limit = (settings.first_token_seconds, "FIRST_TOKEN_SECONDS")
-            return errors.timed_out(self._endpoint, "no first token", *limit, is_lasting=True)
+            return errors.timed_out(self._endpoint, "no first token", *limit, is_silent=True)
         limit = (REASONING_SECONDS, "IDLE_SECONDS")
         return errors.timed_out(self._endpoint, "no answer after its reasoning", *limit)

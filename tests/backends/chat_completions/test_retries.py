@@ -1,5 +1,7 @@
 """Retry backoff, retry budget and circuit breaker."""
 
+import pytest
+
 from bot.backends.chat_completions.retries import CircuitBreaker, RetryBudget, max_backoff_seconds
 
 
@@ -53,6 +55,46 @@ def test_breaker_needs_twenty_calls_to_judge() -> None:
 
 def test_only_the_last_twenty_calls_count() -> None:
     assert breaker_after(*[False] * 9, *[True] * 20, *[False] * 9).allows(0) is True
+
+
+def breaker_after_away(*calls: tuple[float, bool]) -> CircuitBreaker:
+    """Return a breaker after calls without any answer: when, and whether it was a retry."""
+    breaker = CircuitBreaker()
+    for at, is_retry in calls:
+        breaker.record(at, success=False, is_away=True, is_retry=is_retry)
+    return breaker
+
+
+def test_breaker_opens_at_once_for_a_provider_that_gives_no_answer_for_a_second() -> None:
+    assert breaker_after_away((0, False), (0.3, True), (1, False)).allows(1) is False
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        [(0, False), (1.5, False)],
+        [(0, False), (0.5, True), (1.5, True), (3, True)],  # one request alone
+        [(0, False), (0.2, False), (0.4, False), (0.9, True)],  # hardly a second
+    ],
+)
+def test_single_failures_open_no_breaker(calls: list[tuple[float, bool]]) -> None:
+    assert breaker_after_away(*calls).allows(9) is True
+
+
+@pytest.mark.parametrize("success", [True, False])
+def test_any_answer_shows_that_the_provider_is_there(success: bool) -> None:
+    breaker = breaker_after_away((0, False), (1, False))
+    breaker.record(2, success=success)
+    breaker.record(3, success=False, is_away=True)
+    breaker.record(3.5, success=False, is_away=True)
+    assert breaker.allows(3.5) is True
+
+
+def test_late_failure_of_a_call_from_before_does_not_put_off_the_trial() -> None:
+    breaker = breaker_after(*[False] * 20)
+    breaker.record(4, success=False, is_away=True, is_trial=False)
+
+    assert (breaker.allows(5), breaker.failed_trials) == (True, 0)
 
 
 def test_open_breaker_lets_one_call_through_after_a_while() -> None:

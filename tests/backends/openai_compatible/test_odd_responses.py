@@ -1,5 +1,6 @@
 """Responses that are no stream of chunks: errors in other forms, answers in another one."""
 
+import asyncio
 import gzip
 import json
 
@@ -186,4 +187,18 @@ async def test_silent_provider_is_not_waited_for_again_where_there_is_a_fallback
     assert len(service.log) == 1
     await clock.sleep(31)
     assert (await ask(backend, question)).text == "Hello there"
+    assert len(service.log) == 2
+
+
+async def test_one_question_looks_whether_a_silent_provider_is_back(
+    connect: Connect, service: FakeOpenAI, clock: FakeClock
+) -> None:
+    backend = connect(first_token_seconds=0.2)
+    service.plays(SILENCE, SILENCE)
+    question = prompt(has_fallback=True)
+    await ask(backend, question)
+    await clock.sleep(31)
+    async with asyncio.TaskGroup() as group:
+        for _ in range(20):
+            group.create_task(ask(backend, question))
     assert len(service.log) == 2

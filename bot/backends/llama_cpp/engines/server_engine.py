@@ -244,7 +244,7 @@ async def running_engine(config: EngineConfig) -> AsyncIterator[Engine]:
             ChatCompletionsParser,
             max_retries=0,
             # a crashed engine is back within a second
-            new_breaker=partial(CircuitBreaker, share=math.inf),
+            new_breaker=partial(CircuitBreaker, share=math.inf, away_seconds=math.inf),
         )
         try:
             yield ServerEngine(
