@@ -102,6 +102,7 @@ class FakeSurface(Surface):
         self.gate: asyncio.Event | None = None  # if set, calls wait for it
         self.responses_to_lose = 0  # so many sends arrive but raise OutcomeUnknown
         self.nonces: list[str] = []  # of every send
+        self.replied_to: list[str | None] = []  # by every send
         self.contents: list[MessageContent] = []  # of every send and edit
         self.interactions: list[str] = []  # of edits that have one
         self.threads: dict[str, str] = {}  # by message id, the one that its thread is opened from
@@ -121,6 +122,7 @@ class FakeSurface(Surface):
     @override
     async def send(self, message: OutgoingMessage) -> str:
         self.nonces.append(message.nonce)
+        self.replied_to.append(message.reply_to)
         self.contents.append(message.content)
         await self._record("send", message.text)
         if self._limits.can_repeat_sends and message.nonce in self._by_nonce:

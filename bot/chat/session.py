@@ -99,8 +99,22 @@ class InboxMessage:
 
     @property
     def newest(self) -> "InboxMessage":
-        """The message that the answer replies to."""
+        """The last message that is answered together with it."""
         return self.gathered[-1] if self.gathered else self
+
+    @property
+    def replied_to(self) -> "InboxMessage":
+        """The message that the answer replies to: the newest, of an album the one with words."""
+        newest = self.newest
+        album = newest.incoming.album if isinstance(newest.incoming, Said) else None
+        if album is None:
+            return newest
+        parts = [
+            (one, one.incoming.text)
+            for one in (self, *self.gathered)
+            if isinstance(one.incoming, Said) and one.incoming.album == album
+        ]
+        return next((one for one, text in parts if text), parts[0][0])
 
     def forgetting(self, is_meant: Callable[[Said], bool]) -> "InboxMessage":
         """Return it as one that deletes those of the overtaken messages that are meant."""

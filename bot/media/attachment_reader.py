@@ -26,7 +26,7 @@ from bot.chat.storable import make_storable
 from bot.errors import PlatformError
 from bot.media.conversion import Unconvertible, convert
 from bot.media.fetching import FetchFailed, FetchRefused
-from bot.media.text_decoding import decode_text
+from bot.media.text_decoding import DecodedText, decode_text, find_guessable_text
 from bot.telemetry.secret_masker import mask_pasted_tokens
 from bot.texts.text import Text, translatable
 
@@ -161,12 +161,25 @@ class _Reading:
             data = await convert("pdf", data)
         elif item.kind is MediaKind.IMAGE:
             return _DAMAGED
-        text = decode_text(data, _MAX_TEXT_BYTES)
-        if text is None:
+        decoded = decode_text(data, _MAX_TEXT_BYTES) or await _guess_text(data)
+        if decoded is None:
             return _UNKNOWN_KIND
-        if not text.strip():
+        if not decoded.text.strip():
             return _EMPTY
         is_cut = len(data) > _MAX_TEXT_BYTES
-        safe = mask_pasted_tokens(make_storable(text))
-        self.texts.append(AttachedText(clean_file_name(item.name), safe, is_cut))
+        safe, name = mask_pasted_tokens(make_storable(decoded.text)), clean_file_name(item.name)
+        self.texts.append(AttachedText(name, safe, is_cut, decoded.guessed_encoding))
         return None
+
+
+async def _guess_text(data: bytes) -> DecodedText | None:
+    """Return the text of a file in an encoding that its bytes suggest, None if it is no text."""
+    given = find_guessable_text(data, _MAX_TEXT_BYTES)
+    if given is None:
+        return None
+    try:
+        encoding, _, text = (await convert("text", given)).decode().partition("\n")
+    except Unconvertible as error:
+        _log.info("encoding_not_guessed", reason=str(error))
+        return None
+    return DecodedText(text, encoding)

@@ -1,4 +1,4 @@
-"""Convert the pictures and PDFs of strangers, each in a child process with limits."""
+"""Convert the pictures, PDFs and text files of strangers, each in a child process with limits."""
 
 import asyncio
 import sys
@@ -9,7 +9,7 @@ import structlog
 
 from bot.errors import TroupeError
 
-Conversion: TypeAlias = Literal["picture", "pdf"]
+Conversion: TypeAlias = Literal["picture", "pdf", "text"]
 
 _log = structlog.get_logger(__name__)
 _PACKAGE_FOLDER = Path(__file__).resolve().parents[2]
@@ -23,6 +23,9 @@ class Unconvertible(TroupeError):
 
 async def convert(kind: Conversion, data: bytes) -> bytes:
     """Return a picture as a JPEG, or the text of a PDF in UTF-8.
+
+    Of a text file in another encoding than UTF-8: what that probably is, and the text behind this
+    first line.
 
     Raises:
         Unconvertible: it cannot be read within the limits.

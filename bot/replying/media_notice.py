@@ -38,6 +38,21 @@ def is_unreadable(said: Said, files: AttachedFiles) -> bool:
     return bool(files.unread) and not (said.text.strip() or files.images or files.texts)
 
 
+def explain_files(files: AttachedFiles) -> Text | None:
+    """Say which files could not be read, and of which texts the encoding was guessed."""
+    sentences = [explain_unread(files.unread)] if files.unread else []
+    sentences += [
+        translatable(
+            "ℹ I read {name} as {encoding}. If its letters were wrong, please send it in UTF-8.",
+            name=one.name or translatable("the file"),
+            encoding=one.guessed_encoding,
+        )
+        for one in files.texts
+        if one.guessed_encoding
+    ]
+    return joined(sentences) if sentences else None
+
+
 def explain_unread(files: Sequence[UnreadFile]) -> Text:
     """Return a sentence for each reason why files could not be read."""
     sentences: list[str] = []

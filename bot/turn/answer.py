@@ -27,7 +27,7 @@ from bot.replying.long_answers import (
     shorten,
     supported_form,
 )
-from bot.replying.media_notice import explain_unread, is_unreadable
+from bot.replying.media_notice import explain_files, explain_unread, is_unreadable
 from bot.replying.stop_flag import StopFlag
 from bot.replying.tool_rounds import used_tools
 from bot.routing.active_presets import ActiveCharacters, ActivePreset
@@ -194,8 +194,6 @@ class AnswerPipeline:
         context.parts[:] = self._replies.with_buttons(address, context.parts, buttons)
 
     def _tell_notices(self, context: TurnContext, admission: Admission) -> None:
-        if context.files.unread and not context.in_place_of:  # else it was told with the old answer
-            self._tell(context, explain_unread(context.files.unread))
         for notice in (admission.notice, *context.notices):
             if notice is not None:
                 self._tell(context, notice)
@@ -226,6 +224,7 @@ class AnswerPipeline:
         if not receipt.answer:  # it was stopped before its first word
             return
         text = line + receipt.answer + _marks(receipt, context.said.locale)
+        text += _files_notice(context)
         whole = self._replies.final_parts(address, text, context.next_part, face)
         parts = shorten(whole, text, form, context.said.locale, context.part_name)
         if preset.thoughts == "folded":
@@ -291,6 +290,12 @@ def _mark_shown(context: TurnContext) -> None:
         replace(one, is_shown=True) if any(reply.shows(one) for reply in context.shown) else one
         for one in context.parts
     ]
+
+
+def _files_notice(context: TurnContext) -> str:
+    """Return what stands behind the first answer if not all files were read for certain."""
+    notice = None if context.turns else explain_files(context.files)
+    return f"\n\n{translate(notice, language_of(context.said.locale))}" if notice else ""
 
 
 def _marks(receipt: Receipt, locale: str | None) -> str:

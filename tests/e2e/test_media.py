@@ -130,7 +130,8 @@ async def test_file_that_cannot_be_read_gets_a_clear_word(
     why = "⚠ I could not read a.zip: I read pictures, text files and PDFs only."
     await deployment.shows(where, why)
     deployment.send(where, "and Td1:3", ("b.zip", b"PK\3\4\0\0"))
-    await deployment.shows(where, why, expected_answer("Td1:3"), why.replace("a.zip", "b.zip"))
+    behind = why.replace("a.zip", "b.zip")
+    await deployment.shows(where, why, f"{expected_answer('Td1:3')}\n\n{behind}")
 
 
 async def test_picture_that_waited_during_a_crash_is_seen(deployment: Deployment) -> None:

@@ -53,7 +53,20 @@ async def test_model_that_does_not_see_gets_the_description(database: Database) 
         "what is it?\n[picture cat.png]\n[file notes.txt]"
     )
     blind = "I cannot look at pictures here. Please tell me in words what it is about."
-    assert setup.texts == ["Hm.", blind]
+    assert setup.texts == [f"Hm.\n\n{blind}"]
+
+
+async def test_guessed_encoding_of_a_file_is_told_behind_the_answer(database: Database) -> None:
+    words = "Привет! Завтра мы встречаемся у входа в парк в семь вечера."
+    FILES["russian"] = words.encode("cp1251")
+    letter = MediaItem(MediaKind.FILE, "letter.txt", None, "russian")
+    setup = Setup(database, backend=FakeBackend(["At seven."]), download=download)
+    await setup.say(replace(make_incoming("when?"), attachments=(letter,)))
+    assert f"> {words}\n" in newest(setup.backend.prompts[0])
+    assert setup.texts == [
+        "At seven.\n\nℹ I read letter.txt as Windows-1251. "
+        "If its letters were wrong, please send it in UTF-8."
+    ]
 
 
 async def test_what_cannot_be_read_is_told_once_although_the_question_is_edited(
@@ -66,7 +79,7 @@ async def test_what_cannot_be_read_is_told_once_although_the_question_is_edited(
     await setup.inbox.receive([edited], {})
     await setup.work()
     blind = "I cannot look at pictures here. Please tell me in words what it is about."
-    assert setup.texts == ["Oh.", blind]
+    assert setup.texts == [f"Oh.\n\n{blind}"]
 
 
 async def test_picture_alone_for_a_model_that_does_not_see_gets_a_word(database: Database) -> None:

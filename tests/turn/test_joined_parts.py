@@ -5,6 +5,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
+import pytest
+
 from bot.chat.incoming import MediaItem, MediaKind, Person, Said, WakeReason
 from bot.storage.sql.database import Database
 from bot.turn.lease import LEASE_SECONDS
@@ -76,6 +78,20 @@ async def test_album_whose_last_picture_has_the_words_is_whole(database: Databas
     [prompt] = setup.backend.prompts
     assert len(prompt.messages[-1].images) == 2
     assert setup.texts == ["Two cats."]
+
+
+@pytest.mark.parametrize(("captions", "replied_to"), [(["", "look", ""], "2"), (["", "", ""], "1")])
+async def test_answer_to_an_album_replies_to_the_picture_with_its_words(
+    database: Database, captions: list[str], replied_to: str
+) -> None:
+    setup = album_setup(database)
+    pictures = [
+        replace(picture_of(at, what, wake=WakeReason.DM), message_id=str(at))
+        for at, what in enumerate(captions, 1)
+    ]
+    async with working(setup, *pictures) as worker:
+        await end(setup, worker)
+    assert setup.surface.replied_to == [replied_to]
 
 
 async def test_album_during_an_answer_stays_together(database: Database) -> None:

@@ -74,7 +74,7 @@ def _first_as_response(message: InboxMessage, part: OutgoingPart) -> OutgoingPar
 
 def _common(message: InboxMessage) -> dict[str, object]:
     """Return the columns that all rows of the outbox of a turn share."""
-    asked = message.newest.incoming
+    asked = message.replied_to.incoming
     return {
         "turn": message.turn,
         "platform": asked.address.platform,
