@@ -110,8 +110,10 @@ class AccessPage:
             (NavigationItem("/access", translatable("Access and audit"), "access"),),
         )
 
-    async def _page(self, _: ConsoleRequest) -> Page:
-        tokens = await self._tokens.api_tokens()
+    async def _page(self, request: ConsoleRequest) -> Page:
+        """Show the changes, and the tokens to whom the API lists them."""
+        may_list = Scope.OPERATE in request.caller.scopes
+        tokens = await self._tokens.api_tokens() if may_list else None
         entries = await self._audit.newest(_PAGE_ENTRIES)
         return Page("access.html", {"tokens": tokens, "entries": entries})
 

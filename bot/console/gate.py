@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from bot.console.login import ConsoleLogins
 from bot.console.look import look_of
-from bot.console.routes import NOBODY, Caller, ConsoleRequest, Route
+from bot.console.routes import NOBODY, Caller, ConsoleRequest, Route, check_scope
 from bot.errors import RequestRefused
 from bot.settings import ConsoleSettings
 from bot.texts.text import translatable
@@ -83,10 +83,7 @@ class RequestGate:
             raise RequestRefused(
                 401, translatable("Log in first; `troupe console url` prints a link for that.")
             )
-        if route.scope not in caller.scopes:
-            raise RequestRefused(
-                403, translatable("This token lacks the scope {scope}.", scope=route.scope.value)
-            )
+        check_scope(caller, route.scope)
         return caller
 
     async def _find_caller(self, http: web.Request) -> Caller | None:
@@ -124,7 +121,7 @@ async def _validated_body(
     elif http.content_type == "application/json":
         try:
             given = json.loads(await http.read())
-        except ValueError:
+        except (ValueError, RecursionError):  # the latter: nested a thousand times
             raise RequestRefused(422, translatable("The body is not valid JSON.")) from None
     else:
         raise RequestRefused(415, translatable("Send the body as application/json."))

@@ -29,6 +29,14 @@ NOBODY = Caller("nobody", frozenset())
 """Who asks for what is public."""
 
 
+def check_scope(caller: Caller, scope: Scope) -> None:
+    """Raise `RequestRefused` with 403 for a caller without a scope."""
+    if scope not in caller.scopes:
+        raise RequestRefused(
+            403, translatable("This token lacks the scope {scope}.", scope=scope.value)
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Look:
     """How a reader wants pages."""

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
 from bot.console.address import published_address
 from bot.console.health import Probe, health_routes
-from bot.console.server import serve_http
+from bot.console.server import AddRoutes, serve_http
 from bot.platforms.registry import terminal_platforms
 from bot.platforms.spec import PlatformSpec
 from bot.ports import Platform
@@ -68,13 +68,8 @@ class Service:
         if not context.options.has_port:
             yield
             return
-        probes = self._probes()
-        notices = parts.jobs.provider_notices.find
-        add_routes = [health_routes(probes, notices=notices), parts.receiving.webhook_routes]
-        if context.has_console:
-            add_routes.append(parts.console.make_console(probes).add_routes)
         any_port = context.may_take_any_port
-        async with serve_http(console, add_routes, any_port=any_port) as address:
+        async with serve_http(console, self._http_routes(), any_port=any_port) as address:
             notice = f"health at {address}/readyz"
             if console.port == 0 or address.endswith(f":{console.port}"):
                 context.announce(notice)
@@ -90,6 +85,15 @@ class Service:
                     yield
                 finally:
                     await parts.console.setup_steps.close()
+
+    def _http_routes(self) -> Sequence[AddRoutes]:
+        """Return what adds everything that this process serves over HTTP."""
+        parts, probes = self._parts, self._probes()
+        notices = parts.jobs.provider_notices.find
+        added = [health_routes(probes, notices=notices), parts.receiving.webhook_routes]
+        if parts.context.has_console:
+            added.append(parts.console.make_console(probes).add_routes)
+        return added
 
     async def _tell_login(self) -> None:
         """Print a link that logs in where a person reads it; a log must not hold one."""

@@ -21,6 +21,20 @@ async def test_token_is_revoked_on_the_page(console: ConsoleUnderTest) -> None:
     assert (await console.client.get("/api/v1/audit", headers=headers)).status == 401
 
 
+async def test_names_of_tokens_are_told_to_whom_the_api_lists_them(
+    console: ConsoleUnderTest,
+) -> None:
+    reader = await console.bearer(Scope.READ)
+    operator = await console.bearer(Scope.OPERATE, Scope.READ)
+
+    pages = [
+        await (await console.client.get("/access", headers=headers)).text()
+        for headers in (reader, operator)
+    ]
+
+    assert ["<td>operate-read</td>" in page for page in pages] == [False, True]
+
+
 async def test_token_is_revoked_over_the_api(console: ConsoleUnderTest) -> None:
     await console.bearer(Scope.READ)
     headers = await console.bearer(Scope.OPERATE, Scope.READ)

@@ -38,6 +38,7 @@ from bot.console.routes import (
     NavigationItem,
     Page,
     Route,
+    check_scope,
     form_routes,
     page_routes,
 )
@@ -118,10 +119,11 @@ class PlaygroundPages:
     # --- reading ------------------------------------------------------------------------------
 
     async def _newest(self, request: ConsoleRequest) -> web.StreamResponse:
-        """Go to the newest channel; the first visitor finds one as well."""
+        """Go to the newest channel; the first visitor who may make one finds one as well."""
         channels = await self.actions.channels.all()
         if channels:
             return _see_channel(channels[-1])
+        check_scope(request.caller, Scope.OPERATE)
         look = self.looks[0] if self.looks else ""
         return _see_channel(await self.actions.create("", look, request.look.language))
 
