@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from bot.chat.incoming import Pressed
+from bot.chat.storable import make_storable
 
 MAX_DATA_BYTES = 64
 
@@ -80,7 +81,7 @@ class ButtonData:
 
 def read_button(pressed: Pressed) -> ButtonData | None:
     """Return what was pressed; None if it is not a button of an answer."""
-    found = _DATA.fullmatch(pressed.data)
+    found = _DATA.fullmatch(make_storable(pressed.data))
     if found is None:
         return None
     part = f"{pressed.address.source}:{found['part']}"

@@ -176,6 +176,13 @@ class Said:
     """Attachments of earlier messages that are answered together with this one."""
     is_forward: bool = False
     """Whether the text is that of a message which the author has forwarded."""
+    asked_again_by: str | None = None
+    """The id of the person who had it answered again; None: it is answered for its author."""
+
+    @property
+    def charged_person(self) -> str:
+        """The id of the person whose limits and budgets an answer counts against."""
+        return self.asked_again_by or self.author.id
 
     @property
     def own_text(self) -> str:

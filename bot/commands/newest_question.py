@@ -128,6 +128,7 @@ def _asked_again(request: CommandRequest, question: Said) -> Said:
         request.incoming,
         text=question.text,
         author=question.author,
+        asked_again_by=request.incoming.author.id,
         message_id=question.message_id,
         quote=question.quote,
         wake=WakeReason.DM,

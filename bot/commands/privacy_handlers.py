@@ -2,6 +2,7 @@
 
 from bot.chat.incoming import Said
 from bot.commands.admins import AdminCheck
+from bot.commands.anonymous_admins import writes_as_the_group
 from bot.commands.export import PrivateCommands, export_words
 from bot.commands.newest_question import find_exchange
 from bot.commands.request import CommandRequest, CommandResult
@@ -53,7 +54,7 @@ class PrivacyHandlers:
         quote = request.incoming.quote
         author = quote.author if quote is not None else None
         is_own = author is not None and author.id == request.incoming.author.id
-        if not (is_own or request.is_asker):
+        if not (is_own or request.is_asker) or writes_as_the_group(request.incoming):
             await self._admins.require(request.incoming, _FORGET_OTHERS, needs_name=True)
         return CommandResult("", forgets=message_id)
 
@@ -67,7 +68,8 @@ class PrivacyHandlers:
         if exchange is None or exchange.question.message_id is None:
             raise UserError(translatable("There is no question in this conversation yet."))
         author = exchange.question.speaker
-        if author is None or author.id != request.incoming.author.id:
+        is_own = author is not None and author.id == request.incoming.author.id
+        if not is_own or writes_as_the_group(request.incoming):  # which of the admins asked it?
             await self._admins.require(request.incoming, _FORGET_OTHERS, needs_name=True)
         return CommandResult("", forgets=exchange.question.message_id, forgets_answers=True)
 

@@ -153,7 +153,8 @@ class HistoryRouter:
 
     async def _history_of_command(self, said: Said, scope: HistoryScope) -> str:
         """A command is about what it replies to, else about what its author said last."""
-        if said.quote is not None and said.quote.message_id is not None:
+        is_own = scope is HistoryScope.USER and _begins_anew(said)  # nobody else's is ended
+        if not is_own and said.quote is not None and said.quote.message_id is not None:
             found = await self._find(said.address, said.quote.message_id)
             if found is not None:
                 return found
@@ -271,6 +272,10 @@ def _of_person(said: Said) -> str:
 
 def _own_chain(said: Said) -> str:
     return f"replies={said.message_id or said.external_key}"
+
+
+def _begins_anew(said: Said) -> bool:
+    return said.text[1:].partition(" ")[0].lower() == "new"
 
 
 def _is_command(said: Said) -> bool:

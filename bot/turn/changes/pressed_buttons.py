@@ -154,7 +154,10 @@ class PressedButtons:
         question = exchange.question.turn
         author = question.speaker or pressed.author
         asked = replace(
-            _said(pressed, question.text), author=author, message_id=question.message_id
+            _said(pressed, question.text),
+            author=author,
+            message_id=question.message_id,
+            asked_again_by=pressed.author.id,
         )
         speakers = pick_speakers(active, _turns(exchange))
         if not exchange.answers:  # its answer has failed: nothing of it is in the history

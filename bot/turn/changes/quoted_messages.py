@@ -68,6 +68,7 @@ class QuotedMessages:
             said,
             text=question.text,
             author=question.speaker or said.author,
+            asked_again_by=said.author.id,
             message_id=question.message_id,
             quote=None,
             wake=WakeReason.DM,

@@ -72,7 +72,7 @@ class AnswerLimits:
         is_refused = wait > _MAX_WAIT_SECONDS
         LIMITED_MESSAGES.labels("refused" if is_refused else "slowed").inc()
         _log.info(
-            "limited", conversation=said.address.conversation, by=said.author.id, seconds=wait
+            "limited", conversation=said.address.conversation, by=said.charged_person, seconds=wait
         )
         notice = await self._notice(said, rates, wait, is_refused=is_refused)
         if not is_refused and not stop.requested:
@@ -83,7 +83,7 @@ class AnswerLimits:
     def _rates_of(self, said: Said) -> list[Rate]:
         """Return the rates that count; in a private chat, the person is the channel."""
         counted = {
-            f"person:{said.author.id}": self._per_person,
+            f"person:{said.charged_person}": self._per_person,
             f"channel:{said.address.channel}": self._per_channel,
         }
         return [Rate(key, count, self._seconds) for key, count in counted.items() if count]

@@ -34,7 +34,7 @@ class EmbeddingSpending(EmbeddingPayer):
     @property
     @override
     def charge(self) -> AnswerCharge:
-        return AnswerCharge(self.said.author.id, server_of(self.said))
+        return AnswerCharge(self.said.charged_person, server_of(self.said))
 
     @contextlib.asynccontextmanager
     @override

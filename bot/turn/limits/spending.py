@@ -121,7 +121,7 @@ class Spending:
         """
         caps = self.caps(said, preset)
         charge = AnswerCharge(
-            said.author.id, server_of(said), self._model(preset.provider, prompt.model)
+            said.charged_person, server_of(said), self._model(preset.provider, prompt.model)
         )
         if self._budgets is None or not caps:
             yield Reservation(prompt, charge)
@@ -198,7 +198,7 @@ class Spending:
 
     def caps(self, said: Said, preset: Preset) -> list[BudgetCap]:
         """Return the budgets that an answer counts against."""
-        return self._caps(preset, {BudgetKind.PERSON: said.author.id, **_owners(said.scopes)})
+        return self._caps(preset, {BudgetKind.PERSON: said.charged_person, **_owners(said.scopes)})
 
     def caps_of_channel(self, scopes: Sequence[str], preset: Preset) -> list[BudgetCap]:
         """Return the budgets of a channel with these scopes, whoever asks."""

@@ -1,0 +1,143 @@
+"""People who write as a group or a channel on Telegram, whose names nobody knows, try more."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from aiogram.types import Update
+from typing_extensions import override
+
+from bot.chat.button import ButtonAction
+from bot.chat.incoming import Incoming, Pressed, Request
+from bot.commands.anonymous_admins import writes_as_the_group
+from bot.platforms.telegram.incoming import to_incoming
+from bot.storage.sql.database import Database
+from tests.fakes import FakeBackend
+from tests.platforms.telegram.messages import ALICE, BOT, GROUP, NOON
+from tests.samples import read_session
+from tests.turn.setup import Setup
+
+CHANNEL = {"id": -200, "type": "channel", "title": "News"}
+AS_GROUP = {"from": {"id": 1087968824, "is_bot": True, "first_name": "Group"}, "sender_chat": GROUP}
+AS_CHANNEL = {
+    "from": {"id": 136817688, "is_bot": True, "first_name": "Channel"},
+    "sender_chat": CHANNEL,
+}
+CONVERSATION = "telegram:-100"
+REFUSED = "Only the person who asked for it can use this button."
+
+
+class Group(Setup):
+    """A group with the admin Alice; what is sent is what Telegram sends."""
+
+    @override
+    async def _is_platform_admin(self, asked: Request) -> bool:
+        if asked.author_is_admin is not None:
+            return asked.author_is_admin
+        return asked.author.id == f"telegram:{ALICE['id']}"
+
+    async def write(self, number: int, text: str, **fields: Any) -> str:
+        """Receive a message to the bot; return what the group reads last."""
+        await self.receive(written(number, text, **fields))
+        await self.work(CONVERSATION)
+        return self.texts[-1] if self.texts else ""
+
+
+def written(number: int, text: str, **fields: Any) -> Incoming:
+    kind = "bot_command" if text.startswith("/") else "mention"
+    word = text if kind == "bot_command" else f"@{BOT.username}"
+    entity = {"type": kind, "offset": 0, "length": len(word.split()[0])}
+    shown = text if kind == "bot_command" else f"{word} {text}"
+    body = {"message_id": number, "date": NOON, "chat": GROUP, "text": shown, "entities": [entity]}
+    return received({"message": {**body, "from": ALICE, **fields}})
+
+
+def received(event: Mapping[str, Any]) -> Incoming:
+    incoming = to_incoming(Update.model_validate({"update_id": 1, **event}), BOT)
+    assert incoming is not None
+    return incoming
+
+
+def pressed(data: str, user: Mapping[str, Any] = ALICE) -> Pressed:
+    message = {"message_id": 900, "date": NOON, "chat": GROUP, "text": "Delete?"}
+    query = {"id": "9", "from": user, "chat_instance": "1", "data": data, "message": message}
+    press = received({"callback_query": query})
+    assert isinstance(press, Pressed)
+    return press
+
+
+@pytest.mark.parametrize("value", ["off", "on"])
+async def test_one_anonymous_admin_deletes_nothing_of_another(
+    database: Database, value: str
+) -> None:
+    """They are one person to the bot; which of them it was cannot be told."""
+    group = Group(database, backend=FakeBackend())
+    await group.write(1, f"/settings anonymous {value}")
+    await group.write(2, "my question", **AS_GROUP)
+    question = {"message_id": 2, "date": NOON, "chat": GROUP, "text": "my question", **AS_GROUP}
+    answer = {**question, "message_id": 3, "from": BOT.model_dump(), "sender_chat": None}
+    history = await _history(group)
+    assert len(history) == 2
+    for number, more in enumerate(({}, question, answer), 10):
+        reply = {"reply_to_message": more} if more else {}
+        command = "/forget" if more else "/forget last"
+        told = await group.write(number, command, **AS_GROUP, **reply)
+        assert told.startswith("⚠ Only an admin")
+    assert await _history(group) == history
+    await group.write(20, "/forget last")
+    assert await _history(group) == [], "an admin with a name may"
+
+
+async def test_who_writes_as_a_group_or_channel_has_nobody_forgotten(database: Database) -> None:
+    group = Group(database, backend=FakeBackend())
+    for number, sender in ((1, AS_GROUP), (3, AS_CHANNEL)):
+        await group.write(number, "my question", **sender)
+        asked = await group.write(number + 1, "/forget me", **sender)
+        assert asked.startswith("Delete everything that you said")
+        for user in (ALICE, {"id": 66, "is_bot": False, "first_name": "Mallory"}):
+            press = pressed(f"{ButtonAction.FORGET}:-100:{number + 1}/0", user)
+            assert await group.buttons.refusal(press) == REFUSED
+    assert len(await _history(group)) == 4
+
+
+@pytest.mark.parametrize("sender", [AS_GROUP, AS_CHANNEL], ids=["group", "channel"])
+async def test_what_was_said_as_a_chat_is_exported_to_nobody(
+    database: Database, sender: Mapping[str, Any]
+) -> None:
+    group = Group(database, backend=FakeBackend())
+    await group.write(1, "my question", **sender)
+    told = await group.write(2, "/export", **sender)
+    assert told.startswith("⚠ Everybody here would see the file.")
+    assert group.surface.files == {}
+
+
+async def test_channel_is_no_admin_whatever_it_is_called_or_answered(database: Database) -> None:
+    group = Group(database, backend=FakeBackend())
+    await group.write(1, "/settings anonymous on")
+    for number, title in enumerate(("Round table", "@everyone", "Alice Ng"), 2):
+        impostor = {**AS_CHANNEL, "sender_chat": {**CHANNEL, "title": title}}
+        told = await group.write(number, "/preset reset", **impostor)
+        assert told.startswith("⚠ Only an admin can")
+    linked = {"is_automatic_forward": True, **AS_CHANNEL}
+    told = await group.write(9, "/settings overhear off", **linked)
+    assert told.startswith("⚠ Only an admin can")
+
+
+@pytest.mark.parametrize(
+    "author",
+    [
+        {"from": {**ALICE, "first_name": "Round table", "last_name": None}},
+        AS_CHANNEL,
+        {**AS_GROUP, "sender_chat": {**GROUP, "id": -1001}},
+        {**AS_GROUP, "sender_chat": {**GROUP, "id": 100}},
+        {**AS_GROUP, "sender_chat": {**GROUP, "id": 1087968824}},
+    ],
+    ids=["namesake", "channel", "other group", "positive id", "id of the stand-in"],
+)
+def test_nobody_else_counts_as_the_group_itself(author: Mapping[str, Any]) -> None:
+    said = written(1, "/preset reset", **author)
+    assert not writes_as_the_group(said)  # type: ignore[arg-type]
+
+
+async def _history(group: Group) -> list[str]:
+    return [turn.text for turn in (await read_session(group.database, CONVERSATION)).turns]

@@ -1,0 +1,162 @@
+"""A plain member of a server or group tries to get at what others said, own, and pay for."""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from bot.chat.button import MENU_ACTIONS, ButtonAction
+from bot.chat.incoming import Address, Pressed, Quote, Said, WakeReason
+from bot.chat.session import Claim, HistoryScope
+from bot.storage.sql.database import Database
+from bot.storage.sql.tables import choice
+from tests.fakes import FakeBackend
+from tests.samples import ALICE, BOB, make_incoming, read_session
+from tests.turn.setup import CHAT, Setup
+from tests.turn.test_pressed_buttons import FIRST, pressed
+
+SECRET = "the vault opens at noon"
+OWN_CHAT = "9"
+
+
+def from_own_chat(text: str, number: int) -> Said:
+    """Return a message of Bob, alone with the bot; there he is an admin."""
+    said = make_incoming(text, key=f"{OWN_CHAT}:{number}", chat=OWN_CHAT, author=BOB, admin=True)
+    wake = WakeReason.COMMAND if text.startswith("/") else WakeReason.DM
+    return replace(said, wake=wake, is_private=True)
+
+
+async def settings(database: Database) -> Sequence[tuple[str, str]]:
+    query = choice.select().with_only_columns(choice.c.scope, choice.c.value)
+    rows = await database.read(lambda c: c.execute(query).all())
+    return sorted((row.scope, row.value) for row in rows)
+
+
+async def elsewhere(setup: Setup, *messages: Said | Pressed) -> None:
+    for one in messages:
+        await setup.receive(one)
+        await setup.work(one.address.conversation)
+
+
+REACHING_COMMANDS = (
+    *("/preset use nora telegram:5", "/preset add nora@telegram:5", "/preset reset telegram:5"),
+    *("/preset who telegram:5", "/preset show telegram:5", "/settings overhear off telegram:5"),
+    *("/settings scope user telegram:5", "/settings anonymous on telegram:5"),
+    *("/settings usage telegram:5", "/settings why telegram:5", "/forget channel telegram:5"),
+    *("/forget me telegram:1", "/forget last telegram:5", "/new telegram:5", "/undo telegram:5"),
+    *("/retry telegram:5", "/stop telegram:5", "/context telegram:5", "/context prompt telegram:5"),
+    *("/export telegram:1", "/me telegram:1@telegram:5 I am somebody else"),
+)
+
+
+async def test_command_in_a_private_chat_reaches_no_channel_that_it_names(
+    database: Database,
+) -> None:
+    setup = Setup(database, backend=FakeBackend())
+    await setup.say(SECRET)
+    history = await setup.history()
+    commands = [from_own_chat(one, number) for number, one in enumerate(REACHING_COMMANDS, 1)]
+    await elsewhere(setup, *commands)
+    assert len(setup.texts) == 1 + len(commands), "each was answered"
+    scopes = {scope for scope, _ in await settings(database)}
+    assert scopes <= {f"telegram:{OWN_CHAT}", f"{BOB.id}@telegram:{OWN_CHAT}"}
+    assert await setup.history() == history
+    assert SECRET not in repr([setup.texts, setup.surface.files])
+
+
+async def test_reply_with_the_id_of_a_message_elsewhere_finds_nothing(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend())
+    await setup.say(SECRET)
+    [answer] = setup.surface.messages
+    replies = [
+        replace(from_own_chat(command, number), quote=Quote(BOB, one, "mine", is_ours=True))
+        for number, (command, one) in enumerate(
+            itertools.product(("/forget", "/retry", "/edit x", "/context", "/new"), ("1", answer))
+        )
+    ]
+    await elsewhere(setup, *replies)
+    assert await setup.history() == [("user", SECRET), ("assistant", "Hello.")]
+    assert SECRET not in repr(setup.texts)
+    assert len(setup.backend.prompts) == 1
+
+
+async def test_button_of_another_chat_is_not_known_in_ones_own(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend())
+    await setup.say(SECRET)
+    before, shown, own = await settings(database), setup.texts, Address("telegram", OWN_CHAT)
+    for action in ButtonAction:
+        press = pressed(action, FIRST, by=BOB, number=1, key=action)
+        press = replace(press, address=own, scopes=(own.lane,), author_is_admin=True)
+        assert await setup.buttons.refusal(press) in {
+            "This button no longer works: its answer was deleted or replaced.",
+            "No answer is being written here.",
+        }
+        await elsewhere(setup, press)
+    assert await setup.history() == [("user", SECRET), ("assistant", "Hello.")]
+    assert (await settings(database), setup.texts) == (before, shown)
+
+
+async def test_data_of_a_menu_under_an_own_answer_gives_no_rights(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend(), others=[{"name": "nova"}])
+    await setup.say(make_incoming("hello", author=BOB))
+    for action, value in itertools.product(sorted(MENU_ACTIONS), ("on", "nova", "\0\n/forget")):
+        press = replace(pressed(action, by=BOB, key=f"{action}{value}"), values=(value,))
+        await setup.say(replace(press, author_is_admin=None))
+    assert {scope for scope, _ in await settings(database)} <= {f"{BOB.id}@{CHAT}"}
+    assert len(setup.backend.prompts) == 1
+
+
+MALFORMED = (
+    *("retry:5:\0/0", "stop:5:\0/0", "retry:5:\ud800/0", "stop:5:\ud800/0"),
+    *("version٣:5:1/٠", f"retry:5:1/{'9' * 6000}", "presets9999:5:1/0", "retry@7:5:1/0"),
+    *("retry:5:../../1/0", "retry:5:%/0", "retry:5#user=1:1/0", "retry:5:1/0\nstop:5:1/0"),
+    f"retry:{'5' * 1_000_000}/0",
+)
+
+
+@pytest.mark.parametrize("scope", [None, HistoryScope.USER, HistoryScope.REPLIES])
+async def test_malformed_data_of_a_button_is_refused(
+    database: Database, scope: HistoryScope | None
+) -> None:
+    """An error here would end the connection, which would bring the same press again."""
+    setup = Setup(database, backend=FakeBackend())
+    await setup.say(SECRET)
+    await setup.history_scopes.set(CHAT, scope, ALICE.id)
+    for data in MALFORMED:
+        await setup.buttons.refusal(replace(pressed(ButtonAction.RETRY, by=BOB), data=data))
+    assert len(setup.backend.prompts) == 1
+    assert await setup.history() == [("user", SECRET), ("assistant", "Hello.")]
+
+
+async def test_press_that_is_repeated_is_followed_once(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend())
+    await setup.say("hello", *[pressed(ButtonAction.RETRY)] * 5)
+    assert len(setup.backend.prompts) == 2
+
+
+async def test_reply_to_another_ends_nobody_elses_conversation(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend())
+    await setup.history_scopes.set(CHAT, HistoryScope.USER, ALICE.id)
+    await elsewhere(setup, make_incoming(SECRET))
+    of_alice = f"{CHAT}#user=1"
+    await setup.work(of_alice)
+    for number, command in enumerate(("/new", "/NEW 1", "/new"), 2):
+        said = make_incoming(command, key=f"5:{number}", author=BOB, wake=WakeReason.COMMAND)
+        await setup.receive(replace(said, quote=Quote(ALICE, "1", SECRET)))
+    for key in (of_alice, f"{CHAT}#user=2"):
+        await setup.work(key)
+    session = await read_session(database, of_alice)
+    assert [turn.text for turn in session.turns] == [SECRET, "Hello."]
+
+
+async def test_stop_that_is_forged_in_another_chat_stops_nothing(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend())
+    own = Address("telegram", OWN_CHAT)
+    press = pressed(ButtonAction.STOP, by=BOB)
+    forged = replace(press, address=own, scopes=(own.lane,), author_is_admin=True)
+    with setup.stops.answering(Claim(CHAT, 1, "me"), make_incoming(SECRET)) as stop:
+        setup.stops.announce([forged, replace(forged, author=ALICE)])
+        assert not stop.requested
+        setup.stops.announce([replace(press, author=ALICE)])  # that was asked by Alice
+        assert stop.requested
