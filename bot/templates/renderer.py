@@ -27,8 +27,8 @@ from bot.templates.render_process.pool import RenderProcessPool
 from bot.templates.string_template import StringTemplate
 from bot.templates.text_spans import TextSpan, render_messages, render_spans
 from bot.templates.tool_forms import (
-    PROBE_MESSAGES,
     PROBE_TOOLS,
+    PROBES,
     ToolForm,
     exchange_messages,
     offered_tools,
@@ -146,21 +146,31 @@ class Renderer:
         return prepared.tool_form
 
     async def _detect_tool_form(self, prepared: "_PreparedTemplate") -> ToolForm | None:
-        template = prepared.template
-        probe = adapt_messages(PROBE_MESSAGES, prepared.capabilities)
-        try:
-            if isinstance(template, _UntrustedTemplate):
-                pool = await self._running_pool()
-                options = {**template.options, "tools": PROBE_TOOLS}
-                return read_tool_form(await pool.render(template.source, probe, **options))
-            if not isinstance(template, JinjaTemplate):
-                return None
-            options = {**_render_options(template), "tools": PROBE_TOOLS}
-            return read_tool_form(template.render(probe, **options))
-        except (TemplateLimitExceeded, RenderUnavailable):  # the probe did not finish: no answer
-            raise
-        except TemplateError:
-            return None
+        for probe in PROBES:
+            messages = adapt_messages(probe, prepared.capabilities)
+            try:
+                form = read_tool_form(await self._render_probe(prepared.template, messages))
+            except (TemplateLimitExceeded, RenderUnavailable):  # it did not finish: no answer
+                raise
+            except TemplateError:
+                continue
+            if form is not None:
+                return form
+        return None
+
+    async def _render_probe(
+        self,
+        template: "ChatTemplate | _UntrustedTemplate",
+        messages: Sequence[Mapping[str, Any]],
+    ) -> str:
+        """Render messages with tools; nothing where a template takes none."""
+        if isinstance(template, _UntrustedTemplate):
+            pool = await self._running_pool()
+            options = {**template.options, "tools": PROBE_TOOLS}
+            return await pool.render(template.source, messages, **options)
+        if not isinstance(template, JinjaTemplate):
+            return ""
+        return template.render(messages, **_render_options(template), tools=PROBE_TOOLS)
 
     async def _prepare(
         self, choice: TemplateChoice, model_template: ModelTemplate

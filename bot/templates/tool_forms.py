@@ -6,7 +6,8 @@ that leaves out the tool, the call or the result has no form: its models are off
 
 Calls and results follow the chat completions form of transformers: `tool_calls` with the arguments
 as an object, and messages of the role `tool`; Mistral's templates want ids of nine letters or
-digits, Llama's take one call a message (docs/sources.md#tool-calls).
+digits, Kimi's the name and the number of the call, Llama's and gpt-oss's take one call a message
+(docs/sources.md#tool-calls).
 """
 
 import json
@@ -29,15 +30,25 @@ class ToolForm(StrEnum):
     """How a model writes a call."""
 
     TAGGED = "tagged"
-    """`<tool_call>{"name": …, "arguments": {…}}</tool_call>`: Hermes and Qwen."""
+    """`<tool_call>{"name": …, "arguments": {…}}</tool_call>`: Hermes and Qwen; with a tag for each
+    argument between these tags: Qwen3.5, Qwen3-Coder, GLM-4.5 and later."""
     LISTED = "listed"
     """`[TOOL_CALLS] [{"name": …, "arguments": {…}}]`: Mistral."""
     BARE = "bare"
     """The whole answer is `{"name": …, "parameters": {…}}`: Llama 3.1."""
+    SECTION = "section"
+    """`<|tool_call_begin|>functions.NAME:0<|tool_call_argument_begin|>{…}<|tool_call_end|>`, all of
+    them between two more tokens: Kimi K2."""
+    CHANNEL = "channel"
+    """`<|channel|>commentary to=functions.NAME …<|message|>{…}<|call|>`: gpt-oss."""
 
 
 _FORMS: Final = (
     (ToolForm.TAGGED, re.compile(rf'<tool_call>\s*\{{[^<]*"name": "{_NAME}"[^<]*</tool_call>')),
+    (ToolForm.TAGGED, re.compile(rf"<tool_call>\s*<function={_NAME}>\s*<parameter=probe>")),
+    (ToolForm.TAGGED, re.compile(rf"<tool_call>\s*{_NAME}\s*<arg_key>probe</arg_key>")),
+    (ToolForm.SECTION, re.compile(rf"<\|tool_call_begin\|>functions\.{_NAME}:0<\|tool_call_arg")),
+    (ToolForm.CHANNEL, re.compile(rf"to=functions\.{_NAME}<\|channel\|>commentary json<\|mess")),
     (ToolForm.LISTED, re.compile(rf'\[TOOL_CALLS\]\s*\[\{{[^\]]*"name": "{_NAME}"')),
     (ToolForm.LISTED, re.compile(rf"\[TOOL_CALLS\]\s*{_NAME}(\[ARGS\])?\{{")),
     (ToolForm.BARE, re.compile(rf'\{{"name": "{_NAME}", "parameters": \{{')),
@@ -53,22 +64,21 @@ PROBE_TOOLS: Final[Sequence[Message]] = (
         },
     },
 )
-PROBE_MESSAGES: Final[Sequence[Message]] = (
-    {"role": "user", "content": "probe question"},
-    {
-        "role": "assistant",
-        "content": "",
-        "tool_calls": [
-            {
-                "id": "call00000",
-                "type": "function",
-                "function": {"name": _NAME, "arguments": {"probe": _ARGUMENT}},
-            }
-        ],
-    },
-    {"role": "tool", "name": _NAME, "tool_call_id": "call00000", "content": _RESULT},
-)
-"""A call and its result, in the shape of `exchange_messages`."""
+
+
+def _probe(call_id: str) -> Sequence[Message]:
+    function = {"name": _NAME, "arguments": {"probe": _ARGUMENT}}
+    call = {"id": call_id, "type": "function", "function": function}
+    return (
+        {"role": "user", "content": "probe question"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "name": _NAME, "tool_call_id": call_id, "content": _RESULT},
+    )
+
+
+PROBES: Final = (_probe("call00000"), _probe(f"functions.{_NAME}:0"))
+"""Each a call and its result, in the shape of `exchange_messages`. Mistral's templates take only
+the first; newer ones of Kimi K2 write the tool's name by the id alone."""
 
 
 def read_tool_form(prompt: str) -> ToolForm | None:
@@ -102,16 +112,18 @@ def exchange_messages(
     """
     messages: list[Message] = []
     number = 0
+    is_named = form is ToolForm.SECTION
     for exchange in exchanges:
         text = exchange.text
         pairs = list(zip(exchange.calls, exchange.results, strict=True))
-        groups = [[pair] for pair in pairs] if form is ToolForm.BARE else [pairs]
+        is_single = form in {ToolForm.BARE, ToolForm.CHANNEL}
+        groups = [[pair] for pair in pairs] if is_single else [pairs]
         for group in groups:
             calls, results = [], []
-            for call, result in group:
-                made = f"call{number:05}"
-                number += 1
+            for index, (call, result) in enumerate(group):
                 name = break_control_tokens(make_storable(call.name), special)
+                made = f"functions.{name}:{index}" if is_named else f"call{number:05}"
+                number += 1
                 arguments = _without_tokens(_read_arguments(call.arguments), special)
                 function = {"name": name, "arguments": arguments}
                 calls.append({"id": made, "type": "function", "function": function})

@@ -6,6 +6,7 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from bot.backends.call_syntax import Parameters
 from bot.backends.chat_completions.reasoning import (
     ReasoningFormat,
     detect_format,
@@ -82,7 +83,7 @@ class LoadedModel:
         reasoning = detect_open_tag(self.reasoning, rendered.spans)
         separated = separate_reasoning(answer, reasoning, stop)
         if rendered.tool_form is not None:
-            separated = separate_calls(separated, rendered.tool_form, tool_names(prompt))
+            separated = separate_calls(separated, rendered.tool_form, tools_of(prompt))
         async with aclosing(separated) as events:
             async for event in events:
                 yield event
@@ -133,10 +134,12 @@ class LoadedModel:
         return tuple(word for word in end_strings if word and word not in closing)
 
 
-def tool_names(prompt: Prompt) -> frozenset[str]:
-    """Return the names of the tools that are offered, and of those that were called already."""
-    called = (call.name for each in prompt.tool_exchanges for call in each.calls)
-    return frozenset([*(one.name for one in prompt.tools), *called])
+def tools_of(prompt: Prompt) -> dict[str, Parameters]:
+    """Return what each tool takes, of those that are offered and that were called already."""
+    called: dict[str, Parameters] = {
+        call.name: {} for each in prompt.tool_exchanges for call in each.calls
+    }
+    return called | {one.name: one.parameters for one in prompt.tools}
 
 
 @asynccontextmanager
