@@ -36,7 +36,7 @@ from bot.runtime.clock import SystemClock
 from bot.runtime.shipped_files import presets_folder
 from bot.service.backends import make_backends, used_models
 from bot.service.models import stories_by_preset
-from bot.service.resources import EMBEDDED_REDIS
+from bot.service.resources import EMBEDDED_REDIS, open_replica
 from bot.service.stored_keys import with_stored_keys
 from bot.settings import Settings, describe_unknown_variables, read_settings
 from bot.storage.coordination.redis_signals import check_redis
@@ -138,6 +138,8 @@ def _list_checks(
     yield _CheckItem("presets", partial(_test_presets, settings, renderer), is_local=True)
     is_sqlite = settings.database_url is None
     yield _CheckItem("database", partial(_test_database, settings), is_local=is_sqlite)
+    if settings.database_read_url is not None:
+        yield _CheckItem("read replica", partial(_test_replica, settings))
     yield _CheckItem("signals", partial(_test_signals, settings))
     for spec in settings.configured_platforms:
         yield _CheckItem(spec.kind, partial(_test_platform, spec, settings))
@@ -220,6 +222,17 @@ async def _test_database(settings: Settings) -> str:
         await _require_workers(settings, database)
         kind = "SQLite" if database.is_sqlite else "PostgreSQL"
         return f"{kind}, new texts are encrypted" if settings.encrypt_texts else kind
+
+
+async def _test_replica(settings: Settings) -> str:
+    async with (
+        open_database(settings.sqlalchemy_url, settings.text_encryption) as database,
+        open_replica(settings, database) as replica,
+    ):
+        await replica.check()
+        if replica.problem is not None:
+            raise SettingsError(f"it is not used: {replica.problem} (TROUPE_DATABASE_READ_URL)")
+        return "the console reads from it"
 
 
 async def _require_workers(settings: Settings, database: Database) -> None:

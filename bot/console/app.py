@@ -30,10 +30,17 @@ class Console:
     Args:
         gate: lets requests in.
         parts: the routes, and their places in the navigation.
+        note_change: is called before and after the handler of a request that may change something.
     """
 
-    def __init__(self, gate: RequestGate, parts: Sequence[ConsolePart]) -> None:
+    def __init__(
+        self,
+        gate: RequestGate,
+        parts: Sequence[ConsolePart],
+        note_change: Callable[[], None] = lambda: None,
+    ) -> None:
         self._gate = gate
+        self._note_change = note_change
         self.routes = [route for part in parts for route in part.routes]
         self._renderer = PageRenderer([item for part in parts for item in part.navigation])
 
@@ -45,7 +52,7 @@ class Console:
         async def handle(http: web.Request) -> web.StreamResponse:
             try:
                 request = await self._gate.admit(http, route)
-                answer = await route.handler(request)
+                answer = await self._handled(route, request)
             except (RequestRefused, UserError, StoreError) as error:
                 return self._refusal(http, route, error)
             except web.HTTPRequestEntityTooLarge as error:
@@ -53,6 +60,15 @@ class Console:
             return self._respond(answer, request)
 
         return handle
+
+    async def _handled(self, route: Route, request: ConsoleRequest) -> RouteAnswer:
+        if route.method == "GET":
+            return await route.handler(request)
+        self._note_change()
+        try:
+            return await route.handler(request)
+        finally:
+            self._note_change()
 
     def _respond(self, answer: RouteAnswer, request: ConsoleRequest) -> web.StreamResponse:
         match answer:

@@ -51,6 +51,7 @@ def make_console(
     clock: Clock,
     pages: Sequence[ConsolePart],
     home: str | None = None,
+    note_change: Callable[[], None] = lambda: None,
 ) -> Console:
     """Return the console.
 
@@ -62,13 +63,15 @@ def make_console(
         clock: the time.
         pages: the parts that need other parts of the service.
         home: the page after the log-in; None: the first one.
+        note_change: is called when a request may have changed something.
     """
     logins = ConsoleLogins(tokens, rate_limits, clock, settings.token)
     gate = RequestGate(settings, logins)
     parts = [*pages, AccessPage(tokens, SqlAuditLog(database), clock).part]
     home = home or next(item.path for part in parts for item in part.navigation)
     session_pages = SessionPages(logins, gate.cookie, is_https=settings.is_https, home=home)
-    return Console(gate, [*parts, session_pages.part, ApiDescription(parts).part])
+    all_parts = [*parts, session_pages.part, ApiDescription(parts).part]
+    return Console(gate, all_parts, note_change)
 
 
 def provider_rows(

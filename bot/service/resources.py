@@ -23,6 +23,7 @@ from bot.service.run_options import RunOptions, replace_model
 from bot.settings import Settings
 from bot.storage.cache.cached_chat_settings import CachedChatSettings
 from bot.storage.data_dir import DataDirUse, lock_data_dir, process_using
+from bot.storage.replica.read_replica import ReadReplica, open_read_replica
 from bot.storage.sql.bots import read_installation_id, resolve_bot_id
 from bot.storage.sql.chat_settings import SqlChatSettings
 from bot.storage.sql.database import Database, open_database, read_revision
@@ -52,6 +53,8 @@ class Resources:
     """None: each process has its own."""
     file_presets: Mapping[str, Preset] = field(default_factory=dict)
     """The presets folder as it was read at the start."""
+    replica: ReadReplica | None = None
+    """What pages of the console are read from; None: the database."""
 
 
 @contextlib.asynccontextmanager
@@ -107,8 +110,29 @@ async def open_resources(
                 options,
             )
         )
+        serves_pages = options.has_port and settings.console.pages and Role.CONSOLE in options.roles
+        replica = None
+        if serves_pages and settings.database_read_url is not None:
+            replica = await stack.enter_async_context(open_replica(settings, database))
         coordination = signals, chat_settings, resolver, models, shared_values, rate_limits
-        yield Resources(database, bot_ids, *coordination, file_presets=stored)
+        yield Resources(database, bot_ids, *coordination, file_presets=stored, replica=replica)
+
+
+def open_replica(
+    settings: Settings, database: Database
+) -> contextlib.AbstractAsyncContextManager[ReadReplica]:
+    """Open the standby that TROUPE_DATABASE_READ_URL names; raises as `open_read_replica`.
+
+    Raises:
+        SettingsError: it is not set, or no PostgreSQL is the database.
+    """
+    url = settings.database_read_url
+    if url is None or database.is_sqlite:
+        raise SettingsError(
+            "TROUPE_DATABASE_READ_URL needs TROUPE_DATABASE_URL: it is a standby of that PostgreSQL"
+        )
+    max_lag = settings.database_read_max_lag_seconds
+    return open_read_replica(url.get_secret_value(), database, max_lag, SystemClock())
 
 
 @contextlib.asynccontextmanager

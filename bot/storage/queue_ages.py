@@ -1,4 +1,4 @@
-"""How long the oldest of each queue waits, and how far replicas are behind: two index look-ups.
+"""How long the oldest of each queue waits, by two index look-ups, and how far replicas are behind.
 
 Nothing is counted: a backlog of a million messages costs no more than an empty one.
 """
@@ -8,13 +8,17 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, func, select, text
 
 from bot.ports import Clock
+from bot.storage.replica.replay_lag import PRIMARY_POSITION, ReplayLag
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import conversation, is_ready, is_waiting, lane
 
 _OLDEST_CONVERSATION = select(func.min(conversation.c.ready_since)).where(is_ready)
 _OLDEST_LANE = select(func.min(lane.c.due_at)).where(is_waiting)
-# Without the role pg_monitor the lag of others' connections is NULL.
-_LAG = text("SELECT max(extract(epoch FROM replay_lag)) FROM pg_stat_replication")
+# Without the role pg_monitor the state of others' connections is NULL.
+_REPLICAS = text(
+    "SELECT count(*), min(replay_lsn) - '0/0'::pg_lsn, max(extract(epoch FROM replay_lag))"
+    " FROM pg_stat_replication WHERE state IN ('streaming', 'catchup')"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,28 +29,40 @@ class QueueAges:
     """Since the oldest unanswered message was received."""
     lanes: float
     """Since the oldest unsent row was due."""
-    replication_lag: float | None
-    """Of the slowest replica; None: there is none, or it may not be seen."""
+    replicas: int = 0
+    """How many are connected to the database, as far as they may be seen."""
+    replication_lag: float = 0.0
+    """Of the slowest of them."""
 
 
 class SqlQueueAges:
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
+        self._lag = ReplayLag()
 
     async def read(self) -> QueueAges:
         """Read them; raises `StoreError`."""
-        now = self._clock.now()
-        has_replicas = not self._database.is_sqlite
+        now, started = self._clock.now(), self._clock.monotonic()
 
-        def unit(connection: Connection) -> QueueAges:
+        def unit(connection: Connection) -> tuple[float, float]:
             ready = connection.execute(_OLDEST_CONVERSATION).scalar_one()
             due = connection.execute(_OLDEST_LANE).scalar_one()
-            lag = connection.execute(_LAG).scalar_one() if has_replicas else None
-            return QueueAges(
+            return (
                 0.0 if ready is None else max(0.0, now - ready),
                 0.0 if due is None else max(0.0, now - due),
-                None if lag is None else float(lag),
             )
 
-        return await self._database.read(unit)
+        ages = await self._database.read(unit)
+        if self._database.is_sqlite:
+            return QueueAges(*ages)
+        replicas, replayed, replay_lag = await self._database.read(
+            lambda c: c.execute(_REPLICAS).one()
+        )
+        position = await self._database.read(lambda c: c.execute(PRIMARY_POSITION).scalar_one())
+        self._lag.note_primary(started, int(position))
+        if replayed is None or replayed >= position:
+            return QueueAges(*ages, replicas)
+        lag = self._lag.measure(self._clock.monotonic(), int(replayed))
+        missing = lag.at_least if lag is not None else 0.0
+        return QueueAges(*ages, replicas, max(missing, float(replay_lag or 0)))

@@ -1,4 +1,4 @@
-"""PostgreSQL with two roles: one owns the tables and upgrades them, the other runs the service."""
+"""PostgreSQL with roles: one owns the tables, one runs the service, one only reads."""
 
 from urllib.parse import urlsplit
 
@@ -7,7 +7,7 @@ from sqlalchemy import text
 
 from bot.errors import SettingsError, StoreError
 from bot.runtime.clock import SystemClock
-from bot.storage.sql.database import open_database
+from bot.storage.sql.database import open_as_it_is, open_database
 from bot.storage.sql.retention import delete_expired
 from bot.storage.sql.stories import open_stories
 from tests.checkout import CHECKOUT
@@ -21,14 +21,13 @@ ROLES = (CHECKOUT / "deploy/postgres-roles.sql").read_text()
 
 @pytest.fixture
 async def roles(postgres_folder: str) -> dict[str, str]:
-    """Two roles in a database without tables; their URLs by name."""
+    """The roles in a database without tables; their URLs by name."""
     url = await create_postgres_database(postgres_folder, with_tables=False)
     database = urlsplit(url).path.lstrip("/")
     connect = ("-h", postgres_folder, "-U", "postgres", "-v", "ON_ERROR_STOP=1")
     await run_postgres_program("psql", *connect, "-d", database, "-c", ROLES)
-    return {
-        name: url.replace("postgres@", f"{name}@") for name in ("troupe_owner", "troupe_service")
-    }
+    names = ("troupe_owner", "troupe_service", "troupe_reader")
+    return {name: url.replace("postgres@", f"{name}@") for name in names}
 
 
 async def test_role_of_the_service_uses_rows_and_leaves_upgrades_to_the_owner(
@@ -46,3 +45,7 @@ async def test_role_of_the_service_uses_rows_and_leaves_upgrades_to_the_owner(
         for statement in ("DROP TABLE turn", "CREATE TABLE extra (id int)", "TRUNCATE inbox"):
             with pytest.raises(StoreError, match=r"permission denied|must be owner"):
                 await database.write(lambda c, sql=statement: c.execute(text(sql)).close())  # type: ignore[misc]
+    async with open_as_it_is(roles["troupe_reader"]) as database:
+        assert await database.read(lambda c: c.execute(text("SELECT count(*) FROM inbox")).scalar())
+        with pytest.raises(StoreError, match="permission denied"):
+            await database.write(lambda c: c.execute(text("DELETE FROM inbox")).close())

@@ -29,6 +29,7 @@ class PostgresPair:
     primary: Path
     standby: Path
     standby_socket: Path
+    standby_url: str
     user: str | None
     """Who the servers run as."""
 
@@ -48,8 +49,11 @@ class PostgresPair:
 
 
 @contextlib.asynccontextmanager
-async def running_postgres_pair() -> AsyncIterator[PostgresPair]:
-    """Run both servers, and an empty database on them, within the block."""
+async def running_postgres_pair(*, is_synchronous: bool = True) -> AsyncIterator[PostgresPair]:
+    """Run both servers, and an empty database on them, within the block.
+
+    Where it is not synchronous, the primary commits while the standby is away.
+    """
     with (
         tempfile.TemporaryDirectory(prefix="troupe-pg-") as name,
         warnings.catch_warnings(),
@@ -64,7 +68,13 @@ async def running_postgres_pair() -> AsyncIterator[PostgresPair]:
             link = _linked(links / _SOCKET, socket / _SOCKET)
             url = f"postgresql+asyncpg://postgres@/{database}?host={links}"
             pair = PostgresPair(
-                url, link, folder / "data", standby, sockets / _SOCKET, server.system_user
+                url,
+                link,
+                folder / "data",
+                standby,
+                sockets / _SOCKET,
+                f"postgresql+asyncpg://postgres@/{database}?host={sockets}",
+                server.system_user,
             )
             if pair.user is not None:
                 for each in (standby, sockets):
@@ -76,9 +86,10 @@ async def running_postgres_pair() -> AsyncIterator[PostgresPair]:
             log = str(standby / "log")
             await pair.run("pg_ctl", "-D", str(standby), "-l", log, "-o", options, "-w", "start")
             try:
-                server.psql(
-                    "ALTER SYSTEM SET synchronous_standby_names = '*'; SELECT pg_reload_conf();"
-                )
+                if is_synchronous:
+                    server.psql(
+                        "ALTER SYSTEM SET synchronous_standby_names = '*'; SELECT pg_reload_conf();"
+                    )
                 await pair.run("createdb", *at, database)
                 yield pair
             finally:

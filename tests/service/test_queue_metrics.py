@@ -30,7 +30,7 @@ async def store_waiting(database: Database, conversations: float, lanes: float) 
 async def test_ages_of_the_oldest_are_measured_for_the_roles(database: Database) -> None:
     clock = FakeClock()
     ages = SqlQueueAges(database, clock)
-    assert await ages.read() == QueueAges(0.0, 0.0, None)
+    assert await ages.read() == QueueAges(0.0, 0.0)
     await store_waiting(database, clock.now() - 30, clock.now() - 4)
     QUEUE_AGE.clear()
 
@@ -43,4 +43,4 @@ async def test_ages_of_the_oldest_are_measured_for_the_roles(database: Database)
 async def test_lane_that_is_due_later_is_not_late(database: Database) -> None:
     clock = FakeClock()
     await store_waiting(database, clock.now(), clock.now() + 60)
-    assert await SqlQueueAges(database, clock).read() == QueueAges(0.0, 0.0, None)
+    assert await SqlQueueAges(database, clock).read() == QueueAges(0.0, 0.0)

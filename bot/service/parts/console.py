@@ -34,6 +34,7 @@ from bot.storage.console.channel_histories import SqlChannelHistories
 from bot.storage.console.preset_drafts import SqlPresetDrafts
 from bot.storage.console.service_state import SqlServiceState
 from bot.storage.operation.dead_letters import SqlDeadLetters
+from bot.storage.usage.totals import SqlUsageTotals
 from bot.storage.web.copied_history import SqlHistoryCopies
 from bot.telemetry.recent_events import RECENT_EVENTS
 from bot.turn.preview.draft_preview import DraftPreview
@@ -71,7 +72,8 @@ class ConsoleParts:
         context, database = self._context, self._context.resources.database
         # With what renders pages: a process without a console needs none of it.
         console_parts = import_module("bot.service.console")
-        state = SqlServiceState(database, context.clock)
+        past = self._stored.pages_database
+        state = SqlServiceState(database, context.clock, past)
         pages = [
             *self._answer_pages(console_parts),
             *console_parts.make_preset_parts(
@@ -83,7 +85,7 @@ class ConsoleParts:
             ),
             *console_parts.make_channel_pages(self._channel_reports(state)),
             self._operation_page(console_parts, probes, state),
-            UsagePage(self._stored.usage_totals, context.clock).part,
+            UsagePage(SqlUsageTotals(past), context.clock).part,
             console_parts.make_setup_page(
                 self.setup_steps, database, self._commands.exact_prompts.mask, context.clock
             ),
@@ -96,8 +98,14 @@ class ConsoleParts:
             context.clock,
             pages,
             console_parts.first_page(context.settings),
+            note_change=self._note_change,
         )
         return console
+
+    def _note_change(self) -> None:
+        """Let pages show what was just changed on one of them."""
+        if self._context.resources.replica is not None:
+            self._context.resources.replica.note_change()
 
     def _answer_pages(self, console_parts: ModuleType) -> Sequence[ConsolePart]:
         """Return the playground and the pages of answers."""
@@ -144,7 +152,7 @@ class ConsoleParts:
     def _channel_reports(self, state: SqlServiceState) -> ChannelReports:
         stored, database = self._stored, self._context.resources.database
         return ChannelReports(
-            SqlChannelHistories(database),
+            SqlChannelHistories(stored.pages_database),
             stored.answer_log,
             state,
             self._context.resources.resolver,

@@ -30,7 +30,9 @@ class PostgresPool(ConnectionPool):
 
     dialect: DialectName = "postgresql"
 
-    def __init__(self, url: URL, codec: TextCodec | None = None) -> None:
+    def __init__(
+        self, url: URL, codec: TextCodec | None = None, core_connections: int = _CORE_CONNECTIONS
+    ) -> None:
         behind_pgbouncer = url.query.get("pgbouncer") in {"true", "1", "yes"}
         dsn = to_dsn(url.difference_update_query(["pgbouncer"]))
         self._pool = AsyncpgPool(dsn, behind_pgbouncer=behind_pgbouncer)
@@ -47,7 +49,7 @@ class PostgresPool(ConnectionPool):
             }
         self._engine = create_async_engine(
             "postgresql+asyncpg://",
-            pool_size=_CORE_CONNECTIONS,
+            pool_size=core_connections,
             max_overflow=0,
             connect_args=options,
         )

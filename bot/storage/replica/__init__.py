@@ -1,0 +1,1 @@
+"""A hot standby of PostgreSQL that is read, and how far it is behind."""
