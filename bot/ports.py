@@ -1284,6 +1284,10 @@ class DeadLetters(Protocol):
         """Return all of them, without what people wrote."""
         ...
 
+    async def refusals(self, lane: str) -> Sequence[str]:
+        """Return why the newest parts of a lane were not delivered, each reason once."""
+        ...
+
     async def text(self, name: str) -> str | None:
         """Return what one says; None: there is none of that name."""
         ...

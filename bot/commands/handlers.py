@@ -19,7 +19,7 @@ from bot.commands.privacy_handlers import PrivacyHandlers
 from bot.commands.request import CommandRequest, CommandResult, StopOutcome
 from bot.commands.usage_view import UsageView
 from bot.errors import UserError
-from bot.ports import PersonalData
+from bot.ports import DeadLetters, PersonalData
 from bot.prompting.compose.card_macros import choose_greeting
 from bot.prompting.compose.instructions import build_prompter
 from bot.prompting.presets.preset import Preset
@@ -53,6 +53,7 @@ class CommandHandlers:
         usage: UsageView | None = None,
         notes: AdminNotes | None = None,
         private_commands: PrivateCommands | None = None,
+        dead_letters: DeadLetters | None = None,
     ) -> None:
         """Take what the handlers work with.
 
@@ -69,6 +70,7 @@ class CommandHandlers:
             usage: shows what answers cost.
             notes: where notes for admins stand.
             private_commands: has commands run where people are alone with the bot.
+            dead_letters: know what the platform refused.
         """
         self._admins = admins
         self._platform_commands = platform_commands or {}
@@ -76,6 +78,7 @@ class CommandHandlers:
         self._personas = personas
         self._usage = usage
         self._notes = notes
+        self._dead_letters = dead_letters
         self._dice = dice or random.Random()  # noqa: S311 -- which greeting is said
         self._newest_question = NewestQuestionHandlers(admins)
         self._privacy = PrivacyHandlers(personal_data, admins, resolver, private_commands)
@@ -168,10 +171,19 @@ class CommandHandlers:
                 )
             )
         await self._admins.require(request.incoming, _SEE_WHY)
-        if not request.decisions:
+        refusals = await self._refusals(request.incoming.address.lane)
+        if not (request.decisions or refusals):
             raise UserError(translatable("I have seen no messages here since I was started."))
         scope = await self._history_scope.describe(request.incoming.scopes)
-        return CommandResult(joined([scope, *request.decisions]))
+        return CommandResult(joined([scope, *request.decisions, *refusals]))
+
+    async def _refusals(self, lane: str) -> list[Text]:
+        """Return a line for each reason why something that was said here did not arrive."""
+        reasons = await self._dead_letters.refusals(lane) if self._dead_letters else ()
+        return [
+            translatable("⚠ Not delivered here: “{reason}”", reason=one)
+            for one in reversed(reasons)
+        ]
 
     def _new(self, request: CommandRequest) -> CommandResult:
         preset = request.active.first.preset

@@ -284,6 +284,12 @@ async def test_forgotten_person_leaves_no_dead_letter(store: Store) -> None:
     assert await words_in(store) == set()
 
 
+async def test_refusals_are_those_of_their_lane(store: Store) -> None:
+    await refuse_answer(store)
+    assert await letters(store).refusals(LANE) == ("the chat is closed",)
+    assert await letters(store).refusals(f"{LANE}9") == ()
+
+
 async def test_forgotten_channel_leaves_no_dead_letter(store: Store) -> None:
     await set_aside(store)
     await store.inbox.receive([make_incoming(key="5:2")], {})

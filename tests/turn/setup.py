@@ -42,6 +42,7 @@ from bot.routing.preset_resolver import PresetResolver
 from bot.runtime.rate_limits import InProcessRateLimits
 from bot.runtime.signals import InProcessSignals
 from bot.storage.history_index import SqlHistoryIndex
+from bot.storage.operation.dead_letters import SqlDeadLetters
 from bot.storage.operation.pauses import SqlPauses
 from bot.storage.personal_data import SqlPersonalData
 from bot.storage.sql.chat_settings import SqlChatSettings
@@ -191,6 +192,7 @@ class Setup(Delivery):
             SqlPersonalData(database, self.clock),
             scopes,
             anonymous,
+            dead_letters=SqlDeadLetters(database, self.clock),
         )
         backends = {"p": backend, "q": fallback or backend}
         sources = PromptSources(

@@ -6,6 +6,7 @@ from bot.chat.incoming import (
     WakeReason,
 )
 from bot.chat.outgoing import Attachment
+from bot.errors import Refused
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import turn
 from tests.fakes import FakeBackend
@@ -120,4 +121,17 @@ async def test_settings_why_names_the_reason_of_each_message(database: Database)
         "Alice: “good morning all” – not answered: nora is the only character here, "
         "was not addressed",
         "Alice: “hi Nora” – answered: nora is the only character here, was called by name",
+    ]
+
+
+async def test_settings_why_names_what_the_platform_refused(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend(["Hi."], ["Hm."], ["Ho."]))
+    no_right = Refused("Telegram refuses: Bad Request: not enough rights to send text messages")
+    closed = Refused("Telegram refuses: Bad Request: TOPIC_CLOSED")
+    setup.surface.fail_next("send", no_right, no_right, closed)
+    await setup.say("hello", "are you there?", "hello?")
+    await setup.say("/settings why")
+    assert setup.texts[-1].splitlines()[-2:] == [
+        f"⚠ Not delivered here: “{no_right}”",
+        f"⚠ Not delivered here: “{closed}”",
     ]

@@ -54,6 +54,7 @@ class CommandParts:
             {spec.kind: spec.commands for spec in self._context.specs},
             usage=UsageView(stored.usage_totals, stored.budgets, self._limits.spending.caps),
             notes=self.admin_notes,
+            dead_letters=stored.dead_letters,
             private_commands=PrivateCommands(self._sending.private_chats, self._queue.receive),
         )
 

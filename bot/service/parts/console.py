@@ -33,7 +33,6 @@ from bot.storage.console.audit import SqlAuditLog
 from bot.storage.console.channel_histories import SqlChannelHistories
 from bot.storage.console.preset_drafts import SqlPresetDrafts
 from bot.storage.console.service_state import SqlServiceState
-from bot.storage.operation.dead_letters import SqlDeadLetters
 from bot.storage.usage.totals import SqlUsageTotals
 from bot.storage.web.copied_history import SqlHistoryCopies
 from bot.telemetry.recent_events import RECENT_EVENTS
@@ -193,9 +192,9 @@ class ConsoleParts:
 
     @cached_property
     def _installation(self) -> Installation:
-        dead_letters = SqlDeadLetters(self._context.resources.database, self._context.clock)
+        stored = self._stored
         return Installation(
-            self._stored.nodes, self._stored.pauses, dead_letters, self._reports_of_others
+            stored.nodes, stored.pauses, stored.dead_letters, self._reports_of_others
         )
 
     async def _reports_of_others(self, owners: Sequence[str]) -> Mapping[str, ProcessReport]:

@@ -13,6 +13,7 @@ from bot.storage.console.answers import SqlAnswerLog
 from bot.storage.console.tokens import SqlConsoleTokens
 from bot.storage.coordination.role_leases import SqlRoleLeases
 from bot.storage.history_index import SqlHistoryIndex
+from bot.storage.operation.dead_letters import SqlDeadLetters
 from bot.storage.operation.nodes import SqlNodeRegistry
 from bot.storage.operation.pauses import SqlPauses
 from bot.storage.personal_data import SqlPersonalData
@@ -65,6 +66,10 @@ class StoredParts:
     @cached_property
     def outbox(self) -> SqlOutbox:
         return SqlOutbox(self._database, self._clock, self._lane_sender)
+
+    @cached_property
+    def dead_letters(self) -> SqlDeadLetters:
+        return SqlDeadLetters(self._database, self._clock)
 
     @cached_property
     def _lane_sender(self) -> SenderIdentity:

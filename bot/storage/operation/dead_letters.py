@@ -16,6 +16,7 @@ from bot.storage.sql.tables import conversation, inbox, is_dead, is_set_aside, l
 from bot.storage.units.events import decode_event, encode_event
 
 _IN, _OUT = "in", "out"
+_MAX_REFUSALS = 8
 # A row that was dropped has no error any more: it only keeps its place in its turn.
 _IS_LISTED = is_dead & outbox.c.error.is_not(None)
 _RECEIVED = (
@@ -27,6 +28,12 @@ _UNSENT = (
     select(outbox.c.id, outbox.c.lane, outbox.c.op, outbox.c.started_at, outbox.c.error)
     .where(_IS_LISTED)
     .order_by(outbox.c.id)
+)
+_REFUSALS = (
+    select(outbox.c.error)
+    .where(_IS_LISTED, outbox.c.lane == bindparam("of"))
+    .order_by(outbox.c.id.desc())
+    .limit(_MAX_REFUSALS)
 )
 _EVENT = select(inbox.c.kind, inbox.c.payload, inbox.c.platform, inbox.c.bot_id).where(
     inbox.c.id == bindparam("row"), is_set_aside
@@ -76,6 +83,12 @@ class SqlDeadLetters(DeadLetters):
             return received + unsent
 
         return await self._database.read(unit)
+
+    @override
+    async def refusals(self, lane: str) -> Sequence[str]:
+        asked = {"of": lane}
+        rows = await self._database.read(lambda c: c.execute(_REFUSALS, asked).scalars().all())
+        return tuple(dict.fromkeys(rows))
 
     @override
     async def text(self, name: str) -> str | None:

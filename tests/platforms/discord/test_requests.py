@@ -37,6 +37,9 @@ def http_error(
     [
         (http_error(400, 50035), ContentRefused),
         (http_error(403, 50001), Refused),
+        (http_error(403, 50013), Refused),
+        (http_error(400, 50083), Refused),
+        (http_error(400, 160005), Refused),
         (http_error(404, 10003), ChannelNotFound),
         (http_error(400, 160004), ThreadExists),
         (http_error(404, 10008), MessageNotFound),

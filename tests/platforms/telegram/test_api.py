@@ -63,6 +63,10 @@ TOKEN = "123456789:AAH-canary"
     [
         (TelegramUnauthorizedError(GetMe(), "Unauthorized"), TokenRejected),
         (TelegramForbiddenError(GetMe(), "Forbidden: bot was blocked by the user"), Refused),
+        (TelegramForbiddenError(GetMe(), "Forbidden: bot was kicked from the group chat"), Refused),
+        (TelegramBadRequest(GetMe(), "Bad Request: CHAT_WRITE_FORBIDDEN"), Refused),
+        (TelegramBadRequest(GetMe(), "Bad Request: not enough rights to send text"), Refused),
+        (TelegramBadRequest(GetMe(), "Bad Request: TOPIC_CLOSED"), Refused),
         (TelegramNotFound(GetMe(), "Not Found"), Refused),
         (TelegramBadRequest(GetMe(), "Bad Request: chat not found"), Refused),
         (TelegramEntityTooLarge(GetMe(), "Request Entity Too Large"), Refused),

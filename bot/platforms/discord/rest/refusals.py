@@ -15,6 +15,7 @@ _DEFAULT_RETRY_SECONDS = 5.0
 _UNKNOWN_MESSAGE = 10008
 _UNKNOWN_CHANNEL = 10003
 _THREAD_EXISTS = 160004
+_THREAD_CLOSED = frozenset({50083, 160005})  # archived, locked
 _NO_WEBHOOK = frozenset({10015, 50027})  # it is unknown, or its token is
 
 
@@ -51,7 +52,7 @@ def translate_refusal(
     if code in _NO_WEBHOOK:
         return WebhookNotFound(answer)
     match status:
-        case 400:
+        case 400 if code not in _THREAD_CLOSED:
             return ContentRefused(answer)
         case 401:
             return TokenRejected(BOT_REJECTED)
