@@ -1,6 +1,8 @@
 """Texts of the service are said in the reader's language."""
 
+import ast
 import re
+from collections.abc import Iterator
 
 import pytest
 
@@ -15,9 +17,12 @@ from bot.texts.text import (
     translate,
 )
 from tests.catalogues import catalogue_file, compiled, extract_texts, read_catalogue
+from tests.checkout import CHECKOUT
 
 OTHERS = LANGUAGES[1:]
 _FIELD = re.compile(r"\{\w+\}")
+_SAID_IN_A_CHAT = {"UserError", "BudgetUsedUp", "MessageContent", "CommandResult", "Button", "Menu"}
+_NOT_IN_A_CHAT = {"cli", "prompting"}  # terminals speak English; a library that others import
 
 
 @pytest.mark.parametrize("language", OTHERS)
@@ -46,6 +51,37 @@ def test_translations_have_the_fields_of_their_texts(language: str) -> None:
 def test_compiled_catalogue_is_up_to_date(language: str) -> None:
     given = catalogue_file(language).with_suffix(".mo").read_bytes()
     assert given == compiled(read_catalogue(language)), "run `make catalogues`"
+
+
+def literals_said_in_a_chat() -> Iterator[str]:
+    """Yield where the code has English for people that no catalogue can translate."""
+    for file in sorted((CHECKOUT / "bot").rglob("*.py")):
+        name = file.relative_to(CHECKOUT / "bot")
+        source = file.read_text()
+        if name.parts[0] in _NOT_IN_A_CHAT or not any(one in source for one in _SAID_IN_A_CHAT):
+            continue
+        for call in ast.walk(ast.parse(source)):
+            if isinstance(call, ast.Call) and _name(call.func) in _SAID_IN_A_CHAT:
+                given = [*call.args, *(one.value for one in call.keywords)]
+                yield from (f"{name}:{one.lineno}" for one in given if _has_words(one))
+
+
+def _name(function: ast.expr) -> str:
+    return function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")
+
+
+def _has_words(given: ast.expr) -> bool:
+    match given:
+        case ast.JoinedStr(values=values):
+            return any(map(_has_words, values))
+        case ast.Constant(value=str(text)):
+            return " " in text and any(map(str.isalpha, text))
+        case _:
+            return False
+
+
+def test_nothing_is_said_in_a_chat_in_english_only() -> None:
+    assert list(literals_said_in_a_chat()) == []
 
 
 def test_values_are_translated_and_words_of_people_are_not() -> None:
