@@ -156,7 +156,10 @@ class Unreachable(PlatformError):
 
 
 class OutcomeUnknown(PlatformError):
-    pass
+    def __init__(self, message: str, *, answers: int = 0) -> None:
+        super().__init__(message)
+        self.answers = answers
+        """How often the platform itself answered with a fault of its own; 0: it was not counted."""
 
 
 class Refused(PlatformError):

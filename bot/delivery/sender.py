@@ -138,7 +138,7 @@ class Sender:
             await self._postpone(row, wait)
         except OutcomeUnknown as error:
             _log.info("outcome_unknown", row=row.id, op=row.op, reason=str(error))
-            self._count_unknown(row.id)
+            self._count_unknown(row.id, error)
             if self._is_hopeless(row):
                 outcome = "set_aside"
                 following = await self._set_aside(row, str(error))
@@ -277,8 +277,9 @@ class Sender:
         )
         return others_succeed and self._unknown_outcomes[row.id] >= _MAX_UNKNOWN_OUTCOMES
 
-    def _count_unknown(self, row_id: int) -> None:
-        self._unknown_outcomes[row_id] = self._unknown_outcomes.pop(row_id, 0) + 1
+    def _count_unknown(self, row_id: int, error: OutcomeUnknown) -> None:
+        before = self._unknown_outcomes.pop(row_id, 0)
+        self._unknown_outcomes[row_id] = before + max(1, error.answers)
         if len(self._unknown_outcomes) > _MAX_ROWS_REMEMBERED:
             del self._unknown_outcomes[next(iter(self._unknown_outcomes))]
 

@@ -375,24 +375,33 @@ async def stops_what_is_being_sent(deployment: Deployment) -> None:
     assert deployment.platforms.bot_texts(conversation) == expected
 
 
+def _corrupt(event: Any) -> Any:
+    """Make each message "odd" of an event one that no library can parse."""
+    if isinstance(event, dict) and event.get("content") == "odd":
+        return {**event, "mentions": 7, "thread": None}
+    if isinstance(event, dict):
+        return {key: _corrupt(value) for key, value in event.items()}
+    return [_corrupt(one) for one in event] if isinstance(event, list) else event
+
+
 async def unreadable_and_undeliverable_in_fifty_chats(deployment: Deployment) -> None:
     """Nobody waits for a message that cannot be parsed, or an answer that is never taken."""
     telegram, wire = deployment.platforms.telegram, deployment.platforms.discord
     groups = [deployment.platforms.telegram_group() for _ in range(25)]
     channels = [deployment.platforms.channel() for _ in range(25)]
-    write = wire._wire
+    write, take_fault = wire._wire, wire._take_fault
 
-    def corrupt(event: Any) -> Any:
-        if isinstance(event, dict) and event.get("content") == "odd":
-            return {**event, "mentions": 7, "thread": None}
-        if isinstance(event, dict):
-            return {key: corrupt(value) for key, value in event.items()}
-        return [corrupt(one) for one in event] if isinstance(event, list) else event
+    def fault_of(method: str, path: str) -> Any:
+        posted = wire.log[-1]["json"]
+        if isinstance(posted, dict) and posted.get("content") == text:
+            wire.fault(method, path, status=500)
+        return take_fault(method, path)
 
     first, refused, last = next(_names), next(_names), next(_names)
     text = expected_answer(f"T{refused}:12")
     telegram.fault("sendMessage", times=10**6, match={"text": text}, error_code=500)
-    wire._wire = lambda event: write(corrupt(json.loads(json.dumps(event, default=str))))
+    wire._take_fault = fault_of
+    wire._wire = lambda event: write(_corrupt(json.loads(json.dumps(event, default=str))))
     try:
         for conversation in (*groups, *channels):
             conversation.ask(first)
@@ -400,7 +409,7 @@ async def unreadable_and_undeliverable_in_fifty_chats(deployment: Deployment) ->
                 conversation.say("odd", 1)
             else:
                 telegram.push({"message": {"message_id": "odd", "chat": 7}})
-                conversation.ask(refused)
+            conversation.ask(refused)
             conversation.ask(last)
         expected = [expected_answer(f"T{name}:12") for name in (first, last)]
 
@@ -412,11 +421,13 @@ async def unreadable_and_undeliverable_in_fifty_chats(deployment: Deployment) ->
             await wait_until(
                 lambda where=conversation: texts(where, notices=False) == expected  # type: ignore[misc]
             )
-        for group in groups:
-            await wait_until(lambda where=group: len(texts(where, notices=True)) == 1)  # type: ignore[misc]
+        for conversation in (*groups, *channels):
+            await wait_until(
+                lambda where=conversation: len(texts(where, notices=True)) == 1  # type: ignore[misc]
+            )
         await wait_until(deployment.queues_are_empty)
     finally:
-        wire._wire = write
+        wire._wire, wire._take_fault = write, take_fault
 
 
 Scenario = Callable[[Deployment], Awaitable[None]]

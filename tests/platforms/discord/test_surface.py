@@ -25,6 +25,7 @@ from bot.errors import (
     Unreachable,
 )
 from bot.platforms.discord.platform import DiscordPlatform
+from bot.platforms.discord.rest import client
 from bot.platforms.discord.surface import DiscordSurface
 from bot.ports import Surface
 from tests.attacks import with_ours
@@ -304,6 +305,17 @@ async def test_bad_gateway_is_retried(chat: Chat) -> None:
     chat.wire.fault("POST", "/channels/*/messages", status=502)
     await chat.surface.send(OutgoingMessage(chat.address, MessageContent("hi"), nonce="n1"))
     assert chat.texts == ["hi"]
+
+
+async def test_faults_of_all_tries_are_counted(chat: Chat, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "_PAUSES", (0.0,) * 5)
+    chat.wire.fault("POST", "/channels/*/messages", status=502, times=2)
+    chat.wire.fault("POST", "/channels/*/messages", retry_after=0.01)
+    chat.wire.fault("POST", "/channels/*/messages", status=502, times=None)
+    with pytest.raises(OutcomeUnknown) as lost:
+        await chat.surface.send(OutgoingMessage(chat.address, MessageContent("hi"), nonce="n1"))
+    assert lost.value.answers == 4
+    assert chat.texts == []
 
 
 async def test_unavailable_service_is_an_unknown_outcome(chat: Chat) -> None:

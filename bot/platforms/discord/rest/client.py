@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from itertools import count
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import urlencode
 
 import msgspec
@@ -43,7 +43,9 @@ _MAX_RESPONSE_BYTES = 64 * 2**20
 # The longest wait for a rate limit; the outbox does the longer ones. Longer than Discord's usual
 # window of 5 s, so that a request waits for the next one.
 _MAX_WAIT_SECONDS = 6.0
-_MAX_TRIES = 5
+_PAUSES: Final = (0.5, 1.0, 1.0, 2.0, 0.0)
+"""Seconds between the tries of a request that Discord's servers fail at; the last has none."""
+_MAX_TRIES: Final = len(_PAUSES)
 _PASSING_FAULTS = frozenset({500, 502, 504, 524})
 _MAX_TEXT_CHARS = 500
 _JSON = "application/json"
@@ -136,7 +138,8 @@ class RestClient:
         return token
 
     async def _send(self, request: "_RestRequest") -> bytes:
-        lost: PlatformError | None = None  # it may have been carried out
+        lost: OutcomeUnknown | None = None  # it may have been carried out
+        faults = 0
         for tries in count(1):
             try:
                 bucket = await self._wait_for_turn(request)
@@ -150,8 +153,11 @@ class RestClient:
             failure, pause = self._judge(bucket, response, content, tries, now)
             if isinstance(failure, OutcomeUnknown):
                 lost = failure
+                faults += 1
                 pause = pause if request.endpoint.may_repeat else None
             if pause is None or tries == _MAX_TRIES or now + pause > request.deadline:
+                if lost is not None:
+                    lost.answers = faults
                 raise lost or failure
             await asyncio.sleep(pause)
         raise AssertionError("count() has no end")
@@ -204,7 +210,7 @@ class RestClient:
         retry_after = response.headers.get("retry-after")
         if response.status != HTTPStatus.TOO_MANY_REQUESTS:
             error = translate_refusal(response.status, refusal.code, refusal.text)
-            return error, 2.0 * tries - 1 if response.status in _PASSING_FAULTS else None
+            return error, _PAUSES[tries - 1] if response.status in _PASSING_FAULTS else None
         if refusal.retry_after is None or "via" not in response.headers:
             # Not Discord's limit: something before it blocks this address.
             return translate_refusal(response.status, 0, refusal.text, retry_after), None
