@@ -19,7 +19,7 @@ echo "deploy/Dockerfile: as hadolint wants it"
 "$tools/bin/check-jsonschema" -q --builtin-schema vendor.compose-spec deploy/compose*.yaml
 echo "deploy/compose*.yaml: as the specification wants them"
 "$tools/bin/kubernetes-validate" --strict deploy/kubernetes/base/deployment.yaml \
-    deploy/kubernetes/base/disruption-budget.yaml >/dev/null
+    deploy/kubernetes/base/disruption-budget.yaml deploy/kubernetes/worker/scaling.yaml >/dev/null
 echo "deploy/kubernetes: as the API's schemas want it"
 
 "$tools/bin/check-jsonschema" -q --schemafile tests/alert_rules.schema.json deploy/monitoring/alerts.yaml
@@ -30,9 +30,11 @@ folder=$(mktemp -d)
 trap 'chmod -R u+w "$folder"; rm -rf "$folder"' EXIT
 if command -v systemd-analyze >/dev/null; then
     # The program of the unit is on the machine that it is installed on.
-    sed 's|^ExecStart=.*|ExecStart=/bin/true|' deploy/troupe.service >"$folder/troupe.service"
-    systemd-analyze verify "$folder/troupe.service"
-    echo "deploy/troupe.service: as systemd wants it"
+    for unit in troupe.service troupe@.service; do
+        sed 's|^ExecStart=.*|ExecStart=/bin/true|' "deploy/$unit" >"$folder/$unit"
+        systemd-analyze verify "$folder/${unit/@/@worker}"
+        echo "deploy/$unit: as systemd wants it"
+    done
 fi
 
 "$python" -m tests.image_steps deploy/Dockerfile "$folder/image"
