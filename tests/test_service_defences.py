@@ -1,25 +1,32 @@
 """Each defence of the service is needed: where it is switched off, its cases get through.
 
 Defences that are functions of a text are in tests/test_defences.py; the mentions on Discord are in
-tests/platforms/discord/test_surface.py. Here a whole part is switched off, and the test of its
-cases, which passes with it, has to fail.
+tests/platforms/discord/test_surface.py, those of webhooks and streams beside their tests. Here a
+whole part is switched off, and the test of its cases, which passes with it, has to fail.
 """
 
 import asyncio
 import resource
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 
 from bot.commands.admins import AdminCheck
-from bot.storage.sql.database import Database
+from bot.media import conversion_child
+from bot.storage.sql import connections
+from bot.storage.sql.database import Database, open_database
 from bot.storage.usage.budgets import SqlBudgets
 from bot.turn.limits.answer_limits import Admission, AnswerLimits
 from tests.attacks import attacks, expanded
 from tests.checkout import CHECKOUT
 from tests.commands import test_authority as authority
+from tests.fakes import FakeBackend
+from tests.media.file_samples import picture
 from tests.turn import test_excessive_input as excessive
+from tests.turn import test_privacy as privacy
+from tests.turn.setup import Setup
 
 RENDER_WITHOUT_LIMITS = (
     "import sys; from bot.templates import JinjaTemplate;"
@@ -83,6 +90,28 @@ async def test_member_does_what_admins_may_without_the_check_of_admins(
     monkeypatch.setattr(AdminCheck, "require_prompts", require_nothing)
     with pytest.raises(AssertionError):
         await authority.test_command_is_refused_to_who_may_not_use_it(database, use, "discord")
+
+
+async def test_deleted_words_stay_in_the_file_without_secure_deletion(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    kept = [one for one in connections._PRAGMAS if "secure_delete" not in one]
+    monkeypatch.setattr(connections, "_PRAGMAS", (*kept, "PRAGMA secure_delete=OFF"))
+    async with open_database(f"sqlite:///{tmp_path / 'troupe.db'}") as database:
+        setup = Setup(database, backend=FakeBackend([f"So your word is {privacy.CANARY}."]))
+        with pytest.raises(AssertionError):
+            await privacy.forget_deletes_everything(setup, tmp_path)
+
+
+def test_picture_of_any_size_is_decoded_without_the_limit_of_pixels(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bomb = picture(8000, 7000, mode="1")
+    assert len(bomb) < 100_000
+    with pytest.raises(ValueError, match="8000 x 7000"):
+        conversion_child.to_jpeg(bomb)
+    monkeypatch.setattr(conversion_child, "_MAX_PIXELS", 10**9)
+    assert conversion_child.to_jpeg(bomb)
 
 
 @pytest.mark.slow

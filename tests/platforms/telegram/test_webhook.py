@@ -13,8 +13,10 @@ import pytest
 from pydantic import SecretStr, ValidationError
 from structlog.testing import capture_logs
 
+from bot.console import webhooks
 from bot.console.server import serve_http
 from bot.console.webhooks import webhook_routes
+from bot.platforms.telegram.platform import TelegramPlatform
 from bot.platforms.telegram.settings import TelegramSettings
 from bot.settings import ConsoleSettings
 from tests.attacks import expanded, with_ours
@@ -178,6 +180,25 @@ async def test_hostile_call(rig: Rig, title: str, given: Mapping[str, Any]) -> N
         }
     assert statuses == {required_status(given)}, title
     assert len(rig.intake.events) == int("replay" in given)
+
+
+@pytest.mark.parametrize(
+    "title", [title for title, given in OUR_CALLS.items() if "headers" in given]
+)
+async def test_call_with_another_secret_gets_through_without_the_comparison(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, title: str
+) -> None:
+    monkeypatch.setattr(TelegramPlatform, "admits_call", lambda *_: True)
+    with pytest.raises(AssertionError):
+        await test_hostile_call(rig, title, OUR_CALLS[title])
+
+
+async def test_large_body_gets_through_without_its_limit(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webhooks, "_MAX_BODY_BYTES", 2**30)
+    with pytest.raises(AssertionError):
+        await test_hostile_call(rig, "body of 2 MB", OUR_CALLS["body of 2 MB"])
 
 
 async def test_series_of_unreadable_calls_is_logged_once(rig: Rig) -> None:
