@@ -43,6 +43,8 @@ class Service:
             await part.start()
         async with self._http_server():
             working = [job for part in role_parts for job in part.jobs]
+            if not parts.context.is_alone:
+                working.append(parts.published.watch)
             jobs = [
                 asyncio.ensure_future(job())
                 for job in (

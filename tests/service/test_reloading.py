@@ -86,6 +86,24 @@ async def test_file_that_did_not_change_takes_nothing_back(wiring: Wiring) -> No
     assert resolver.versions["nova"] == 2
 
 
+async def test_process_that_missed_the_signal_learns_it_from_a_row(
+    wiring: Wiring, settings: Settings
+) -> None:
+    """Without Redis there is no signal between processes at all."""
+    async with open_resources(settings, (), pytest.fail, OPTIONS) as resources:
+        other, resolver = Wiring(settings, resources, (), pytest.fail, OPTIONS), resources.resolver
+        await other.published.look()
+        write(settings, "nova", system="New.")
+        await wiring.published.reload_files()
+        await resolver.resolve(["telegram:1"])
+        assert resolver.presets["nova"].system == "Old."
+
+        await other.published.look()
+        await resolver.resolve(["telegram:1"])
+        assert resolver.presets["nova"].system == "New."
+        assert resolver.versions["nova"] == 2
+
+
 @pytest.mark.parametrize(
     ("file", "content"),
     [("nora.json", "{"), ("nora.json", '{"name": "other", "provider": "test", "model": "m"}')],

@@ -93,7 +93,7 @@ class PresetCopies:
             await asyncio.to_thread(self._delete_file, preset)
             await editing.versions.save([PresetVersion(name, "", 1)])
             editing.resolver.remove(name)
-            editing.announce([name])
+            await editing.announce([name])
         await editing.drafts.delete(name)
         await editing.record(who, "delete preset", name, edited.content, "")
 

@@ -3,7 +3,7 @@
 import asyncio
 import difflib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -83,7 +83,7 @@ class PresetEditing:
     """Makes what a preset answers with ready, and returns it as this process uses it; raises
     `SettingsError` where its provider is not set up or does not take its parameters."""
 
-    announce: Callable[[Sequence[str]], None]
+    announce: Callable[[Sequence[str]], Awaitable[None]]
     """Tells other processes which presets they have to read again."""
 
     # --- reading ------------------------------------------------------------------------------
@@ -242,7 +242,7 @@ class PresetEditing:
         live = await asyncio.to_thread(self._write, preset, edited.draft)
         number = (await self.versions.save([preset_version(live)]))[name]
         self.resolver.publish(self.prepare(live), number)
-        self.announce([name])
+        await self.announce([name])
         await self.drafts.delete(name)
         await self.record(
             who, "publish", f"{name} v{number}", edited.published, export_preset(live)

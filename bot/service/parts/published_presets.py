@@ -1,6 +1,7 @@
 """Presets that change while the service runs: published by a console, or files read again."""
 
 import asyncio
+import secrets
 from collections.abc import Mapping, Sequence
 
 import structlog
@@ -18,6 +19,9 @@ from bot.service.run_options import replace_model
 
 _log = structlog.get_logger(__name__)
 _PUBLISHED_PRESETS = "presets"
+_ROW = "published preset "
+"""With the preset's name behind it, a row that has another value after each publishing."""
+_LOOK_SECONDS = 2.0
 
 
 class PublishedPresets:
@@ -28,6 +32,8 @@ class PublishedPresets:
         self._stored = stored
         self._file_contents = _contents(context.resources.file_presets)
         """Of the presets folder as this process knows it, by the name of the preset."""
+        self._seen: Mapping[str, str] | None = None
+        """The rows of the last look; None: there was none."""
 
     def follow(self) -> None:
         """Use what other processes publish from now on."""
@@ -35,14 +41,37 @@ class PublishedPresets:
         resources.resolver.follow(self._load)
         resources.signals.subscribe(_PUBLISHED_PRESETS, resources.resolver.mark_stale)
 
-    def announce(self, names: Sequence[str]) -> None:
-        """Tell all processes that presets have a newer version."""
+    async def announce(self, names: Sequence[str]) -> None:
+        """Tell all processes that presets have a newer version; raises `StoreError`."""
         resources = self._context.resources
         for name in names:  # its file was written, or deleted, by this process
             self._file_contents.pop(name, None)
             if name in resources.resolver.presets:
                 self._file_contents |= _contents({name: resources.resolver.presets[name]})
-        resources.signals.publish(_PUBLISHED_PRESETS, names)
+        await self._tell(names)
+
+    async def _tell(self, names: Sequence[str]) -> None:
+        """Leave a row for processes that miss the signal, and send that."""
+        rows = {f"{_ROW}{name}": secrets.token_hex(4) for name in names}
+        await self._stored.inbox.receive((), rows)
+        self._context.resources.signals.publish(_PUBLISHED_PRESETS, names)
+
+    async def watch(self) -> None:
+        """Look every two seconds for what was published without a signal, until cancelled."""
+        while True:
+            try:
+                await self.look()
+            except StoreError as error:
+                _log.warning("store_failed", reason=str(error))
+            await self._context.clock.sleep(_LOOK_SECONDS)
+
+    async def look(self) -> None:
+        """Read before the next answer what was published since the last look."""
+        rows = await self._stored.inbox.cursors(_ROW)
+        seen = rows if self._seen is None else self._seen
+        new = [name.removeprefix(_ROW) for name in rows if rows[name] != seen.get(name)]
+        self._context.resources.resolver.mark_stale(new)
+        self._seen = rows
 
     async def reload_files(self) -> None:
         """Read the presets folder again, and let every process use what has changed in it.
@@ -57,11 +86,12 @@ class PublishedPresets:
             presets = await asyncio.to_thread(load_complete_presets, folder)
             find_preset(presets, resources.resolver.default.name)
             names = await self._use_changes(presets)
+            if names:
+                await self._tell(names)
         except (PresetError, SettingsError, StoreError, OSError) as error:
             _log.error("presets_not_reloaded", reason=str(error))
             return
         self._file_contents = _contents(presets)
-        resources.signals.publish(_PUBLISHED_PRESETS, names)
         _log.info("presets_reloaded", changed=names)
 
     async def _use_changes(self, presets: Mapping[str, Preset]) -> list[str]:
