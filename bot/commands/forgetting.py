@@ -102,7 +102,7 @@ class SharedMemories(ConversationMemory):
     A signal tells the others at once, and a row of the database those that missed it.
 
     Args:
-        memories: what this process keeps.
+        memories: return what this process keeps: a preset that is published may add a model.
         signals: tell this process and the others.
         forgotten: the rows.
         kept_seconds: how old a row may be that was not seen before; older ones are deleted.
@@ -110,7 +110,7 @@ class SharedMemories(ConversationMemory):
 
     def __init__(
         self,
-        memories: Sequence[ConversationMemory],
+        memories: Callable[[], Sequence[ConversationMemory]],
         signals: Signals,
         forgotten: ForgottenConversations,
         clock: Clock,
@@ -128,7 +128,7 @@ class SharedMemories(ConversationMemory):
 
     @override
     async def end_session(self, conversation: str) -> None:
-        for memory in self._memories:
+        for memory in self._memories():
             await memory.end_session(conversation)
 
     @override
@@ -168,5 +168,5 @@ class SharedMemories(ConversationMemory):
             await self._clock.sleep(_LOOK_SECONDS)
 
     async def _forget_here(self, conversation: str) -> None:
-        for memory in self._memories:
+        for memory in self._memories():
             await memory.forget(conversation)

@@ -41,8 +41,9 @@ class Node:
 
     def __init__(self, database: Database, clock: FakeClock, signals: Signals) -> None:
         self.slots = SlotsOfAModel()
+        self.models = [self.slots]
         rows = SqlForgottenConversations(database)
-        self.memories = SharedMemories([self.slots], signals, rows, clock, _KEPT_SECONDS)
+        self.memories = SharedMemories(lambda: self.models, signals, rows, clock, _KEPT_SECONDS)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -69,6 +70,13 @@ async def test_every_process_forgets_by_a_signal_and_here_once(database: Databas
         await here.memories.forget(CONVERSATION)
         await wait_until(lambda: bool(elsewhere.slots.forgotten))
     assert here.slots.forgotten == elsewhere.slots.forgotten == [CONVERSATION]
+
+
+async def test_model_of_a_preset_that_was_published_later_forgets(database: Database) -> None:
+    node, later = Node(database, FakeClock(), InProcessSignals()), SlotsOfAModel()
+    node.models.append(later)
+    await node.memories.forget(CONVERSATION)
+    assert node.slots.forgotten == later.forgotten == [CONVERSATION]
 
 
 async def test_process_that_missed_the_signal_forgets_by_the_row_once(database: Database) -> None:

@@ -109,9 +109,9 @@ class AnsweringParts:
     @cached_property
     def shared_memories(self) -> SharedMemories:
         resources = self._context.resources
-        backends = self._context.models.backends.values()
+        backends = self._context.models.backends
         return SharedMemories(
-            [each for each in backends if isinstance(each, ConversationMemory)],
+            lambda: [one for one in backends.values() if isinstance(one, ConversationMemory)],
             resources.signals,
             SqlForgottenConversations(resources.database),
             self._context.clock,
