@@ -384,6 +384,12 @@ def _corrupt(event: Any) -> Any:
     return [_corrupt(one) for one in event] if isinstance(event, list) else event
 
 
+def corrupt_odd_messages(wire: Any) -> None:
+    """Have Discord's server send every message "odd" as one that no library can parse."""
+    write = wire._wire
+    wire._wire = lambda event: write(_corrupt(json.loads(json.dumps(event, default=str))))
+
+
 async def unreadable_and_undeliverable_in_fifty_chats(deployment: Deployment) -> None:
     """Nobody waits for a message that cannot be parsed, or an answer that is never taken."""
     telegram, wire = deployment.platforms.telegram, deployment.platforms.discord
@@ -401,7 +407,7 @@ async def unreadable_and_undeliverable_in_fifty_chats(deployment: Deployment) ->
     text = expected_answer(f"T{refused}:12")
     telegram.fault("sendMessage", times=10**6, match={"text": text}, error_code=500)
     wire._take_fault = fault_of
-    wire._wire = lambda event: write(_corrupt(json.loads(json.dumps(event, default=str))))
+    corrupt_odd_messages(wire)
     try:
         for conversation in (*groups, *channels):
             conversation.ask(first)
