@@ -12,6 +12,7 @@ from typing_extensions import override
 from bot.chat.incoming import Address, Said
 from bot.chat.outgoing import (
     Attachment,
+    Face,
     Limits,
     MessageContent,
     OutboxState,
@@ -73,12 +74,14 @@ class Delivery:
         said: Said | None = None,
         file: Attachment | None = None,
         opening: str | None = None,
+        face: Face | None = None,
     ) -> None:
         """Queue an answer with one part for each text; with an `opening` they are edits."""
         conversations = SqlConversations(self.database, self.clock)
         await SqlInbox(self.database, self.clock).receive([said or make_incoming(key="5:0")], {})
         claim, message = await begin(conversations, LANE)
-        parts = [OutgoingPart(part, MessageContent(text), file) for part, text in enumerate(texts)]
+        contents = [MessageContent(text, face) for text in texts]
+        parts = [OutgoingPart(part, content, file) for part, content in enumerate(contents)]
         if opening is not None:
             content = MessageContent(opening)
             for part in parts:
@@ -390,6 +393,22 @@ async def test_unknown_outcome_waits_to_settle_on_a_platform_without_nonces(
     await delivery.work()
     assert await delivery.states() == [OutboxState.UNKNOWN, OutboxState.PENDING]
     assert await delivery.due_in() == 10
+
+
+async def test_message_of_a_webhook_is_never_repeated_before_it_was_looked_for(
+    database: Database,
+) -> None:
+    """There are nonces on the platform, but none for messages of webhooks."""
+    delivery = Delivery(database, replace(LIMITS, shows_faces=True, repeats_faces=False))
+    delivery.surface.fail_next("send", OutcomeUnknown("cut off"))
+    await delivery.queue("a", face=Face("Nora"))
+    await delivery.work()
+    assert await delivery.due_in() == 10
+    delivery.surface.fail_next("find", Refused("the history may not be read"))
+    await delivery.clock.advance(11)
+    await delivery.work()
+    assert delivery.calls("send") == 1
+    assert await delivery.states() == [OutboxState.DEAD]
 
 
 async def test_edit_with_an_unknown_outcome_is_repeated(database: Database) -> None:

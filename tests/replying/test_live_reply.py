@@ -239,6 +239,21 @@ async def test_unchanged_text_causes_no_edits() -> None:
     assert setup.edits() == 0
 
 
+async def test_part_that_is_full_is_not_edited_while_the_next_one_grows() -> None:
+    setup = Setup(TELEGRAM_100)
+
+    async with setup.live() as live:
+        for _ in range(24):
+            live.feed("a word ")
+            await setup.clock.advance(0.5)
+
+    edited = [text for call, text in setup.surface.calls if call == "edit"]
+    full, growing = setup.texts
+    assert edited.count(full) <= 1
+    assert edited.count(growing) == 1
+    assert len(edited) > 4
+
+
 async def test_answer_that_may_be_another_workers_by_now_is_not_edited() -> None:
     setup = Setup()
 

@@ -48,6 +48,13 @@ def test_block_and_quote_stand_in_front_of_the_question() -> None:
     assert [part.section for part in draft.context] == ["observed", "quote"]
 
 
+def test_long_quote_is_cut() -> None:
+    message = replace(make_incoming("is it?"), quote=Quote(BOB, "7", "long " * 100))
+    [quoted] = compose(preset(), Session(1, ()), message).context
+    assert quoted.text.endswith("…")
+    assert quoted.text.count("long") == 60
+
+
 def test_names_in_the_block_follow_the_preset() -> None:
     [part] = drafted([observed("nice day")], user_name_in_message="not_add").context
     assert part.text.splitlines()[1:] == ["> nice day"]

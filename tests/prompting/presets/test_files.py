@@ -17,6 +17,7 @@ from bot.prompting.presets.files import (
     parse_preset,
 )
 from bot.prompting.presets.names import name_problem
+from bot.prompting.presets.preset import BusyRules
 from tests.attacks import attack_texts
 from tests.checkout import CHECKOUT
 from tests.shared_data import golden
@@ -282,3 +283,9 @@ def test_lorebook_errors_name_the_problem(tmp_path: Path, lorebook: object, said
 
     with pytest.raises(PresetError, match=said):
         load_presets(tmp_path)
+
+
+def test_messages_during_an_answer_are_gathered_within_moments() -> None:
+    rules = BusyRules()
+    assert (rules.mode, rules.quiet_seconds, rules.at_most) == (None, 0.7, 20)
+    assert (rules.album_seconds, rules.paste_seconds) == (0.6, 1.5)
