@@ -17,6 +17,7 @@ from bot.importers.cards.stored_cards import card_file, load_card
 from bot.importers.file_kinds import CHARACTER_IMPORTS, check_file_kind
 from bot.media.fetching import FetchFailed, PublicFetcher
 from bot.prompting.presets.files import export_preset, find_preset, load_presets
+from bot.prompting.presets.folder import find_preset_file
 from bot.prompting.presets.preset import Preset
 from bot.runtime.addresses import is_http_address
 from bot.runtime.shipped_files import presets_folder
@@ -159,7 +160,7 @@ def import_character(
     card = read_card(data, source)
     model = {"provider": default.provider, "model": default.model} if default else {}
     preset = preset_from_card(card, source, name=name, is_local=is_local, **model)
-    target, kept = folder / f"{preset.id}.json", card_file(folder, preset)
+    target, kept = find_preset_file(folder, preset), card_file(folder, preset)
     if target.exists():
         raise UserError(f"{target} exists already; remove it first or choose another --name")
     try:

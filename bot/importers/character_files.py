@@ -18,6 +18,7 @@ from bot.prompting.personas.builtin_roles import (
 from bot.prompting.personas.haruhi_rows import read_jsonl, read_rows
 from bot.prompting.presets.files import load_presets, validate_preset
 from bot.prompting.presets.preset import Preset
+from bot.prompting.text.preset_folder import path_inside
 from bot.texts.text import joined, text_of, translatable
 
 _VERSION_2_COLUMN = "luotuo_openai"  # of ChatHaruhi 2 only; its personas name no place for stories
@@ -117,7 +118,7 @@ def read_character_file(reference: str, directory: Path) -> CharacterFile:
             **_HARUHI_BUDGET,
         }
         return CharacterFile(keys, data.texts)
-    if not file.resolve().is_relative_to(directory.resolve()):
+    if path_inside(directory, reference) is None:
         raise CharacterError(
             translatable("it is outside {directory}; move it into that folder", directory=directory)
         )

@@ -140,6 +140,10 @@ def test_import_does_not_overwrite_and_names_broken_card(folder: Path) -> None:
     troupe("character", "import", "robot.png")
     with pytest.raises(UserError, match="exists already; remove it first"):
         troupe("character", "import", "robot.png")
+    written = folder / "presets" / "unit 7 sieben.json"
+    written.rename(written.with_name("mine.json"))
+    with pytest.raises(UserError, match=r"mine\.json exists already; remove it first"):
+        troupe("character", "import", "robot.png")
     (folder / "cut.png").write_bytes(CARD_FILES["robot.png"][:99])
     with pytest.raises(PresetError, match=r"^cut\.png: the PNG ends too early"):
         troupe("character", "import", "cut.png")

@@ -158,6 +158,9 @@ def test_import_does_not_overwrite(folder: Path) -> None:
 
     with pytest.raises(UserError, match=r"phi\.json exists already"):
         troupe("preset", "import", "Modelfile")
+    (folder / "presets" / "phi.json").rename(folder / "presets" / "mine.json")
+    with pytest.raises(UserError, match=r"mine\.json exists already"):
+        troupe("preset", "import", "Modelfile", "--name", "PHI")
 
 
 def test_exported_modelfile_imports_as_the_same_preset(folder: Path) -> None:

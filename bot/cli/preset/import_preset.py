@@ -55,7 +55,7 @@ def import_preset(
     check_file_kind(read_bytes(file, MAX_BYTES_READ), file, PRESET_IMPORTS)
     imported = preset_from_text(read_text(file), file, name, provider=provider)
     preset = imported.preset
-    target = folder / f"{preset.id}.json"
+    target = find_preset_file(folder, preset)
     if target.exists():
         raise UserError(f"{target} exists already; remove it first or choose another --name")
     write_text(target, export_preset(preset))

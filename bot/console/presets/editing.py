@@ -3,7 +3,7 @@
 import asyncio
 import difflib
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from bot.prompting.presets.files import (
     read_lorebook_file,
 )
 from bot.prompting.presets.folder import find_preset_file, write_preset, write_whole_file
+from bot.prompting.presets.names import preset_id
 from bot.prompting.presets.preset import Preset
 from bot.prompting.presets.problems import CheckedPreset, PresetProblem, check_preset
 from bot.prompting.text.jsonc import JsonDocument
@@ -189,13 +190,9 @@ class PresetEditing:
 
     async def begin_draft(self, draft: PresetDraft, who: str, action: str) -> None:
         """Store the draft of a new preset; raises `UserError` if the name is taken."""
-        is_taken = any(one.name == draft.name for one in await self.all())
-        if is_taken or not await self.drafts.save(draft):
-            raise UserError(
-                translatable(
-                    "There is a preset {name} already; choose another name.", name=draft.name
-                )
-            )
+        self._check_name(draft.name, [one.name for one in await self.all()])
+        if not await self.drafts.save(draft):
+            raise _taken(draft.name)
         await self.record(who, action, draft.name, "", draft.content)
 
     async def discard_draft(self, name: str, who: str) -> None:
@@ -239,6 +236,7 @@ class PresetEditing:
         if edited.draft.revision != revision:
             raise _conflict()
         preset = self._valid(name, edited.draft.content)
+        self._check_name(name, self.resolver.presets.keys() - {name})
         live = await asyncio.to_thread(self._write, preset, edited.draft)
         number = (await self.versions.save([preset_version(live)]))[name]
         self.resolver.publish(self.prepare(live), number)
@@ -261,6 +259,15 @@ class PresetEditing:
             return merge_character_file(loaded, folder).preset
         except PresetError as error:
             raise UserError(text_of(error)) from None
+
+    def _check_name(self, name: str, others: Iterable[str]) -> None:
+        """Raise `UserError` if another preset has a name, in any case and width.
+
+        Files are found by it: one of the two would replace the other's.
+        """
+        wanted = preset_id(name)
+        if found := next((one for one in others if preset_id(one) == wanted), None):
+            raise _taken(found)
 
     def _valid(self, name: str, content: str) -> Preset:
         checked = self.check(content)
@@ -322,6 +329,12 @@ def changed_lines(before: str, after: str) -> tuple[str, str]:
 def _shortened(lines: Sequence[str]) -> str:
     text = "\n".join(lines)
     return text if len(text) <= _MAX_AUDIT_CHARS else f"{text[:_MAX_AUDIT_CHARS]} …"
+
+
+def _taken(name: str) -> UserError:
+    return UserError(
+        translatable("There is a preset {name} already; choose another name.", name=name)
+    )
 
 
 def _conflict() -> RequestRefused:

@@ -9,7 +9,6 @@ import re
 import time
 from collections.abc import Set
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 import msgspec
 import structlog
@@ -17,6 +16,7 @@ import structlog
 from bot.chat.outgoing import Face
 from bot.errors import Refused
 from bot.platforms.discord.rest.client import RestClient, RestEndpoint, decode_response
+from bot.runtime.addresses import is_http_address
 
 WEBHOOK_NAME = "Troupe"
 _THREADS = frozenset({10, 11, 12})
@@ -25,6 +25,7 @@ _INCOMING = 1  # the type of webhooks that a bot can speak through
 _REFUSED_SECONDS = 30.0
 _MAX_CHANNELS = 5000
 _MAX_NAME_CHARS = 80
+_MAX_AVATAR_CHARS = 2048
 # Discord refuses names with these words in them, and these names.
 _RESERVED_WORD = re.compile(r"(?P<first>dis|cly)(?P<rest>cord|de)", re.IGNORECASE)
 _RESERVED_NAMES = frozenset({"everyone", "here"})
@@ -120,8 +121,9 @@ class ChannelWebhooks:
 def webhook_fields(face: Face) -> dict[str, str]:
     """Return the name and the picture of a message, as far as Discord takes them."""
     fields = {"username": webhook_name(face.name)}
-    if face.avatar is not None and urlsplit(face.avatar).scheme in {"http", "https"}:
-        fields["avatar_url"] = face.avatar
+    avatar = face.avatar or ""
+    if len(avatar) <= _MAX_AVATAR_CHARS and is_http_address(avatar):
+        fields["avatar_url"] = avatar
     return fields
 
 

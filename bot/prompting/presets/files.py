@@ -15,7 +15,12 @@ from bot.prompting.presets.names import preset_id
 from bot.prompting.presets.preset import Preset
 from bot.prompting.presets.problems import describe_preset_problem
 from bot.prompting.text.jsonc import JsonDocument, JsonSyntaxError, read_json
-from bot.prompting.text.preset_folder import is_lorebook, json_files, read_preset_text
+from bot.prompting.text.preset_folder import (
+    is_lorebook,
+    json_files,
+    path_inside,
+    read_preset_text,
+)
 from bot.texts.text import Text, joined, text_of, translatable
 
 __all__ = [
@@ -129,8 +134,8 @@ def read_lorebook_file(name: str, file: Path) -> object:
         PresetError: the file cannot be read or is no lorebook, or the path leads out of the folder.
     """
     folder = file.parent.resolve()
-    book = (folder / name).resolve()
-    if folder not in book.parents:
+    book = path_inside(folder, name)
+    if book is None:
         raise PresetError(
             translatable(
                 "{file}: lorebook: {name} is outside {folder}; move it into that folder",

@@ -10,6 +10,20 @@ from typing_extensions import TypedDict
 
 MAX_LIST_ITEMS = 256
 
+# What proxies such as LiteLLM read from a request: where to send it, and with which credentials.
+_OF_OPERATOR = frozenset({
+    "api_base", "api_key", "api_type", "api_version", "authorization", "base_url", "credentials",
+    "custom_llm_provider", "default_headers", "endpoint", "extra_body", "extra_headers",
+    "extra_query", "headers", "model_list", "organization", "proxies", "proxy", "user_config",
+})  # fmt: skip
+_OF_CLOUDS = ("aws_", "azure_", "vertex_")
+
+
+def is_of_operator(name: str) -> bool:
+    """Tell whether a parameter says where a request goes or who pays, which no preset may."""
+    plain = name.strip().casefold().replace("-", "_")
+    return plain in _OF_OPERATOR or plain.startswith(_OF_CLOUDS)
+
 
 @dataclass(frozen=True)
 class _Within:

@@ -23,7 +23,7 @@ from bot.prompting.lorebook.keys import compile_key, is_regex
 from bot.prompting.personas.persona import parse_persona
 from bot.prompting.presets.messages import PresetMessage, StrictModel
 from bot.prompting.presets.names import name_problem, preset_id
-from bot.prompting.presets.parameters import MAX_LIST_ITEMS, Parameters
+from bot.prompting.presets.parameters import MAX_LIST_ITEMS, Parameters, is_of_operator
 from bot.prompting.text.token_counter import ENCODINGS
 from bot.templates import RoleTemplate, get
 from bot.texts.text import joined, text_of, translatable
@@ -37,6 +37,13 @@ DEFAULT_INPUT_TOKENS = 16_000
 FOREIGN_KEYS = frozenset({"id", "plugins", "emoji"})
 """Keys that RodelAgent writes as well; they have no meaning here and are dropped."""
 
+MAX_DOLLARS = 10**9
+"""The largest budget: as millionths of a dollar it is a number that databases store."""
+
+_MAX_VERSION = 10**9  # further versions count from it, and PostgreSQL's integers end at 2**31
+_MAX_OUTPUT_TOKENS = 1_000_000  # as in `parameters`
+_MAX_INPUT_TOKENS = 10**9
+_MAX_FALLBACKS = 8  # each may be asked for one question
 _MAX_PARAMETER_CHARS = 256 * 1024  # as JSON; all of it is sent with every request
 
 
@@ -113,7 +120,7 @@ class SummaryChoice(StrictModel):
 
     provider: NonEmptyText | None = None
     model: NonEmptyText | None = None
-    max_output_tokens: StrictInt = Field(200, ge=16)
+    max_output_tokens: StrictInt = Field(200, ge=16, le=_MAX_OUTPUT_TOKENS)
 
 
 ScopeName: TypeAlias = Literal["channel", "user", "thread", "reply_chain"]
@@ -126,8 +133,8 @@ def _mode_to_object(value: object) -> object:
 class PresetBudget(StrictModel):
     """What all answers of a preset may cost together, in US dollars; null: no limit."""
 
-    day: Annotated[float, Field(gt=0)] | None = None
-    month: Annotated[float, Field(gt=0)] | None = None
+    day: Annotated[float, Field(gt=0, le=MAX_DOLLARS)] | None = None
+    month: Annotated[float, Field(gt=0, le=MAX_DOLLARS)] | None = None
 
 
 def _kind_to_object(value: object) -> object:
@@ -163,7 +170,7 @@ class Preset(StrictModel):
     stop_sequences: NonEmptyTexts = ()
     filter_chars: NonEmptyTexts = ()
 
-    version: StrictInt = Field(1, ge=1)
+    version: StrictInt = Field(1, ge=1, le=_MAX_VERSION)
     description: str = ""
     avatar: str | None = None
     """An address."""
@@ -185,10 +192,10 @@ class Preset(StrictModel):
     macros: StrictBool = False
     """The texts come from a card: expand {{char}}, {{user}}, {{random}}."""
     user_name_in_message: Literal["default", "add", "not_add"] = "default"
-    max_input_tokens: StrictInt | None = Field(DEFAULT_INPUT_TOKENS, ge=1)
+    max_input_tokens: StrictInt | None = Field(DEFAULT_INPUT_TOKENS, ge=1, le=_MAX_INPUT_TOKENS)
     """The token budget of the prompt, and never more than the model's context less the answer;
     null: that alone."""
-    max_output_tokens: StrictInt | None = Field(None, ge=1)
+    max_output_tokens: StrictInt | None = Field(None, ge=1, le=_MAX_OUTPUT_TOKENS)
     token_counter: str | None = None
     """The encoding to count tokens in; null: the backend's own tokenizer."""
     template: str | dict[str, object] | None = None
@@ -218,7 +225,7 @@ class Preset(StrictModel):
     file with all of it, or its beginning and the rest in a thread."""
     thoughts: Literal["hidden", "folded"] = "hidden"
     """Whether readers can open what a reasoning model has thought, under its complete answer."""
-    fallbacks: tuple[Fallback, ...] = ()
+    fallbacks: Annotated[tuple[Fallback, ...], Field(max_length=_MAX_FALLBACKS)] = ()
     tools: Annotated[tuple[ToolName, ...], Field(max_length=MAX_LIST_ITEMS)] = ()
     """What the model may call during an answer, where its provider has tools."""
     mcp_servers: Annotated[tuple[NonEmptyText, ...], Field(max_length=MAX_LIST_ITEMS)] = ()
@@ -303,6 +310,17 @@ class Preset(StrictModel):
                     limit=f"{_MAX_PARAMETER_CHARS:,}",
                 )
             )
+        if isinstance(parameters, Mapping):
+            for name in parameters:
+                if is_of_operator(str(name)):
+                    raise PlacedValueError(
+                        translatable(
+                            "{name} belongs to the operator, who sets addresses and keys of"
+                            " providers in TROUPE_PROVIDERS; remove it",
+                            name=repr(name),
+                        ),
+                        (name,),
+                    )
         return parameters
 
     @field_validator("persona")
@@ -334,6 +352,11 @@ class Preset(StrictModel):
             raise ValueError(text_of(error)) from None
         return text
 
+    @field_validator("character")
+    @classmethod
+    def _character(cls, character: str | None) -> str | None:
+        return _without_nul(character)
+
     @field_validator("lorebook")
     @classmethod
     def _lorebook(cls, lorebook: object) -> object:
@@ -346,8 +369,8 @@ class Preset(StrictModel):
                 raise PlacedValueError(text_of(error), ("entries", name)) from None
             except PresetError as error:
                 raise ValueError(text_of(error)) from None
-        elif isinstance(lorebook, str) and "\0" in lorebook:
-            raise ValueError(translatable("a file path cannot contain a NUL character"))
+        elif isinstance(lorebook, str):
+            _without_nul(lorebook)
         return lorebook
 
     @field_validator("name")
@@ -356,3 +379,9 @@ class Preset(StrictModel):
         if problem := name_problem(name):
             raise ValueError(problem)
         return name
+
+
+def _without_nul(path: str | None) -> str | None:
+    if path is not None and "\0" in path:
+        raise ValueError(translatable("a file path cannot contain a NUL character"))
+    return path

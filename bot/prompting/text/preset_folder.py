@@ -23,6 +23,8 @@ def json_files(directory: Path) -> list[Path]:
 def read_preset_text(file: Path) -> str:
     """Read a file of a presets folder; raises `PresetError` if it is unreadable or not UTF-8."""
     try:
+        if file.exists() and not (file.is_file() or file.is_dir()):  # such as a link to /dev/zero
+            raise PresetError(translatable("{file}: is a device; remove it", file=file))
         return file.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise PresetError(
@@ -32,6 +34,18 @@ def read_preset_text(file: Path) -> str:
         raise PresetError(
             translatable("{file}: is not UTF-8; save it as UTF-8", file=file)
         ) from error
+
+
+def path_inside(folder: Path, name: str) -> Path | None:
+    """Return the path of a file that a preset names; None if it is outside of the folder.
+
+    So is what leads nowhere: a loop of links, or a path that no system takes.
+    """
+    try:
+        file = (folder / name).resolve()
+    except (OSError, RuntimeError, ValueError):
+        return None
+    return file if folder.resolve() in file.parents else None
 
 
 def is_lorebook(text: str) -> bool:

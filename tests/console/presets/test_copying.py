@@ -31,6 +31,8 @@ async def test_copy_is_a_draft_that_is_renamed_and_published(
     assert (await call(console, "POST", "/presets/nora/copies", {"name": "mira"}))[0] == 422
     assert (await call(console, "POST", "/presets/nora/copies", {"name": "../x"}))[0] == 422
     assert (await call(console, "POST", "/presets/none/copies", {"name": "x"}))[0] == 404
+    for taken in ("MIRA", "ｍｉｒａ", "Nora"):  # the file would be that of mira
+        assert (await call(console, "POST", "/presets/nora/copies", {"name": taken}))[0] == 422
 
 
 async def test_deleted_preset_answers_nowhere_and_keeps_its_versions(

@@ -10,7 +10,7 @@ from bot.chat.incoming import Address
 from bot.chat.outgoing import Button, Face, MessageContent, OutgoingMessage
 from bot.errors import OutcomeUnknown, Unreachable
 from bot.platforms.discord.platform import DiscordPlatform
-from bot.platforms.discord.webhooks import webhook_name
+from bot.platforms.discord.webhooks import webhook_fields, webhook_name
 from tests.platforms.discord.conftest import platform_for
 from tests.rigs.simwire import SimWire
 
@@ -177,3 +177,18 @@ async def test_webhook_that_somebody_deleted_is_made_again(stage: Stage) -> None
 )
 def test_names_pass_the_rules_of_discord(name: str, allowed: str) -> None:
     assert webhook_name(name) == allowed
+
+
+@pytest.mark.parametrize(
+    "avatar",
+    [
+        "http://[",
+        "http://a b/",
+        "javascript:alert(1)",
+        "file:///etc/passwd",
+        "",
+        f"http://a/{'x' * 2048}",
+    ],
+)
+def test_avatar_that_is_no_address_is_left_out(avatar: str) -> None:
+    assert webhook_fields(Face("Nora", avatar)) == {"username": "Nora"}

@@ -1,0 +1,125 @@
+"""A preset is refused that names files elsewhere, the operator's settings, or absurd numbers."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bot.errors import CharacterError, PresetError
+from bot.importers.character_files import load_presets_with_stories, read_character_file
+from bot.prompting.presets.files import load_presets, parse_preset, read_lorebook_file
+from bot.prompting.presets.problems import check_preset
+
+LEAST = {"name": "nova", "provider": "local", "model": "default"}
+HUGE = 10**30
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"version": HUGE},
+        {"version": 2**31 - 1},
+        {"max_output_tokens": HUGE},
+        {"max_input_tokens": HUGE},
+        {"summary": {"max_output_tokens": HUGE}},
+        {"budget": {"day": 1e308}},
+        {"budget": {"month": 1e13}},
+        {"parameters": {"max_tokens": HUGE}},
+        {"parameters": {"n": 128}},
+        {"parameters": {"best_of": 20}},
+        {"fallbacks": [{"provider": "local"}] * 9},
+        {"aliases": ["a"] * 257},
+        {"tools": ["dice"] * 257},
+        {"mcp_servers": ["files"] * 257},
+        {"mcp_servers": [{"command": ["sh", "-c", "id"]}]},
+        {"mcp_servers": {"files": {"url": "http://169.254.169.254/"}}},
+        {"character": "a\0.jsonl"},
+        {"lorebook": "a\0.json"},
+        {"template": "file:///etc/passwd"},
+        {"template": "/etc/passwd"},
+        {"template": "${HOME}"},
+        {"base_url": "https://evil.example/v1"},
+        {"api_key": "${OPENAI_API_KEY}"},
+        {"$include": "/etc/passwd"},
+    ],
+    ids=str,
+)
+def test_hostile_key_is_refused(keys: dict[str, object]) -> None:
+    with pytest.raises(PresetError):
+        parse_preset(json.dumps(LEAST | keys), "nova.json")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("api_base", "API-Base", " base_url ", "api_key", "extra_headers", "extra_body"),
+        *("user_config", "model_list", "custom_llm_provider", "Authorization", "proxies"),
+        *("aws_bedrock_runtime_endpoint", "vertex_credentials", "azure_ad_token"),
+    ],
+)
+def test_parameter_that_says_where_to_send_or_who_pays_is_refused(name: str) -> None:
+    text = '{"name": "nova", "provider": "local", "model": "m",\n"parameters": {\n%s: "x"}}'
+
+    [problem] = check_preset(text % json.dumps(name)).problems
+
+    assert problem.line == 3
+    assert "belongs to the operator" in problem.text
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        *("../secret.jsonl", "/etc/secret.jsonl", "link.jsonl", "loop.jsonl", "a/../../x.jsonl"),
+        *("a" * 5000 + ".jsonl", "file:///etc/x.jsonl", "..\\..\\x.jsonl", "C:\\x.jsonl"),
+        *("~/x.jsonl", "$HOME/x.jsonl", "a\0.jsonl", "\\\\host\\share\\x.jsonl", "folder.zip"),
+    ],
+)
+def test_character_file_is_inside_the_folder(tmp_path: Path, reference: str) -> None:
+    folder = hostile_folder(tmp_path)
+
+    with pytest.raises(CharacterError):
+        read_character_file(reference, folder)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("../secret.json", "/etc/secret.json", "link.json", "loop.json", "a" * 5000 + ".json"),
+        *("file:///etc/x.json", "..\\..\\x.json", "~/x.json", "a\0.json", "folder.zip", "."),
+    ],
+)
+def test_lorebook_file_is_inside_the_folder(tmp_path: Path, name: str) -> None:
+    folder = hostile_folder(tmp_path)
+
+    with pytest.raises(PresetError):
+        read_lorebook_file(name, folder / "nova.json")
+
+
+@pytest.mark.parametrize("link", ["/dev/zero", "nova.json", "missing.json", "."])
+def test_preset_that_is_no_file_is_named(tmp_path: Path, link: str) -> None:
+    (tmp_path / "nova.json").symlink_to(link)
+
+    with pytest.raises(PresetError, match=r"nova\.json"):
+        load_presets(tmp_path)
+
+
+def test_two_presets_of_one_name_are_refused_in_any_case_and_width(tmp_path: Path) -> None:
+    for at, name in enumerate(("nova", "NOVA", "ｎｏｖａ", "Nova")):  # full width
+        text = json.dumps(LEAST | {"name": name})
+        (tmp_path / f"{at}.json").write_text(text, encoding="utf-8")
+
+    with pytest.raises(PresetError) as raised:
+        load_presets_with_stories(tmp_path)
+
+    assert str(raised.value).count("is already taken by") == 3
+
+
+def hostile_folder(folder: Path) -> Path:
+    """Make a presets folder with links to elsewhere and a folder that looks like a file."""
+    presets = folder / "presets"
+    (presets / "folder.zip").mkdir(parents=True)
+    for suffix in ("json", "jsonl"):
+        (folder / f"secret.{suffix}").write_text('{"entries": {}}', encoding="utf-8")
+        (presets / f"link.{suffix}").symlink_to(folder / f"secret.{suffix}")
+        (presets / f"loop.{suffix}").symlink_to(f"loop.{suffix}")
+    return presets
