@@ -19,6 +19,8 @@ Work: TypeAlias = Callable[[sqlite3.Connection], T]
 """Runs in the writer's thread, inside a transaction that it neither begins nor ends."""
 
 _MAX_UNITS_IN_A_COMMIT = 200
+_MAX_WOKEN_AT_ONCE = 16
+"""Whoever waits goes on in one pass of the event loop; 200 of them would stop all else for long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,7 @@ class SqliteWriter:
                 except sqlite3.Error as error:  # it cannot even be opened
                     outcomes = [_Outcome(job.done, None, error) for job in batch]
                 if outcomes:
-                    self._loop.call_soon_threadsafe(_deliver, outcomes)
+                    self._loop.call_soon_threadsafe(_deliver, self._loop, outcomes)
         finally:
             if connection is not None:
                 connection.close()
@@ -151,11 +153,13 @@ def _rows_of(cursor: sqlite3.Cursor, query: Query) -> Rows:
     return cursor.fetchall() if cursor.description else ()
 
 
-def _deliver(outcomes: Sequence[_Outcome]) -> None:
-    for outcome in outcomes:
+def _deliver(loop: asyncio.AbstractEventLoop, outcomes: Sequence[_Outcome]) -> None:
+    for outcome in outcomes[:_MAX_WOKEN_AT_ONCE]:
         if outcome.done.done():  # whoever asked for it was cancelled meanwhile
             continue
         if outcome.error is not None:
             outcome.done.set_exception(outcome.error)
         else:
             outcome.done.set_result(outcome.value)
+    if later := outcomes[_MAX_WOKEN_AT_ONCE:]:
+        loop.call_soon(_deliver, loop, later)

@@ -15,6 +15,8 @@ from bot.storage.sql.database import Database
 from bot.storage.sql.tables import has_content, receipt
 
 _COMPRESSION_LEVEL = 1  # half the time for a tenth more space
+_WINDOW_BITS, _MEMORY_LEVEL = 13, 6
+"""The defaults clear 268 KB of memory for each receipt, which takes longer than compressing it."""
 _SECONDS_TO_FINISH = 600.0
 """How long after its last word an answer may be stored, while other characters answer too."""
 _encode = msgspec.msgpack.Encoder().encode
@@ -59,7 +61,7 @@ def to_row(claim: Claim, message: InboxMessage, one: Receipt, at: float) -> dict
         "conversation": claim.conversation,
         "turn": message.turn,
         "at": at,
-        "content": zlib.compress(_encode(one), _COMPRESSION_LEVEL),
+        "content": _compress(_encode(one)),
         "person": one.charge.person,
         "server": one.charge.server,
         "preset": one.preset,
@@ -70,6 +72,11 @@ def to_row(claim: Claim, message: InboxMessage, one: Receipt, at: float) -> dict
         "output_tokens": one.usage.output_tokens,
         "cost": one.charge.cost,
     }
+
+
+def _compress(content: bytes) -> bytes:
+    compressor = zlib.compressobj(_COMPRESSION_LEVEL, zlib.DEFLATED, _WINDOW_BITS, _MEMORY_LEVEL)
+    return compressor.compress(content) + compressor.flush()
 
 
 class SqlReceipts(Receipts):

@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -129,3 +130,31 @@ async def test_closed_writer_refuses_units_and_keeps_what_was_written(
     assert await adding == 1
     with pytest.raises(sqlite3.ProgrammingError, match="closed"):
         await writer.run(read)
+
+
+async def test_event_loop_goes_on_between_units_that_were_committed_together(
+    writer: SqliteWriter,
+) -> None:
+    loop = asyncio.get_running_loop()
+    may_go_on = threading.Event()
+    passes: list[int] = [0]
+
+    def next_pass() -> None:
+        passes.append(0)
+        ticking[0] = loop.call_soon(next_pass)
+
+    async def run() -> None:
+        await writer.run(read)
+        passes[-1] += 1
+
+    ticking = [loop.call_soon(next_pass)]
+    async with asyncio.TaskGroup() as group:
+        group.create_task(writer.commit(lambda _: may_go_on.wait(60)))
+        for _ in range(100):
+            group.create_task(run())
+        for _ in range(10):  # until all are queued behind the first
+            await asyncio.sleep(0)
+        may_go_on.set()
+    ticking[0].cancel()
+    assert sum(passes) == 100
+    assert max(passes) <= 20
