@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -19,7 +18,7 @@ from bot.backends.chat_completions.request import (
 from bot.backends.chat_completions.wire import ChatCompletionsParser
 from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.errors import BackendUnavailable
-from bot.ports import Clock
+from bot.runtime.clock import SystemClock
 from bot.runtime.http.connection import HttpResponse
 from bot.runtime.http.failures import ConnectionFailed
 from tests.rigs.fake_openai import WELL
@@ -29,7 +28,7 @@ DIES_AT = 10.0
 FIRST_TOKEN_SECONDS = 30.0
 
 
-class LoopClock(Clock):
+class LoopClock(SystemClock):
     """The clock of the running event loop."""
 
     @override
@@ -39,14 +38,6 @@ class LoopClock(Clock):
     @override
     def monotonic(self) -> float:
         return asyncio.get_running_loop().time()
-
-    @override
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
-
-    @override
-    def call_later(self, seconds: float, callback: Callable[[], None]) -> Callable[[], None]:
-        return asyncio.get_running_loop().call_later(seconds, callback).cancel
 
 
 class WholeResponse:
