@@ -142,6 +142,7 @@ async def test_nothing_is_lost_or_repeated_after_1000_kills_and_20000_messages(
         reach_seconds=8,
         max_passes=3,
         give_up_seconds=120,
+        build="never_set_aside",
     )
     outcome = report(await run_under_kills(shape.services, platforms, plan, shape.disturb))
     assert_all_answered(outcome, platforms)
