@@ -136,6 +136,12 @@ class LimitSettings(SettingsGroup):
         description="How many questions may wait for their answers in a conversation; later ones"
         " are told so, kept, and not answered. 0: no limit.",
     )
+    conversations_at_once: int = Field(
+        4000,
+        ge=1,
+        description="How many conversations a process answers at once. Further ones wait in the"
+        " database, from which every worker takes them.",
+    )
 
 
 def _budget(whose: str, period: str) -> Any:

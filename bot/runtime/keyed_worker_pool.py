@@ -128,8 +128,7 @@ class KeyedWorkerPool(Generic[Item]):
             keys = list(islice(waiting, max(min(free, _MAX_CLAIMED), 0)))
             if keys and not self.stopping:
                 await self._claim_and_start(keys)
-            if len(keys) == _MAX_CLAIMED:
-                self._changed.set()
+                self._changed.set()  # others may have taken these, and left some of the rest
 
     async def _claim_and_start(self, keys: Sequence[str]) -> None:
         for key in keys:

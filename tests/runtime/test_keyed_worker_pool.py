@@ -168,6 +168,15 @@ async def test_no_more_than_max_concurrent_keys_are_claimed() -> None:
         await wait_until(lambda: harness.ended == ["a", "b", "c"])
 
 
+async def test_keys_that_others_have_taken_keep_no_place_from_the_next() -> None:
+    harness = PoolHarness(max_concurrent=2)
+    harness.held_elsewhere = {"a", "b", "c"}
+    async with harness.open():
+        harness.pool.wake(["a", "b", "c", "d"])
+        await wait_until(lambda: harness.ended == ["d"])
+    assert harness.claims == [["a", "b"], ["c", "d"]]
+
+
 async def test_ready_key_without_wake_up_is_found() -> None:
     harness = PoolHarness()
     async with harness.open():

@@ -11,7 +11,7 @@ from bot.service.operation.loop_lag import LoopLag
 from bot.service.operation.provider_notices import ProviderNotices
 from bot.service.operation.report_sharing import ReportSharing
 from bot.service.parts.answering import AnsweringParts
-from bot.service.parts.queue import MAX_CONVERSATIONS, QueueParts
+from bot.service.parts.queue import QueueParts
 from bot.service.parts.run_context import RunContext
 from bot.service.parts.sending import SendingParts
 from bot.service.parts.stored import StoredParts
@@ -64,7 +64,7 @@ class JobParts:
             ready_keys=self._queue.find_ready,
             claim=self._claim_conversations,
             process=self._answering.worker.work,
-            max_concurrent=MAX_CONVERSATIONS,
+            max_concurrent=self._context.settings.limits.conversations_at_once,
             clock=self._context.clock,
         )
 

@@ -17,8 +17,8 @@ from bot.turn.limits.restored_messages import RestoredMessages
 from bot.turn.provider_pool import ProviderPool
 from bot.turn.stops import StopRequests
 
-MAX_CONVERSATIONS = 4000
-"""How many are answered at once in one process."""
+_MAX_WOKEN = 4000
+"""Conversations that are looked for at once when a pause ends."""
 
 
 class QueueParts:
@@ -79,7 +79,7 @@ class QueueParts:
         await intake.receive(events, {})
 
     async def _wake_ready(self) -> None:
-        self.wake(await self.find_ready(MAX_CONVERSATIONS))
+        self.wake(await self.find_ready(_MAX_WOKEN))
 
     async def find_ready(self, limit: int) -> Sequence[str]:
         """Return conversations with unanswered messages that this process can answer."""
