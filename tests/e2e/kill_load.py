@@ -73,18 +73,14 @@ class AnswerTimes:
     answered: dict[str, float] = field(default_factory=dict)
     kills: list[float] = field(default_factory=list)
 
-    def note_answers(self, platforms: LoopbackPlatforms) -> None:
-        now = time.monotonic()
-        for post in platforms.messages():
-            if post.by_bot and (end := ANSWER_END.search(post.text)):
-                self.answered.setdefault(end["name"], now)
-
     async def watch(self, platforms: LoopbackPlatforms) -> None:
-        """Look for answers until cancelled; less often where reading them all takes long."""
+        """Look for answers in the calls of the bot, until cancelled."""
+        to_monotonic = time.monotonic() - time.time()
         while True:
-            began = time.monotonic()
-            self.note_answers(platforms)
-            await asyncio.sleep(max(0.25, 10 * (time.monotonic() - began)))
+            for at, text in platforms.new_texts():
+                if end := ANSWER_END.search(text):
+                    self.answered.setdefault(end["name"], at + to_monotonic)
+            await asyncio.sleep(0.25)
 
     def latencies(self, since: float, until: float) -> list[float]:
         """Return how long answers took that were asked for in a time."""
@@ -109,10 +105,15 @@ def spread(seconds: Sequence[float]) -> str:
     """Write percentiles."""
     if len(seconds) < 2:
         return "(too few)"
-    cuts = statistics.quantiles(seconds, n=100, method="inclusive")
     return (
-        f"p50 {cuts[49]:.1f}, p99 {cuts[98]:.1f}, most {max(seconds):.1f} s ({len(seconds)} times)"
+        f"p50 {percentile(seconds, 50):.1f}, p99 {percentile(seconds, 99):.1f},"
+        f" most {max(seconds):.1f} s ({len(seconds)} times)"
     )
+
+
+def percentile(seconds: Sequence[float], percent: int) -> float:
+    """Return a percentile of at least two values."""
+    return statistics.quantiles(seconds, n=100, method="inclusive")[percent - 1]
 
 
 @dataclass(slots=True)

@@ -16,6 +16,8 @@ from tests.rigs.simwire import SimWire
 from tests.rigs.tgwire import TgWire
 
 TELEGRAM_PEOPLE = (1, 2)
+_CARRIED_OUT = {200, "dropped"}
+"""Of a call: `drop_responses` cuts off what was carried out."""
 _TOPIC_TITLES = ("plans", "music", "food")
 
 
@@ -51,6 +53,8 @@ class LoopbackPlatforms:
         self.telegram = on_telegram
         self.conversations: dict[str, Conversation] = {}
         self._earlier: dict[tuple[str, int], list[str]] = {}
+        self._read = [0, 0]  # how many calls of each platform
+        self._unfinished: list[dict[str, Any]] = []
         self.guild = on_discord.guild("Guild")
         mods = self.guild.create_role("mods", permissions=discord.Permissions(manage_guild=True))
         self.admin = on_discord.member(self.guild, "admin", roles=[mods])
@@ -185,6 +189,22 @@ class LoopbackPlatforms:
             for post in self.messages()
             if post.by_bot and post.conversation == conversation.name
         ]
+
+    def new_texts(self) -> Iterator[tuple[float, str]]:
+        """Yield the bot's calls that showed a text since the last time: their moments and texts.
+
+        Moments are those at which they arrived, in Unix seconds.
+        """
+        logs = (self.telegram.log, self.discord.log)
+        calls = self._unfinished
+        for number, log in enumerate(logs):
+            calls += log[self._read[number] :]
+            self._read[number] = len(log)
+        self._unfinished = [call for call in calls if call["status"] is None]
+        for call in calls:
+            given = call.get("params") or call.get("json")
+            if call["status"] in _CARRIED_OUT and isinstance(given, dict):
+                yield call["t"], str(given.get("text") or given.get("content") or "")
 
     # --- faults ------------------------------------------------------------------------------
 
