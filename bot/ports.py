@@ -1368,6 +1368,11 @@ class Signals(Protocol):
         ...
 
     @property
+    def reaches_others(self) -> bool:
+        """Whether signals pass between the processes, as far as is known; else polling must do."""
+        ...
+
+    @property
     def refusal(self) -> str | None:
         """Why signals will not reach other processes until the operator changes a setting.
 

@@ -22,6 +22,8 @@ Item = TypeVar("Item")
 
 _log = structlog.get_logger(__name__)
 _POLL_SECONDS = 2.0
+_POLL_WITHOUT_SIGNALS_SECONDS = 0.5
+"""A message passes two queues, and may take 3 s more without signals (docs/delivery.md)."""
 _MAX_KEYS_POLLED = 1000
 _MAX_CLAIMED = 32
 """Keys that are claimed together: what they do before they first wait is done in one go."""
@@ -151,7 +153,8 @@ class KeyedWorkerPool(Generic[Item]):
                 _log.warning("poll_failed", queue=self._queue, reason=str(error))
             else:
                 self._wake_here([key for key in keys if key not in self._tasks])
-            await self._clock.sleep(_POLL_SECONDS)
+            has_signals = self._signals.reaches_others
+            await self._clock.sleep(_POLL_SECONDS if has_signals else _POLL_WITHOUT_SIGNALS_SECONDS)
 
     def _on_done(self, key: str, task: asyncio.Task[None]) -> None:
         del self._tasks[key]

@@ -25,5 +25,10 @@ class InProcessSignals(Signals):
 
     @property
     @override
+    def reaches_others(self) -> bool:
+        return True
+
+    @property
+    @override
     def refusal(self) -> str | None:
         return None

@@ -69,10 +69,10 @@ async def test_thousands_of_signals_arrive_in_order(signals: SignalPeers) -> Non
 async def test_frozen_server_holds_up_nobody_and_signals_return_after_it(tmp_path: Path) -> None:
     async with (
         run_embedded_valkey(tmp_path) as url,
-        open_signals(url) as here,
-        open_signals(url) as there,
+        open_signals(url, beat_seconds=0.1) as here,
+        open_signals(url, beat_seconds=0.1) as there,
     ):
-        await wait_until(lambda: here.is_connected and there.is_connected)
+        await wait_until(lambda: here.reaches_others and there.reaches_others)
         received_here, received_there = Recorder(), Recorder()
         here.subscribe("conversations", received_here)
         there.subscribe("conversations", received_there)
@@ -81,9 +81,12 @@ async def test_frozen_server_holds_up_nobody_and_signals_return_after_it(tmp_pat
         try:
             here.publish("conversations", ["during"])
             assert received_here.keys == ["during"]
+            # also the one that has nothing to say learns that it must poll
+            await wait_until(lambda: not here.reaches_others and not there.reaches_others)
         finally:
             os.kill(server, signal.SIGCONT)
         await _publish_until_received(here, received_there)
+        await wait_until(lambda: here.reaches_others and there.reaches_others)
 
 
 async def test_server_that_is_not_there_is_no_error(tmp_path: Path) -> None:
@@ -114,7 +117,7 @@ async def test_wrong_password_is_logged_once_and_named_until_it_is_corrected(
                     " correct them in the address"
                 )
                 await operator.config_set("requirepass", "hunter2")
-                await wait_until(lambda: signals.is_connected)
+                await wait_until(lambda: signals.reaches_others)
                 assert signals.refusal is None
     assert [one["event"] for one in logs] == ["signals_interrupted", "signals_resumed"]
     assert "hunter2" not in str(logs)

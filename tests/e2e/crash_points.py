@@ -370,8 +370,8 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--armed-later", action="store_true", help="count passes from SIGUSR2 on")
     parser.add_argument("--build", choices=BUILDS, default="right")
     parser.add_argument("--clock-ahead", type=float, default=0.0, help="seconds")
-    parser.add_argument("command", nargs="+", help="the bot's arguments: run")
-    given = parser.parse_args(arguments)
+    start = arguments.index("run")  # then the bot's own arguments follow
+    given = parser.parse_args(arguments[:start])
     sends = signal.Signals[given.signal]
     counter = _CrashCounter(given.count, sends, is_armed=not given.armed_later)
     CRASH_POINTS[given.point](counter)
@@ -379,7 +379,7 @@ def main(arguments: Sequence[str]) -> None:
     BUILDS[given.build]()  # after the points, so that a fault can be hit by a crash
     signal.signal(signal.SIGUSR1, _print_task_stacks)
     signal.signal(signal.SIGUSR2, counter.arm)
-    sys.argv = ["troupe", *given.command]
+    sys.argv = ["troupe", *arguments[start:]]
     bot.cli.app.main()
 
 

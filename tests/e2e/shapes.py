@@ -45,11 +45,42 @@ async def installed_shape(
     platforms: LoopbackPlatforms, model: ModelServer, folder: Path, database_url: str | None
 ) -> AsyncIterator[Shape]:
     """Install one process, or three on a PostgreSQL, two of them on Telegram."""
+    roles = ["all"] * (1 if database_url is None else 3)
+    async with _installed(platforms, model, folder, database_url, roles) as shape:
+        if database_url is not None:
+            del shape.services[-1].settings["TROUPE_TELEGRAM__TOKEN"]
+        yield shape
+
+
+@contextlib.asynccontextmanager
+async def installed_roles(
+    platforms: LoopbackPlatforms,
+    model: ModelServer,
+    folder: Path,
+    database_url: str,
+    workers: int = 2,
+    senders: int = 1,
+) -> AsyncIterator[Shape]:
+    """Install a gateway, workers and senders on a PostgreSQL, each as a process of its own."""
+    roles = ["gateway", *["worker"] * workers, *["sender"] * senders]
+    async with _installed(platforms, model, folder, database_url, roles) as shape:
+        yield shape
+
+
+@contextlib.asynccontextmanager
+async def _installed(
+    platforms: LoopbackPlatforms,
+    model: ModelServer,
+    folder: Path,
+    database_url: str | None,
+    roles: Sequence[str],
+) -> AsyncIterator[Shape]:
     async with contextlib.AsyncExitStack() as stack:
         services = []
-        for number in range(1 if database_url is None else 3):
+        for number, role in enumerate(roles):
             launcher = await stack.enter_async_context(running_launcher())
             service = ServiceProcess(folder / f"service-{number}", platforms, model, launcher)
+            service.options = ("--role", role)
             write_tester(service)
             stack.push_async_callback(service.kill)
             services.append(service)
@@ -60,7 +91,6 @@ async def installed_shape(
                     "TROUPE_DATABASE_URL": database_url,
                     "TROUPE_REDIS_URL": valkey,
                 }
-            del services[-1].settings["TROUPE_TELEGRAM__TOKEN"]
         yield Shape(services, model, None if database_url is None else disturb_valkey)
 
 

@@ -11,12 +11,18 @@ from tests.fakes import FakeClock, run_ready_tasks
 from tests.waiting import wait_until
 
 
+class Signals(InProcessSignals):
+    """Signals whose server may be away."""
+
+    reaches_others = True
+
+
 class PoolHarness:
     """A pool whose work a test can block; `ready` is what the database would return."""
 
     def __init__(self, *, max_concurrent: int = 10) -> None:
         self.clock = FakeClock()
-        self.signals = InProcessSignals()
+        self.signals = Signals()
         self.ready: list[str] = []
         self.claims: list[list[str]] = []
         self.held_elsewhere: set[str] = set()
@@ -184,6 +190,15 @@ async def test_ready_key_without_wake_up_is_found() -> None:
         await harness.clock.advance(2)
         await wait_until(lambda: "a" in harness.ended)
         assert harness.claims[0] == ["a"]
+
+
+async def test_ready_key_is_found_sooner_while_signals_reach_nobody() -> None:
+    harness = PoolHarness()
+    harness.signals.reaches_others = False
+    async with harness.open():
+        harness.ready = ["a"]
+        await harness.clock.advance(0.5)
+        assert harness.claims == [["a"]]
 
 
 async def test_store_error_does_not_end_the_pool() -> None:

@@ -136,6 +136,11 @@ class SimulatedSignals(Signals):
 
     @property
     @override
+    def reaches_others(self) -> bool:
+        return True
+
+    @property
+    @override
     def refusal(self) -> str | None:
         return None
 

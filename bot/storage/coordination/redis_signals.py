@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 import msgspec
 import structlog
 from redis.asyncio import Redis
+from redis.asyncio.client import PubSub
 from redis.exceptions import RedisError
 from typing_extensions import override
 
@@ -33,6 +34,7 @@ _MAX_SIGNALS_IN_A_MESSAGE = 500
 _CHECK_SECONDS = 5.0
 _PAUSE_SECONDS = 1.0
 _MAX_PAUSE_SECONDS = 15.0
+_BEAT_SECONDS = 2.0
 
 
 class _Signal(msgspec.Struct, array_like=True):
@@ -50,16 +52,28 @@ _decode = msgspec.msgpack.Decoder(_Message).decode
 
 
 class RedisSignals(Signals):
-    """Calls the subscribers here at once, and those in other processes through the server."""
+    """Calls the subscribers here at once, and those in other processes through the server.
 
-    def __init__(self, redis: Redis) -> None:
+    Args:
+        redis: the server.
+        beat_seconds: after which a message without signals is sent, to see that it arrives.
+    """
+
+    def __init__(self, redis: Redis, beat_seconds: float) -> None:
         self._redis = redis
+        self._beat_seconds = beat_seconds
         self._here = InProcessSignals()
         self._id = secrets.token_hex(8)
         self._queued: asyncio.Queue[_Signal] = asyncio.Queue(_MAX_QUEUED)
         self.is_connected = False
+        self._is_sending = True  # as far as is known
         self._problem: str | None = None
         self._is_refused = False
+
+    @property
+    @override
+    def reaches_others(self) -> bool:
+        return self.is_connected and self._is_sending
 
     @property
     @override
@@ -85,19 +99,31 @@ class RedisSignals(Signals):
     async def _send_queued(self) -> None:
         pause = _PAUSE_SECONDS
         while True:
-            signals = [await self._queued.get()]
-            while not self._queued.empty() and len(signals) < _MAX_SIGNALS_IN_A_MESSAGE:
-                signals.append(self._queued.get_nowait())
+            signals = await self._next_signals()
             try:
                 async with asyncio.timeout(ANSWER_SECONDS):
                     await self._redis.publish(SIGNALS_CHANNEL, _encode(_Message(self._id, signals)))
             except (TimeoutError, RedisError, OSError) as error:
+                self._is_sending = False
                 self._set_problem(error)
                 await asyncio.sleep(pause)
                 self._drop_queued()  # by now the database was polled
                 pause = min(pause * 2, _MAX_PAUSE_SECONDS)
             else:
+                self._is_sending = True
+                self._clear_problem()
                 pause = _PAUSE_SECONDS
+
+    async def _next_signals(self) -> list[_Signal]:
+        """Return what is queued; nothing if that is still so after a while."""
+        try:
+            async with asyncio.timeout(self._beat_seconds):
+                signals = [await self._queued.get()]
+        except TimeoutError:
+            return []
+        while not self._queued.empty() and len(signals) < _MAX_SIGNALS_IN_A_MESSAGE:
+            signals.append(self._queued.get_nowait())
+        return signals
 
     def _drop_queued(self) -> None:
         while not self._queued.empty():
@@ -113,15 +139,27 @@ class RedisSignals(Signals):
                     self.is_connected = True
                     self._clear_problem()
                     pause = _PAUSE_SECONDS
-                    async for message in subscription.listen():
-                        if message["type"] == "message":
-                            self._receive(message["data"])
+                    await self._receive_until_silent(subscription)
             except (TimeoutError, RedisError, OSError) as error:
                 self._set_problem(error)
             finally:
                 self.is_connected = False
             await asyncio.sleep(pause)
             pause = min(pause * 2, _MAX_PAUSE_SECONDS)
+
+    async def _receive_until_silent(self, subscription: PubSub) -> None:
+        """Receive until the connection ends.
+
+        Raises:
+            TimeoutError: nothing came for long, not even what this process sent itself.
+        """
+        now = asyncio.get_running_loop().time
+        seconds = self._beat_seconds + 2 * ANSWER_SECONDS
+        async with asyncio.timeout(seconds) as silence:
+            async for message in subscription.listen():
+                silence.reschedule(now() + seconds)
+                if message["type"] == "message":
+                    self._receive(message["data"])
 
     def _set_problem(self, error: Exception) -> None:
         """Log what is wrong once, not at every try."""
@@ -132,6 +170,9 @@ class RedisSignals(Signals):
             _log.warning("signals_interrupted", reason=self._problem)
 
     def _clear_problem(self) -> None:
+        """Forget it once signals are sent and received again."""
+        if not self.reaches_others:
+            return
         if self._problem is not None:
             _log.info("signals_resumed")
         self._problem, self._is_refused = None, False
@@ -148,7 +189,9 @@ class RedisSignals(Signals):
 
 
 @contextlib.asynccontextmanager
-async def open_signals(url: str) -> AsyncIterator[RedisSignals]:
+async def open_signals(
+    url: str, beat_seconds: float = _BEAT_SECONDS
+) -> AsyncIterator[RedisSignals]:
     """Exchange signals over this server for the length of the block.
 
     A server that is away is no error: it is tried again.
@@ -157,7 +200,7 @@ async def open_signals(url: str) -> AsyncIterator[RedisSignals]:
         SettingsError: this is no address of a Redis.
     """
     redis = open_client(url)
-    signals = RedisSignals(redis)
+    signals = RedisSignals(redis, beat_seconds)
     running = asyncio.create_task(signals.run(), name="signals")
     try:
         yield signals
