@@ -116,6 +116,8 @@ def test_joined_and_stored_texts_are_translated() -> None:
 def test_language_follows_the_locale() -> None:
     locales = ("zh-CN", "zh_Hans", "ZH", "zh_CN.UTF-8", "zh.UTF-8", "zh@pinyin")
     assert [language_of(one) for one in locales] == ["zh"] * 6
+    without_a_catalogue = ("zh-TW", "zh-HK", "zh-Hant", "zh_Hant_TW", "zh-hant-raw")
+    assert [language_of(one) for one in without_a_catalogue] == ["zh"] * 5
     others = ("en-US", "pt-BR", "C", "C.UTF-8", "POSIX", "zhx_CN", "", None)
     assert [language_of(one) for one in others] == ["en"] * 8
 

@@ -19,6 +19,17 @@ from bot.platforms.telegram.limits import plain_text
 
 _MENTION = re.compile(r"(?<!\w)@[A-Za-z][A-Za-z0-9_]{2,31}")
 _MAX_ENTITIES = 100  # Telegram drops what is above
+# Which ones a message keeps when it has too many: first what hides, then what is worth a tap.
+_KEPT_FIRST = (
+    Style.SPOILER,
+    Style.CODE_BLOCK,
+    Style.LINK,
+    Style.QUOTE,
+    Style.CODE,
+    Style.BOLD,
+    Style.STRIKETHROUGH,
+    Style.ITALIC,
+)
 _TYPES: Mapping[Style, MessageEntityType] = {
     Style.BOLD: MessageEntityType.BOLD,
     Style.ITALIC: MessageEntityType.ITALIC,
@@ -33,31 +44,45 @@ _CODE = frozenset({Style.CODE, Style.CODE_BLOCK})
 _LANGUAGE = re.compile(r"[\w+#.-]{1,32}")
 
 
-def render_markdown(source: str) -> tuple[str, list[MessageEntity] | None]:
-    """Return the text of a message and its entities.
+def render_markdown(
+    source: str, max_entities: int = _MAX_ENTITIES
+) -> tuple[str, list[MessageEntity] | None]:
+    """Return the text of a message and its entities; of too many, the least important are left out.
 
     Every `@name` becomes code, which keeps Telegram from notifying anybody.
     """
-    styled = _without_mentions(style_markdown(source))
+    styled = _limited(_without_mentions(style_markdown(source)), max_entities)
     if not styled.spans:
         return styled.text, None
     offset = _offsets(styled.text)
-    entities = [_to_entity(one, offset) for one in styled.spans[:_MAX_ENTITIES]]
-    return styled.text, entities
+    return styled.text, [_to_entity(one, offset) for one in styled.spans]
+
+
+def _limited(styled: StyledText, max_spans: int) -> StyledText:
+    """Return a text with so many spans at most, in which still nobody is mentioned."""
+    if len(styled.spans) <= max_spans:
+        return styled
+    by_importance = sorted(styled.spans, key=lambda one: _KEPT_FIRST.index(one.style))
+    kept = sorted(by_importance[:max_spans], key=lambda one: (one.start, -one.end))
+    code = {at for one in kept if one.style in _CODE for at in range(one.start, one.end)}
+    text = _MENTION.sub(
+        lambda found: found[0] if found.start() in code else f"\uff20{found[0][1:]}", styled.text
+    )
+    return StyledText(text, tuple(kept))
 
 
 def with_folded(source: str, folded: str) -> tuple[str, list[MessageEntity]]:
     """Return a text of Markdown and its entities, with a plain text below it that opens at a tap.
 
-    The folded text is the last entity: of too many, others are left out.
+    The folded text is the last entity, and one of those that a message may have.
     """
-    text, entities = render_markdown(source)
+    text, entities = render_markdown(source, _MAX_ENTITIES - 1)
     above = f"{text.rstrip()}\n\n" if text.strip() else ""
     below = _MENTION.sub(lambda found: f"\uff20{found[0][1:]}", folded)
     fold = MessageEntity(
         type=MessageEntityType.EXPANDABLE_BLOCKQUOTE, offset=_units(above), length=_units(below)
     )
-    return above + below, [*(entities or [])[: _MAX_ENTITIES - 1], fold]
+    return above + below, [*(entities or []), fold]
 
 
 def render_plain(source: str) -> str:

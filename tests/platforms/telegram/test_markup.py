@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from bot.chat.outgoing import Limits
 from bot.markup.graphemes import is_visible
 from bot.platforms.telegram.limits import plain_text
-from bot.platforms.telegram.markup import render_markdown
+from bot.platforms.telegram.markup import render_markdown, with_folded
 from bot.replying.splitting.split import split
 
 LIMITS = Limits(4096, "utf16", 1.0, 5, render=plain_text, hides_markup=True)
@@ -114,6 +114,27 @@ def test_any_markdown_is_legal(source: str) -> None:
 @given(MARKDOWN, st.integers(20, 80))
 def test_any_part_of_any_markdown_is_legal(source: str, max_units: int) -> None:
     check_source(source, replace(LIMITS, max_units=max_units))
+
+
+def test_of_too_many_entities_the_least_important_are_left_out() -> None:
+    source = f"{'*a* ' * 150}||hidden|| [docs](https://e.org) `code` ask @alice_2"
+    for text, entities in (render_markdown(source), with_folded(source, "thoughts")):
+        check_message(text, entities)
+        assert entities is not None
+        assert len(entities) == 100
+        shown = [one.extract_from(text) for one in entities]
+        assert [one for one in shown if one not in {"a", "thoughts"}] == [
+            "hidden",
+            "docs",
+            "code",
+            "@alice_2",
+        ]
+
+
+def test_mention_without_room_for_its_entity_notifies_nobody() -> None:
+    text, entities = render_markdown("||a|| " * 99 + "@alice_2 @bob_smith @carol_1")
+    check_message(text, entities)
+    assert text.endswith("@alice_2 \uff20bob_smith \uff20carol_1")
 
 
 @pytest.mark.soak
