@@ -45,6 +45,7 @@ PRESS_KEY_PREFIX = "cb"
 
 _log = structlog.get_logger(__name__)
 
+_CONVERSION_ERRORS = (ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError)
 _CHANGING_KINDS = frozenset({MediaKind.LOCATION, MediaKind.POLL, MediaKind.OTHER})
 _PRESENT = frozenset({ChatMemberStatus.MEMBER, ChatMemberStatus.ADMINISTRATOR})
 _ABSENT = frozenset({ChatMemberStatus.LEFT, ChatMemberStatus.KICKED})
@@ -61,6 +62,25 @@ def parse_updates(raws: Iterable[dict[str, Any]]) -> list[Update]:
             fields = [".".join(map(str, one["loc"])) for one in error.errors()]
             _log.error("telegram_update_skipped", update_id=raw.get("update_id"), fields=fields)
     return updates
+
+
+def read_update(
+    update: Update, bot: User, bot_id: str, commands: Container[str]
+) -> Incoming | None:
+    """Convert an update as `to_incoming` does, and leave commands to other bots.
+
+    One that cannot be converted is logged and left out: it would come again and hide the others.
+    """
+    try:
+        incoming = to_incoming(update, bot, bot_id)
+        if isinstance(incoming, Said):
+            incoming = leave_to_other_bots(incoming, update.message, commands)
+    except _CONVERSION_ERRORS as error:
+        # The error's text may quote what people wrote.
+        reason = type(error).__name__
+        _log.error("telegram_update_skipped", update_id=update.update_id, reason=reason)
+        return None
+    return incoming
 
 
 def to_incoming(update: Update, bot: User, bot_id: str = "") -> Incoming | None:
@@ -244,7 +264,7 @@ def _mentions(message: Message, content: str, bot: User) -> tuple[str, ...]:
     return tuple(
         f"telegram:{entity.user.id}"
         if entity.user is not None
-        else f"telegram:{entity.extract_from(content).lower()}"
+        else f"telegram:{_covered_text(entity, content).lower()}"
         for entity in _entities(message)
         if entity.type in {MessageEntityType.MENTION, MessageEntityType.TEXT_MENTION}
         and not _is_mention(entity, content, bot)
@@ -288,12 +308,12 @@ def _wake_and_text(message: Message, content: str, bot: User) -> tuple[WakeReaso
         return _command(content, first, bot)
     text = content
     if first is not None and _is_mention(first, content, bot):
-        text = content.removeprefix(first.extract_from(content)).lstrip() or content.strip()
+        text = content.removeprefix(_covered_text(first, content)).lstrip() or content.strip()
     return _wake_reason(message, content, entities, bot), text
 
 
 def _command(content: str, entity: MessageEntity, bot: User) -> tuple[WakeReason | None, str]:
-    word = entity.extract_from(content)
+    word = _covered_text(entity, content)
     command, _, addressee = word.partition("@")
     if addressee and not _is_bot_username(addressee, bot):
         return None, content
@@ -308,7 +328,7 @@ def leave_to_other_bots(said: Said, message: Message | None, commands: Container
     first = next((entity for entity in _entities(message) if entity.offset == 0), None)
     if first is None or first.type != MessageEntityType.BOT_COMMAND:
         return said
-    word = first.extract_from(content).removeprefix("/")
+    word = _covered_text(first, content).removeprefix("/")
     is_ours = "@" in word or word.lower() in commands
     return said if is_ours else replace(said, wake=None)
 
@@ -332,8 +352,17 @@ def _is_mention(entity: MessageEntity, content: str, bot: User) -> bool:
         return entity.user is not None and entity.user.id == bot.id
     if entity.type != MessageEntityType.MENTION:
         return False
-    # Telegram counts entities in UTF-16 units; `extract_from` does the same.
-    return _is_bot_username(entity.extract_from(content).removeprefix("@"), bot)
+    return _is_bot_username(_covered_text(entity, content).removeprefix("@"), bot)
+
+
+def _covered_text(entity: MessageEntity, content: str) -> str:
+    """Return what an entity covers; of a character that it cuts in two, U+FFFD is left.
+
+    Telegram counts in UTF-16 units. The library's `extract_from` fails at such a cut.
+    """
+    units = content.encode("utf-16-le", "surrogatepass")
+    begin, end = 2 * max(0, entity.offset), 2 * max(0, entity.offset + entity.length)
+    return units[begin:end].decode("utf-16-le", "replace")
 
 
 def _is_bot_username(name: str, bot: User) -> bool:

@@ -22,7 +22,7 @@ from aiogram.types import Update, User
 from typing_extensions import override
 
 from bot.chat.command import CommandSpec
-from bot.chat.incoming import Address, Incoming, MediaItem, Pressed, Request, Said, source_name
+from bot.chat.incoming import Address, Incoming, MediaItem, Pressed, Request, source_name
 from bot.errors import (
     OutcomeUnknown,
     PlatformError,
@@ -39,11 +39,11 @@ from bot.platforms.telegram.command_menu import offer_commands
 from bot.platforms.telegram.incoming import (
     PRESS_KEY_PREFIX,
     UPDATE_TYPES,
-    leave_to_other_bots,
     parse_updates,
-    to_incoming,
+    read_update,
 )
 from bot.platforms.telegram.moved_chats import MovedChats
+from bot.platforms.telegram.session import decode_lenient
 from bot.platforms.telegram.settings import TelegramSettings
 from bot.platforms.telegram.surface import TelegramSurface
 from bot.ports import (
@@ -215,8 +215,8 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
     @override
     async def receive_call(self, body: bytes, intake: Intake) -> bool:
         try:
-            update = _decode_update(body)
-        except msgspec.DecodeError:
+            update = decode_lenient(_decode_update, body)
+        except (msgspec.DecodeError, UnicodeDecodeError):
             return False
         if self._bot is None:  # a process that stands by takes calls as well
             self._bot = await self._api.call(GetMe())
@@ -288,9 +288,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
     def _to_incomings(self, updates: Sequence[Update], bot: User) -> list[Incoming]:
         incomings = []
         for update in updates:
-            incoming = to_incoming(update, bot, self._bot_id)
-            if isinstance(incoming, Said):
-                incoming = leave_to_other_bots(incoming, update.message, self._command_names)
+            incoming = read_update(update, bot, self._bot_id, self._command_names)
             if incoming is not None:
                 incomings.append(incoming)
             elif update.callback_query is not None:  # its message is too old to be told of

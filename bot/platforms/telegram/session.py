@@ -1,9 +1,11 @@
 """aiogram's HTTP session with JSON bodies, over connections that cost less than aiohttp's."""
 
 import asyncio
-from collections.abc import Mapping
+import json
+import re
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import msgspec
 from aiogram import Bot
@@ -25,6 +27,8 @@ _HEADERS = {
 }
 _UPLOADS = frozenset({SendDocument.__api_method__})
 _CONNECT_SECONDS = 5.0
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+T = TypeVar("T")
 _MAX_RESPONSE_BYTES = 64 * 1024 * 1024  # 100 updates, each with a long message and its quotation
 
 
@@ -86,7 +90,7 @@ class JsonSession(AiohttpSession):
         body = msgspec.json.encode(given, enc_hook=_to_plain)
         status, content = await self._post(bot, name, body, seconds)
         try:
-            answer = _decode_answer(content)
+            answer = decode_lenient(_decode_answer, content)
         except (msgspec.DecodeError, UnicodeDecodeError):
             answer = _Answer()
         if not (answer.ok and HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES):
@@ -121,6 +125,27 @@ class _UntypedMethod(TelegramMethod[Any]):
 
 
 _decode_answer = msgspec.json.Decoder(_Answer).decode
+
+
+def decode_lenient(decode: Callable[[bytes], T], content: bytes) -> T:
+    """Decode JSON; lone surrogates, which a text may have and UTF-8 has not, become `?`.
+
+    One such text would else make everything unreadable that comes with it, again and again.
+
+    Raises:
+        msgspec.DecodeError: it is no JSON, or not what is to be decoded.
+        UnicodeDecodeError: it is no UTF-8.
+    """
+    try:
+        return decode(content)
+    except msgspec.DecodeError:
+        if not _SURROGATE.search(content):
+            raise
+    try:
+        whole = json.loads(content)
+    except (json.JSONDecodeError, RecursionError):
+        return decode(content)
+    return decode(json.dumps(whole, ensure_ascii=False).encode(errors="replace"))
 
 
 def _to_plain(value: object) -> object:

@@ -363,6 +363,17 @@ def test_mention_alone_is_the_text() -> None:
     assert (incoming.wake, incoming.text) == (WakeReason.MENTION, "@nova_bot")
 
 
+def test_entity_that_cuts_a_character_in_two_does_not_hide_the_mention() -> None:
+    text = "\U0001f600 @nova_bot hi"
+    broken = [{"type": kind, "offset": 1, "length": 3} for kind in ("mention", "bot_command")]
+    at_start = {"type": "bot_command", "offset": 0, "length": 1}
+    beyond = {"type": "mention", "offset": -7, "length": 900}
+    whole = entity("mention", text, "@nova_bot")
+    incoming = convert(text, entities=[*broken, beyond, whole])
+    assert (incoming.wake, incoming.text) == (WakeReason.MENTION, text)
+    assert convert(text, entities=[at_start]).text
+
+
 def test_mentions_of_others_and_the_language_are_kept() -> None:
     text = "@nova_bot and @Bob_1 and Eve"
     eve = {"id": 9, "is_bot": False, "first_name": "Eve"}

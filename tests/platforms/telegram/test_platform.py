@@ -203,6 +203,29 @@ async def test_invalid_update_does_not_hide_the_next(rig: Rig) -> None:
     assert "canary" not in str(skipped)
 
 
+async def test_update_that_cannot_be_converted_does_not_hide_the_next(rig: Rig) -> None:
+    rig.telegram.say(ALICE, "first")
+    [first] = rig.telegram.msgs[ALICE].values()
+    rig.telegram.push({"edited_message": {**rig.telegram._out(first), "edit_date": 10**15}})
+    rig.telegram.say(ALICE, "hello")
+
+    with capture_logs() as logs:
+        async with rig.running():
+            await rig.wait_for_texts("first", "hello")
+
+    skipped = [entry for entry in logs if entry["event"] == "telegram_update_skipped"]
+    assert [entry["update_id"] for entry in skipped] == [1002]
+    assert "first" not in str(skipped)
+
+
+async def test_text_with_half_a_character_does_not_hide_the_next(rig: Rig) -> None:
+    rig.telegram.say(ALICE, "half \ud83d")
+    rig.telegram.say(ALICE, "whole \U0001f600 and \\ud83d")
+
+    async with rig.running():
+        await rig.wait_for_texts("half ?", "whole \U0001f600 and \\ud83d")
+
+
 async def test_webhook_is_removed_and_its_updates_are_kept(rig: Rig) -> None:
     rig.telegram.wh = {"url": "http://127.0.0.1:9/gone", "secret": None, "err": None}
     rig.telegram.say(ALICE, "for the webhook")

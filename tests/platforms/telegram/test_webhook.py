@@ -112,6 +112,13 @@ async def test_process_on_standby_takes_calls(rig: Rig) -> None:
     assert rig.intake.texts == ["hello"]
 
 
+async def test_text_with_half_a_character_is_stored(rig: Rig) -> None:
+    body = json.dumps(GOOD).replace("hello", "half \\ud83d")
+    async with called(rig, is_standby=True) as address:
+        assert (await call(address, body.encode()))[0] == HTTPStatus.OK
+    assert rig.intake.texts == ["half ?"]
+
+
 async def test_call_that_cannot_be_stored_says_when_to_call_again(rig: Rig) -> None:
     rig.intake.down = True
     async with called(rig, is_standby=True) as address:
