@@ -271,6 +271,10 @@ class Pressed:
     """Whether the author is alone with the bot."""
     has_masked_token: bool = False
     """Whether a token or key was removed from what was entered, before it was stored."""
+    in_thread: bool = False
+    """Whether the channel is a thread or a forum post that belongs to one topic of talk."""
+    thread_title: str = ""
+    """The title of the thread or forum post, if people have opened it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,6 +99,7 @@ def with_storable_text(incoming: Incoming) -> Incoming:
                 data=make_storable(incoming.data),
                 values=masked,
                 has_masked_token=masked != values,
+                thread_title=_title(incoming.thread_title),
             )
         case Joined(author=Person() as author):
             return replace(incoming, author=_person(author))
@@ -125,8 +126,12 @@ def storable_said(said: Said) -> Said:
         quote=quote,
         author=_person(said.author),
         attachments=_attachments(said.attachments),
-        thread_title=mask_pasted_tokens(make_storable(said.thread_title)),
+        thread_title=_title(said.thread_title),
     )
+
+
+def _title(title: str) -> str:
+    return mask_pasted_tokens(make_storable(title))
 
 
 def _person(person: Person) -> Person:

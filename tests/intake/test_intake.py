@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from typing_extensions import override
 
-from bot.chat.incoming import Incoming, Quote, Said
+from bot.chat.incoming import Incoming, Pressed, Quote, Said
 from bot.errors import StoreError
 from bot.intake.intake import InboxIntake
 from bot.runtime.clock import SystemClock
@@ -77,3 +77,9 @@ async def test_text_that_no_database_stores_is_replaced(database: Database) -> N
     assert stored.thread_title.startswith("\ufffd ")
     assert "a1B2a1B2" not in stored.thread_title
     assert (stored.text, stored.quote) == ("a\ufffdb", Quote(None, None, "\ufffd"))
+    scope = (said.address.lane,)
+    pressed = Pressed(said.address, "p", "1", said.author, "x", said.at, scope, thread_title="\0")
+    await InboxIntake(inbox, RecordingWaker().wake).receive([pressed], {})
+    [*_, stored_press] = inbox.received
+    assert isinstance(stored_press, Pressed)
+    assert stored_press.thread_title == "\ufffd"

@@ -117,6 +117,17 @@ async def test_continue_asks_to_go_on(database: Database) -> None:
     assert [role for role, _ in await setup.history()] == ["user", "assistant"] * 2
 
 
+@pytest.mark.parametrize("action", [ButtonAction.RETRY, ButtonAction.CONTINUE])
+async def test_press_in_a_thread_is_answered_with_its_title(
+    database: Database, action: ButtonAction
+) -> None:
+    setup = Setup(database, backend=FakeBackend(["one"], ["two"]))
+    asked = replace(make_incoming("a", key="5:1"), in_thread=True, thread_title="Ferns")
+    await setup.say(asked, replace(pressed(action), in_thread=True, thread_title="Ferns"))
+    titles = [one.messages[-1].content.partition("\n\n")[0] for one in setup.backend.prompts]
+    assert titles == ["[The title of this thread]\n> Ferns"] * 2
+
+
 async def test_delete_takes_the_answer_and_its_versions_away(database: Database) -> None:
     setup = Setup(database, backend=FakeBackend(["one"], ["two"]))
     await setup.say("a", pressed(ButtonAction.RETRY), pressed(ButtonAction.DELETE, key="2"))

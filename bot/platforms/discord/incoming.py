@@ -121,6 +121,8 @@ def press_to_incoming(interaction: discord.Interaction, bot_id: str = "") -> Pre
         is_private=interaction.guild_id is None,
         interaction=f"{interaction.application_id}:{interaction.token}",
         locale=str(interaction.locale),
+        in_thread=isinstance(interaction.channel, discord.Thread),
+        thread_title=_title(interaction.channel, interaction.client.user),
     )
 
 
@@ -176,6 +178,8 @@ def command_to_incoming(
         author_is_admin=_is_command_from_admin(interaction),
         is_private=interaction.guild_id is None,
         quote=_target(interaction),
+        in_thread=isinstance(interaction.channel, discord.Thread),
+        thread_title=_title(interaction.channel, interaction.client.user),
         interaction=f"{interaction.application_id}:{interaction.token}" if deferred else None,
         locale=str(interaction.locale),
     )
@@ -222,9 +226,9 @@ def _starter_of_ours(channel: object, bot: Snowflake) -> str | None:
     return None
 
 
-def _title(channel: object, bot: Snowflake) -> str:
+def _title(channel: object, bot: Snowflake | None) -> str:
     """Return the title that people have given to a thread."""
-    if isinstance(channel, discord.Thread) and channel.owner_id != bot.id:
+    if isinstance(channel, discord.Thread) and (bot is None or channel.owner_id != bot.id):
         return channel.name
     return ""
 

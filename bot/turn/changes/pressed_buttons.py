@@ -245,6 +245,8 @@ def _said(pressed: Pressed, text: str) -> Said:
         wake=WakeReason.DM,
         scopes=pressed.scopes,
         author_is_admin=pressed.author_is_admin,
+        in_thread=pressed.in_thread,
+        thread_title=pressed.thread_title,
         locale=pressed.locale,
         is_private=pressed.is_private,
     )

@@ -8,7 +8,12 @@ import pytest
 from bot.chat.incoming import Address, MediaItem, MediaKind, Person, Quote, Said, WakeReason
 from bot.platforms.bot_token import BotToken
 from bot.platforms.discord.gateway import Gateway
-from bot.platforms.discord.incoming import command_to_incoming, edit_to_incoming, message_to_said
+from bot.platforms.discord.incoming import (
+    command_to_incoming,
+    edit_to_incoming,
+    message_to_said,
+    press_to_incoming,
+)
 from bot.platforms.discord.rest.client import RestClient
 from bot.platforms.discord.settings import DiscordSettings
 from bot.platforms.discord.shards.identify_limits import IdentifyLimits
@@ -247,6 +252,11 @@ async def test_thread_has_its_title_unless_the_bot_has_opened_it(cache: CachedGu
         incoming = cache.receive("hello", where=THREAD)
         assert incoming is not None
         assert incoming.thread_title == title
+        called = cache.command(
+            guild_id=str(GUILD), channel={"id": str(THREAD), "type": 11}, permissions="0"
+        )
+        for asked in (command_to_incoming(called, deferred=True), press_to_incoming(called)):
+            assert (asked.in_thread, asked.thread_title) == (True, title)
 
 
 async def test_thread_has_its_own_address_and_the_scope_of_its_channel(cache: CachedGuild) -> None:
