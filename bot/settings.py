@@ -533,6 +533,13 @@ class Settings(BaseSettings):
         return TextEncryption(keys, self.encrypt_texts, file)
 
     @property
+    def kept_receipt_days(self) -> float:
+        """For how many days prompts are kept: they hold what was said, so live no longer."""
+        if self.history_days is None:
+            return self.receipt_days
+        return min(self.receipt_days, self.history_days)
+
+    @property
     def sqlalchemy_url(self) -> str:
         if self.database_url is None:
             return f"sqlite:///{self.data_dir / 'troupe.db'}"

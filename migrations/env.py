@@ -2,13 +2,15 @@
 
 from alembic import context
 
-from bot.storage.sql.tables import metadata
+from bot.storage.sql.tables import PARTITION_PREFIX, metadata
 from bot.storage.vectors.pgvector import TABLE
 
 
 def is_migrated(name: str | None, kind: str, _parents: object) -> bool:
-    """Exclude the table of the pgvector index, which is created outside of the migrations."""
-    return (kind, name) != ("table", TABLE)
+    """Exclude what is created outside of the migrations: the pgvector index, partitions."""
+    return (
+        kind != "table" or name is None or not (name == TABLE or name.startswith(PARTITION_PREFIX))
+    )
 
 
 context.configure(

@@ -1,5 +1,7 @@
 """Jobs that run for as long as the service: delete expired rows, encrypt old texts."""
 
+from dataclasses import asdict
+
 import structlog
 
 from bot.errors import StoreError
@@ -7,6 +9,7 @@ from bot.ports import Clock
 from bot.settings import Settings
 from bot.storage.encryption.conversion import convert_texts
 from bot.storage.expired_turns import delete_expired_turns
+from bot.storage.partitions import keep_partitions
 from bot.storage.sql.database import Database
 from bot.storage.sql.retention import delete_expired
 
@@ -38,21 +41,30 @@ class RetentionJobs:
                 _log.warning("store_failed", reason=str(error))
             else:
                 _log.info("expired_rows_deleted", rows=rows)
+            await self._keep_partitions()
             await self._clock.sleep(_DELETE_EVERY_SECONDS)
 
     async def delete_once(self) -> int:
         """Delete what has expired now; return how many rows that was.
 
-        Prompts hold what was said, so they live no longer than that.
-
         Raises:
             StoreError: the database failed.
         """
-        days, receipt_days = self._settings.history_days, self._settings.receipt_days
+        days, receipt_days = self._settings.history_days, self._settings.kept_receipt_days
+        rows = await delete_expired(self._database, self._clock, receipt_days)
         if days is None:
-            return await delete_expired(self._database, self._clock, receipt_days)
-        rows = await delete_expired(self._database, self._clock, min(receipt_days, days))
+            return rows
         return rows + await delete_expired_turns(self._database, self._clock, days)
+
+    async def _keep_partitions(self) -> None:
+        days = self._settings.kept_receipt_days
+        try:
+            changes = await keep_partitions(self._database, self._clock, days)
+        except StoreError as error:
+            _log.warning("partitions_left", reason=str(error))
+        else:
+            if changes is not None:
+                _log.info("partitions_kept", **asdict(changes))
 
 
 class OldTexts:

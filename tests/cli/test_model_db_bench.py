@@ -77,6 +77,12 @@ def test_db_backup_and_copy_are_databases_of_their_own(folder: Path) -> None:
         assert read_revision_of(folder / name) == NEWEST_REVISION
 
 
+def test_db_partitions_are_those_of_postgresql(folder: Path) -> None:
+    troupe("db", "upgrade")
+    with pytest.raises(SettingsError, match="an SQLite database: that has no partitions"):
+        troupe("db", "partitions")
+
+
 def read_revision_of(file: Path) -> str:
     with contextlib.closing(sqlite3.connect(file)) as connection:
         [(found,)] = connection.execute("SELECT version_num FROM alembic_version")

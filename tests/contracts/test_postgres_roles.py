@@ -7,6 +7,7 @@ from sqlalchemy import text
 
 from bot.errors import SettingsError, StoreError
 from bot.runtime.clock import SystemClock
+from bot.storage.partitions import keep_partitions
 from bot.storage.sql.database import open_as_it_is, open_database
 from bot.storage.sql.retention import delete_expired
 from bot.storage.sql.stories import open_stories
@@ -36,12 +37,14 @@ async def test_role_of_the_service_uses_rows_and_leaves_upgrades_to_the_owner(
     with pytest.raises(SettingsError, match="`troupe db upgrade` with the role that owns them"):
         async with open_database(roles["troupe_service"]):
             pytest.fail("it opened")
-    async with open_database(roles["troupe_owner"]):
-        pass
+    clock = SystemClock()
+    async with open_database(roles["troupe_owner"]) as database:
+        assert await keep_partitions(database, clock, receipt_days=1)
     async with open_database(roles["troupe_service"]) as database:
+        assert await keep_partitions(database, clock, receipt_days=1) is None
         await answer(database, 1)
         await open_stories(database)
-        await delete_expired(database, SystemClock(), receipt_days=1)
+        await delete_expired(database, clock, receipt_days=1)
         for statement in ("DROP TABLE turn", "CREATE TABLE extra (id int)", "TRUNCATE inbox"):
             with pytest.raises(StoreError, match=r"permission denied|must be owner"):
                 await database.write(lambda c, sql=statement: c.execute(text(sql)).close())  # type: ignore[misc]

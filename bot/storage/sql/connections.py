@@ -54,6 +54,10 @@ class ConnectionPool(Protocol):
         """Run a function in a transaction of its own and commit it."""
         ...
 
+    async def maintain(self, unit: UnitOfWork[T]) -> T:
+        """As `commit`, however long a statement takes."""
+        return await self.commit(unit)
+
     async def close(self) -> None: ...
 
 

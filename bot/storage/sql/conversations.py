@@ -30,6 +30,7 @@ from bot.storage.sql.tables import (
     choice,
     conversation,
     forgotten,
+    has_content,
     inbox,
     is_dead,
     is_ready,
@@ -70,7 +71,9 @@ _HELD = (
 _FORGET = delete(turn).where(turn.c.conversation == _OF)
 _NOTE_FORGOTTEN = insert(forgotten).values(conversation=_OF, at=bindparam("moment"))
 _FORGET_SENT = delete(sent_message).where(sent_message.c.conversation == _OF)
-_FORGET_RECEIPTS = update(receipt).where(receipt.c.conversation == _OF).values(content=b"")
+_FORGET_RECEIPTS = (
+    update(receipt).where(receipt.c.conversation == _OF, has_content).values(content=b"")
+)
 _FORGET_SUMMARY = delete(summary).where(summary.c.conversation == _OF)
 # What was sent has no text any more; what never could be sent would keep it for days.
 _FORGET_UNSENT = (

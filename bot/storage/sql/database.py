@@ -70,6 +70,10 @@ class Database:
         """Run a function in a transaction and commit it."""
         return await self._with_known_keys(lambda: self._connections.commit(unit))
 
+    async def maintain(self, unit: UnitOfWork[T]) -> T:
+        """As `write`, however long a statement takes: for changes of tables."""
+        return await _translated(self._connections.maintain(unit))
+
     async def ping(self) -> None:
         """Ask the database whether it is there; raises `StoreError`."""
         await self.read(lambda connection: connection.execute(select(1)).scalar())
@@ -140,7 +144,7 @@ class Database:
 
     async def _upgrade(self) -> None:
         if not (self.is_sqlite and await self.write(create_tables)):
-            await self.write(import_module("bot.storage.sql.upgrading.migrations").upgrade)
+            await self.maintain(import_module("bot.storage.sql.upgrading.migrations").upgrade)
 
 
 @contextlib.asynccontextmanager
@@ -263,6 +267,11 @@ def translate(error: Exception) -> StoreError:
     return StoreError(f"the database failed: {str(origin).strip() or type(origin).__name__}")
 
 
+def sql_state(error: StoreError) -> str | None:
+    """Return the code of an error that SQLAlchemy reported from PostgreSQL, such as 55P03."""
+    return getattr(getattr(error.__cause__, "orig", None), "sqlstate", None)
+
+
 @contextlib.contextmanager
 def _remedy_added(url: str) -> Iterator[None]:
     try:
@@ -277,8 +286,7 @@ def _owner_named() -> Iterator[None]:
     try:
         yield
     except StoreError as error:
-        origin = getattr(error.__cause__, "orig", None)
-        if getattr(origin, "sqlstate", None) != _INSUFFICIENT_PRIVILEGE:
+        if sql_state(error) != _INSUFFICIENT_PRIVILEGE:
             raise
         raise SettingsError(
             "the tables have to be upgraded, and the role in TROUPE_DATABASE_URL may not do that: "

@@ -1,15 +1,17 @@
 """PostgreSQL: units on asyncpg itself, all else through SQLAlchemy; at most 8 connections.
 
+One more is open while tables are upgraded or partitions are made.
+
 Loaded only where a PostgreSQL is set: SQLAlchemy's asynchronous engines bring its whole ORM along.
 """
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from typing import Any, TypeVar
 from uuid import uuid4
 
 import asyncpg
-from sqlalchemy import URL, Connection
-from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy import URL, Connection, NullPool
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from typing_extensions import override
 
 from bot.errors import StoreError
@@ -36,24 +38,12 @@ class PostgresPool(ConnectionPool):
         behind_pgbouncer = url.query.get("pgbouncer") in {"true", "1", "yes"}
         dsn = to_dsn(url.difference_update_query(["pgbouncer"]))
         self._pool = AsyncpgPool(dsn, behind_pgbouncer=behind_pgbouncer)
-
-        async def connect(**_options: Any) -> asyncpg.Connection:
-            return await asyncpg.connect(dsn, **connect_options(behind_pgbouncer=behind_pgbouncer))
-
-        # asyncpg reads the address itself: SQLAlchemy knows neither sslmode nor several hosts.
-        options: dict[str, Any] = {"async_creator_fn": connect}
-        if behind_pgbouncer:
-            options |= {
-                "prepared_statement_cache_size": 0,
-                "prepared_statement_name_func": lambda: f"troupe_{uuid4()}",
-            }
-        self._engine = create_async_engine(
-            "postgresql+asyncpg://",
-            pool_size=core_connections,
-            max_overflow=0,
-            connect_args=options,
+        limits = connect_options(behind_pgbouncer=behind_pgbouncer)
+        self._engine = _make_engine(
+            dsn, limits, codec, behind_pgbouncer, pool_size=core_connections, max_overflow=0
         )
-        attach_codec(self._engine.sync_engine, codec or TextCodec())
+        patient = {**limits, "command_timeout": None}
+        self._maintaining = _make_engine(dsn, patient, codec, behind_pgbouncer, poolclass=NullPool)
         # A function that only reads needs no BEGIN and no ROLLBACK: two round trips less. But a
         # transaction pooler may change the server between preparing a statement and running it.
         self._reading = (
@@ -75,6 +65,10 @@ class PostgresPool(ConnectionPool):
         return await _translated(self._commit(unit))
 
     @override
+    async def maintain(self, unit: UnitOfWork[T]) -> T:
+        return await _translated(self._maintain(unit))
+
+    @override
     async def close(self) -> None:
         await self._engine.dispose()
         await self._pool.close()
@@ -86,6 +80,33 @@ class PostgresPool(ConnectionPool):
     async def _commit(self, unit: UnitOfWork[T]) -> T:
         async with self._engine.begin() as connection:
             return await connection.run_sync(unit)
+
+    async def _maintain(self, unit: UnitOfWork[T]) -> T:
+        async with self._maintaining.begin() as connection:
+            await connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
+            return await connection.run_sync(unit)
+
+
+def _make_engine(
+    dsn: str,
+    limits: Mapping[str, Any],
+    codec: TextCodec | None,
+    behind_pgbouncer: bool,
+    **pool: Any,
+) -> AsyncEngine:
+    async def connect(**_options: Any) -> asyncpg.Connection:
+        return await asyncpg.connect(dsn, **limits)
+
+    # asyncpg reads the address itself: SQLAlchemy knows neither sslmode nor several hosts.
+    options: dict[str, Any] = {"async_creator_fn": connect}
+    if behind_pgbouncer:
+        options |= {
+            "prepared_statement_cache_size": 0,
+            "prepared_statement_name_func": lambda: f"troupe_{uuid4()}",
+        }
+    engine = create_async_engine("postgresql+asyncpg://", connect_args=options, **pool)
+    attach_codec(engine.sync_engine, codec or TextCodec())
+    return engine
 
 
 def install_functions(connection: Connection) -> None:

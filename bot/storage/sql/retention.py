@@ -40,8 +40,10 @@ _DAY = 86_400.0
 _INBOX_SECONDS = 14 * _DAY
 """As long as a platform may deliver a message again: the row is what recognises a repetition."""
 _OUTBOX_SECONDS = 7 * _DAY
-_USAGE_SECONDS = 400 * _DAY
+USAGE_SECONDS = 400 * _DAY
 """A year of accounts, and the month that is being closed."""
+_PARTITION_SECONDS = 14 * _DAY
+"""How long after their time receipts wait to be dropped with their week (partitions.py)."""
 _NODE_SECONDS = 7 * _DAY
 """How long operators see that a process died."""
 FORGOTTEN_SECONDS = 30 * _DAY
@@ -97,12 +99,13 @@ async def delete_expired(database: Database, clock: Clock, receipt_days: float) 
     now = clock.now()
     answered = _Expired(inbox, inbox.c.received_at, now - _INBOX_SECONDS, inbox.c.state != "new")
     sent = _Expired(outbox, outbox.c.started_at, now - _OUTBOX_SECONDS, _IS_FINAL)
-    usage = _Expired(receipt, receipt.c.at, now - _USAGE_SECONDS, true())
+    waits = 0.0 if database.is_sqlite else _PARTITION_SECONDS
+    usage = _Expired(receipt, receipt.c.at, now - USAGE_SECONDS - waits, true())
     paused = _Expired(pause, pause.c.ended_at, now - _INBOX_SECONDS, pause.c.ended_at.is_not(None))
     noted = _Expired(forgotten, forgotten.c.at, now - FORGOTTEN_SECONDS, true())
     tables = (answered, sent, usage, noted, paused)
     deleted = sum([await _delete(database, expired) for expired in tables])
-    oldest = datetime.fromtimestamp(now - _USAGE_SECONDS, UTC).date().isoformat()
+    oldest = datetime.fromtimestamp(now - USAGE_SECONDS, UTC).date().isoformat()
     emptied = await database.write(
         lambda c: (
             c.execute(_EMPTY_RECEIPTS, {"before": now - receipt_days * _DAY}).rowcount

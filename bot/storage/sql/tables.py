@@ -322,7 +322,8 @@ preset_version = Table(
 )
 
 # The receipt of each answer, and what it cost. The content is emptied after some days, and when its
-# text is forgotten; the usage is deleted much later (retention.py).
+# text is forgotten; the usage is deleted much later (retention.py). In PostgreSQL, partitions have
+# the primary key: that of the whole table would have to hold the time. Ids come from one sequence.
 receipt = Table(
     "receipt",
     metadata,
@@ -344,7 +345,10 @@ receipt = Table(
     Index("ix_receipt_conversation", "conversation", "id"),
     Index("ix_receipt_person", "person", "at"),
     sqlite_autoincrement=True,
+    postgresql_partition_by="RANGE (at)",  # by weeks, see partitions.py
 )
+PARTITION_PREFIX = f"{receipt.name}_"
+"""How the names of its partitions begin."""
 has_content = func.length(receipt.c.content) > literal_column("0")
 Index("ix_receipt_content", receipt.c.at, sqlite_where=has_content, postgresql_where=has_content)
 
