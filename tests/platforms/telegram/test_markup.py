@@ -131,7 +131,7 @@ def test_of_too_many_entities_the_least_important_are_left_out() -> None:
         ]
 
 
-def test_mention_without_room_for_its_entity_notifies_nobody() -> None:
+def test_mention_whose_entity_was_left_out_notifies_nobody() -> None:
     text, entities = render_markdown("||a|| " * 99 + "@alice_2 @bob_smith @carol_1")
     check_message(text, entities)
     assert text.endswith("@alice_2 \uff20bob_smith \uff20carol_1")
