@@ -23,6 +23,13 @@ from bot.ports import Conversations, Inbox
 from bot.routing.command_specs import parse
 from bot.texts.text import language_of, translatable, translate
 
+BUTTON_GONE = translatable("This button no longer works: its answer was deleted or replaced.")
+MOVED_ON = translatable(
+    "The conversation has moved on: this button works only under the newest answer."
+)
+NOT_YOURS = translatable(
+    "Only the person who asked the question, or an admin, can use this button."
+)
 NOT_REMEMBERED = translatable("That message is not in my memory.")
 _CHANGE_OTHERS = translatable("change the answer to somebody else's question")
 _WITH_BUTTONS = frozenset({"preset", "settings", "forget"})
@@ -96,9 +103,7 @@ class AnswerButtons:
             pressed.address.conversation, data.part, _MAX_TURNS_BEFORE
         )
         if exchange is None:
-            raise UserError(
-                translatable("This button no longer works: its answer was deleted or replaced.")
-            )
+            raise UserError(BUTTON_GONE)
         author = exchange.question.turn.speaker
         if data.action in _FOR_AUTHOR_ALONE and author is not None:
             # Whoever writes as the group itself presses under their own name.
@@ -112,11 +117,7 @@ class AnswerButtons:
         else:
             await self._check_author(pressed, {author.id} if author is not None else set())
         if data.action in _NEEDS_NEWEST and exchange.answers and not exchange.is_newest:
-            raise UserError(
-                translatable(
-                    "The conversation has moved on: this button works only under the newest answer."
-                )
-            )
+            raise UserError(MOVED_ON)
         return exchange
 
     async def find_quoted(self, said: Said) -> tuple[StoredTurn, Exchange]:
@@ -195,11 +196,7 @@ class AnswerButtons:
 
     async def _check_author(self, pressed: Pressed, author_ids: Collection[str]) -> None:
         if pressed.author.id not in author_ids and not await self._admins.is_admin(pressed):
-            raise UserError(
-                translatable(
-                    "Only the person who asked the question, or an admin, can use this button."
-                )
-            )
+            raise UserError(NOT_YOURS)
 
 
 def _is_menu(turn: Turn) -> bool:

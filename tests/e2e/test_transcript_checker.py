@@ -2,6 +2,7 @@
 
 import pytest
 
+from bot.commands.answer_buttons import MOVED_ON
 from tests.e2e.transcript_checker import (
     CheckResult,
     PeoplesChanges,
@@ -86,6 +87,13 @@ def test_part_sent_twice_is_a_leftover() -> None:
 @pytest.mark.parametrize("stray", ["…", "⚠ Something went wrong", "", "1 2", "RE1"])
 def test_unrelated_message_is_a_leftover(stray: str) -> None:
     assert fault_counts(ask("1"), answer("1"), said(stray)) == {"leftovers": 1}
+
+
+def test_refusal_of_a_press_may_stand_between_answers_only() -> None:
+    refusal = said(f"⚠ Ann: {MOVED_ON}")
+    assert fault_counts(ask("1"), answer("1"), refusal) == {}
+    parts = (said("RS1:3 1 2"), refusal, said("3 RE1"))
+    assert fault_counts(ask("1"), *parts) == {"leftovers": 1}
 
 
 def test_text_added_to_an_answer_is_a_leftover() -> None:

@@ -12,9 +12,13 @@ from itertools import groupby
 
 from typing_extensions import override
 
+from bot.commands.answer_buttons import BUTTON_GONE, MOVED_ON, NOT_YOURS
+
 QUESTION = re.compile(r"\bT(?P<name>[0-9a-f]+):(?P<words>\d+)\b")
 _START = re.compile(r"RS(?P<name>[0-9a-f]+):(?P<words>\d+)")
 ANSWER_END = re.compile(r"RE(?P<name>[0-9a-f]+)")
+_REFUSED_PRESSES = (BUTTON_GONE, MOVED_ON, NOT_YOURS)
+"""Why nothing follows from a press, told in a message; it is no part of an answer."""
 _EXAMPLES = 5
 
 
@@ -182,6 +186,8 @@ class _TranscriptReader:
         """The messages of the answer that is being read."""
 
     def read(self, text: str) -> None:
+        if self._open is None and text.endswith(_REFUSED_PRESSES):
+            return
         taken = [self._accept(word) for word in text.split()]
         if not taken or not all(taken):
             self.leftovers.append(text)

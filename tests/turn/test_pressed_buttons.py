@@ -142,13 +142,13 @@ async def test_press_of_others_is_refused_in_words_and_changes_nothing(
 ) -> None:
     setup = Setup(database, backend=FakeBackend(["one"]))
     await setup.say("a")
+    words = "Only the person who asked the question, or an admin, can use this button."
     for action in (ButtonAction.RETRY, ButtonAction.CONTINUE, ButtonAction.DELETE):
         press = pressed(action, by=BOB, key=action)
-        words = "Only the person who asked the question, or an admin, can use this button."
         assert await setup.buttons.refusal(press) == words
         assert await setup.buttons.refusal(pressed(action, by=CAROL)) is None  # an admin
-        await setup.say(press)  # also if a platform had not asked
-    assert setup.texts == ["one"]
+        await setup.say(press)  # also if a platform could not ask
+    assert setup.texts == ["one", *[f"⚠ Bob: {words}"] * 3]
     assert len(setup.backend.prompts) == 1
 
 
@@ -160,6 +160,21 @@ async def test_only_the_newest_answer_is_written_again(database: Database) -> No
         refusal == "The conversation has moved on: this button works only under the newest answer."
     )
     assert await setup.buttons.refusal(pressed(ButtonAction.DELETE)) is None
+
+
+@pytest.mark.parametrize("action", [ButtonAction.RETRY, ButtonAction.CONTINUE])
+@pytest.mark.parametrize("is_private", [False, True])
+async def test_press_behind_a_newer_question_is_told_why_nothing_happens(
+    database: Database, action: ButtonAction, is_private: bool
+) -> None:
+    setup = Setup(database, backend=FakeBackend(["one"], ["two"]))
+    await setup.say("a")
+    press = replace(pressed(action), is_private=is_private, locale="en")
+    assert await setup.buttons.refusal(press) is None  # the newer question is not answered yet
+    await setup.say("b", press)
+    words = "The conversation has moved on: this button works only under the newest answer."
+    assert setup.texts == ["one", "two", f"⚠ {words}" if is_private else f"⚠ Alice: {words}"]
+    assert [text for _, text in await setup.history()] == ["a", "one", "b", "two"]
 
 
 async def test_answer_that_is_not_known_any_more_is_named(database: Database) -> None:
@@ -192,7 +207,8 @@ async def test_retry_of_a_failed_answer_works_after_a_restart(database: Database
 async def test_question_that_failed_is_not_answered_twice(database: Database) -> None:
     setup = Setup(database, backend=FakeBackend([AWAY], ["Here it is."]))
     await setup.say("a", "/retry", pressed(ButtonAction.RETRY))
-    assert setup.texts[1:] == ["Here it is."]
+    words = "This button no longer works: its answer was deleted or replaced."
+    assert setup.texts[1:] == ["Here it is.", f"⚠ Alice: {words}"]
     assert await setup.history() == [("user", "a"), ("assistant", "Here it is.")]
 
 

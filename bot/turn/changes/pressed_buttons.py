@@ -18,7 +18,7 @@ from bot.chat.session import (
     TurnResult,
 )
 from bot.commands.anonymous_admins import is_the_group
-from bot.commands.answer_buttons import AnswerButtons
+from bot.commands.answer_buttons import BUTTON_GONE, AnswerButtons
 from bot.commands.forgetting import PersonForgetting
 from bot.commands.handlers import CommandHandlers
 from bot.commands.menus import FORM_TEXTS
@@ -76,14 +76,17 @@ class PressedButtons:
     ) -> TurnResult | AskedQuestion | ChosenCommand:
         """Return what the press changes, what is to be answered as a question, or a command.
 
-        A press that is refused changes nothing: its platform has told the person already.
+        A platform asks before it stores a press. Where something else was done meanwhile, as the
+        answer to a newer question, a message tells the person why nothing happens.
+
+        Raises:
+            UserError: the press is refused; the text names the person where others read it.
         """
         data = read_button(pressed)
         if data is None or data.action is ButtonAction.STOP:  # a signal has stopped the answer
             return TurnResult()
-        try:
-            exchange = await self.buttons.find(pressed, data)
-        except UserError:
+        exchange = await self._find(pressed, data)
+        if exchange is None:
             return TurnResult()
         active = await self.resolver.resolve(pressed.scopes)
         match data.action:
@@ -106,6 +109,15 @@ class PressedButtons:
                 return self._ask(pressed, data, exchange)
             case _:
                 return await self._choose(pressed, data, exchange, active)
+
+    async def _find(self, pressed: Pressed, data: ButtonData) -> Exchange | None:
+        """Return the exchange that a press is for; None if it was deleted, which was wanted."""
+        try:
+            return await self.buttons.find(pressed, data)
+        except UserError as error:
+            if data.action is ButtonAction.DELETE and error.text == BUTTON_GONE:
+                return None
+            raise _addressed(pressed, error) from None
 
     def _ask(self, pressed: Pressed, data: ButtonData, exchange: Exchange) -> TurnResult:
         """Ask who pressed for a free value, where that is written in a reply."""
@@ -231,6 +243,14 @@ def find_speaker(
     [speaker] = active.pick([turn.preset])
     names, limits = resolver.character_names(active.names), replies.limits(address)
     return active.speaker_line(speaker, names, limits), active.face(speaker, names, limits)
+
+
+def _addressed(pressed: Pressed, error: UserError) -> UserError:
+    """Return a refusal that names who is meant, where others read it."""
+    if pressed.is_private:
+        return error
+    name = " ".join(pressed.author.name.split())
+    return UserError(translatable("{name}: {problem}", name=name, problem=error.text))
 
 
 def _said(pressed: Pressed, text: str) -> Said:
