@@ -113,7 +113,10 @@ class LimitSettings(SettingsGroup):
     """How many answers a person and a channel get, and how many may wait for one."""
 
     answers_per_person: int = Field(
-        15, ge=0, description="How many answers a person gets at once; 0: no limit."
+        15,
+        ge=0,
+        description="How many answers a person gets at once, and half of how many commands and"
+        " presses of buttons; 0: no limit.",
     )
     answers_per_channel: int = Field(
         15, ge=0, description="How many answers a channel gets at once; 0: no limit."

@@ -21,7 +21,7 @@ from bot.commands.newest_question import RETRY_OTHERS
 from bot.errors import StoreError, UserError
 from bot.ports import Conversations, Inbox
 from bot.routing.command_specs import parse
-from bot.texts.text import language_of, translatable, translate
+from bot.texts.text import Text, language_of, translatable, translate
 
 BUTTON_GONE = translatable("This button no longer works: its answer was deleted or replaced.")
 MOVED_ON = translatable(
@@ -56,6 +56,7 @@ class AnswerButtons:
         admins: AdminCheck,
         route: Callable[[Pressed], Awaitable[Pressed]],
         asks_by_replies: Callable[[Address], bool] = lambda _: False,
+        limit: Callable[[Pressed], Awaitable[Text | None]] | None = None,
     ) -> None:
         """Take where answers are, and what tells of a press by whom and where it was made.
 
@@ -65,7 +66,10 @@ class AnswerButtons:
             admins: who is an admin.
             route: tells the history of a press.
             asks_by_replies: whether people write free values in replies (`Limits`).
+            limit: counts a press, and returns why it is refused if there were too many;
+                None: any number is followed.
         """
+        self._limit = limit
         self._asks_by_replies = asks_by_replies
         self._route = route
         self._conversations = conversations
@@ -79,6 +83,9 @@ class AnswerButtons:
         """
         data = read_button(pressed)
         try:
+            excess = await self._limit(pressed) if self._limit is not None else None
+            if excess is not None:
+                return translate(excess, language_of(pressed.locale))
             if data is not None and data.action is ButtonAction.STOP:
                 await self._check_stop(pressed, data)
             elif data is not None:

@@ -119,7 +119,7 @@ class Wiring:
 
     @cached_property
     def _requests(self) -> RequestParts:
-        return RequestParts(self.context, self.stored, self._calls)
+        return RequestParts(self.context, self.stored, self._limits, self._calls)
 
     @cached_property
     def _queue(self) -> QueueParts:

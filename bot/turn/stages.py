@@ -17,6 +17,7 @@ from bot.texts.text import Text
 from bot.turn.answer import AnswerPipeline
 from bot.turn.arrivals import ArrivalSignals
 from bot.turn.gathering import MessageGatherer
+from bot.turn.limits.command_limits import CommandLimits
 from bot.turn.limits.queue_limit import QueueLimit
 from bot.turn.provider_pool import ProviderPool
 from bot.turn.stops import StopRequests
@@ -56,5 +57,7 @@ class TurnStages:
     """Whether a message has waited so long that it is remembered instead of being answered."""
     queue_limit: QueueLimit | None = None
     """How many questions may wait in a conversation; None: any number."""
+    command_limits: CommandLimits | None = None
+    """How many commands each person may send; None: any number."""
     provider_pool: ProviderPool | None = None
     """The providers that are served here; None: all of them."""

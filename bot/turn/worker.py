@@ -383,6 +383,8 @@ class ConversationWorker:
                 turns = [observed_turn(said)] if observes else []
                 return "observed", await self._finisher.finish(claim, message, TurnResult(turns))
             case Command() as command:
+                if stages.command_limits is not None:
+                    await stages.command_limits.admit(said, command)
                 if command.name in READS_HISTORY:
                     recent = await self._recent(claim)
                 request = CommandRequest(

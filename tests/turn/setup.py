@@ -60,6 +60,7 @@ from bot.turn.answer import AnswerPipeline
 from bot.turn.arrivals import CONVERSATIONS, ArrivalSignals
 from bot.turn.channel_reader import ChannelReader, ReadBefore, ReadStart
 from bot.turn.gathering import MessageGatherer
+from bot.turn.limits.command_limits import CommandLimits
 from bot.turn.limits.pauses import AnsweringPauses
 from bot.turn.limits.queue_limit import QueueLimit
 from bot.turn.limits.rare_notices import RareNotices
@@ -146,6 +147,7 @@ class Setup(Delivery):
         read_start: ReadStart | None = None,
         download: Download = download_nothing,
         max_waiting: int = 0,
+        command_limits: CommandLimits | None = None,
         served_providers: Collection[str] | None = None,
         signals: InProcessSignals | None = None,
     ) -> None:
@@ -182,7 +184,11 @@ class Setup(Delivery):
         index = SqlHistoryIndex(database)
         self.router = HistoryRouter(scopes.find, index)
         self.buttons = AnswerButtons(
-            self.conversations, self.inbox, admins, self.router.route_press
+            self.conversations,
+            self.inbox,
+            admins,
+            self.router.route_press,
+            limit=command_limits.press_refusal if command_limits else None,
         )
         commands = CommandHandlers(
             resolver,
@@ -242,6 +248,7 @@ class Setup(Delivery):
             )
             if max_waiting
             else None,
+            command_limits=command_limits,
             provider_pool=self.pool,
         )
         self.worker = ConversationWorker(

@@ -89,6 +89,7 @@ class AnsweringParts:
             is_void=queue.restored.is_void,
             is_context=queue.is_context,
             queue_limit=self._queue_limit,
+            command_limits=self._limits.command_limits,
             provider_pool=queue.provider_pool,
         )
 

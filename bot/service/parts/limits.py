@@ -8,10 +8,12 @@ from bot.service.budgets import budget_rules
 from bot.service.parts.run_context import RunContext
 from bot.service.parts.stored import StoredParts
 from bot.turn.limits.answer_limits import AnswerLimits
+from bot.turn.limits.command_limits import CommandLimits
 from bot.turn.limits.provider_slots import ProviderSlots
 from bot.turn.limits.rare_notices import RareNotices
 from bot.turn.limits.spending import Spending
 
+_COMMANDS_PER_ANSWER = 2
 _SLOT_MARGIN_SECONDS = 60.0  # retries and a pause of the process are beyond an answer's own limit
 
 
@@ -39,6 +41,15 @@ class LimitParts:
             per_channel=limits.answers_per_channel,
             seconds=limits.seconds,
         )
+
+    @cached_property
+    def command_limits(self) -> CommandLimits | None:
+        """None in the terminal, and where a person may have any number of answers."""
+        limits = self._context.settings.limits
+        if self._context.is_in_terminal or not limits.answers_per_person:
+            return None
+        per_person = _COMMANDS_PER_ANSWER * limits.answers_per_person
+        return CommandLimits(self.rate_limits, per_person=per_person, seconds=limits.seconds)
 
     @cached_property
     def provider_slots(self) -> ProviderSlots:

@@ -8,6 +8,7 @@ from bot.commands.answer_buttons import AnswerButtons
 from bot.commands.personas import UserPersonas
 from bot.intake.histories import HistoryRouter
 from bot.routing.history_scopes import HistoryScopes
+from bot.service.parts.limits import LimitParts
 from bot.service.parts.platform_calls import PlatformCalls
 from bot.service.parts.platform_forms import PlatformForms
 from bot.service.parts.run_context import RunContext
@@ -20,9 +21,12 @@ _MAX_SCOPE_AGE_SECONDS = 3.0  # processes hear of each other's changes over Redi
 class RequestParts:
     """What judges a request, before it is stored and when it is handled."""
 
-    def __init__(self, context: RunContext, stored: StoredParts, calls: PlatformCalls) -> None:
+    def __init__(
+        self, context: RunContext, stored: StoredParts, limits: LimitParts, calls: PlatformCalls
+    ) -> None:
         self._context = context
         self._stored = stored
+        self._limits = limits
         self._calls = calls
 
     @cached_property
@@ -59,12 +63,14 @@ class RequestParts:
 
     @cached_property
     def answer_buttons(self) -> AnswerButtons:
+        limits = self._limits.command_limits
         return AnswerButtons(
             self._stored.conversations,
             self._stored.inbox,
             self.admins,
             self.history_router.route_press,
             self._calls.asks_by_replies,
+            limits.press_refusal if limits is not None else None,
         )
 
     @cached_property
