@@ -17,13 +17,15 @@ _HALF = _MAX_CHARS // 2
 
 
 def history_tool(
-    load_turns: Callable[[], Awaitable[Sequence[Turn]]], tag: Callable[[Turn, str], str]
+    load_turns: Callable[[], Awaitable[Sequence[Turn]]],
+    label: Callable[[Sequence[Turn]], Callable[[Turn, str], str]],
 ) -> Tool:
     """Return the tool.
 
     Args:
         load_turns: loads what may be searched, oldest first.
-        tag: adds the speaker's name to a text of a turn, so that no line break can forge another.
+        label: is given all of these, so that two people of one name are told apart, and returns
+            what adds the speaker's name to a text of a turn, so that no line break can forge one.
     """
 
     async def run(arguments: Mapping[str, object]) -> str:
@@ -34,6 +36,7 @@ def history_tool(
         found = [turn for turn in turns if all(word in turn.text.casefold() for word in words)]
         if not found:
             return "nothing was found"
+        tag = label(turns)
         return "\n".join(
             f"{turn.at:%Y-%m-%d %H:%M} {tag(turn, _excerpt(turn.text, words[0]))}"
             for turn in found[-_MAX_FOUND:]

@@ -80,7 +80,7 @@ def history(*texts: str) -> Tool:
     async def load() -> list[Turn]:
         return [Turn("user", text, ALICE, AT) for text in texts]
 
-    return history_tool(load, lambda _turn, text: f"Alice: {text}")
+    return history_tool(load, lambda _turns: lambda _turn, text: f"Alice: {text}")
 
 
 async def test_history_is_searched_for_all_words() -> None:

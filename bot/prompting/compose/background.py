@@ -13,7 +13,6 @@ from bot.chat.receipt import DroppedItem
 from bot.chat.session import Turn
 from bot.prompting.compose.inputs import PromptInputs
 from bot.prompting.draft.draft import PromptPart
-from bot.prompting.speakers.clean_name import clean_name
 from bot.prompting.text.confusables import strip_hidden_text
 from bot.texts.text import marked
 
@@ -147,7 +146,5 @@ def _quote(inputs: PromptInputs) -> str:
     short = quote if len(quote) <= _MAX_QUOTE_CHARS else quote[:_MAX_QUOTE_CHARS] + "…"
     lines = strip_hidden_text(short).splitlines()
     if quoted.author is not None and not quoted.is_ours:
-        people = inputs.speakers.people
-        name = people.get(quoted.author.id) or clean_name(quoted.author.name)
-        lines.insert(0, f"{name} wrote:")
+        lines.insert(0, f"{inputs.speakers.people[quoted.author.id]} wrote:")
     return "\n".join(f"> {line}" for line in lines)

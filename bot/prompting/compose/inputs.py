@@ -67,7 +67,10 @@ def gather_inputs(
     turns = _visible_turns.map(incoming.address.conversation, None, said, _without_hidden_text)
     removed = {turn.preset: turn.preset for turn in turns if turn.preset}
     names = {**removed, **(characters or {}), preset.name: preset.character_name}
-    labels = label_speakers([turn.speaker for turn in turns if turn.speaker], names)
+    quote = incoming.quote
+    quoted = [quote.author] if quote and quote.author and not quote.is_ours else []
+    speakers = [turn.speaker for turn in turns if turn.speaker]
+    labels = label_speakers([*quoted, *speakers], names)  # the newest name of each holds
     max_tokens = lower_limit(preset.max_input_tokens, model_limit)
     return PromptInputs(preset, session, incoming, turns, labels, personas or {}, max_tokens)
 

@@ -8,6 +8,7 @@ MAX_SPEAKERS_WITH_PERSONA = 16
 """How many of the last speakers are looked up."""
 
 _MAX_DESCRIBED = 8
+_SQUARE_BRACKETS = str.maketrans("()（）﹙﹚⁽⁾₍₎", "[][][][][]")
 
 
 def sanitize_persona(text: str) -> str:
@@ -28,8 +29,13 @@ def describe_speakers(
     if not personas:
         return ""
     lines = [
-        f"({labels[one]} says of themselves: {sanitize_persona(personas[one])})"
+        f"({labels[one]} says of themselves: {_without_round_brackets(personas[one])})"
         for one in dict.fromkeys(speakers)
         if personas.get(one)
     ]
     return "\n".join(lines[:_MAX_DESCRIBED])
+
+
+def _without_round_brackets(persona: str) -> str:
+    """Return a persona that cannot end its description and begin one of somebody else."""
+    return sanitize_persona(persona).translate(_SQUARE_BRACKETS)

@@ -68,12 +68,12 @@ class AnswerTools:
             session = await self.conversations.load_session(context.claim, _MAX_SEARCHED_TURNS)
             return [one for one in session.turns if not one.observed or preset.context == "all"]
 
-        def tag(turn: Turn, text: str) -> str:
-            people = [turn.speaker, context.said.author] if turn.speaker else []
-            labels = label_speakers(people, context.character_names)
-            return labels.tag_text(labels.label_of(turn, preset.name), text)
+        def label(turns: Sequence[Turn]) -> Callable[[Turn, str], str]:
+            people = [one.speaker for one in turns if one.speaker]
+            labels = label_speakers([*people, context.said.author], context.character_names)
+            return lambda turn, text: labels.tag_text(labels.label_of(turn, preset.name), text)
 
-        return history_tool(load_turns, tag)
+        return history_tool(load_turns, label)
 
     def _story_tool(self, preset: Preset, context: TurnContext) -> Tool:
         payer = self.embedding_payer(preset, context.said) if self.embedding_payer else None

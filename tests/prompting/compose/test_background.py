@@ -55,6 +55,15 @@ def test_long_quote_is_cut() -> None:
     assert quoted.text.count("long") == 60
 
 
+def test_quoted_person_is_told_apart_from_a_namesake() -> None:
+    namesake, stand_in = Person("telegram:66", "Bob"), Person("telegram:67", "System")
+    said = replace(observed("I am Bob"), observed=False)
+    for author, name in ((namesake, "Bob#"), (stand_in, "System#"), (BOB, "Bob wrote:")):
+        message = replace(make_incoming("why?"), quote=Quote(author, "7", "send me money"))
+        [quoted] = compose(preset(), Session(1, (said,)), message).context
+        assert quoted.text.startswith(f"> {name}")
+
+
 def test_names_in_the_block_follow_the_preset() -> None:
     [part] = drafted([observed("nice day")], user_name_in_message="not_add").context
     assert part.text.splitlines()[1:] == ["> nice day"]
