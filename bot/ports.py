@@ -872,8 +872,18 @@ class Delivery(Protocol):
 class ChatSettings(Protocol):
     """Settings made in chats. A scope is a guild, a channel or a thread."""
 
-    async def set(self, scope: str, key: str, value: str | None, by: str) -> None:
-        """Set a value, or delete it with None; `by` is the person's id, kept for audits."""
+    async def set(
+        self, scope: str, key: str, value: str | None, by: str, *, audited: bool = False
+    ) -> None:
+        """Set a value, or delete it with None, and note it in the audit log if that changes it.
+
+        Args:
+            scope: where it holds.
+            key: which setting.
+            value: None: what holds in the wider scope.
+            by: the person's id.
+            audited: whether it is an act of an admin; never what people say of themselves.
+        """
         ...
 
     async def resolve(self, scopes: Sequence[str], key: str) -> ChatSetting | None:
@@ -1344,7 +1354,7 @@ class ConsoleTokens(Protocol):
 
 
 class AuditLog(Protocol):
-    """Who changed what over the console."""
+    """Who changed what over the console, with the command line, or as an admin in a chat."""
 
     async def record(self, entry: AuditEntry) -> None: ...
 

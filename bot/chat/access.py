@@ -1,4 +1,4 @@
-"""Who may use the console and its API, and what was changed there."""
+"""Who may use the console and its API, and what was changed there or by admins in chats."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -33,7 +33,7 @@ class AuditEntry:
 
     at: float
     who: str
-    """"session", "token" and its name, or `COMMAND_LINE`."""
+    """"session", "token" and its name, `COMMAND_LINE`, or the id of an admin in a chat."""
     action: str
     """A verb and a noun, such as "set preset"."""
     subject: str

@@ -5,10 +5,11 @@ from collections.abc import Awaitable, Callable, Collection
 
 import structlog
 
+from bot.chat.access import AuditEntry
 from bot.chat.incoming import Request, Said
 from bot.commands.anonymous_admins import AnonymousAdmins, writes_as_the_group
 from bot.errors import PlatformError, UserError
-from bot.ports import Clock
+from bot.ports import AuditLog, Clock
 from bot.texts.text import Text, joined, translatable
 
 _log = structlog.get_logger(__name__)
@@ -35,6 +36,7 @@ class AdminCheck:
         anonymous: AnonymousAdmins,
         *,
         shows_prompts_in_private: bool = True,
+        audit: AuditLog | None = None,
     ) -> None:
         """Take who decides.
 
@@ -44,7 +46,9 @@ class AdminCheck:
             clock: time.
             anonymous: the groups where admins who write anonymously count.
             shows_prompts_in_private: whether everybody sees prompts in a private chat.
+            audit: keeps who deleted what.
         """
+        self._audit = audit
         self._shows_prompts_in_private = shows_prompts_in_private
         self._admin_ids = admin_ids
         self._is_platform_admin = is_platform_admin
@@ -100,8 +104,26 @@ class AdminCheck:
                 )
             )
 
+    async def require_deletion(self, incoming: Request, action: str, audited_as: str) -> None:
+        """Refuse to delete what others said unless to an admin with a name; note it before.
+
+        A process that dies before the deletion notes it again when another one runs the command.
+
+        Args:
+            incoming: what the author asks for.
+            action: what it is, for the log and the refusal.
+            audited_as: what it is in the audit log; not noted in one's own private chat.
+
+        Raises:
+            UserError: as `require` does.
+        """
+        await self.require(incoming, action, needs_name=True)
+        if self._audit is not None and not incoming.is_private:
+            channel, by = incoming.address.conversation, incoming.author.id
+            await self._audit.record(AuditEntry(self._clock.now(), by, audited_as, channel))
+
     async def require(self, incoming: Request, action: str, *, needs_name: bool = False) -> None:
-        """Log the request for the audit and refuse it unless the author is an admin.
+        """Log the request and refuse it unless the author is an admin.
 
         Args:
             incoming: what the author asks for.

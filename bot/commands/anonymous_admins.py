@@ -36,8 +36,8 @@ class AnonymousAdmins:
         value = request.argument.lower()
         if value not in _VALUES:
             raise UserError(translatable("Use /settings anonymous on or /settings anonymous off."))
-        by = request.incoming.author.id
-        await self._chat_settings.set(request.scope, _KEY, _VALUES[value], by)
+        by, audited = request.incoming.author.id, request.is_audited
+        await self._chat_settings.set(request.scope, _KEY, _VALUES[value], by, audited=audited)
         if await self.are_accepted(request.incoming.scopes):
             text = translatable(
                 "Admins who write anonymously now count as admins here, but for what cannot be"

@@ -211,11 +211,8 @@ class CommandHandlers:
                 raise UserError(translatable("Use /forget me, /forget last or /forget channel."))
 
     async def _forget_channel(self, request: CommandRequest) -> CommandResult:
-        await self._admins.require(
-            request.incoming,
-            translatable("delete the conversation of this channel"),
-            needs_name=True,
-        )
+        action = translatable("delete the conversation of this channel")
+        await self._admins.require_deletion(request.incoming, action, "forget channel")
         preset = request.active.first.preset
         characters = len(request.active.presets)
         greeting = choose_greeting(preset, request.incoming, rng=self._dice, characters=characters)

@@ -36,7 +36,8 @@ class HistoryScopeHandlers:
             raise UserError(translatable("Use /settings scope {names}.", names=names))
         await self._admins.require(request.incoming, _CHANGE_SCOPE)
         chosen = None if name == INHERIT else HistoryScope(name)
-        await self._scopes.set(request.scope, chosen, request.incoming.author.id)
+        by, audited = request.incoming.author.id, request.is_audited
+        await self._scopes.set(request.scope, chosen, by, audited=audited)
         holds = await self._scopes.find(request.incoming.scopes) or HistoryScope.SHARED
         described = looked_up(SCOPE_DESCRIPTIONS[holds])
         return CommandResult(

@@ -73,7 +73,7 @@ class PresetHandlers:
     async def _use(self, request: CommandRequest) -> CommandResult:
         preset = self._named_preset(request, example="/preset use assistant")
         await self._admins.require(request.incoming, _CHANGE)
-        await self._resolver.set_active(request.scope, [preset], request.incoming.author.id)
+        await self._activate(request, [preset])
         text = translatable("{name} answers here from now on.", name=preset.name)
         return self._begin(text, preset, request)
 
@@ -81,7 +81,7 @@ class PresetHandlers:
         preset = self._named_preset(request, example="/preset add assistant")
         await self._admins.require(request.incoming, _CHANGE)
         presets = request.active.with_added(preset)
-        await self._resolver.set_active(request.scope, presets, request.incoming.author.id)
+        await self._activate(request, presets)
         text = translatable(
             "{name} was added. Active here: {names}.", name=preset.name, names=_names(presets)
         )
@@ -94,7 +94,7 @@ class PresetHandlers:
         preset = self._named_preset(request, example="/preset remove assistant")
         await self._admins.require(request.incoming, _CHANGE)
         presets = request.active.with_removed(preset)
-        await self._resolver.set_active(request.scope, presets, request.incoming.author.id)
+        await self._activate(request, presets)
         return CommandResult(
             translatable(
                 "{name} was removed. Active here: {names}.", name=preset.name, names=_names(presets)
@@ -104,7 +104,8 @@ class PresetHandlers:
 
     async def _reset(self, request: CommandRequest) -> CommandResult:
         await self._admins.require(request.incoming, _CHANGE)
-        await self._resolver.reset(request.scope, request.incoming.author.id)
+        by = request.incoming.author.id
+        await self._resolver.reset(request.scope, by, audited=request.is_audited)
         active = (await self._resolver.resolve(request.incoming.scopes)).first
         text = translatable(
             "Back to {name} ({origin}).",
@@ -112,6 +113,10 @@ class PresetHandlers:
             origin=_origin(active, request.incoming),
         )
         return self._begin(text, active.preset, request)
+
+    async def _activate(self, request: CommandRequest, presets: Sequence[Preset]) -> None:
+        by, audited = request.incoming.author.id, request.is_audited
+        await self._resolver.set_active(request.scope, presets, by, audited=audited)
 
     async def _show(self, request: CommandRequest) -> CommandResult:
         first = request.active.first

@@ -55,7 +55,7 @@ class PrivacyHandlers:
         author = quote.author if quote is not None else None
         is_own = author is not None and author.id == request.incoming.author.id
         if not (is_own or request.is_asker) or writes_as_the_group(request.incoming):
-            await self._admins.require(request.incoming, _FORGET_OTHERS, needs_name=True)
+            await self._require_deletion(request)
         return CommandResult("", forgets=message_id)
 
     async def forget_last(self, request: CommandRequest) -> CommandResult:
@@ -70,8 +70,11 @@ class PrivacyHandlers:
         author = exchange.question.speaker
         is_own = author is not None and author.id == request.incoming.author.id
         if not is_own or writes_as_the_group(request.incoming):  # which of the admins asked it?
-            await self._admins.require(request.incoming, _FORGET_OTHERS, needs_name=True)
+            await self._require_deletion(request)
         return CommandResult("", forgets=exchange.question.message_id, forgets_answers=True)
+
+    async def _require_deletion(self, request: CommandRequest) -> None:
+        await self._admins.require_deletion(request.incoming, _FORGET_OTHERS, "forget message")
 
     async def export(self, incoming: Said) -> CommandResult:
         """Send the person's own words as a file that nobody else sees.
@@ -115,7 +118,9 @@ class PrivacyHandlers:
                 )
             )
         await self._admins.require(request.incoming, _CHANGE_OBSERVING)
-        by = request.incoming.author.id
-        await self._resolver.set_observing(request.scope, on=_OBSERVED[value], by=by)
+        by, audited = request.incoming.author.id, request.is_audited
+        await self._resolver.set_observing(
+            request.scope, on=_OBSERVED[value], by=by, audited=audited
+        )
         observes = await self._resolver.observes(request.incoming.scopes)
         return CommandResult(_OBSERVES if observes else _ONLY_SAID_TO_ME, changes_channel=True)

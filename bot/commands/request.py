@@ -51,6 +51,11 @@ class CommandRequest:
         return self.command.argument
 
     @property
+    def is_audited(self) -> bool:
+        """Whether what it changes is noted in the audit log: not in one's own private chat."""
+        return not self.incoming.is_private
+
+    @property
     def scope(self) -> str:
         """The narrowest scope of the channel: what is set by a command is set for it."""
         return self.incoming.scopes[0]

@@ -58,7 +58,7 @@ class AuditList(BaseModel):
 
 
 class AccessPage:
-    """Shows who may use the console, and what was changed there."""
+    """Shows who may use the console, and what was changed there or by admins in chats."""
 
     def __init__(self, tokens: ConsoleTokens, audit: AuditLog, clock: Clock) -> None:
         self._tokens = tokens

@@ -51,9 +51,11 @@ class HistoryScopes:
         """Return what an admin chose for a channel or around it."""
         return await self._chat_settings.resolve(scopes, _KEY)
 
-    async def set(self, scope: str, value: HistoryScope | None, by: str) -> None:
+    async def set(
+        self, scope: str, value: HistoryScope | None, by: str, *, audited: bool = False
+    ) -> None:
         """Choose for a channel, None: what holds around it; `by` is the admin's id.
 
         What was said keeps its history.
         """
-        await self._chat_settings.set(scope, _KEY, value, by)
+        await self._chat_settings.set(scope, _KEY, value, by, audited=audited)

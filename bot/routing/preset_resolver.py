@@ -107,14 +107,16 @@ class PresetResolver:
                 members.append(self._activate(preset, setting.scope))
         return ActiveCharacters(tuple(members) or (self._activate(self.default, None),))
 
-    async def set_active(self, scope: str, presets: Sequence[Preset], by: str) -> None:
+    async def set_active(
+        self, scope: str, presets: Sequence[Preset], by: str, *, audited: bool = False
+    ) -> None:
         """Make these presets, and no others, answer in a scope; `by` is the admin's id."""
         value = "\n".join(preset.name for preset in presets)
-        await self._chat_settings.set(scope, _KEY, value, by)
+        await self._chat_settings.set(scope, _KEY, value, by, audited=audited)
 
-    async def reset(self, scope: str, by: str) -> None:
+    async def reset(self, scope: str, by: str, *, audited: bool = False) -> None:
         """Remove the choice that was made in this very scope."""
-        await self._chat_settings.set(scope, _KEY, None, by)
+        await self._chat_settings.set(scope, _KEY, None, by, audited=audited)
 
     async def observes(self, scopes: Sequence[str]) -> bool:
         """Return whether what is not said to the bot may be remembered in a channel."""
@@ -125,10 +127,12 @@ class PresetResolver:
         """Return "on" or "off" with the scope that says so; None: nobody chose, it is on."""
         return await self._chat_settings.resolve(scopes, _OBSERVE_KEY)
 
-    async def set_observing(self, scope: str, *, on: bool | None, by: str) -> None:
+    async def set_observing(
+        self, scope: str, *, on: bool | None, by: str, audited: bool = False
+    ) -> None:
         """Allow or forbid that in a scope; None: as in the wider scope. `by` is the admin's id."""
         value = None if on is None else "on" if on else "off"
-        await self._chat_settings.set(scope, _OBSERVE_KEY, value, by)
+        await self._chat_settings.set(scope, _OBSERVE_KEY, value, by, audited=audited)
 
     def find(self, name: str) -> Preset:
         """Find a preset by its name in any case.

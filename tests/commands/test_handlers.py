@@ -23,6 +23,7 @@ from bot.routing.command_specs import COMMAND_NAMES, COMMANDS, parse
 from bot.routing.history_scopes import HistoryScopes
 from bot.routing.preset_resolver import PresetResolver
 from bot.runtime.clock import SystemClock
+from bot.storage.console.audit import SqlAuditLog
 from bot.storage.personal_data import SqlPersonalData
 from bot.storage.sql.chat_settings import SqlChatSettings
 from bot.storage.sql.database import Database
@@ -60,9 +61,13 @@ class Setup:
         chat_settings = SqlChatSettings(database, self.clock)
         self.resolver = PresetResolver(PRESETS, "assistant", chat_settings, {"nova": 4})
         self.anonymous = AnonymousAdmins(chat_settings)
+        self.audit = SqlAuditLog(database)
         self.handlers = CommandHandlers(
             self.resolver,
-            AdminCheck({"telegram:99"}, self.is_platform_admin, self.clock, self.anonymous),
+            AdminCheck(
+                *({"telegram:99"}, self.is_platform_admin, self.clock, self.anonymous),
+                audit=self.audit,
+            ),
             ContextView(SqlReceipts(database), format_receipt, mask_secret),
             UserPersonas(chat_settings),
             SqlPersonalData(database, SystemClock()),

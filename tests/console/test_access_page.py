@@ -3,6 +3,7 @@
 import re
 
 from bot.chat.access import Scope
+from bot.storage.sql.chat_settings import SqlChatSettings
 from tests.console.conftest import ConsoleUnderTest
 
 
@@ -19,6 +20,16 @@ async def test_token_is_revoked_on_the_page(console: ConsoleUnderTest) -> None:
     assert shown.url.path == "/access"
     assert "revoke token read" in await shown.text()
     assert (await console.client.get("/api/v1/audit", headers=headers)).status == 401
+
+
+async def test_page_shows_what_an_admin_changed_in_a_group(console: ConsoleUnderTest) -> None:
+    settings = SqlChatSettings(console.database, console.clock)
+    for value in ("<nora>", "fox"):
+        await settings.set("telegram:-5", "preset", value, "telegram:9", audited=True)
+    await console.log_in()
+    page = await (await console.client.get("/access")).text()
+    assert "<td>telegram:9</td><td>set preset telegram:-5</td>" in page
+    assert '<td class="people">&lt;nora&gt;</td><td class="people">fox</td>' in page
 
 
 async def test_names_of_tokens_are_told_to_whom_the_api_lists_them(

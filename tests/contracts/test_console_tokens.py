@@ -1,8 +1,10 @@
 """Contract of the console's tokens and its audit log, on SQLite and on PostgreSQL."""
 
 from bot.chat.access import ApiToken, AuditEntry, Scope
+from bot.runtime.clock import SystemClock
 from bot.storage.console.audit import SqlAuditLog
 from bot.storage.console.tokens import SqlConsoleTokens
+from bot.storage.sql.retention import delete_expired
 from tests.contracts.conftest import Store
 from tests.fakes import FakeClock
 
@@ -45,3 +47,26 @@ async def test_audit_log_gives_the_newest_first(store: Store) -> None:
         await audit.record(entry)
 
     assert list(await audit.newest(2)) == [entries[2], entries[1]]
+
+
+async def test_setting_of_an_admin_is_noted_with_what_it_replaced(store: Store) -> None:
+    audit, by, scope = SqlAuditLog(store.database), "telegram:9", "telegram:-5"
+    for value in ("nora", "fox\nnora", "fox\nnora", None):
+        await store.chat_settings.set(scope, "preset", value, by, audited=True)
+    await store.chat_settings.set(f"{by}@{scope}", "persona", "A tall knight.", by)
+
+    entries = [(one.action, one.before, one.after) for one in await audit.newest(9)]
+    assert entries[::-1] == [
+        ("set preset", "", "nora"),
+        ("set preset", "nora", "fox\nnora"),
+        ("reset preset", "fox\nnora", ""),
+    ]
+    assert {(one.who, one.subject) for one in await audit.newest(9)} == {(by, scope)}
+
+
+async def test_audit_log_is_deleted_after_a_year_and_a_month(store: Store) -> None:
+    audit, now = SqlAuditLog(store.database), SystemClock().now()
+    for days in (401, 399):
+        await audit.record(AuditEntry(now - days * 86_400, "session", "set preset", str(days)))
+    assert await delete_expired(store.database, SystemClock(), 14) == 1
+    assert [one.subject for one in await audit.newest(9)] == ["399"]

@@ -49,6 +49,13 @@ class Deployment:
             choices = database.execute("SELECT scope, value FROM choice ORDER BY scope").fetchall()
             return choices, database.execute("SELECT count(*) FROM turn").fetchone()[0]
 
+    def audited(self, channel: str) -> list[str]:
+        """Return what the audit log says was done in a channel."""
+        path = self.service.data / "troupe.db"
+        query = "SELECT action FROM audit WHERE subject = ? ORDER BY id"
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
+            return [action for (action,) in database.execute(query, (channel,))]
+
     async def wait_for_text(
         self, conversation: Conversation, beginning: str, count: int = 1
     ) -> None:
@@ -244,6 +251,9 @@ async def anonymous_admin(deployment: Deployment) -> None:
     wire.say(ANONYMOUS_ADMIN, "/preset reset", chat=chat, sender_chat={**group, "id": chat - 1})
     await deployment.wait_for_text(conversation, "⚠ Only an admin can")
     assert (conversation.name, "nova") in deployment.state()[0]
+    conversation.say("/forget", 1)
+    acts = ["set anonymous_admins", "set preset", "forget channel"]
+    await wait_until(lambda: deployment.audited(conversation.name) == acts)
 
 
 async def demoted_admin(deployment: Deployment) -> None:

@@ -58,29 +58,29 @@ class AdminNotes:
         Raises:
             UserError: there is no such value, or the author cannot be written to.
         """
-        incoming, by = request.incoming, request.incoming.author.id
+        incoming = request.incoming
         match request.argument.lower():
             case "here":
                 place = incoming.address.channel
-                await self._chat_settings.set(incoming.scopes[-1], _KEY, place, by)
+                await self._set(request, incoming.scopes[-1], place)
                 text = translatable(
                     "Notes for admins, such as of a model that fails, now stand here only: those"
                     " of all channels of this server."
                 )
             case "private":
                 place = await self._greet_in_private(incoming)
-                await self._chat_settings.set(incoming.scopes[-1], _KEY, place, by)
+                await self._set(request, incoming.scopes[-1], place)
                 text = translatable(
                     "Notes for admins, such as of a model that fails, now go to {name} in private:"
                     " those of all channels of this server.",
                     name=incoming.author.name,
                 )
             case "off":
-                await self._chat_settings.set(request.scope, _KEY, _OFF, by)
+                await self._set(request, request.scope, _OFF)
                 text = translatable("There are no notes for admins here any more.")
             case "inherit":
                 for scope in {request.scope, incoming.scopes[-1]}:
-                    await self._chat_settings.set(scope, _KEY, None, by)
+                    await self._set(request, scope, None)
                 text = translatable(
                     "Notes for admins go to the operators of this bot in private; where none of"
                     " them can be reached, they stand under the answers they are about."
@@ -93,6 +93,10 @@ class AdminNotes:
                     )
                 )
         return CommandResult(text, changes_channel=True)
+
+    async def _set(self, request: CommandRequest, scope: str, value: str | None) -> None:
+        by, audited = request.incoming.author.id, request.is_audited
+        await self._chat_settings.set(scope, _KEY, value, by, audited=audited)
 
     async def readers(self, said: Said) -> NoteReaders | None:
         """Return who reads notes about a channel; None: everybody does, under the answer."""

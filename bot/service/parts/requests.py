@@ -14,6 +14,7 @@ from bot.service.parts.platform_forms import PlatformForms
 from bot.service.parts.run_context import RunContext
 from bot.service.parts.stored import StoredParts
 from bot.storage.cache.cached_chat_settings import CachedChatSettings
+from bot.storage.console.audit import SqlAuditLog
 
 _MAX_SCOPE_AGE_SECONDS = 3.0  # processes hear of each other's changes over Redis only
 
@@ -41,6 +42,7 @@ class RequestParts:
             self._context.clock,
             self.anonymous_admins,
             shows_prompts_in_private=self._context.settings.private_prompts,
+            audit=SqlAuditLog(self._context.resources.database),
         )
 
     @cached_property

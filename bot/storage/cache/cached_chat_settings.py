@@ -48,10 +48,12 @@ class CachedChatSettings(ChatSettings, ConversationMemory):
         signals.subscribe(_TOPIC, self._drop)
 
     @override
-    async def set(self, scope: str, key: str, value: str | None, by: str) -> None:
+    async def set(
+        self, scope: str, key: str, value: str | None, by: str, *, audited: bool = False
+    ) -> None:
         is_committed = False
         try:
-            await self._stored.set(scope, key, value, by)
+            await self._stored.set(scope, key, value, by, audited=audited)
             is_committed = True
         finally:
             if not is_committed:  # a write that failed or was cancelled may still be committed

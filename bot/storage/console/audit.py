@@ -1,4 +1,4 @@
-"""The audit log of the console, in SQL."""
+"""The audit log, in SQL."""
 
 from collections.abc import Sequence
 from dataclasses import asdict

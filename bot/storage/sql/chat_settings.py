@@ -1,14 +1,16 @@
 """Settings made in chats, in SQL."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 
-from sqlalchemy import Connection, bindparam, delete, select
+from sqlalchemy import Connection, bindparam, delete, insert, select
 from typing_extensions import override
 
+from bot.chat.access import AuditEntry
 from bot.chat.session import ChatSetting
 from bot.ports import ChatSettings, Clock
 from bot.storage.sql.database import Database
-from bot.storage.sql.tables import choice, upsert
+from bot.storage.sql.tables import audit, choice, upsert
 
 _CHANGED = ("value", "chosen_by", "chosen_at", "conversation")
 _SET = upsert(
@@ -21,6 +23,11 @@ _SET = upsert(
 _OF_SCOPES = select(choice.c.scope, choice.c.key, choice.c.value).where(
     choice.c.scope.in_(bindparam("scopes", expanding=True))
 )
+_VALUE = (
+    select(choice.c.value)
+    .where(choice.c.scope == bindparam("scope"), choice.c.key == bindparam("key"))
+    .with_for_update()
+)
 
 
 class SqlChatSettings(ChatSettings):
@@ -29,10 +36,14 @@ class SqlChatSettings(ChatSettings):
         self._clock = clock
 
     @override
-    async def set(self, scope: str, key: str, value: str | None, by: str) -> None:
+    async def set(
+        self, scope: str, key: str, value: str | None, by: str, *, audited: bool = False
+    ) -> None:
         now = self._clock.now()
 
         def unit(connection: Connection) -> None:
+            if audited:
+                _note_change(connection, _Change(scope, key, value, by, now))
             if value is None:
                 connection.execute(
                     delete(choice).where(choice.c.scope == scope, choice.c.key == key)
@@ -64,6 +75,25 @@ class SqlChatSettings(ChatSettings):
         for scope, key, value in rows:
             found.setdefault(scope, {})[key] = value
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    scope: str
+    key: str
+    value: str | None
+    by: str
+    at: float
+
+
+def _note_change(connection: Connection, change: _Change) -> None:
+    """Note what an admin changes; nothing if a command is run again and changes nothing."""
+    of = {"scope": change.scope, "key": change.key}
+    before, after = connection.execute(_VALUE, of).scalar() or "", change.value or ""
+    if before != after:
+        action = f"{'reset' if change.value is None else 'set'} {change.key}"
+        entry = AuditEntry(change.at, change.by, action, change.scope, before, after)
+        connection.execute(insert(audit), asdict(entry))
 
 
 def _conversation_of(scope: str) -> str:

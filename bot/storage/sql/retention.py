@@ -23,6 +23,7 @@ from bot.chat.outgoing import OutboxOperation, OutboxState
 from bot.ports import Clock
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import (
+    audit,
     budget,
     forgotten,
     has_content,
@@ -103,7 +104,8 @@ async def delete_expired(database: Database, clock: Clock, receipt_days: float) 
     usage = _Expired(receipt, receipt.c.at, now - USAGE_SECONDS - waits, true())
     paused = _Expired(pause, pause.c.ended_at, now - _INBOX_SECONDS, pause.c.ended_at.is_not(None))
     noted = _Expired(forgotten, forgotten.c.at, now - FORGOTTEN_SECONDS, true())
-    tables = (answered, sent, usage, noted, paused)
+    audited = _Expired(audit, audit.c.at, now - USAGE_SECONDS, true())
+    tables = (answered, sent, usage, noted, paused, audited)
     deleted = sum([await _delete(database, expired) for expired in tables])
     oldest = datetime.fromtimestamp(now - USAGE_SECONDS, UTC).date().isoformat()
     emptied = await database.write(

@@ -395,7 +395,7 @@ console_token = Table(
     Column("expires_at", Float),  # NULL: when it is revoked
 )
 
-# Who changed what over the console.
+# Who changed what over the console, with the command line, or as an admin in a chat.
 audit = Table(
     "audit",
     metadata,

@@ -27,10 +27,12 @@ class SlowChatSettings(SqlChatSettings):
         self.loses_answers = False
 
     @override
-    async def set(self, scope: str, key: str, value: str | None, by: str) -> None:
+    async def set(
+        self, scope: str, key: str, value: str | None, by: str, *, audited: bool = False
+    ) -> None:
         if self.loses_answers:
             raise StoreError("the database failed: TimeoutError")
-        await super().set(scope, key, value, by)
+        await super().set(scope, key, value, by, audited=audited)
 
     @override
     async def get_scopes(self, scopes: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
