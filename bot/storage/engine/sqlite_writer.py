@@ -1,13 +1,15 @@
 """The one writer of an SQLite file: a thread that commits together what has arrived together.
 
 A commit costs an fsync, so twenty units in one transaction cost about what one does; and waking the
-event loop once for all of them costs less than once for each.
+event loop once for all of them costs less than once for each. So while units arrive together, the
+next ones wait for others; units that follow each other, each after the last one's commit, do not.
 """
 
 import asyncio
 import queue
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
@@ -19,6 +21,8 @@ Work: TypeAlias = Callable[[sqlite3.Connection], T]
 """Runs in the writer's thread, inside a transaction that it neither begins nor ends."""
 
 _MAX_UNITS_IN_A_COMMIT = 200
+_SECONDS_BETWEEN_COMMITS = 0.015
+"""After a commit of several units; an answer has about three units, of which each waits so long."""
 _MAX_WOKEN_AT_ONCE = 16
 """Whoever waits goes on in one pass of the event loop; 200 of them would stop all else for long."""
 
@@ -77,9 +81,10 @@ class SqliteWriter:
     def _work(self) -> None:
         connection: sqlite3.Connection | None = None
         ended = False
+        begins_at = 0.0
         try:
             while not ended:
-                batch, ended = self._next_batch()
+                batch, ended = self._next_batch(begins_at)
                 try:
                     connection = connection or self._connect()
                     outcomes = _commit_together(connection, batch)
@@ -87,13 +92,18 @@ class SqliteWriter:
                     outcomes = [_Outcome(job.done, None, error) for job in batch]
                 if outcomes:
                     self._loop.call_soon_threadsafe(_deliver, self._loop, outcomes)
+                together = len(batch) > 1
+                begins_at = time.monotonic() + _SECONDS_BETWEEN_COMMITS if together else 0.0
         finally:
             if connection is not None:
                 connection.close()
 
-    def _next_batch(self) -> tuple[list[_Job], bool]:
+    def _next_batch(self, begins_at: float) -> tuple[list[_Job], bool]:
+        """Wait for units, and until a time; returns them and whether they are the last ones."""
         batch: list[_Job] = []
         job = self._jobs.get()
+        if (seconds := begins_at - time.monotonic()) > 0:
+            time.sleep(seconds)
         while job is not None:
             batch.append(job)
             if len(batch) == _MAX_UNITS_IN_A_COMMIT or self._jobs.empty():

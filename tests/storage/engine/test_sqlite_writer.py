@@ -89,6 +89,36 @@ async def test_units_that_arrive_together_share_a_commit(
     assert len(await writer.run(read)) == 50
 
 
+async def test_units_wait_for_others_after_a_commit_of_several(
+    writer: SqliteWriter, connections: Connections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits, goes_on, may_commit = threading.Event(), threading.Event(), threading.Event()
+
+    def wait(_: float) -> None:
+        waits.set()
+        goes_on.wait()
+
+    monkeypatch.setattr("bot.storage.engine.sqlite_writer._SECONDS_BETWEEN_COMMITS", 60.0)
+    monkeypatch.setattr("bot.storage.engine.sqlite_writer.time.sleep", wait)
+    one_by_one = [await writer.run(read) for _ in range(3)]
+    assert one_by_one == [[]] * 3
+    assert not waits.is_set()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(writer.commit(lambda _: may_commit.wait()))
+        group.create_task(writer.run(lambda: add("together")))
+        group.create_task(writer.run(lambda: add("together")))
+        await asyncio.sleep(0)
+        may_commit.set()
+    before = connections.commits
+    async with asyncio.TaskGroup() as group:
+        group.create_task(writer.run(lambda: add("first")))
+        await asyncio.to_thread(waits.wait)
+        group.create_task(writer.run(lambda: add("second")))
+        await asyncio.sleep(0)
+        goes_on.set()
+    assert connections.commits == before + 1
+
+
 async def test_failing_unit_undoes_only_itself(writer: SqliteWriter) -> None:
     async with asyncio.TaskGroup() as group:
         good = [group.create_task(writer.run(lambda: add("kept"))) for _ in range(3)]
