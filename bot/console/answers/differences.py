@@ -1,10 +1,11 @@
 """Compare two texts word by word, for people to look at."""
 
-import difflib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
+
+from bot.console.answers.comparison import ComparisonBudget, opcodes
 
 _MAX_WORDS = 20_000
 _WORD = re.compile(r"\s+|\w+|[^\w\s]")
@@ -18,20 +19,23 @@ class DifferingPiece:
     change: Literal["same", "removed", "added"]
 
 
-def differing_pieces(before: str, after: str) -> list[DifferingPiece]:
+def differing_pieces(
+    before: str, after: str, *, budget: ComparisonBudget | None = None
+) -> list[DifferingPiece]:
     """Return what both texts share, and what only one of them has, in the order of reading.
 
     Very long texts are compared line by line.
     """
-    words = [_WORD.findall(text) for text in (before, after)]
-    if sum(map(len, words)) > _MAX_WORDS:
-        words = [text.splitlines(keepends=True) for text in (before, after)]
-    return list(_pieces(*words))
+    old, new = _WORD.findall(before), _WORD.findall(after)
+    if len(old) + len(new) > _MAX_WORDS:
+        old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
+    return list(_pieces(old, new, budget or ComparisonBudget()))
 
 
-def _pieces(before: list[str], after: list[str]) -> Iterator[DifferingPiece]:
-    matcher = difflib.SequenceMatcher(None, before, after, autojunk=len(before) > 2000)
-    for tag, old_begin, old_end, new_begin, new_end in matcher.get_opcodes():
+def _pieces(
+    before: list[str], after: list[str], budget: ComparisonBudget
+) -> Iterator[DifferingPiece]:
+    for tag, old_begin, old_end, new_begin, new_end in opcodes(before, after, budget):
         if tag == "equal":
             yield DifferingPiece("".join(before[old_begin:old_end]), "same")
             continue

@@ -100,7 +100,7 @@ class PresetCopies:
     async def _begin(self, edited: EditedPreset, new_name: str, who: str, action: str) -> None:
         if problem := name_problem(new_name):
             raise UserError(problem)
-        value = self.editing.check(edited.content).value
+        value = (await self.editing.check(edited.content)).value
         if value is None:
             raise UserError(translatable("The draft is no JSON; mend that first."))
         content = write_preset_json({**value, "name": new_name})

@@ -1,14 +1,14 @@
 """What can be done with presets: keep drafts, publish them, go back to versions."""
 
 import asyncio
-import difflib
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bot.chat.access import AuditEntry
 from bot.chat.console.preset_draft import PresetDraft
+from bot.console.answers.comparison import opcodes
 from bot.console.presets.form.lorebook_entries import apply_entry_forms, has_entry_fields
 from bot.console.presets.form.values import apply_form, write_preset_json
 from bot.errors import PresetError, RequestRefused, SettingsError, UserError
@@ -30,6 +30,7 @@ from bot.routing.preset_resolver import PresetResolver
 from bot.texts.text import text_of, translatable
 
 _MAX_AUDIT_CHARS = 4000
+_MAX_CHARS_CHECKED_AT_ONCE = 20_000  # about 10 ms
 _MAX_VERSIONS = 200
 
 
@@ -86,6 +87,8 @@ class PresetEditing:
 
     announce: Callable[[Sequence[str]], Awaitable[None]]
     """Tells other processes which presets they have to read again."""
+
+    _long_checks: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))
 
     # --- reading ------------------------------------------------------------------------------
 
@@ -158,16 +161,16 @@ class PresetEditing:
     ) -> EditedPreset:
         """Keep what a form sends in the draft of a preset; raises as `save_draft`."""
         edited = await self.open(name)
-        value = self.value_of(edited)
+        value = await self.value_of(edited)
         if has_entry_fields(fields):
             value = await self.with_lorebook(value)
         changed = apply_entry_forms(apply_form(value, fields), fields)
         content = edited.content if changed == value else write_preset_json(changed)
         return await self.save_draft(name, content, revision)
 
-    def value_of(self, edited: EditedPreset) -> dict[str, object]:
+    async def value_of(self, edited: EditedPreset) -> dict[str, object]:
         """Return the JSON of what is worked on; raises `UserError` if the text is none."""
-        value = self.check(edited.content).value
+        value = (await self.check(edited.content)).value
         if value is None:
             raise UserError(translatable("The draft is no JSON; mend that first."))
         return value
@@ -212,8 +215,17 @@ class PresetEditing:
 
     # --- publishing ---------------------------------------------------------------------------
 
-    def check(self, content: str) -> CheckedPreset:
-        """Return what is wrong with a text, also for the providers that the preset names."""
+    async def check(self, content: str) -> CheckedPreset:
+        """Return what is wrong with a text, also for the providers that the preset names.
+
+        A long one is checked in a thread, few at a time: a lorebook takes a second.
+        """
+        if len(content) <= _MAX_CHARS_CHECKED_AT_ONCE:
+            return self._check(content)
+        async with self._long_checks:
+            return await asyncio.to_thread(self._check, content)
+
+    def _check(self, content: str) -> CheckedPreset:
         checked = check_preset(content)
         if checked.preset is None or checked.document is None:
             return checked
@@ -235,7 +247,7 @@ class PresetEditing:
             raise RequestRefused(404, translatable("There is no draft."))
         if edited.draft.revision != revision:
             raise _conflict()
-        preset = self._valid(name, edited.draft.content)
+        preset = await self._valid(name, edited.draft.content)
         self._check_name(name, self.resolver.presets.keys() - {name})
         live = await asyncio.to_thread(self._write, preset, edited.draft)
         number = (await self.versions.save([preset_version(live)]))[name]
@@ -269,8 +281,8 @@ class PresetEditing:
         if found := next((one for one in others if preset_id(one) == wanted), None):
             raise _taken(found)
 
-    def _valid(self, name: str, content: str) -> Preset:
-        checked = self.check(content)
+    async def _valid(self, name: str, content: str) -> Preset:
+        checked = await self.check(content)
         if checked.preset is None:
             first = checked.problems[0]
             raise UserError(
@@ -301,7 +313,7 @@ class PresetEditing:
 
     async def record(self, who: str, action: str, name: str, before: str, after: str) -> None:
         """Note a change in the audit log, with the lines that differ."""
-        removed, added = changed_lines(before, after)
+        removed, added = await asyncio.to_thread(changed_lines, before, after)
         now = self.clock.now()
         await self.audit.record(AuditEntry(now, who, action, name, removed, added))
 
@@ -316,10 +328,9 @@ def _parameter_line(document: JsonDocument, text: str) -> int:
 def changed_lines(before: str, after: str) -> tuple[str, str]:
     """Return the lines that only one of two texts has, for the audit log."""
     old_lines, new_lines = before.splitlines(), after.splitlines()
-    matcher = difflib.SequenceMatcher(None, old_lines, new_lines, autojunk=False)
     removed: list[str] = []
     added: list[str] = []
-    for tag, old, old_end, new, new_end in matcher.get_opcodes():
+    for tag, old, old_end, new, new_end in opcodes(old_lines, new_lines):
         if tag != "equal":
             removed += old_lines[old:old_end]
             added += new_lines[new:new_end]

@@ -44,7 +44,7 @@ class PresetExports:
 
     async def send(self, edited: EditedPreset, form: ExportForm) -> web.Response:
         """Return a preset as a file to save; raises `UserError` for a draft with mistakes."""
-        preset = self.editing.check(edited.content).preset
+        preset = (await self.editing.check(edited.content)).preset
         if preset is None:
             raise UserError(translatable("Mend the mistakes of the draft first."))
         content = await asyncio.to_thread(self._write, preset, form)

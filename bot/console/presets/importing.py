@@ -68,12 +68,11 @@ class PresetImports:
             if into and kind in _ADDED_TO_PRESETS:
                 return await self._add_to(into, path, file.content, who)
             preset, notes = await asyncio.to_thread(self._read, kind, path, file.content, name)
+            text = await asyncio.to_thread(export_preset, preset)
         except (PresetError, CharacterError, TemplateError) as error:
             raise UserError(text_of(error)) from None
         source = ImportedFile(path.name, file.content) if kind in CHARACTER_IMPORTS else None
-        draft = PresetDraft(
-            preset.name, 0, 1, export_preset(preset), self.editing.clock.now(), source
-        )
+        draft = PresetDraft(preset.name, 0, 1, text, self.editing.clock.now(), source)
         await self.editing.begin_draft(draft, who, "import")
         return ImportedDraft(preset.name, notes)
 
@@ -122,11 +121,12 @@ class PresetImports:
 
     async def _add_to(self, name: str, path: Path, content: bytes, who: str) -> ImportedDraft:
         edited = await self.editing.open(name)
-        preset = self.editing.check(edited.content).preset
+        preset = (await self.editing.check(edited.content)).preset
         if preset is None:
             raise UserError(translatable("Mend the mistakes of the draft first."))
-        imported = preset_from_text(_decode(path, content), path, into=preset)
-        text = export_preset(imported.preset)
+        given = _decode(path, content)
+        imported = await asyncio.to_thread(preset_from_text, given, path, into=preset)
+        text = await asyncio.to_thread(export_preset, imported.preset)
         await self.editing.save_draft(name, text, edited.revision)
         await self.editing.record(who, "import into", name, edited.content, text)
         return ImportedDraft(name, imported.notes)

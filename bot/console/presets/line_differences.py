@@ -1,53 +1,86 @@
 """Compare two texts line by line, as a reader of code expects it; words that differ are marked."""
 
-import difflib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from bot.console.answers.comparison import ComparisonBudget, Opcode, opcodes
 from bot.console.answers.differences import DifferingPiece, differing_pieces
 
 _CONTEXT_LINES = 3
+_MAX_LINES = 2000
 
 
 @dataclass(frozen=True, slots=True)
 class DifferingLine:
     """A line of one text, or of both."""
 
-    change: Literal["same", "removed", "added", "gap"]
-    """"gap": lines that are equal are left out here."""
+    change: Literal["same", "removed", "added", "gap", "rest"]
+    """"gap": lines that are equal are left out here; "rest": what follows is not shown."""
     number: int
-    """In the text that has the line; of a gap: how many lines are left out."""
+    """In the text that has the line; of a gap: how many lines are left out; else 0."""
     pieces: Sequence[DifferingPiece] = ()
 
 
-def differing_lines(before: str, after: str) -> list[DifferingLine]:
-    """Return what differs, with some equal lines around it; empty if nothing does."""
+_REST = DifferingLine("rest", 0)
+
+
+@dataclass(frozen=True, slots=True)
+class LineDifferences:
+    """What differs, with some equal lines around it; no lines if nothing does."""
+
+    lines: Sequence[DifferingLine]
+    changes: int
+    """In how many places the texts differ."""
+
+
+def differing_lines(before: str, after: str) -> LineDifferences:
+    """Compare two texts; where they differ in very many lines, the rest is only counted."""
     old, new = before.splitlines(), after.splitlines()
-    matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
+    budget = ComparisonBudget()
+    codes = opcodes(old, new, budget)
+    changes = sum(tag != "equal" for tag, *_ in codes)
     lines: list[DifferingLine] = []
     shown_to = 0
-    for group in matcher.get_grouped_opcodes(_CONTEXT_LINES):
+    for group in _groups(codes):
+        if len(lines) >= _MAX_LINES:
+            return LineDifferences([*lines, _REST], changes)
         if left_out := group[0][3] - shown_to:
             lines.append(DifferingLine("gap", left_out))
         for tag, old_begin, old_end, new_begin, new_end in group:
             if tag == "equal":
                 lines += [_same(at + 1, new[at]) for at in range(new_begin, new_end)]
                 continue
-            pairs = list(zip(range(old_begin, old_end), range(new_begin, new_end), strict=False))
-            compared = [differing_pieces(old[one], new[other]) for one, other in pairs]
-            lines += _changed("removed", old, range(old_begin, old_end), compared)
-            lines += _changed("added", new, range(new_begin, new_end), compared)
+            most = max(0, _MAX_LINES - len(lines))
+            removed, added = range(old_begin, old_end)[:most], range(new_begin, new_end)[:most]
+            pairs = list(zip(removed, added, strict=False))
+            compared = [
+                differing_pieces(old[one], new[other], budget=budget) for one, other in pairs
+            ]
+            lines += _changed("removed", old, removed, compared)
+            lines += _changed("added", new, added, compared)
+            if max(old_end - old_begin, new_end - new_begin) > most:
+                return LineDifferences([*lines, _REST], changes)
         shown_to = group[-1][4]
     if lines and shown_to < len(new):
         lines.append(DifferingLine("gap", len(new) - shown_to))
-    return lines
+    return LineDifferences(lines, changes)
 
 
-def count_changes(lines: Sequence[DifferingLine]) -> int:
-    """Return in how many places two texts differ."""
-    kinds = [one.change in {"removed", "added"} for one in lines]
-    return sum(now and not before for before, now in zip([False, *kinds], kinds, strict=False))
+def _groups(codes: Sequence[Opcode]) -> Iterator[Sequence[Opcode]]:
+    """Yield the changes that are near each other, with the equal lines around them."""
+    group: list[Opcode] = []
+    for at, (tag, begin, end, other, other_end) in enumerate(codes):
+        is_last = at == len(codes) - 1
+        if tag != "equal" or (group and not is_last and end - begin <= 2 * _CONTEXT_LINES):
+            group.append((tag, begin, end, other, other_end))
+            continue
+        size = min(_CONTEXT_LINES, end - begin)
+        if group:
+            yield [*group, ("equal", begin, begin + size, other, other + size)]
+        group = [] if is_last else [("equal", end - size, end, other_end - size, other_end)]
+    if group:
+        yield group
 
 
 def _same(number: int, text: str) -> DifferingLine:

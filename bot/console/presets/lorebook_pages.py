@@ -75,7 +75,7 @@ class LorebookEditing:
         return await self.editing.save_draft(name, write_preset_json(changed), revision)
 
     async def _value(self, name: str) -> dict[str, object]:
-        value = self.editing.value_of(await self.editing.open(name))
+        value = await self.editing.value_of(await self.editing.open(name))
         return await self.editing.with_lorebook(value)
 
 
@@ -132,7 +132,7 @@ class LorebookPages:
     async def _remove(self, request: ConsoleRequest) -> PresetDetail:
         number, revision = request.number("number"), request.query(DraftRevision).revision
         saved = await self._lorebooks.remove(preset_name(request), number, revision)
-        checked = self._lorebooks.editing.check(saved.content)
+        checked = await self._lorebooks.editing.check(saved.content)
         return preset_detail(saved, checked, request.look.language)
 
     async def _change_by_form(self, request: ConsoleRequest) -> web.Response:

@@ -167,13 +167,13 @@ class PresetApi:
         return protected(web.json_response(Preset.model_json_schema()), "")
 
     async def _check(self, request: ConsoleRequest) -> PresetCheck:
-        checked = self._editing.check(request.body(PresetContent).content)
+        checked = await self._editing.check(request.body(PresetContent).content)
         return PresetCheck(
             problems=[problem_row(one, request.look.language) for one in checked.problems]
         )
 
     async def _show(self, request: ConsoleRequest) -> PresetDetail:
-        return self._detail(request, await self._editing.open(preset_name(request)))
+        return await self._detail(request, await self._editing.open(preset_name(request)))
 
     async def _versions(self, request: ConsoleRequest) -> VersionList:
         found = await self._editing.history(preset_name(request))
@@ -188,16 +188,16 @@ class PresetApi:
     async def _save(self, request: ConsoleRequest) -> PresetDetail:
         new = request.body(NewDraft)
         saved = await self._editing.save_draft(preset_name(request), new.content, new.revision)
-        return self._detail(request, saved)
+        return await self._detail(request, saved)
 
     async def _save_fields(self, request: ConsoleRequest) -> PresetDetail:
         new = request.body(DraftFields)
         saved = await self._editing.save_fields(preset_name(request), new.fields, new.revision)
-        return self._detail(request, saved)
+        return await self._detail(request, saved)
 
     async def _tokens(self, request: ConsoleRequest) -> FieldTokens:
         edited = await self._editing.open(preset_name(request))
-        preset = self._editing.check(edited.content).preset
+        preset = (await self._editing.check(edited.content)).preset
         tokens = await self._previews.count(edited, request.query(TokensQuery).entry)
         return FieldTokens(tokens=tokens, limit=preset and preset.max_input_tokens)
 
@@ -214,7 +214,8 @@ class PresetApi:
     async def _go_back(self, request: ConsoleRequest) -> PresetDetail:
         number = request.body(VersionNumber).version
         name, who = preset_name(request), request.caller.name
-        return self._detail(request, await self._editing.go_back(name, number, who))
+        return await self._detail(request, await self._editing.go_back(name, number, who))
 
-    def _detail(self, request: ConsoleRequest, edited: EditedPreset) -> PresetDetail:
-        return preset_detail(edited, self._editing.check(edited.content), request.look.language)
+    async def _detail(self, request: ConsoleRequest, edited: EditedPreset) -> PresetDetail:
+        checked = await self._editing.check(edited.content)
+        return preset_detail(edited, checked, request.look.language)

@@ -1,5 +1,6 @@
 """The pages of presets: the list, and one preset with its draft."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Literal
 from urllib.parse import quote
@@ -12,7 +13,7 @@ from bot.console.playground.message_view import color_of
 from bot.console.presets.editing import EditedPreset, ListedPreset, PresetEditing
 from bot.console.presets.exporting import ExportForm
 from bot.console.presets.form.fields import form_groups, keys_without_field
-from bot.console.presets.line_differences import count_changes, differing_lines
+from bot.console.presets.line_differences import differing_lines
 from bot.console.presets.preset_api import preset_name
 from bot.console.presets.preset_models import PresetText, Revision, VersionNumber
 from bot.console.presets.trial.lorebook_view import LorebookView, open_entry, view_lorebook
@@ -139,8 +140,12 @@ class PresetPages:
         edited = await self._editing.open(name)
         listed = await self._editing.all()
         against = asked.against or edited.version
-        lines = differing_lines(await self._compared(edited, against), edited.content)
-        checked = self._editing.check(edited.content)
+        compared = await self._compared(edited, against)
+        shown = await asyncio.to_thread(differing_lines, compared, edited.content)
+        changed = shown
+        if against != edited.version:
+            changed = await asyncio.to_thread(differing_lines, edited.published, edited.content)
+        checked = await self._editing.check(edited.content)
         return Page(
             "presets/editor.html",
             {
@@ -151,8 +156,8 @@ class PresetPages:
                 "base": f"{_PATH}/{quote(name, safe='')}",
                 "problems": checked.problems,
                 "shown_name": checked.preset.character_name if checked.preset else name,
-                "lines": lines,
-                "changes": count_changes(differing_lines(edited.published, edited.content)),
+                "lines": shown.lines,
+                "changes": changed.changes,
                 "against": against,
                 "versions": await self._editing.history(name),
                 **self._form(checked.value),
@@ -203,7 +208,7 @@ class PresetPages:
             "presets/lorebook_trial.html",
             {
                 "tried": await view_lorebook(self._editing, edited, text),
-                "problems": self._editing.check(edited.content).problems,
+                "problems": (await self._editing.check(edited.content)).problems,
                 "text": text,
                 "entry": asked.entry,
                 "base": f"{_PATH}/{quote(edited.name, safe='')}",

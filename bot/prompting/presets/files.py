@@ -13,7 +13,11 @@ from bot.errors import PresetError
 from bot.prompting.lorebook.files import read_lorebook
 from bot.prompting.presets.names import preset_id
 from bot.prompting.presets.preset import Preset
-from bot.prompting.presets.problems import describe_preset_problem
+from bot.prompting.presets.problems import (
+    MAX_PROBLEMS,
+    describe_more_problems,
+    describe_preset_problem,
+)
 from bot.prompting.text.jsonc import JsonDocument, JsonSyntaxError, read_json
 from bot.prompting.text.preset_folder import (
     is_lorebook,
@@ -168,9 +172,12 @@ def validate_preset(data: object, source: str, document: JsonDocument | None = N
     try:
         return Preset.model_validate(data)
     except ValidationError as error:
-        raise PresetError(
-            joined(_problem_line(source, document, problem) for problem in error.errors())
-        ) from error
+        found = error.errors()
+        lines = [_problem_line(source, document, problem) for problem in found[:MAX_PROBLEMS]]
+        if more := found[MAX_PROBLEMS:]:
+            told = describe_more_problems(len(more))
+            lines.append(translatable("{file}: {problem}", file=source, problem=told))
+        raise PresetError(joined(lines)) from error
 
 
 def export_preset(preset: Preset) -> str:

@@ -13,7 +13,10 @@ from bot.prompting.presets.parameters import Parameters
 from bot.prompting.presets.preset import PlacedValueError, Preset
 from bot.prompting.text.jsonc import JsonDocument, JsonSyntaxError, read_json
 from bot.runtime.validation_errors import describe_problem
-from bot.texts.text import Text, translatable
+from bot.texts.text import Text, translatable, translatable_count
+
+MAX_PROBLEMS = 100
+"""So many mistakes are described; each takes some tenths of a millisecond."""
 
 _NO_OBJECT = translatable("a preset is one JSON object: {example}", example="{...}")
 
@@ -55,12 +58,19 @@ def check_preset(text: str) -> CheckedPreset:
     try:
         return CheckedPreset(Preset.model_validate(document.value), document=document)
     except ValidationError as error:
+        found = [(document.line_of(_path_of(one)), one) for one in error.errors()]
+        found.sort(key=lambda one: one[0])
         problems = [
-            PresetProblem(document.line_of(_path_of(one)), describe_preset_problem(one))
-            for one in error.errors()
+            PresetProblem(line, describe_preset_problem(one)) for line, one in found[:MAX_PROBLEMS]
         ]
-        problems.sort(key=lambda one: one.line)
+        if more := found[MAX_PROBLEMS:]:
+            problems.append(PresetProblem(more[0][0], describe_more_problems(len(more))))
         return CheckedPreset(None, problems, document)
+
+
+def describe_more_problems(count: int) -> Text:
+    """Return how many mistakes are not told."""
+    return translatable_count("1 more mistake", "{count} more mistakes", count)
 
 
 def describe_preset_problem(problem: ErrorDetails) -> Text:

@@ -59,7 +59,7 @@ async def open_entry(
 
 async def view_lorebook(editing: PresetEditing, edited: EditedPreset, text: str) -> LorebookView:
     """Try the lorebook of a draft on a text; raises nothing for a draft with mistakes."""
-    preset = editing.check(edited.content).preset
+    preset = (await editing.check(edited.content)).preset
     if preset is None:
         return LorebookView(None)
     try:

@@ -82,7 +82,7 @@ class DraftPreviews:
             StoreError: the history cannot be read.
         """
         scene = await self.scene(edited.name, scene_id)
-        preset = self.editing.check(edited.content).preset
+        preset = (await self.editing.check(edited.content)).preset
         if preset is None:
             return ShownDraft(problem=_MEND_FIRST)
         try:
@@ -100,7 +100,7 @@ class DraftPreviews:
             edited: the preset.
             entry: the lorebook entry whose text is counted as well; 0: none.
         """
-        checked = self.editing.check(edited.content)
+        checked = await self.editing.check(edited.content)
         if checked.preset is None or checked.value is None:
             return {}
         texts: dict[str, str] = {}
@@ -160,7 +160,8 @@ class DraftPreviews:
             RequestRefused: 404: there is no such preset.
             UserError: the draft has mistakes, or cannot be used here.
         """
-        preset = self.editing.check((await self.editing.open(name)).content).preset
+        edited = await self.editing.open(name)
+        preset = (await self.editing.check(edited.content)).preset
         if preset is None:
             raise UserError(_MEND_FIRST)
         return await self.ready(preset)
@@ -168,7 +169,7 @@ class DraftPreviews:
     async def _more_tokens(
         self, edited: EditedPreset, receipt: Receipt, scene: Scene
     ) -> int | None:
-        published = self.editing.check(edited.published).preset
+        published = (await self.editing.check(edited.published)).preset
         if edited.draft is None or published is None:
             return None
         try:

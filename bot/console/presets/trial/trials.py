@@ -93,7 +93,7 @@ class DraftTrials:
             UserError: the draft has mistakes, or was never published.
             StoreError: a history cannot be read.
         """
-        before, draft = self._presets(edited)
+        before, draft = await self._presets(edited)
         if before is None:
             raise UserError(translatable("Nothing was answered with this preset yet."))
         trials = []
@@ -110,7 +110,7 @@ class DraftTrials:
             RequestRefused: 404: there is no such scene.
             UserError: the draft has mistakes.
         """
-        before, draft = self._presets(edited)
+        before, draft = await self._presets(edited)
         scene = await self.previews.scene(edited.name, scene_id)
         tasks = []
         async with asyncio.TaskGroup() as group:
@@ -123,12 +123,13 @@ class DraftTrials:
         pieces = differing_pieces(texts[0], texts[1]) if len(texts) > 1 and all(texts) else []
         return TrialAnswers(answers, pieces)
 
-    def _presets(self, edited: EditedPreset) -> tuple[Preset | None, Preset]:
+    async def _presets(self, edited: EditedPreset) -> tuple[Preset | None, Preset]:
         check = self.previews.editing.check
-        draft = check(edited.content).preset
+        draft = (await check(edited.content)).preset
         if draft is None:
             raise UserError(translatable("Mend the mistakes of the draft first."))
-        return (check(edited.published).preset if edited.published else None), draft
+        published = (await check(edited.published)).preset if edited.published else None
+        return published, draft
 
     async def _try(
         self, conversation: str, scene: Scene, before: Preset, draft: Preset

@@ -1,0 +1,62 @@
+"""Comparing sequences: as difflib does while that is quick, and in bounded time beyond."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bot.console.answers.comparison import ComparisonBudget, Opcode, opcodes
+
+_ITEMS = st.lists(st.sampled_from("abcdef"), max_size=12)
+
+
+def rebuilt(before: Sequence[str], after: Sequence[str], codes: Sequence[Opcode]) -> list[str]:
+    """Return the second sequence, made of what both have and of what was added."""
+    made: list[str] = []
+    for tag, begin, end, other, other_end in codes:
+        made += before[begin:end] if tag == "equal" else after[other:other_end]
+    return made
+
+
+@given(_ITEMS, _ITEMS, st.sampled_from([0, 30, 4_000_000]))
+def test_opcodes_lead_from_one_sequence_to_the_other(
+    before: list[str], after: list[str], steps: int
+) -> None:
+    codes = opcodes(before, after, ComparisonBudget(steps))
+
+    assert rebuilt(before, after, codes) == after
+    assert [(begin, other) for _, begin, _, other, _ in codes[1:]] == [
+        (end, other_end) for _, _, end, _, other_end in codes[:-1]
+    ]
+    assert not any(one[0] == two[0] for one, two in pairwise(codes))
+
+
+def test_beyond_the_budget_what_both_have_once_is_still_matched() -> None:
+    before = ["x", "only", "x", "old", "last", "x"]
+    after = ["y", "only", "y", "new", "last", "y"]
+
+    codes = opcodes(before, after, ComparisonBudget(0))
+
+    assert [(tag, before[begin:end]) for tag, begin, end, _, _ in codes if tag == "equal"] == [
+        ("equal", ["only"]),
+        ("equal", ["last"]),
+    ]
+
+
+def test_budget_is_shared_by_several_comparisons() -> None:
+    budget = ComparisonBudget(60)
+    before, after = ["a", "x", "a"], ["a", "y", "a", "a"]
+
+    first = opcodes(["1", *before, "2"], ["3", *after, "4"], budget)
+    second = opcodes(["1", *before, "2"], ["3", *after, "4"], budget)
+
+    assert len(first) > len(second)
+
+
+def test_many_lines_that_repeat_are_compared_at_once() -> None:
+    """It would take difflib many minutes."""
+    before = [line for at in range(5000) for line in ("{", f"a{at}", "},", "")]
+    after = [line for at in range(5000) for line in ("{", f"b{at}", "},", "")]
+
+    assert rebuilt(before, after, opcodes(before, after)) == after

@@ -1,0 +1,71 @@
+"""Drafts that are long, by mistake or on purpose, do not keep the service from answering."""
+
+import json
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+
+from bot.console.presets.line_differences import differing_lines
+from bot.prompting.presets.preset import Preset
+from bot.prompting.presets.problems import MAX_PROBLEMS, check_preset
+from tests.console.playground.conftest import Playground
+from tests.console.presets.conftest import call
+
+_LEAST = {"name": "nora", "provider": "echo", "model": "m"}
+
+
+async def test_only_the_first_mistakes_are_described(console: Playground) -> None:
+    """A description takes a quarter of a millisecond, and a text has room for 300,000 mistakes."""
+    unknown = {f"key{number}": 1 for number in range(1000)}
+    text = json.dumps({**_LEAST, **unknown}, indent=0)
+
+    _, answer = await call(console, "POST", "/preset-check", {"content": text})
+
+    problems = answer["problems"]
+    assert [one["line"] for one in problems] == list(range(5, 5 + MAX_PROBLEMS + 1))
+    assert problems[-1]["text"] == "900 more mistakes"
+
+
+async def test_long_text_is_checked_in_a_thread(console: Playground) -> None:
+    checked_in: list[int] = []
+
+    def note_thread(_: Preset) -> Sequence[str]:
+        checked_in.append(threading.get_ident())
+        return []
+
+    editing = replace(console.service._parts.console._preset_editing, unsupported=note_thread)
+    for system in ("", "x" * 100_000):
+        assert (await editing.check(json.dumps({**_LEAST, "system": system}))).preset is not None
+
+    assert checked_in[0] == threading.get_ident()
+    assert checked_in[1] != threading.get_ident()
+
+
+def test_mistakes_are_counted_beyond_the_first() -> None:
+    one_more = {f"key{number}": 1 for number in range(MAX_PROBLEMS + 1)}
+    problems = check_preset(json.dumps({**_LEAST, **one_more})).problems
+
+    assert [one.text for one in problems[MAX_PROBLEMS:]] == ["1 more mistake"]
+
+
+def test_differences_of_very_many_lines_are_shown_in_part() -> None:
+    before, after = ("\n".join(f"{word}{at}" for at in range(50_000)) for word in ("a", "b"))
+
+    found = differing_lines(before, after)
+
+    assert found.changes == 1
+    assert len(found.lines) == 4001
+    assert found.lines[-1].change == "rest"
+
+
+def test_equal_lines_around_changes_are_shown() -> None:
+    before = [str(number) for number in range(30)]
+    after = [*before[:5], "five", *before[6:9], "nine", *before[10:29]]
+
+    found = differing_lines("\n".join(before), "\n".join(after))
+
+    assert found.changes == 3
+    assert [(one.change, one.number) for one in found.lines if one.change != "same"] == [
+        *(("gap", 2), ("removed", 6), ("added", 6), ("removed", 10), ("added", 10)),
+        *(("gap", 13), ("removed", 30)),
+    ]
