@@ -26,7 +26,8 @@ TroupeError                 every error that is raised on purpose; it names the 
 │   ├── OutcomeUnknown      the message may have been sent: reconcile, never resend blindly
 │   └── Refused             ... for this message for good: blocked, deleted, forbidden
 │       ├── MessageNotFound ... because the message to change does not exist any more
-│       └── ContentRefused  ... because of what it says or shows: another form of it may pass
+│       ├── ContentRefused  ... because of what it says or shows: another form of it may pass
+│       └── AnswerRefused   ... for the first message of an answer: make the rest of it not
 └── BackendError            the model failed; `notice` is what the chat is told
     ├── BackendUnavailable  ... before the first token: a retry or another model may help
     └── BackendInterrupted  ... after it: keep the partial answer and mark it
@@ -171,6 +172,10 @@ class MessageNotFound(Refused):
 
 
 class ContentRefused(Refused):
+    pass
+
+
+class AnswerRefused(Refused):
     pass
 
 

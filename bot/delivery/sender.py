@@ -26,6 +26,7 @@ from bot.chat.outgoing import (
 from bot.delivery.message_forms import request_in_any_form
 from bot.delivery.sent_rows import SentRows
 from bot.errors import (
+    ContentRefused,
     Fenced,
     MessageNotFound,
     OutcomeUnknown,
@@ -63,6 +64,10 @@ def _announce_nothing(_row_id: int, _external_id: str | None) -> None:
     return
 
 
+def _tell_nobody(_lane: str, _reason: str) -> None:
+    return
+
+
 class Sender:
     """Delivers one lane at a time; several senders may work on different lanes.
 
@@ -70,6 +75,7 @@ class Sender:
         settle_seconds: How late a platform may still accept a request that was given up.
         announce: Takes the id of every row that was sent and the message that it became, None for
             one that never will be sent.
+        tell_refusal: Takes a lane in which the platform lets the bot send nothing, and why.
     """
 
     def __init__(
@@ -80,12 +86,14 @@ class Sender:
         *,
         settle_seconds: float,
         announce: Callable[[int, str | None], None] = _announce_nothing,
+        tell_refusal: Callable[[str, str], None] = _tell_nobody,
     ) -> None:
         self._outbox = outbox
         self._surfaces = surfaces
         self._clock = clock
         self._settle_seconds = settle_seconds
         self._announce = announce
+        self._tell_refusal = tell_refusal
         self.sent_rows = SentRows(outbox)
         self._succeeded_at: dict[str, float] = {}  # by lane, the latest last
         self._unknown_outcomes: dict[int, int] = {}  # how often, by row; the latest last
@@ -166,6 +174,8 @@ class Sender:
         was_deleted = is_gone and self._limits(row).hears_deletions
         if row.op is OutboxOperation.EDIT and row.external_id is not None and not was_deleted:
             return await self._outbox.send_again(row, str(error), is_gone=is_gone)
+        if _is_about_the_chat(row, error):
+            self._tell_refusal(row.address.lane, str(error))
         return await self._outbox.mark_dead(row, str(error))
 
     async def _delete_replaced(self, row: OutboxRow) -> None:
@@ -332,6 +342,13 @@ def make_nonce(turn: str, part: int) -> str:
     """Derive the nonce of a message: the same for the same part of a turn on every machine."""
     digest = hashlib.sha256(f"{turn}/{part}".encode()).digest()
     return base64.b32encode(digest).decode()[:_NONCE_CHARS]
+
+
+def _is_about_the_chat(row: OutboxRow, error: Refused) -> bool:
+    """Return whether any other message would be refused like this row."""
+    is_plain = row.file is None and row.thread is None and row.interaction is None
+    is_sent = row.op is OutboxOperation.SEND and row.state is not OutboxState.UNKNOWN
+    return is_plain and is_sent and not isinstance(error, ContentRefused | MessageNotFound)
 
 
 def _to_message(

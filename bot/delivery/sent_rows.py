@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence, Set
 
-from bot.errors import Refused
+from bot.errors import AnswerRefused
 from bot.ports import Outbox, Signals
 
 _TOPIC = "sent_rows"
@@ -26,7 +26,7 @@ class SentRows:
         """Wait until this or another process has sent a row; return the message's id.
 
         Raises:
-            Refused: The row will never be sent.
+            AnswerRefused: The row will never be sent.
         """
         arrival = self._arrivals.setdefault(row_id, asyncio.get_running_loop().create_future())
         try:
@@ -36,7 +36,7 @@ class SentRows:
                 if external_id is not None:
                     return external_id
                 if done:
-                    raise Refused("the first message of the answer was refused")
+                    raise AnswerRefused("the first message of the answer was refused")
         finally:
             self._arrivals.pop(row_id, None)
 

@@ -17,7 +17,7 @@ from bot.chat.incoming import Address
 from bot.chat.outgoing import Button, Face, MessageContent, OutgoingPart
 from bot.chat.prompt import QueuePosition
 from bot.chat.session import OpenedPart
-from bot.errors import PlatformError, RateLimited, StoreError
+from bot.errors import AnswerRefused, PlatformError, RateLimited, StoreError
 from bot.ports import Clock, DraftingSurface, Surface
 from bot.replying.long_answers import PartPlaces
 from bot.replying.stream_buffer import StreamBuffer
@@ -49,8 +49,8 @@ class LiveReply:
     ) -> None:
         """Prepare the updates.
 
-        An error of `open_part` or `wait_until_sent` that is neither a `PlatformError` nor a
-        `StoreError` (such as `Fenced`) is raised by `feed` or at the end of the block.
+        `AnswerRefused` for the first message, and any error of the callables that is no
+        `PlatformError` or `StoreError`, is raised by `feed` or at the end of the block.
 
         Args:
             surface: where the messages are edited.
@@ -193,6 +193,8 @@ class LiveReply:
             except RateLimited as error:  # not a failure: the platform says when to retry
                 self._slow_down(error.retry_after_seconds)
             except (PlatformError, StoreError) as error:
+                if isinstance(error, AnswerRefused) and not self._message_ids:
+                    raise  # nothing of the answer will ever be shown
                 failures += 1
                 _log.warning("live_edit_failed", lane=self._address.lane, reason=str(error))
                 self._slow_down()

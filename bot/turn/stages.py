@@ -19,6 +19,7 @@ from bot.turn.arrivals import ArrivalSignals
 from bot.turn.gathering import MessageGatherer
 from bot.turn.limits.command_limits import CommandLimits
 from bot.turn.limits.queue_limit import QueueLimit
+from bot.turn.limits.refused_chats import RefusedChats
 from bot.turn.provider_pool import ProviderPool
 from bot.turn.stops import StopRequests
 
@@ -59,5 +60,7 @@ class TurnStages:
     """How many questions may wait in a conversation; None: any number."""
     command_limits: CommandLimits | None = None
     """How many commands each person may send; None: any number."""
+    refused_chats: RefusedChats | None = None
+    """Where no answers are made for a while; None: nowhere."""
     provider_pool: ProviderPool | None = None
     """The providers that are served here; None: all of them."""

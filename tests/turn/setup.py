@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from sqlalchemy import select, update
@@ -24,6 +25,7 @@ from bot.commands.answer_buttons import AnswerButtons
 from bot.commands.context import ContextView
 from bot.commands.forgetting import ChannelForgetting, PersonForgetting
 from bot.commands.handlers import CommandHandlers
+from bot.commands.notes.admin_notes import AdminNotes
 from bot.commands.personas import UserPersonas
 from bot.delivery.sender import Sender
 from bot.errors import (
@@ -64,6 +66,7 @@ from bot.turn.limits.command_limits import CommandLimits
 from bot.turn.limits.pauses import AnsweringPauses
 from bot.turn.limits.queue_limit import QueueLimit
 from bot.turn.limits.rare_notices import RareNotices
+from bot.turn.limits.refused_chats import RefusedChats, publish_refusal
 from bot.turn.limits.spending import Spending
 from bot.turn.preview.prompt_preview import PromptPreview
 from bot.turn.prompt_sources import PromptSources
@@ -150,6 +153,7 @@ class Setup(Delivery):
         command_limits: CommandLimits | None = None,
         served_providers: Collection[str] | None = None,
         signals: InProcessSignals | None = None,
+        admin_notes: AdminNotes | None = None,
     ) -> None:
         self.database = database
         self.backend = backend
@@ -168,7 +172,12 @@ class Setup(Delivery):
         presets = {each.name: each for each in (one, *more)}
         resolver = PresetResolver(presets, one.name, chat_settings, {one.name: 3})
         self.resolver = resolver
-        self.sender = Sender(self.outbox, {"telegram": self.surface}, self.clock, settle_seconds=0)
+        self.signals = signals or InProcessSignals()
+        self.sender = Sender(
+            *(self.outbox, {"telegram": self.surface}, self.clock),
+            settle_seconds=0,
+            tell_refusal=partial(publish_refusal, self.signals),
+        )
         self.memory = FakeMemory()
         self.summarizer = Summarizer(SqlSummaries(database), {"p": backend})
         replies = LiveReplies(
@@ -223,7 +232,6 @@ class Setup(Delivery):
         pipeline = AnswerPipeline(
             sources, backends, replies, self.clock, dice, **(pipeline_parts or {})
         )
-        self.signals = signals or InProcessSignals()
         self.pool = (
             None
             if served_providers is None
@@ -249,6 +257,10 @@ class Setup(Delivery):
             if max_waiting
             else None,
             command_limits=command_limits,
+            refused_chats=RefusedChats(
+                *(self.clock, self.signals, RareNotices(InProcessRateLimits(self.clock))),
+                admin_notes,
+            ),
             provider_pool=self.pool,
         )
         self.worker = ConversationWorker(

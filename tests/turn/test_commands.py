@@ -9,6 +9,7 @@ from bot.chat.outgoing import Attachment
 from bot.errors import Refused
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import turn
+from bot.turn.limits.refused_chats import REFUSED_SECONDS
 from tests.fakes import FakeBackend
 from tests.samples import BOB, make_incoming
 from tests.turn.setup import CHAT, WITHOUT_NONCES, Setup
@@ -129,7 +130,9 @@ async def test_settings_why_names_what_the_platform_refused(database: Database) 
     no_right = Refused("Telegram refuses: Bad Request: not enough rights to send text messages")
     closed = Refused("Telegram refuses: Bad Request: TOPIC_CLOSED")
     setup.surface.fail_next("send", no_right, no_right, closed)
-    await setup.say("hello", "are you there?", "hello?")
+    for text in ("hello", "are you there?", "hello?"):
+        await setup.say(text)
+        await setup.clock.advance(REFUSED_SECONDS)
     await setup.say("/settings why")
     assert setup.texts[-1].splitlines()[-2:] == [
         f"⚠ Not delivered here: “{no_right}”",

@@ -26,6 +26,7 @@ from bot.turn.channel_reader import ChannelReader
 from bot.turn.gathering import MessageGatherer
 from bot.turn.limits.embedding_spending import EmbeddingSpending
 from bot.turn.limits.queue_limit import QueueLimit
+from bot.turn.limits.refused_chats import RefusedChats
 from bot.turn.limits.summary_spending import BudgetedSummaries
 from bot.turn.prompt_sources import PromptSources
 from bot.turn.stages import TurnStages
@@ -90,7 +91,17 @@ class AnsweringParts:
             is_context=queue.is_context,
             queue_limit=self._queue_limit,
             command_limits=self._limits.command_limits,
+            refused_chats=self._refused_chats,
             provider_pool=queue.provider_pool,
+        )
+
+    @property
+    def _refused_chats(self) -> RefusedChats:
+        return RefusedChats(
+            self._context.clock,
+            self._context.resources.signals,
+            self._limits.notices,
+            self._commands.admin_notes,
         )
 
     @property

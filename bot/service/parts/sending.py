@@ -1,7 +1,7 @@
 """What sends: the surfaces of the platforms at their rates, the lanes of the outbox."""
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 
 from bot.chat.outgoing import OutboxRow
 from bot.delivery.lane_delivery import LaneDelivery, RemoteDelivery
@@ -16,6 +16,7 @@ from bot.service.parts.run_context import RunContext
 from bot.service.parts.stored import StoredParts
 from bot.service.roles import Role
 from bot.turn.lease import LeaseKeeper
+from bot.turn.limits.refused_chats import publish_refusal
 
 _LANES = "lanes"
 _MAX_LANES = 4000  # at once in one process
@@ -63,6 +64,7 @@ class SendingParts:
             self._context.clock,
             settle_seconds=self._context.settings.delivery.settle_seconds,
             announce=self._announce_sent,
+            tell_refusal=partial(publish_refusal, self._context.resources.signals),
         )
 
     @cached_property

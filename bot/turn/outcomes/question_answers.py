@@ -9,16 +9,17 @@ import structlog
 from bot.chat.incoming import Said
 from bot.chat.session import Claim, InboxMessage, TurnRange, TurnResult
 from bot.commands.request import AskedQuestion
-from bot.errors import BackendError
+from bot.errors import AnswerRefused, BackendError
 from bot.replying.live_replies import LiveReplies
 from bot.replying.stop_flag import StopFlag
 from bot.routing.active_presets import ActiveCharacters
 from bot.routing.decision_log import DecisionLog
 from bot.texts.text import Text, translatable_count
 from bot.turn.answer import AnswerPipeline
-from bot.turn.gathering import Gathering, MessageGatherer, user_turn
+from bot.turn.gathering import Gathering, MessageGatherer, observed_turn, user_turn
 from bot.turn.joining import MessageGroup
 from bot.turn.limits.queue_limit import QueueLimit
+from bot.turn.limits.refused_chats import RefusedChats
 from bot.turn.outcomes.command_replies import CommandReplies, has_private_response
 from bot.turn.outcomes.finishing import TurnFinisher
 from bot.turn.outcomes.unanswered import UnansweredQuestions
@@ -40,6 +41,7 @@ class QuestionAnswers:
     finisher: TurnFinisher
     replies_to_commands: CommandReplies
     queue_limit: QueueLimit | None = None
+    refused_chats: RefusedChats | None = None
 
     async def answer(
         self,
@@ -54,8 +56,17 @@ class QuestionAnswers:
         Returns:
             The outcome for the metrics, and the next message.
         """
+        refused_chats, is_new = self.refused_chats, removed is None
+        if refused_chats is not None and await refused_chats.covers(gathering.asked.incoming):
+            unshown = _as_background(gathering, is_new=is_new)
+            return "refused", await self.finisher.finish(claim, group.message, unshown)
         try:
             result = await self._answer_all(claim, group, gathering, active, removed)
+        except AnswerRefused:
+            if refused_chats is not None:
+                await refused_chats.tell(gathering.asked.incoming)
+            unshown = _as_background(gathering, is_new=is_new)
+            return "refused", await self.finisher.finish(claim, group.message, unshown)
         except BackendError as error:
             message, asked = group.message, gathering.asked
             number, reason = message.error_id, str(error)
@@ -134,6 +145,13 @@ class QuestionAnswers:
                 return
             async with self.queue_limit.enforced(claim, group, gathering.at_most):
                 yield stop
+
+
+def _as_background(gathering: Gathering, *, is_new: bool) -> TurnResult:
+    """Keep questions that nobody answers; those that are asked again are kept already."""
+    if not is_new or gathering.asked.in_place_of:
+        return TurnResult()
+    return TurnResult([*gathering.earlier, observed_turn(gathering.asked.incoming)])
 
 
 def _more_waiting(gathering: Gathering) -> Text:
