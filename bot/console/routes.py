@@ -24,6 +24,11 @@ class Caller:
     csrf_token: str = ""
     """What a change from a page must carry; empty for a token of the API."""
 
+    @property
+    def may_spend(self) -> bool:
+        """Whether what is asked for may cost money."""
+        return Scope.OPERATE in self.scopes
+
 
 NOBODY = Caller("nobody", frozenset())
 """Who asks for what is public."""

@@ -15,7 +15,7 @@ from bot.storage.usage.budgets import SqlBudgets
 from bot.storage.usage.log import SqlUsageLog
 from bot.storage.usage.totals import SqlUsageTotals
 from bot.stories.retrieve import StoryRetriever
-from bot.turn.limits.embedding_spending import EmbeddingSpending
+from bot.turn.limits.embedding_spending import EmbeddingSpending, NoEmbeddingSpending
 from bot.turn.limits.spending import BudgetRules, Spending
 from tests.fakes import FakeClock
 from tests.rigs.fake_embeddings import FakeEmbeddings
@@ -34,7 +34,9 @@ NORA = Preset.model_validate(
 )
 
 
-async def asked(database: Database, limit: int, status: int = 200) -> tuple[int, int, int]:
+async def asked(
+    database: Database, limit: int, status: int = 200, *, may_spend: bool = True
+) -> tuple[int, int, int]:
     """Ask for stories; return how many were found, what was spent, and what the usage says."""
     clock = FakeClock()
     budgets = SqlBudgets(database)
@@ -57,8 +59,13 @@ async def asked(database: Database, limit: int, status: int = 200) -> tuple[int,
         if vector:
             await stories.save_vectors("nora", embedder.model_id, [StoryVector("A storm.", vector)])
         retriever = StoryRetriever(embedder, stories, ["nora"])
-        found = await retriever.retrieve(NORA, SAID.text, EmbeddingSpending(spending, NORA, SAID))
+        payer = EmbeddingSpending(spending, NORA, SAID)
+        asked_before = len(service.log)
+        found = await retriever.retrieve(
+            NORA, SAID.text, payer if may_spend else NoEmbeddingSpending(NORA, SAID)
+        )
         await embedder.close()
+        assert (len(service.log) > asked_before) == (may_spend and limit >= 90)
     [cap] = spending.caps(SAID, NORA)
     spent = (await budgets.spent([cap])).get(cap.key, 0)
     of_person = await SqlUsageTotals(database).of_person(SAID.author.id, EVER[0])
@@ -75,3 +82,7 @@ async def test_search_that_a_budget_does_not_allow_is_left_out(database: Databas
 
 async def test_search_that_failed_costs_nothing(database: Database) -> None:
     assert await asked(database, 100_000, status=500) == (0, 0, 0)
+
+
+async def test_service_is_not_asked_where_nothing_may_be_spent(database: Database) -> None:
+    assert await asked(database, 100_000, may_spend=False) == (0, 0, 0)

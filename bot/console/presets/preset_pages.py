@@ -20,6 +20,7 @@ from bot.console.presets.trial.lorebook_view import LorebookView, open_entry, vi
 from bot.console.presets.trial.preview import DraftPreviews, ShownDraft
 from bot.console.presets.trial.sample_scenes import SAMPLE_SCENES
 from bot.console.routes import (
+    Caller,
     ConsolePart,
     ConsoleRequest,
     NavigationItem,
@@ -165,7 +166,7 @@ class PresetPages:
                 "samples": len(SAMPLE_SCENES),
                 "scene": asked.scene,
                 "view": asked.view,
-                "shown": await self._shown(edited, asked),
+                "shown": await self._shown(edited, asked, request.caller),
                 "exports": _EXPORTS,
                 "text": asked.text,
                 "tried": await self._tried(edited, asked),
@@ -187,9 +188,13 @@ class PresetPages:
             "providers": providers,
         }
 
-    async def _shown(self, edited: EditedPreset, asked: EditorQuery) -> ShownDraft | None:
+    async def _shown(
+        self, edited: EditedPreset, asked: EditorQuery, caller: Caller
+    ) -> ShownDraft | None:
         """Return the prompt for readers without a script; with one, the page asks for it."""
-        return await self._previews.show(edited, asked.scene) if asked.view == "preview" else None
+        if asked.view != "preview":
+            return None
+        return await self._previews.show(edited, asked.scene, may_spend=caller.may_spend)
 
     async def _tried(self, edited: EditedPreset, asked: EditorQuery) -> LorebookView | None:
         text = _plain(asked.text)
@@ -217,7 +222,8 @@ class PresetPages:
 
     async def _preview(self, request: ConsoleRequest) -> Page:
         edited = await self._editing.open(preset_name(request))
-        shown = await self._previews.show(edited, request.query(SceneQuery).scene)
+        scene, may_spend = request.query(SceneQuery).scene, request.caller.may_spend
+        shown = await self._previews.show(edited, scene, may_spend=may_spend)
         return Page("presets/prompt.html", {"shown": shown, "edited": edited})
 
     async def _compared(self, edited: EditedPreset, against: int) -> str:

@@ -1,4 +1,4 @@
-"""Pay for the embeddings of a question from the budgets of whoever asks it."""
+"""Pay for the embeddings of a question from the budgets of whoever asks it, or for none."""
 
 import contextlib
 from collections.abc import AsyncIterator
@@ -8,9 +8,13 @@ from typing_extensions import override
 
 from bot.chat.incoming import Said
 from bot.chat.usage import AnswerCharge, SpentAmount
+from bot.errors import BudgetUsedUp
 from bot.ports import EmbeddingPayer
 from bot.prompting.presets.preset import Preset
+from bot.texts.text import translatable
 from bot.turn.limits.spending import Spending, server_of
+
+_SPENDS_NOTHING = translatable("Nothing is spent on a preview that only reads.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,3 +45,30 @@ class EmbeddingSpending(EmbeddingPayer):
     async def paid(self, most: int) -> AsyncIterator[SpentAmount]:
         async with self.spending.reserved_amount(self.answering, self.said, most) as spent:
             yield spent
+
+
+@dataclass(frozen=True, slots=True)
+class NoEmbeddingSpending(EmbeddingPayer):
+    """Pays for nothing: stories that a service would have to be paid for are left out."""
+
+    answering: Preset
+    said: Said
+
+    @property
+    @override
+    def conversation(self) -> str:
+        return self.said.address.conversation
+
+    @property
+    @override
+    def preset(self) -> str:
+        return self.answering.name
+
+    @property
+    @override
+    def charge(self) -> AnswerCharge:
+        return AnswerCharge()
+
+    @override
+    def paid(self, most: int) -> contextlib.AbstractAsyncContextManager[SpentAmount]:
+        raise BudgetUsedUp(_SPENDS_NOTHING)

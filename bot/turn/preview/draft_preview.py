@@ -19,6 +19,7 @@ from bot.prompting.text.token_counter import counter_for_model, get_counter
 from bot.replying.generate import GeneratedAnswer, WaitedSeconds, build_receipt
 from bot.routing.active_presets import ActiveCharacters, ActivePreset
 from bot.routing.preset_resolver import PresetResolver
+from bot.turn.limits.embedding_spending import NoEmbeddingSpending
 from bot.turn.prompt_sources import PromptSources
 
 _MAX_TURNS = 400
@@ -34,11 +35,14 @@ class DraftPreview:
     resolver: PresetResolver
     conversations: Conversations
 
-    async def compose(self, preset: Preset, version: int | None, scene: Scene) -> Receipt:
+    async def compose(
+        self, preset: Preset, version: int | None, scene: Scene, *, may_spend: bool
+    ) -> Receipt:
         """Return the prompt of the answer to a scene, as the receipt of the answer would be.
 
         Other characters of the channel stay; the preset takes the place of the one of its name, or
-        else of the one that answered.
+        else of the one that answered. Unless it `may_spend`, stories that an embedding service
+        would have to find are left out, as the receipt says.
 
         Raises:
             UserError: the required parts exceed the budget.
@@ -48,7 +52,10 @@ class DraftPreview:
         said = scene.said
         speaker = ActivePreset(preset, None, version)
         claim = Claim(said.address.conversation, _NO_EPOCH, "preview")
-        context = await self.sources.load(
+        sources = self.sources
+        if not may_spend:
+            sources = replace(sources, embedding_payer=NoEmbeddingSpending)
+        context = await sources.load(
             claim,
             InboxMessage(0, said, 0),
             said,
@@ -57,7 +64,7 @@ class DraftPreview:
             before=scene.before,
         )
         context.turns.extend(scene.answers)
-        fitted = await self.sources.fit(preset, context)
+        fitted = await sources.fit(preset, context)
         return build_receipt(_NO_ANSWER, fitted, preset, version, WaitedSeconds(), AnswerCharge())
 
     async def count(self, preset: Preset, texts: Sequence[str]) -> Sequence[int]:

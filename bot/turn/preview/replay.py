@@ -79,7 +79,7 @@ class PromptReplay:
         scene = await self.answers.find_scene(answer)
         if scene is None:
             raise UserError(_NOT_STORED)
-        return (await self.composer.compose(preset, None, scene)).prompt
+        return (await self.composer.compose(preset, None, scene, may_spend=True)).prompt
 
     def _preset(self, receipt: Receipt, changes: ReplayChanges) -> Preset:
         """Return whose model answers: the chosen preset, or the stored one as it was."""

@@ -28,8 +28,12 @@ _MEND_FIRST = translatable("The draft has mistakes; the JSON tells them by line.
 class DraftComposer(Protocol):
     """Composes and counts as for a real answer; nothing is asked or stored."""
 
-    async def compose(self, preset: Preset, version: int | None, scene: Scene) -> Receipt:
+    async def compose(
+        self, preset: Preset, version: int | None, scene: Scene, *, may_spend: bool
+    ) -> Receipt:
         """Return the receipt of the answer to a scene, without the answer.
+
+        Unless it `may_spend`, what costs money is left out.
 
         Raises:
             UserError: the required parts exceed the budget.
@@ -74,7 +78,7 @@ class DraftPreviews:
         found = await self.answers.search(AnswerSearch(preset=name), _ANSWERS_SEARCHED)
         return list(dict.fromkeys(one.conversation for one in found.answers))[:_MAX_RECORDED]
 
-    async def show(self, edited: EditedPreset, scene_id: str) -> ShownDraft:
+    async def show(self, edited: EditedPreset, scene_id: str, *, may_spend: bool) -> ShownDraft:
         """Compose the prompt of the draft, or of the published version where there is none.
 
         Raises:
@@ -86,12 +90,14 @@ class DraftPreviews:
         if preset is None:
             return ShownDraft(problem=_MEND_FIRST)
         try:
-            receipt = await self.compose(preset, None if edited.draft else edited.version, scene)
+            version = None if edited.draft else edited.version
+            receipt = await self.compose(preset, version, scene, may_spend=may_spend)
         except UserError as error:
             return ShownDraft(problem=error.text)
         except BackendError as error:
             return ShownDraft(problem=error.notice)
-        return ShownDraft(view_prompt(receipt), await self._more_tokens(edited, receipt, scene))
+        more = await self._more_tokens(edited, receipt, scene, may_spend=may_spend)
+        return ShownDraft(view_prompt(receipt), more)
 
     async def count(self, edited: EditedPreset, entry: int = 0) -> dict[str, int]:
         """Return the tokens of the texts that stand in prompts, by the name of their field.
@@ -136,14 +142,17 @@ class DraftPreviews:
                 return found
         raise RequestRefused(404, translatable("There is no such conversation."))
 
-    async def compose(self, preset: Preset, version: int | None, scene: Scene) -> Receipt:
+    async def compose(
+        self, preset: Preset, version: int | None, scene: Scene, *, may_spend: bool
+    ) -> Receipt:
         """Return the receipt of the answer to a scene, without the answer.
 
         Raises:
             UserError: the preset cannot be used here, or its required parts exceed the budget.
             BackendError: the backend cannot count.
         """
-        return await self.composer.compose(await self.ready(preset), version, scene)
+        ready = await self.ready(preset)
+        return await self.composer.compose(ready, version, scene, may_spend=may_spend)
 
     async def ready(self, preset: Preset) -> Preset:
         """Return a preset as it would answer; raises `UserError` where it could not."""
@@ -167,13 +176,13 @@ class DraftPreviews:
         return await self.ready(preset)
 
     async def _more_tokens(
-        self, edited: EditedPreset, receipt: Receipt, scene: Scene
+        self, edited: EditedPreset, receipt: Receipt, scene: Scene, *, may_spend: bool
     ) -> int | None:
         published = (await self.editing.check(edited.published)).preset
         if edited.draft is None or published is None:
             return None
         try:
-            before = await self.compose(published, edited.version, scene)
+            before = await self.compose(published, edited.version, scene, may_spend=may_spend)
         except (UserError, BackendError):
             return None
         return prompt_tokens(receipt) - prompt_tokens(before)

@@ -89,7 +89,7 @@ class TrialPages:
 
     async def _test_page(self, request: ConsoleRequest) -> Page:
         edited = await self._trials.previews.editing.open(preset_name(request))
-        trials = await self._trials.test(edited)
+        trials = await self._trials.test(edited, may_spend=request.caller.may_spend)
         return Page(
             "presets/test.html",
             {
@@ -113,7 +113,7 @@ class TrialPages:
                 tokens=one.tokens,
                 problem=one.problem,
             )
-            for one in await self._trials.test(edited)
+            for one in await self._trials.test(edited, may_spend=request.caller.may_spend)
         ]
         return TrialReport(trials=rows)
 

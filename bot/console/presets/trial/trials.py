@@ -86,8 +86,10 @@ class DraftTrials:
     previews: DraftPreviews
     ask: Ask
 
-    async def test(self, edited: EditedPreset) -> Sequence[ConversationTrial]:
+    async def test(self, edited: EditedPreset, *, may_spend: bool) -> Sequence[ConversationTrial]:
         """Compose the newest prompt of each recorded conversation with the draft, and as it is.
+
+        Unless it `may_spend`, what costs money is left out of both.
 
         Raises:
             UserError: the draft has mistakes, or was never published.
@@ -100,7 +102,9 @@ class DraftTrials:
         for conversation in await self.previews.recorded(edited.name):
             scene = await self.previews.composer.recorded(conversation)
             if scene is not None:
-                trials.append(await self._try(conversation, scene, before, draft))
+                trials.append(
+                    await self._try(conversation, scene, before, draft, may_spend=may_spend)
+                )
         return trials
 
     async def answer(self, edited: EditedPreset, scene_id: str) -> TrialAnswers:
@@ -132,10 +136,10 @@ class DraftTrials:
         return published, draft
 
     async def _try(
-        self, conversation: str, scene: Scene, before: Preset, draft: Preset
+        self, conversation: str, scene: Scene, before: Preset, draft: Preset, *, may_spend: bool
     ) -> ConversationTrial:
-        old, _ = await self._compose(before, scene)
-        new, problem = await self._compose(draft, scene)
+        old, _ = await self._compose(before, scene, may_spend=may_spend)
+        new, problem = await self._compose(draft, scene, may_spend=may_spend)
         if new is None or (old is not None and _dropped(new) > _dropped(old)):
             outcome = TrialOutcome.OVER
         elif old is not None and _sent(old) == _sent(new):
@@ -151,16 +155,18 @@ class DraftTrials:
             problem,
         )
 
-    async def _compose(self, preset: Preset, scene: Scene) -> tuple[Receipt | None, str]:
+    async def _compose(
+        self, preset: Preset, scene: Scene, *, may_spend: bool
+    ) -> tuple[Receipt | None, str]:
         try:
-            return await self.previews.compose(preset, None, scene), ""
+            return await self.previews.compose(preset, None, scene, may_spend=may_spend), ""
         except UserError as error:
             return None, error.text
         except BackendError as error:
             return None, error.notice
 
     async def _answer(self, preset: Preset, version: int | None, scene: Scene) -> TrialAnswer:
-        receipt, problem = await self._compose(preset, scene)
+        receipt, problem = await self._compose(preset, scene, may_spend=True)
         if receipt is None:
             return TrialAnswer(version, "", problem=problem)
         try:

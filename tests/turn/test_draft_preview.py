@@ -1,0 +1,50 @@
+"""Previews of drafts: who may only read spends nothing on what they are made of."""
+
+from dataclasses import replace
+
+import pytest
+
+from bot.chat.access import Scope
+from bot.chat.console.scene import Scene
+from bot.console.routes import Caller
+from bot.ports import EmbeddingPayer
+from bot.prompting.presets.preset import Preset
+from bot.storage.sql.database import Database
+from bot.stories.retrieve import RetrievedStories
+from bot.turn.limits.embedding_spending import EmbeddingSpending, NoEmbeddingSpending
+from bot.turn.limits.spending import Spending
+from bot.turn.preview.draft_preview import DraftPreview
+from tests.fakes import FakeBackend
+from tests.samples import make_incoming
+from tests.turn.setup import NORA, Setup
+
+READER = Caller("token reader", frozenset({Scope.READ, Scope.PRESETS}))
+OPERATOR = Caller("session", frozenset(Scope))
+
+
+@pytest.mark.parametrize(
+    ("caller", "payer"), [(READER, NoEmbeddingSpending), (OPERATOR, EmbeddingSpending)]
+)
+async def test_only_who_may_operate_pays_for_the_stories_of_a_preview(
+    database: Database, caller: Caller, payer: type[EmbeddingPayer]
+) -> None:
+    payers: list[EmbeddingPayer | None] = []
+
+    async def retrieve(
+        _preset: Preset, _newest: str, payer: EmbeddingPayer | None
+    ) -> RetrievedStories | None:
+        payers.append(payer)
+        return None
+
+    setup = Setup(database, backend=FakeBackend(), retrieve_stories=retrieve)
+    spending = Spending({}, setup.clock)
+    sources = replace(
+        setup.preview.sources,
+        embedding_payer=lambda preset, said: EmbeddingSpending(spending, preset, said),
+    )
+    composer = DraftPreview(sources, setup.resolver, setup.conversations)
+    scene = Scene(await setup.session(), make_incoming("hello"))
+    preset = Preset.model_validate(NORA)
+    receipt = await composer.compose(preset, None, scene, may_spend=caller.may_spend)
+    assert "hello" in repr(receipt.prompt.messages[-1])
+    assert [type(one) for one in payers] == [payer]
