@@ -14,6 +14,7 @@ from bot.turn.limits.answer_limits import AnswerLimits
 from tests.fakes import FakeBackend, FakeClock
 from tests.samples import ALICE, BOB, make_incoming
 from tests.turn.setup import CHAT, Setup
+from tests.turn.test_anonymous_admin_attacks import written
 from tests.turn.test_pressed_buttons import pressed
 from tests.turn.test_spending import DONE, PERSON_A_DAY, make_setup
 
@@ -49,6 +50,23 @@ async def test_answering_again_counts_against_the_rate_of_who_wants_it(database:
     assert len(setup.backend.prompts) == 3, "Mallory's third is too much"
     await setup.say(make_incoming("and now?", key="5:40", author=BOB))
     assert len(setup.backend.prompts) == 4
+
+
+async def test_budget_of_a_group_counts_in_its_topics_and_outside(database: Database) -> None:
+    """Else whoever is out of money in the topics goes on beside them."""
+    setup = make_setup(
+        database, *[["Hi.", DONE]] * 4, limits={(BudgetKind.SERVER, Period.DAY): 4_100}
+    )
+    in_topic = {"message_thread_id": 7, "is_topic_message": True}
+    for number, fields in enumerate(({}, in_topic, {})):
+        said = written(number, "hello", **fields)
+        await setup.receive(said)
+        await setup.work(said.address.conversation)
+    assert len(setup.backend.prompts) == 1
+    assert "The budget of this server" in setup.texts[1]
+    assert "The budget of this server" in setup.texts[2]
+    [(_, receipt)] = await SqlReceipts(database).newest("telegram:-100")
+    assert receipt.charge.server == "telegram:-100"
 
 
 @pytest.mark.parametrize("kind", [BudgetKind.CHANNEL, BudgetKind.PERSON])

@@ -1,6 +1,7 @@
 """Test that answers are charged, and that budgets are reserved before and settled after them."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -149,7 +150,7 @@ def test_channel_of_a_thread_is_its_parent_and_its_server_the_widest_scope() -> 
     limits = {(kind, Period.MONTH): 1 for kind in BudgetKind}
     spending = Spending({}, clock, rules=BudgetRules(limits))
     topic = make_incoming(thread="9", chat="-7")
-    private = make_incoming()
+    private = replace(make_incoming(), is_private=True)
     nora = Preset.model_validate({"name": "nora", "provider": "p", "model": "m"})
     assert [cap.owner for cap in spending.caps(topic, nora)] == [
         "telegram:1",

@@ -198,11 +198,12 @@ class Spending:
 
     def caps(self, said: Said, preset: Preset) -> list[BudgetCap]:
         """Return the budgets that an answer counts against."""
-        return self._caps(preset, {BudgetKind.PERSON: said.charged_person, **_owners(said.scopes)})
+        owners = _owners(said.scopes, server_of(said))
+        return self._caps(preset, {BudgetKind.PERSON: said.charged_person, **owners})
 
     def caps_of_channel(self, scopes: Sequence[str], preset: Preset) -> list[BudgetCap]:
         """Return the budgets of a channel with these scopes, whoever asks."""
-        return self._caps(preset, _owners(scopes))
+        return self._caps(preset, _owners(scopes, scopes[-1] if len(scopes) > 1 else None))
 
     def _caps(self, preset: Preset, asking: Mapping[BudgetKind, str | None]) -> list[BudgetCap]:
         if not self._rules.limits and preset.budget is None:
@@ -278,16 +279,14 @@ class Spending:
             _log.warning("budget_not_settled", reason=str(error))
 
 
-def _owners(scopes: Sequence[str]) -> dict[BudgetKind, str | None]:
+def _owners(scopes: Sequence[str], server: str | None) -> dict[BudgetKind, str | None]:
     """Return the channel and the server whose budgets count: that of a thread is its parent's."""
-    if len(scopes) > 1:
-        return {BudgetKind.CHANNEL: scopes[-2], BudgetKind.SERVER: scopes[-1]}
-    return {BudgetKind.CHANNEL: scopes[0]}
+    return {BudgetKind.CHANNEL: scopes[max(0, len(scopes) - 2)], BudgetKind.SERVER: server}
 
 
 def server_of(said: Said) -> str | None:
-    """Return the widest scope: a server, or a group with topics; None for a chat of its own."""
-    return said.scopes[-1] if len(said.scopes) > 1 else None
+    """Return the widest scope: a server or a group, in its topics and outside; None in private."""
+    return None if said.is_private else said.scopes[-1]
 
 
 def usages_of(answer: GeneratedAnswer, prompt_tokens: int) -> Iterator[Usage]:

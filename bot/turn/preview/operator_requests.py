@@ -99,6 +99,7 @@ class OperatorRequests:
             at=datetime.fromtimestamp(self.clock.now(), UTC),
             wake=None,
             scopes=(address.channel, *([server] if server else ())),
+            is_private=server is None,
         )
 
 
