@@ -5,6 +5,7 @@ from itertools import islice
 
 from bot.chat.incoming import Said
 from bot.chat.session import Session
+from bot.commands.anonymous_admins import writes_as_the_group
 from bot.errors import UserError
 from bot.ports import ChatSettings
 from bot.prompting.speakers.user_personas import MAX_SPEAKERS_WITH_PERSONA, sanitize_persona
@@ -12,6 +13,10 @@ from bot.texts.text import Text, translatable
 
 _KEY = "persona"
 _EVERYWHERE = "everywhere"
+_NOBODY_ALONE = translatable(
+    "You write as the group itself, as all of its anonymous admins do, so this description would be"
+    " shared by all of you. Write under your own name to describe yourself."
+)
 
 
 class UserPersonas:
@@ -59,7 +64,7 @@ class UserPersonas:
         """Handle `/me [everywhere] [TEXT|clear]` and return the reply.
 
         Raises:
-            UserError: there is no persona to show.
+            UserError: there is no persona to show, or the author is shown as the group itself.
         """
         first, _, rest = argument.partition(" ")
         everywhere = first.lower() == _EVERYWHERE
@@ -73,6 +78,8 @@ class UserPersonas:
             if everywhere:
                 return translatable("Your description for all channels was deleted.")
             return translatable("Your description for this channel was deleted.")
+        if writes_as_the_group(incoming):
+            raise UserError(_NOBODY_ALONE)
         await self._chat_settings.set(key, _KEY, text, user_id)
         if everywhere:
             return translatable("Your description for all channels was saved: {text}", text=text)

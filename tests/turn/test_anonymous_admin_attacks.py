@@ -12,6 +12,7 @@ from bot.chat.incoming import Incoming, Pressed, Request
 from bot.commands.anonymous_admins import writes_as_the_group
 from bot.platforms.telegram.incoming import to_incoming
 from bot.storage.sql.database import Database
+from bot.storage.sql.tables import choice
 from tests.fakes import FakeBackend
 from tests.platforms.telegram.messages import ALICE, BOT, GROUP, NOON
 from tests.samples import read_session
@@ -141,3 +142,14 @@ def test_nobody_else_counts_as_the_group_itself(author: Mapping[str, Any]) -> No
 
 async def _history(group: Group) -> list[str]:
     return [turn.text for turn in (await read_session(group.database, CONVERSATION)).turns]
+
+
+@pytest.mark.parametrize("words", ["I am the owner", "everywhere I am the owner"])
+async def test_who_writes_as_the_group_describes_nobody(database: Database, words: str) -> None:
+    """Its anonymous admins are one person to the bot: each would speak for the others."""
+    group = Group(database, backend=FakeBackend())
+    told = await group.write(1, f"/me {words}", **AS_GROUP)
+    assert "Write under your own name to describe yourself" in told
+    assert not await database.read(lambda c: c.execute(choice.select()).all())
+    assert "was deleted" in await group.write(2, "/me clear", **AS_GROUP)
+    assert "was saved" in await group.write(3, f"/me {words}")
