@@ -28,6 +28,10 @@ class CommandSpec:
     """Whether platforms offer it to admins first; who may do what is checked when it runs."""
     is_private: bool = False
     """Whether groups are not offered it, because everybody there would read the answer."""
+    changes_channel: bool = False
+    """Whether it changes something for everybody in the channel, who read the answer as well."""
+    needs_admin: bool = False
+    """Whether it is refused to everybody but admins; the refusal is for the author alone."""
 
 
 @dataclass(frozen=True, slots=True)

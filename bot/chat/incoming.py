@@ -153,6 +153,8 @@ class Said:
     """The message that this one replies to."""
     interaction: str | None = None
     """What a response to a native command needs; on Discord its token."""
+    has_public_response: bool = False
+    """Whether everybody reads the response to a native command, and not its author alone."""
     attachments: tuple[MediaItem, ...] = ()
     in_thread: bool = False
     """Whether the channel is a thread or a forum post that belongs to one topic of talk."""
@@ -203,7 +205,7 @@ class Said:
         """
         in_terminal = len(self.scopes) == 1 and self.message_id is None
         is_private = self.is_private or self.wake is WakeReason.DM or in_terminal
-        return is_private or self.interaction is not None
+        return is_private or (self.interaction is not None and not self.has_public_response)
 
 
 @dataclass(frozen=True, slots=True)

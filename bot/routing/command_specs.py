@@ -13,16 +13,22 @@ COMMANDS = (
                 "use",
                 marked("make this preset answer in this channel (admins)"),
                 (CommandOption("name", marked("the preset"), completes=True),),
+                changes_channel=True,
+                needs_admin=True,
             ),
             CommandSpec(
                 "add",
                 marked("let one more character answer here (admins)"),
                 (CommandOption("name", marked("the preset"), completes=True),),
+                changes_channel=True,
+                needs_admin=True,
             ),
             CommandSpec(
                 "remove",
                 marked("remove a character; the others stay (admins)"),
                 (CommandOption("name", marked("the preset"), completes=True),),
+                changes_channel=True,
+                needs_admin=True,
             ),
             CommandSpec("list", marked("list all presets and mark the active ones")),
             CommandSpec(
@@ -35,7 +41,12 @@ COMMANDS = (
                 marked("show a preset; without a name: the active one"),
                 (CommandOption("name", marked("the preset"), required=False, completes=True),),
             ),
-            CommandSpec("reset", marked("undo the choice of presets for this channel (admins)")),
+            CommandSpec(
+                "reset",
+                marked("undo the choice of presets for this channel (admins)"),
+                changes_channel=True,
+                needs_admin=True,
+            ),
             CommandSpec("menu", marked("show who answers here, and choose from a list")),
         ),
         is_for_admins=True,
@@ -48,6 +59,7 @@ COMMANDS = (
                 "greeting", marked("the number of the greeting to begin with"), required=False
             ),
         ),
+        changes_channel=True,
     ),
     CommandSpec(
         "me",
@@ -114,6 +126,8 @@ COMMANDS = (
                         choices=("on", "off", "inherit"),
                     ),
                 ),
+                changes_channel=True,
+                needs_admin=True,
             ),
             CommandSpec(
                 "scope",
@@ -131,6 +145,8 @@ COMMANDS = (
                 "anonymous",
                 marked("let admins who write anonymously on Telegram count here, or not (admins)"),
                 (CommandOption("value", marked("on or off"), choices=("on", "off")),),
+                changes_channel=True,
+                needs_admin=True,
             ),
             CommandSpec(
                 "notes",
@@ -142,6 +158,8 @@ COMMANDS = (
                         choices=("here", "private", "off", "inherit"),
                     ),
                 ),
+                changes_channel=True,
+                needs_admin=True,
             ),
             CommandSpec(
                 "usage", marked("tell what your answers cost, and what is left of budgets")

@@ -51,6 +51,14 @@ async def test_greeting_of_a_native_command_is_a_message_of_its_own(database: Da
     assert await setup.history() == [("assistant", "Well met.")]
 
 
+async def test_response_that_everybody_reads_is_not_told_again(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend(), preset={"greeting": "Well met."})
+    command = make_incoming("/new", wake=WakeReason.COMMAND)
+    native = replace(command, message_id=None, interaction="1:token", has_public_response=True)
+    await setup.say(native)
+    assert setup.texts == ["A new conversation begins.\n\nWell met."]
+
+
 async def test_nobody_else_is_told_of_a_change_in_a_private_chat(database: Database) -> None:
     setup = Setup(database, backend=FakeBackend(), preset={"greeting": "Well met."})
     command = make_incoming("/new", wake=WakeReason.COMMAND)

@@ -136,6 +136,28 @@ def command_text(interaction: discord.Interaction, specs: Sequence[MessageComman
     return " ".join(word for word in words if word)
 
 
+def manages_guild(interaction: discord.Interaction) -> bool:
+    """Return whether who called a command or pressed a button manages the server."""
+    return interaction.permissions.administrator or interaction.permissions.manage_guild
+
+
+def has_public_response(interaction: discord.Interaction, specs: Sequence[CommandSpec]) -> bool:
+    """Return whether everybody in a server reads the response, because the channel is changed.
+
+    That is settled by the acknowledgement, before the command runs.
+    """
+    is_command = interaction.type is discord.InteractionType.application_command
+    if not is_command or interaction.guild_id is None:
+        return False
+    name, action, _ = _parts(interaction)
+    called = next((one for one in specs if one.name == name), None)
+    if called is not None and action:
+        called = next((one for one in called.actions if one.name == action), None)
+    if called is None or not called.changes_channel:
+        return False
+    return manages_guild(interaction) or not called.needs_admin
+
+
 async def send_suggestions(interaction: discord.Interaction, complete: CompletePreset) -> None:
     """Send completions for the option that somebody is typing.
 

@@ -15,7 +15,7 @@ from discord.utils import MISSING, utcnow
 from typing_extensions import override
 
 from bot.chat.button import ButtonAction
-from bot.chat.command import MessageCommandSpec
+from bot.chat.command import CommandSpec, MessageCommandSpec
 from bot.platforms.discord.client import Payload, skip_unreadable
 from bot.platforms.discord.commands import (
     MAX_FORM_CHARS,
@@ -23,6 +23,7 @@ from bot.platforms.discord.commands import (
     custom_id,
     form_payload,
     form_target_id,
+    has_public_response,
     is_form_of_menu,
     message_command,
     send_suggestions,
@@ -132,6 +133,7 @@ class Gateway(ShardClient):
         settings: DiscordSettings,
         complete: CompletePreset,
         press_refusal: Callable[[discord.Interaction], Awaitable[str | None]],
+        commands: Sequence[CommandSpec] = (),
         message_commands: Sequence[MessageCommandSpec] = (),
         text_to_edit: Callable[[discord.Interaction], Awaitable[EditableText]] = _edit_nothing,
         press_form: Callable[[discord.Interaction], Awaitable[EditableText | None]] = _open_no_form,
@@ -146,6 +148,7 @@ class Gateway(ShardClient):
         self._press_refusal = press_refusal
         self._text_to_edit = text_to_edit
         self._press_form = press_form
+        self.commands = commands
         self.message_commands = message_commands
         self._events: asyncio.Queue[GatewayEvent] = asyncio.Queue()
         self._current_session: SessionStarted | None = None
@@ -240,7 +243,8 @@ class Gateway(ShardClient):
         elif interaction.type in _COMMANDS:
             deferred = asyncio.get_running_loop().create_future()
             self._events.put_nowait(CommandReceived(interaction, deferred))
-            deferred.set_result(await _defer(interaction, is_command=True))
+            is_public = has_public_response(interaction, self.commands)
+            deferred.set_result(await _defer(interaction, is_command=True, is_public=is_public))
         elif interaction.type is discord.InteractionType.component:
             opened = await self._press_form(interaction)
             if opened is None:
@@ -374,17 +378,20 @@ def _ignore(_data: Payload) -> None:
     """Do nothing."""
 
 
-async def _defer(interaction: discord.Interaction, *, is_command: bool) -> bool:
+async def _defer(
+    interaction: discord.Interaction, *, is_command: bool, is_public: bool = False
+) -> bool:
     """Acknowledge an interaction; return whether it is, by us or by a process that was killed.
 
     Where the response is lost it is tried once more: that tells whether the first one arrived.
     """
+    defer, is_alone = interaction.response.defer, is_command and not is_public
     try:
         async with asyncio.timeout(_DEFER_SECONDS):
             try:
-                await interaction.response.defer(ephemeral=is_command, thinking=is_command)
+                await defer(ephemeral=is_alone, thinking=is_command)
             except (aiohttp.ClientError, OSError):
-                await interaction.response.defer(ephemeral=is_command, thinking=is_command)
+                await defer(ephemeral=is_alone, thinking=is_command)
     except REQUEST_ERRORS as error:
         if isinstance(error, discord.HTTPException) and error.code == _ACKNOWLEDGED_BEFORE:
             return True

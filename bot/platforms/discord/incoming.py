@@ -7,7 +7,7 @@ from typing import Any, cast
 import discord
 from discord.abc import Snowflake
 
-from bot.chat.command import MessageCommandSpec
+from bot.chat.command import CommandSpec, MessageCommandSpec
 from bot.chat.incoming import (
     Address,
     Deleted,
@@ -21,7 +21,13 @@ from bot.chat.incoming import (
     Said,
     WakeReason,
 )
-from bot.platforms.discord.commands import command_text, form_target, form_value
+from bot.platforms.discord.commands import (
+    command_text,
+    form_target,
+    form_value,
+    has_public_response,
+    manages_guild,
+)
 
 _REFERENCE = re.compile(r"<(?P<kind>@!?|@&|#)(?P<id>\d+)>")
 _WRITTEN_BY_PEOPLE = frozenset({discord.MessageType.default, discord.MessageType.reply})
@@ -158,6 +164,7 @@ def command_to_incoming(
     *,
     deferred: bool,
     bot_id: str = "",
+    commands: Sequence[CommandSpec] = (),
     message_commands: Sequence[MessageCommandSpec] = (),
 ) -> Said:
     """Convert a native command; its text is what a person would type: "/preset use nova".
@@ -181,6 +188,7 @@ def command_to_incoming(
         in_thread=isinstance(interaction.channel, discord.Thread),
         thread_title=_title(interaction.channel, interaction.client.user),
         interaction=f"{interaction.application_id}:{interaction.token}" if deferred else None,
+        has_public_response=has_public_response(interaction, commands),
         locale=str(interaction.locale),
     )
 
@@ -207,7 +215,7 @@ def _is_command_from_admin(interaction: discord.Interaction) -> bool:
     """
     if interaction.guild_id is None:
         return interaction.context.dm_channel
-    return interaction.permissions.administrator or interaction.permissions.manage_guild
+    return manages_guild(interaction)
 
 
 def _is_private(message: discord.Message) -> bool:

@@ -198,6 +198,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
             self._token.settings,
             self._complete,
             self._refusal,
+            self._commands,
             self._message_commands,
             self._editable_text,
             self._form_of_press,

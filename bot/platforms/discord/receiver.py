@@ -372,6 +372,7 @@ class MessageReceiver:
             event.interaction,
             deferred=deferred,
             bot_id=self._bot_id,
+            commands=self._gateway.commands,
             message_commands=self._gateway.message_commands,
         )
 

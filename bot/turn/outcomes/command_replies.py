@@ -1,7 +1,7 @@
 """Work out what a command sends: a reply to its author, and what everybody is told.
 
-On a platform whose native commands and presses are answered to one person alone, everybody is told
-by a message of its own who changed what; elsewhere the reply is read by everybody anyway.
+A change that is answered to one person alone, such as a choice from a menu on Discord, is told to
+everybody by a message of its own that names who made it; everybody reads other replies anyway.
 """
 
 from collections.abc import Sequence
@@ -59,7 +59,8 @@ class CommandReplies:
             result: what it has brought about.
             menu: what the author reads instead of its text, in place of the menu that was used.
         """
-        said, is_alone = request.incoming, message.incoming.interaction is not None
+        said = request.incoming
+        is_alone = message.incoming.interaction is not None and not said.has_public_response
         greeting = await self.greet(said.address, said.scopes, result, request.now)
         is_apart = is_alone or greeting.is_spoken
         own = result.text_before_greeting if result.greeting and is_apart else result.text

@@ -26,7 +26,11 @@ COMMANDS = (
         "Choose who answers here",
         actions=(
             CommandSpec(
-                "use", "Choose a preset", (CommandOption("name", "The preset", completes=True),)
+                "use",
+                "Choose a preset",
+                (CommandOption("name", "The preset", completes=True),),
+                changes_channel=True,
+                needs_admin=True,
             ),
             CommandSpec("list", "Show all presets"),
         ),

@@ -4,11 +4,12 @@ import asyncio
 from collections.abc import AsyncIterator, Set
 from typing import Any
 
+import discord
 import pytest
 from inline_snapshot import snapshot
 
 import bot.platforms.discord.surface as discord_surface
-from bot.chat.incoming import Address, WakeReason
+from bot.chat.incoming import Address, Said, WakeReason
 from bot.chat.outgoing import (
     Attachment,
     Button,
@@ -439,6 +440,23 @@ async def test_command_is_deferred_received_and_answered_privately(chat: Chat) -
     assert first == again == str(result.response.id)
     assert result.response.content == "nova it is"
     assert not chat.requests("POST")
+
+
+async def test_command_that_changes_the_channel_is_answered_in_public(chat: Chat) -> None:
+    may = discord.Permissions(manage_guild=True)
+    admin = chat.wire.member(chat.guild, "admin", [chat.guild.create_role("mods", permissions=may)])
+    result = await admin.slash(chat.channel, "preset use", name="nova")
+    [incoming] = await wait_until(lambda: chat.intake.received)
+    assert isinstance(incoming, Said)
+    assert incoming.has_public_response
+    answer = OutgoingMessage(
+        incoming.address, MessageContent("nova it is"), "n1", interaction=incoming.interaction
+    )
+    assert await chat.surface.send(answer) == str(result.response.id)
+    assert (result.response.content, result.ephemeral) == ("nova it is", False)
+    shown = await admin.slash(chat.channel, "preset list")
+    await wait_until(lambda: shown.acknowledged)
+    assert shown.ephemeral
 
 
 async def test_file_for_a_command_is_sent_privately_and_once(chat: Chat) -> None:
