@@ -156,7 +156,7 @@ class StopRequests:
 
     def was_deleted(self, said: Said) -> bool:
         """Return whether a message that waits was deleted, as far as this process was told."""
-        return (said.address.source, said.message_id or "") in self._deleted
+        return (said.address.lane, said.message_id or "") in self._deleted
 
     @property
     def in_progress(self) -> Collection[str]:
@@ -242,7 +242,7 @@ class StopRequests:
 
     def _consider_deletion(self, deleted: Deleted) -> None:
         for message_id in deleted.message_ids:
-            self._deleted[deleted.address.source, message_id] = None
+            self._deleted[deleted.address.lane, message_id] = None  # each chat counts its own
         while len(self._deleted) > _MAX_DELETED:
             self._deleted.popitem(last=False)
         answer = self._answers.get(deleted.address.conversation)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from bot.chat.button import MENU_ACTIONS, ButtonAction
-from bot.chat.incoming import Address, Pressed, Quote, Said, WakeReason
+from bot.chat.incoming import Address, Deleted, Pressed, Quote, Said, WakeReason
 from bot.chat.session import Claim, HistoryScope
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import choice
@@ -162,3 +162,16 @@ async def test_stop_that_is_forged_in_another_chat_stops_nothing(database: Datab
         assert not stop.requested
         setup.stops.announce([replace(press, author=ALICE)])  # that was asked by Alice
         assert stop.requested
+
+
+async def test_deletion_in_ones_own_chat_withdraws_no_message_with_that_number_elsewhere(
+    database: Database,
+) -> None:
+    setup = Setup(database, backend=FakeBackend())
+    own, waiting = from_own_chat("mine", 1), make_incoming(SECRET)
+    ids = (waiting.message_id or "",)
+    gone = Deleted(own.address, "9:1:copies", ids, own.at, own.scopes)
+    setup.stops.announce([gone])
+    assert not setup.stops.was_deleted(waiting)
+    setup.stops.announce([replace(gone, address=waiting.address, scopes=waiting.scopes)])
+    assert setup.stops.was_deleted(waiting)
