@@ -52,6 +52,19 @@ async def test_tokens_in_arguments_and_results_are_masked() -> None:
     assert key not in record.arguments + record.result
 
 
+async def test_half_characters_in_arguments_reach_no_tool() -> None:
+    given: list[object] = []
+
+    async def keep(arguments: Mapping[str, object]) -> str:
+        given.append(json.dumps(arguments, ensure_ascii=False).encode())
+        return "ok"
+
+    toolbox = Toolbox([Tool(ToolSpec("keep", "Keep", {}), keep)], FakeClock())
+    written = r'{"a": "x\ud800", "\udc00": ["\u0000", {"b": "\ud83d\ude00", "c": 1}]}'
+    assert (await toolbox.run(call("keep", written))).endswith("> ok")
+    assert given == ['{"a": "x�", "�": ["�", {"b": "😀", "c": 1}]}'.encode()]
+
+
 async def test_time_is_told_in_a_time_zone() -> None:
     tool = time_tool(FakeClock(1_700_000_000))
     assert await result_of(tool) == "Tuesday, 2023-11-14 22:13:20 UTC"
