@@ -106,7 +106,9 @@ def skip_unreadable(event: str, parse: Callable[[], Parsed]) -> Parsed | None:
     try:
         return parse()
     except _PARSE_ERRORS as error:
-        _log.warning("discord_event_skipped", event_type=event, reason=repr(error))
+        # The text of a ValueError quotes the value, which may be what somebody wrote.
+        reason = type(error).__name__ if isinstance(error, ValueError) else repr(error)
+        _log.warning("discord_event_skipped", event_type=event, reason=reason)
         return None
 
 

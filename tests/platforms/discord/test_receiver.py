@@ -9,9 +9,11 @@ from typing import Any
 import aiohttp
 import discord
 import pytest
+from structlog.testing import capture_logs
 
 from bot.chat.incoming import Deleted, Edited, Said, WakeReason
 from bot.errors import PlatformError, PlatformFatal, Refused, Unreachable
+from bot.platforms.discord.client import skip_unreadable
 from bot.platforms.discord.gateway import Gateway
 from bot.platforms.discord.platform import DiscordPlatform
 from tests.platforms.discord.conftest import FakeIntake, platform_for, running, wait_until
@@ -282,6 +284,13 @@ async def test_unreadable_message_is_skipped_live_and_in_the_history(
         await wait_until(lambda: "missed, too" in intake.texts)
     assert intake.texts == ["before", "after", "missed", "missed, too"]
     assert identify_count(server.wire) == 2, "the connection was lost"
+
+
+def test_skipped_event_quotes_nobody_in_the_log() -> None:
+    with capture_logs() as logs:
+        assert skip_unreadable("MESSAGE", lambda: int("canary")) is None
+        assert skip_unreadable("MESSAGE", lambda: {"id": 1}["author"]) is None
+    assert [entry["reason"] for entry in logs] == ["ValueError", "KeyError('author')"]
 
 
 async def test_page_of_unreadable_messages_does_not_end_the_catch_up(
