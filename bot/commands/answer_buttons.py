@@ -16,7 +16,7 @@ from bot.chat.incoming import (
 )
 from bot.chat.session import Claim, Exchange, StoredTurn, Turn
 from bot.commands.admins import AdminCheck
-from bot.commands.anonymous_admins import is_the_group
+from bot.commands.anonymous_admins import is_the_group, writes_as_the_group
 from bot.commands.newest_question import RETRY_OTHERS
 from bot.errors import StoreError, UserError
 from bot.ports import Conversations, Inbox
@@ -171,9 +171,11 @@ class AnswerButtons:
         author = exchange.question.turn.speaker
         if found.turn.role == "user" and found.turn.sent_as:
             raise UserError(NOT_REMEMBERED)
-        if author is not None and author.id == said.author.id:
+        is_said = found.turn.role == "user"
+        is_own = author is not None and author.id == said.author.id
+        if is_own and not (is_said and writes_as_the_group(said)):
             return
-        if found.turn.role == "user":
+        if is_said:  # by which of the admins who write anonymously is not known
             raise UserError(translatable("Only the person who said it can change it."))
         await self._admins.require(said, _CHANGE_OTHERS)
 

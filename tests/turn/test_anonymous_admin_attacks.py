@@ -89,6 +89,17 @@ async def test_one_anonymous_admin_deletes_nothing_of_another(
     assert await _history(group) == [], "an admin with a name may"
 
 
+async def test_one_anonymous_admin_changes_no_words_of_another(database: Database) -> None:
+    group = Group(database, backend=FakeBackend())
+    await group.write(1, "/settings anonymous on")
+    await group.write(2, "my question", **AS_GROUP)
+    history = await _history(group)
+    question = {"message_id": 2, "date": NOON, "chat": GROUP, "text": "my question", **AS_GROUP}
+    told = await group.write(3, "/edit another", **AS_GROUP, reply_to_message=question)
+    assert told == "⚠ Only the person who said it can change it."
+    assert await _history(group) == history
+
+
 async def test_who_writes_as_a_group_or_channel_has_nobody_forgotten(database: Database) -> None:
     group = Group(database, backend=FakeBackend())
     for number, sender in ((1, AS_GROUP), (3, AS_CHANNEL)):
