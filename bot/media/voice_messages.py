@@ -1,6 +1,6 @@
 """Replace voice messages by what is said in them, where a provider turns speech into text."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 
 import structlog
@@ -23,11 +23,18 @@ class VoiceMessages:
     Args:
         download: gets the files of messages.
         backends: by provider.
+        admits: counts a message; False: its author or channel has sent too many.
     """
 
-    def __init__(self, download: Download, backends: Mapping[str, Backend]) -> None:
+    def __init__(
+        self,
+        download: Download,
+        backends: Mapping[str, Backend],
+        admits: Callable[[Said], Awaitable[bool]] | None = None,
+    ) -> None:
         self._download = download
         self._backends = backends
+        self._admits = admits
 
     async def write_down(self, said: Said, provider: str) -> Said:
         """Return a message with the words of its voice messages as text.
@@ -40,7 +47,7 @@ class VoiceMessages:
         """
         is_spoken = any(one.kind is MediaKind.VOICE for one in said.attachments)
         backend = self._find_backend(provider) if is_spoken and said.wake is not None else None
-        if backend is None:
+        if backend is None or not (self._admits is None or await self._admits(said)):
             return said
         texts = [said.text] if said.text else []
         kept: list[MediaItem] = []

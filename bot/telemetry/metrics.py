@@ -40,7 +40,7 @@ OUTBOX_RECONCILIATIONS = Counter(
 LIMITED_MESSAGES = Counter(
     "troupe_limited_total",
     "Messages over the limit of a person, a channel or a conversation's queue, by outcome",
-    ["outcome"],  # slowed, refused, queue_full, commands, deletions
+    ["outcome"],  # slowed, refused, queue_full, commands, deletions, unreadable, voice
 )
 FENCED = Counter(
     "troupe_fenced_total",

@@ -399,13 +399,21 @@ class ConversationWorker:
                     part=message.part_name(0),
                 )
                 return await self._command_runs.run(claim, group, request)
-            case Unreadable(attachments):
-                text = explain_unreadable(attachments)
-                return "unreadable", await self._finisher.finish_with_text(claim, message, text)
+            case Unreadable():
+                return "unreadable", await self._finish_unreadable(claim, message, said)
             case Answer(speakers):
                 asked, limits = AskedQuestion(said, speakers), stages.replies.limits(said.address)
                 gathering = stages.gatherer.begin(claim, group, asked, limits, decide_next)
                 return await self._answers.answer(claim, group, gathering, active)
+
+    async def _finish_unreadable(
+        self, claim: Claim, message: InboxMessage, said: Said
+    ) -> InboxMessage | None:
+        limits = self._stages.command_limits
+        if limits is not None and not await limits.tells_unreadable(said):
+            return await self._finisher.finish(claim, message, TurnResult())
+        text = explain_unreadable(said.attachments)
+        return await self._finisher.finish_with_text(claim, message, text)
 
     def _decide(self, active: ActiveCharacters, recent: Sequence[Turn], said: Said) -> Decision:
         if self._stages.stops.was_deleted(said):

@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 
 from bot.chat.button import ButtonAction
-from bot.chat.incoming import WakeReason
+from bot.chat.incoming import MediaItem, MediaKind, Person, Said, WakeReason
 from bot.commands.answer_buttons import NOT_YOURS
 from bot.runtime.rate_limits import InProcessRateLimits
 from bot.storage.sql.database import Database
 from bot.turn.limits.command_limits import CommandLimits
 from tests.fakes import FakeBackend, FakeClock
-from tests.samples import BOB, make_incoming
+from tests.samples import ALICE, BOB, make_incoming
 from tests.turn.setup import Setup
 from tests.turn.test_pressed_buttons import pressed
 
@@ -33,6 +33,19 @@ def setup(database: Database, clock: FakeClock) -> Setup:
         clock=clock,
         command_limits=limits,
     )
+
+
+async def test_many_stickers_in_a_row_are_told_once_to_be_unreadable(setup: Setup) -> None:
+    def sent(number: int, kind: MediaKind, author: Person = ALICE) -> Said:
+        said = make_incoming("", key=f"5:{number}", author=author)
+        return replace(said, attachments=(MediaItem(kind),))
+
+    await setup.say(*(sent(number, MediaKind.STICKER) for number in range(1, 20)))
+    assert setup.texts == ["I cannot see stickers here. Please tell me in words what it is about."]
+    await setup.say(sent(20, MediaKind.VIDEO), sent(21, MediaKind.STICKER, BOB))
+    assert [one.split()[2] for one in setup.texts] == ["see", "watch", "see"]
+    await setup.say("hello")
+    assert setup.texts[-1] == "one"
 
 
 async def test_commands_over_the_limit_are_told_once_and_not_run(setup: Setup) -> None:

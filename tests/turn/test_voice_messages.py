@@ -6,9 +6,13 @@ import pytest
 
 from bot.chat.incoming import Address, MediaItem, MediaKind, Said, WakeReason
 from bot.errors import BackendUnavailable
+from bot.media.voice_messages import VoiceMessages
+from bot.replying.stop_flag import StopFlag
+from bot.runtime.rate_limits import InProcessRateLimits
 from bot.storage.sql.database import Database
-from tests.fakes import FakeBackend
-from tests.samples import make_incoming
+from bot.turn.limits.answer_limits import AnswerLimits
+from tests.fakes import FakeBackend, FakeClock
+from tests.samples import ALICE, BOB, make_incoming
 from tests.turn.setup import Setup
 
 DEAF = "I cannot listen to voice messages here. Please tell me in words what it is about."
@@ -48,6 +52,21 @@ async def test_words_of_a_voice_message_are_the_question(database: Database) -> 
     assert [one.content for one in backend.prompts[0].messages] == ["what time is it?"]
     assert await setup.history() == [("user", "what time is it?"), ("assistant", "Noon.")]
     assert setup.texts == ["Noon."]
+
+
+async def test_voice_messages_over_the_limit_are_not_written_down() -> None:
+    clock, backend = FakeClock(), TranscribingFakeBackend("hello")
+    limits = AnswerLimits(
+        InProcessRateLimits(clock), clock, per_person=2, per_channel=3, seconds=3600
+    )
+    voices = VoiceMessages(download, {"p": backend}, limits.admits_voice)
+    texts = []
+    for author in (ALICE, ALICE, ALICE, BOB, BOB):
+        said = await voices.write_down(replace(spoken(), author=author), "p")
+        texts.append(said.text)
+    assert texts == ["hello", "hello", "", "hello", ""]
+    assert len(backend.heard) == 3
+    assert not (await limits.admit(spoken(), StopFlag())).is_refused, "answers count apart"
 
 
 async def test_caption_stands_before_the_words(database: Database) -> None:

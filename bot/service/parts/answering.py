@@ -73,6 +73,7 @@ class AnsweringParts:
 
     def _stages(self) -> TurnStages:
         stored, requests, queue = self._stored, self._requests, self._queue
+        answer_limits = self._limits.answer_limits
         return TurnStages(
             self._context.resources.resolver,
             self._commands.handlers,
@@ -84,7 +85,11 @@ class AnsweringParts:
             ChannelForgetting(stored.history_index, queue.receive),
             MessageGatherer(stored.conversations, queue.arrivals, self._context.clock),
             queue.arrivals,
-            VoiceMessages(self._calls.download, self._context.models.backends),
+            VoiceMessages(
+                self._calls.download,
+                self._context.models.backends,
+                answer_limits.admits_voice if answer_limits is not None else None,
+            ),
             explain_silence=self._calls.explain_silence,
             is_paused=queue.pauses.covers,
             is_void=queue.restored.is_void,

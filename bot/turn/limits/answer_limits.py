@@ -4,7 +4,7 @@ A message over the limit waits for its moment. One whose moment is too far away 
 its author is told when to try again, once, and it stays in the history.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -79,6 +79,20 @@ class AnswerLimits:
             with stop.ends_block():
                 await self._clock.sleep(wait)
         return Admission(is_refused, notice)
+
+    async def admits_voice(self, said: Said) -> bool:
+        """Count a voice message before it is written down, which costs as an answer does.
+
+        It counts for itself: the answer to it is counted as any other.
+        """
+        rates = [replace(one, key=f"voice:{one.key}") for one in self._rates_of(said)]
+        if not rates or await self._rates.take(rates) <= 0:
+            return True
+        LIMITED_MESSAGES.labels("voice").inc()
+        _log.info(
+            "limited", conversation=said.address.conversation, by=said.author.id, what="voice"
+        )
+        return False
 
     def _rates_of(self, said: Said) -> list[Rate]:
         """Return the rates that count; in a private chat, the person is the channel."""

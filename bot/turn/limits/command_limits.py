@@ -17,6 +17,7 @@ from bot.turn.limits.rare_notices import RareNotices
 
 _log = structlog.get_logger(__name__)
 _SECONDS_BETWEEN_NOTICES = 60.0
+_SECONDS_BETWEEN_UNREADABLE = 20.0
 _NEVER_REFUSED = frozenset(
     {ButtonAction.STOP, ButtonAction.DELETE, ButtonAction.FORGET, ButtonAction.KEEP}
 )
@@ -59,6 +60,19 @@ class CommandLimits:
         if is_due or said.interaction is not None:
             raise UserError(refusal)
         raise ToldAlready
+
+    async def tells_unreadable(self, said: Said) -> bool:
+        """Return whether the author of a message is told that nothing in it can be read.
+
+        Who sends many in a row is told once in a while: each notice keeps others waiting where a
+        platform takes few messages.
+        """
+        kinds = ",".join(sorted({one.kind for one in said.attachments}))
+        name = f"unreadable:{said.address.channel}:{said.author.id}:{kinds}"
+        is_told = await self._notices.is_due(name, _SECONDS_BETWEEN_UNREADABLE)
+        if not is_told:
+            LIMITED_MESSAGES.labels("unreadable").inc()
+        return is_told
 
     async def press_refusal(self, pressed: Pressed) -> Text | None:
         """Count a press before anything is read for it; return why it is refused."""
