@@ -10,7 +10,7 @@ _COLUMNS = (
     *("day", "person", "channel", "server", "preset", "provider", "model", "answers"),
     *("prompt_tokens", "cached_tokens", "output_tokens", "cost_usd", "answers_without_cost"),
 )
-_FORMULA_STARTS = ("=", "+", "-", "@")
+_FORMULA_STARTS = (*"=+-@", *"＝＋－＠")  # as OWASP lists them
 
 
 def format_usage_table(rows: Sequence[UsageRow]) -> str:
@@ -39,5 +39,6 @@ def _cells(row: UsageRow) -> list[object]:
 
 
 def _without_formula(text: str) -> str:
-    """Keep spreadsheets from running a name that begins like a formula."""
+    """Keep spreadsheets from running a name that begins like a formula, or holds a row."""
+    text = " ".join(text.replace("\0", " ").split())
     return f"'{text}" if text.startswith(_FORMULA_STARTS) else text

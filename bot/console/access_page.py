@@ -1,6 +1,7 @@
 """Access and audit: the tokens of the API, and who changed what."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from aiohttp import web
 from pydantic import BaseModel, Field
@@ -20,6 +21,8 @@ from bot.ports import AuditLog, Clock, ConsoleTokens
 from bot.texts.text import translatable
 
 _PAGE_ENTRIES = 200
+# A caller by a token has a name that begins with it, and actions on tokens end with it.
+_KIND = "token"
 
 
 class TokenRow(BaseModel):
@@ -114,7 +117,7 @@ class AccessPage:
         """Show the changes, and the tokens to whom the API lists them."""
         may_list = Scope.OPERATE in request.caller.scopes
         tokens = await self._tokens.api_tokens() if may_list else None
-        entries = await self._audit.newest(_PAGE_ENTRIES)
+        entries = await self._changes(request.caller, _PAGE_ENTRIES)
         return Page("access.html", {"tokens": tokens, "entries": entries})
 
     async def _list_tokens(self, _: ConsoleRequest) -> TokenList:
@@ -135,8 +138,15 @@ class AccessPage:
         await self._revoke(name, request.caller)
         return TokenName(name=name)
 
+    async def _changes(self, reader: Caller, limit: int) -> Sequence[AuditEntry]:
+        """Return the newest changes; the names of tokens stand there as in the list of tokens."""
+        entries = await self._audit.newest(limit)
+        if Scope.OPERATE in reader.scopes:
+            return entries
+        return [_without_token_names(one, reader) for one in entries]
+
     async def _list_changes(self, request: ConsoleRequest) -> AuditList:
-        entries = await self._audit.newest(request.query(AuditQuery).limit)
+        entries = await self._changes(request.caller, request.query(AuditQuery).limit)
         return AuditList(entries=[_audit_row(one) for one in entries])
 
 
@@ -145,6 +155,14 @@ def _token_rows(tokens: Sequence[ApiToken]) -> list[TokenRow]:
         TokenRow(name=one.name, scopes=sorted(one.scopes), created_at=one.created_at)
         for one in tokens
     ]
+
+
+def _without_token_names(entry: AuditEntry, reader: Caller) -> AuditEntry:
+    """Return an entry as whoever may not list the tokens reads it."""
+    is_other = entry.who.startswith(f"{_KIND} ") and entry.who != reader.name
+    who = _KIND if is_other else entry.who
+    subject = "" if entry.action.endswith(f" {_KIND}") else entry.subject
+    return replace(entry, who=who, subject=subject)
 
 
 def _audit_row(one: AuditEntry) -> AuditRow:

@@ -1,6 +1,5 @@
 """Let requests in: Host and Origin, session or token, scope, CSRF token, valid values."""
 
-import hmac
 import json
 from collections.abc import Mapping
 from urllib.parse import urlsplit
@@ -8,7 +7,7 @@ from urllib.parse import urlsplit
 from aiohttp import web
 from pydantic import BaseModel, ValidationError
 
-from bot.console.login import ConsoleLogins
+from bot.console.login import ConsoleLogins, is_csrf_token
 from bot.console.look import look_of
 from bot.console.routes import NOBODY, Caller, ConsoleRequest, Route, check_scope
 from bot.errors import RequestRefused
@@ -46,7 +45,7 @@ class RequestGate:
         form = await _read_form(http, with_files=route.scope is not None)
         if caller.csrf_token and http.method not in _SAFE_METHODS:
             given = http.headers.get("X-CSRF-Token") or form.get("csrf", "")
-            if not hmac.compare_digest(given.encode(), caller.csrf_token.encode()):
+            if not is_csrf_token(given, caller):
                 raise RequestRefused(
                     403, translatable("This form is of another session; load the page again.")
                 )
@@ -106,7 +105,7 @@ async def _read_form(http: web.Request, *, with_files: bool) -> Mapping[str, str
         return {}
     try:
         form = await http.post()
-    except ValueError:
+    except (ValueError, LookupError):  # the latter: an encoding that nobody knows
         raise RequestRefused(422, translatable("The form is not valid UTF-8.")) from None
     return {name: value for name, value in form.items() if isinstance(value, str)}
 

@@ -32,7 +32,7 @@ def new_api_token() -> str:
 
 def token_digest(token: str) -> str:
     """Return what is stored of a token: it has too many bits to be found from its hash."""
-    return hashlib.sha256(token.encode()).hexdigest()
+    return hashlib.sha256(_header_bytes(token)).hexdigest()
 
 
 async def make_login_link(tokens: ConsoleTokens, clock: Clock, address: str) -> str:
@@ -112,4 +112,14 @@ class ConsoleLogins:
 
 def csrf_token_of(session: str) -> str:
     """Return what proves that a change comes from a page of this session."""
-    return hmac.new(session.encode(), b"csrf", hashlib.sha256).hexdigest()
+    return hmac.new(_header_bytes(session), b"csrf", hashlib.sha256).hexdigest()
+
+
+def is_csrf_token(given: str, caller: Caller) -> bool:
+    """Compare bytes: the comparison in constant time takes no other texts than ASCII."""
+    return hmac.compare_digest(_header_bytes(given), caller.csrf_token.encode())
+
+
+def _header_bytes(text: str) -> bytes:
+    """Return the bytes of a header's value; those that are no UTF-8 are read as surrogates."""
+    return text.encode(errors="surrogatepass")

@@ -1,6 +1,8 @@
 """`troupe usage` prints what answers cost as CSV."""
 
 import asyncio
+import csv
+import io
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,7 +12,8 @@ from typer.testing import CliRunner
 
 from bot.chat.prompt import Usage
 from bot.chat.session import TurnResult
-from bot.chat.usage import AnswerCharge
+from bot.chat.usage import AnswerCharge, UsageRow, UsageTotal
+from bot.chat.usage_table import format_usage_table
 from bot.cli.app import app
 from bot.errors import UserError
 from bot.runtime.clock import SystemClock
@@ -64,6 +67,25 @@ def test_usage_has_a_row_for_each_model_and_no_formulas() -> None:
         f"{today},telegram:1,telegram:5,,'=nora,local,tiny,1,100,40,10,,1",
         f"{today},telegram:1,telegram:5,,nora,local,gpt,2,200,80,20,0.005000,0",
     ]
+
+
+@pytest.mark.parametrize("model", ["=1+1", "+1", "-1", "@SUM(1)", "＝1", "\t=1", "\r\n=1"])
+def test_no_name_is_a_formula(model: str) -> None:
+    total = UsageTotal(1, 0, 0, 0, 0, 0)
+    row = UsageRow("2026-01-01", "p", "c", "", "nora", "local", model, total)
+
+    [read] = csv.DictReader(io.StringIO(format_usage_table([row]), newline=""))
+
+    assert read["model"] == f"'{model.strip()}"
+
+
+def test_name_with_a_line_break_makes_no_row() -> None:
+    total = UsageTotal(1, 0, 0, 0, 0, 0)
+    row = UsageRow("2026-01-01", "p", "c", "", "nora", "local", "m\r=1\n=2\0", total)
+
+    [_, line] = format_usage_table([row]).splitlines()
+
+    assert line == "2026-01-01,p,c,,nora,local,m =1 =2,1,0,0,0,0.000000,0"
 
 
 def test_usage_of_other_days_is_left_out() -> None:

@@ -2,7 +2,8 @@
 
 import re
 
-from bot.chat.access import Scope
+from bot.chat.access import AuditEntry, Scope
+from bot.storage.console.audit import SqlAuditLog
 from bot.storage.sql.chat_settings import SqlChatSettings
 from tests.console.conftest import ConsoleUnderTest
 
@@ -44,6 +45,34 @@ async def test_names_of_tokens_are_told_to_whom_the_api_lists_them(
     ]
 
     assert ["<td>operate-read</td>" in page for page in pages] == [False, True]
+
+
+async def test_audit_tells_no_other_tokens_to_a_reader(console: ConsoleUnderTest) -> None:
+    reader = await console.bearer(Scope.READ)
+    operator = await console.bearer(Scope.OPERATE, Scope.READ)
+    audit = SqlAuditLog(console.database)
+    for who, action, subject in (
+        ("token deploy-bot", "publish", "nora v2"),
+        ("command line", "add token", "deploy-bot"),
+        ("token operate-read", "revoke token", "deploy-bot"),
+        ("token read", "log out", "session"),
+    ):
+        await audit.record(AuditEntry(console.clock.now(), who, action, subject))
+
+    told = []
+    for headers in (reader, operator):
+        page = await (await console.client.get("/access", headers=headers)).text()
+        entries = await (await console.client.get("/api/v1/audit", headers=headers)).json()
+        told.append([(one["who"], one["subject"]) for one in entries["entries"]])
+        assert ("deploy-bot" in page) == (headers is operator)
+
+    assert told[0] == [
+        ("token read", "session"),
+        ("token", ""),
+        ("command line", ""),
+        ("token", "nora v2"),
+    ]
+    assert told[1][-1] == ("token deploy-bot", "nora v2")
 
 
 async def test_token_is_revoked_over_the_api(console: ConsoleUnderTest) -> None:

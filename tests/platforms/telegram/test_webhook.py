@@ -131,6 +131,7 @@ OUR_CALLS: dict[str, Any] = {
     "wrong secret": {"headers": {HEADER: "wrong"}},
     "prefix of the secret": {"headers": {HEADER: SECRET[:-1]}},
     "non-ASCII secret": {"headers": {HEADER: "é"}},
+    "empty secret": {"headers": {HEADER: ""}},
     "body of 2 MB": {"body": {"gen": "repeat", "unit": "A", "n": 2**21}},
     "update without update_id": {"body": {"message": {}}},
     "huge integers": {"body": '{"update_id":1e400,"message":{"message_id":99999999999999999999}}'},
@@ -187,6 +188,20 @@ async def test_hostile_call(rig: Rig, title: str, given: Mapping[str, Any]) -> N
         }
     assert statuses == {required_status(given)}, title
     assert len(rig.intake.events) == int("replay" in given)
+
+
+@pytest.mark.parametrize("secret", [b"\xff\xe9", b"\xc3\xa9", b"", SECRET.encode()[:-1] + b"\xff"])
+def test_secret_of_any_bytes_is_compared_and_raises_nothing(rig: Rig, secret: bytes) -> None:
+    """Bytes of a header that are no UTF-8 are read as surrogates."""
+    bot = rig.bot(
+        mode="webhook",
+        webhook_url=f"http://127.0.0.1:1{PATH}",
+        webhook_secret=SecretStr(SECRET),
+    )
+
+    assert not bot.admits_call({HEADER: secret.decode(errors="surrogateescape")})
+    assert not bot.admits_call({})
+    assert bot.admits_call({HEADER: SECRET})
 
 
 @pytest.mark.parametrize(
