@@ -1422,8 +1422,12 @@ class RateLimits(Protocol):
         """
         ...
 
-    async def acquire(self, key: str, limit: int, holder: str, lease_seconds: float) -> bool:
-        """Hold one of `limit` places until `release`, or for so long if that never comes."""
+    async def acquire(self, key: str, limit: int, holder: str, lease_seconds: float) -> int:
+        """Hold one of `limit` places until `release`, or for so long if that never comes.
+
+        Returns:
+            How many places are held now by all processes, this one included; 0: none was free.
+        """
         ...
 
     async def release(self, key: str, holder: str) -> None:

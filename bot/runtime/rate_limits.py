@@ -39,15 +39,15 @@ class InProcessRateLimits(RateLimits):
         return begin - now
 
     @override
-    async def acquire(self, key: str, limit: int, holder: str, lease_seconds: float) -> bool:
+    async def acquire(self, key: str, limit: int, holder: str, lease_seconds: float) -> int:
         now = self._clock.monotonic()
         holders = self._holders[key]
         for one in [one for one, until in holders.items() if until <= now]:
             del holders[one]
         if holder not in holders and len(holders) >= limit:
-            return False
+            return 0
         holders[holder] = now + lease_seconds
-        return True
+        return len(holders)
 
     @override
     async def release(self, key: str, holder: str) -> None:

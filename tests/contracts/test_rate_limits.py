@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
+from bot.chat.prompt import QueuePosition
 from bot.chat.rate import CallScope, CallWindow, Rate
 from bot.ports import RateLimits
 from bot.replying.stop_flag import StopFlag
 from bot.runtime.clock import SystemClock
 from bot.runtime.rate_limits import InProcessRateLimits
+from bot.runtime.tasks import cancel_and_wait
 from bot.storage.coordination.embedded_valkey import run_embedded_valkey
 from bot.storage.coordination.redis_rate_limits import open_rate_limits
 from bot.turn.limits.provider_slots import ProviderSlots
@@ -74,8 +76,28 @@ async def test_one_chat_leaves_slots_of_a_provider_to_others_over_all_processes(
         await held.aclose()
 
 
-async def _hold_once(slots: ProviderSlots, chat: str) -> None:
-    async with slots.hold("p", StopFlag(), _ignore, chat=chat):
+async def test_position_in_the_queue_counts_who_waits_in_every_process(peers: Peers) -> None:
+    here, there = (
+        ProviderSlots(rates, SystemClock(), {"p": 1}, 600) for rates in (peers.here, peers.there)
+    )
+    shown: list[QueuePosition] = []
+    async with here.hold("p", StopFlag(), _ignore):
+        waiting = [asyncio.create_task(_hold_once(slots, "a", shown)) for slots in (here, there)]
+        await wait_until(lambda: len(shown) == 1)
+        waiting.append(asyncio.create_task(_hold_once(there, "b", shown)))
+        await wait_until(lambda: len(shown) == 2)
+        await cancel_and_wait(waiting[:2])
+        waiting.append(asyncio.create_task(_hold_once(here, "c", shown)))
+        await wait_until(lambda: len(shown) == 3)
+        await cancel_and_wait(waiting)
+    assert [one.position for one in shown] == [2, 3, 2]
+
+
+async def _hold_once(
+    slots: ProviderSlots, chat: str, shown: list[QueuePosition] | None = None
+) -> None:
+    show = _ignore if shown is None else shown.append
+    async with slots.hold("p", StopFlag(), show, chat=chat):
         pass
 
 
@@ -122,15 +144,15 @@ async def test_concurrent_events_are_never_more_than_the_rate(peers: Peers) -> N
 
 
 async def test_places_are_held_until_released(peers: Peers) -> None:
-    assert await peers.here.acquire("p", 2, "a", 600)
-    assert await peers.there.acquire("p", 2, "b", 600)
-    assert await peers.there.acquire("p", 2, "b", 600)  # again
-    assert not await peers.here.acquire("p", 2, "c", 600)
-    assert await peers.here.acquire("q", 2, "c", 600)
+    assert await peers.here.acquire("p", 2, "a", 600) == 1
+    assert await peers.there.acquire("p", 2, "b", 600) == 2
+    assert await peers.there.acquire("p", 2, "b", 600) == 2  # again
+    assert await peers.here.acquire("p", 2, "c", 600) == 0
+    assert await peers.here.acquire("q", 2, "c", 600) == 1
     await peers.there.release("p", "a")
     await peers.there.release("p", "nobody")
-    assert await peers.here.acquire("p", 2, "c", 600)
-    assert not await peers.here.acquire("p", 2, "d", 600)
+    assert await peers.here.acquire("p", 2, "c", 600) == 2
+    assert await peers.here.acquire("p", 2, "d", 600) == 0
 
 
 async def test_place_of_a_dead_process_becomes_free(peers: Peers) -> None:
@@ -253,7 +275,7 @@ async def test_processes_share_a_bots_calls_out_while_the_server_is_frozen(tmp_p
                 assert [await limits.take_call([bot]) for _ in range(6)] == [*[0] * 5, 1000]
                 assert [await limits.take_call([chat]) for _ in range(5)] == [*[0] * 4, 1000]
                 taken = [await limits.acquire("p", 4, name, 600) for name in "abc"]
-                assert taken == [True, True, False]
+                assert taken == [1, 2, 0]
         finally:
             os.kill(server, signal.SIGCONT)
 

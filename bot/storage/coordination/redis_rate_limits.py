@@ -66,7 +66,7 @@ if not held and redis.call('ZCARD', KEYS[1]) >= limit then
 end
 redis.call('ZADD', KEYS[1], string.format('%.6f', now + seconds), holder)
 redis.call('PEXPIRE', KEYS[1], math.ceil(seconds * 1000))
-return 1
+return redis.call('ZCARD', KEYS[1])
 """
 # The processes that share the limits, by the time until which each counts as running.
 _COUNT_PROCESSES = f"""{_NOW}
@@ -152,13 +152,13 @@ class RedisRateLimits(RateLimits):
         return float(answer)
 
     @override
-    async def acquire(self, key: str, limit: int, holder: str, lease_seconds: float) -> bool:
+    async def acquire(self, key: str, limit: int, holder: str, lease_seconds: float) -> int:
         given: list[str | int | float] = [limit, holder, lease_seconds]
         answer = await self._ask(lambda: self._acquire([self._places(key)], given))
         if answer is None:
             share = max(1, limit // self._processes)
             return await self._here.acquire(key, share, holder, lease_seconds)
-        return bool(answer)
+        return int(answer)
 
     @override
     async def release(self, key: str, holder: str) -> None:

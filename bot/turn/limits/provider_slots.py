@@ -2,7 +2,7 @@
 
 import contextlib
 import secrets
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 
@@ -11,13 +11,13 @@ from bot.errors import BackendUnavailable
 from bot.ports import Clock, RateLimits
 from bot.replying.stop_flag import StopFlag
 from bot.texts.text import translatable
+from bot.turn.limits.chat_shares import FEWEST_SHARED, ChatShares
 from bot.turn.limits.slot_queue import SlotQueue, Urgency, WaitingRequest
 
 _POLL_SECONDS = 0.1
 _MAX_WAIT_SECONDS = 60.0
 _WAITING_LEASE_SECONDS = _MAX_WAIT_SECONDS + 30.0
-_RESERVED_SHARE = 4
-"""One slot in so many is never held by the chat that holds the others."""
+_ANY_NUMBER = 1_000_000
 _BUSY = translatable("Too many people are asking at once. Please try again in a minute.")
 
 
@@ -46,6 +46,9 @@ class ProviderSlots:
         self._lease_seconds = lease_seconds
         self._max_waiting = max_waiting
         self._queues: defaultdict[str, SlotQueue] = defaultdict(SlotQueue)
+        self._counted: Counter[str] = Counter()
+        """The requests of this process that count as waiting, by provider."""
+        self._shares = {name: ChatShares(clock, limit) for name, limit in limits.items()}
 
     def waiting(self, provider: str) -> int:
         """Return how many requests of this process wait for a slot."""
@@ -90,8 +93,8 @@ class ProviderSlots:
         try:
             is_served = request.may_try.is_set() and await self._try(asked)
             if not is_served:
-                async with self._place_in_queue(asked):
-                    if (position := queue.position(request)) > 1:
+                async with self._place_in_queue(asked) as waiting_elsewhere:
+                    if (position := queue.position(request) + waiting_elsewhere) > 1:
                         show_position(QueuePosition(position, None))
                     await self._wait(asked, request)
                 is_served = True
@@ -99,10 +102,11 @@ class ProviderSlots:
             queue.leave(request, is_served=is_served)
 
     @contextlib.asynccontextmanager
-    async def _place_in_queue(self, asked: "_AskedSlot") -> AsyncIterator[None]:
-        """Count a request as waiting, unless too many do."""
-        key, most = f"{asked.provider} waiting", self._max_waiting
-        if most and not await self._rates.acquire(key, most, asked.holder, _WAITING_LEASE_SECONDS):
+    async def _place_in_queue(self, asked: "_AskedSlot") -> AsyncIterator[int]:
+        """Count a request as waiting, unless too many do; give how many wait in other processes."""
+        key, most = f"{asked.provider} waiting", self._max_waiting or _ANY_NUMBER
+        waiting = await self._rates.acquire(key, most, asked.holder, _WAITING_LEASE_SECONDS)
+        if not waiting:
             raise BackendUnavailable(
                 f"{most} requests wait for provider {asked.provider!r}; set TROUPE_LIMITS__WAITING"
                 " higher, or let it take more requests at once",
@@ -112,11 +116,12 @@ class ProviderSlots:
                     position=most + 1,
                 ),
             )
+        self._counted[asked.provider] += 1
         try:
-            yield
+            yield max(0, waiting - self._counted[asked.provider])
         finally:
-            if most:
-                await self._rates.release(key, asked.holder)
+            self._counted[asked.provider] -= 1
+            await self._rates.release(key, asked.holder)
 
     async def _wait(self, asked: "_AskedSlot", request: WaitingRequest) -> None:
         """Wait for the request's turn, and then for a free slot."""
@@ -139,13 +144,14 @@ class ProviderSlots:
             call_off()
 
     async def _try(self, asked: "_AskedSlot") -> bool:
-        """Take a slot if one is free, and if the chat does not hold most of them already."""
-        seconds = self._lease_seconds
-        if not await self._rates.acquire(asked.provider, asked.limit, asked.holder, seconds):
-            return False
-        if not asked.is_shared or await self._rates.acquire(
-            asked.chat_key, asked.most_of_chat, asked.holder, seconds
-        ):
+        """Take a slot if one is free, and if the chat does not hold as many as it may already."""
+        seconds, shares = self._lease_seconds, self._shares[asked.provider]
+        held = await self._rates.acquire(asked.provider, asked.limit, asked.holder, seconds)
+        if not held or not asked.is_shared:
+            return bool(held)
+        most = shares.most_of(asked.chat)
+        if own := await self._rates.acquire(asked.chat_key, most, asked.holder, seconds):
+            shares.note(asked.chat, held - own)
             return True
         await self._rates.release(asked.provider, asked.holder)
         self._queues[asked.provider].set_full(asked.chat, is_full=True)
@@ -165,11 +171,6 @@ class _AskedSlot:
         return f"{self.provider} of {self.chat}"
 
     @property
-    def most_of_chat(self) -> int:
-        """How many slots one chat may hold, so that others find a free one."""
-        return self.limit - self.limit // _RESERVED_SHARE
-
-    @property
     def is_shared(self) -> bool:
         """Whether the slots of a chat are counted."""
-        return bool(self.chat) and self.most_of_chat < self.limit
+        return bool(self.chat) and self.limit >= FEWEST_SHARED

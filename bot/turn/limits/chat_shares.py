@@ -1,0 +1,62 @@
+"""How many slots of a provider one chat may hold: it leaves to others what they used lately."""
+
+import math
+from collections import OrderedDict, deque
+from dataclasses import dataclass, field
+
+from bot.ports import Clock
+
+_LATELY_SECONDS = 60.0
+_CHECKED_AT_ONCE = 2
+"""So many chats may be forgotten when one is added: those that got a slot the longest ago."""
+FEWEST_SHARED = 4
+"""With fewer slots, one chat may hold them all."""
+
+
+@dataclass(slots=True)
+class ChatShares:
+    """Remembers, for each chat, how many slots the others held when it got one."""
+
+    clock: Clock
+    limit: int
+    """How many slots there are."""
+    _seen: OrderedDict[str, deque[tuple[float, int]]] = field(default_factory=OrderedDict)
+    """By chat: when, and how many slots the others held; larger numbers followed by smaller ones.
+
+    The chat that got a slot last is the last one.
+    """
+
+    def __len__(self) -> int:
+        """Return how many chats have got slots lately."""
+        return len(self._seen)
+
+    def most_of(self, chat: str) -> int:
+        """Return how many slots a chat may hold.
+
+        Up to three quarters; at least a quarter, and as many as each of the chats would get that
+        have asked lately.
+        """
+        seen = self._seen.get(chat, deque())
+        _forget_before(self.clock.monotonic() - _LATELY_SECONDS, seen)
+        kept = seen[0][1] + 1 if seen else 0  # one more may come at any time
+        fair = math.ceil(self.limit / max(1, len(self._seen)))
+        least = max(self.limit // 4, min(fair, self.limit // 2))
+        return max(least, self.limit - max(kept, self.limit // 4))
+
+    def note(self, chat: str, held_by_others: int) -> None:
+        """Note that a chat has got a slot."""
+        now = self.clock.monotonic()
+        seen = self._seen.setdefault(chat, deque())
+        self._seen.move_to_end(chat)
+        while seen and seen[-1][1] <= held_by_others:
+            seen.pop()
+        seen.append((now, held_by_others))
+        for quiet in [one for one, _ in zip(self._seen, range(_CHECKED_AT_ONCE), strict=False)]:
+            _forget_before(now - _LATELY_SECONDS, self._seen[quiet])
+            if not self._seen[quiet]:
+                del self._seen[quiet]
+
+
+def _forget_before(moment: float, seen: deque[tuple[float, int]]) -> None:
+    while seen and seen[0][0] < moment:
+        seen.popleft()
