@@ -122,9 +122,14 @@ async def test_thread_begins_with_what_it_was_opened_about(database: Database) -
     assert "> Bob:my fern is dying\n> Bob:what now?\n\nAlice:well?" in first
     assert second == f"{title}Alice:more"
     assert asked == ["9"]
+    changed = replace(line, text="my moss is dying", message_id="5", is_late=True)
+    await setup.inbox.receive([Edited("e1", changed, line.at)], {})
+    await setup.work()
+    assert ("user", "my moss is dying") in await setup.history()
+    assert len(setup.backend.prompts) == 2
     await setup.inbox.receive([Deleted(line.address, "d1", ("5",), line.at, line.scopes)], {})
     await setup.work()
-    assert "my fern is dying" not in str(await setup.history())
+    assert "is dying" not in str(await setup.history())
 
 
 @pytest.mark.parametrize("error", [Refused("Missing Access"), Unreachable("gone")])

@@ -92,6 +92,8 @@ class MessageEdited:
     """A message that was changed, as it reads now."""
 
     message: discord.Message
+    thread: discord.Thread | None = None
+    """One that was opened from it in another channel, and knows it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +200,11 @@ class Gateway(ShardClient):
         self._events.put_nowait(message)
 
     async def on_raw_message_edit(self, change: discord.RawMessageUpdateEvent) -> None:
-        self._events.put_nowait(MessageEdited(change.message))
+        message = change.message
+        self._events.put_nowait(MessageEdited(message))
+        thread = message.guild.get_thread(message.id) if message.guild else None
+        if thread is not None and thread != message.channel:
+            self._events.put_nowait(MessageEdited(message, thread))
 
     async def on_raw_message_delete(self, deletion: discord.RawMessageDeleteEvent) -> None:
         ids = frozenset({deletion.message_id})

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import discord
@@ -75,16 +76,25 @@ def message_to_said(
     )
 
 
-def edit_to_incoming(message: discord.Message, bot: Snowflake, bot_id: str = "") -> Edited | None:
+def edit_to_incoming(
+    message: discord.Message, bot: Snowflake, bot_id: str = "", thread: discord.Thread | None = None
+) -> Edited | None:
     """Convert a message that was changed; None if its author did not change it.
 
-    Discord reports a change, too, when it has added the preview of a link.
+    Discord reports a change, too, when it has added the preview of a link. For a thread that was
+    opened from somebody's message, it is an edit in that thread, where nothing is answered for it.
     """
     said = message_to_said(message, bot, bot_id)
     if said is None or message.edited_at is None:
         return None
     at = message.edited_at
-    return Edited(f"e{message.id}:{at.timestamp():.6f}", said, at)
+    key = f"e{message.id}:{at.timestamp():.6f}"
+    if thread is None:
+        return Edited(key, said, at)
+    address = replace(said.address, chat=str(thread.id))
+    scopes = _scopes(address, thread, message.guild)
+    in_thread = replace(said, address=address, scopes=scopes, in_thread=True, is_late=True)
+    return Edited(f"{key}@{thread.id}", in_thread, at)
 
 
 def deletion_to_incoming(

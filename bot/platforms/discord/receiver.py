@@ -353,8 +353,10 @@ class MessageReceiver:
         match event:
             case discord.Message():
                 return skip_unreadable("MESSAGE", lambda: message_to_said(event, bot, bot_id))
-            case MessageEdited(message):
-                return skip_unreadable("EDIT", lambda: edit_to_incoming(message, bot, bot_id))
+            case MessageEdited(message, thread):
+                return skip_unreadable(
+                    "EDIT", lambda: edit_to_incoming(message, bot, bot_id, thread)
+                )
             case MessagesDeleted(channel_id, guild_id, message_ids):
                 guild = self._gateway.get_guild(guild_id) if guild_id else None
                 channel = guild.get_channel_or_thread(channel_id) if guild else None

@@ -493,6 +493,14 @@ async def test_messages_of_people_before_one_are_read(
         server.wire.say(server.alice, thread.id, "what is this about?")
         await wait_until(lambda: "what is this about?" in intake.texts)
         start = await platform.read_start(intake.received[-1])
+        about = server.say("my fern is dying")
+        ferns = server.wire.b.create_thread(
+            server.channel.id, "Ferns", server.alice.id, message_id=about.id
+        )
+        server.wire.edit(server.channel.id, about.id, "my moss is dying")
+        await wait_until(
+            lambda: len([one for one in intake.events if isinstance(one, Edited)]) == 2
+        )
         server.wire.delete(server.channel.id, by_bot.id)
         await wait_until(lambda: isinstance(intake.events[-1], Deleted) and intake.events[-2:])
     assert [one.text for one in found[:2]] == ["line 12", "line 13"]
@@ -500,6 +508,10 @@ async def test_messages_of_people_before_one_are_read(
     assert {one.author for one in found} == {intake.received[0].author}
     assert start is not None
     assert (start.text, start.author.name) == ("of a bot", "other")
+    edits = [one.said for one in intake.events if isinstance(one, Edited)]
+    assert {(one.message_id, one.text) for one in edits} == {(str(about.id), "my moss is dying")}
+    chats = [(one.address.chat, one.is_late) for one in edits]  # late: nothing is answered for it
+    assert chats == [(str(server.channel.id), False), (str(ferns.id), True)]
     deletions = [one for one in intake.events if isinstance(one, Deleted)]
     deleted = [(one.address.chat, one.message_ids) for one in deletions]
     assert deleted == [(str(one), (str(by_bot.id),)) for one in (server.channel.id, thread.id)]
