@@ -841,8 +841,11 @@ class Outbox(Protocol):
         """Let what this sender held in an earlier life be taken again at once."""
         ...
 
-    async def external_id(self, row_id: int) -> str | None:
-        """The message that a row became; None until then. Raises `Refused` if it never will."""
+    async def sent_ids(self, row_ids: Collection[int]) -> Mapping[int, str | None]:
+        """The messages that rows became, by row, and None for one that never will.
+
+        What is still to be sent is not in it.
+        """
         ...
 
     async def message_of(self, part: str) -> str | None:

@@ -1,6 +1,7 @@
 """Tell who waits for a row of the outbox, here or in another process, which message it became."""
 
 import asyncio
+import math
 from collections.abc import Sequence, Set
 
 from bot.errors import AnswerRefused
@@ -11,11 +12,17 @@ _POLL_SECONDS = 1.0  # a signal may be lost
 
 
 class SentRows:
-    """The rows that somebody waits for; the outbox is asked as well, every second."""
+    """The rows that somebody waits for.
 
-    def __init__(self, outbox: Outbox) -> None:
+    The outbox is asked for all of them at once, every second: a thousand that wait for the
+    platform's rate cost as much as one.
+    """
+
+    def __init__(self, outbox: Outbox, poll_seconds: float = _POLL_SECONDS) -> None:
         self._outbox = outbox
+        self._poll_seconds = poll_seconds
         self._arrivals: dict[int, asyncio.Future[str | None]] = {}
+        self._asks_at = -math.inf
 
     @property
     def waited_for(self) -> Set[int]:
@@ -27,18 +34,27 @@ class SentRows:
 
         Raises:
             AnswerRefused: The row will never be sent.
+            StoreError: The outbox cannot be asked.
         """
-        arrival = self._arrivals.setdefault(row_id, asyncio.get_running_loop().create_future())
+        loop = asyncio.get_running_loop()
+        arrival = self._arrivals.setdefault(row_id, loop.create_future())
         try:
-            while True:
-                done, _ = await asyncio.wait([arrival], timeout=_POLL_SECONDS)
-                external_id = arrival.result() if done else await self._outbox.external_id(row_id)
-                if external_id is not None:
-                    return external_id
-                if done:
-                    raise AnswerRefused("the first message of the answer was refused")
+            while not arrival.done():
+                await asyncio.wait([arrival], timeout=self._poll_seconds)
+                if not arrival.done() and loop.time() >= self._asks_at:
+                    self._asks_at = loop.time() + self._poll_seconds
+                    await self._ask()
+            external_id = arrival.result()
         finally:
             self._arrivals.pop(row_id, None)
+        if external_id is None:
+            raise AnswerRefused("the first message of the answer was refused")
+        return external_id
+
+    async def _ask(self) -> None:
+        """Look up every row that is waited for, in one query."""
+        for row_id, external_id in (await self._outbox.sent_ids([*self._arrivals])).items():
+            self.note(row_id, external_id)
 
     def note(self, row_id: int, external_id: str | None) -> None:
         """Note the message that a row became; None: it never will be one."""

@@ -22,7 +22,7 @@ from bot.chat.outgoing import (
 from bot.chat.session import (
     TurnResult,
 )
-from bot.errors import Fenced, Refused
+from bot.errors import Fenced
 from bot.storage.sql.outbox import SqlOutbox
 from bot.storage.sql.tables import (
     outbox,
@@ -103,12 +103,11 @@ async def test_head_of_a_lane_holds_back_what_follows(store: Store) -> None:
 async def test_refused_row_lets_its_lane_go_on(store: Store) -> None:
     await answer(store, "a", "b")
     head = await taken(store)
-    assert await store.outbox.external_id(head.id) is None
+    assert await store.outbox.sent_ids([head.id]) == {}
     following = await store.outbox.mark_dead(head, "blocked")
     assert following is not None
     assert following.text == "b"
-    with pytest.raises(Refused, match="blocked"):
-        await store.outbox.external_id(head.id)
+    assert await store.outbox.sent_ids([head.id, following.id]) == {head.id: None}
 
 
 async def test_part_whose_edit_is_refused_replaces_its_message(store: Store) -> None:
@@ -161,7 +160,7 @@ async def test_row_of_a_dead_sender_is_unknown(store: Store) -> None:
     assert row.state is OutboxState.UNKNOWN
     await store.other_outbox.mark_sent(row, "9")
     assert await store.outbox.known_ids(row.address) == {"9"}
-    assert await store.outbox.external_id(row.id) == "9"
+    assert await store.outbox.sent_ids([row.id]) == {row.id: "9"}
 
 
 async def test_unknown_row_settles_before_it_is_given(store: Store) -> None:
@@ -200,7 +199,7 @@ async def test_late_report_of_an_earlier_sender_is_refused(store: Store, report:
     await store.other_outbox.mark_sent(await taken(store, store.other_outbox), "9")
     with pytest.raises(Fenced):
         await _report(store.outbox, late, report)
-    assert await store.outbox.external_id(late.id) == "9"
+    assert await store.outbox.sent_ids([late.id]) == {late.id: "9"}
     assert await due(store) == []
 
 

@@ -151,7 +151,7 @@ async def answer(database: Database, number: int) -> None:
     assert finished.row is not None
     outbox = SqlOutbox(database, clock, sender)
     assert await outbox.mark_sent(finished.row, "90") is None
-    assert await outbox.external_id(finished.row.id) == "90"
+    assert await outbox.sent_ids([finished.row.id]) == {finished.row.id: "90"}
 
 
 async def _limits(database: Database) -> list[list[str]]:

@@ -197,7 +197,7 @@ async def test_no_poll_of_a_full_queue_scans_a_table(process: Process) -> None:
     assert not await process.step("renew", lambda: process.conversations.renew([claim], 15))
     [row] = await process.step("take", lambda: process.outbox.take([CONVERSATION]))
     await process.step("later", lambda: process.outbox.reschedule(row, 0))
-    await process.step("probe", lambda: process.outbox.external_id(row.id))
+    await process.step("probe", lambda: process.outbox.sent_ids([row.id]))
     await process.step("known ids", lambda: process.outbox.known_ids(Address("telegram", "c77")))
     await process.step("load", lambda: process.conversations.load_session(claim, 20))
     await process.step("release", lambda: process.conversations.release(claim))

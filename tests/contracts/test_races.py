@@ -166,4 +166,4 @@ async def test_sender_that_stood_still_neither_sends_nor_reports(
     following = await store.outbox.mark_sent(row, "90")
     assert following is not None
     assert following.text == "there"
-    assert await store.outbox.external_id(row.id) == "90"
+    assert await store.outbox.sent_ids([row.id]) == {row.id: "90"}

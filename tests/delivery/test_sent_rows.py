@@ -1,6 +1,7 @@
 """Test that a worker hears from a sender in another process which message its row became."""
 
 import asyncio
+from collections.abc import Collection, Mapping
 
 import pytest
 
@@ -18,6 +19,7 @@ from bot.storage.sql.outbox import SqlOutbox
 from bot.storage.units.lanes import SenderIdentity
 from tests.fakes import LIMITS, FakeClock, FakeSurface, run_ready_tasks
 from tests.samples import begin, make_incoming
+from tests.waiting import wait_until
 
 LANE = "telegram:5"
 
@@ -76,3 +78,30 @@ async def test_worker_hears_that_a_row_was_refused(database: Database) -> None:
     await both.send()
     with pytest.raises(Refused):
         await waiting
+
+
+class LostSignals:
+    """An outbox whose rows others send without a signal; counts how often it is asked."""
+
+    def __init__(self) -> None:
+        self.sent: dict[int, str | None] = {}
+        self.asked: list[set[int]] = []
+
+    async def sent_ids(self, row_ids: Collection[int]) -> Mapping[int, str | None]:
+        self.asked.append(set(row_ids))
+        return {row: external_id for row, external_id in self.sent.items() if row in row_ids}
+
+
+async def test_all_rows_that_are_waited_for_are_looked_up_together() -> None:
+    outbox = LostSignals()
+    rows = SentRows(outbox, poll_seconds=0.02)  # type: ignore[arg-type]
+    waiting = {row: asyncio.create_task(rows.wait(row)) for row in range(100)}
+    await wait_until(lambda: bool(outbox.asked))
+    assert outbox.asked[0] == set(waiting)
+    outbox.sent = {row: f"m{row}" for row in range(1, 100)} | {0: None}
+    await asyncio.wait(waiting.values())
+    assert [waiting[row].result() for row in range(1, 100)] == [f"m{row}" for row in range(1, 100)]
+    with pytest.raises(Refused):
+        await waiting[0]
+    assert rows.waited_for == set()
+    assert all(asked == set(range(100)) for asked in outbox.asked)

@@ -1,13 +1,12 @@
 """What is to be said, strictly in order within a lane; each change is fenced by its sender."""
 
-from collections.abc import Collection, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 
 from sqlalchemy import bindparam, select, update
 from typing_extensions import override
 
 from bot.chat.incoming import Address
 from bot.chat.outgoing import OutboxRow, OutboxState
-from bot.errors import Refused
 from bot.ports import Clock, Outbox
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import has_external_id, is_unsent, lane, outbox
@@ -16,9 +15,6 @@ from bot.storage.units.dialects import served_text
 
 _MAX_KNOWN_IDS = 1000  # of a chat: more messages of ours than a probe ever looks back over
 
-_EXTERNAL_ID = select(outbox.c.external_id, outbox.c.state, outbox.c.error).where(
-    outbox.c.id == bindparam("row")
-)
 _KNOWN_IDS = (
     select(outbox.c.external_id)
     .where(outbox.c.lane == bindparam("of"), has_external_id)
@@ -98,13 +94,8 @@ class SqlOutbox(Outbox):
         await self._database.write(lambda c: c.execute(_MAKE_DUE, asked).rowcount)
 
     @override
-    async def external_id(self, row_id: int) -> str | None:
-        asked = {"row": row_id}
-        row = await self._database.read(lambda c: c.execute(_EXTERNAL_ID, asked).one())
-        if row.state == OutboxState.DEAD:
-            raise Refused(row.error or "it was dropped")
-        external_id: str | None = row.external_id
-        return external_id
+    async def sent_ids(self, row_ids: Collection[int]) -> Mapping[int, str | None]:
+        return await self._database.run(lambda: lanes.sent_ids(row_ids))
 
     @override
     async def message_of(self, part: str) -> str | None:

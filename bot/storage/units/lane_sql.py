@@ -1,11 +1,11 @@
 """The statements of lanes and of the outbox."""
 
-from sqlalchemy import Float, and_, bindparam, func, or_, select, update
+from sqlalchemy import BigInteger, Float, and_, bindparam, cast, func, or_, select, update
 
 from bot.chat.outgoing import OutboxOperation, OutboxState
 from bot.storage.engine.statements import Statement
 from bot.storage.sql.tables import is_unsent, lane, outbox
-from bot.storage.units.dialects import clock, insert_into, is_served, skip_locked
+from bot.storage.units.dialects import bound_texts, clock, insert_into, is_served, skip_locked
 
 SENDING_SECONDS = 20.0
 """The lease of a row; a request ends within half of it, or its sender drops it."""
@@ -80,6 +80,12 @@ DUE = Statement(
         .order_by(lane.c.due_at)
         .limit(bindparam("most")),
         dialect,
+    )
+)
+SENT_IDS = Statement(
+    lambda dialect: select(outbox.c.id, outbox.c.state, outbox.c.external_id).where(
+        outbox.c.id.in_(select(cast(bound_texts("ids", dialect).subquery().c[0], BigInteger))),
+        or_(outbox.c.external_id.is_not(None), outbox.c.state == OutboxState.DEAD),
     )
 )
 _opened = outbox.alias("opened")

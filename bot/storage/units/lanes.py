@@ -6,7 +6,8 @@ that holds it, and whoever changes a row has to be that sender in that attempt: 
 late is refused.
 """
 
-from collections.abc import Generator, Sequence
+import json
+from collections.abc import Collection, Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -112,6 +113,14 @@ def due(served: str, limit: int, now: float) -> Unit[list[str]]:
     """Return lanes whose first row can be sent, the longest waiting first."""
     rows = yield lane_sql.DUE.query_alone({"served": served, "most": limit, "now": now})
     return [row[0] for row in rows]
+
+
+def sent_ids(row_ids: Collection[int]) -> Unit[dict[int, str | None]]:
+    """Return the messages that rows became, by row; None of one that never will."""
+    rows = yield lane_sql.SENT_IDS.query_alone({"ids": json.dumps(sorted(row_ids))})
+    return {
+        row: None if state == OutboxState.DEAD else external_id for row, state, external_id in rows
+    }
 
 
 def take(

@@ -127,7 +127,7 @@ class Chat:
     async def probe(self) -> object:
         [row] = await self.outbox.take([LANE])
         await self.outbox.known_ids(Address("telegram", "5"))
-        return await self.outbox.external_id(row.id)
+        return await self.outbox.sent_ids([row.id])
 
     async def restart(self) -> None:
         await self.conversations.release_all("me")
