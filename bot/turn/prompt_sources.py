@@ -143,7 +143,8 @@ class PromptSources:
         is_read = is_new_channel and await self.resolver.observes(said.scopes)
         earlier = await self.channel_reader.read(oldest, active) if is_read else ()
         known = (*session.turns, *earlier)
-        is_new_question = before is None and removed is None
+        # What was put away or forgotten ended the first session: its beginning is not read again.
+        is_new_question = before is None and removed is None and session.number == 1
         start = (
             await self.channel_reader.read_start(oldest, active, known) if is_new_question else ()
         )

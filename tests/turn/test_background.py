@@ -178,3 +178,25 @@ async def test_what_was_put_away_is_not_read_again(database: Database, command: 
         await setup.say(make_incoming(command, key="5:1", admin=True))
     await setup.say(QUESTION)
     assert channel.reads == 0
+
+
+@pytest.mark.parametrize("command", ["/new", "/forget"])
+async def test_what_a_thread_was_opened_about_is_not_read_again(
+    database: Database, command: str
+) -> None:
+    async def read_start(said: Said) -> Said:
+        return replace(make_incoming("my secret fern", author=BOB, wake=None), message_id="5")
+
+    setup = Setup(database, backend=FakeBackend(["Hm.", "Ho."]), read_start=read_start)
+    asked, put_away, again = (
+        replace(one, in_thread=True)
+        for one in (
+            QUESTION,
+            make_incoming(command, key="5:10", admin=True),
+            make_incoming("and now?", key="5:11", wake=WakeReason.MENTION),
+        )
+    )
+    await setup.say(asked, put_away, again)
+    first, second = (str(prompt.messages) for prompt in setup.backend.prompts)
+    assert "my secret fern" in first
+    assert "my secret fern" not in second
