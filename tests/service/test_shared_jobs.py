@@ -1,0 +1,108 @@
+"""Test what processes of one installation share: jobs that one does at a time, and a machine."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from sqlalchemy import select
+from typing_extensions import override
+
+from bot.console.server import serve_http
+from bot.prompting.presets.preset import Preset
+from bot.routing.preset_resolver import PresetResolver
+from bot.runtime.signals import InProcessSignals
+from bot.runtime.tasks import cancel_and_wait
+from bot.service.parts.run_context import RunContext
+from bot.service.parts.stored import StoredParts
+from bot.service.resources import Resources
+from bot.service.roles import Role
+from bot.service.run_options import RunOptions
+from bot.settings import ConsoleSettings, Settings
+from bot.storage.sql.chat_settings import SqlChatSettings
+from bot.storage.sql.database import Database
+from bot.storage.sql.tables import role_lease
+from tests.fakes import FakeClock
+from tests.waiting import advance_in_steps
+
+NORA = Preset.model_validate({"name": "nora", "provider": "test", "model": "m"})
+
+
+class OneOfSeveral(RunContext):
+    """A process beside others, as on PostgreSQL."""
+
+    @property
+    @override
+    def is_alone(self) -> bool:
+        return False
+
+
+def process(
+    database: Database, clock: FakeClock, folder: Path, owner: str, *roles: Role
+) -> OneOfSeveral:
+    chat_settings = SqlChatSettings(database, clock)
+    resolver = PresetResolver({"nora": NORA}, "nora", chat_settings)
+    resources = Resources(database, {}, InProcessSignals(), chat_settings, resolver, None)
+    options = RunOptions(roles=frozenset(roles or Role))
+    settings = Settings(data_dir=folder)
+    return OneOfSeveral(settings, resources, (), pytest.fail, options, clock, owner)
+
+
+async def read_holders(database: Database) -> dict[str, str]:
+    """Return the owner of each lease that was not released, by its role."""
+    query = select(role_lease.c.role, role_lease.c.owner).where(role_lease.c.lease_until > 0)
+    rows = await database.read(lambda c: c.execute(query).all())
+    return {one.role: one.owner for one in rows}
+
+
+@pytest.mark.parametrize(
+    ("job", "name"),
+    [
+        (StoredParts.delete_expired_rows, "delete expired rows"),
+        (StoredParts.encrypt_old_texts, "encrypt old texts"),
+    ],
+    ids=["retention", "encryption"],
+)
+async def test_job_is_done_by_one_process_until_that_ends(
+    database: Database,
+    tmp_path: Path,
+    job: Callable[[StoredParts], Awaitable[None]],
+    name: str,
+) -> None:
+    clock = FakeClock()
+
+    async def do(owner: str) -> None:
+        await job(StoredParts(process(database, clock, tmp_path, owner)))
+
+    async def wait_until_held_by(owner: str) -> None:
+        async with asyncio.timeout(60):
+            while (await read_holders(database)).get(name) != owner:
+                await clock.advance(0.5)
+
+    one = asyncio.create_task(do("one"))
+    await wait_until_held_by("one")
+    other = asyncio.create_task(do("other"))
+    await advance_in_steps(clock, 2.5)
+    assert await read_holders(database) == {name: "one"}
+    await cancel_and_wait([one])
+    await wait_until_held_by("other")
+    await cancel_and_wait([other])
+    assert await read_holders(database) == {}
+
+
+async def test_process_beside_others_takes_another_port_unless_people_look_for_its_pages(
+    database: Database, tmp_path: Path
+) -> None:
+    clock = FakeClock()
+    worker = process(database, clock, tmp_path, "one", Role.WORKER, Role.SENDER)
+    console = process(database, clock, tmp_path, "other", Role.CONSOLE)
+    whole = process(database, clock, tmp_path, "all")
+    assert worker.may_take_any_port
+    assert whole.may_take_any_port
+    assert not console.may_take_any_port
+    async with serve_http(ConsoleSettings(port=0), []) as taken:
+        port = urlsplit(taken).port
+        assert port is not None
+        async with serve_http(ConsoleSettings(port=port), [], any_port=True) as address:
+            assert urlsplit(address).port != port
