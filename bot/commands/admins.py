@@ -1,12 +1,15 @@
 """Check that a command that changes what others see comes from an admin."""
 
+import asyncio
+import contextlib
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection
+from dataclasses import replace
 
 import structlog
 
 from bot.chat.access import AuditEntry
-from bot.chat.incoming import Request, Said
+from bot.chat.incoming import Person, Pressed, Request, Said
 from bot.commands.anonymous_admins import AnonymousAdmins, writes_as_the_group
 from bot.errors import PlatformError, UserError
 from bot.ports import AuditLog, Clock
@@ -14,6 +17,7 @@ from bot.texts.text import Text, joined, translatable
 
 _log = structlog.get_logger(__name__)
 _CACHE_SECONDS = 30.0
+_PRESS_SECONDS = 3.0
 _MAX_CACHED = 1000
 _ANONYMOUS = translatable(
     "Admins who write anonymously count as admins once one with a name has written /settings"
@@ -36,6 +40,7 @@ class AdminCheck:
         anonymous: AnonymousAdmins,
         *,
         shows_prompts_in_private: bool = True,
+        press_seconds: float = _PRESS_SECONDS,
         audit: AuditLog | None = None,
     ) -> None:
         """Take who decides.
@@ -46,14 +51,18 @@ class AdminCheck:
             clock: time.
             anonymous: the groups where admins who write anonymously count.
             shows_prompts_in_private: whether everybody sees prompts in a private chat.
+            press_seconds: how long the platform may take to say whether who pressed a button, or
+                reads notes in private, is one.
             audit: keeps who deleted what.
         """
         self._audit = audit
+        self._press_seconds = press_seconds
         self._shows_prompts_in_private = shows_prompts_in_private
         self._admin_ids = admin_ids
         self._is_platform_admin = is_platform_admin
         self._clock = clock
         self._anonymous = anonymous
+        self._still_admins: OrderedDict[tuple[str, str], tuple[bool | None, float]] = OrderedDict()
         self._refused_until: OrderedDict[tuple[str, str], float] = OrderedDict()
 
     async def is_admin(self, incoming: Request) -> bool:
@@ -62,11 +71,35 @@ class AdminCheck:
 
     async def is_known_admin(self, incoming: Request) -> bool | None:
         """Return whether the author is an admin; None if the platform could not be asked."""
+        # Who pressed a button waits, and so does what was received together with the press.
+        seconds = self._press_seconds if isinstance(incoming, Pressed) else None
         try:
-            return await self._ask(incoming)
-        except PlatformError as error:
-            _log.warning("admin_unknown", by=incoming.author.id, reason=str(error))
+            async with asyncio.timeout(seconds):
+                return await self._ask(incoming)
+        except (PlatformError, TimeoutError) as error:
+            reason = str(error) or "no answer in time"
+            _log.warning("admin_unknown", by=incoming.author.id, reason=reason)
             return None
+
+    async def is_still_admin(self, person_id: str, said: Said) -> bool | None:
+        """Return whether somebody is an admin where something was said; that holds for 30 s.
+
+        None: the platform could not be asked, or did not answer in time.
+        """
+        key, now = (person_id, said.address.lane), self._clock.monotonic()
+        found, until = self._still_admins.get(key, (None, now))
+        if until > now:
+            return found
+        found = None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._press_seconds):
+                asked = replace(said, author=Person(person_id, ""), author_is_admin=None)
+                found = await self.is_known_admin(asked)
+        self._still_admins[key] = found, now + _CACHE_SECONDS
+        self._still_admins.move_to_end(key)
+        if len(self._still_admins) > _MAX_CACHED:
+            self._still_admins.popitem(last=False)
+        return found
 
     async def _ask(self, incoming: Request) -> bool:
         if incoming.author.id in self._admin_ids:

@@ -7,11 +7,13 @@ import pytest
 from typing_extensions import override
 
 from bot.chat.command import Command
-from bot.chat.incoming import Address, Said
+from bot.chat.incoming import Address, Person, Request, Said
 from bot.chat.outgoing import OutgoingMessage
+from bot.commands.admins import AdminCheck
+from bot.commands.anonymous_admins import AnonymousAdmins
 from bot.commands.notes.admin_notes import AdminNotes, NoteReaders
 from bot.commands.request import CommandRequest
-from bot.errors import Refused, Unreachable, UserError
+from bot.errors import PlatformError, Refused, Unreachable, UserError
 from bot.ports import PrivateChats
 from bot.prompting.presets.preset import Preset
 from bot.routing.command_specs import parse
@@ -57,9 +59,21 @@ class Notes:
         self.surface = RecordingSurface()
         settings = SqlChatSettings(database, FakeClock())
         surfaces, chats = {"telegram": self.surface}, {"telegram": FakePrivateChats()}
-        self.notes = AdminNotes(settings, surfaces, chats, operators)
+        self.clock = FakeClock()
+        self.is_admin: bool | PlatformError = True
+        """What the platform says of everybody."""
+        self.asked_about: list[str] = []
+        anonymous = AnonymousAdmins(settings)
+        admins = AdminCheck((), self._ask, self.clock, anonymous)
+        self.notes = AdminNotes(settings, surfaces, chats, operators, admins.is_still_admin)
         preset = Preset.model_validate({"name": "a", "provider": "p", "model": "m"})
         self._resolver = PresetResolver({"a": preset}, "a", settings, {})
+
+    async def _ask(self, asked: Request) -> bool:
+        self.asked_about.append(asked.author.id)
+        if isinstance(self.is_admin, PlatformError):
+            raise self.is_admin
+        return self.is_admin
 
     async def choose(self, value: str, where: Said) -> None:
         command = parse(f"/settings notes {value}")
@@ -102,6 +116,33 @@ async def test_notes_of_a_server_go_to_one_admin_in_private(notes: Notes) -> Non
     private = f"dm-{admin.author.id.removeprefix('telegram:')}"
     assert notes.sent_to == [private, private]  # the first one shows that it can be sent
     assert notes.surface.sent[0].text.startswith("Notes for admins of telegram:9")
+
+
+async def test_admin_who_lost_their_rights_reads_no_more_notes(notes: Notes) -> None:
+    await notes.choose("private", said("9"))
+    assert await notes.take_over(said("5"))
+    notes.is_admin = False
+    await notes.clock.advance(31)  # what was asked holds for 30 s
+    asked_before = len(notes.asked_about)
+    assert not await notes.take_over(said("5")), "it stands under the answer, as before"
+    assert not await notes.take_over(said("5"))
+    assert len(notes.sent_to) == 2
+    assert notes.asked_about[asked_before:] == [said("9").author.id]
+
+
+async def test_nobody_reads_notes_in_private_while_the_platform_cannot_be_asked(
+    notes: Notes,
+) -> None:
+    await notes.choose("private", said("9"))
+    notes.is_admin = Unreachable("away")
+    assert await notes.take_over(said("5")), "not under the answer either"
+    assert len(notes.sent_to) == 1
+
+
+async def test_notes_go_to_no_admin_without_a_name(notes: Notes) -> None:
+    as_group = replace(said("9"), author=Person("telegram:9", "Group"))
+    with pytest.raises(UserError, match="under their own name"):
+        await notes.choose("private", as_group)
 
 
 async def test_admin_who_cannot_be_written_to_is_told(notes: Notes) -> None:

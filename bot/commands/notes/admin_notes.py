@@ -2,13 +2,14 @@
 
 import asyncio
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import structlog
 
 from bot.chat.incoming import Address, Said, address_of
 from bot.chat.outgoing import MessageContent, OutgoingMessage
+from bot.commands.anonymous_admins import writes_as_the_group
 from bot.commands.request import CommandRequest, CommandResult
 from bot.errors import PlatformError, UserError
 from bot.ports import ChatSettings, PrivateChats, Surface
@@ -38,6 +39,7 @@ class AdminNotes:
         surfaces: Mapping[str, Surface],
         private_chats: Mapping[str, PrivateChats] | None = None,
         operators: Sequence[str] = (),
+        is_still_admin: Callable[[str, Said], Awaitable[bool | None]] | None = None,
     ) -> None:
         """Take the settings, and where notes can be sent.
 
@@ -46,7 +48,10 @@ class AdminNotes:
             surfaces: by `Address.source`; these must not wait.
             private_chats: by `Address.source` as well, of the platforms that have some.
             operators: the ids of the people in TROUPE_ADMINS.
+            is_still_admin: returns whether the person with this id is an admin where something was
+                said, or None if that is unknown; None: nobody is asked about.
         """
+        self._is_still_admin = is_still_admin
         self._chat_settings = chat_settings
         self._surfaces = surfaces
         self._private_chats = private_chats or {}
@@ -68,8 +73,15 @@ class AdminNotes:
                     " of all channels of this server."
                 )
             case "private":
+                if writes_as_the_group(incoming):
+                    raise UserError(
+                        translatable(
+                            "Only an admin who writes under their own name can {action}.",
+                            action=CHOOSE,
+                        )
+                    )
                 place = await self._greet_in_private(incoming)
-                await self._set(request, incoming.scopes[-1], place)
+                await self._set(request, incoming.scopes[-1], f"{place} {incoming.author.id}")
                 text = translatable(
                     "Notes for admins, such as of a model that fails, now go to {name} in private:"
                     " those of all channels of this server.",
@@ -99,16 +111,23 @@ class AdminNotes:
         await self._chat_settings.set(scope, _KEY, value, by, audited=audited)
 
     async def readers(self, said: Said) -> NoteReaders | None:
-        """Return who reads notes about a channel; None: everybody does, under the answer."""
+        """Return who reads notes about a channel; None: everybody does, under the answer.
+
+        Somebody who has them in private and is no admin any more gets none: they go to where they
+        went before that was chosen.
+        """
         setting = await self._chat_settings.resolve(said.scopes, _KEY)
         if setting is not None:
-            if setting.value == _OFF:
+            place, _, person = setting.value.partition(" ")
+            may_read = await self._may_read(person, said)
+            if may_read is None or place == _OFF:
                 return NoteReaders()
-            address = address_of(setting.value)
-            is_reachable = address.platform == said.address.platform
-            is_elsewhere = setting.value != said.address.channel
-            has_surface = is_reachable and address.source in self._surfaces
-            return NoteReaders(setting.value) if is_elsewhere and has_surface else None
+            if may_read:
+                address = address_of(place)
+                is_reachable = address.platform == said.address.platform
+                is_elsewhere = place != said.address.channel
+                has_surface = is_reachable and address.source in self._surfaces
+                return NoteReaders(place) if is_elsewhere and has_surface else None
         if said.is_private and said.author.id in self._operators:
             return None  # nobody else reads what stands under the answer
         people = [one for one in self._operators if one.startswith(f"{said.address.platform}:")]
@@ -127,6 +146,15 @@ class AdminNotes:
             await self._try_to_send(address_of(readers.channel), text)
         sent = [await self._write_to(one, said.address.source, text) for one in readers.people]
         return not sent or any(sent)
+
+    async def _may_read(self, person: str, said: Said) -> bool | None:
+        """Return whether who reads the notes of a channel in private still may; None: unknown."""
+        if self._is_still_admin is None or not person or said.is_private:
+            return True
+        may = await self._is_still_admin(person, said)
+        if not may:
+            _log.warning("admin_note_not_sent", person=person, reason="not known to be an admin")
+        return may
 
     async def _greet_in_private(self, incoming: Said) -> str:
         """Tell the author in private that notes come there; return that channel.

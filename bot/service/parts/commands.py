@@ -67,6 +67,7 @@ class CommandParts:
             surfaces,
             self._sending.private_chats,
             operators,
+            self._requests.admins.is_still_admin,
         )
 
     @cached_property
