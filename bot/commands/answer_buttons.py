@@ -15,7 +15,7 @@ from bot.chat.incoming import (
     Said,
 )
 from bot.chat.session import Claim, Exchange, StoredTurn, Turn
-from bot.commands.admins import AdminCheck
+from bot.commands.admins import AdminCheck, unknown_admin_notice
 from bot.commands.anonymous_admins import is_the_group, writes_as_the_group
 from bot.commands.newest_question import RETRY_OTHERS
 from bot.errors import StoreError, UserError
@@ -32,6 +32,7 @@ NOT_YOURS = translatable(
 )
 NOT_REMEMBERED = translatable("That message is not in my memory.")
 _CHANGE_OTHERS = translatable("change the answer to somebody else's question")
+_PRESS_OTHERS = translatable("use the buttons of somebody else's question")
 _WITH_BUTTONS = frozenset({"preset", "settings", "forget"})
 """The commands whose replies have buttons of their own."""
 _HOW_TO_TYPE = {
@@ -204,7 +205,12 @@ class AnswerButtons:
         await self._check_author(pressed, {one.id for one in authors if one is not None})
 
     async def _check_author(self, pressed: Pressed, author_ids: Collection[str]) -> None:
-        if pressed.author.id not in author_ids and not await self._admins.is_admin(pressed):
+        if pressed.author.id in author_ids:
+            return
+        is_admin = await self._admins.is_known_admin(pressed)
+        if is_admin is None:
+            raise UserError(unknown_admin_notice(pressed, _PRESS_OTHERS))
+        if not is_admin:
             raise UserError(NOT_YOURS)
 
 

@@ -3,6 +3,7 @@
 A new command, action, choice or button fails here until it has a row in the table.
 """
 
+import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -83,6 +84,7 @@ WHO_MAY_PRESS = {
     ButtonAction.KEEP: ASKER_ALONE,
     **dict.fromkeys(MENU_ACTIONS, ASKER_ALONE),
 }
+CAROL = Person("telegram:3", "Carol")
 PLATFORMS = ("discord", "telegram")
 
 
@@ -160,13 +162,14 @@ async def _keep(pressed: Pressed) -> Pressed:
 class AnsweredQuestion:
     """A question of Alice, with an answer; and another one, without."""
 
-    def __init__(self, database: Database, platform: str) -> None:
+    def __init__(self, database: Database, platform: str, press_seconds: float = 60) -> None:
         clock = SystemClock()
-        self.is_admin: bool | PlatformError = False
+        self.is_admin: bool | PlatformError | None = False
+        """What the platform says; None: nothing, ever."""
         self._inbox = SqlInbox(database, clock)
         self._conversations = SqlConversations(database, clock)
         anonymous = AnonymousAdmins(SqlChatSettings(database, clock))
-        admins = AdminCheck((), self._ask, clock, anonymous)
+        admins = AdminCheck((), self._ask, clock, anonymous, press_seconds=press_seconds)
         self._buttons = AnswerButtons(self._conversations, self._inbox, admins, _keep)
         self._question = make_incoming(platform=platform)
         self._part = ""
@@ -198,7 +201,9 @@ class AnsweredQuestion:
     async def _ask(self, _incoming: Request) -> bool:
         if isinstance(self.is_admin, PlatformError):
             raise self.is_admin
-        return self.is_admin
+        if self.is_admin is None:
+            await asyncio.Event().wait()
+        return bool(self.is_admin)
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)
@@ -211,7 +216,19 @@ async def test_button_is_refused_to_who_may_not_press_it(
     assert await question.press(action, ALICE) is None
     assert "Only the person who asked" in str(await question.press(action, BOB))
     question.is_admin = Unreachable("away")
-    assert "Only the person who asked" in str(await question.press(action, BOB))
+    is_asked = WHO_MAY_PRESS[action] == ASKER
+    unknown = "could not be asked" if is_asked else "Only the person who asked"
+    assert unknown in str(await question.press(action, CAROL))
+
+
+async def test_press_is_refused_where_the_platform_does_not_say_in_time_who_is_an_admin(
+    database: Database,
+) -> None:
+    question = AnsweredQuestion(database, "telegram", press_seconds=0.01)
+    await question.store(is_answered=True)
+    question.is_admin = None
+    told = str(await question.press(ButtonAction.RETRY, BOB))
+    assert "Telegram could not be asked whether you are one" in told
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)

@@ -18,6 +18,7 @@ from bot.platforms.telegram.settings import TelegramSettings
 from bot.ports import Platform
 from bot.runtime.clock import SystemClock
 from tests.rigs.tgwire import TgWire
+from tests.waiting import wait_until
 
 COMMANDS = (
     CommandSpec(
@@ -82,8 +83,14 @@ class Rig:
         self.clock = RecordingClock()
         self.answerable_seconds = math.inf
         self.refusal: str | None = None
+        self.pressed: list[Pressed] = []
+        """The presses that were asked about."""
+        self.asked_at_once = 1
+        """How many of them are asked about before the first one is decided."""
 
-    async def press_refusal(self, _: Pressed) -> str | None:
+    async def press_refusal(self, pressed: Pressed) -> str | None:
+        self.pressed.append(pressed)
+        await wait_until(lambda: len(self.pressed) >= self.asked_at_once)
         return self.refusal
 
     def bot(self, **settings: object) -> TelegramPlatform:

@@ -418,3 +418,7 @@ async def test_press_is_acknowledged_once_and_only_stored_if_it_is_not_refused(r
     assert alerts == [None, True, None]
     [kept] = [event for event in rig.intake.events if isinstance(event, Pressed)]
     assert kept.external_key == f"cb{first}"
+    rig.refusal, rig.asked_at_once = None, len(rig.pressed) + 2  # none waits for another one
+    both = [wire.click(5, 5, asked["message_id"], "retry:5:1/0") for _ in range(2)]
+    async with rig.running():
+        await wire.wait(lambda: all(wire.queries[one]["answered"] is not None for one in both))
