@@ -20,6 +20,7 @@ from bot.prompting.presets.files import export_preset, find_preset, load_presets
 from bot.prompting.presets.folder import find_preset_file
 from bot.prompting.presets.preset import Preset
 from bot.runtime.addresses import is_http_address
+from bot.runtime.control_characters import escape_to_one_line
 from bot.runtime.shipped_files import presets_folder
 from bot.settings import Settings, read_settings
 
@@ -65,7 +66,7 @@ def list_characters() -> None:
     if not presets:
         print_line(f"no character in {folder}; add one with `troupe character import FILE`")
     for preset in presets:
-        print_line(summarize_character(preset))
+        print_line(escape_to_one_line(summarize_character(preset)))
 
 
 @app.command("export")

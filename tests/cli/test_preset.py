@@ -222,6 +222,16 @@ def test_list_names_presets_with_their_descriptions(folder: Path) -> None:
     assert troupe("preset", "list") == "Ада\nnova: Knows stars.\n"
 
 
+def test_list_gives_each_preset_one_line_in_the_order_of_its_letters(folder: Path) -> None:
+    """A description forges no other preset, and reverses none."""
+    text = "Kind.\nnova: x\r\u2028\x1b[2K\x9b31m\u202eevil\u2066"
+    write_preset(folder, "b", {"name": "nova", "description": text, "provider": "local"})
+
+    [line] = troupe("preset", "list").splitlines()
+
+    assert line == r"nova: Kind.\nnova: x\r\u2028\x1b[2K\x9b31m\u202eevil\u2066"
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [

@@ -13,6 +13,7 @@ from bot.cli.typer_apps import QuickCommand, command_app
 from bot.errors import PresetError
 from bot.prompting.text.jsonc import JsonSyntaxError, read_json
 from bot.prompting.text.preset_folder import is_lorebook, json_files, read_preset_text
+from bot.runtime.control_characters import escape_to_one_line
 
 app = command_app()
 
@@ -24,7 +25,8 @@ def list_presets() -> None:
     `troupe preset validate FILE` and `troupe check` look for mistakes in them.
     """
     for name, description in list(_names_and_descriptions(configured_presets_folder())):
-        print_line(f"{name}: {description}" if description else name)
+        shown = f"{name}: {description}" if description else name
+        print_line(escape_to_one_line(shown))
 
 
 def _names_and_descriptions(folder: Path) -> Iterator[tuple[str, str]]:

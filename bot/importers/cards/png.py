@@ -36,8 +36,8 @@ def read_png(data: bytes, source: str) -> PngCards:
     kept, cards = [SIGNATURE], dict.fromkeys(_KEYWORDS, b"")
     for kind, body, raw in _chunks(data, source):
         keyword, _, text = body.partition(b"\0")
-        if kind == b"tEXt" and keyword.lower() in cards:
-            cards[keyword.lower()] = _decode(text, source)
+        if kind == b"tEXt" and (name := keyword.lower()) in cards:
+            cards[name] = cards[name] or _decode(text, source)  # SillyTavern reads the first, too
         else:
             kept.append(raw)
     if not any(cards.values()):

@@ -8,6 +8,8 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 from typing_extensions import TypedDict
 
+from bot.texts.text import Text, translatable
+
 MAX_LIST_ITEMS = 256
 
 # What proxies such as LiteLLM read from a request: where to send it, and with which credentials.
@@ -18,11 +20,34 @@ _OF_OPERATOR = frozenset({
 })  # fmt: skip
 _OF_CLOUDS = ("aws_", "azure_", "vertex_")
 
+# What lets another model answer, calls or keeps something, or changes the cost, and no budget
+# sees it: of OpenAI, OpenRouter and LiteLLM. What is charged for a search stands in no usage.
+_BESIDE_THE_ACCOUNTS = frozenset({
+    "content_policy_fallbacks", "context_window_fallback_dict", "context_window_fallbacks",
+    "default_fallbacks", "fallbacks", "function_call", "functions", "messages", "model",
+    "model_info", "models", "plugins", "route", "store", "tool_choice", "tools",
+    "web_search_options",
+})  # fmt: skip
+_OF_PROXIES = ("litellm_", "mock_", "input_cost_", "output_cost_")
 
-def is_of_operator(name: str) -> bool:
-    """Tell whether a parameter says where a request goes or who pays, which no preset may."""
+
+def parameter_problem(name: str) -> Text | None:
+    """Return why no preset may have a parameter of this name; None if it may."""
     plain = name.strip().casefold().replace("-", "_")
-    return plain in _OF_OPERATOR or plain.startswith(_OF_CLOUDS)
+    if plain in _OF_OPERATOR or plain.startswith(_OF_CLOUDS):
+        return translatable(
+            "{name} belongs to the operator, who sets addresses and keys of"
+            " providers in TROUPE_PROVIDERS; remove it",
+            name=repr(name),
+        )
+    if plain in _BESIDE_THE_ACCOUNTS or plain.startswith(_OF_PROXIES):
+        return translatable(
+            "{name} would change which model answers, what it calls or what it"
+            " costs, unseen by budgets; a preset has the keys {keys} for that",
+            name=repr(name),
+            keys="model, fallbacks, tools, mcp_servers",
+        )
+    return None
 
 
 @dataclass(frozen=True)

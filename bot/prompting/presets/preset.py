@@ -23,7 +23,7 @@ from bot.prompting.lorebook.keys import compile_key, is_regex
 from bot.prompting.personas.persona import parse_persona
 from bot.prompting.presets.messages import PresetMessage, StrictModel
 from bot.prompting.presets.names import name_problem, preset_id
-from bot.prompting.presets.parameters import MAX_LIST_ITEMS, Parameters, is_of_operator
+from bot.prompting.presets.parameters import MAX_LIST_ITEMS, Parameters, parameter_problem
 from bot.prompting.text.token_counter import ENCODINGS
 from bot.templates import RoleTemplate, get
 from bot.texts.text import joined, text_of, translatable
@@ -312,15 +312,8 @@ class Preset(StrictModel):
             )
         if isinstance(parameters, Mapping):
             for name in parameters:
-                if is_of_operator(str(name)):
-                    raise PlacedValueError(
-                        translatable(
-                            "{name} belongs to the operator, who sets addresses and keys of"
-                            " providers in TROUPE_PROVIDERS; remove it",
-                            name=repr(name),
-                        ),
-                        (name,),
-                    )
+                if problem := parameter_problem(str(name)):
+                    raise PlacedValueError(problem, (name,))
         return parameters
 
     @field_validator("persona")

@@ -83,6 +83,19 @@ def test_v3_card_of_a_png_wins() -> None:
     assert read_card(both, "both.png").nickname == "Sieben"
 
 
+def test_first_card_of_a_png_counts() -> None:
+    """As in SillyTavern: what somebody has looked at there is what answers here."""
+    first, second = (write_png(PORTRAIT, v2=dump_json(one), v3=None) for one in (DETECTIVE, ROBOT))
+    begin = second.index(b"tEXtchara") - 4
+    end = begin + 12 + int.from_bytes(second[begin : begin + 4], "big")
+    twice = first[:-12] + second[begin:end] + first[-12:]
+
+    card = read_card(twice, "twice.png")
+
+    assert card.name == "Ilse Brandt"
+    assert write_card(card, CardContainer.PNG) == first
+
+
 def test_typed_fields_are_read_from_the_content() -> None:
     card = read_card(CARD_FILES["detective.png"], "detective.png")
 

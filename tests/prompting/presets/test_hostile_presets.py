@@ -67,6 +67,23 @@ def test_parameter_that_says_where_to_send_or_who_pays_is_refused(name: str) -> 
 
 
 @pytest.mark.parametrize(
+    "name",
+    [
+        *("models", "Route", "fallbacks", "context-window-fallbacks", "model", "messages", "store"),
+        *("tools", "tool_choice", "functions", "plugins", "web_search_options"),
+        *("mock_response", "litellm_metadata", "input_cost_per_token", "output_cost_per_second"),
+    ],
+)
+def test_parameter_that_no_budget_sees_is_refused(name: str) -> None:
+    text = '{"name": "nova", "provider": "local", "model": "m",\n"parameters": {\n%s: ["x"]}}'
+
+    [problem] = check_preset(text % json.dumps(name)).problems
+
+    assert problem.line == 3
+    assert "unseen by budgets" in problem.text
+
+
+@pytest.mark.parametrize(
     "reference",
     [
         *("../secret.jsonl", "/etc/secret.jsonl", "link.jsonl", "loop.jsonl", "a/../../x.jsonl"),
