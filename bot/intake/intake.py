@@ -118,14 +118,16 @@ def storable_said(said: Said) -> Said:
             attachments=_attachments(quote.attachments),
         )
     text = make_storable(said.text)
-    masked = mask_pasted_tokens(text)
+    masked, attachments = mask_pasted_tokens(text), _attachments(said.attachments)
+    names = zip(said.attachments, attachments, strict=True)
+    is_masked = masked != text or any(make_storable(a.name) != b.name for a, b in names)
     return replace(
         said,
         text=masked,
-        has_masked_token=said.has_masked_token or masked != text,
+        has_masked_token=said.has_masked_token or is_masked,
         quote=quote,
         author=_person(said.author),
-        attachments=_attachments(said.attachments),
+        attachments=attachments,
         thread_title=_title(said.thread_title),
     )
 
@@ -139,4 +141,5 @@ def _person(person: Person) -> Person:
 
 
 def _attachments(items: tuple[MediaItem, ...]) -> tuple[MediaItem, ...]:
-    return tuple(replace(item, name=make_storable(item.name)) for item in items)
+    """A poll's question is a name, too."""
+    return tuple(replace(one, name=mask_pasted_tokens(make_storable(one.name))) for one in items)

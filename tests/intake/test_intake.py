@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 from typing_extensions import override
 
-from bot.chat.incoming import Incoming, Pressed, Quote, Said
+from bot.chat.incoming import Incoming, MediaItem, MediaKind, Pressed, Quote, Said
 from bot.errors import StoreError
-from bot.intake.intake import InboxIntake
+from bot.intake.intake import InboxIntake, storable_said
 from bot.runtime.clock import SystemClock
 from bot.storage.sql.conversations import SqlConversations
 from bot.storage.sql.database import Database
@@ -83,3 +83,14 @@ async def test_text_that_no_database_stores_is_replaced(database: Database) -> N
     [*_, stored_press] = inbox.received
     assert isinstance(stored_press, Pressed)
     assert stored_press.thread_title == "\ufffd"
+
+
+def test_token_in_the_name_of_a_file_or_the_question_of_a_poll_is_masked() -> None:
+    key = "sk-proj-FAKE0000000000000000000000000000"
+    items = (MediaItem(MediaKind.FILE, f"{key}.txt"), MediaItem(MediaKind.POLL, f"is it {key}?"))
+    quote = Quote(None, "7", "", items)
+    kept = storable_said(replace(make_incoming("look"), attachments=items, quote=quote))
+    assert key not in repr(kept)
+    assert kept.has_masked_token
+    plain = replace(make_incoming("look"), attachments=(MediaItem(MediaKind.FILE, "a\0.txt"),))
+    assert not storable_said(plain).has_masked_token
