@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing_extensions import override
 
 from tests.e2e.transcript_checker import CheckResult, PostedMessage, check_transcripts
-from tests.simulation.builds import BUILDS
+from tests.simulation.builds import BUILDS, blame_no_message
 from tests.simulation.database import DatabaseServer
 from tests.simulation.event_loop import SimulatedLoop
 from tests.simulation.platform import FaultShares, SimulatedPlatform
@@ -57,6 +57,7 @@ class World:
     """
 
     def __init__(self, seed: int, steps: int, build: str = "right") -> None:
+        blame_no_message()
         BUILDS[build]()
         random.seed(seed)  # what the product rolls itself
         self.result = WorldResult(seed)
