@@ -8,9 +8,10 @@ import pytest
 
 from bot.chat.incoming import Address
 from bot.chat.outgoing import MessageContent, OutgoingMessage
-from bot.chat.rate import CallWindow
+from bot.chat.rate import CallScope, CallWindow
 from bot.delivery.rate_limits import RateLimitedSurface
 from bot.errors import RateLimited, RefusedScope
+from bot.platforms.telegram.limits import GROUP as TELEGRAM_GROUP
 from bot.runtime.rate_limits import InProcessRateLimits
 from tests.fakes import CHAT, LIMITS, FakeClock, FakeSurface
 
@@ -75,6 +76,22 @@ async def test_approximate_rates_hold_from_the_start() -> None:
     await setup.clock.advance(2)
     await sent
     assert setup.clock.now() - before >= 1, "the third call of the bot within a second has waited"
+
+
+async def test_calls_of_a_group_arrive_less_than_twenty_times_a_minute() -> None:
+    """Telegram counts calls when they arrive: here the first ones take almost a second."""
+    clock = FakeClock()
+    windows = tuple(
+        replace(one, reserved=0) for one in TELEGRAM_GROUP.chat_calls
+    )  # as for the outbox
+    rates, scope = InProcessRateLimits(clock), CallScope("telegram:-5", windows)
+    arrivals: list[float] = []
+    while len(arrivals) < 100:
+        while (wait := await rates.take_call([scope])) > 0:
+            await clock.advance(wait)
+        arrivals.append(clock.monotonic() + (0.9 if len(arrivals) < 19 else 0.0))
+    arrivals.sort()
+    assert max(sum(0 <= other - one < 60 for other in arrivals) for one in arrivals) < 20
 
 
 async def test_learned_rate_holds_for_sends_only_after_a_refusal() -> None:
