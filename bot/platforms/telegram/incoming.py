@@ -104,7 +104,12 @@ def message_to_said(message: Message, bot: User, bot_id: str = "") -> Said | Non
 
     What Telegram itself forwards from a linked channel is said by nobody in the group; only a
     command in it goes on, to be refused and logged.
+
+    Nor is anything read of the direct messages of a channel: each of its topics is private to one
+    person, and answers need its id (https://core.telegram.org/bots/api#sendmessage).
     """
+    if message.chat.is_direct_messages:
+        return None
     content = message.text or message.caption or ""
     author = _to_person(message)
     attachments = attachments_of(message)

@@ -258,6 +258,17 @@ def test_forwarded_message_calls_nobody_and_runs_no_command() -> None:
         assert (said.wake, said.own_text) == (None, "")
 
 
+def test_direct_messages_of_a_channel_are_left_alone() -> None:
+    chat = {**GROUP, "is_direct_messages": True}
+    private = message(
+        "@nova_bot my secret",
+        chat=chat,
+        entities=[entity("mention", "@nova_bot my secret", "@nova_bot")],
+        direct_messages_topic={"topic_id": 5, "user": ALICE},
+    )
+    assert message_to_said(private, BOT) is None
+
+
 def test_automatic_forward_of_a_linked_channel_is_said_by_nobody() -> None:
     linked = {"id": -300, "type": "channel", "title": "Linked"}
     forwarded: dict[str, Any] = {
