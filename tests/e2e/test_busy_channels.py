@@ -1,7 +1,8 @@
 """Messages during an answer, with the service as a process, on the wires of both platforms."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -56,8 +57,21 @@ async def ask_until_halfway(model: ModelServer, conversation: Conversation) -> s
     return name
 
 
+def ten_people(
+    platforms: LoopbackPlatforms, conversation: Conversation
+) -> list[Callable[[str], Any]]:
+    """Return what ten people, each with an account of their own, write there with."""
+    platform, _, chat = conversation.name.partition(":")
+    if platform == "telegram":
+        wire = platforms.telegram
+        return [partial(wire.say, 200 + number, chat=int(chat)) for number in range(10)]
+    on_discord, guild = platforms.discord, platforms.guild
+    people = [on_discord.member(guild, f"person-{number}") for number in range(10)]
+    return [partial(on_discord.say, person, int(chat)) for person in people]
+
+
 @pytest.mark.parametrize("kind", GROUPS)
-async def test_ten_questions_at_once_get_one_answer_within_seconds(
+async def test_ten_people_at_once_get_one_answer_within_seconds(
     service: ServiceProcess, platforms: LoopbackPlatforms, model: ModelServer, kind: str
 ) -> None:
     conversation = await start(service, platforms, model, kind)
@@ -66,8 +80,8 @@ async def test_ten_questions_at_once_get_one_answer_within_seconds(
     names = [next(_names) for _ in range(10)]
     began = time.monotonic()
     try:
-        for number, name in enumerate(names):
-            conversation.ask(name, who=number % 2)
+        for name, say in zip(names, ten_people(platforms, conversation), strict=True):
+            say(f"{conversation.mention}please T{name}:12")
         await shows(platforms, conversation, [first], names)
     finally:
         model.chunk_delays = delays

@@ -1,6 +1,7 @@
 """Greetings of a group and after /new, with the service as a process that is killed."""
 
 import pytest
+from simcord.backend import serializers
 
 from tests.e2e.loopback_platforms import LoopbackPlatforms
 from tests.e2e.model_server import ModelServer
@@ -21,12 +22,19 @@ async def test_group_is_greeted_once_also_after_a_restart(
     )
     await service.start_and_wait()
     group, later = platforms.telegram_group(), platforms.telegram_group()
+    guild, later_guild = open_guild(platforms, "Friends"), open_guild(platforms, "Neighbours")
+    in_system_channel = [("welcome", "Nora", GREETING)]
+    join(platforms, guild)
     platforms.telegram.invite(1, int(group.name.removeprefix("telegram:")))
     await wait_until(lambda: platforms.bot_texts(group) == [GREETING], 30)
+    await wait_until(lambda: greeted_in(platforms, guild) == in_system_channel, 30)
     await service.kill()
     platforms.telegram.invite(1, int(later.name.removeprefix("telegram:")))  # while it is down
+    join(platforms, later_guild)
     await service.start_and_wait()
     await wait_until(lambda: platforms.bot_texts(later) == [GREETING], 30)
+    await wait_until(lambda: greeted_in(platforms, later_guild) == in_system_channel, 30)
+    join(platforms, guild)  # as after an outage
     group.ask("a1")
     await wait_until(
         lambda: platforms.bot_texts(group) == [GREETING, expected_answer("Ta1:12")], 30
@@ -36,6 +44,37 @@ async def test_group_is_greeted_once_also_after_a_restart(
     channel.say(f"{channel.mention}/new", 0)
     said = await wait_until(lambda: spoken_by_webhooks(platforms, number), 30)
     assert said == [("Nora", GREETING)]
+    assert greeted_in(platforms, guild) == greeted_in(platforms, later_guild) == in_system_channel
+
+
+def open_guild(platforms: LoopbackPlatforms, name: str) -> int:
+    """Create a Discord server with a system channel, of which the bot is told nothing yet."""
+    wire = platforms.discord
+    wire.b.subscribers.remove(wire._on_event)
+    try:
+        guild = wire.guild(name)
+        guild.create_text_channel("general")
+        wire.b.get_guild(guild.id).system_channel_id = guild.create_text_channel("welcome").id
+    finally:
+        wire.b.subscribers.append(wire._on_event)
+    return int(guild.id)
+
+
+def join(platforms: LoopbackPlatforms, guild: int) -> None:
+    """Tell the bot of a server, as Discord does when somebody has added it or after an outage."""
+    backend = platforms.discord.b
+    created = serializers.guild_create_payload(backend, backend.get_guild(guild))
+    backend.emit("GUILD_CREATE", created)
+
+
+def greeted_in(platforms: LoopbackPlatforms, guild: int) -> list[tuple[str, str, str]]:
+    """Return where webhooks have let speak in a server, whom, and what."""
+    channels = [one for one in platforms.discord.b.channels.values() if one.guild_id == guild]
+    return [
+        (channel.name, *said)
+        for channel in channels
+        for said in spoken_by_webhooks(platforms, channel.id)
+    ]
 
 
 def spoken_by_webhooks(platforms: LoopbackPlatforms, channel: int) -> list[tuple[str, str]]:

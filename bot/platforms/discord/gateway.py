@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import aiohttp
@@ -16,7 +16,12 @@ from typing_extensions import override
 
 from bot.chat.button import ButtonAction
 from bot.chat.command import CommandSpec, MessageCommandSpec
-from bot.platforms.discord.client import Payload, skip_unreadable
+from bot.platforms.discord.client import (
+    Payload,
+    ignore_event,
+    skip_unreadable,
+    unless_by_bot,
+)
 from bot.platforms.discord.commands import (
     MAX_FORM_CHARS,
     CompletePreset,
@@ -45,6 +50,7 @@ _ONLY = Shard()
 _REFUSAL_SECONDS = 1.5
 _SETTLED_SECONDS = 10.0  # an interaction that could not be read is settled as well
 _ACKNOWLEDGED_BEFORE = 40060  # Discord's error code
+_NEW_IN_GUILD = timedelta(minutes=5)
 _DEFER_SECONDS = 3.0  # Discord drops a command that is not acknowledged by then
 
 
@@ -227,6 +233,15 @@ class Gateway(ShardClient):
     async def on_guild_join(self, guild: discord.Guild) -> None:
         self._events.put_nowait(guild)
 
+    async def on_guild_available(self, guild: discord.Guild) -> None:
+        """Take a server that is sent after the beginning for an arrival, if the bot is new there.
+
+        After an outage Discord sends servers again; the store knows where it has arrived.
+        """
+        arrived = guild.me.joined_at if self._connected or self.is_replaying else None
+        if arrived is not None and utcnow() - arrived < _NEW_IN_GUILD:
+            self._events.put_nowait(guild)
+
     async def on_interaction(self, interaction: discord.Interaction) -> None:
         try:
             await self._take_interaction(interaction)
@@ -325,9 +340,9 @@ class Gateway(ShardClient):
         state = super()._get_state(**options)
         for event, on_bot_message in (
             ("MESSAGE_CREATE", self._on_bot_message),
-            ("MESSAGE_UPDATE", _ignore),
+            ("MESSAGE_UPDATE", ignore_event),
         ):
-            state.parsers[event] = _unless_by_bot(state.parsers[event], on_bot_message)
+            state.parsers[event] = unless_by_bot(state.parsers[event], on_bot_message)
         state.parsers["INTERACTION_CREATE"] = self._noting(state.parsers["INTERACTION_CREATE"])
         state.parsers = self._held.hold_unknown(state.parsers)
         return state
@@ -365,23 +380,6 @@ async def _respond_alone(interaction: discord.Interaction, text: str) -> None:
             await interaction.response.send_message(text, ephemeral=True)
     except REQUEST_ERRORS as error:
         _log.warning("discord_press_not_acknowledged", reason=type(error).__name__)
-
-
-def _unless_by_bot(
-    parse: Callable[[Payload], None], on_bot_message: Callable[[Payload], None]
-) -> Callable[[Payload], None]:
-    def parse_or_skip(data: Payload) -> None:
-        match data:
-            case {"author": {"bot": True}}:
-                on_bot_message(data)
-            case _:
-                parse(data)
-
-    return parse_or_skip
-
-
-def _ignore(_data: Payload) -> None:
-    """Do nothing."""
 
 
 async def _defer(

@@ -2,14 +2,16 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Set
+from functools import partial
 from typing import Any
 
 import discord
 import pytest
 from inline_snapshot import snapshot
+from simcord.backend import serializers
 
 import bot.platforms.discord.surface as discord_surface
-from bot.chat.incoming import Address, Said, WakeReason
+from bot.chat.incoming import Address, Joined, Said, WakeReason
 from bot.chat.outgoing import (
     Attachment,
     Button,
@@ -404,6 +406,21 @@ async def test_check_returns_the_bot_name(chat: Chat) -> None:
 async def test_check_of_a_wrong_token_names_its_setting(wire: SimWire) -> None:
     with pytest.raises(PlatformFatal, match="TROUPE_DISCORD__TOKEN"):
         await platform_for(wire, token="wrong").check()
+
+
+async def test_server_is_an_arrival_only_where_the_bot_is_new(chat: Chat) -> None:
+    backend = chat.wire.b
+    guild = backend.get_guild(chat.guild.id)
+    guild.system_channel_id = chat.channel.id
+    chat.guild.create_text_channel("another")
+    times = ("2026-01-01T00:00:00+00:00", backend.now_iso())  # the first: after an outage
+    for count, joined_at in enumerate(times, 1):
+        guild.members[backend.bot_user.id].joined_at = joined_at
+        backend.emit("GUILD_CREATE", serializers.guild_create_payload(backend, guild))
+        chat.say("hello")
+        await wait_until(partial(lambda number: len(chat.intake.received) == number, count))
+    [joined] = [one for one in chat.intake.events if isinstance(one, Joined)]
+    assert (joined.address, joined.at.isoformat()) == (chat.address, joined_at)
 
 
 # --- native commands -------------------------------------------------------------------------
