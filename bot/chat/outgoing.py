@@ -26,6 +26,10 @@ class Limits:
     What is reserved is left to the outbox by live edits."""
     bot_calls: tuple[CallWindow, ...] = ()
     """The same for all chats of the bot together."""
+    route_calls: tuple[CallWindow, ...] = ()
+    """The same for one kind of call in a chat, such as edits."""
+    counts_typing: bool = False
+    """Whether typing indicators are among `bot_calls`."""
     can_edit: bool = True
     can_reply: bool = True
     has_drafts: bool = False

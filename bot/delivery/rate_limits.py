@@ -2,7 +2,8 @@
 
 A call that the platform refuses blocks its scope for as long as the platform says: a kind of call
 in a chat, the chat, or the bot. What a channel supports says how many calls a chat and a bot may
-make (`Limits.chat_calls`, `Limits.bot_calls`); live edits leave some of them to the outbox.
+make (`Limits.chat_calls`, `Limits.route_calls`, `Limits.bot_calls`); live edits and typing
+indicators leave some of them to the outbox.
 """
 
 from collections.abc import Awaitable, Callable, Set
@@ -84,7 +85,7 @@ class RateLimitedSurface(Surface, DraftingSurface):
 
     @override
     async def typing(self, address: Address) -> None:
-        await self._call(address, "typing", lambda: self._surface.typing(address), is_counted=False)
+        await self._call(address, "typing", lambda: self._surface.typing(address), is_message=False)
 
     @override
     async def find(
@@ -102,15 +103,15 @@ class RateLimitedSurface(Surface, DraftingSurface):
         route: str,
         request: Callable[[], Awaitable[Response]],
         *,
-        is_counted: bool = True,
+        is_message: bool = True,
     ) -> Response:
         keys = {"route": f"{address.lane} {route}", "chat": address.lane, "bot": address.source}
-        windows = self._windows(address) if is_counted else {}
+        windows = self._windows(address, is_message=is_message)
         scopes = [
             CallScope(key, windows.get(name, ()), is_of_all=name == "bot")
             for name, key in keys.items()
         ]
-        await self._wait(scopes, may_wait=is_counted and not self._best_effort)
+        await self._wait(scopes, may_wait=is_message and not self._best_effort)
         try:
             return await request()
         except RateLimited as error:
@@ -121,15 +122,21 @@ class RateLimitedSurface(Surface, DraftingSurface):
                 await self._rates.refuse_calls(keys["bot"], 0.0)
             raise
 
-    def _windows(self, address: Address) -> dict[str, tuple[CallWindow, ...]]:
-        """Return what may be called for the chat and for the bot.
+    def _windows(self, address: Address, *, is_message: bool) -> dict[str, tuple[CallWindow, ...]]:
+        """Return what may be called of this kind for the chat, for the chat and for the bot.
 
-        Live edits leave what is reserved, and keep to the rates of a chat from the start.
+        Live edits leave what is reserved, and keep to the rates of a chat from the start. A typing
+        indicator is no message: it counts for the bot at most, and leaves what is reserved.
         """
         limits, learns = self._surface.limits(address), self._learns_rates
         edits = self._best_effort
+        if not is_message:
+            of_bot = limits.bot_calls if limits.counts_typing else ()
+            return {"bot": _as_they_hold(of_bot, learns=learns, reserves=True)}
+        learns_chat = learns and not edits
         return {
-            "chat": _as_they_hold(limits.chat_calls, learns=learns and not edits, reserves=edits),
+            "route": _as_they_hold(limits.route_calls, learns=learns_chat, reserves=edits),
+            "chat": _as_they_hold(limits.chat_calls, learns=learns_chat, reserves=edits),
             "bot": _as_they_hold(limits.bot_calls, learns=learns, reserves=edits),
         }
 

@@ -245,10 +245,12 @@ async def test_each_process_limits_itself_while_the_server_is_frozen(tmp_path: P
             await limits.release("p", "a")
             assert await limits.acquire("p", 1, "b", 600)
             assert await limits.take_call([GROUP]) == 995  # what the server counted is known here
+            await limits.refuse_calls("telegram:-8", 600)
         finally:
             os.kill(server, signal.SIGCONT)
         await clock.advance(20)
         assert await limits.take([SLOW]) == 0  # asked again: its second there
+        assert await client.pttl("test:refused:telegram:-8") == pytest.approx(580_000, abs=5000)
 
 
 @pytest.mark.service

@@ -63,6 +63,36 @@ async def test_live_edits_leave_calls_to_the_outbox() -> None:
     assert [call for call, _ in setup.surface.calls] == ["send", "edit", "edit", "send", "send"]
 
 
+async def test_kinds_of_calls_in_a_chat_are_counted_apart_and_live_edits_leave_some() -> None:
+    setup = Setup(FakeSurface(replace(LIMITS, route_calls=(CallWindow(3, 5.0, reserved=1),))))
+    for _ in range(3):
+        await setup.send()
+    assert await seconds_refused(setup.send()) == 5
+    for _ in range(2):
+        await setup.edit_live()
+    assert await seconds_refused(setup.edit_live()) == 5
+    await setup.outbox.edit(CHAT, "1", TEXT)
+    await setup.send(replace(CHAT, chat="2"))
+
+
+@pytest.mark.parametrize("counts_typing", [False, True])
+async def test_typing_indicators_count_for_the_bot_where_the_platform_counts_them(
+    counts_typing: bool,
+) -> None:
+    windows = (CallWindow(3, 5.0, reserved=1),)
+    limits = replace(LIMITS, bot_calls=windows, counts_typing=counts_typing)
+    setup = Setup(FakeSurface(limits))
+    for _ in range(2):
+        await setup.outbox.typing(CHAT)
+    if counts_typing:
+        assert await seconds_refused(setup.outbox.typing(CHAT)) == 5
+        await setup.send()
+        assert await seconds_refused(setup.send()) == 5
+    else:
+        for _ in range(3):
+            await setup.send()
+
+
 async def test_approximate_rates_hold_from_the_start() -> None:
     chat, bot = CallWindow(2, 10.0, is_learned=True), CallWindow(3, 1.0, is_learned=True)
     setup = Setup(FakeSurface(replace(LIMITS, chat_calls=(chat,), bot_calls=(bot,))))

@@ -41,19 +41,25 @@ LIMITS = Limits(
     repeats_faces=False,
     has_threads=True,
     folds_thoughts=True,
-    bot_calls=(CallWindow(50, 1.0, is_learned=True, reserved=10),),  # "50 requests per second"
+    # "50 requests per second". Windows are longer by what calls may be under way for.
+    bot_calls=(CallWindow(50, 1.25, is_learned=True, reserved=10),),
+    # What headers have said of messages and of edits; one process reads only its own responses.
+    route_calls=(CallWindow(5, 5.5, is_learned=True, reserved=1),),
+    counts_typing=True,
 )
 _SUPPRESS_EMBEDS = 1 << 2
 
-_SEND = RestEndpoint("POST", "/channels/{}/messages")
-_EDIT = RestEndpoint("PATCH", "/channels/{}/messages/{}")
-_DELETE = RestEndpoint("DELETE", "/channels/{}/messages/{}")
+# Other processes must learn of a refusal of these calls at once: none is waited out here.
+_SEND = RestEndpoint("POST", "/channels/{}/messages", waits=False)
+_EDIT = RestEndpoint("PATCH", "/channels/{}/messages/{}", waits=False)
+_DELETE = RestEndpoint("DELETE", "/channels/{}/messages/{}", waits=False)
 READ_MESSAGES = RestEndpoint("GET", "/channels/{}/messages")
 READ_MESSAGE = RestEndpoint("GET", "/channels/{}/messages/{}")
-_TYPE = RestEndpoint("POST", "/channels/{}/typing")
-_EXECUTE = RestEndpoint("POST", "/webhooks/{}/{}", resource_ids=2, may_repeat=False)
-_EDIT_SPOKEN = RestEndpoint("PATCH", "/webhooks/{}/{}/messages/{}", resource_ids=2)
-_DELETE_SPOKEN = RestEndpoint("DELETE", "/webhooks/{}/{}/messages/{}", resource_ids=2)
+_FIND = replace(READ_MESSAGES, waits=False)
+_TYPE = RestEndpoint("POST", "/channels/{}/typing", waits=False)
+_EXECUTE = RestEndpoint("POST", "/webhooks/{}/{}", resource_ids=2, may_repeat=False, waits=False)
+_EDIT_SPOKEN = RestEndpoint("PATCH", "/webhooks/{}/{}/messages/{}", resource_ids=2, waits=False)
+_DELETE_SPOKEN = RestEndpoint("DELETE", "/webhooks/{}/{}/messages/{}", resource_ids=2, waits=False)
 _RESPOND = RestEndpoint("PATCH", "/webhooks/{}/{}/messages/@original", resource_ids=2)
 
 
@@ -247,7 +253,7 @@ class DiscordSurface(Surface):
         """Return the messages after this one, oldest first; without one, the newest of all."""
         query = {"limit": str(_PAGE_SIZE)} | ({"after": after} if after else {})
         return decode_response(
-            _decode_page, await self._rest.call(READ_MESSAGES, address.chat, query=query)
+            _decode_page, await self._rest.call(_FIND, address.chat, query=query)
         )[::-1]
 
     async def _respond(

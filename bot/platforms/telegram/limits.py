@@ -14,8 +14,8 @@ def plain_text(source: str) -> str:
 
 # Messages and edits count together: about 1 a second in a chat, where short bursts pass, less than
 # 20 a minute in a group, and about 30 a second in all chats (Telegram's bot FAQ). Only the limit
-# of groups is a fixed one. A second is added to its minute: Telegram counts a call when it arrives,
-# and one may take longer than the next.
+# of groups is a fixed one. Telegram counts a call when it arrives, and one may take longer than the
+# next: a second is added to the minute, and a quarter of a second to the second.
 _A_SECOND = CallWindow(10, 10.0, is_learned=True, reserved=1)
 PRIVATE = Limits(
     max_units=4096,
@@ -28,7 +28,7 @@ PRIVATE = Limits(
     hides_markup=True,
     shows_faces=True,
     chat_calls=(_A_SECOND,),
-    bot_calls=(CallWindow(30, 1.0, is_learned=True, reserved=10),),
+    bot_calls=(CallWindow(30, 1.25, is_learned=True, reserved=10),),
     has_buttons=True,
     folds_thoughts=True,
     asks_by_replies=True,

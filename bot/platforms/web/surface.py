@@ -54,6 +54,7 @@ class WebSurface(Surface):
             typing_seconds=0,
             chat_calls=(),
             bot_calls=(),
+            route_calls=(),
             can_repeat_sends=True,
             repeats_faces=True,
             has_buttons=True,

@@ -2,7 +2,7 @@
 
 Each call is one script, so it is atomic; time is the server's. While the server is away or frozen,
 each process limits what it does itself, to its share: the processes that used the server lately
-are known from before.
+are known from before. Refusals of a platform meanwhile are told when it is back.
 """
 
 import asyncio
@@ -26,7 +26,9 @@ from bot.storage.coordination.redis_client import open_client
 
 _log = structlog.get_logger(__name__)
 _ANSWER_SECONDS = 0.3
-_PAUSE_SECONDS = 15.0
+_PAUSE_SECONDS = 1.0
+"""For which the server is not asked after it did not answer; twice as long each further time."""
+_MAX_PAUSE_SECONDS = 15.0
 _SCANNED_AT_ONCE = 1000
 _MAX_SHOWN = 100
 
@@ -130,6 +132,8 @@ class RedisRateLimits(RateLimits):
         self._answer_seconds = answer_seconds
         self._here = InProcessRateLimits(clock)
         self._paused_until = 0.0
+        self._next_pause = _PAUSE_SECONDS
+        self._untold: dict[str, float] = {}  # refused scopes, and until when
         self._asking = asyncio.Lock()
         self._name = secrets.token_hex(8)
         self._processes = 1
@@ -185,8 +189,8 @@ class RedisRateLimits(RateLimits):
     @override
     async def refuse_calls(self, scope: str, seconds: float) -> None:
         await self._here.refuse_calls(scope, seconds)
-        given = [math.ceil(seconds * 1000), int(LEARNED_SECONDS * 1000)]
-        await self._ask(lambda: self._refuse_calls(self._refusal_keys(scope), given))
+        self._untold[scope] = self._clock.monotonic() + seconds
+        await self._ask(self._tell_refusals)
 
     @override
     async def refusals(self) -> Sequence[RefusedCalls]:
@@ -221,11 +225,24 @@ class RedisRateLimits(RateLimits):
             try:
                 async with asyncio.timeout(self._answer_seconds):
                     await self._count_now_and_then()
-                    return await call()
+                    await self._tell_refusals()
+                    answer = await call()
             except (TimeoutError, RedisError, OSError) as error:
                 _log.warning("shared_limits_paused", reason=type(error).__name__)
-                self._paused_until = self._clock.monotonic() + _PAUSE_SECONDS
+                self._paused_until = self._clock.monotonic() + self._next_pause
+                self._next_pause = min(self._next_pause * 2, _MAX_PAUSE_SECONDS)
                 return None
+            self._next_pause = _PAUSE_SECONDS
+            return answer
+
+    async def _tell_refusals(self) -> None:
+        """Tell the server what was refused since it was last asked."""
+        for scope, until in list(self._untold.items()):
+            left = max(0.0, until - self._clock.monotonic())
+            given = [math.ceil(left * 1000), int(LEARNED_SECONDS * 1000)]
+            await self._refuse_calls(self._refusal_keys(scope), given)
+            if self._untold.get(scope) == until:
+                del self._untold[scope]
 
     async def _count_now_and_then(self) -> None:
         """Say that this process runs, and learn how many do."""

@@ -1,6 +1,5 @@
 """Discord on loopback: messages arrive once and ping nobody, and failures are translated."""
 
-import asyncio
 from collections.abc import AsyncIterator, Set
 from functools import partial
 from typing import Any
@@ -291,17 +290,22 @@ async def test_typing_is_sent(chat: Chat) -> None:
     assert len(chat.requests("POST", "/typing")) == 1
 
 
-async def test_short_rate_limit_is_waited_out(chat: Chat) -> None:
-    chat.wire.fault("POST", "/channels/*/messages", retry_after=0.3)
-    await chat.surface.send(OutgoingMessage(chat.address, MessageContent("hi"), nonce="n1"))
-    assert chat.texts == ["hi"]
-
-
-async def test_long_rate_limit_is_left_to_the_outbox(chat: Chat) -> None:
-    chat.wire.fault("POST", "/channels/*/messages", retry_after=40)
+@pytest.mark.parametrize("seconds", [0.3, 40])
+@pytest.mark.parametrize(("is_global", "scope"), [(False, "route"), (True, "bot")])
+async def test_refused_message_is_left_to_the_outbox_which_tells_other_processes(
+    chat: Chat, seconds: float, is_global: bool, scope: str
+) -> None:
+    chat.wire.fault("POST", "/channels/*/messages", retry_after=seconds, is_global=is_global)
     with pytest.raises(RateLimited) as limited:
         await chat.surface.send(OutgoingMessage(chat.address, MessageContent("hi"), nonce="n1"))
-    assert limited.value.retry_after_seconds == 40
+    assert (limited.value.retry_after_seconds, limited.value.scope) == (seconds, scope)
+    assert chat.texts == []
+
+
+async def test_short_refusal_of_other_calls_is_waited_out(chat: Chat) -> None:
+    chat.wire.fault("POST", "/users/@me/channels", retry_after=0.3)
+    address = await chat.platform.private_chat(f"discord:{chat.alice.id}")
+    await chat.surface.send(OutgoingMessage(address, MessageContent("for you"), nonce="n1"))
 
 
 async def test_bad_gateway_is_retried(chat: Chat) -> None:
@@ -333,15 +337,11 @@ async def test_request_times_out(chat: Chat) -> None:
         await chat.surface.send(OutgoingMessage(chat.address, MessageContent("hi"), nonce="n1"))
 
 
-async def test_request_cancelled_during_a_global_rate_limit_blocks_no_other_for_good(
-    chat: Chat,
-) -> None:
+async def test_request_waits_until_a_global_rate_limit_is_over(chat: Chat) -> None:
     chat.wire.fault("POST", "/channels/*/messages", retry_after=1, is_global=True)
-    sending = asyncio.create_task(
-        chat.surface.send(OutgoingMessage(chat.address, MessageContent("hi"), nonce="n1"))
-    )
-    [refused] = await wait_until(lambda: [e for e in chat.wire.log if e["status"] == 429])
-    sending.cancel()
+    with pytest.raises(RateLimited):
+        await chat.surface.send(OutgoingMessage(chat.address, MessageContent("hi"), nonce="n1"))
+    [refused] = [e for e in chat.wire.log if e["status"] == 429]
     await chat.surface.typing(chat.address)
 
     [typing] = chat.requests("POST", "/typing")

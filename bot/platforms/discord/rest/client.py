@@ -61,6 +61,9 @@ class RestEndpoint:
     resource_ids: int = 1
     may_repeat: bool = True
     """Whether a request that may have arrived can be sent again: twice is the same as once."""
+    waits: bool = True
+    """Whether a request that is refused for a short time is sent again after it; else the caller
+    is told at once."""
 
 
 class RestClient:
@@ -155,6 +158,8 @@ class RestClient:
                 lost = failure
                 faults += 1
                 pause = pause if request.endpoint.may_repeat else None
+            elif isinstance(failure, RateLimited) and lost is None and not request.endpoint.waits:
+                pause = None
             if pause is None or tries == _MAX_TRIES or now + pause > request.deadline:
                 if lost is not None:
                     lost.answers = faults
