@@ -269,14 +269,17 @@ class _RandomFaults(list[dict[str, Any]]):
 @asynccontextmanager
 async def running_platforms(
     telegram_token: str | None = None,
+    make_discord: Callable[..., SimWire] = SimWire,
+    make_telegram: Callable[..., TgWire] = TgWire,
 ) -> AsyncIterator[LoopbackPlatforms]:
     """Run both servers, each on a free port, within the block."""
     # It logs every response that is cut off on purpose.
     logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
-    telegram = TgWire(port=0, token=telegram_token) if telegram_token else TgWire(port=0)
+    given = {"token": telegram_token} if telegram_token else {}
+    telegram = make_telegram(port=0, **given)
     await telegram.start()
     telegram.base = f"http://127.0.0.1:{telegram.runner.addresses[0][1]}"
-    async with SimWire(port=0) as wire:
+    async with make_discord(port=0) as wire:
         try:
             yield LoopbackPlatforms(wire, telegram)
         finally:

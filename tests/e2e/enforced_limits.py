@@ -1,0 +1,314 @@
+"""Loopback platforms that count calls as the real ones do, and refuse those that are too many.
+
+Discord: 5 messages in 5 s for each kind of call in a channel, 5 in 2 s for a webhook, 50 calls a
+second of a bot, all in windows that begin with their first call. Telegram: 10 messages and edits at
+once in a chat and one more each second, 20 in any minute in a group, 30 in any second of a bot.
+
+The servers share a process with the model and the people: when that was late in reading a call, the
+call counts as one that came as much earlier.
+"""
+
+import asyncio
+import math
+import time
+import zlib
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from typing_extensions import override
+
+from tests.rigs.simwire import SimWire
+from tests.rigs.tgwire import Err, TgWire
+
+IN_FLIGHT_SECONDS = 0.5
+"""How long after a refusal calls may arrive that had left before, on a busy machine."""
+_CLOCK_SECONDS = 0.002
+"""How much earlier the end of a refusal may be on another clock, which counts milliseconds."""
+_BEAT_SECONDS = 0.02
+_RECENT_SECONDS = 2.0
+_DISCORD_SECONDS = {"channels": 5.0, "webhooks": 2.0}
+_READS = ("getchat",)
+_UNCOUNTED = ("sendchataction", "deletemessage")
+
+
+class Window(Protocol):
+    """So many calls in a time."""
+
+    def seconds_until_free(self, now: float) -> float: ...
+
+    def take(self, now: float) -> None: ...
+
+
+@dataclass
+class FixedWindow:
+    """Begins with a call, ends after its seconds, and then with the next call begins anew."""
+
+    count: int
+    seconds: float
+    left: int = 0
+    ends_at: float = -math.inf
+
+    def seconds_until_free(self, now: float) -> float:
+        return 0.0 if self.left > 0 or now >= self.ends_at else self.ends_at - now
+
+    def take(self, now: float) -> None:
+        if now >= self.ends_at:
+            self.left, self.ends_at = self.count, now + self.seconds
+        self.left -= 1
+
+
+@dataclass
+class SlidingWindow:
+    """Holds in any so many seconds."""
+
+    count: int
+    seconds: float
+    calls: deque[float] = field(default_factory=deque)
+
+    def seconds_until_free(self, now: float) -> float:
+        if len(self.calls) < self.count:
+            return 0.0
+        return max(0.0, self.calls[-self.count] + self.seconds - now)
+
+    def take(self, now: float) -> None:
+        self.calls.append(now)
+        if len(self.calls) > self.count:
+            self.calls.popleft()
+
+
+@dataclass
+class Bucket:
+    """So many at once, and one more whenever the interval has passed."""
+
+    count: int
+    interval: float
+    empty_until: float = -math.inf
+
+    def seconds_until_free(self, now: float) -> float:
+        return max(0.0, self.empty_until - now - self.interval * (self.count - 1))
+
+    def take(self, now: float) -> None:
+        self.empty_until = max(now, self.empty_until) + self.interval
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A call that was answered with 429."""
+
+    scope: str
+    """Such as "telegram-chat -1001": the kind of scope and its name."""
+    at: float
+    """Of the monotonic clock, as `until`."""
+    until: float
+    is_injected: bool
+    """Whether a test asked for it; else the call was one too many."""
+
+
+class LimitEnforcer:
+    """Counts the calls of both platforms by their scopes, and remembers what it refused."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self.now = now
+        self.calls: Counter[str] = Counter()
+        """By the kind of scope."""
+        self.refusals: list[Refusal] = []
+        self.early: list[str] = []
+        """Calls that came before a refusal of their scope was over."""
+        self.in_flight = 0
+        """Of these, calls that had left when the refusal came."""
+        self.longest_delay = 0.0
+        """In seconds: how late this process was in reading a call."""
+        self._delays: deque[tuple[float, float]] = deque()  # when, and how long
+        self._beat_at = now()
+        self._windows: dict[str, list[Window]] = {}
+        self._planned: dict[str, float] = {}
+        self._told: dict[str, Refusal] = {}
+
+    async def measure_delays(self) -> None:
+        """Measure how late this process is, until cancelled; else it counts as never late."""
+        while True:
+            self._beat_at = self.now()
+            await asyncio.sleep(_BEAT_SECONDS)
+            now = self.now()
+            self._delays.append((now, now - self._beat_at - _BEAT_SECONDS))
+            while self._delays[0][0] < now - _RECENT_SECONDS:
+                self._delays.popleft()
+
+    def _recent_delay(self, now: float) -> float:
+        if not self._delays:
+            return 0.0
+        current = now - self._beat_at - _BEAT_SECONDS
+        longest = max(current, *(seconds for _, seconds in self._delays), 0.0)
+        self.longest_delay = max(self.longest_delay, longest)
+        return longest
+
+    def refuse_next(self, kind: str, seconds: float) -> None:
+        """Refuse the next call in a scope of this kind for so many seconds."""
+        self._planned[kind] = seconds
+
+    def judge(
+        self, scopes: Mapping[str, list[Window]], *, is_counted: bool = True
+    ) -> Refusal | None:
+        """Count a call; return why it is refused, None: it is taken.
+
+        Args:
+            scopes: with the windows of those that are not known yet.
+            is_counted: whether it can be one too many; else it is refused with others only.
+        """
+        now = self.now()
+        for scope, windows in scopes.items():
+            self._windows.setdefault(scope, windows)
+            self.calls[_kind(scope)] += 1
+        refusal = (
+            self._told_before(scopes, now)
+            or self._injected(scopes, now)
+            or (self._too_many(scopes, now) if is_counted else None)
+        )
+        if refusal is None and is_counted:
+            for scope in scopes:
+                for window in self._windows[scope]:
+                    window.take(now)
+        return refusal
+
+    def window(self, scope: str) -> Window:
+        """Return the first window of a scope that was called."""
+        return self._windows[scope][0]
+
+    def _told_before(self, scopes: Mapping[str, Any], now: float) -> Refusal | None:
+        for scope in scopes:
+            told = self._told.get(scope)
+            if told is None or now >= told.until - _CLOCK_SECONDS:
+                continue
+            if now <= told.at + IN_FLIGHT_SECONDS + self._recent_delay(now):
+                self.in_flight += 1
+            else:
+                passed, seconds = now - told.at, told.until - told.at
+                self.early.append(f"{scope}: {passed:.2f} s after a refusal for {seconds:.2f} s")
+            return told
+        return None
+
+    def _injected(self, scopes: Mapping[str, Any], now: float) -> Refusal | None:
+        for scope in scopes:
+            seconds = self._planned.pop(_kind(scope), None)
+            if seconds is not None:
+                return self._refuse(Refusal(scope, now, now + seconds, is_injected=True))
+        return None
+
+    def _too_many(self, scopes: Mapping[str, Any], now: float) -> Refusal | None:
+        earliest = now + self._recent_delay(now)  # had those before come without a delay
+        for scope in scopes:
+            waits = [one.seconds_until_free(earliest) for one in self._windows[scope]]
+            if (wait := max(waits)) > 0:
+                return self._refuse(Refusal(scope, now, now + wait, is_injected=False))
+        return None
+
+    def _refuse(self, refusal: Refusal) -> Refusal:
+        self.refusals.append(refusal)
+        self._told[refusal.scope] = refusal
+        return refusal
+
+    def self_inflicted(self) -> list[Refusal]:
+        return [one for one in self.refusals if not one.is_injected]
+
+    def report(self) -> str:
+        """Say how many calls there were and how many were refused, by the kind of scope."""
+        injected = Counter(_kind(one.scope) for one in self.refusals if one.is_injected)
+        too_many = Counter(_kind(one.scope) for one in self.self_inflicted())
+        return (
+            f"calls {dict(self.calls)}; refused on purpose {dict(injected)}, as too many"
+            f" {dict(too_many)}; {len(self.early)} came before a refusal was over, and"
+            f" {self.in_flight} that were under way; calls were read at most"
+            f" {self.longest_delay:.2f} s late"
+        )
+
+
+class LimitedDiscord(SimWire):  # type: ignore[misc] # rigs have no types
+    """Discord, with the limits of its routes and of a bot, which its headers name."""
+
+    enforcer: LimitEnforcer
+
+    @override
+    def _take_fault(self, method: str, path: str) -> Any:
+        refusal = self.enforcer.judge(discord_scopes(method, path))
+        if refusal is None:
+            return super()._take_fault(method, path)
+        return {
+            "delay": 0,
+            "drop": False,
+            "after": False,
+            "retry_after": round(refusal.until - self.enforcer.now(), 3),
+            "is_global": refusal.scope == "discord-bot",
+            "scope": "user",
+            "via": True,
+        }
+
+    @override
+    def _resp(self, entry: Any, status: int, obj: Any, headers: Any = None) -> Any:
+        told = _route_headers(self.enforcer, entry["method"], entry["path"])
+        return super()._resp(entry, status, obj, {**told, **(headers or {})})
+
+
+class LimitedTelegram(TgWire):  # type: ignore[misc] # rigs have no types
+    """Telegram, with the limits of its chats, groups and of a bot."""
+
+    enforcer: LimitEnforcer
+
+    @override
+    async def _call(self, spec: Any, p: Any, up: Any) -> Any:
+        chat, name = p.get("chat_id"), spec["name"].lower()
+        if chat is not None and not name.startswith(_READS):
+            is_counted = not name.startswith(_UNCOUNTED)
+            refusal = self.enforcer.judge(telegram_scopes(str(chat)), is_counted=is_counted)
+            if refusal is not None:
+                seconds = max(1, math.ceil(refusal.until - self.enforcer.now()))
+                description = f"Too Many Requests: retry after {seconds}"
+                raise Err(429, description, retry_after=seconds)
+        return await super()._call(spec, p, up)
+
+
+def _kind(scope: str) -> str:
+    return scope.partition(" ")[0]
+
+
+def discord_scopes(method: str, path: str) -> dict[str, list[Window]]:
+    """Return what a request counts for; responses to interactions count for nothing."""
+    kind, *ids = path.strip("/").split("/")
+    if kind == "interactions" or (kind == "webhooks" and "messages/@original" in path):
+        return {}
+    scopes: dict[str, list[Window]] = {"discord-bot": [FixedWindow(50, 1.0)]}
+    if kind in _DISCORD_SECONDS and ids:
+        route = _discord_route(method, path)
+        return {route: [FixedWindow(5, _DISCORD_SECONDS[kind])], **scopes}
+    return scopes
+
+
+def _discord_route(method: str, path: str) -> str:
+    """Name the kind of call and the channel or webhook, without the other ids."""
+    kind, *ids = path.strip("/").split("/")
+    rest = [one for one in ids[1:] if one in {"messages", "typing", "webhooks", "threads"}]
+    return f"discord-route {method} {'/'.join([kind, ids[0], *rest])}"
+
+
+def _route_headers(enforcer: LimitEnforcer, method: str, path: str) -> dict[str, str]:
+    for scope in discord_scopes(method, path):
+        window = enforcer.window(scope)
+        if scope.startswith("discord-route") and isinstance(window, FixedWindow):
+            left = max(0.0, window.ends_at - enforcer.now())
+            bucket = scope.replace(f"/{path.strip('/').split('/')[1]}", "")
+            return {
+                "X-RateLimit-Limit": str(window.count),
+                "X-RateLimit-Remaining": str(window.left),
+                "X-RateLimit-Reset-After": f"{left:.3f}",
+                "X-RateLimit-Bucket": f"{zlib.crc32(bucket.encode()):x}",
+            }
+    return {}
+
+
+def telegram_scopes(chat: str) -> dict[str, list[Window]]:
+    """Return what a call in a chat counts for."""
+    windows: list[Window] = [Bucket(10, 1.0)]
+    if chat.startswith("-"):
+        windows.append(SlidingWindow(20, 60.0))
+    return {f"telegram-chat {chat}": windows, "telegram-bot": [SlidingWindow(30, 1.0)]}

@@ -1,0 +1,128 @@
+"""Four workers and four senders at platforms that enforce their limits; only their log is read.
+
+Behind `make soak`; `pytest -rP -m soak tests/e2e/test_enforced_limits.py` prints the figures with
+the seed, TROUPE_SEED=... repeats a plan and TROUPE_SHARE=0.1 runs a tenth of the ten minutes.
+"""
+
+import asyncio
+import os
+import random
+from collections.abc import AsyncIterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from bot.runtime.tasks import cancel_and_wait
+from tests.e2e.enforced_limits import LimitedDiscord, LimitedTelegram, LimitEnforcer
+from tests.e2e.kill_load import LoadPlan, add_conversations, run_under_kills
+from tests.e2e.loopback_platforms import Conversation, LoopbackPlatforms, running_platforms
+from tests.e2e.shapes import answering_model, installed_roles, report
+from tests.postgres import create_postgres_database
+
+pytestmark = [pytest.mark.service, pytest.mark.soak, pytest.mark.timeout(7200)]
+
+# A quick look at a run: a tenth of it is TROUPE_SHARE=0.1.
+_SHARE = float(os.environ.get("TROUPE_SHARE", "1"))  # noqa: TID251 # a test's own
+_SECONDS = 600 * _SHARE
+_STARTING_SECONDS = 20.0
+"""In which processes ask who they are: what is refused then, they do not tell each other."""
+_REFUSED = ("discord-route", "discord-bot", "telegram-chat")
+
+
+class Bursts:
+    """People who write at once: in many private chats, in one group, in one channel."""
+
+    def __init__(self, platforms: LoopbackPlatforms) -> None:
+        self.questions = 0
+        self._names = (f"b{number:05x}" for number in count())
+        self._groups_of_chats = [
+            [platforms.telegram_dm() for _ in range(40)],
+            [platforms.discord_dm() for _ in range(60)],
+            [platforms.telegram_group()] * 8,
+            [platforms.channel()] * 8,
+        ]
+
+    async def ask_until_cancelled(self, rng: random.Random) -> None:
+        while True:
+            for chats in self._groups_of_chats:
+                for where in chats:
+                    self._ask(where, rng)
+                await asyncio.sleep(rng.uniform(10, 20))
+
+    def _ask(self, where: Conversation, rng: random.Random) -> None:
+        self.questions += 1
+        where.ask(next(self._names), rng.randint(1, 40))
+
+
+@pytest.fixture
+def enforcer() -> LimitEnforcer:
+    return LimitEnforcer()
+
+
+@pytest_asyncio.fixture
+async def platforms(enforcer: LimitEnforcer) -> AsyncIterator[LoopbackPlatforms]:
+    def make_discord(port: int) -> LimitedDiscord:
+        wire = LimitedDiscord(port=port)
+        wire.enforcer = enforcer
+        return wire
+
+    def make_telegram(port: int) -> LimitedTelegram:
+        wire = LimitedTelegram(port=port)
+        wire.enforcer = enforcer
+        return wire
+
+    async with running_platforms(make_discord=make_discord, make_telegram=make_telegram) as both:
+        add_conversations(both)
+        yield both
+
+
+async def test_no_process_calls_more_than_platforms_allow(
+    platforms: LoopbackPlatforms,
+    enforcer: LimitEnforcer,
+    postgres_folder: str,
+    tmp_path: Path,
+    seed: int,
+) -> None:
+    """Write for ten minutes; now and then the platforms refuse a call that was not too many."""
+    bursts, over = Bursts(platforms), asyncio.Event()
+
+    async def refuse_now_and_then(rng: random.Random) -> None:
+        await asyncio.sleep(_STARTING_SECONDS)
+        while True:
+            await asyncio.sleep(rng.uniform(5, 10))
+            enforcer.refuse_next(rng.choice(_REFUSED), rng.randint(3, 12))
+
+    async def disturb(rng: random.Random) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            asking = tasks.create_task(bursts.ask_until_cancelled(rng))
+            refusing = tasks.create_task(refuse_now_and_then(rng))
+            await asyncio.sleep(_SECONDS)
+            asking.cancel()
+            refusing.cancel()
+        over.set()
+
+    plan = LoadPlan(
+        seed, questions=0, questions_a_second=2, dropped_responses=0.0, give_up_seconds=120
+    )
+    url = await create_postgres_database(postgres_folder)
+    async with (
+        answering_model() as model,
+        installed_roles(platforms, model, tmp_path, url, workers=4, senders=4) as installed,
+    ):
+        model.chunk_delays = (0.02, 0.7, 0.7, 0.7)  # few pieces, and time for live edits
+        for service in installed.services:
+            service.settings["TROUPE_DELIVERY__PACING"] = "strict"
+        measuring = asyncio.create_task(enforcer.measure_delays())
+        outcome = report(await run_under_kills(installed.services, platforms, plan, disturb, over))
+        await cancel_and_wait([measuring])
+    print(enforcer.report(), *enforcer.early, sep="\n")  # noqa: T201
+    refused = [f"{one.scope}: {one.until - one.at:.2f} s" for one in enforcer.self_inflicted()]
+    assert outcome.result.is_clean
+    asked = outcome.questions + bursts.questions + len(platforms.conversations)
+    assert outcome.result.questions == asked
+    assert refused == [], "a call was one too many"
+    assert enforcer.early == [], "a call came before a refusal was over"
+    kinds = {one.scope.partition(" ")[0] for one in enforcer.refusals}
+    assert _SHARE < 1 or kinds == set(_REFUSED), "too little was refused on purpose"
