@@ -410,6 +410,12 @@ class Settings(BaseSettings):
         description="Whether everybody sees the instructions of presets and exact prompts in a"
         " private chat; by default only those in TROUPE_ADMINS do.",
     )
+    group_prompts: bool = Field(
+        False,
+        description="Whether the admins of a server or group see the instructions of presets and"
+        " exact prompts there; by default only those in TROUPE_ADMINS do, because whoever adds the"
+        " bot to a group of their own is an admin of it.",
+    )
     fetch_links: bool = Field(
         False,
         description="Fetch pictures by the addresses that people write, for models that see, and"

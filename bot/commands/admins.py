@@ -40,6 +40,7 @@ class AdminCheck:
         anonymous: AnonymousAdmins,
         *,
         shows_prompts_in_private: bool = True,
+        shows_prompts_in_groups: bool = True,
         press_seconds: float = _PRESS_SECONDS,
         audit: AuditLog | None = None,
     ) -> None:
@@ -51,6 +52,8 @@ class AdminCheck:
             clock: time.
             anonymous: the groups where admins who write anonymously count.
             shows_prompts_in_private: whether everybody sees prompts in a private chat.
+            shows_prompts_in_groups: whether the admins of a server or group see them there: whoever
+                adds the bot to a group of their own is one.
             press_seconds: how long the platform may take to say whether who pressed a button, or
                 reads notes in private, is one.
             audit: keeps who deleted what.
@@ -58,6 +61,7 @@ class AdminCheck:
         self._audit = audit
         self._press_seconds = press_seconds
         self._shows_prompts_in_private = shows_prompts_in_private
+        self._shows_prompts_in_groups = shows_prompts_in_groups
         self._admin_ids = admin_ids
         self._is_platform_admin = is_platform_admin
         self._clock = clock
@@ -122,9 +126,8 @@ class AdminCheck:
 
     async def may_see_prompts(self, said: Said) -> bool:
         """Return whether the author may see the instructions of presets: strangers may not."""
-        if said.is_private and not self._shows_prompts_in_private:
-            return said.author.id in self._admin_ids
-        return await self.is_admin(said)
+        shows = self._shows_prompts_in_private if said.is_private else self._shows_prompts_in_groups
+        return said.author.id in self._admin_ids or (shows and await self.is_admin(said))
 
     async def require_prompts(self, said: Said, action: str) -> None:
         """Refuse a prompt to who may not see it; raises `UserError`."""

@@ -443,16 +443,19 @@ async def test_admins_who_write_anonymously_count_where_one_with_a_name_allows_i
         await setup.run_command("/preset use assistant")
 
 
-async def test_prompts_are_not_shown_to_strangers_in_private_chats(
-    setup: Setup, database: Database
+@pytest.mark.parametrize("is_private", [True, False])
+async def test_prompts_are_not_shown_to_strangers(
+    setup: Setup, database: Database, is_private: bool
 ) -> None:
-    setup.here = replace(HERE, is_private=True, author_is_admin=True)
+    """Anybody may write in private, or add the bot to a group, and is an admin there."""
+    setup.here = replace(HERE, is_private=is_private, author_is_admin=True)
     admins = AdminCheck(
         {"telegram:99"},
         setup.is_platform_admin,
         setup.clock,
         setup.anonymous,
-        shows_prompts_in_private=False,
+        shows_prompts_in_private=not is_private,
+        shows_prompts_in_groups=is_private,
     )
     with pytest.raises(
         UserError,
@@ -463,7 +466,8 @@ async def test_prompts_are_not_shown_to_strangers_in_private_chats(
     assert not await admins.may_see_prompts(setup.here)
     operator = replace(setup.here, author=Person("telegram:99", "Olga"))
     assert await admins.may_see_prompts(operator)
-    assert await admins.may_see_prompts(replace(setup.here, is_private=False))
+    assert await admins.may_see_prompts(replace(operator, author_is_admin=None))
+    assert await admins.may_see_prompts(replace(setup.here, is_private=not is_private))
     setup.handlers = CommandHandlers(
         setup.resolver,
         admins,

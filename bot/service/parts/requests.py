@@ -42,6 +42,8 @@ class RequestParts:
             self._context.clock,
             self.anonymous_admins,
             shows_prompts_in_private=self._context.settings.private_prompts,
+            shows_prompts_in_groups=self._context.settings.group_prompts
+            or self._context.is_in_terminal,
             audit=SqlAuditLog(self._context.resources.database),
         )
 
