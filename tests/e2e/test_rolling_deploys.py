@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from bot.storage.sql.database import read_revision
-from bot.storage.sql.upgrading.revisions import NEWEST_REVISION
+from bot.storage.sql.upgrading.revisions import NEWEST_REVISION, OLDEST_REVISION
 from tests.checkout import CHECKOUT
 from tests.e2e.kill_load import add_conversations, wait_until_settled
 from tests.e2e.loopback_platforms import LoopbackPlatforms
@@ -72,7 +72,7 @@ class Versions:
             shutil.copytree(self._trees[-1] / name, tree / name)
         revisions = tree / "bot/storage/sql/upgrading/revisions.py"
         replace(revisions, f'NEWEST_REVISION = "{before}"', f'NEWEST_REVISION = "{revision}"')
-        oldest = self._revisions[-2] if len(self._revisions) > 1 else NEWEST_REVISION
+        oldest = self._revisions[-2] if len(self._revisions) > 1 else OLDEST_REVISION
         replace(revisions, f'OLDEST_REVISION = "{oldest}"', f'OLDEST_REVISION = "{before}"')
         functions = tree / "bot/storage/engine/functions.py"
         replace(functions, "\\nEND\\n", f"\\n-- {revision}\\nEND\\n")
