@@ -240,6 +240,7 @@ class LiveReply:
                 content = self._content(part, text)
                 await self._surface.edit(self._address, self._message_ids[part], content)
             self._shown_at.append(self._clock.now())
+            self._buffer.restart_pause_if_over(self._clock.monotonic())
             self._shown[part] = text
             self._known[part] = content
 

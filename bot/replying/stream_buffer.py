@@ -80,6 +80,11 @@ class StreamBuffer:
         """Wait one pause from now on: a message that is opened may have waited for others."""
         self._not_before = now + self._pause
 
+    def restart_pause_if_over(self, now: float) -> None:
+        """Wait another pause after an update that took longer than one, as behind a rate limit."""
+        if now >= self._not_before:
+            self.restart_pause(now)
+
     def slow_down(self, now: float, retry_after_seconds: float = 0.0) -> None:
         """Double the pause after a refused update, and wait at least for the time given."""
         self._pause = min(self._pause * 2, max(_MAX_PAUSE_SECONDS, self._pause))

@@ -176,6 +176,24 @@ async def test_message_that_was_opened_late_is_edited_a_whole_pause_later() -> N
         assert setup.edits() == 1
 
 
+async def test_edit_that_took_long_is_followed_by_a_whole_pause() -> None:
+    setup = Setup()
+    async with setup.live() as live:
+        live.feed(ENOUGH)
+        await setup.clock.advance(1)
+        setup.surface.gate = asyncio.Event()  # the platform lets the edit wait
+        live.feed(" And more.")
+        await setup.clock.advance(2)
+        assert setup.edits() == 1
+        live.feed(" And the rest.")
+        await setup.clock.advance(5)
+        setup.surface.gate.set()
+        await setup.clock.advance(0.5)
+        assert setup.edits() == 1
+        await setup.clock.advance(1)
+        assert setup.edits() == 2
+
+
 async def test_answer_that_is_complete_at_once_is_not_shown_live() -> None:
     setup = Setup()
 
