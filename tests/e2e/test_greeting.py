@@ -34,7 +34,7 @@ async def test_group_is_greeted_once_also_after_a_restart(
     await service.start_and_wait()
     await wait_until(lambda: platforms.bot_texts(later) == [GREETING], 30)
     await wait_until(lambda: greeted_in(platforms, later_guild) == in_system_channel, 30)
-    join(platforms, guild)  # as after an outage
+    send_guild(platforms, guild, was_unavailable=True)  # after an outage of Discord
     group.ask("a1")
     await wait_until(
         lambda: platforms.bot_texts(group) == [GREETING, expected_answer("Ta1:12")], 30
@@ -61,10 +61,16 @@ def open_guild(platforms: LoopbackPlatforms, name: str) -> int:
 
 
 def join(platforms: LoopbackPlatforms, guild: int) -> None:
-    """Tell the bot of a server, as Discord does when somebody has added it or after an outage."""
+    """Tell the bot of a server as Discord does when somebody has added it."""
+    send_guild(platforms, guild, was_unavailable=False)
+
+
+def send_guild(platforms: LoopbackPlatforms, guild: int, *, was_unavailable: bool) -> None:
     backend = platforms.discord.b
-    created = serializers.guild_create_payload(backend, backend.get_guild(guild))
-    backend.emit("GUILD_CREATE", created)
+    whole = dict(serializers.guild_create_payload(backend, backend.get_guild(guild)))
+    if not was_unavailable:
+        del whole["unavailable"]
+    backend.emit("GUILD_CREATE", whole)
 
 
 def greeted_in(platforms: LoopbackPlatforms, guild: int) -> list[tuple[str, str, str]]:

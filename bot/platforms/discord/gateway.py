@@ -238,7 +238,7 @@ class Gateway(ShardClient):
 
         After an outage Discord sends servers again; the store knows where it has arrived.
         """
-        arrived = guild.me.joined_at if self._connected or self.is_replaying else None
+        arrived = guild.me.joined_at if self._connected else None
         if arrived is not None and utcnow() - arrived < _NEW_IN_GUILD:
             self._events.put_nowait(guild)
 
