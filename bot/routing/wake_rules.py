@@ -1,5 +1,6 @@
 """Tell how a message addresses a character: by the platform, by its wake rules, name or quote."""
 
+import re
 import unicodedata
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
@@ -16,6 +17,7 @@ Dice: TypeAlias = Callable[[], float]
 """Returns a random number from 0 up to 1."""
 
 _MARKUP = "*_~` :"
+_LINK = re.compile(r"https?://[!-~]+")  # Chinese goes on behind one without a space
 _SHORTEST_QUOTE_CHARS = 8
 _WORD = StoredPattern(marked("wakes at {word}"))
 DREW_BELOW = StoredPattern(marked("chance: drew {drawn}, below {limit}"))
@@ -89,7 +91,11 @@ def _has_word(word: str, text: str) -> bool:
 
 
 def name_position(preset: Preset, text: str) -> int | None:
-    """Return where one of the character's names first stands in a text as a word of its own."""
+    """Return where one of the character's names first stands in a text as a word of its own.
+
+    What is part of a link calls nobody.
+    """
+    text = _LINK.sub(lambda link: " " * len(link[0]), text)
     names = [name for name in (preset.role_name, preset.name, *preset.aliases) if name]
     found = (find_word(_normalized(name), _normalized(text)) for name in names)
     return min((position for position in found if position is not None), default=None)

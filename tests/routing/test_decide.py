@@ -104,6 +104,9 @@ def test_pattern_that_is_none_is_refused() -> None:
         ("norabilia", {}, Ignore),
         ("Nono, is it you?", {"aliases": ["Nono"]}, Answer),
         ("Nora?", {"wake": {"names": False}}, Ignore),
+        ("see https://example.org/nora/1", {}, Ignore),
+        ("nora, see https://example.org", {}, Answer),
+        ("看https://example.org，nora你好", {}, Answer),
     ],
 )
 def test_character_is_called_by_its_names(
