@@ -25,9 +25,13 @@ from bot.prompting.presets.folder import find_preset_file, write_preset, write_w
 from bot.prompting.presets.names import preset_id
 from bot.prompting.presets.preset import Preset
 from bot.prompting.presets.problems import CheckedPreset, PresetProblem, check_preset
+from bot.prompting.text.confusables import skeleton
 from bot.prompting.text.jsonc import JsonDocument
 from bot.routing.preset_resolver import PresetResolver
 from bot.texts.text import text_of, translatable
+
+MAX_CONTENT_CHARS = 4_000_000
+"""The longest text of a draft; a lorebook may be inside."""
 
 _MAX_AUDIT_CHARS = 4000
 _MAX_CHARS_CHECKED_AT_ONCE = 20_000  # about 10 ms
@@ -143,7 +147,9 @@ class PresetEditing:
 
         Raises:
             RequestRefused: 404: there is no such preset; 409: somebody has saved another one.
+            UserError: the text is too long.
         """
+        _check_length(content)
         edited = await self.open(name)
         if revision != edited.revision:
             raise _conflict()
@@ -192,8 +198,19 @@ class PresetEditing:
         return {**value, "lorebook": book}
 
     async def begin_draft(self, draft: PresetDraft, who: str, action: str) -> None:
-        """Store the draft of a new preset; raises `UserError` if the name is taken."""
-        self._check_name(draft.name, [one.name for one in await self.all()])
+        """Store the draft of a new preset; raises `UserError` for a name or a length."""
+        _check_length(draft.content)
+        names = [one.name for one in await self.all()]
+        self._check_name(draft.name, names)
+        wanted = skeleton(draft.name.casefold())
+        if found := next((one for one in names if skeleton(one.casefold()) == wanted), None):
+            raise UserError(
+                translatable(
+                    "{name} looks like the preset {other}; choose another name.",
+                    name=repr(draft.name),
+                    other=repr(found),
+                )
+            )
         if not await self.drafts.save(draft):
             raise _taken(draft.name)
         await self.record(who, action, draft.name, "", draft.content)
@@ -340,6 +357,17 @@ def changed_lines(before: str, after: str) -> tuple[str, str]:
 def _shortened(lines: Sequence[str]) -> str:
     text = "\n".join(lines)
     return text if len(text) <= _MAX_AUDIT_CHARS else f"{text[:_MAX_AUDIT_CHARS]} …"
+
+
+def _check_length(content: str) -> None:
+    if len(content) > MAX_CONTENT_CHARS:
+        raise UserError(
+            translatable(
+                "A preset has at most {limit} characters; this one would have {count}.",
+                limit=f"{MAX_CONTENT_CHARS:,}",
+                count=f"{len(content):,}",
+            )
+        )
 
 
 def _taken(name: str) -> UserError:

@@ -9,10 +9,10 @@ from pydantic import BaseModel, Field
 
 from bot.chat.access import Scope
 from bot.chat.console.preset_draft import ImportedFile
+from bot.console.presets.editing import MAX_CONTENT_CHARS
 from bot.console.presets.exporting import ExportForm, PresetExports
 from bot.console.presets.importing import PresetImports
 from bot.console.presets.preset_api import preset_name
-from bot.console.presets.preset_models import MAX_CONTENT_CHARS
 from bot.console.routes import ConsolePart, ConsoleRequest, Page, Route, RouteAnswer, redirect
 from bot.errors import RequestRefused
 from bot.texts.text import translatable

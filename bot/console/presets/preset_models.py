@@ -4,11 +4,10 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field
 
-from bot.console.presets.editing import EditedPreset, ListedPreset
+from bot.console.presets.editing import MAX_CONTENT_CHARS, EditedPreset, ListedPreset
 from bot.prompting.presets.problems import CheckedPreset, PresetProblem
 from bot.texts.text import translate
 
-MAX_CONTENT_CHARS = 4_000_000  # a lorebook may be inside
 PresetText = Annotated[str, Field(max_length=MAX_CONTENT_CHARS)]
 Revision = Annotated[int, Field(ge=0, le=2**31 - 1, description="0: there was no draft.")]
 

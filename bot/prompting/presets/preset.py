@@ -43,6 +43,7 @@ MAX_DOLLARS = 10**9
 _MAX_VERSION = 10**9  # further versions count from it, and PostgreSQL's integers end at 2**31
 _MAX_OUTPUT_TOKENS = 1_000_000  # as in `parameters`
 _MAX_INPUT_TOKENS = 10**9
+_MAX_MESSAGES = 10_000
 _MAX_FALLBACKS = 8  # each may be asked for one question
 _MAX_PARAMETER_CHARS = 256 * 1024  # as JSON; all of it is sent with every request
 
@@ -165,7 +166,7 @@ class Preset(StrictModel):
     stream: StrictBool = True
     max_rounds: StrictInt = 0
     """How many questions with their answers are sent; 0 or less: all."""
-    messages: tuple[PresetMessage, ...] = ()
+    messages: Annotated[tuple[PresetMessage, ...], Field(max_length=_MAX_MESSAGES)] = ()
     parameters: Parameters = Field(default_factory=Parameters)
     stop_sequences: NonEmptyTexts = ()
     filter_chars: NonEmptyTexts = ()

@@ -34,6 +34,7 @@ RENDER_ERRORS: Final = (
     TypeError,
     ValueError,
 )
+_MAX_ERROR_CHARS: Final = 1000
 CONTINUE_MARK: Final = "CONTINUE_FINAL_MESSAGE_TAG "  # the same text that transformers appends
 
 
@@ -127,10 +128,14 @@ class JinjaTemplate:
 
 
 def translate_error(error: Exception) -> TemplateError:
-    """Return the TemplateError for an error of a template; a `raise_exception` text is kept."""
-    if type(error) is jinja2.TemplateError:
-        return TemplateError(str(error))
-    return TemplateError(f"{type(error).__name__}: {error}")
+    """Return the TemplateError for an error of a template.
+
+    The text of a `raise_exception` is kept, as far as it is told in a line of the log.
+    """
+    is_raised = type(error) is jinja2.TemplateError
+    text = str(error) if is_raised else f"{type(error).__name__}: {error}"
+    is_long = len(text) > _MAX_ERROR_CHARS
+    return TemplateError(f"{text[:_MAX_ERROR_CHARS]} …" if is_long else text)
 
 
 def _with_continue_mark(message: Message) -> Message:

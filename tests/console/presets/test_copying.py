@@ -35,6 +35,15 @@ async def test_copy_is_a_draft_that_is_renamed_and_published(
         assert (await call(console, "POST", "/presets/nora/copies", {"name": taken}))[0] == 422
 
 
+async def test_name_that_looks_like_another_one_is_refused(console: Playground) -> None:
+    for name in ("n\u043era", "N\u041eRA", "nor\u0430"):  # with Cyrillic letters
+        status, answer = await call(console, "POST", "/presets/marlowe/copies", {"name": name})
+        assert (status, answer["error"][-40:]) == (
+            422,
+            "ks like the preset 'nora'; choose another name."[-40:],
+        )
+
+
 async def test_deleted_preset_answers_nowhere_and_keeps_its_versions(
     console: Playground, settings: Settings
 ) -> None:

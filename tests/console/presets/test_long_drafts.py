@@ -5,7 +5,12 @@ import threading
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
+
+from bot.chat.console.preset_draft import PresetDraft
+from bot.console.presets.editing import MAX_CONTENT_CHARS
 from bot.console.presets.line_differences import differing_lines
+from bot.errors import UserError
 from bot.prompting.presets.preset import Preset
 from bot.prompting.presets.problems import MAX_PROBLEMS, check_preset
 from tests.console.playground.conftest import Playground
@@ -39,6 +44,19 @@ async def test_long_text_is_checked_in_a_thread(console: Playground) -> None:
 
     assert checked_in[0] == threading.get_ident()
     assert checked_in[1] != threading.get_ident()
+
+
+async def test_draft_that_is_too_long_is_refused_wherever_it_comes_from(
+    console: Playground,
+) -> None:
+    """A card of ten megabytes would make one of forty."""
+    editing = console.service._parts.console._preset_editing
+    text = "x" * (MAX_CONTENT_CHARS + 1)
+
+    with pytest.raises(UserError, match="at most 4,000,000 characters"):
+        await editing.begin_draft(PresetDraft("long", 0, 1, text, 0), "session", "import")
+    with pytest.raises(UserError, match="at most 4,000,000 characters"):
+        await editing.save_draft("nora", text, 0)
 
 
 def test_mistakes_are_counted_beyond_the_first() -> None:

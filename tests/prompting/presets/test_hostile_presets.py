@@ -28,6 +28,7 @@ HUGE = 10**30
         {"parameters": {"n": 128}},
         {"parameters": {"best_of": 20}},
         {"fallbacks": [{"provider": "local"}] * 9},
+        {"messages": [{"role": "user", "content": "x"}] * 10_001},
         {"aliases": ["a"] * 257},
         {"tools": ["dice"] * 257},
         {"mcp_servers": ["files"] * 257},

@@ -24,6 +24,14 @@ def test_message_content_is_never_rendered_as_a_template() -> None:
     assert template.render([{"role": "user", "content": "{{ 7 * 7 }}"}]) == "{{ 7 * 7 }}"
 
 
+def test_error_that_a_template_makes_long_is_cut() -> None:
+    """It is logged for each message, and told on the terminal."""
+    for source in ("{{ raise_exception('x' * 999999) }}", "{{ {}['x' * 999999] + 1 }}"):
+        with pytest.raises(TemplateError) as raised:
+            JinjaTemplate(source).render([])
+        assert len(str(raised.value)) < 1100
+
+
 def test_raise_exception_text_is_kept() -> None:
     template = JinjaTemplate("{{ raise_exception('System role not supported') }}")
 
