@@ -181,6 +181,15 @@ class Said:
     asked_again_by: str | None = None
     """The id of the person who had it answered again; None: it is answered for its author."""
 
+    asked_with: tuple[str, ...] = ()
+    """Ids of others whose questions are answered together with this one, the newest first."""
+
+    @property
+    def charged_people(self) -> tuple[str, ...]:
+        """The ids of everybody whose question is answered: they share what the answer costs."""
+        others = () if self.asked_again_by else self.asked_with
+        return tuple(dict.fromkeys((self.charged_person, *others)))
+
     @property
     def charged_person(self) -> str:
         """The id of the person whose limits and budgets an answer counts against."""

@@ -299,7 +299,12 @@ class Gathering:
                 speakers += [each for each in one.decision.speakers if each not in speakers]
         before = [self.asked.incoming, *(one.said for one in taken[:-1])]
         files = [file for said in before for file in (*said.earlier_files, *said.attachments)]
-        newest = replace(taken[-1].said, earlier_files=tuple(files))
+        askers = [one.said.author.id for one in taken if isinstance(one.decision, Answer)]
+        newest = replace(
+            taken[-1].said,
+            earlier_files=tuple(files),
+            asked_with=(*reversed(askers), *self.asked.incoming.charged_people),
+        )
         self.asked = replace(self.asked, incoming=newest, speakers=tuple(speakers))
         if self._free == 0 and not self._is_ended:
             await self._count_left_over()

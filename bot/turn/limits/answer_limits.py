@@ -66,6 +66,8 @@ class AnswerLimits:
         rates = self._rates_of(said)
         if not rates:
             return _ADMITTED
+        if await self._admits_one_of_several(said):
+            return _ADMITTED
         wait = await self._rates.take(rates, _MAX_WAIT_SECONDS)
         if wait <= 0:
             return _ADMITTED
@@ -79,6 +81,17 @@ class AnswerLimits:
             with stop.ends_block():
                 await self._clock.sleep(wait)
         return Admission(is_refused, notice)
+
+    async def _admits_one_of_several(self, said: Said) -> bool:
+        """Count an answer to several people for the newest of them who may have it at once.
+
+        Whoever asks too much delays nobody else's answer by that.
+        """
+        people = said.charged_people
+        for person in people if len(people) > 1 else ():
+            if await self._rates.take(self._rates_of(said, person)) <= 0:
+                return True
+        return False
 
     async def admits_voice(self, said: Said) -> bool:
         """Count a voice message before it is written down, which costs as an answer does.
@@ -94,10 +107,10 @@ class AnswerLimits:
         )
         return False
 
-    def _rates_of(self, said: Said) -> list[Rate]:
+    def _rates_of(self, said: Said, person: str | None = None) -> list[Rate]:
         """Return the rates that count; in a private chat, the person is the channel."""
         counted = {
-            f"person:{said.charged_person}": self._per_person,
+            f"person:{person or said.charged_person}": self._per_person,
             f"channel:{said.address.channel}": self._per_channel,
         }
         return [Rate(key, count, self._seconds) for key, count in counted.items() if count]

@@ -64,6 +64,18 @@ class BudgetRules:
 _NO_RULES = BudgetRules({})
 
 
+@dataclass(frozen=True, slots=True)
+class BudgetShare:
+    """Budgets that an answer counts against in equal parts, each for one of so many people."""
+
+    caps: Sequence[BudgetCap]
+    people: int = 1
+
+    def part(self, amount: int) -> int:
+        """Return what of an amount counts against each of the budgets."""
+        return -(-amount // self.people)
+
+
 @dataclass(slots=True)
 class Reservation:
     """What one answer may cost at most, and what it has cost once that is known."""
@@ -72,7 +84,7 @@ class Reservation:
     """With a limit for the answer, where there is a budget."""
     charge: AnswerCharge
     spent: int | None = None
-    caps: Sequence[BudgetCap] = ()
+    shares: Sequence[BudgetShare] = ()
     """What it counts against; none where nothing is limited."""
     amount: int = 0
     """What one request may cost at most."""
@@ -129,17 +141,15 @@ class Spending:
         prompt = self._bounded(prompt)
         price = self._price(preset.provider, prompt.model)
         amount = 0 if price is None else _most(price, prompt, prompt_tokens)
-        exceeded = await self._budgets.reserve(caps, amount)
-        if exceeded is not None:
-            raise BudgetUsedUp(self.describe_used_up(exceeded))
-        reservation = Reservation(prompt, charge, amount, caps, amount, amount)
+        shares = await self._reserve(caps, amount)
+        reservation = Reservation(prompt, charge, amount, shares, amount, amount)
         try:
             yield reservation
         except BackendUnavailable:
             reservation.spent = 0
             raise
         finally:
-            await self._settle(caps, reservation.reserved, reservation.spent or 0)
+            await self._settle(shares, reservation.reserved, reservation.spent or 0)
 
     @contextlib.asynccontextmanager
     async def reserved_amount(
@@ -156,24 +166,27 @@ class Spending:
         if self._budgets is None or not caps or not most:
             yield spent
             return
-        exceeded = await self._budgets.reserve(caps, most)
-        if exceeded is not None:
-            raise BudgetUsedUp(self.describe_used_up(exceeded))
+        shares = await self._reserve(caps, most)
         try:
             yield spent
         finally:
-            await self._settle(caps, most, spent.micros)
+            await self._settle(shares, most, spent.micros)
 
     async def reserve_continuation(self, reservation: Reservation) -> bool:
         """Reserve the cost of one more request for the same answer; False if it is too much."""
-        if self._budgets is None or not reservation.caps:
+        if self._budgets is None or not reservation.shares:
             return True
+        reserved: list[BudgetShare] = []
         try:
-            exceeded = await self._budgets.reserve(reservation.caps, reservation.amount)
+            for share in reservation.shares:
+                part = share.part(reservation.amount)
+                if await self._budgets.reserve(share.caps, part) is not None:
+                    break
+                reserved.append(share)
         except StoreError as error:
             _log.warning("budget_not_read", reason=str(error))
-            return False
-        if exceeded is not None:
+        if len(reserved) < len(reservation.shares):
+            await self._settle(reserved, reservation.amount, 0)
             return False
         reservation.reserved += reservation.amount
         reservation.spent = reservation.reserved
@@ -199,7 +212,10 @@ class Spending:
     def caps(self, said: Said, preset: Preset) -> list[BudgetCap]:
         """Return the budgets that an answer counts against."""
         owners = _owners(said.scopes, server_of(said))
-        return self._caps(preset, {BudgetKind.PERSON: said.charged_person, **owners})
+        first, *others = said.charged_people
+        caps = self._caps(preset, {BudgetKind.PERSON: first, **owners})
+        of_people = [cap for cap in caps if cap.kind is BudgetKind.PERSON]
+        return caps + [replace(cap, owner=one) for one in others for cap in of_people]
 
     def caps_of_channel(self, scopes: Sequence[str], preset: Preset) -> list[BudgetCap]:
         """Return the budgets of a channel with these scopes, whoever asks."""
@@ -271,10 +287,47 @@ class Spending:
         settings = self._providers.get(provider)
         return None if settings is None else settings.price_of(self._model(provider, model))
 
-    async def _settle(self, caps: list[BudgetCap], reserved: int, spent: int) -> None:
+    async def _reserve(self, caps: Sequence[BudgetCap], amount: int) -> Sequence[BudgetShare]:
+        """Reserve an amount, in equal parts for the people among those who pay.
+
+        Who has too little left is left out while somebody else can pay: the question of nobody
+        else is refused for that.
+
+        Raises:
+            BudgetUsedUp: a budget does not allow it; nothing was reserved.
+            StoreError: the budgets cannot be read.
+        """
+        assert self._budgets is not None  # noqa: S101 -- caps are reserved in it
+        payers = dict.fromkeys(cap.owner for cap in caps if cap.kind is BudgetKind.PERSON)
+        if len(payers) <= 1:
+            exceeded = await self._budgets.reserve(caps, amount)
+            if exceeded is not None:
+                raise BudgetUsedUp(self.describe_used_up(exceeded))
+            return [BudgetShare(caps)]
+        of_people = [cap for cap in caps if cap.kind is BudgetKind.PERSON]
+        of_all = [cap for cap in caps if cap.kind is not BudgetKind.PERSON]
+        shares = list(await self._reserve(of_all, amount)) if of_all else []
+        is_reserved = False
+        try:
+            while True:
+                people = [cap for cap in of_people if cap.owner in payers]
+                share = BudgetShare(people, len(payers))
+                exceeded = await self._budgets.reserve(people, share.part(amount))
+                if exceeded is None:
+                    is_reserved = True
+                    return [*shares, share]
+                del payers[exceeded.owner]
+                if not payers:
+                    raise BudgetUsedUp(self.describe_used_up(exceeded))
+        finally:
+            if not is_reserved:
+                await self._settle(shares, amount, 0)
+
+    async def _settle(self, shares: Sequence[BudgetShare], reserved: int, spent: int) -> None:
         assert self._budgets is not None  # noqa: S101 -- caps are reserved in it
         try:
-            await self._budgets.settle(caps, reserved, spent)
+            for share in shares:
+                await self._budgets.settle(share.caps, share.part(reserved), share.part(spent))
         except StoreError as error:  # what was reserved stays counted as spent
             _log.warning("budget_not_settled", reason=str(error))
 
