@@ -1,6 +1,7 @@
 """discord.py's client with configurable API addresses and bounded waits for rate limits."""
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import discord
@@ -9,6 +10,7 @@ import yarl
 from discord.gateway import DiscordWebSocket
 from discord.http import Route
 from discord.state import ConnectionState
+from discord.utils import utcnow
 from typing_extensions import override
 
 from bot.errors import PlatformFatal
@@ -22,6 +24,7 @@ _MAX_RATE_LIMIT_WAIT_SECONDS = 6.0
 _GUILD_READY_TIMEOUT_SECONDS = 1.0  # between two guilds at the start of a session
 # What discord.py raises for an event with a field that it does not expect.
 _PARSE_ERRORS = (AttributeError, LookupError, TypeError, ValueError)
+_NEW_IN_GUILD = timedelta(minutes=5)
 _ONLY = Shard()
 _log = structlog.get_logger(__name__)
 
@@ -125,6 +128,26 @@ def unless_by_bot(
                 parse(data)
 
     return parse_or_skip
+
+
+def noting_arrivals(
+    parse: Callable[[Payload], None],
+    find: Callable[[int], discord.Guild | None],
+    take: Callable[[discord.Guild], None],
+) -> Callable[[Payload], None]:
+    """Return a parser of servers that also takes those which the bot has just joined.
+
+    Discord sends servers as available again after an outage; the store knows the old ones.
+    """
+
+    def parse_and_take(data: Payload) -> None:
+        parse(data)
+        guild = find(int(data["id"])) if data.get("unavailable") is False else None
+        arrived = guild.me.joined_at if guild is not None and data.get("channels") else None
+        if guild is not None and arrived is not None and utcnow() - arrived < _NEW_IN_GUILD:
+            take(guild)
+
+    return parse_and_take
 
 
 def ignore_event(_data: Payload) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import aiohttp
@@ -19,6 +19,7 @@ from bot.chat.command import CommandSpec, MessageCommandSpec
 from bot.platforms.discord.client import (
     Payload,
     ignore_event,
+    noting_arrivals,
     skip_unreadable,
     unless_by_bot,
 )
@@ -50,7 +51,6 @@ _ONLY = Shard()
 _REFUSAL_SECONDS = 1.5
 _SETTLED_SECONDS = 10.0  # an interaction that could not be read is settled as well
 _ACKNOWLEDGED_BEFORE = 40060  # Discord's error code
-_NEW_IN_GUILD = timedelta(minutes=5)
 _DEFER_SECONDS = 3.0  # Discord drops a command that is not acknowledged by then
 
 
@@ -233,15 +233,6 @@ class Gateway(ShardClient):
     async def on_guild_join(self, guild: discord.Guild) -> None:
         self._events.put_nowait(guild)
 
-    async def on_guild_available(self, guild: discord.Guild) -> None:
-        """Take a server that is sent after the beginning for an arrival, if the bot is new there.
-
-        After an outage Discord sends servers again; the store knows where it has arrived.
-        """
-        arrived = guild.me.joined_at if self._connected else None
-        if arrived is not None and utcnow() - arrived < _NEW_IN_GUILD:
-            self._events.put_nowait(guild)
-
     async def on_interaction(self, interaction: discord.Interaction) -> None:
         try:
             await self._take_interaction(interaction)
@@ -343,9 +334,16 @@ class Gateway(ShardClient):
             ("MESSAGE_UPDATE", ignore_event),
         ):
             state.parsers[event] = unless_by_bot(state.parsers[event], on_bot_message)
+        state.parsers["GUILD_CREATE"] = noting_arrivals(
+            state.parsers["GUILD_CREATE"], self.get_guild, self._take_arrival
+        )
         state.parsers["INTERACTION_CREATE"] = self._noting(state.parsers["INTERACTION_CREATE"])
         state.parsers = self._held.hold_unknown(state.parsers)
         return state
+
+    def _take_arrival(self, guild: discord.Guild) -> None:
+        if self._connected:  # before, Discord describes the servers of the session
+            self._events.put_nowait(guild)
 
     def _noting(self, parse: Callable[[Payload], None]) -> Callable[[Payload], None]:
         """Keep an interaction from counting as received until it is queued or refused."""
