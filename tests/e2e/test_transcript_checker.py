@@ -96,6 +96,14 @@ def test_refusal_of_a_press_may_stand_between_answers_only() -> None:
     assert fault_counts(ask("1"), *parts) == {"leftovers": 1}
 
 
+def test_number_of_waiting_questions_stands_once_between_answers() -> None:
+    told = said("⏳ 23 more messages came meanwhile. I will answer them next.")
+    assert fault_counts(ask("1"), answer("1"), told, ask("2"), answer("2"), told) == {}
+    assert fault_counts(ask("1"), answer("1"), told, told) == {"leftovers": 1}
+    parts = (said("RS1:3 1 2"), told, said("3 RE1"))
+    assert fault_counts(ask("1"), *parts) == {"leftovers": 1}
+
+
 def test_text_added_to_an_answer_is_a_leftover() -> None:
     assert fault_counts(ask("1"), said(expected_answer("T1:3") + " ⚠ (interrupted)")) == {
         "leftovers": 1

@@ -19,6 +19,8 @@ _START = re.compile(r"RS(?P<name>[0-9a-f]+):(?P<words>\d+)")
 ANSWER_END = re.compile(r"RE(?P<name>[0-9a-f]+)")
 _REFUSED_PRESSES = (BUTTON_GONE, MOVED_ON, NOT_YOURS)
 """Why nothing follows from a press, told in a message; it is no part of an answer."""
+_MORE_WAITING = re.compile(r"⏳ (1 more message|\d+ more messages) came meanwhile\. .*")
+"""Told once with an answer to many questions: how many are left to the next one."""
 _EXAMPLES = 5
 
 
@@ -181,12 +183,16 @@ class _TranscriptReader:
         self.started: Counter[str] = Counter()
         self.leftovers: list[str] = []
         self._open: re.Match[str] | None = None
+        self._counted_waiting = False
         self._next = 1
         self._parts: list[str] = []
         """The messages of the answer that is being read."""
 
     def read(self, text: str) -> None:
         if self._open is None and text.endswith(_REFUSED_PRESSES):
+            return
+        if self._open is None and not self._counted_waiting and _MORE_WAITING.fullmatch(text):
+            self._counted_waiting = True
             return
         taken = [self._accept(word) for word in text.split()]
         if not taken or not all(taken):
@@ -205,7 +211,7 @@ class _TranscriptReader:
         """Return whether this word may come next."""
         if start := _START.fullmatch(word):
             self.close()
-            self._open, self._next = start, 1
+            self._open, self._next, self._counted_waiting = start, 1, False
             self.started[start["name"]] += 1
             return True
         if self._open is None:
