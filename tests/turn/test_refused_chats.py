@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 from bot.commands.notes.admin_notes import AdminNotes
 from bot.errors import Refused
@@ -62,4 +63,13 @@ async def test_answer_that_was_whole_at_once_is_refused_only_once(database: Data
     assert len(notes.messages) == 1
     await setup.clock.advance(REFUSED_SECONDS)
     await setup.say(make_incoming("three", key="5:3"))
+    assert setup.texts == ["Hello again."]
+
+
+async def test_who_had_blocked_the_bot_is_answered_when_they_write_again(
+    database: Database,
+) -> None:
+    setup, _ = make_setup(database, ["Hello."], ["Hello again."])
+    for key in ("5:1", "5:2"):
+        await setup.say(replace(make_incoming("hello", key=key), is_private=True))
     assert setup.texts == ["Hello again."]

@@ -35,9 +35,16 @@ class RefusedChats:
         signals.subscribe(_TOPIC, self._note)
 
     async def covers(self, said: Said) -> bool:
-        """Return whether an answer would be refused; then it is logged, and the admins know."""
+        """Return whether an answer would be refused; then it is logged, and the admins know.
+
+        Who writes in private has let the bot write again, if they had blocked it.
+        """
         refused_at, reason = self._refused.get(said.address.lane, (None, ""))
-        if refused_at is None or self._clock.monotonic() - refused_at >= REFUSED_SECONDS:
+        if (
+            said.is_private
+            or refused_at is None
+            or self._clock.monotonic() - refused_at >= REFUSED_SECONDS
+        ):
             return False
         _log.warning("not_answered_in_refused_chat", lane=said.address.lane, reason=reason)
         await self.tell(said)
