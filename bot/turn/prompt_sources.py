@@ -83,7 +83,7 @@ class TurnContext:
             self.parts,
             self.receipts,
             was_stopped=was_stopped,
-            next_part=max([self.next_part, *(number + 1 for number in messages_of(self.opened))]),
+            next_part=max([self.first_part, *(number + 1 for number in messages_of(self.opened))]),
             earlier=self.earlier,
         )
 

@@ -5,13 +5,13 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from sqlalchemy import update
+from sqlalchemy import select, update
 
 from bot.chat.incoming import Person, Said, WakeReason
 from bot.chat.session import Attempt
 from bot.errors import BackendUnavailable
 from bot.storage.sql.database import Database
-from bot.storage.sql.tables import conversation, inbox
+from bot.storage.sql.tables import conversation, inbox, outbox
 from tests.fakes import LIMITS, FakeBackend
 from tests.samples import ALICE, BOB, make_incoming
 from tests.turn.setup import CHAT, Setup, running_worker
@@ -138,6 +138,19 @@ async def test_answer_in_private_is_interrupted_by_the_next_message(database: Da
     ]
     assert contents(setup) == ["q1", "q2"]
     assert await setup.history() == [("user", "q1"), ("user", "q2"), ("assistant", "both")]
+
+
+async def test_answer_that_was_dropped_unseen_leaves_its_part_to_the_next(
+    database: Database,
+) -> None:
+    setup = make_setup(database, FakeBackend(["Words ", asyncio.Event()], ["both"]))
+    async with answering(setup, private(1)) as worker:
+        await setup.receive(private(2))
+        await wait_until(lambda: setup.backend.closed_early == 1)
+        await end(setup, worker)
+    assert setup.texts == ["both"]
+    parts = await database.read(lambda c: c.execute(select(outbox.c.part)).scalars().all())
+    assert parts == [0], "after a death, parts that begin with 0 stand behind it"
 
 
 async def test_message_that_comes_before_the_model_is_asked_is_covered(database: Database) -> None:
