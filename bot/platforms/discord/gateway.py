@@ -334,9 +334,8 @@ class Gateway(ShardClient):
             ("MESSAGE_UPDATE", ignore_event),
         ):
             state.parsers[event] = unless_by_bot(state.parsers[event], on_bot_message)
-        state.parsers["GUILD_CREATE"] = noting_arrivals(
-            state.parsers["GUILD_CREATE"], self.get_guild, self._take_arrival
-        )
+        parse, take = state.parsers["GUILD_CREATE"], self._take_arrival
+        state.parsers["GUILD_CREATE"] = noting_arrivals(parse, self.get_guild, take)
         state.parsers["INTERACTION_CREATE"] = self._noting(state.parsers["INTERACTION_CREATE"])
         state.parsers = self._held.hold_unknown(state.parsers)
         return state
