@@ -411,10 +411,10 @@ class Settings(BaseSettings):
         " private chat; by default only those in TROUPE_ADMINS do.",
     )
     group_prompts: bool = Field(
-        False,
+        True,
         description="Whether the admins of a server or group see the instructions of presets and"
-        " exact prompts there; by default only those in TROUPE_ADMINS do, because whoever adds the"
-        " bot to a group of their own is an admin of it.",
+        " exact prompts there. Whoever adds the bot to a group of their own is an admin of it: with"
+        " false, only those in TROUPE_ADMINS see them.",
     )
     fetch_links: bool = Field(
         False,

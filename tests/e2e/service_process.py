@@ -87,7 +87,6 @@ class ServiceProcess:
             "TROUPE_PROVIDERS__TEST__API_KEY": "none",
             "TROUPE_PROVIDERS__TEST__MODEL": "m",
             "TROUPE_CONSOLE__PORT": "0",
-            "TROUPE_GROUP_PROMPTS": "true",
             "TROUPE_LIMITS__ANSWERS_PER_PERSON": "0",  # these tests write faster than people
             "TROUPE_LIMITS__ANSWERS_PER_CHANNEL": "0",
             "TROUPE_LIMITS__WAITING_IN_CONVERSATION": "0",
