@@ -11,7 +11,7 @@ from bot.ports import Clock, Signals
 from bot.texts.text import translatable
 from bot.turn.limits.rare_notices import RareNotices
 
-REFUSED_SECONDS = 30.0
+REFUSED_SECONDS = 5.0
 _SECONDS_BETWEEN_NOTES = 6 * 3600.0
 _MAX_CHATS = 1000
 _TOPIC = "refused_chats"
