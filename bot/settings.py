@@ -116,7 +116,7 @@ class LimitSettings(SettingsGroup):
         15,
         ge=0,
         description="How many answers a person gets at once, and half of how many commands and"
-        " presses of buttons; 0: no limit.",
+        " presses of buttons, of which 30 in 30 s are always followed; 0: no limit.",
     )
     answers_per_channel: int = Field(
         15, ge=0, description="How many answers a channel gets at once; 0: no limit."

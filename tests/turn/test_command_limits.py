@@ -106,3 +106,22 @@ async def test_presses_count_together_with_commands(setup: Setup) -> None:
     assert refusal == EXCESS.format(wait=1800)
     of_bob = pressed(ButtonAction.VERSION, number=1, by=BOB)
     assert await setup.buttons.refusal(of_bob) == NOT_YOURS, "others are not held back"
+
+
+@pytest.mark.parametrize(
+    ("answers", "seconds", "admitted"),
+    [(15, 30.0, 30), (5, 86_400.0, 30), (1, 30.0, 30), (5, 3.0, 10)],
+)
+async def test_menus_can_be_used_where_few_answers_are_admitted(
+    clock: FakeClock, answers: int, seconds: float, admitted: int
+) -> None:
+    rates = InProcessRateLimits(clock)
+    limits = CommandLimits.beside_answers(rates, answers=answers, seconds=seconds)
+    refusals = [
+        await limits.press_refusal(pressed(ButtonAction.SETTINGS, key=str(number)))
+        for number in range(admitted + 1)
+    ]
+    assert refusals[:-1] == [None] * admitted
+    assert refusals[-1] is not None
+    await clock.advance(30)
+    assert await limits.press_refusal(pressed(ButtonAction.SETTINGS, key="later")) is None

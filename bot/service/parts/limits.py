@@ -13,7 +13,6 @@ from bot.turn.limits.provider_slots import ProviderSlots
 from bot.turn.limits.rare_notices import RareNotices
 from bot.turn.limits.spending import Spending
 
-_COMMANDS_PER_ANSWER = 2
 _SLOT_MARGIN_SECONDS = 60.0  # retries and a pause of the process are beyond an answer's own limit
 
 
@@ -48,8 +47,9 @@ class LimitParts:
         limits = self._context.settings.limits
         if self._context.is_in_terminal or not limits.answers_per_person:
             return None
-        per_person = _COMMANDS_PER_ANSWER * limits.answers_per_person
-        return CommandLimits(self.rate_limits, per_person=per_person, seconds=limits.seconds)
+        return CommandLimits.beside_answers(
+            self.rate_limits, answers=limits.answers_per_person, seconds=limits.seconds
+        )
 
     @cached_property
     def provider_slots(self) -> ProviderSlots:

@@ -18,6 +18,9 @@ from bot.turn.limits.rare_notices import RareNotices
 _log = structlog.get_logger(__name__)
 _SECONDS_BETWEEN_NOTICES = 60.0
 _SECONDS_BETWEEN_UNREADABLE = 20.0
+_PER_ANSWER = 2
+_ALWAYS_ADMITTED = 30
+_ALWAYS_SECONDS = 30.0
 _NEVER_REFUSED = frozenset(
     {ButtonAction.STOP, ButtonAction.DELETE, ButtonAction.FORGET, ButtonAction.KEEP}
 )
@@ -40,6 +43,17 @@ class CommandLimits:
         self._notices = RareNotices(rates)
         self._per_person = per_person
         self._seconds = seconds
+
+    @classmethod
+    def beside_answers(cls, rates: RateLimits, *, answers: int, seconds: float) -> "CommandLimits":
+        """Admit twice as many commands and presses as answers, and always 30 in 30 s.
+
+        Who may have few answers a day may still open menus: those ask no model.
+        """
+        count = _PER_ANSWER * answers
+        if count / seconds < _ALWAYS_ADMITTED / _ALWAYS_SECONDS:
+            count, seconds = _ALWAYS_ADMITTED, _ALWAYS_SECONDS
+        return cls(rates, per_person=count, seconds=seconds)
 
     async def admit(self, said: Said, command: Command) -> None:
         """Count a command before it is run.
