@@ -140,12 +140,17 @@ def noting_arrivals(
     Discord sends servers as available again after an outage; the store knows the old ones.
     """
 
-    def parse_and_take(data: Payload) -> None:
-        parse(data)
+    def take_if_new(data: Payload) -> None:
         guild = find(int(data["id"])) if data.get("unavailable") is False else None
         arrived = guild.me.joined_at if guild is not None and data.get("channels") else None
         if guild is not None and arrived is not None and utcnow() - arrived < _NEW_IN_GUILD:
             take(guild)
+
+    take_or_skip = _skipping_unreadable("GUILD_CREATE", take_if_new)
+
+    def parse_and_take(data: Payload) -> None:
+        parse(data)
+        take_or_skip(data)
 
     return parse_and_take
 

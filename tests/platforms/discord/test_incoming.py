@@ -1,12 +1,14 @@
 """Conversion of Discord's messages and commands to `Said`."""
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import discord
 import pytest
 
 from bot.chat.incoming import Address, MediaItem, MediaKind, Person, Quote, Said, WakeReason
 from bot.platforms.bot_token import BotToken
+from bot.platforms.discord.client import noting_arrivals
 from bot.platforms.discord.gateway import Gateway
 from bot.platforms.discord.incoming import (
     command_to_incoming,
@@ -398,3 +400,13 @@ async def test_each_edit_is_an_event_of_its_own(cache: CachedGuild) -> None:
 
 async def test_preview_of_a_link_is_no_edit(cache: CachedGuild) -> None:
     assert edit_to_incoming(cache.message("https://x.example"), cache.bot) is None
+
+
+def test_server_that_tells_nothing_of_the_bot_is_no_arrival_and_no_error() -> None:
+    guild = cast(discord.Guild, SimpleNamespace(me=None))
+    parsed, taken = list[Any](), list[discord.Guild]()
+    parse = noting_arrivals(parsed.append, lambda _: guild, taken.append)
+    for data in ({"id": "1", "unavailable": False, "channels": [{}]}, {"unavailable": False}):
+        parse(data)
+    assert len(parsed) == 2
+    assert taken == []
