@@ -12,7 +12,7 @@ from bot.chat.outgoing import Face
 from bot.chat.receipt import Receipt
 from bot.chat.session import Claim, InboxMessage, Session, Turn, TurnRange, TurnResult
 from bot.commands.notes.admin_notes import AdminNotes
-from bot.errors import BackendError, ToldAlready, UserError
+from bot.errors import AnswerRefused, BackendError, ToldAlready, UserError
 from bot.ports import Backend, Clock
 from bot.prompting.presets.preset import Preset
 from bot.replying.answer_buttons import answer_buttons
@@ -112,12 +112,12 @@ class AnswerPipeline:
             first_part: the number of its first part.
 
         Returns:
-            The turns of the speakers, without that of the message; none if they were stopped before
-            their first word.
+            The turns of the speakers, without that of the message; none before their first word.
 
         Raises:
+            AnswerRefused: the platform shows nothing of it.
             BackendError: nobody answered; what the first speaker failed with.
-            UserError: the same, where the author can fix it, or there were too many messages.
+            UserError: where the author can fix it, or there were too many messages.
             ToldAlready: there were too many, and the author knows.
         """
         admission = await self._limits.admit(said, stop) if self._limits else Admission()
@@ -152,6 +152,11 @@ class AnswerPipeline:
             except (BackendError, UserError) as error:  # others have another model or budget
                 _log.warning("speaker_failed", preset=speaker.preset.name, reason=str(error))
                 failures.append(error)
+            except AnswerRefused as error:
+                if not any(one.shown_at for one in context.shown):
+                    raise
+                _log.warning("speaker_refused", preset=speaker.preset.name, reason=str(error))
+                return  # what the speakers before have said was shown
             else:
                 queue += () if queue else self._reaction(context)
         if not context.turns and not stop.requested:

@@ -8,7 +8,7 @@ import structlog
 from bot.chat.incoming import Said
 from bot.commands.notes.admin_notes import AdminNotes
 from bot.ports import Clock, Signals
-from bot.texts.text import translatable
+from bot.texts.text import Text, translatable
 from bot.turn.limits.rare_notices import RareNotices
 
 REFUSED_SECONDS = 5.0
@@ -57,13 +57,17 @@ class RefusedChats:
         if self._admin_notes is None or readers is None or not reason:
             return
         if await self._notices.is_due(f"refused:{said.address.lane}", _SECONDS_BETWEEN_NOTES):
-            note = translatable(
-                "⚠ This chat refuses my answers: “{reason}” I try again when somebody asks, every"
-                " {seconds} s at most.",
-                reason=reason,
-                seconds=round(REFUSED_SECONDS),
-            )
-            await self._admin_notes.send(readers, said, note)
+            await self._admin_notes.send(readers, said, self.explain(said))
+
+    def explain(self, said: Said) -> Text:
+        """Say why a message is not answered."""
+        _, reason = self._refused.get(said.address.lane, (0.0, ""))
+        return translatable(
+            "⚠ This chat refuses my answers: “{reason}” I try again when somebody asks, every"
+            " {seconds} s at most.",
+            reason=reason or "…",
+            seconds=round(REFUSED_SECONDS),
+        )
 
     def _note(self, keys: Sequence[str]) -> None:
         for key in keys:

@@ -58,14 +58,14 @@ class QuestionAnswers:
         """
         refused_chats, is_new = self.refused_chats, removed is None
         if refused_chats is not None and await refused_chats.covers(gathering.asked.incoming):
-            unshown = _as_background(gathering, is_new=is_new)
+            unshown = self._unshown(group, gathering, is_new=is_new)
             return "refused", await self.finisher.finish(claim, group.message, unshown)
         try:
             result = await self._answer_all(claim, group, gathering, active, removed)
         except AnswerRefused:
             if refused_chats is not None:
                 await refused_chats.tell(gathering.asked.incoming)
-            unshown = _as_background(gathering, is_new=is_new)
+            unshown = self._unshown(group, gathering, is_new=is_new)
             return "refused", await self.finisher.finish(claim, group.message, unshown)
         except BackendError as error:
             message, asked = group.message, gathering.asked
@@ -89,6 +89,19 @@ class QuestionAnswers:
             result = self.finisher.with_notice(asked.incoming, result, waiting)
         result = self.replies_to_commands.with_response(group.message, result)
         return "answered", await self.finisher.finish(claim, group.message, result)
+
+    def _unshown(self, group: MessageGroup, gathering: Gathering, *, is_new: bool) -> TurnResult:
+        """Keep questions that the chat refuses answers to; a native command is told why.
+
+        Those that are asked again are kept already.
+        """
+        asked, result = gathering.asked, TurnResult()
+        if is_new and not asked.in_place_of:
+            result = TurnResult([*gathering.earlier, observed_turn(asked.incoming)])
+        if self.refused_chats is None:
+            return result
+        reason = self.refused_chats.explain(asked.incoming)
+        return self.replies_to_commands.with_response(group.message, result, reason)
 
     def repeat(self, claim: Claim, group: MessageGroup, asked: AskedQuestion) -> Gathering:
         """Ask a question again, with what was gathered before it when its answer failed."""
@@ -145,13 +158,6 @@ class QuestionAnswers:
                 return
             async with self.queue_limit.enforced(claim, group, gathering.at_most):
                 yield stop
-
-
-def _as_background(gathering: Gathering, *, is_new: bool) -> TurnResult:
-    """Keep questions that nobody answers; those that are asked again are kept already."""
-    if not is_new or gathering.asked.in_place_of:
-        return TurnResult()
-    return TurnResult([*gathering.earlier, observed_turn(gathering.asked.incoming)])
 
 
 def _more_waiting(gathering: Gathering) -> Text:
