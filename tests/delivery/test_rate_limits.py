@@ -7,11 +7,13 @@ from dataclasses import replace
 import pytest
 
 from bot.chat.incoming import Address
-from bot.chat.outgoing import MessageContent, OutgoingMessage
+from bot.chat.outgoing import Limits, MessageContent, OutgoingMessage
 from bot.chat.rate import CallScope, CallWindow
 from bot.delivery.rate_limits import RateLimitedSurface
 from bot.errors import RateLimited, RefusedScope
+from bot.platforms.discord.surface import LIMITS as DISCORD
 from bot.platforms.telegram.limits import GROUP as TELEGRAM_GROUP
+from bot.platforms.telegram.limits import PRIVATE as TELEGRAM_PRIVATE
 from bot.runtime.rate_limits import InProcessRateLimits
 from tests.fakes import CHAT, LIMITS, FakeClock, FakeSurface
 
@@ -73,6 +75,20 @@ async def test_kinds_of_calls_in_a_chat_are_counted_apart_and_live_edits_leave_s
     assert await seconds_refused(setup.edit_live()) == 5
     await setup.outbox.edit(CHAT, "1", TEXT)
     await setup.send(replace(CHAT, chat="2"))
+
+
+@pytest.mark.parametrize("limits", [DISCORD, TELEGRAM_PRIVATE, TELEGRAM_GROUP])
+async def test_live_edits_of_one_answer_are_not_held_back_by_our_own_count(limits: Limits) -> None:
+    setup = Setup(FakeSurface(limits))
+    await setup.send()
+    for _ in range(12):
+        await setup.clock.advance(limits.seconds_between_edits)
+        await setup.edit_live()
+    before = setup.clock.now()
+    final = asyncio.create_task(setup.outbox.edit(CHAT, "1", TEXT))
+    await setup.clock.advance(1)
+    await final
+    assert setup.clock.now() - before <= 1, "the final text waits for its answer's live edits"
 
 
 @pytest.mark.parametrize("counts_typing", [False, True])

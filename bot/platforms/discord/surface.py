@@ -44,7 +44,7 @@ LIMITS = Limits(
     # "50 requests per second". Windows are longer by what calls may be under way for.
     bot_calls=(CallWindow(50, 1.25, is_learned=True, reserved=10),),
     # What headers have said of messages and of edits; one process reads only its own responses.
-    route_calls=(CallWindow(5, 5.5, is_learned=True, reserved=1),),
+    route_calls=(CallWindow(5, 5.5, is_learned=True),),
     counts_typing=True,
 )
 _SUPPRESS_EMBEDS = 1 << 2
