@@ -157,10 +157,12 @@ class Unreachable(PlatformError):
 
 
 class OutcomeUnknown(PlatformError):
-    def __init__(self, message: str, *, answers: int = 0) -> None:
+    def __init__(self, message: str, *, answers: int = 0, is_over: bool = False) -> None:
         super().__init__(message)
         self.answers = answers
         """How often the platform itself answered with a fault of its own; 0: it was not counted."""
+        self.is_over = is_over
+        """Whether the platform has ended the request: it accepts it now or never, not later."""
 
 
 class Refused(PlatformError):

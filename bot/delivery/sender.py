@@ -153,7 +153,7 @@ class Sender:
             else:
                 outcome = "unknown"
                 passed = self._clock.monotonic() - started  # since the request left
-                wait = max(0.0, self._unknown_delay(row) - passed)
+                wait = max(0.0, self._unknown_delay(row, is_over=error.is_over) - passed)
                 await self._outbox.mark_unknown(row, wait)
         except Refused as error:
             outcome = "refused"
@@ -320,14 +320,14 @@ class Sender:
         else:
             await self._outbox.reschedule(row, seconds)
 
-    def _unknown_delay(self, row: OutboxRow) -> float:
+    def _unknown_delay(self, row: OutboxRow, *, is_over: bool) -> float:
         """Return the pause after an unknown outcome; it grows once the row has failed often."""
         growth = 2.0 ** max(0, row.attempts // 2 - 3)
-        return min(self._settle_delay(row) * growth, _MAX_BACKOFF_SECONDS)
+        return min(self._settle_delay(row, is_over=is_over) * growth, _MAX_BACKOFF_SECONDS)
 
-    def _settle_delay(self, row: OutboxRow) -> float:
+    def _settle_delay(self, row: OutboxRow, *, is_over: bool) -> float:
         """Return the seconds to wait before an unknown outcome can be looked up."""
-        if row.op is not OutboxOperation.SEND or self._is_harmless_to_repeat(row):
+        if is_over or row.op is not OutboxOperation.SEND or self._is_harmless_to_repeat(row):
             return min(1.0, self._settle_seconds)
         return self._settle_seconds
 

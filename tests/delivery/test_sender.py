@@ -395,6 +395,15 @@ async def test_unknown_outcome_waits_to_settle_on_a_platform_without_nonces(
     assert await delivery.due_in() == 10
 
 
+async def test_outcome_of_a_request_that_is_over_is_looked_up_soon(database: Database) -> None:
+    delivery = Delivery(database, WITHOUT_NONCES)
+    delivery.sender._succeeded_at["telegram:6"] = delivery.clock.monotonic()
+    delivery.surface.fail_next("send", *[OutcomeUnknown("500", is_over=True)] * 5)
+    await delivery.queue("poison", "next")
+    await deliver(delivery, messages=2, within=10)
+    assert await delivery.states() == [OutboxState.DEAD, OutboxState.SENT, OutboxState.SENT]
+
+
 async def test_message_of_a_webhook_is_never_repeated_before_it_was_looked_for(
     database: Database,
 ) -> None:

@@ -48,6 +48,8 @@ _DOWNLOAD_SECONDS = 20.0
 _DEFAULT_RETRY_SECONDS = 5.0
 # What `call` translates. A proxy's error page in another encoding fails before aiogram wraps it.
 _CALL_ERRORS = (AiogramError, UnicodeDecodeError, ConnectionFailed, TimeoutError)
+# The Bot API's own words for status 500; a "Bad Gateway" comes from what stands before it.
+_INTERNAL_ERROR = "Internal Server Error"
 _NOT_EDITABLE_REASONS = (
     "message can't be edited",
     "no text in the message to edit",
@@ -212,7 +214,8 @@ def translate(error: Exception) -> PlatformError:
         case ConnectionFailed() | TimeoutError():
             return _translate_network(error)
         case TelegramServerError():
-            return OutcomeUnknown(f"Telegram has an internal error: {error.message}")
+            message = f"Telegram has an internal error: {error.message}"
+            return OutcomeUnknown(message, is_over=error.message == _INTERNAL_ERROR)
         case TelegramConflictError():
             return PollingConflict(
                 "another process polls with this bot's token; stop it, or use another bot"

@@ -99,6 +99,16 @@ def test_api_errors_are_translated(error: Exception, meaning: type[PlatformError
     assert type(translate(error)) is meaning
 
 
+def test_only_an_internal_error_of_the_bot_api_ends_a_request() -> None:
+    over = translate(TelegramServerError(GetMe(), "Internal Server Error"))
+    assert isinstance(over, OutcomeUnknown)
+    assert over.is_over
+    for error in (TelegramServerError(GetMe(), "Bad Gateway"), ConnectionFailed("reset")):
+        unknown = translate(error)
+        assert isinstance(unknown, OutcomeUnknown)
+        assert not unknown.is_over
+
+
 @pytest.mark.parametrize(
     ("cause", "meaning"),
     [
