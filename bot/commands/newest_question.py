@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from bot.chat.incoming import Person, Said, WakeReason
 from bot.chat.session import Turn, TurnRange
 from bot.commands.admins import AdminCheck
+from bot.commands.anonymous_admins import writes_as_the_group
 from bot.commands.request import AskedQuestion, CommandRequest, CommandResult
 from bot.errors import UserError
 from bot.routing.active_presets import ActiveCharacters, ActivePreset
@@ -64,7 +65,7 @@ class NewestQuestionHandlers:
     async def _undo(self, request: CommandRequest) -> CommandResult:
         """Take the newest question and its answers out of the history."""
         if request.unanswered is not None:
-            await self._check_author(request, request.unanswered.author)
+            await self._check_removal(request, request.unanswered.author)
             return CommandResult(
                 translatable(
                     "Removed from the conversation: “{text}”.",
@@ -74,7 +75,7 @@ class NewestQuestionHandlers:
                 changes_channel=True,
             )
         exchange = _newest_exchange(request)
-        await self._check_author(request, exchange.question.speaker)
+        await self._check_removal(request, exchange.question.speaker)
         text = _quoted(exchange.question.text)
         return CommandResult(
             translatable("Removed from the conversation: “{text}” and its answer.", text=text)
@@ -87,6 +88,15 @@ class NewestQuestionHandlers:
     async def _check_author(self, request: CommandRequest, author: Person | None) -> None:
         if author is None or author.id != request.incoming.author.id:
             await self._admins.require(request.incoming, RETRY_OTHERS)
+
+    async def _check_removal(self, request: CommandRequest, author: Person | None) -> None:
+        """Refuse to delete others' questions, and to who writes as the group any at all.
+
+        Which of the anonymous admins asked is not known, and what is removed does not come back.
+        """
+        is_own = author is not None and author.id == request.incoming.author.id
+        if not is_own or writes_as_the_group(request.incoming):
+            await self._admins.require(request.incoming, RETRY_OTHERS, needs_name=True)
 
 
 def find_exchange(turns: Sequence[Turn], by: str) -> NewestExchange | None:

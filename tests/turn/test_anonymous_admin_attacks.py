@@ -10,6 +10,7 @@ from typing_extensions import override
 from bot.chat.button import ButtonAction
 from bot.chat.incoming import Incoming, Pressed, Request
 from bot.commands.anonymous_admins import writes_as_the_group
+from bot.errors import Unreachable
 from bot.platforms.telegram.incoming import to_incoming
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import choice
@@ -87,6 +88,30 @@ async def test_one_anonymous_admin_deletes_nothing_of_another(
     assert await _history(group) == history
     await group.write(20, "/forget last")
     assert await _history(group) == [], "an admin with a name may"
+
+
+@pytest.mark.parametrize("value", ["off", "on"])
+async def test_anonymous_admin_removes_no_question(database: Database, value: str) -> None:
+    """What /undo removes is deleted for good, so it takes a name, whoever has asked."""
+    group = Group(database, backend=FakeBackend())
+    await group.write(1, f"/settings anonymous {value}")
+    for number, author in ((2, AS_GROUP), (4, AS_CHANNEL), (6, {"from": {**ALICE, "id": 66}})):
+        await group.write(number, "a question", **author)
+        history = await _history(group)
+        told = await group.write(number + 1, "/undo", **AS_GROUP)
+        assert told.startswith("⚠ Only an admin")
+        assert await _history(group) == history
+    await group.write(8, "/undo")
+    assert len(await _history(group)) == 4, "an admin with a name may"
+
+
+async def test_anonymous_admin_removes_no_question_whose_answer_failed(database: Database) -> None:
+    group = Group(database, backend=FakeBackend([Unreachable("down")]))
+    await group.write(1, "/settings anonymous on")
+    await group.write(2, "my question", **AS_GROUP)
+    told = await group.write(3, "/undo", **AS_GROUP)
+    assert told.startswith("⚠ Only an admin who writes under their own name")
+    assert "my question" in await group.write(4, "/undo")
 
 
 async def test_one_anonymous_admin_changes_no_words_of_another(database: Database) -> None:
