@@ -36,6 +36,8 @@ class _SlotState:
     number: int
     owner: SlotOwner | None = None
     """Without an owner the slot is free, but its tokens can still be a prefix for others."""
+    conversation: str = ""
+    """Whose words it holds, also without an owner."""
     ids: "array[int]" = field(default_factory=lambda: array("i"))
     """The prompt that it has decoded."""
     saved: bool = True
@@ -47,6 +49,7 @@ class _SlotState:
 
     def clear(self) -> None:
         self.owner, self.ids, self.saved, self.last_used = None, array("i"), True, 0
+        self.conversation = ""
 
 
 class SlotPool:
@@ -79,26 +82,31 @@ class SlotPool:
             slot, is_own = await self._assign(owner, prompt)
             self._uses += 1
             slot.busy, slot.last_used = True, self._uses
-            slot.ids, slot.saved = prompt, False
+            slot.ids, slot.saved, slot.conversation = prompt, False, owner.conversation
         try:
             yield SlotLease(slot.number, is_own)
         finally:
             slot.busy = False
+            if slot.to_erase:
+                async with self._assigning:
+                    await self._erase_pending()
 
     async def end_session(self, conversation: str) -> None:
         """Free a conversation's slots and delete its files: its history is not sent again."""
         async with self._assigning:
-            for slot in self._slots_of(conversation):
-                slot.owner = None
-                slot.saved = True
+            for slot in self._slots:
+                if slot.owner and slot.owner.conversation == conversation:
+                    slot.owner = None
+                    slot.saved = True
             await _run_to_completion(self._store.delete_conversation, conversation)
 
     async def forget(self, conversation: str) -> None:
         """Erase everything of a conversation, in memory and on disk."""
         async with self._assigning:
-            for slot in self._slots_of(conversation):
-                slot.clear()
-                slot.to_erase = True
+            for slot in self._slots:
+                if slot.conversation == conversation:
+                    slot.clear()
+                    slot.to_erase = True
             await _run_to_completion(self._store.delete_conversation, conversation)
             await self._erase_pending()
 
@@ -111,9 +119,6 @@ class SlotPool:
                     await self._save(slot)
         except TimeoutError:
             _log.warning("slots_not_saved", reason="the engine does not react")
-
-    def _slots_of(self, conversation: str) -> list[_SlotState]:
-        return [each for each in self._slots if each.owner and each.owner[0] == conversation]
 
     async def _erase_pending(self) -> None:
         self._check_restarts()

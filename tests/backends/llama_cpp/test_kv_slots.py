@@ -194,13 +194,33 @@ async def test_forget_erases_memory_and_disk(harness: PoolHarness) -> None:
     assert harness.files() == []
 
 
-async def test_forget_of_a_busy_slot_erases_it_before_its_next_use(
+async def test_forget_erases_the_slot_of_a_session_that_has_ended(harness: PoolHarness) -> None:
+    await harness.ask("a", said(1))
+    await harness.ask("b", said(2))
+    await harness.pool.end_session("a")
+
+    await harness.pool.forget("a")
+
+    assert harness.engine.held == [[], said(2)]
+
+
+async def test_forget_erases_the_slot_of_a_second_request(harness: PoolHarness) -> None:
+    owner = SlotOwner("a", "")
+    async with harness.pool.lease(owner, said(1)):
+        await harness.ask("a", said(1, 700))
+    await harness.ask("a", said(1))
+
+    await harness.pool.forget("a")
+
+    assert harness.engine.held == [[], []]
+
+
+async def test_forget_of_a_busy_slot_erases_it_when_its_answer_ends(
     harness: PoolHarness,
 ) -> None:
     async with harness.pool.lease(SlotOwner("a", ""), said(1)) as lease:
         await harness.pool.forget("a")
         assert harness.engine.erased == []
-    await harness.ask("b", said(2))
 
     assert harness.engine.erased == [lease.slot]
 
