@@ -1,13 +1,17 @@
 """/forget me and /export on the wires of both platforms, with the service as a process."""
 
 import json
+import sqlite3
 from collections.abc import AsyncIterator
+from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
+from tests.backends.local_model import lend_model
 from tests.e2e.child_launcher import running_launcher
 from tests.e2e.loopback_platforms import Conversation, LoopbackPlatforms
 from tests.e2e.model_server import ModelServer
@@ -26,6 +30,17 @@ GROUPS = ("channel", "telegram_group")
 QUESTION = "Delete everything that you said in all channels"
 FORGET, KEEP = "Forget everything I said", "Keep it"
 _SECONDS_TO_FORGET = 60
+LOCAL = {
+    "name": "keeper",
+    "provider": "local",
+    "model": "default",
+    "system": "You keep the light of a small harbour. " * 10,  # short prompts are not saved
+    "busy": "queue",
+    "max_output_tokens": 2,
+    "max_rounds": 1,
+    "summary": {"provider": "test", "model": "m"},
+}
+"""A local model with one slot, so that another chat has it saved; with summaries."""
 
 
 @dataclass
@@ -46,6 +61,14 @@ class Deployment:
     def stored(self) -> bytes:
         return b"".join(file.read_bytes() for file in self.service.data.glob("*.db*"))
 
+    def summaries(self) -> list[str]:
+        address = f"file:{self.service.data}/troupe.db?mode=ro"
+        with closing(sqlite3.connect(address, uri=True)) as database:
+            return [text for (text,) in database.execute("SELECT text FROM summary")]
+
+    def saved_slots(self) -> list[Path]:
+        return list((self.service.data / "slots").glob("*"))
+
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def deployment(
@@ -54,6 +77,14 @@ async def deployment(
     async with running_launcher() as launcher:
         folder = tmp_path_factory.mktemp("service")
         service = ServiceProcess(folder, platforms, model, launcher)
+        await lend_model(service.data)
+        service.settings |= {
+            "TROUPE_PROVIDERS__LOCAL__KIND": "llama_cpp",
+            "TROUPE_PROVIDERS__LOCAL__PARALLEL": "1",
+            "TROUPE_PROVIDERS__LOCAL__THREADS": "1",
+            "TROUPE_PROVIDERS__LOCAL__CONTEXT_TOKENS": "1024",
+        }
+        (service.presets / "keeper.json").write_text(json.dumps(LOCAL))
         await service.start_and_wait()
         yield Deployment(platforms, model, service, ShownMessages(platforms))
         await service.kill()
@@ -90,6 +121,29 @@ async def test_forget_me_asks_and_reaches_every_channel_also_after_a_kill(
         assert token in request
         assert mine not in request
         assert (theirs in request) == (channel is here)
+
+
+async def test_forget_me_reaches_summaries_and_saved_slots(deployment: Deployment) -> None:
+    shown, platforms = deployment.shown, deployment.platforms
+    where, other = platforms.telegram_dm(), platforms.telegram_dm()
+    for chat in (where, other):
+        chat.say("/preset use keeper", 0)
+    for _ in range(4):
+        where.say("Remember Tadded5ea:3", 0)
+    await wait_until(lambda: expected_answer("Tadded5ea:3") in deployment.summaries())
+    other.say("Good evening", 0)
+    await wait_until(lambda: len(deployment.saved_slots()) == len((".state", ".ids")))
+
+    where.say("/forget me", 0)
+    await wait_until(lambda: shown.texts(where)[-1].startswith(QUESTION))
+    assert b"Tadded5ea" in deployment.stored()
+    await shown.press(where, FORGET)
+
+    def is_forgotten() -> bool:
+        rows = deployment.summaries() or b"added5ea" in deployment.stored()
+        return not rows and not deployment.saved_slots()
+
+    await wait_until(is_forgotten, _SECONDS_TO_FORGET)
 
 
 @pytest.mark.parametrize("kind", GROUPS)
