@@ -8,11 +8,13 @@ import io
 import re
 import sqlite3
 import zipfile
+import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from typing import Final
 
 from bot.errors import CharacterError
+from bot.importers.zip_entries import read_zip_entry
 from bot.prompting.personas.builtin_roles import with_default_placeholder
 from bot.prompting.personas.haruhi_rows import CharacterData
 from bot.prompting.text.confusables import strip_hidden_text
@@ -24,6 +26,10 @@ _STORY = re.compile(r"(^|/)[^/.]+[^/]*\.txt$")
 _DOCUMENTS = "SELECT string_value FROM embedding_metadata WHERE key = 'chroma:document' ORDER BY id"
 MAX_UNPACKED_BYTES: Final = 64 * 2**20
 _MAX_FILES = 20_000
+_DAMAGES: Final = (
+    *(zipfile.BadZipFile, zlib.error, OSError, EOFError),
+    *(RuntimeError, NotImplementedError),  # a password, unknown compression
+)
 
 
 def read_haruhi_zip(content: bytes, source: str) -> CharacterData:
@@ -56,15 +62,15 @@ def read_haruhi_zip(content: bytes, source: str) -> CharacterData:
                         persona=_PERSONA,
                     )
                 )
-            persona = _text(archive.read(persona_file), source)
+            persona = _text(read_zip_entry(archive, files[persona_file]), source)
             database = _find(files, _DATABASE)
             if database is not None:
-                stories = _documents(archive.read(database), source)
+                stories = _documents(read_zip_entry(archive, files[database]), source)
             else:
                 names = sorted(name for name in files if _STORY.search(name))
                 others = (name for name in names if name != persona_file)
-                stories = [_text(archive.read(name), source) for name in others]
-    except (zipfile.BadZipFile, OSError, RuntimeError, NotImplementedError, EOFError) as error:
+                stories = [_text(read_zip_entry(archive, files[name]), source) for name in others]
+    except _DAMAGES as error:
         raise CharacterError(
             translatable("{source} is a damaged archive: {error}", source=source, error=str(error))
         ) from error

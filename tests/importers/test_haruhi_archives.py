@@ -3,6 +3,7 @@
 import io
 import json
 import sqlite3
+import tracemalloc
 import zipfile
 from contextlib import closing
 from pathlib import Path
@@ -90,6 +91,38 @@ def test_columns_of_version_2_are_read(tmp_path: Path) -> None:
 def test_damaged_archive_is_named(tmp_path: Path, content: bytes, problem: str) -> None:
     with pytest.raises(CharacterError, match=problem):
         read_character_file(save(tmp_path, content), tmp_path)
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_zip_bomb_is_not_unpacked_beyond_the_size_in_its_header(
+    tmp_path: Path, method: int
+) -> None:
+    size, claimed = 30_000_000, 100
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", method) as archive:
+        archive.writestr("system_prompt.txt", b"\0" * size)
+    lying = packed.getvalue().replace(size.to_bytes(4, "little"), claimed.to_bytes(4, "little"))
+    name = save(tmp_path, lying)
+    tracemalloc.start()
+    try:
+        with pytest.raises(CharacterError, match=r"nora\.zip is a damaged archive"):
+            read_character_file(name, tmp_path)
+        most_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert most_bytes < size // 10
+
+
+def test_archive_with_damaged_deflate_is_named(tmp_path: Path) -> None:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("system_prompt.txt", "You are Nora.")
+    begin = 30 + len("system_prompt.txt")
+    damaged = packed.getvalue()[:begin] + b"\xff" + packed.getvalue()[begin + 1 :]
+
+    with pytest.raises(CharacterError, match=r"nora\.zip is a damaged archive"):
+        read_character_file(save(tmp_path, damaged), tmp_path)
 
 
 def test_archive_without_a_persona_says_what_is_missing(tmp_path: Path) -> None:

@@ -1,12 +1,12 @@
 """Read and write CHARX files: a zip with `card.json` and the card's assets, unpacked in memory."""
 
 import io
-import lzma
 import zipfile
 import zlib
 from collections.abc import Iterable, Mapping
 
 from bot.errors import PresetError
+from bot.importers.zip_entries import read_zip_entry
 from bot.texts.text import translatable
 
 MAIN_ICON = "assets/icon/image/main.png"
@@ -29,7 +29,7 @@ def read_charx(data: bytes, source: str) -> tuple[bytes, dict[str, bytes]]:
             entries = [entry for entry in archive.infolist() if not entry.is_dir()]
             _check_entries(entries, source)
             files = {entry.filename: _unpack(archive, entry, source) for entry in entries}
-    except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError, ValueError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError) as error:
         raise PresetError(
             translatable(
                 "{source}: the CHARX is damaged ({error}); download it again",
@@ -117,8 +117,7 @@ def _check_entries(entries: Iterable[zipfile.ZipInfo], source: str) -> None:
 
 def _unpack(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, source: str) -> bytes:
     """Read one entry, at most one byte more than its header claims."""
-    with archive.open(entry) as stream:
-        content = stream.read(entry.file_size + 1)
+    content = read_zip_entry(archive, entry)
     if len(content) != entry.file_size:
         raise PresetError(
             translatable(

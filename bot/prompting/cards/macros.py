@@ -13,6 +13,9 @@ from datetime import datetime, timedelta, timezone
 
 _MAX_DEPTH = 8
 _MAX_DICE, _MAX_SIDES = 100, 1_000_000
+_MAX_MACROS = 100_000  # a prompt with them takes seconds
+_CHARS_PER_MACRO = 20  # the argument of {{random}} is read once more in each level
+_MAX_INSERTED_CHARS = 4_000_000  # far more than any model reads
 _ROLL = re.compile(r"(\d{0,4})d(\d{1,7})([+-]\d{1,7})?|(\d{1,7})", re.IGNORECASE)
 _LEGACY = re.compile(r"<(user|bot|char)>", re.IGNORECASE)  # the form of the oldest cards
 _TRIM = "\x00trim\x00"  # no text contains it: NULs are removed first
@@ -36,6 +39,18 @@ _FIELDS = {
 }
 
 
+@dataclass(slots=True)
+class MacroBudget:
+    """What the macros of one prompt may still do; the others stay as they are."""
+
+    macros: int = _MAX_MACROS
+    chars: int = _MAX_INSERTED_CHARS
+    """Of inserted values: a text of 10 MB could insert a message of 4,000 a million times."""
+
+    def is_spent(self) -> bool:
+        return self.macros <= 0 or self.chars <= 0
+
+
 @dataclass(frozen=True, slots=True)
 class Macros:
     """The values of the macros in one prompt."""
@@ -55,6 +70,8 @@ class Macros:
     last_char_message: str = ""
     version: str = ""
     model: str = ""
+    budget: MacroBudget = field(default_factory=MacroBudget, compare=False)
+    """Shared by all texts of the prompt, and by the copies of this value."""
 
     def expand(self, text: str) -> str:
         """Expand the known macros once; values are not expanded again."""
@@ -68,7 +85,7 @@ class Macros:
         for start, end in _pairs(text):
             inner = text[start + 2 : end - 2]
             parts.append(self._expand_legacy(text[position:start]))
-            found = self._value(inner, depth) if depth < _MAX_DEPTH else None
+            found = self._value_within_budget(inner, depth) if depth < _MAX_DEPTH else None
             parts.append("{{" + inner + "}}" if found is None else found)
             position = end
         return "".join([*parts, self._expand_legacy(text[position:])])
@@ -77,6 +94,14 @@ class Macros:
         return _LEGACY.sub(
             lambda found: self.user if found[1].lower() == "user" else self.char, text
         )
+
+    def _value_within_budget(self, inner: str, depth: int) -> str | None:
+        if self.budget.is_spent():
+            return None
+        self.budget.macros -= 1 + len(inner) // _CHARS_PER_MACRO
+        found = self._value(inner, depth)
+        self.budget.chars -= len(found or "")
+        return found
 
     def _value(self, inner: str, depth: int) -> str | None:
         """Return the value of a macro; None if it is unknown."""
@@ -125,6 +150,7 @@ class Macros:
         sides = int(found[4] or found[2])
         if not (1 <= count <= _MAX_DICE and 1 <= sides <= _MAX_SIDES):
             return ""
+        self.budget.macros -= count // 10  # they take as long
         rolls = (self.rng.randint(1, sides) for _ in range(count))
         return str(sum(rolls) + int(found[3] or 0))
 

@@ -15,6 +15,8 @@ from bot.texts.text import Text, marked, translatable
 
 _MAX_PATTERN_CHARS = 1000
 _MAX_PATTERN_WEIGHT = 1000
+# The library prepares a search for a long text in quadratic time, which its timeout does not end.
+_MAX_ALTERNATIVE_TOKENS = 300
 _MAX_SECONDS_PER_KEY = 0.05
 _MAX_SECONDS_PER_PROMPT = 0.25  # a book may hold thousands of slow keys
 _MAX_QUOTED_CHARS = 60
@@ -162,6 +164,11 @@ def compile_key(key: str) -> regex.Pattern[str] | Text:
         return translatable("it has (?x), (?V1) or a comment, which JavaScript does not support")
     if regex_weight(pattern) > _MAX_PATTERN_WEIGHT:
         return translatable("its repetition counts are too high; lower the numbers in braces")
+    if _longest_alternative(pattern) > _MAX_ALTERNATIVE_TOKENS:
+        return translatable(
+            "it has more than {limit} characters between two bars (|)",
+            limit=_MAX_ALTERNATIVE_TOKENS,
+        )
     flags = regex.VERSION0
     for letter in letters:
         if letter not in _FLAGS:
@@ -169,7 +176,7 @@ def compile_key(key: str) -> regex.Pattern[str] | Text:
         flags |= _FLAGS[letter]
     try:
         return regex.compile(pattern, flags)
-    except (regex.error, RecursionError, OverflowError) as error:
+    except (regex.error, ValueError, RecursionError, OverflowError) as error:
         return translatable("it is not a regular expression: {error}", error=str(error))
 
 
@@ -187,6 +194,17 @@ def regex_weight(pattern: str) -> int:
         else:
             groups[-1].append(1)
     return sum(map(sum, groups))
+
+
+def _longest_alternative(pattern: str) -> int:
+    """Return the most tokens between two bars; no text that the pattern contains is longer."""
+    lengths = [0]
+    for token in _REGEX_TOKEN.finditer(pattern):
+        if token[0] == "|":
+            lengths.append(0)
+        else:
+            lengths[-1] += 1
+    return max(lengths)
 
 
 def _or_default(own: bool | None, default: bool) -> bool:

@@ -203,6 +203,15 @@ def test_zip_with_wrong_sizes_is_rejected() -> None:
         read_card(lying, "evil.charx")
 
 
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_zip_of_a_method_that_unpacks_in_whole_blocks_is_rejected(method: int) -> None:
+    """Of bzip2 700 bytes became 1.2 GB, before their size was compared with the header."""
+    packed = zipped(("card.json", CARD), method=method)
+
+    with pytest.raises(PresetError, match=r"^evil\.charx: the CHARX cannot be unpacked"):
+        read_card(packed, "evil.charx")
+
+
 def test_data_appended_to_a_png_is_dropped() -> None:
     card = read_card(CARD_FILES["detective.png"] + zipped(("card.json", CARD)), "polyglot.png")
 

@@ -2,12 +2,13 @@
 
 import random
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.prompting.cards.macros import Macros
+from bot.prompting.cards.macros import MacroBudget, Macros
 from tests.attacks import attacks, expanded
 
 AT = datetime(2026, 11, 21, 15, 7, tzinfo=UTC)
@@ -15,7 +16,7 @@ AT = datetime(2026, 11, 21, 15, 7, tzinfo=UTC)
 
 def macros(**values: str) -> Macros:
     given = {"char": "Nova", "user": "Alice", **values}
-    return Macros(now=AT, rng=random.Random(7), **given)
+    return Macros(now=AT, rng=random.Random(7), budget=MacroBudget(), **given)
 
 
 def test_names_are_expanded_in_any_case_and_in_the_legacy_form() -> None:
@@ -42,6 +43,24 @@ def test_random_chooses_one_option_also_with_commas_in_it() -> None:
     assert macros().expand("{{random:red, red}}") == "red"
     assert macros().expand("{{random::red, blue::red, blue}}") == "red, blue"
     assert macros().expand("{{pick:{{char}},{{char}}}}") == "Nova"
+
+
+def test_macros_of_a_prompt_insert_a_limited_number_of_characters() -> None:
+    one = macros(last_user_message="x" * 4_000)
+    expanded_texts = [one.expand("{{input}}" * 800), replace(one).expand("{{input}}" * 800)]
+
+    assert sum(text.count("x") for text in expanded_texts) == 4_000_000
+    assert expanded_texts[1].endswith("{{input}}")
+    assert macros().expand("{{char}}") == "Nova"  # the next prompt
+
+
+def test_number_of_macros_of_a_prompt_is_limited() -> None:
+    for text in ("{{noop}}", "{{roll:100d6}}", "{{random:" + "a," * 100 + "}}"):
+        budget = MacroBudget(macros=100)
+        one = replace(macros(), budget=budget)
+
+        assert one.expand(text * 101).endswith(text)
+        assert budget.is_spent()
 
 
 def test_roll_is_within_the_range_of_the_dice() -> None:

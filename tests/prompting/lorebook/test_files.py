@@ -174,6 +174,11 @@ def test_repeated_ids_are_made_unique() -> None:
             {"entries": [{"keys": ["/(a{1000}){1000000}/"]}]},
             "cannot be used, its repetition counts are too high",
         ),
+        ({"entries": [{"keys": ["/(?a)(?u)b/"]}]}, "ASCII, LOCALE and UNICODE flags"),
+        (
+            {"entries": [{"keys": [f"/{'a' * 301}|b/"]}]},
+            "it has more than 300 characters between two bars",
+        ),
         ({"entries": [{"keys": ["/((){1000}){1000}/"]}]}, "its repetition counts are too high"),
         (
             {"entries": [{"keys": ["/(((([]))))]a){99}){99}){99}){99}/"]}]},
