@@ -26,6 +26,7 @@ from bot.settings import EmbeddingSettings
 
 _RESTART_SECONDS = 30.0
 _TOKENIZE_SECONDS = 30.0
+_EMBED_SECONDS = 180.0  # ten long texts take half a minute where other work has the cores
 _MEAN_POOLING = 1  # llama.cpp's number; the default where the file names no pooling
 
 
@@ -121,6 +122,7 @@ async def _running_server(
             EmbeddingEndpoint("embedding", server.child.name),
             settings,
             server.socket,
+            _EMBED_SECONDS,
         )
         try:
             yield _EmbeddingServer(server.child, server.client, service)

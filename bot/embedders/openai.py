@@ -32,9 +32,12 @@ class EmbeddingsService:
         endpoint: Endpoint,
         settings: OpenAISettings,
         unix_socket: Path | None = None,
+        seconds: float = _TIMEOUT_SECONDS,
     ) -> None:
+        """Connect when the first texts are embedded; a request may take so many seconds."""
         self._endpoint = endpoint
         self._model = settings.model or ""
+        self._seconds = seconds
         self._connection = OpenAIConnection(settings, settings.api_key, unix_socket)
         self.tokens = 0
         """What was embedded since it was set to 0."""
@@ -66,7 +69,7 @@ class EmbeddingsService:
         except RequestFailed as error:
             raise EmbeddingError(str(error)) from None
         except TimeoutError:
-            raise EmbeddingError(f"{self._endpoint} took over {_TIMEOUT_SECONDS:.0f} s") from None
+            raise EmbeddingError(f"{self._endpoint} took over {self._seconds:.0f} s") from None
         try:
             response = msgspec.json.decode(body, type=_EmbeddingsResponse)
         except msgspec.DecodeError:
@@ -80,7 +83,7 @@ class EmbeddingsService:
             self._connection,
             "/embeddings",
             body,
-            _TIMEOUT_SECONDS,
+            self._seconds,
             self._endpoint,
             self._model,
         )

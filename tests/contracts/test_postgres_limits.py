@@ -106,4 +106,5 @@ async def test_process_has_at_most_eight_connections_under_load(url: str) -> Non
         answers = [group.create_task(answer(database, number)) for number in range(100)]
         while not all(one.done() for one in answers):
             counts.append(await watcher.fetchval(_COUNT_OTHERS))
-    assert max(counts) == _MAX_CONNECTIONS
+    # All connections of one pool, and at least one of the other.
+    assert _MAX_CONNECTIONS - 2 < max(counts) <= _MAX_CONNECTIONS

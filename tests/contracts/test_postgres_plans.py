@@ -42,8 +42,8 @@ CONVERSATION = "telegram:c77"
 _READ_PER_MESSAGE = 40
 """More rows than a step reads that is about one message."""
 _EXPIRED = 700
-_SMALL = {"node", "pause"}
-"""Tables with a row for each process and each pause of the last weeks: they have no index."""
+_SMALL = {"audit", "node", "pause"}
+"""Tables of processes, pauses and acts of admins: they have few rows and no index of times."""
 
 _FILL = f"""
 SET LOCAL synchronous_commit = off;
