@@ -2,12 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
 from bot.chat.incoming import MediaItem, MediaKind, Said
 from bot.chat.prompt import Image
+from bot.chat.session import Turn
 from bot.texts.text import Text
 
 _MAX_NAME_CHARS = 60
+_MAX_KEPT_FILES = 10  # of one question; no more are read
 _NOUNS: Mapping[MediaKind, str] = {
     MediaKind.IMAGE: "picture",
     MediaKind.ANIMATION: "animation",
@@ -80,6 +83,29 @@ _WITHOUT_BRACKETS = str.maketrans("[]", "()")
 def has_readable_file(said: Said) -> bool:
     """Return whether a message has a file that may be read when it is answered."""
     return any(one.kind in READABLE and one.source for one in said.attachments)
+
+
+def files_to_keep(said: Said) -> tuple[MediaItem, ...]:
+    """Return those attachments of a question that may be read again, without their contents."""
+    own = (*said.repeated_files, *said.attachments)
+    return tuple(one for one in own if one.kind in READABLE and one.source)[:_MAX_KEPT_FILES]
+
+
+def with_kept_files(said: Said, question: Turn, before: Sequence[Turn]) -> Said:
+    """Return a question that is asked again, with the files that it was asked with.
+
+    Args:
+        said: the question; its text is that of the turn.
+        question: the question in the history.
+        before: the turns before it, oldest first.
+    """
+    return replace(said, repeated_files=question.files, earlier_files=files_of_gathered(before))
+
+
+def files_of_gathered(before: Sequence[Turn]) -> tuple[MediaItem, ...]:
+    """Return the files of the questions that were answered together with the next one."""
+    gathered = list(takewhile(lambda one: one.role == "user", reversed(before)))
+    return tuple(file for one in reversed(gathered) for file in one.files)
 
 
 def described_text(said: Said) -> str:

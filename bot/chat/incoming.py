@@ -181,6 +181,8 @@ class Said:
     asked_again_by: str | None = None
     """The id of the person who had it answered again; None: it is answered for its author."""
 
+    repeated_files: tuple[MediaItem, ...] = ()
+    """Attachments of a question that is asked again; its text names them already."""
     asked_with: tuple[str, ...] = ()
     """Ids of others whose questions are answered together with this one, the newest first."""
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import IntEnum, StrEnum
 
-from bot.chat.incoming import Edited, Incoming, Person, Said
+from bot.chat.incoming import Edited, Incoming, MediaItem, Person, Said
 from bot.chat.outgoing import MessageContent, OutboxRow, OutgoingPart
 from bot.chat.prompt import Role
 from bot.chat.receipt import Receipt
@@ -30,6 +30,8 @@ class Turn:
     """The names of the parts that an answer was sent as. Not loaded with a session."""
     observed: bool = False
     """Whether nobody was asked: background of what is said later."""
+    files: tuple[MediaItem, ...] = ()
+    """Where the platform has the files of a person's question, for when it is asked again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +180,8 @@ class HistoryChange:
     """The turns with a new version that are not kept as versions themselves."""
     observed: Mapping[int, bool] = field(default_factory=dict)
     """Whether nobody is asked in people's messages now."""
+    files: Mapping[int, tuple[MediaItem, ...]] = field(default_factory=dict)
+    """Where the platform has the files of people's messages now."""
 
 
 @dataclass(frozen=True, slots=True)

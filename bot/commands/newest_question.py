@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from bot.chat.attachments import with_kept_files
 from bot.chat.incoming import Person, Said, WakeReason
 from bot.chat.session import Turn, TurnRange
 from bot.commands.admins import AdminCheck
@@ -58,7 +59,9 @@ class NewestQuestionHandlers:
             author=_author(exchange, request),
             message_id=exchange.question.message_id,
         )
-        question = _asked_again(request, asked)
+        newer = exchange.turns.newer + exchange.turns.count
+        before = request.recent[: len(request.recent) - newer]
+        question = with_kept_files(_asked_again(request, asked), exchange.question, before)
         speakers = pick_speakers(request.active, exchange.answers)
         return CommandResult("", removes=exchange.turns, repeats=AskedQuestion(question, speakers))
 
@@ -141,6 +144,9 @@ def _asked_again(request: CommandRequest, question: Said) -> Said:
         asked_again_by=request.incoming.author.id,
         message_id=question.message_id,
         quote=question.quote,
+        attachments=question.attachments,
+        earlier_files=question.earlier_files,
+        repeated_files=question.repeated_files,
         wake=WakeReason.DM,
     )
 

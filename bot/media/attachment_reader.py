@@ -72,7 +72,7 @@ class AttachmentReader:
 
         Without `with_images`, pictures are not downloaded: nobody would see them.
         """
-        own = (*said.earlier_files, *said.attachments)
+        own = (*said.earlier_files, *said.repeated_files, *said.attachments)
         linked = self._linked_pictures(said) if with_images else ()
         if not own and not linked and not (said.quote and said.quote.attachments):
             return NO_FILES

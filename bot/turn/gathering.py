@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from bot.chat.attachments import described_text
+from bot.chat.attachments import described_text, files_to_keep
 from bot.chat.command import Command
 from bot.chat.incoming import Said, WakeReason
 from bot.chat.outgoing import Limits
@@ -331,9 +331,15 @@ def _kept(seen: _SeenMessage) -> tuple[Turn, ...]:
 
 def user_turn(said: Said) -> Turn:
     """Return a person's message as the history keeps it."""
-    return Turn("user", described_text(said), said.author, said.at, message_id=said.message_id)
+    return Turn(
+        *("user", described_text(said), said.author, said.at),
+        message_id=said.message_id,
+        files=files_to_keep(said),
+    )
 
 
 def observed_turn(said: Said) -> Turn:
     """Return a message that nobody answers; in a private chat it was said to nobody else."""
-    return replace(user_turn(said), observed=said.wake is not WakeReason.DM)
+    is_observed = said.wake is not WakeReason.DM
+    files = () if is_observed else files_to_keep(said)
+    return replace(user_turn(said), observed=is_observed, files=files)

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from alembic import command
 from sqlalchemy import Connection, insert, select
 
+from bot.chat.incoming import MediaItem, MediaKind
 from bot.chat.outgoing import (
     Attachment,
     MessageContent,
@@ -47,6 +48,24 @@ async def test_finish_stores_history_and_queues_the_answer_in_one_unit(store: St
     assert session.turns == (said("hello"), reply)
     row = await taken(store)
     assert (row.op, row.part, row.text, row.reply_to) == (OutboxOperation.SEND, 0, "hi", "1")
+
+
+async def test_turn_says_where_its_files_are_until_it_is_deleted(store: Store) -> None:
+    claim, message = await begin(store)
+    files = (MediaItem(MediaKind.IMAGE, "cat\ud800.png", 70, "https://cdn.discordapp.com/1"),)
+    asked = replace(said("what is it?"), message_id="1", files=files)
+    await store.conversations.finish(claim, message, TurnResult([asked]), go_on=False)
+    [kept] = (await read_session(store.database, LANE, 10)).turns
+    assert kept.files == (replace(files[0], name="cat\ufffd.png"),)
+    exchange = await store.conversations.load_exchange(claim, "1", 10)
+    assert exchange is not None
+    assert exchange.question.turn.files == kept.files
+    claim, message = await begin(store, key="5:2")
+    moved = (replace(files[0], name="", source="https://cdn.discordapp.com/2"),)
+    change = HistoryChange(files={exchange.question.id: moved})
+    await store.conversations.finish(claim, message, TurnResult(change=change), go_on=False)
+    [kept] = (await read_session(store.database, LANE, 10)).turns
+    assert kept.files == moved
 
 
 async def test_finish_takes_the_first_part_for_its_own_sender(store: Store) -> None:

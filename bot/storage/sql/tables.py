@@ -213,6 +213,8 @@ turn = Table(
     Column("message_id", Text),  # the platform's id of a person's message
     Column("sent_as", Text),  # the parts that an answer was sent as, see `encode_parts`
     Column("observed", Boolean, nullable=False, server_default=false()),  # nobody was asked
+    # where the platform has the files of a question, see `encode_files`; NULL: it has none
+    Column("files", EncryptableText("turn.files")),
     Index("ix_turn_history", "conversation", "session", "id"),
     sqlite_autoincrement=True,
 )

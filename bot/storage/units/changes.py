@@ -27,6 +27,7 @@ from bot.storage.units.dialects import bound_texts
 _THIS = turn.c.id == bindparam("row")
 _SET_TEXT = Statement(update(turn).where(_THIS).values(text=bindparam("reads")))
 _SET_OBSERVED = Statement(update(turn).where(_THIS).values(observed=bindparam("is_observed")))
+_SET_FILES = Statement(update(turn).where(_THIS).values(files=bindparam("new_files")))
 _KEPT = ("conversation", "session", "role", "speaker_id", "speaker_name", "text", "at", "preset")
 _COPIED = (*_KEPT, "preset_version", "parent", "message_id", "sent_as", "observed")
 # The place of a turn keeps its id: the version that leaves it is copied to the end.
@@ -103,6 +104,7 @@ class ChangedRows:
     replaced: Collection[int] = ()
     """Those with a new version that are not kept."""
     observed: Mapping[int, bool] = field(default_factory=dict)
+    files: Mapping[int, str | None] = field(default_factory=dict)
 
 
 def apply(conversation: str, change: ChangedRows, now: float) -> Unit[None]:
@@ -111,6 +113,7 @@ def apply(conversation: str, change: ChangedRows, now: float) -> Unit[None]:
     With a turn that is deleted goes the content of all receipts since: prompts may quote it, and
     the text of its parts that could not be sent.
     """
+    yield from _set_files(change)
     touched = [*change.texts, *change.versions, *change.superseded, *change.deleted]
     touched += change.observed
     if not touched:
@@ -144,6 +147,11 @@ def apply(conversation: str, change: ChangedRows, now: float) -> Unit[None]:
         yield _DELETE.query(_rows(change.deleted))
         yield _END_EMPTY_SESSION.query({"of": conversation})
         yield _NOTE_FORGOTTEN.query({"of": conversation, "moment": now})
+
+
+def _set_files(change: ChangedRows) -> Unit[None]:
+    for turn_id, files in change.files.items():
+        yield _SET_FILES.query({"row": turn_id, "new_files": files})
 
 
 def _rows(ids: Collection[int]) -> dict[str, str]:

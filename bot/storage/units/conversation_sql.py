@@ -209,7 +209,7 @@ RECORD_ATTEMPT = Statement(
 )
 TURN_ROW = (
     *("conversation", "session", "role", "speaker_id", "speaker_name", "text", "at", "preset"),
-    *("preset_version", "message_id", "sent_as", "observed", "active"),
+    *("preset_version", "message_id", "sent_as", "observed", "active", "files"),
 )
 _earlier = turn.alias("earlier")
 _PARENT = (

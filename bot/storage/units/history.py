@@ -3,23 +3,29 @@
 import itertools
 import json
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 from sqlalchemy import ColumnElement, and_, bindparam, func, select, union_all
 
-from bot.chat.incoming import Person, address_of
+from bot.chat.incoming import MediaItem, Person, address_of
 from bot.chat.outgoing import OutboxOperation, OutboxState
 from bot.chat.session import Exchange, Session, StoredTurn, Turn
+from bot.chat.storable import make_storable
 from bot.storage.engine.statements import DialectName, Statement, Unit
 from bot.storage.sql.tables import conversation as conversation_table
 from bot.storage.sql.tables import has_external_id, outbox, sent_message, turn
 from bot.storage.units.dialects import bound_texts
 
 _MAX_LATER_TURNS = 400
+_encode_files = msgspec.json.Encoder().encode
+_decode_files = msgspec.json.Decoder(tuple[MediaItem, ...]).decode
 _COLUMNS = (
     *(turn.c.role, turn.c.speaker_id, turn.c.speaker_name, turn.c.text, turn.c.at),
     *(turn.c.preset, turn.c.preset_version, turn.c.message_id, turn.c.sent_as, turn.c.observed),
+    turn.c.files,
 )
 _SAID = Statement(
     lambda dialect: select(turn.c.id, *_COLUMNS).where(
@@ -257,11 +263,25 @@ def encode_parts(names: Sequence[str]) -> str | None:
     return "\n" + "".join(f"{name}\n" for name in names) if names else None
 
 
+def encode_files(files: Sequence[MediaItem]) -> str | None:
+    """Write where files are; None: there are none."""
+    storable = [replace(one, name=make_storable(one.name)) for one in files]
+    return _encode_files(storable).decode() if storable else None
+
+
+def decode_files(stored: str | None) -> tuple[MediaItem, ...]:
+    """Read what `encode_files` wrote; nothing of what only another version of Troupe can read."""
+    try:
+        return _decode_files(stored) if stored else ()
+    except msgspec.DecodeError:
+        return ()
+
+
 def _to_stored(row: Sequence[Any]) -> StoredTurn:
     id_, role, speaker_id, speaker_name, text, at, *others = row
-    preset, version, message_id, sent_as, observed = others
+    preset, version, message_id, sent_as, observed, files = others
     speaker = Person(speaker_id, speaker_name) if speaker_id else None
     parts = tuple(name for name in (sent_as or "").split("\n") if name)
     moment = datetime.fromtimestamp(at, UTC)
-    said = Turn(role, text, speaker, moment, preset, version, message_id, parts, bool(observed))
-    return StoredTurn(id_, said)
+    answered = (preset, version, message_id, parts, bool(observed))
+    return StoredTurn(id_, Turn(role, text, speaker, moment, *answered, decode_files(files)))

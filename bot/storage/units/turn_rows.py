@@ -14,6 +14,7 @@ from bot.storage.units.changes import ChangedRows
 TURN_COLUMNS = (
     *(turn.c.role, turn.c.speaker_id, turn.c.speaker_name, turn.c.text, turn.c.at),
     *(turn.c.preset, turn.c.preset_version, turn.c.message_id, turn.c.observed),
+    turn.c.files,
 )
 
 
@@ -30,6 +31,7 @@ def to_turn_row(one: Turn, *, is_active: bool = True) -> dict[str, object]:
         "sent_as": history.encode_parts(one.sent_as),
         "observed": one.observed,
         "active": is_active,
+        "files": history.encode_files(one.files),
     }
 
 
@@ -40,10 +42,15 @@ def from_turn_row(row: Mapping[str, object]) -> Turn:
 
 def to_turn(row: Sequence[Any]) -> Turn:
     """Read a row that starts with `TURN_COLUMNS`; further columns are ignored."""
-    role, speaker_id, speaker_name, text, at, preset, version, message_id, observed, *_ = row
+    role, speaker_id, speaker_name, text, at, preset, version, *others = row
     speaker = Person(speaker_id, speaker_name) if speaker_id else None
     moment = datetime.fromtimestamp(at, UTC)
-    return Turn(role, text, speaker, moment, preset, version, message_id, observed=bool(observed))
+    message_id, observed, files, *_ = others
+    return Turn(
+        *(role, text, speaker, moment, preset, version, message_id),
+        observed=bool(observed),
+        files=history.decode_files(files),
+    )
 
 
 def to_change_rows(change: HistoryChange) -> ChangedRows:
@@ -55,6 +62,7 @@ def to_change_rows(change: HistoryChange) -> ChangedRows:
         deleted=tuple(change.deleted),
         replaced=tuple(change.replaced),
         observed=dict(change.observed),
+        files={turn_id: history.encode_files(files) for turn_id, files in change.files.items()},
     )
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
-from bot.chat.attachments import described_text
+from bot.chat.attachments import described_text, files_of_gathered, files_to_keep
 from bot.chat.incoming import Edited, Said
 from bot.chat.session import Claim, Exchange, HistoryChange, InboxMessage, TurnResult
 from bot.commands.newest_question import pick_speakers
@@ -46,6 +46,15 @@ class EditedMessages:
             is_question = said.wake is not None and parse(said.text) is None
             is_new = edited.at - said.at < _MAX_AGE and not said.is_late
             return said if is_question and is_new else TurnResult()
+        said = replace(said, earlier_files=files_of_gathered(exchange.before.turns))
+        result = await self._follow_known(claim, message, replace(edited, said=said), exchange)
+        return _with_files(said, exchange, result)
+
+    async def _follow_known(
+        self, claim: Claim, message: InboxMessage, edited: Edited, exchange: Exchange
+    ) -> TurnResult:
+        """Return what the edit of a message in the history changes."""
+        said = edited.said
         text = described_text(said)
         change = HistoryChange({exchange.question.id: text})
         is_same_text = text == exchange.question.turn.text
@@ -108,6 +117,16 @@ def _asked(exchange: Exchange, result: TurnResult) -> TurnResult:
         return result
     change = replace(result.change, observed={exchange.question.id: False})
     return replace(result, change=change)
+
+
+def _with_files(said: Said, exchange: Exchange, result: TurnResult) -> TurnResult:
+    """Keep where the files of a question are now."""
+    question, change = exchange.question, result.change or HistoryChange()
+    is_observed = change.observed.get(question.id, question.turn.observed)
+    files = () if is_observed else files_to_keep(said)
+    if files == question.turn.files:
+        return result
+    return replace(result, change=replace(change, files={question.id: files}))
 
 
 def _withdrawn(exchange: Exchange, change: HistoryChange) -> TurnResult:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from bot.chat.attachments import with_kept_files
 from bot.chat.button import ButtonAction, ButtonData, read_button
 from bot.chat.command import Command
 from bot.chat.incoming import Address, Pressed, Said, WakeReason
@@ -171,6 +172,7 @@ class PressedButtons:
             message_id=question.message_id,
             asked_again_by=pressed.author.id,
         )
+        asked = with_kept_files(asked, question, exchange.before.turns)
         speakers = pick_speakers(active, _turns(exchange))
         if not exchange.answers:  # its answer has failed: nothing of it is in the history
             return AskedQuestion(asked, speakers, exchange.parts)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from bot.chat.attachments import with_kept_files
 from bot.chat.incoming import Edited, Said, WakeReason
 from bot.chat.session import (
     Claim,
@@ -73,6 +74,7 @@ class QuotedMessages:
             quote=None,
             wake=WakeReason.DM,
         )
+        asked = with_kept_files(asked, question, exchange.before.turns)
         speakers = pick_speakers(request.active, [one.turn for one in exchange.answers])
         if found.turn.role == "user" and found.turn.sent_as:
             return AskedQuestion(asked, speakers, exchange.parts), None
@@ -99,6 +101,7 @@ class QuotedMessages:
         changed = replace(
             said,
             text=text,
+            attachments=exchange.question.turn.files,
             message_id=exchange.question.turn.message_id,
             quote=None,
             wake=WakeReason.REPLY if exchange.answers else None,

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
+from bot.chat.attachments import files_of_gathered
 from bot.chat.incoming import Said
 from bot.chat.session import Claim, InboxMessage, TurnRange, TurnResult
 from bot.commands.request import AskedQuestion
@@ -108,6 +109,9 @@ class QuestionAnswers:
         failed = self.unanswered.get(claim.conversation)
         is_same = failed is not None and failed.message_id == asked.incoming.message_id
         earlier = self.unanswered.earlier(claim.conversation) if is_same else ()
+        if earlier and not asked.incoming.earlier_files:
+            files = files_of_gathered(earlier)
+            asked = replace(asked, incoming=replace(asked.incoming, earlier_files=files))
         limits = self.replies.limits(asked.incoming.address)
         return self.gatherer.repeat(claim, group, asked, earlier, limits)
 
