@@ -24,6 +24,7 @@ ORIGINAL_SYSTEM = (
 """The default instructions of a card, and what `{{original}}` stands for."""
 
 _MAX_LISTED_NAMES = 5
+_MAX_GREETING_CHARS = 20_000  # ten messages on Discord; nobody can stop a greeting
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,8 @@ def choose_greeting(
 ) -> str | None:
     """Return a greeting by its number from 1, or a random one; None if the preset has none.
 
-    Among several active characters a preset may have other greetings.
+    Among several active characters a preset may have other greetings. What is longer than ten
+    messages is cut.
     """
     greetings = preset.greetings_among(characters)
     if not greetings:
@@ -85,15 +87,16 @@ def choose_greeting(
     else:
         text = rng.choice(greetings)
     if not preset.macros:
-        return text
+        return _cut(text)
     name = clean_name(incoming.author.name) if incoming.author else ""
-    return Macros(
+    macros = Macros(
         char=preset.character_name,
         user=name or "user",
         now=incoming.at,
         rng=rng,
         model=preset.model,
-    ).expand(text)
+    )
+    return _cut(macros.expand(text))
 
 
 def seeded_random(*seeds: str) -> random.Random:
@@ -105,6 +108,13 @@ def seeded_random(*seeds: str) -> random.Random:
 def turn_seed(turn: Turn) -> str:
     """Return a text that identifies a turn, the same whenever the session is loaded."""
     return f"{int(turn.at.timestamp())} {turn.text}"
+
+
+def _cut(greeting: str) -> str:
+    """Return a greeting as it is, or its beginning and an ellipsis."""
+    if len(greeting) <= _MAX_GREETING_CHARS:
+        return greeting
+    return f"{greeting[: _MAX_GREETING_CHARS - 1]}…"
 
 
 def _listed(names: Sequence[str]) -> str:

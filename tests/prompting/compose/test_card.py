@@ -4,6 +4,7 @@ import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from inline_snapshot import snapshot
 
 from bot.chat.incoming import Person
@@ -209,6 +210,16 @@ def test_greeting_is_chosen_by_number_or_at_random() -> None:
     assert choose_greeting(one, make_incoming(), rng=seeded_random(""), number=2) == "Ho Alice."
     assert choose_greeting(one, make_incoming(), rng=seeded_random(""), number=9) == "Hu"
     assert choose_greeting(preset(), make_incoming(), rng=seeded_random("")) is None
+
+
+@pytest.mark.parametrize("macros", [False, True])
+def test_greeting_of_more_than_ten_messages_is_cut(macros: bool) -> None:
+    longest, longer = ("a" * 20_000, "{{user}}" + "a" * 20_000)
+    one = preset(greeting=longest, alternate_greetings=[longer], macros=macros)
+    said = [choose_greeting(one, make_incoming(), rng=seeded_random(""), number=n) for n in (1, 2)]
+
+    assert said[0] == longest
+    assert said[1] == (("Alice" if macros else "{{user}}") + longest)[:19_999] + "…"
 
 
 def test_original_instructions_are_inserted_by_the_macro() -> None:
