@@ -47,6 +47,11 @@ class Address:
         return self.lane if self.thread is None else f"{self.lane}:{self.thread}"
 
     @property
+    def is_of_one_person(self) -> bool:
+        """Whether the history is that of one person in the channel."""
+        return self.history.startswith(PERSON_MARK)
+
+    @property
     def conversation(self) -> str:
         """The key of the conversation: of its messages in order, and of their history."""
         return f"{self.channel}{HISTORY_MARK}{self.history}" if self.history else self.channel
@@ -54,6 +59,8 @@ class Address:
 
 HISTORY_MARK = "#"
 """Stands between a channel and one of its histories, in the key of a conversation."""
+PERSON_MARK = "user="
+"""Begins the name of the history of one person."""
 
 
 def address_of(key: str) -> Address:

@@ -32,6 +32,7 @@ NOT_YOURS = translatable(
 )
 NOT_REMEMBERED = translatable("That message is not in my memory.")
 _CHANGE_OTHERS = translatable("change the answer to somebody else's question")
+_SEE_OTHERS = translatable("see what was read for the answer to somebody else's question")
 _PRESS_OTHERS = translatable("use the buttons of somebody else's question")
 _WITH_BUTTONS = frozenset({"preset", "settings", "forget"})
 """The commands whose replies have buttons of their own."""
@@ -194,6 +195,17 @@ class AnswerButtons:
         author = exchange.question.turn.speaker
         if author is None or author.id != said.author.id:
             await self._admins.require(said, RETRY_OTHERS)
+
+    async def check_reader(self, said: Said, exchange: Exchange) -> None:
+        """Refuse to tell what was read of another person's own history, except to admins.
+
+        Raises:
+            UserError: each person has a history here, and the author is another one.
+        """
+        author = exchange.question.turn.speaker
+        is_own = author is not None and author.id == said.author.id
+        if said.address.is_of_one_person and not is_own:
+            await self._admins.require(said, _SEE_OTHERS)
 
     async def _check_stop(self, pressed: Pressed, data: ButtonData) -> None:
         address = pressed.address

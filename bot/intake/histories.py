@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from bot.chat.button import read_button
 from bot.chat.incoming import (
+    PERSON_MARK,
     Address,
     Deleted,
     Edited,
@@ -267,7 +268,7 @@ def _first_history(said: Said, scope: HistoryScope) -> str:
 
 
 def _of_person(said: Said) -> str:
-    return f"user={said.author.id.partition(':')[2]}"
+    return f"{PERSON_MARK}{said.author.id.partition(':')[2]}"
 
 
 def _own_chain(said: Said) -> str:

@@ -102,6 +102,22 @@ async def test_new_retry_edit_and_stop_are_about_the_own_history(database: Datab
     assert await texts(database, OF_BOB) == ["b2", "edited"]
 
 
+async def test_what_was_read_of_a_persons_history_is_shown_to_them_and_admins(
+    database: Database,
+) -> None:
+    setup = await scoped(database, "user", ["one"], ["two"])
+    await say(setup, asked("a", 702), asked("b", 703, BOB))
+    of_alice, of_bob = sent(setup, "one"), sent(setup, "two")
+    await say(setup, asked("/context", 704, BOB, to=of_alice))
+    assert setup.texts[-1].startswith("⚠ Only an admin can see what was read for the answer")
+    for number, (author, answer) in enumerate(((BOB, of_bob), (ALICE, of_bob)), 705):
+        await say(setup, asked("/context", number, author, to=answer))
+        assert "receipt 2:" in setup.texts[-1]
+    await say(setup, asked("/settings scope shared", 707), asked("c", 708))
+    await say(setup, asked("/context", 709, BOB, to="708"))
+    assert "receipt 3:" in setup.texts[-1], "everybody's own"
+
+
 async def test_button_finds_the_history_of_its_answer(database: Database) -> None:
     setup = await scoped(database, "user", ["one"], ["two"], ["again"])
     await say(setup, asked("a", 702), asked("b", 703, BOB))

@@ -46,6 +46,7 @@ class QuotedMessages:
     async def answered_at(self, said: Said) -> datetime:
         """Return when the answer was given that a command replies to; raises `UserError`."""
         found, exchange = await self.buttons.find_quoted(said)
+        await self.buttons.check_reader(said, exchange)
         answers = exchange.answers if found.turn.role == "user" else (found,)
         if not answers:
             raise UserError(translatable("I have not answered that message."))
