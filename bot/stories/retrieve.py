@@ -24,6 +24,9 @@ RetrieveStories: TypeAlias = Callable[
 _log = structlog.get_logger(__name__)
 _TIMEOUT_SECONDS = 10.0  # far more than a busy machine takes: load alone changes no prompt
 _MAX_CACHED_QUERIES = 512  # the fixed queries of a persona repeat with every message
+_MESSAGE_SECONDS = 30.0
+"""A query with people's words is kept for the characters that answer at once, and no longer:
+`/forget` has to reach it within a minute."""
 
 
 async def no_stories(
@@ -56,20 +59,21 @@ class StoryRetriever:
         if preset.name not in self._characters:
             return None
         found: dict[str, Sequence[Story]] = {}
+        fixed = story_queries_for(preset, "").keys()
         try:
             async with asyncio.timeout(_TIMEOUT_SECONDS):
                 for query, limit in story_queries_for(preset, newest).items():
-                    found[query] = await self._nearest_name(preset.name, query, limit, payer)
+                    vector = await self._embed(query, payer)
+                    if query not in fixed:
+                        self._drop_later(query)
+                    found[query] = await self._nearest(preset.name, vector, limit)
         except (EmbeddingError, BudgetUsedUp, TimeoutError) as error:
             _log.warning(
                 "stories_not_retrieved", preset=preset.name, reason=str(error) or "too slow"
             )
         return found
 
-    async def _nearest_name(
-        self, character: str, query: str, limit: int, payer: EmbeddingPayer | None
-    ) -> Sequence[Story]:
-        vector = await self._embed(query, payer)
+    async def _nearest(self, character: str, vector: PackedVector, limit: int) -> Sequence[Story]:
         return await self._stories.nearest(character, vector, self._embedder.model_id, limit)
 
     async def _embed(self, query: str, payer: EmbeddingPayer | None) -> PackedVector:
@@ -81,3 +85,7 @@ class StoryRetriever:
         if len(self._cached_vectors) > _MAX_CACHED_QUERIES:
             self._cached_vectors.popitem(last=False)
         return vector
+
+    def _drop_later(self, query: str) -> None:
+        cached = self._cached_vectors
+        asyncio.get_running_loop().call_later(_MESSAGE_SECONDS, cached.pop, query, None)

@@ -72,6 +72,22 @@ async def test_fixed_query_of_a_persona_is_embedded_once(database: Database) -> 
     assert embedder.queries == ["one", "tea", "two"]
 
 
+async def test_words_of_people_are_not_kept_as_queries(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embedder = FakeEmbedder()
+    retriever = await indexed(database, embedder)
+
+    await retriever.retrieve(nora(), "storm")
+    await retriever.retrieve(nora(), "storm")  # of the next character
+    assert embedder.queries == ["storm", "tea"]
+    monkeypatch.setattr("bot.stories.retrieve._MESSAGE_SECONDS", 0.0)
+    await retriever.retrieve(nora(), "storm")
+    while "storm" in retriever._cached_vectors:
+        await asyncio.sleep(0.001)
+    assert list(retriever._cached_vectors) == ["tea"]
+
+
 async def test_failing_embedder_leaves_the_answer_without_stories(database: Database) -> None:
     embedder = FakeEmbedder()
     retriever = await indexed(database, embedder)
