@@ -46,7 +46,7 @@ async def make_login_link(tokens: ConsoleTokens, clock: Clock, address: str) -> 
 
 
 class ConsoleLogins:
-    """Exchanges one-time tokens for sessions, at most five a minute.
+    """Exchanges one-time tokens for sessions; of others it judges at most five a minute.
 
     Args:
         tokens: what is stored.
@@ -71,12 +71,13 @@ class ConsoleLogins:
         """Return the token of a new session.
 
         Raises:
-            RequestRefused: the token was used, has expired, or there were too many attempts.
+            RequestRefused: the token was used, has expired, or there were too many attempts. These
+                never keep out who has a token that is valid: nobody guesses one.
         """
-        rate = Rate("console log-ins", _LOGINS_PER_MINUTE, 60)
-        if await self._rate_limits.take([rate]) > 0:
-            raise RequestRefused(429, translatable("Too many log-ins; try again in a minute."))
         if not await self._tokens.use_login(token_digest(token[:_MAX_TOKEN_CHARS])):
+            rate = Rate("console log-ins", _LOGINS_PER_MINUTE, 60)
+            if await self._rate_limits.take([rate]) > 0:
+                raise RequestRefused(429, translatable("Too many log-ins; try again in a minute."))
             raise RequestRefused(
                 401,
                 translatable(

@@ -61,6 +61,14 @@ async def test_five_log_ins_a_minute_are_allowed(console: ConsoleUnderTest) -> N
     assert (await console.log_in()).status == 303
 
 
+async def test_wrong_tokens_of_others_keep_nobody_out(console: ConsoleUnderTest) -> None:
+    token = await console.login_token()
+    statuses = [(await console.send_token("wrong")).status for _ in range(7)]
+    assert statuses[-1] == 429
+
+    assert (await console.send_token(token)).status == 303
+
+
 async def test_session_ends_after_twelve_hours(console: ConsoleUnderTest) -> None:
     await console.log_in()
     await console.clock.advance(12 * 3600)

@@ -110,6 +110,8 @@ class SqlConsoleTokens(ConsoleTokens):
 
     async def _use(self, digest: str, kind: str) -> bool:
         asked = self._asked(digest, kind)
+        if not await self._database.read(lambda c: c.execute(_FIND, asked).first()):
+            return False  # whoever guesses keeps no writer waiting
         return bool(await self._database.write(lambda c: c.execute(_USE, asked).rowcount))
 
     def _asked(self, digest: str, kind: str) -> dict[str, object]:
