@@ -2,9 +2,11 @@
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from urllib.parse import urlsplit
 
 from aiohttp import web
+from aiohttp.http import HttpProcessingError
 from pydantic import BaseModel, ValidationError
 
 from bot.console.login import ConsoleLogins, is_csrf_token
@@ -17,6 +19,8 @@ from bot.texts.text import translatable
 _SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
 _URL_ENCODED = "application/x-www-form-urlencoded"
 _WITH_FILES = "multipart/form-data"
+# A body that is not packed as its header says, and the head of a part that no server reads.
+_UNREADABLE = (web.RequestPayloadError, HttpProcessingError)
 _LOOPBACK_NAMES = {"127.0.0.1", "localhost", "::1"}
 
 
@@ -55,6 +59,7 @@ class RequestGate:
             look_of(http),
             await _validated_body(http, route, form),
             _validated(route.query, dict(http.query)) if route.query else None,
+            partial(self._is_let_in, http, route),
         )
 
     def _check_sender(self, http: web.Request) -> None:
@@ -85,6 +90,13 @@ class RequestGate:
         check_scope(caller, route.scope)
         return caller
 
+    async def _is_let_in(self, http: web.Request, route: Route) -> bool:
+        try:
+            await self._identify(http, route)
+        except RequestRefused:
+            return False
+        return True
+
     async def _find_caller(self, http: web.Request) -> Caller | None:
         if "Authorization" in http.headers:
             return await self._logins.find_api_token(http.headers)
@@ -107,6 +119,8 @@ async def _read_form(http: web.Request, *, with_files: bool) -> Mapping[str, str
         form = await http.post()
     except (ValueError, LookupError):  # the latter: an encoding that nobody knows
         raise RequestRefused(422, translatable("The form is not valid UTF-8.")) from None
+    except (*_UNREADABLE, RuntimeError):  # the latter: a part in a transfer encoding of no name
+        raise RequestRefused(422, translatable("The body cannot be read.")) from None
     return {name: value for name, value in form.items() if isinstance(value, str)}
 
 
@@ -122,6 +136,8 @@ async def _validated_body(
             given = json.loads(await http.read())
         except (ValueError, RecursionError):  # the latter: nested a thousand times
             raise RequestRefused(422, translatable("The body is not valid JSON.")) from None
+        except _UNREADABLE:
+            raise RequestRefused(422, translatable("The body cannot be read.")) from None
     else:
         raise RequestRefused(415, translatable("Send the body as application/json."))
     return _validated(route.body, given)

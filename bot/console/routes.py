@@ -42,6 +42,11 @@ def check_scope(caller: Caller, scope: Scope) -> None:
         )
 
 
+def is_number(given: str) -> bool:
+    """Whether a text is a number that databases take: 64 bits."""
+    return given.isascii() and given.isdecimal() and len(given) < 19
+
+
 @dataclass(frozen=True, slots=True)
 class Look:
     """How a reader wants pages."""
@@ -60,6 +65,7 @@ class ConsoleRequest:
     look: Look
     _body: BaseModel | None = None
     _query: BaseModel | None = None
+    _is_let_in: Callable[[], Awaitable[bool]] | None = None
 
     def body(self, model: type[M]) -> M:
         """Return the body, validated as the model that its route names."""
@@ -71,10 +77,14 @@ class ConsoleRequest:
         assert isinstance(self._query, model)  # noqa: S101
         return self._query
 
+    async def is_still_let_in(self) -> bool:
+        """Whether the session or token has not ended since, for what is sent for longer."""
+        return self._is_let_in is None or await self._is_let_in()
+
     def number(self, name: str) -> int:
         """Return a number in the path; raises `RequestRefused` with 404 where it is none."""
         given = self.http.match_info[name]
-        if not (given.isascii() and given.isdecimal() and len(given) < 19):
+        if not is_number(given):
             raise RequestRefused(404, translatable("There is nothing of this number."))
         return int(given)
 

@@ -108,3 +108,39 @@ async def test_body_that_is_no_json_is_refused(console: ConsoleUnderTest, body: 
     refused = await console.client.post("/login", data=body, headers=headers)
 
     assert refused.status == 422
+
+
+@pytest.mark.parametrize(
+    ("headers", "body"),
+    [
+        ({"Content-Type": "application/json", "Content-Encoding": "gzip"}, b"xxxx"),
+        (
+            {"Content-Type": "application/x-www-form-urlencoded", "Content-Encoding": "gzip"},
+            b"xxxx",
+        ),
+    ],
+)
+async def test_body_that_is_not_packed_as_it_says_is_refused(
+    console: ConsoleUnderTest, headers: dict[str, str], body: bytes
+) -> None:
+    given = {"Origin": console.origin, **headers}
+
+    refused = await console.client.post("/login", data=body, headers=given)
+
+    assert refused.status == 422
+
+
+@pytest.mark.parametrize(
+    "head",
+    [b"Content-Disposition: form-data; name=x\r\nContent-Transfer-Encoding: foo", b"X:" * 9000],
+)
+async def test_part_of_a_form_that_cannot_be_read_is_refused(
+    console: ConsoleUnderTest, head: bytes
+) -> None:
+    headers = await console.bearer(Scope.READ)
+    given = {**headers, "Content-Type": "multipart/form-data; boundary=a"}
+    body = b"--a\r\n" + head + b"\r\n\r\nx\r\n--a--\r\n"
+
+    refused = await console.client.post("/logout", data=body, headers=given)
+
+    assert refused.status == 422

@@ -13,6 +13,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from aiohttp import web
 
 from bot.chat.playground.web_channel import WebChannel, WebMessage
+from bot.console.routes import ConsoleRequest
+from bot.errors import StoreError
 from bot.ports import Clock, WebChannels
 
 RenderChanges = Callable[[Sequence[WebMessage]], Awaitable[Sequence[str]]]
@@ -21,7 +23,8 @@ RenderChanges = Callable[[Sequence[WebMessage]], Awaitable[Sequence[str]]]
 _MAX_CHANGES = 50
 _POLL_SECONDS = 5.0  # for changes of other processes whose signal was lost
 _WRITE_SECONDS = 20.0  # then a reader is gone
-_STREAM_SECONDS = 300.0  # then the page connects again, and is checked again
+_STREAM_SECONDS = 300.0  # then the page connects again
+_CHECK_SECONDS = 5.0  # between looks whether the reader is still let in
 
 
 class ChannelEvents:
@@ -36,13 +39,20 @@ class ChannelEvents:
         self._clock = clock
         self._is_changed = asyncio.Event()
 
-    async def stream(self, request: web.Request, response: web.StreamResponse, after: int) -> None:
-        """Send what changes after a revision until the page is gone."""
-        await response.prepare(request)
+    async def stream(
+        self, request: ConsoleRequest, response: web.StreamResponse, after: int
+    ) -> None:
+        """Send what changes after a revision until the page is gone or its session has ended."""
+        await response.prepare(request.http)
         ends_at = self._clock.monotonic() + _STREAM_SECONDS
+        check_at = self._clock.monotonic() + _CHECK_SECONDS
         stop_watching = self._channels.on_change(self._note)
         try:
             while self._clock.monotonic() < ends_at:
+                if self._clock.monotonic() >= check_at:
+                    if not await request.is_still_let_in():
+                        return
+                    check_at = self._clock.monotonic() + _CHECK_SECONDS
                 self._is_changed.clear()
                 changes = await self._channels.changed(self._channel.id, after, _MAX_CHANGES)
                 await self._write(response, changes)
@@ -50,8 +60,8 @@ class ChannelEvents:
                     after = changes[-1].revision
                 else:
                     await self._wait()
-        except (ConnectionError, TimeoutError):
-            return  # the page is gone, or has stopped reading
+        except (ConnectionError, TimeoutError, StoreError):
+            return  # the page is gone, has stopped reading, or connects to a database that fails
         finally:
             stop_watching()
 

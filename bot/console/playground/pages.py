@@ -40,6 +40,7 @@ from bot.console.routes import (
     Route,
     check_scope,
     form_routes,
+    is_number,
     page_routes,
 )
 from bot.errors import RequestRefused
@@ -156,7 +157,7 @@ class PlaygroundPages:
     async def _events(self, request: ConsoleRequest) -> web.StreamResponse:
         channel = await self._channel(request)
         given = request.http.headers.get("Last-Event-ID") or request.http.query.get("after", "0")
-        if not (given.isascii() and given.isdecimal()):
+        if not is_number(given):
             raise RequestRefused(422, translatable("There is nothing of this number."))
         response = protected(web.StreamResponse(), "")
         response.headers["Content-Type"] = "text/event-stream"
@@ -166,7 +167,7 @@ class PlaygroundPages:
             return [self._rendered(one, known, channel, request) for one in changes]
 
         events = ChannelEvents(self.actions.channels, channel, render, self.actions.clock)
-        await events.stream(request.http, response, int(given))
+        await events.stream(request, response, int(given))
         return response
 
     async def _last(self, request: ConsoleRequest) -> Page:

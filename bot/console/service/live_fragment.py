@@ -11,27 +11,29 @@ from typing import TypeAlias
 
 from aiohttp import web
 
+from bot.console.routes import ConsoleRequest
+from bot.errors import StoreError
 from bot.ports import Clock
 
 Render: TypeAlias = Callable[[], Awaitable[str]]
 
 _SECONDS_BETWEEN = 2.0
 _WRITE_SECONDS = 20.0  # then a reader is gone
-_STREAM_SECONDS = 300.0  # then the page connects again, and is checked again
+_STREAM_SECONDS = 300.0  # then the page connects again
 _COMMENT_EVERY = 10  # times that nothing has changed: proxies end idle connections
 
 
 async def stream_fragment(
-    request: web.Request, response: web.StreamResponse, render: Render, clock: Clock
+    request: ConsoleRequest, response: web.StreamResponse, render: Render, clock: Clock
 ) -> None:
-    """Send what `render` returns, now and whenever it differs, until the page is gone."""
+    """Send what `render` returns, now and when it differs, until its reader is gone or out."""
     response.headers["Content-Type"] = "text/event-stream"
-    await response.prepare(request)
-    shown = request.headers.get("Last-Event-ID", "")
+    await response.prepare(request.http)
+    shown = request.http.headers.get("Last-Event-ID", "")
     ends_at = clock.monotonic() + _STREAM_SECONDS
     unchanged = 0
     try:
-        while clock.monotonic() < ends_at:
+        while clock.monotonic() < ends_at and await request.is_still_let_in():
             html = await render()
             digest = hashlib.sha256(html.encode()).hexdigest()[:16]
             unchanged = unchanged + 1 if digest == shown else 0
@@ -42,8 +44,8 @@ async def stream_fragment(
             elif unchanged % _COMMENT_EVERY == 1:
                 await _write(response, ": unchanged\n\n")
             await clock.sleep(_SECONDS_BETWEEN)
-    except (ConnectionError, TimeoutError):
-        return  # the page is gone, or has stopped reading
+    except (ConnectionError, TimeoutError, StoreError):
+        return  # the page is gone, has stopped reading, or the database fails
 
 
 async def _write(response: web.StreamResponse, text: str) -> None:

@@ -112,7 +112,7 @@ class OperationPage:
             return self._fragment(await self.reports.current(), request)
 
         response = protected(web.StreamResponse(), "")
-        await stream_fragment(request.http, response, render, self.clock)
+        await stream_fragment(request, response, render, self.clock)
         return response
 
     def _fragment(self, state: OperationState, request: ConsoleRequest) -> str:

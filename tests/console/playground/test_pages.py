@@ -6,7 +6,10 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from bot.chat.session import Claim
+from bot.console.playground import events
 from bot.platforms.telegram.limits import GROUP
 from bot.settings import Settings
 from tests.console.playground.conftest import Playground, opened
@@ -165,6 +168,31 @@ async def test_events_begin_after_the_last_one_that_a_page_knows(playground: Pla
     assert (first["id"], first["position"]) == (KEY, 1)
     assert second["id"] != KEY
     assert "/help" in first["html"]
+
+
+@pytest.mark.parametrize("after", ["9" * 19, "9" * 5000])
+async def test_events_after_a_number_that_no_database_takes_are_refused(
+    playground: Playground, after: str
+) -> None:
+    await playground.open()
+    url = f"{playground.address}{playground.path}/events"
+    async with playground.client.get(url, headers={"Last-Event-ID": after}) as refused:
+        assert refused.status == 422
+
+
+async def test_events_end_when_the_session_ends(
+    playground: Playground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "_CHECK_SECONDS", 0.0)
+    monkeypatch.setattr(events, "_POLL_SECONDS", 0.01)
+    await playground.open()
+    url = f"{playground.address}{playground.path}/events"
+    async with playground.client.get(url) as response:
+        await response.content.readline()
+        await playground.service._parts.stored.console_tokens.end_all_sessions()
+        async with asyncio.timeout(60):
+            await response.read()
+    assert (await playground.client.get(url)).status == 401
 
 
 async def test_reader_that_does_not_read_holds_up_no_answer(playground: Playground) -> None:

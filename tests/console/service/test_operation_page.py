@@ -11,6 +11,7 @@ from typing_extensions import override
 from bot.chat.access import Scope
 from bot.chat.console.operation import ModelHealth, ModelInMemory
 from bot.chat.session import error_id_of
+from bot.console.service import live_fragment
 from bot.console.service.operation_models import ProviderRow
 from bot.errors import BackendUnavailable
 from bot.ports import LoadingBackend, MonitoredBackend
@@ -196,6 +197,21 @@ async def test_live_page_is_sent_what_changed_and_reconnects_where_it_was(
     async with console.client.get("/operation/events", headers={"Last-Event-ID": shown}) as missed:
         _, whole = await read_event(missed)
     assert "one more" in whole
+
+
+async def test_live_page_ends_when_its_token_is_revoked(
+    console: ConsoleUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_fragment, "_SECONDS_BETWEEN", 0.01)
+    headers = await console.bearer(Scope.READ)
+
+    async with console.client.get("/operation/events", headers=headers) as response:
+        await read_event(response)
+        assert await console.tokens.revoke_api_token("read")
+        async with asyncio.timeout(60):
+            await response.read()
+
+    assert response.status == 200
 
 
 async def test_live_pages_of_two_readers_have_forms_of_their_own(console: ConsoleUnderTest) -> None:
