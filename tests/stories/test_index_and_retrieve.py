@@ -16,6 +16,7 @@ from bot.storage.sql.stories import open_stories
 from bot.stories.index import index_stories
 from bot.stories.retrieve import StoryRetriever, no_stories
 from tests.fakes import FakeClock, FakeEmbedder
+from tests.waiting import wait_until
 
 LAMP, STORM, GULL = "Nora trims the lamp.", "A storm took the roof.", "The gull stole a herring."
 TEXTS = [LAMP, STORM, GULL]
@@ -83,8 +84,7 @@ async def test_words_of_people_are_not_kept_as_queries(
     assert embedder.queries == ["storm", "tea"]
     monkeypatch.setattr("bot.stories.retrieve._MESSAGE_SECONDS", 0.0)
     await retriever.retrieve(nora(), "storm")
-    while "storm" in retriever._cached_vectors:
-        await asyncio.sleep(0.001)
+    await wait_until(lambda: "storm" not in retriever._cached_vectors)
     assert list(retriever._cached_vectors) == ["tea"]
 
 
