@@ -61,6 +61,7 @@ _MISSING_REASONS = (
     "message to delete not found",
     "message_id_invalid",
 )
+_NO_MEMBER_REASONS = ("participant_id_invalid", "user not found", "member not found")
 _CONTENT_REASONS = (
     "can't parse",
     "entit",
@@ -75,6 +76,10 @@ _CONTENT_REASONS = (
 
 class ReplyNotFound(Refused):
     """The message to reply to does not exist any more."""
+
+
+class NoSuchMember(Refused):
+    """The person is not in the chat, or Telegram knows nobody of that id."""
 
 
 class NotModified(Refused):
@@ -254,6 +259,8 @@ def _translate_refusal(description: str) -> PlatformError:
         return MessageNotFound(description)
     if any(reason in lowered for reason in _NOT_EDITABLE_REASONS):
         return NotEditable(description)
+    if any(reason in lowered for reason in _NO_MEMBER_REASONS):
+        return NoSuchMember(f"Telegram refuses: {description}")
     if lowered.startswith("too many requests"):
         return RateLimited(_DEFAULT_RETRY_SECONDS)
     if any(reason in lowered for reason in _CONTENT_REASONS):

@@ -34,7 +34,13 @@ from bot.errors import (
 )
 from bot.platforms.late_messages import mark_late
 from bot.platforms.spec import PlatformContext, refuse_nothing
-from bot.platforms.telegram.api import CALL_SECONDS, BotApi, PollingConflict, token_refused
+from bot.platforms.telegram.api import (
+    CALL_SECONDS,
+    BotApi,
+    NoSuchMember,
+    PollingConflict,
+    token_refused,
+)
 from bot.platforms.telegram.command_menu import offer_commands
 from bot.platforms.telegram.incoming import (
     PRESS_KEY_PREFIX,
@@ -381,10 +387,13 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         if incoming.author_is_admin is not None:
             return incoming.author_is_admin
         user = int(incoming.author.id.removeprefix("telegram:"))
-        member = await self._chats.in_chat(
-            incoming.address,
-            lambda chat: self._api.call(GetChatMember(chat_id=chat.chat, user_id=user)),
-        )
+        try:
+            member = await self._chats.in_chat(
+                incoming.address,
+                lambda chat: self._api.call(GetChatMember(chat_id=chat.chat, user_id=user)),
+            )
+        except NoSuchMember:
+            return False
         return member.status in {ChatMemberStatus.CREATOR, ChatMemberStatus.ADMINISTRATOR}
 
 

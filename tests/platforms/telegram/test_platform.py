@@ -355,6 +355,15 @@ async def test_is_admin_asks_telegram_each_time(rig: Rig) -> None:
         assert not await bot.is_admin(incoming)
 
 
+@pytest.mark.parametrize("reason", ["PARTICIPANT_ID_INVALID", "user not found", "member not found"])
+async def test_person_outside_of_a_group_is_no_admin_of_it(rig: Rig, reason: str) -> None:
+    async with rig.running() as bot:
+        rig.telegram.say(ALICE, "@sim_bot x", chat=GROUP)
+        await rig.wait_for_texts("x")
+        rig.telegram.fault("getChatMember", error_code=400, description=f"Bad Request: {reason}")
+        assert not await bot.is_admin(rig.intake.received[0])
+
+
 async def test_is_admin_raises_while_telegram_fails(rig: Rig) -> None:
     async with rig.running() as bot:
         rig.telegram.say(ALICE, "@sim_bot x", chat=GROUP)
