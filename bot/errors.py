@@ -37,7 +37,8 @@ Declared beside the one part that raises and catches them, below the classes abo
 RequestFailed, HttpStatusError, SseEventTooLong                     backends/chat_completions
 EngineFailed, EngineRefused                                         backends/llama_cpp/engines
 InvalidRequest, PromptTooLong, NativeError                          .../llama_cpp/bindings_child
-NotModified, NotEditable, ChatMoved, ReplyNotFound, PollingConflict platforms/telegram/api.py
+NotModified, NotEditable, ChatMoved, NoSuchMember, PollingConflict  platforms/telegram/api.py
+ReplyNotFound                                                       platforms/telegram/api.py
 WebhookNotFound, ChannelNotFound, ThreadExists                      platforms/discord/rest
 UnknownRole, UnsupportedCapability                                  templates/lmdeploy
 JsonSyntaxError                                                     prompting/text/jsonc.py
