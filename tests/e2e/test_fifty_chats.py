@@ -45,6 +45,7 @@ async def platforms() -> AsyncIterator[LoopbackPlatforms]:
 async def service(platforms: LoopbackPlatforms, tmp_path: Path) -> AsyncIterator[ServiceProcess]:
     async with FailingModel() as model:
         installed = ServiceProcess(tmp_path, platforms, model)
+        del installed.settings["TROUPE_DELIVERY__SETTLE_SECONDS"]  # as operators have it
         await installed.start_and_wait()
         yield installed
         await installed.kill()
