@@ -40,7 +40,7 @@ async def test_only_who_may_operate_pays_for_the_stories_of_a_preview(
     spending = Spending({}, setup.clock)
     sources = replace(
         setup.preview.sources,
-        embedding_payer=lambda preset, said: EmbeddingSpending(spending, preset, said),
+        embedding_payer=lambda preset, said: EmbeddingSpending(preset, said, spending),
     )
     composer = DraftPreview(sources, setup.resolver, setup.conversations)
     scene = Scene(await setup.session(), make_incoming("hello"))

@@ -59,7 +59,7 @@ async def asked(
         if vector:
             await stories.save_vectors("nora", embedder.model_id, [StoryVector("A storm.", vector)])
         retriever = StoryRetriever(embedder, stories, ["nora"])
-        payer = EmbeddingSpending(spending, NORA, SAID)
+        payer = EmbeddingSpending(NORA, SAID, spending)
         asked_before = len(service.log)
         found = await retriever.retrieve(
             NORA, SAID.text, payer if may_spend else NoEmbeddingSpending(NORA, SAID)

@@ -154,7 +154,7 @@ class AnsweringParts:
             ChannelReader(self._calls.read_before, self._calls.read_start),
             AttachmentReader(self._calls.download, fetch),
             self._context.models.backends,
-            partial(EmbeddingSpending, self._limits.spending),
+            partial(EmbeddingSpending, spending=self._limits.spending),
         )
 
     @cached_property
@@ -175,7 +175,7 @@ class AnsweringParts:
                 self._context.clock,
                 random.random,
                 models.tool_servers,
-                partial(EmbeddingSpending, limits.spending),
+                partial(EmbeddingSpending, spending=limits.spending),
             ),
             admin_notes=self._commands.admin_notes,
         )

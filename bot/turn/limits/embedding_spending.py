@@ -18,10 +18,9 @@ _SPENDS_NOTHING = translatable("Nothing is spent on a preview that only reads.")
 
 
 @dataclass(frozen=True, slots=True)
-class EmbeddingSpending(EmbeddingPayer):
-    """Reserves and settles what a preset's stories cost for one message."""
+class _MessagePayer(EmbeddingPayer):
+    """Knows which message is answered, and by which preset."""
 
-    spending: Spending
     answering: Preset
     said: Said
 
@@ -34,6 +33,13 @@ class EmbeddingSpending(EmbeddingPayer):
     @override
     def preset(self) -> str:
         return self.answering.name
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingSpending(_MessagePayer):
+    """Reserves and settles what a preset's stories cost for one message."""
+
+    spending: Spending
 
     @property
     @override
@@ -48,21 +54,8 @@ class EmbeddingSpending(EmbeddingPayer):
 
 
 @dataclass(frozen=True, slots=True)
-class NoEmbeddingSpending(EmbeddingPayer):
+class NoEmbeddingSpending(_MessagePayer):
     """Pays for nothing: stories that a service would have to be paid for are left out."""
-
-    answering: Preset
-    said: Said
-
-    @property
-    @override
-    def conversation(self) -> str:
-        return self.said.address.conversation
-
-    @property
-    @override
-    def preset(self) -> str:
-        return self.answering.name
 
     @property
     @override
