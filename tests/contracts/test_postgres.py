@@ -139,7 +139,7 @@ def _count_connections(connection: Connection) -> int:
 
 
 async def answer(database: Database, number: int) -> None:
-    """Receive, claim, finish, send and load: a message in five units of both pools."""
+    """Receive, claim, finish, send and load: a message in six units."""
     clock, sender = SystemClock(), SenderIdentity("me", 0)
     conversations = SqlConversations(database, clock, sender)
     incoming = make_incoming(chat=str(number), key=f"{number}:1")

@@ -42,8 +42,8 @@ CONVERSATION = "telegram:c77"
 _READ_PER_MESSAGE = 40
 """More rows than a step reads that is about one message."""
 _EXPIRED = 700
-_SMALL = {"audit", "node", "pause"}
-"""Tables of processes, pauses and acts of admins: they have few rows and no index of times."""
+_SMALL = {"node", "pause"}
+"""Tables with a row for each process and each pause of the last weeks: they have no index."""
 
 _FILL = f"""
 SET LOCAL synchronous_commit = off;
@@ -73,6 +73,9 @@ INSERT INTO summary (conversation, session, covers_to, turns, chars, fingerprint
     SELECT 'telegram:c' || n, 1, 1, 1, 1, '', '' FROM generate_series(1, 10000) n;
 INSERT INTO forgotten (conversation, at)
     SELECT 'telegram:c' || n, extract(epoch FROM now()) FROM generate_series(1, 10000) n;
+INSERT INTO audit (at, who, action, subject, before, after)
+    SELECT extract(epoch FROM now()), 'telegram:1', 'set', 'telegram:c' || n, '', ''
+    FROM generate_series(1, 10000) n;
 INSERT INTO budget (key, spent)
     SELECT '2999-01 person:telegram:' || n, 1 FROM generate_series(1, 10000) n;
 INSERT INTO choice (scope, key, value, chosen_by, chosen_at, conversation)
