@@ -1445,6 +1445,10 @@ class RateLimits(Protocol):
         """
         ...
 
+    async def seconds_until_call(self, scopes: Sequence[CallScope]) -> float:
+        """Return what `take_call` would; nothing is counted."""
+        ...
+
     async def refuse_calls(self, scope: str, seconds: float) -> None:
         """Allow no call in a scope for so long, since the platform refused one.
 

@@ -7,6 +7,7 @@ indicators leave some of them to the outbox.
 """
 
 from collections.abc import Awaitable, Callable, Set
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import lru_cache
 from typing import TypeVar
@@ -16,6 +17,7 @@ from typing_extensions import override
 from bot.chat.incoming import Address
 from bot.chat.outgoing import Face, Limits, MessageContent, OutgoingMessage
 from bot.chat.rate import CallScope, CallWindow
+from bot.delivery.waiting_calls import WaitingCalls
 from bot.errors import RateLimited
 from bot.ports import Clock, DraftingSurface, RateLimits, Surface
 from bot.telemetry.metrics import RATE_LIMIT_REFUSALS, RATE_LIMIT_SECONDS
@@ -30,7 +32,8 @@ class RateLimitedSurface(Surface, DraftingSurface):
 
     With `best_effort`, for live edits, a call never waits, and leaves some calls to the outbox.
     With `learns_rates`, what a platform documents as about so many calls holds for the outbox only
-    in the hour after a refusal; else it holds from the start.
+    in the hour after a refusal; else it holds from the start. In `waiting`, the calls of the outbox
+    that wait for their bot's rate are counted.
     """
 
     def __init__(
@@ -41,12 +44,14 @@ class RateLimitedSurface(Surface, DraftingSurface):
         *,
         best_effort: bool = False,
         learns_rates: bool = False,
+        waiting: WaitingCalls | None = None,
     ) -> None:
         self._surface = surface
         self._rates = rates
         self._clock = clock
         self._best_effort = best_effort
         self._learns_rates = learns_rates
+        self._waiting = waiting or WaitingCalls(clock)
 
     @override
     def limits(self, address: Address) -> Limits:
@@ -111,7 +116,10 @@ class RateLimitedSurface(Surface, DraftingSurface):
             CallScope(key, windows.get(name, ()), is_of_all=name == "bot")
             for name, key in keys.items()
         ]
-        await self._wait(scopes, may_wait=is_message and not self._best_effort)
+        if is_message and not self._best_effort:
+            await self._wait(address.source, scopes)
+        elif (wait := await self._rates.take_call(scopes)) > 0:
+            raise RateLimited(wait)
         try:
             return await request()
         except RateLimited as error:
@@ -140,13 +148,25 @@ class RateLimitedSurface(Surface, DraftingSurface):
             "bot": _as_they_hold(limits.bot_calls, learns=learns, reserves=edits),
         }
 
-    async def _wait(self, scopes: list[CallScope], *, may_wait: bool) -> None:
+    async def _wait(self, source: str, scopes: list[CallScope]) -> None:
         """Wait until a call is allowed; raise `RateLimited` if that takes too long."""
-        latest = self._clock.monotonic() + (_MAX_SLEEP_SECONDS if may_wait else 0.0)
-        while (wait := await self._rates.take_call(scopes)) > 0:
-            if self._clock.monotonic() + wait > latest:
-                raise RateLimited(wait)
-            await self._clock.sleep(wait)
+        latest = self._clock.monotonic() + _MAX_SLEEP_SECONDS
+        of_all = [scope for scope in scopes if scope.is_of_all]
+        with ExitStack() as counted:
+            is_counted = False
+            while True:
+                with self._waiting.asking(source):
+                    if (wait := await self._rates.take_call(scopes)) <= 0:
+                        return
+                    of_bot = await self._rates.seconds_until_call(of_all)
+                if of_bot > 0:
+                    self._waiting.note_end(source, of_bot)
+                    if not is_counted:
+                        counted.enter_context(self._waiting.waiting(source))
+                        is_counted = True
+                if self._clock.monotonic() + wait > latest:
+                    raise RateLimited(wait)
+                await self._clock.sleep(wait)
 
 
 @lru_cache(maxsize=64)  # platforms have a few forms of limits, and every call asks for them

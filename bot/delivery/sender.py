@@ -25,6 +25,7 @@ from bot.chat.outgoing import (
 )
 from bot.delivery.message_forms import request_in_any_form
 from bot.delivery.sent_rows import SentRows
+from bot.delivery.waiting_calls import WaitingCalls
 from bot.errors import (
     ContentRefused,
     Fenced,
@@ -76,6 +77,7 @@ class Sender:
         announce: Takes the id of every row that was sent and the message that it became, None for
             one that never will be sent.
         tell_refusal: Takes a lane in which the platform lets the bot send nothing, and why.
+        waiting: The calls that wait for the rate of their bot.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class Sender:
         settle_seconds: float,
         announce: Callable[[int, str | None], None] = _announce_nothing,
         tell_refusal: Callable[[str, str], None] = _tell_nobody,
+        waiting: WaitingCalls | None = None,
     ) -> None:
         self._outbox = outbox
         self._surfaces = surfaces
@@ -94,9 +97,14 @@ class Sender:
         self._settle_seconds = settle_seconds
         self._announce = announce
         self._tell_refusal = tell_refusal
+        self._waiting = waiting or WaitingCalls(clock)
         self.sent_rows = SentRows(outbox)
         self._succeeded_at: dict[str, float] = {}  # by lane, the latest last
         self._unknown_outcomes: dict[int, int] = {}  # how often, by row; the latest last
+
+    def hold(self, lane: str) -> float:
+        """Return for how many seconds a lane is not to be taken, since its bot may not call."""
+        return self._waiting.admit(source_of(lane))
 
     async def take(self, keys: Sequence[str]) -> Mapping[str, OutboxRow]:
         """Take the first row of each of these lanes that is due and of a bot served here."""
@@ -196,6 +204,8 @@ class Sender:
             return None  # polling finds it when it is due
         if wait > 0:
             await self._clock.sleep(wait)
+            if self.hold(lane) > 0:
+                return None
         rows = await self._outbox.take([lane])
         return rows[0] if rows else None
 

@@ -7,8 +7,8 @@ the database is polled as well, because wake-ups may be lost.
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from itertools import islice
 from typing import Generic, TypeVar
 
 import structlog
@@ -29,6 +29,14 @@ _MAX_CLAIMED = 32
 """Keys that are claimed together: what they do before they first wait is done in one go."""
 
 
+def _do_nothing() -> None:
+    return
+
+
+def _hold_nothing(_key: str) -> float:
+    return 0.0
+
+
 class KeyedWorkerPool(Generic[Item]):
     """Claim keys of one queue and process what was claimed.
 
@@ -38,6 +46,7 @@ class KeyedWorkerPool(Generic[Item]):
         claim: claims those of some keys that are ready; gives what to process for each.
         process: does the work of a key. It records its own failures: what it raises is only logged.
         max_concurrent: how many keys are processed at once.
+        hold: gives for how many seconds a key is not to be claimed; then it is asked again.
     """
 
     def __init__(
@@ -50,6 +59,7 @@ class KeyedWorkerPool(Generic[Item]):
         process: Callable[[Item], Awaitable[None]],
         max_concurrent: int,
         clock: Clock,
+        hold: Callable[[str], float] = _hold_nothing,
     ) -> None:
         self._queue = queue
         self._signals = signals
@@ -58,6 +68,10 @@ class KeyedWorkerPool(Generic[Item]):
         self._process = process
         self._max_concurrent = max_concurrent
         self._clock = clock
+        self._hold = hold
+        self._held: dict[str, None] = {}  # woken keys that are not to be claimed yet, in order
+        self._held_until = math.inf  # when the first of them is asked for again
+        self._call_off_release = _do_nothing
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._woken: dict[str, None] = {}  # in the order of their wake-ups
         self._next_items: dict[str, Item] = {}  # claimed while the key was still in progress
@@ -71,7 +85,8 @@ class KeyedWorkerPool(Generic[Item]):
     @property
     def busy_count(self) -> int:
         """How many keys are in progress, or about to be."""
-        return len(self._tasks) + len(self._woken) + self._claiming.locked()
+        waiting = len(self._woken) + len(self._held)
+        return len(self._tasks) + waiting + self._claiming.locked()
 
     async def is_idle(self) -> bool:
         """Return whether no key has work, here or in the database."""
@@ -125,12 +140,47 @@ class KeyedWorkerPool(Generic[Item]):
             await self._changed.wait()
             self._changed.clear()
             free = self._max_concurrent - len(self._tasks)
-            # A key in progress stays woken: it is looked at again when its task has ended.
-            waiting = (key for key in self._woken if key not in self._tasks)
-            keys = list(islice(waiting, max(min(free, _MAX_CLAIMED), 0)))
+            keys = self._next_keys(max(min(free, _MAX_CLAIMED), 0))
             if keys and not self.stopping:
                 await self._claim_and_start(keys)
+                if self._hold is not _hold_nothing:
+                    await asyncio.sleep(0)  # what begins may say that others are to be held
                 self._changed.set()  # others may have taken these, and left some of the rest
+
+    def _next_keys(self, most: int) -> list[str]:
+        """Return keys to claim, the first woken first; set aside those that are held."""
+        if most == 0:
+            return []
+        keys: list[str] = []
+        held: dict[str, float] = {}
+        for key in self._woken:
+            if key in self._tasks:  # it stays woken: it is looked at when its task has ended
+                continue
+            if (seconds := self._hold(key)) > 0:
+                held[key] = seconds
+                continue
+            keys.append(key)
+            if len(keys) == most:
+                break
+        for key in held:
+            del self._woken[key]
+            self._held[key] = None
+        if held:
+            self._release_after(min(held.values()))
+        return keys
+
+    def _release_after(self, seconds: float) -> None:
+        until = self._clock.monotonic() + seconds
+        if until < self._held_until:
+            self._call_off_release()
+            self._held_until = until
+            self._call_off_release = self._clock.call_later(seconds, self._release)
+
+    def _release(self) -> None:
+        self._woken = {**self._held, **self._woken}
+        self._held.clear()
+        self._held_until = math.inf
+        self._changed.set()
 
     async def _claim_and_start(self, keys: Sequence[str]) -> None:
         for key in keys:

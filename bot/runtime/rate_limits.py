@@ -57,10 +57,9 @@ class InProcessRateLimits(RateLimits):
 
     @override
     async def take_call(self, scopes: Sequence[CallScope]) -> float:
-        now = self._clock.monotonic()
-        wait = max((self._seconds_until_allowed(scope, now) for scope in scopes), default=0.0)
-        if wait > 0:
+        if (wait := await self.seconds_until_call(scopes)) > 0:
             return wait
+        now = self._clock.monotonic()
         for scope in scopes:
             for window in scope.windows:
                 calls = self._calls.get((scope.key, window.seconds))
@@ -70,6 +69,11 @@ class InProcessRateLimits(RateLimits):
                 calls.append(now)
         self._forget_past(now)
         return 0.0
+
+    @override
+    async def seconds_until_call(self, scopes: Sequence[CallScope]) -> float:
+        now = self._clock.monotonic()
+        return max((self._seconds_until_allowed(scope, now) for scope in scopes), default=0.0)
 
     @override
     async def refuse_calls(self, scope: str, seconds: float) -> None:

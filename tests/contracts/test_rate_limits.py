@@ -193,7 +193,9 @@ async def test_call_is_counted_in_all_scopes_or_none(peers: Peers) -> None:
     for _ in range(5):
         assert await peers.here.take_call([GROUP, bot]) == 0
     assert await peers.here.take_call([GROUP, bot]) > 0  # refused by the group
+    assert await peers.there.seconds_until_call([bot]) == 0  # which counts nothing
     assert await peers.there.take_call([bot]) == 0  # its sixth
+    assert await peers.here.seconds_until_call([bot]) == about(1000)
     assert await peers.there.take_call([bot]) == about(1000)
 
 

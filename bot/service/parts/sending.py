@@ -8,6 +8,7 @@ from bot.delivery.lane_delivery import LaneDelivery, RemoteDelivery
 from bot.delivery.rate_limits import RateLimitedSurface
 from bot.delivery.sender import Sender
 from bot.delivery.sent_rows import SentRows, SentRowSignals
+from bot.delivery.waiting_calls import WaitingCalls
 from bot.ports import Delivery, Platform, PrivateChats, Surface
 from bot.replying.live_replies import LiveReplies
 from bot.runtime.keyed_worker_pool import KeyedWorkerPool
@@ -47,6 +48,7 @@ class SendingParts:
             claim=self._sender.take,
             process=self._sender.work,
             max_concurrent=_MAX_LANES,
+            hold=self._sender.hold,
             clock=self._context.clock,
         )
 
@@ -65,7 +67,12 @@ class SendingParts:
             settle_seconds=self._context.settings.delivery.settle_seconds,
             announce=self._announce_sent,
             tell_refusal=partial(publish_refusal, self._context.resources.signals),
+            waiting=self._waiting_calls,
         )
+
+    @cached_property
+    def _waiting_calls(self) -> WaitingCalls:
+        return WaitingCalls(self._context.clock)
 
     @cached_property
     def _sent_row_signals(self) -> SentRowSignals:
@@ -114,6 +121,7 @@ class SendingParts:
                 self._context.clock,
                 best_effort=best_effort,
                 learns_rates=self._context.settings.delivery.pacing == "learned",
+                waiting=self._waiting_calls,
             )
             for name, platform in self._platforms.items()
         }

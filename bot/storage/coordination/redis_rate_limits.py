@@ -80,7 +80,7 @@ return redis.call('ZCARD', KEYS[1])
 """
 # For each scope, a key that exists while it refuses calls and one while its learned windows hold;
 # then, for each window, a list of its newest calls.
-_TAKE_CALL = f"""{_NOW}
+_SECONDS_UNTIL_CALL = f"""{_NOW}
 local scopes = tonumber(ARGV[1])
 local wait = 0
 for index = 1, scopes do
@@ -96,6 +96,11 @@ for index = 2 * scopes + 1, #KEYS do
         end
     end
 end
+"""
+_TELL_WAIT = """
+return string.format('%.6f', wait)
+"""
+_TAKE_CALL = f"""{_SECONDS_UNTIL_CALL}
 if wait <= 0 then
     for index = 2 * scopes + 1, #KEYS do
         local given = 2 + 4 * (index - 2 * scopes - 1)
@@ -104,8 +109,7 @@ if wait <= 0 then
         redis.call('PEXPIRE', KEYS[index], math.ceil(tonumber(ARGV[given + 2]) * 1000))
     end
 end
-return string.format('%.6f', wait)
-"""
+{_TELL_WAIT}"""
 _REFUSE_CALLS = """
 local left = redis.call('PTTL', KEYS[1])
 if tonumber(ARGV[1]) > math.max(left, 0) then
@@ -142,6 +146,7 @@ class RedisRateLimits(RateLimits):
         self._take = redis.register_script(_TAKE)
         self._acquire = redis.register_script(_ACQUIRE)
         self._take_call = redis.register_script(_TAKE_CALL)
+        self._seconds_until_call = redis.register_script(f"{_SECONDS_UNTIL_CALL}{_TELL_WAIT}")
         self._refuse_calls = redis.register_script(_REFUSE_CALLS)
 
     @override
@@ -171,6 +176,27 @@ class RedisRateLimits(RateLimits):
 
     @override
     async def take_call(self, scopes: Sequence[CallScope]) -> float:
+        keys, given = self._asked(scopes)
+        answer = await self._ask(lambda: self._take_call(keys, given))
+        if answer is None:
+            return await self._here.take_call(self._shares(scopes))
+        if float(answer) <= 0:  # counted here as well, should the server go away
+            await self._here.take_call(scopes)
+        return float(answer)
+
+    @override
+    async def seconds_until_call(self, scopes: Sequence[CallScope]) -> float:
+        keys, given = self._asked(scopes)
+        answer = await self._ask(lambda: self._seconds_until_call(keys, given))
+        if answer is None:
+            return await self._here.seconds_until_call(self._shares(scopes))
+        return max(0.0, float(answer))
+
+    def _shares(self, scopes: Sequence[CallScope]) -> list[CallScope]:
+        return [one.share_of(self._processes) for one in scopes]
+
+    def _asked(self, scopes: Sequence[CallScope]) -> tuple[list[str], list[str | int | float]]:
+        """Return the keys and values that the scripts know these scopes by."""
         keys = [key for scope in scopes for key in self._refusal_keys(scope.key)]
         given: list[str | int | float] = [len(scopes)]
         for scope in scopes:
@@ -179,12 +205,7 @@ class RedisRateLimits(RateLimits):
                 learned = self._refusal_keys(scope.key)[1] if window.is_learned else ""
                 allowed = window.count - window.reserved
                 given += [allowed, window.count, window.seconds, learned]
-        answer = await self._ask(lambda: self._take_call(keys, given))
-        if answer is None:
-            return await self._here.take_call([one.share_of(self._processes) for one in scopes])
-        if float(answer) <= 0:  # counted here as well, should the server go away
-            await self._here.take_call(scopes)
-        return float(answer)
+        return keys, given
 
     @override
     async def refuse_calls(self, scope: str, seconds: float) -> None:

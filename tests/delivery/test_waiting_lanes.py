@@ -1,0 +1,225 @@
+"""Lanes that wait for their bot's rate are not taken in vain, and none waits for another bot."""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import cast
+
+import pytest
+
+from bot.chat.incoming import Address
+from bot.chat.outgoing import MessageContent, OutboxOperation, OutboxRow, OutboxState
+from bot.chat.rate import CallWindow
+from bot.delivery.rate_limits import RateLimitedSurface
+from bot.delivery.sender import Sender
+from bot.delivery.waiting_calls import WaitingCalls
+from bot.ports import Outbox
+from bot.runtime.keyed_worker_pool import KeyedWorkerPool
+from bot.runtime.rate_limits import InProcessRateLimits
+from bot.runtime.signals import InProcessSignals
+from tests.fakes import LIMITS, FakeClock, FakeSurface
+
+TELEGRAM, OTHER = "telegram", "telegram@77"
+THIRTY = replace(LIMITS, bot_calls=(CallWindow(30, 1.0),))
+
+
+@pytest.fixture(autouse=True)
+def same_pauses() -> None:
+    """A row that was put back waits for a moment more, at random."""
+    random.seed(1)
+
+
+class OneRowLanes:
+    """An outbox with one row in each lane; it counts what is taken and put back."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self.clock = clock
+        self.takes: Counter[str] = Counter()  # by lane
+        self.postponed = 0
+        self.sent: list[str] = []
+        self._due: dict[str, float] = {}  # by lane; absent: sent
+        self._numbers: dict[str, int] = {}
+
+    def queue(self, lane: str) -> None:
+        self._numbers[lane] = len(self._numbers)
+        self._due[lane] = self.clock.now()
+
+    async def due_lanes(self, limit: int, _sources: Collection[str]) -> Sequence[str]:
+        now = self.clock.now()
+        due = [lane for lane, at in self._due.items() if at <= now]
+        return sorted(due, key=self._due.__getitem__)[:limit]
+
+    async def take(self, lanes: Sequence[str]) -> Sequence[OutboxRow]:
+        await asyncio.sleep(0)
+        now = self.clock.now()
+        return [self.begin(lane) for lane in lanes if self._due.get(lane, now + 1) <= now]
+
+    def begin(self, lane: str) -> OutboxRow:
+        self.takes[lane] += 1
+        self._due[lane] = self.clock.now() + 20
+        source, _, chat = lane.partition(":")
+        platform, _, bot_id = source.partition("@")
+        return OutboxRow(
+            id=self._numbers[lane],
+            turn=lane,
+            address=Address(platform, chat, bot_id=bot_id),
+            part=0,
+            op=OutboxOperation.SEND,
+            content=MessageContent(lane),
+            reply_to=None,
+            interaction=None,
+            state=OutboxState.PENDING,
+            attempts=self.takes[lane],
+            external_id=None,
+            not_before=0.0,
+            send_before=self.clock.monotonic() + 10,
+        )
+
+    async def mark_sent(self, row: OutboxRow, _external_id: str | None) -> None:
+        del self._due[row.address.lane]
+        self.sent.append(row.address.lane)
+
+    async def reschedule(self, row: OutboxRow, seconds: float) -> None:
+        self.postponed += 1
+        self._due[row.address.lane] = self.clock.now() + seconds
+
+
+class Process:
+    def __init__(self, outbox: OneRowLanes, rates: InProcessRateLimits) -> None:
+        clock, self.rates = outbox.clock, rates
+        waiting = WaitingCalls(clock)
+        surface = RateLimitedSurface(FakeSurface(THIRTY), rates, clock, waiting=waiting)
+        sender = Sender(
+            cast(Outbox, outbox),
+            {TELEGRAM: surface, OTHER: surface},
+            clock,
+            settle_seconds=10,
+            waiting=waiting,
+        )
+        self.pool = KeyedWorkerPool[OutboxRow](
+            "lanes",
+            signals=InProcessSignals(),
+            ready_keys=lambda limit: outbox.due_lanes(limit, ()),
+            claim=sender.take,
+            process=sender.work,
+            max_concurrent=4000,
+            clock=clock,
+            hold=sender.hold,
+        )
+
+
+@asynccontextmanager
+async def running(outbox: OneRowLanes, processes: int = 1) -> AsyncIterator[list[Process]]:
+    rates = InProcessRateLimits(outbox.clock)
+    found = [Process(outbox, rates) for _ in range(processes)]
+    tasks = [asyncio.create_task(one.pool.run()) for one in found]
+    try:
+        yield found
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        for one in found:
+            await one.pool.drain(0)
+
+
+def lanes(count: int, source: str = TELEGRAM) -> list[str]:
+    return [f"{source}:{number}" for number in range(1, count + 1)]
+
+
+def outbox_with(queued: Sequence[str]) -> OneRowLanes:
+    outbox = OneRowLanes(FakeClock())
+    for lane in queued:
+        outbox.queue(lane)
+    return outbox
+
+
+async def test_rows_that_wait_for_the_rate_of_a_bot_are_taken_about_once() -> None:
+    outbox = outbox_with(lanes(300))
+    async with running(outbox):
+        await outbox.clock.advance(11)
+    assert len(outbox.sent) == 300, "the rate is used as far as it goes"
+    assert outbox.takes.total() <= 330
+    assert outbox.postponed <= 30
+
+
+async def test_few_rows_are_taken_while_the_platform_refuses_every_call_of_a_bot() -> None:
+    outbox = outbox_with(lanes(300))
+    async with running(outbox) as [process]:
+        await process.rates.refuse_calls(TELEGRAM, 30)
+        await outbox.clock.advance(29)
+        assert outbox.sent == []
+        assert outbox.takes.total() <= 32 * (1 + 29 // 5)
+        await outbox.clock.advance(12)
+    assert len(outbox.sent) == 300
+
+
+async def test_lanes_that_wait_longest_are_sent_first() -> None:
+    outbox = outbox_with(lanes(300))
+    async with running(outbox):
+        await outbox.clock.advance(5)
+        first = set(outbox.sent)
+        assert len(first) >= 120
+    assert first <= set(lanes(len(first) + 32))
+
+
+async def test_rows_that_were_taken_when_they_were_queued_are_taken_about_once_more() -> None:
+    outbox = outbox_with(lanes(300))
+    async with running(outbox) as [process]:
+        for lane in lanes(300):
+            process.pool.start(lane, outbox.begin(lane))
+        await outbox.clock.advance(18)
+    assert len(outbox.sent) == 300
+    assert outbox.takes.total() <= 660
+    assert outbox.postponed <= 330
+
+
+async def test_a_bot_does_not_wait_for_the_rate_of_another() -> None:
+    outbox = outbox_with(lanes(300) + lanes(30, OTHER))
+    async with running(outbox):
+        await outbox.clock.advance(0.5)
+    assert sum(lane.startswith(OTHER) for lane in outbox.sent) == 30
+
+
+async def test_lanes_do_not_wait_for_the_rate_of_another_chat() -> None:
+    outbox = outbox_with(lanes(60))
+    async with running(outbox) as [process]:
+        for lane in lanes(40):
+            await process.rates.refuse_calls(lane, 1.5)
+        await outbox.clock.advance(0.5)
+        assert set(outbox.sent) == set(lanes(60)[40:])
+
+
+async def test_lanes_that_a_process_holds_can_be_taken_by_another() -> None:
+    outbox = outbox_with(lanes(300))
+    async with running(outbox, processes=1) as [first]:
+        await outbox.clock.advance(2)
+        assert first.pool.busy_count > 100, "it is not idle while lanes wait"
+    assert len(outbox.sent) < 150
+    async with running(outbox):
+        await outbox.clock.advance(30)
+    assert len(outbox.sent) == 300
+
+
+async def test_three_processes_take_rows_that_wait_less_than_twice() -> None:
+    outbox = outbox_with(lanes(300))
+    async with running(outbox, processes=3):
+        await outbox.clock.advance(20)
+    assert len(outbox.sent) == 300
+    assert outbox.takes.total() <= 600
+
+
+async def test_held_lanes_are_sent_although_new_rows_keep_coming() -> None:
+    outbox = outbox_with(lanes(60))
+    async with running(outbox) as [process]:
+        await outbox.clock.advance(0)
+        for number in range(1000, 1400):  # 40 a second, taken as they are queued
+            lane = f"{TELEGRAM}:{number}"
+            outbox.queue(lane)
+            process.pool.start(lane, outbox.begin(lane))
+            await outbox.clock.advance(0.025)
+        sent = set(outbox.sent) & set(lanes(60))
+    assert len(sent) == 60, "none waits for as long as others come"
