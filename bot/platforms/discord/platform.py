@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from typing import Any, NoReturn
@@ -242,10 +243,9 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
         query = {"limit": str(limit)} | ({"before": said.message_id} if said.message_id else {})
         response = await self._rest.call(READ_MESSAGES, said.address.chat, query=query)
         bot = discord.Object((await self._rest.bot_user()).id)
-        client = DiscordClient(self._token.settings, discord.Intents(guilds=True))  # it only parses
-        channel = client.get_partial_messageable(int(said.address.chat))
+        channel = self._parser.get_partial_messageable(int(said.address.chat))
         newest_first = decode_response(_decode_messages, response)
-        parsed = (client.parse_message(channel, each) for each in reversed(newest_first))
+        parsed = (self._parser.parse_message(channel, each) for each in reversed(newest_first))
         found = (self._to_said(bot, message) for message in parsed if message is not None)
         return [one for one in found if one is not None]
 
@@ -253,14 +253,19 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
     async def read_start(self, said: Said) -> Said | None:
         thread, *parents = [scope.rpartition(":")[2] for scope in said.scopes]
         bot = discord.Object((await self._rest.bot_user()).id)
-        client = DiscordClient(self._settings, discord.Intents(guilds=True))
         for chat in (*parents[:1], thread):  # a forum post begins with a message of its own
-            channel = client.get_partial_messageable(int(chat))
+            channel = self._parser.get_partial_messageable(int(chat))
             with contextlib.suppress(Refused):
                 response = await self._rest.call(READ_MESSAGE, chat, thread)
-                message = client.parse_message(channel, decode_response(_decode_message, response))
+                found = decode_response(_decode_message, response)
+                message = self._parser.parse_message(channel, found)
                 return self._to_said(bot, message, by_anybody=True) if message else None
         return None
+
+    @functools.cached_property
+    def _parser(self) -> DiscordClient:
+        """What only parses messages; to make one takes milliseconds."""
+        return DiscordClient(self._settings, discord.Intents(guilds=True))
 
     @override
     async def private_chat(self, person: str) -> Address:
