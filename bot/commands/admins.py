@@ -56,7 +56,7 @@ class AdminCheck:
                 adds the bot to a group of their own is one.
             press_seconds: how long the platform may take to say whether who pressed a button, or
                 reads notes in private, is one.
-            audit: keeps who deleted what.
+            audit: keeps what admins do to what others asked or said; None: nothing is kept.
         """
         self._audit = audit
         self._press_seconds = press_seconds
@@ -140,25 +140,27 @@ class AdminCheck:
                 )
             )
 
-    async def require_deletion(self, incoming: Request, action: str, audited_as: str) -> None:
-        """Refuse to delete what others said unless to an admin with a name; note it before.
+    async def note(self, incoming: Request, audited_as: str) -> None:
+        """Note in the audit log what an admin does; nothing of one's own private chat.
 
-        A process that dies before the deletion notes it again when another one runs the command.
-
-        Args:
-            incoming: what the author asks for.
-            action: what it is, for the log and the refusal.
-            audited_as: what it is in the audit log; not noted in one's own private chat.
+        It says who and where, never what anybody said.
 
         Raises:
-            UserError: as `require` does.
+            StoreError: it cannot be noted.
         """
-        await self.require(incoming, action, needs_name=True)
         if self._audit is not None and not incoming.is_private:
-            channel, by = incoming.address.conversation, incoming.author.id
-            await self._audit.record(AuditEntry(self._clock.now(), by, audited_as, channel))
+            # Where each person has a conversation, its key names that person; a channel's does not.
+            where, by = incoming.address.channel, incoming.author.id
+            await self._audit.record(AuditEntry(self._clock.now(), by, audited_as, where))
 
-    async def require(self, incoming: Request, action: str, *, needs_name: bool = False) -> None:
+    async def require(
+        self,
+        incoming: Request,
+        action: str,
+        *,
+        needs_name: bool = False,
+        audited_as: str | None = None,
+    ) -> None:
         """Log the request and refuse it unless the author is an admin.
 
         Args:
@@ -166,6 +168,9 @@ class AdminCheck:
             action: what it is, for the log and the refusal.
             needs_name: whether an admin who writes anonymously may not, because it cannot be
                 undone.
+            audited_as: what it is in the audit log, a verb and a noun; it is noted before it is
+                done, and again by the process that does it after the death of this one. None:
+                nothing is noted here, as what changes a setting is noted with that.
 
         Raises:
             UserError: the author is none, or the platform could not be asked; the text names the
@@ -191,6 +196,8 @@ class AdminCheck:
                     "Only an admin who writes under their own name can {action}.", action=action
                 )
             )
+        if audited_as is not None:
+            await self.note(incoming, audited_as)
 
 
 def unknown_admin_notice(incoming: Request, action: str) -> Text:

@@ -17,7 +17,7 @@ from bot.chat.incoming import (
 from bot.chat.session import Claim, Exchange, StoredTurn, Turn
 from bot.commands.admins import AdminCheck, unknown_admin_notice
 from bot.commands.anonymous_admins import is_the_group, writes_as_the_group
-from bot.commands.newest_question import RETRY_OTHERS
+from bot.commands.newest_question import RETRY_OTHERS, RETRY_QUESTION
 from bot.errors import StoreError, UserError
 from bot.ports import Conversations, Inbox
 from bot.routing.command_specs import parse
@@ -46,6 +46,13 @@ _HOW_TO_TYPE = {
 _MAX_TURNS_BEFORE = 400
 _FOR_AUTHOR_ALONE = MENU_ACTIONS | {ButtonAction.FORGET, ButtonAction.KEEP}
 _NEEDS_NEWEST = frozenset({ButtonAction.RETRY, ButtonAction.CONTINUE})
+_AUDITED_AS = {
+    ButtonAction.RETRY: RETRY_QUESTION,
+    ButtonAction.CONTINUE: "continue answer",
+    ButtonAction.VERSION: "choose version",
+    ButtonAction.DELETE: "delete answer",
+}
+"""What it is in the audit log that an admin presses a button of somebody else's question."""
 
 
 class AnswerButtons:
@@ -129,6 +136,18 @@ class AnswerButtons:
             raise UserError(MOVED_ON)
         return exchange
 
+    async def find_to_change(self, pressed: Pressed, data: ButtonData) -> Exchange:
+        """Return what `find` does, and note in the audit log what an admin does to others'.
+
+        Raises:
+            UserError: as `find` does.
+        """
+        exchange = await self.find(pressed, data)
+        author, audited_as = exchange.question.turn.speaker, _AUDITED_AS.get(data.action)
+        if audited_as is not None and (author is None or author.id != pressed.author.id):
+            await self._admins.note(pressed, audited_as)
+        return exchange
+
     async def find_quoted(self, said: Said) -> tuple[StoredTurn, Exchange]:
         """Return the turn that a command replies to, and the exchange that it belongs to.
 
@@ -164,8 +183,17 @@ class AnswerButtons:
         await self.check_editor(said, found, exchange)
         return found.turn.text
 
-    async def check_editor(self, said: Said, found: StoredTurn, exchange: Exchange) -> None:
+    async def check_editor(
+        self, said: Said, found: StoredTurn, exchange: Exchange, *, audited_as: str | None = None
+    ) -> None:
         """Refuse to change what others said, and answers to others' questions; admins may those.
+
+        Args:
+            said: asks for it.
+            found: the turn that is to be changed.
+            exchange: what it belongs to.
+            audited_as: what it is in the audit log if an admin changes the answer to somebody
+                else's question; None: it is not changed yet.
 
         Raises:
             UserError: the author may not.
@@ -179,7 +207,7 @@ class AnswerButtons:
             return
         if is_said:  # by which of the admins who write anonymously is not known
             raise UserError(translatable("Only the person who said it can change it."))
-        await self._admins.require(said, _CHANGE_OTHERS)
+        await self._admins.require(said, _CHANGE_OTHERS, audited_as=audited_as)
 
     async def is_asker(self, said: Said) -> bool:
         """Return whether a command replies to the answer to a question of its own author."""
@@ -194,7 +222,7 @@ class AnswerButtons:
         """Refuse to ask others' questions again, except for admins; raises `UserError`."""
         author = exchange.question.turn.speaker
         if author is None or author.id != said.author.id:
-            await self._admins.require(said, RETRY_OTHERS)
+            await self._admins.require(said, RETRY_OTHERS, audited_as=RETRY_QUESTION)
 
     async def check_reader(self, said: Said, exchange: Exchange) -> None:
         """Refuse to tell what was read of another person's own history, except to admins.
@@ -205,7 +233,7 @@ class AnswerButtons:
         author = exchange.question.turn.speaker
         is_own = author is not None and author.id == said.author.id
         if said.address.is_of_one_person and not is_own:
-            await self._admins.require(said, _SEE_OTHERS)
+            await self._admins.require(said, _SEE_OTHERS, audited_as="read context")
 
     async def _check_stop(self, pressed: Pressed, data: ButtonData) -> None:
         address = pressed.address

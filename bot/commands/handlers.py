@@ -170,7 +170,7 @@ class CommandHandlers:
                     " fails) or /settings anonymous (the rights of who writes anonymously)."
                 )
             )
-        await self._admins.require(request.incoming, _SEE_WHY)
+        await self._admins.require(request.incoming, _SEE_WHY, audited_as="read decisions")
         refusals = await self._refusals(request.incoming.address.lane)
         if not (request.decisions or refusals):
             raise UserError(translatable("I have seen no messages here since I was started."))
@@ -212,7 +212,9 @@ class CommandHandlers:
 
     async def _forget_channel(self, request: CommandRequest) -> CommandResult:
         action = translatable("delete the conversation of this channel")
-        await self._admins.require_deletion(request.incoming, action, "forget channel")
+        await self._admins.require(
+            request.incoming, action, needs_name=True, audited_as="forget channel"
+        )
         preset = request.active.first.preset
         characters = len(request.active.presets)
         greeting = choose_greeting(preset, request.incoming, rng=self._dice, characters=characters)
@@ -247,6 +249,7 @@ class CommandHandlers:
                         )
                     )
                 text, file = await self._context.prompts(conversation)
+                await self._admins.note(incoming, "read prompt")
                 return CommandResult(text, file=file)
             case _:
                 raise UserError(

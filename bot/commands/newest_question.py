@@ -17,6 +17,8 @@ READS_HISTORY = ("retry", "undo", "forget")
 """The commands that need the newest turns."""
 _MAX_QUOTED_CHARS = 60
 RETRY_OTHERS = translatable("retry or undo a question that somebody else asked")
+RETRY_QUESTION = "retry question"
+"""What it is in the audit log that an admin has somebody else's question answered again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,7 @@ class NewestQuestionHandlers:
 
     async def _check_author(self, request: CommandRequest, author: Person | None) -> None:
         if author is None or author.id != request.incoming.author.id:
-            await self._admins.require(request.incoming, RETRY_OTHERS)
+            await self._admins.require(request.incoming, RETRY_OTHERS, audited_as=RETRY_QUESTION)
 
     async def _check_removal(self, request: CommandRequest, author: Person | None) -> None:
         """Refuse to delete others' questions, and to who writes as the group any at all.
@@ -99,7 +101,9 @@ class NewestQuestionHandlers:
         """
         is_own = author is not None and author.id == request.incoming.author.id
         if not is_own or writes_as_the_group(request.incoming):
-            await self._admins.require(request.incoming, RETRY_OTHERS, needs_name=True)
+            await self._admins.require(
+                request.incoming, RETRY_OTHERS, needs_name=True, audited_as="undo question"
+            )
 
 
 def find_exchange(turns: Sequence[Turn], by: str) -> NewestExchange | None:

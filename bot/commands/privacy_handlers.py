@@ -74,7 +74,9 @@ class PrivacyHandlers:
         return CommandResult("", forgets=exchange.question.message_id, forgets_answers=True)
 
     async def _require_deletion(self, request: CommandRequest) -> None:
-        await self._admins.require_deletion(request.incoming, _FORGET_OTHERS, "forget message")
+        await self._admins.require(
+            request.incoming, _FORGET_OTHERS, needs_name=True, audited_as="forget message"
+        )
 
     async def export(self, incoming: Said) -> CommandResult:
         """Send the person's own words as a file that nobody else sees.

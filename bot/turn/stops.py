@@ -79,14 +79,22 @@ class StopRequests:
     """Finds the answer that a /stop means, and stops it for who asked, and for admins."""
 
     def __init__(
-        self, signals: Signals, is_admin: Callable[[Request], Awaitable[bool | None]]
+        self,
+        signals: Signals,
+        is_admin: Callable[[Request], Awaitable[bool | None]],
+        note: Callable[[Request, str], Awaitable[None]] | None = None,
     ) -> None:
-        """Listen to the signals of all processes; `is_admin` decides about others' answers.
+        """Listen to the signals of all processes.
 
-        It returns None if the platform could not be asked.
+        Args:
+            signals: tell what others receive.
+            is_admin: decides about others' answers; returns None if the platform could not be
+                asked.
+            note: notes in the audit log what an admin has done; None: nothing is noted.
         """
         self._signals = signals
         self._is_admin = is_admin
+        self._note = note
         self._answers: dict[str, _AnswerInProgress] = {}
         self._outcomes: OrderedDict[tuple[str, str], StopOutcome] = OrderedDict()
         self._told: OrderedDict[tuple[str, str], None] = OrderedDict()
@@ -185,9 +193,19 @@ class StopRequests:
         while True:
             command = await self._to_decide.get()
             outcome = _outcome(await self._is_admin(command))
-            self._decide(command, outcome)
+            if self._decide(command, outcome):
+                await self._note_stop(command)
             if outcome is not StopOutcome.STOPPED and isinstance(command, Said):
                 await self._tell(command, outcome)
+
+    async def _note_stop(self, command: Request) -> None:
+        """Note that an admin has stopped the answer to somebody else's question."""
+        if self._note is None:
+            return
+        try:
+            await self._note(command, "stop answer")
+        except StoreError as error:  # the answer has ended: that is not taken back
+            _log.warning("stop_not_noted", by=command.author.id, reason=str(error))
 
     async def _tell(self, command: Said, outcome: StopOutcome) -> None:
         """Tell the author at once: the command is answered when the answer has ended."""
@@ -249,13 +267,16 @@ class StopRequests:
         if answer and answer.is_alone and answer.asked.message_id in deleted.message_ids:
             answer.flag.withdraw()
 
-    def _decide(self, command: Request, outcome: StopOutcome) -> None:
+    def _decide(self, command: Request, outcome: StopOutcome) -> bool:
+        """Return whether the answer ends by this, and was not stopped before."""
         answer = self._answers.get(command.address.conversation)
         if answer is None:  # it has ended meanwhile
-            return
+            return False
+        stops = outcome is StopOutcome.STOPPED and not answer.flag.requested
         if outcome is StopOutcome.STOPPED:
             answer.flag.request()
         _keep(self._outcomes, _key(command), outcome)
+        return stops
 
 
 def _keep(kept: OrderedDict[tuple[str, str], _Kept], key: tuple[str, str], value: _Kept) -> None:

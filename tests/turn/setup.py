@@ -43,6 +43,7 @@ from bot.routing.history_scopes import HistoryScopes
 from bot.routing.preset_resolver import PresetResolver
 from bot.runtime.rate_limits import InProcessRateLimits
 from bot.runtime.signals import InProcessSignals
+from bot.storage.console.audit import SqlAuditLog
 from bot.storage.history_index import SqlHistoryIndex
 from bot.storage.operation.dead_letters import SqlDeadLetters
 from bot.storage.operation.pauses import SqlPauses
@@ -173,8 +174,9 @@ class Setup(Delivery):
         resolver = PresetResolver(presets, one.name, chat_settings, {one.name: 3})
         self.resolver = resolver
         self.signals = signals or InProcessSignals()
+        surfaces = dict.fromkeys(("telegram", "discord"), self.surface)
         self.sender = Sender(
-            *(self.outbox, {"telegram": self.surface}, self.clock),
+            *(self.outbox, surfaces, self.clock),
             settle_seconds=0,
             tell_refusal=partial(publish_refusal, self.signals),
         )
@@ -182,12 +184,13 @@ class Setup(Delivery):
         self.summarizer = Summarizer(SqlSummaries(database), {"p": backend})
         replies = LiveReplies(
             self.conversations,
-            {"telegram": self.surface},
+            surfaces,
             self,
             self.clock,
         )
         anonymous = AnonymousAdmins(chat_settings)
-        admins = AdminCheck((), self._is_platform_admin, self.clock, anonymous)
+        self.audit = SqlAuditLog(database)
+        admins = AdminCheck((), self._is_platform_admin, self.clock, anonymous, audit=self.audit)
         scopes = HistoryScopes(chat_settings, resolver)
         self.history_scopes = scopes
         index = SqlHistoryIndex(database)
@@ -238,7 +241,7 @@ class Setup(Delivery):
             else ProviderPool(served_providers, resolver, self.signals, self.clock)
         )
         self.pauses = AnsweringPauses(SqlPauses(database, self.clock), self.signals, self._go_on)
-        self.stops = StopRequests(self.signals, admins.is_known_admin)
+        self.stops = StopRequests(self.signals, admins.is_known_admin, admins.note)
         self.arrivals = arrivals = ArrivalSignals(self.signals)
         gatherer = MessageGatherer(self.conversations, arrivals, self.clock)
         forgetting = PersonForgetting(

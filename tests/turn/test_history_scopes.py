@@ -113,6 +113,8 @@ async def test_what_was_read_of_a_persons_history_is_shown_to_them_and_admins(
     for number, (author, answer) in enumerate(((BOB, of_bob), (ALICE, of_bob)), 705):
         await say(setup, asked("/context", number, author, to=answer))
         assert "receipt 2:" in setup.texts[-1]
+    [newest, *_] = await setup.audit.newest(2)
+    assert (newest.who, newest.action, newest.subject) == (ALICE.id, "read context", CHAT)
     await say(setup, asked("/settings scope shared", 707), asked("c", 708))
     await say(setup, asked("/context", 709, BOB, to="708"))
     assert "receipt 3:" in setup.texts[-1], "everybody's own"

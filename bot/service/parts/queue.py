@@ -39,7 +39,8 @@ class QueueParts:
     @cached_property
     def stops(self) -> StopRequests:
         signals = self._context.resources.signals
-        return StopRequests(signals, self._requests.admins.is_known_admin)
+        admins = self._requests.admins
+        return StopRequests(signals, admins.is_known_admin, admins.note)
 
     @cached_property
     def arrivals(self) -> ArrivalSignals:

@@ -114,7 +114,7 @@ class PressedButtons:
     async def _find(self, pressed: Pressed, data: ButtonData) -> Exchange | None:
         """Return the exchange that a press is for; None if it was deleted, which was wanted."""
         try:
-            return await self.buttons.find(pressed, data)
+            return await self.buttons.find_to_change(pressed, data)
         except UserError as error:
             if data.action is ButtonAction.DELETE and error.text == BUTTON_GONE:
                 return None

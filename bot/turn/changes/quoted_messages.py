@@ -96,7 +96,7 @@ class QuotedMessages:
             example = "/edit It was a dark night."
             raise UserError(translatable("Which text? For example: {example}", example=example))
         found, exchange = await self.buttons.find_quoted(said)
-        await self.buttons.check_editor(said, found, exchange)
+        await self.buttons.check_editor(said, found, exchange, audited_as="edit answer")
         if found.turn.role != "user":
             return self._edit_answer(message, request, found, exchange)
         changed = replace(

@@ -1,0 +1,143 @@
+"""Test that what admins do to what others asked or said is noted: who, where, what, no words."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from sqlalchemy.schema import DropTable
+
+from bot.chat.button import ButtonAction
+from bot.chat.incoming import Address, Person, Pressed, Quote, Request, Said, WakeReason
+from bot.chat.prompt import Finish, FinishReason
+from bot.errors import BackendUnavailable
+from bot.storage.sql.database import Database
+from bot.storage.sql.tables import audit
+from tests.fakes import FakeBackend
+from tests.samples import ALICE, BOB, make_incoming
+from tests.turn.setup import Setup, running_worker
+from tests.turn.test_pressed_buttons import pressed
+from tests.waiting import advance_in_steps, wait_until
+
+ADMIN = ALICE
+"""On the fake platform everybody is an admin but Bob."""
+ANSWER = "1"
+"""The id of the message with the answer."""
+PART = "telegram:5:70/0"
+AWAY = BackendUnavailable("refused", notice="The model is away.")
+CUT = Finish(FinishReason.LENGTH)
+SECRET = "a secret"
+
+
+def question(author: Person) -> Said:
+    return make_incoming(SECRET, key="5:70", author=author)
+
+
+def command(text: str, *, to: str | None = None) -> Said:
+    said = make_incoming(text, key="5:80", author=ADMIN, wake=WakeReason.COMMAND)
+    return replace(said, quote=Quote(None, to, "")) if to else said
+
+
+def press(action: ButtonAction, *, key: str = "1", number: int = 0) -> Pressed:
+    return pressed(action, PART, by=ADMIN, key=key, number=number)
+
+
+ACTS: dict[str, tuple[Request, str]] = {
+    "/retry": (command("/retry"), "retry question"),
+    "/retry as a reply": (command("/retry", to=ANSWER), "retry question"),
+    "/undo": (command("/undo"), "undo question"),
+    "/edit as a reply": (command("/edit no", to=ANSWER), "edit answer"),
+    "/forget as a reply": (command("/forget", to=ANSWER), "forget message"),
+    "/forget last": (command("/forget last"), "forget message"),
+    "Retry": (press(ButtonAction.RETRY), "retry question"),
+    "Continue": (press(ButtonAction.CONTINUE), "continue answer"),
+    "version": (press(ButtonAction.VERSION, number=1), "choose version"),
+    "Delete": (press(ButtonAction.DELETE), "delete answer"),
+}
+"""What everybody may do to their own: by a command or a button."""
+FOR_ADMINS_ALONE: dict[str, tuple[Request, str]] = {
+    "/forget channel": (command("/forget channel"), "forget channel"),
+    "/settings why": (command("/settings why"), "read decisions"),
+    "/context prompt": (command("/context prompt"), "read prompt"),
+}
+
+
+@pytest.mark.parametrize("platform", ["telegram", "discord"])
+@pytest.mark.parametrize("act", [*ACTS, *FOR_ADMINS_ALONE])
+async def test_act_of_an_admin_on_what_others_asked_is_noted(
+    database: Database, platform: str, act: str
+) -> None:
+    setup = Setup(database, backend=FakeBackend(["One.", CUT], ["Two."]))
+    event, action = {**ACTS, **FOR_ADMINS_ALONE}[act]
+    await say(setup, question(BOB), platform=platform)
+    await say(setup, event, platform=platform)
+    assert await read_audit(setup) == [(ADMIN.id, action, f"{platform}:5", "", "")]
+
+
+@pytest.mark.parametrize("act", ACTS)
+async def test_what_is_refused_or_ones_own_is_not_noted(database: Database, act: str) -> None:
+    setup = Setup(database, backend=FakeBackend(["One.", CUT], ["Two."]))
+    event, _ = ACTS[act]
+    await say(setup, question(ADMIN))
+    await say(setup, replace(event, author=BOB, external_key="5:79"))
+    assert "admin" in setup.texts[-1]
+    await say(setup, event)
+    assert await read_audit(setup) == []
+
+
+async def test_retry_of_a_question_whose_answer_failed_is_noted(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend([AWAY], ["Two."]))
+    await say(setup, question(BOB))
+    await say(setup, command("/retry"))
+    assert await actions(setup) == ["retry question"]
+
+
+@pytest.mark.parametrize("by", [ADMIN, BOB])
+@pytest.mark.parametrize("form", ["/stop", "Stop"])
+async def test_stop_by_an_admin_is_noted_once(database: Database, form: str, by: Person) -> None:
+    setup = Setup(database, backend=FakeBackend(["Once", asyncio.Event()]))
+    first, again = (
+        (replace(command("/stop"), author=by, external_key=f"5:9{number}") for number in (1, 2))
+        if form == "/stop"
+        else (replace(press(ButtonAction.STOP, key=f"{number}"), author=by) for number in (1, 2))
+    )
+    await stop_while_answering(setup, first, again)
+    assert await actions(setup) == (["stop answer"] if by == ADMIN else [])
+
+
+async def test_answer_is_stopped_also_where_that_cannot_be_noted(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend(["Once", asyncio.Event()]))
+    await database.write(lambda connection: connection.execute(DropTable(audit)).rowcount)
+    await stop_while_answering(setup, command("/stop"))
+    assert setup.texts[-1] == "Stopped. /retry answers again."
+
+
+async def stop_while_answering(setup: Setup, *stops: Request) -> None:
+    """Stop an answer to Bob's question once it has begun."""
+    await setup.receive(question(BOB))
+    deciding = asyncio.create_task(setup.stops.run())
+    async with running_worker(setup) as worker:
+        await wait_until(lambda: len(setup.backend.prompts) == 1)
+        await advance_in_steps(setup.clock, 2)
+        await setup.receive(*stops)
+        await worker
+    deciding.cancel()
+
+
+async def say(setup: Setup, event: Request, *, platform: str = "telegram") -> None:
+    """Process an event as if it came from the channel 5 of a platform."""
+    address = Address(platform, "5")
+    moved = replace(event, address=address, scopes=(address.lane,))
+    if isinstance(moved, Pressed):
+        moved = replace(moved, data=moved.data.replace("telegram:", f"{platform}:"))
+    await setup.receive(moved)
+    await setup.work(address.conversation)
+
+
+async def read_audit(setup: Setup) -> list[tuple[str, str, str, str, str]]:
+    """Return what was noted, the oldest first."""
+    newest = await setup.audit.newest(100)
+    return [(one.who, one.action, one.subject, one.before, one.after) for one in newest][::-1]
+
+
+async def actions(setup: Setup) -> list[str]:
+    return [action for _, action, *_ in await read_audit(setup)]
