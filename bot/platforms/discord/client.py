@@ -115,21 +115,6 @@ def skip_unreadable(event: str, parse: Callable[[], Parsed]) -> Parsed | None:
         return None
 
 
-def unless_by_bot(
-    parse: Callable[[Payload], None], on_bot_message: Callable[[Payload], None]
-) -> Callable[[Payload], None]:
-    """Return a parser of messages to which those of bots do not come."""
-
-    def parse_or_skip(data: Payload) -> None:
-        match data:
-            case {"author": {"bot": True}}:
-                on_bot_message(data)
-            case _:
-                parse(data)
-
-    return parse_or_skip
-
-
 def noting_arrivals(
     parse: Callable[[Payload], None],
     find: Callable[[int], discord.Guild | None],
@@ -153,10 +138,6 @@ def noting_arrivals(
         take_or_skip(data)
 
     return parse_and_take
-
-
-def ignore_event(_data: Payload) -> None:
-    """Do nothing."""
 
 
 def _skipping_unreadable(event: str, parse: Callable[[Payload], None]) -> Callable[[Payload], None]:

@@ -2,12 +2,11 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 
 import aiohttp
 import discord
+import msgspec
 import structlog
 from discord.http import Route
 from discord.state import ConnectionState
@@ -16,13 +15,7 @@ from typing_extensions import override
 
 from bot.chat.button import ButtonAction
 from bot.chat.command import CommandSpec, MessageCommandSpec
-from bot.platforms.discord.client import (
-    Payload,
-    ignore_event,
-    noting_arrivals,
-    skip_unreadable,
-    unless_by_bot,
-)
+from bot.platforms.discord.client import Payload, noting_arrivals, skip_unreadable
 from bot.platforms.discord.commands import (
     MAX_FORM_CHARS,
     CompletePreset,
@@ -37,8 +30,19 @@ from bot.platforms.discord.commands import (
 from bot.platforms.discord.requests import REQUEST_ERRORS
 from bot.platforms.discord.settings import DiscordSettings
 from bot.platforms.discord.shards.connection import ShardClient
+from bot.platforms.discord.shards.gateway_events import (
+    BotMessageSeen,
+    CommandReceived,
+    ComponentUsed,
+    EventQueue,
+    GatewayEvent,
+    MessageEdited,
+    MessagesDeleted,
+    SessionResumed,
+    SessionStarted,
+)
 from bot.platforms.discord.shards.identify_limits import IdentifyLimits
-from bot.platforms.discord.shards.shard import GatewaySession, Shard
+from bot.platforms.discord.shards.shard import Shard
 from bot.platforms.spec import EditableText
 from bot.ports import Clock
 
@@ -54,83 +58,28 @@ _ACKNOWLEDGED_BEFORE = 40060  # Discord's error code
 _DEFER_SECONDS = 3.0  # Discord drops a command that is not acknowledged by then
 
 
-@dataclass(frozen=True, slots=True)
-class SessionStarted:
-    """A new session: messages since the last one were not delivered and must be fetched."""
-
-    at: datetime
-    guilds_known: asyncio.Event = field(default_factory=asyncio.Event)
-
-
-@dataclass(frozen=True, slots=True)
-class CommandReceived:
-    """A native command."""
-
-    interaction: discord.Interaction
-
-    deferred: asyncio.Future[bool]
-    """Whether it could be acknowledged; set when that is known."""
-
-
-@dataclass(frozen=True, slots=True)
-class SessionResumed:
-    """What was missed has been replayed; from here on events are new."""
-
-
-@dataclass(frozen=True, slots=True)
-class SequenceReached:
-    """Everything before this was queued: the session can be resumed from here once it is stored."""
-
-    session: GatewaySession
-
-
-@dataclass(frozen=True, slots=True)
-class BotMessageSeen:
-    """A message of a bot, ours or another: nobody answers it, but the channel was read so far."""
-
-    channel_id: int
-    message_id: int
-    guild_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class MessageEdited:
-    """A message that was changed, as it reads now."""
-
-    message: discord.Message
-    thread: discord.Thread | None = None
-    """One that was opened from it in another channel, and knows it."""
-
-
-@dataclass(frozen=True, slots=True)
-class MessagesDeleted:
-    """One message or many of a channel were deleted."""
-
-    channel_id: int
-    guild_id: int | None
-    message_ids: frozenset[int]
-
-
-@dataclass(frozen=True, slots=True)
-class ComponentUsed:
-    """A button was pressed, or something was chosen from a menu."""
-
-    interaction: discord.Interaction
-
-
-PlatformEvent = discord.Message | MessageEdited | MessagesDeleted | ComponentUsed | discord.Guild
-"""What happened in channels; a guild is one that the bot was added to just now."""
-
-SessionEvent = SessionStarted | SessionResumed | SequenceReached
-GatewayEvent = PlatformEvent | BotMessageSeen | CommandReceived | SessionEvent
-
-
 async def _edit_nothing(_interaction: discord.Interaction) -> EditableText:
     return EditableText()
 
 
 async def _open_no_form(_interaction: discord.Interaction) -> EditableText | None:
     return None
+
+
+class _Author(msgspec.Struct):
+    bot: bool = False
+
+
+class _MessageHead(msgspec.Struct):
+    """What is looked at of the message of a bot."""
+
+    id: str
+    channel_id: str
+    author: _Author
+    guild_id: str | None = None
+
+
+_decode_bot_message = msgspec.json.Decoder(_MessageHead).decode
 
 
 class Gateway(ShardClient):
@@ -158,7 +107,7 @@ class Gateway(ShardClient):
         self._press_form = press_form
         self.commands = commands
         self.message_commands = message_commands
-        self._events: asyncio.Queue[GatewayEvent] = asyncio.Queue()
+        self._events = EventQueue(lambda: self.progress)
         self._current_session: SessionStarted | None = None
         self._connected = False
 
@@ -173,77 +122,100 @@ class Gateway(ShardClient):
 
     async def events(self) -> list[GatewayEvent]:
         """Wait for events and take all there are, up to and including the start of a session."""
-        taken = [await self._events.get()]
-        while not self._events.empty() and not isinstance(taken[-1], SessionStarted):
-            taken.append(self._events.get_nowait())
-        return taken
+        return await self._events.take()
 
-    async def on_connect(self) -> None:
+    @override
+    def dispatch(self, event: str, /, *args: Any, **kwargs: Any) -> None:
+        """Call what takes an event now; the library makes a task for each, and needs one for few.
+
+        So events are queued in the order in which they were parsed.
+        """
+        if event == "interaction":  # is answered over the network
+            super().dispatch(event, *args, is_replayed=self.is_replaying, **kwargs)
+        elif (take := getattr(self, f"on_{event}", None)) is not None:
+            take(*args, **kwargs)
+
+    def on_connect(self) -> None:
         """Queue the start of a session by IDENTIFY; a resumed one replays what was missed."""
         self._set_guilds_known()
         self._held.clear()  # what was held is fetched from the channels
         self._current_session = SessionStarted(utcnow())
         _log.info("discord_session_began")
-        self._events.put_nowait(self._current_session)
+        self._events.put(self._current_session)
 
-    async def on_ready(self) -> None:
+    def on_ready(self) -> None:
         self._connected = True
         self._set_guilds_known()
 
-    async def on_resumed(self) -> None:
+    def on_resumed(self) -> None:
         self._connected = True
         self.is_replaying = False
-        self._events.put_nowait(SessionResumed())
+        self._events.put(SessionResumed())
 
     @override
-    def on_progress(self, session: GatewaySession) -> None:
-        self._events.put_nowait(SequenceReached(session))
+    def on_progress(self) -> None:
+        self._events.note_progress()
 
-    async def on_disconnect(self) -> None:
+    @override
+    def skip_message(self, event: str, payload: msgspec.Raw) -> bool:
+        message = _decode_bot_message(payload)
+        guild = int(message.guild_id or 0)
+        if not message.author.bot or not self._held.lets_pass(guild):
+            return False
+        if event == "MESSAGE_CREATE":
+            seen = BotMessageSeen(int(message.channel_id), int(message.id), guild)
+            self._events.put_quietly(seen)
+        return True
+
+    def on_disconnect(self) -> None:
         self._connected = False
 
-    async def on_message(self, message: discord.Message) -> None:
-        self._events.put_nowait(message)
+    def on_message(self, message: discord.Message) -> None:
+        self._events.put(message)
 
-    async def on_raw_message_edit(self, change: discord.RawMessageUpdateEvent) -> None:
+    def on_raw_message_edit(self, change: discord.RawMessageUpdateEvent) -> None:
         message = change.message
-        self._events.put_nowait(MessageEdited(message))
+        self._events.put(MessageEdited(message))
         thread = message.guild.get_thread(message.id) if message.guild else None
         if thread is not None and thread != message.channel:
-            self._events.put_nowait(MessageEdited(message, thread))
+            self._events.put(MessageEdited(message, thread))
 
-    async def on_raw_message_delete(self, deletion: discord.RawMessageDeleteEvent) -> None:
+    def on_raw_message_delete(self, deletion: discord.RawMessageDeleteEvent) -> None:
         ids = frozenset({deletion.message_id})
         self._put_deletion(deletion.channel_id, deletion.guild_id, ids)
 
-    async def on_raw_bulk_message_delete(self, deletion: discord.RawBulkMessageDeleteEvent) -> None:
+    def on_raw_bulk_message_delete(self, deletion: discord.RawBulkMessageDeleteEvent) -> None:
         ids = frozenset(deletion.message_ids)
         if ids:
             self._put_deletion(deletion.channel_id, deletion.guild_id, ids)
 
     def _put_deletion(self, channel_id: int, guild_id: int | None, ids: frozenset[int]) -> None:
         """Queue a deletion, also for threads that were opened from these messages and know them."""
-        self._events.put_nowait(MessagesDeleted(channel_id, guild_id, ids))
+        self._events.put(MessagesDeleted(channel_id, guild_id, ids))
         guild = self.get_guild(guild_id) if guild_id else None
         for thread in guild.threads if guild else ():
             if thread.id in ids and thread.id != channel_id:
                 start = frozenset({thread.id})
-                self._events.put_nowait(MessagesDeleted(thread.id, guild_id, start))
+                self._events.put(MessagesDeleted(thread.id, guild_id, start))
 
-    async def on_guild_join(self, guild: discord.Guild) -> None:
-        self._events.put_nowait(guild)
+    def on_guild_join(self, guild: discord.Guild) -> None:
+        self._events.put(guild)
 
-    async def on_interaction(self, interaction: discord.Interaction) -> None:
+    async def on_interaction(
+        self, interaction: discord.Interaction, *, is_replayed: bool = False
+    ) -> None:
         try:
-            await self._take_interaction(interaction)
+            await self._take_interaction(interaction, is_replayed=is_replayed)
         finally:
             if self._unsettled.pop(interaction.id, None) is not None:
-                self._after_event()
+                self.on_progress()
 
-    async def _take_interaction(self, interaction: discord.Interaction) -> None:
+    async def _take_interaction(
+        self, interaction: discord.Interaction, *, is_replayed: bool
+    ) -> None:
         if interaction.channel_id is None or interaction.user is MISSING:
             return  # without a channel or a user there is nobody to answer
-        if self._is_too_late(interaction):
+        if is_replayed and _is_too_late(interaction):
             await self._take_late(interaction)
         elif interaction.type is discord.InteractionType.autocomplete:
             await send_suggestions(interaction, self._complete)
@@ -254,7 +226,7 @@ class Gateway(ShardClient):
             await self._take_press(interaction)
         elif interaction.type in _COMMANDS:
             deferred = asyncio.get_running_loop().create_future()
-            self._events.put_nowait(CommandReceived(interaction, deferred))
+            self._events.put(CommandReceived(interaction, deferred))
             is_public = has_public_response(interaction, self.commands)
             deferred.set_result(await _defer(interaction, is_command=True, is_public=is_public))
         elif interaction.type is discord.InteractionType.component:
@@ -264,11 +236,6 @@ class Gateway(ShardClient):
             else:
                 await self._open_form(interaction, custom_id(interaction), opened)
 
-    def _is_too_late(self, interaction: discord.Interaction) -> bool:
-        """Return whether Discord replays what it will not let be acknowledged now."""
-        age = utcnow() - interaction.created_at
-        return self.is_replaying and age.total_seconds() > _DEFER_SECONDS
-
     async def _take_late(self, interaction: discord.Interaction) -> None:
         """Do what was asked, without a response; forms and suggestions are nothing but one."""
         spec = message_command(interaction, self.message_commands)
@@ -277,7 +244,7 @@ class Gateway(ShardClient):
         elif interaction.type in _COMMANDS and not (spec and spec.has_form):
             deferred = asyncio.get_running_loop().create_future()
             deferred.set_result(False)
-            self._events.put_nowait(CommandReceived(interaction, deferred))
+            self._events.put(CommandReceived(interaction, deferred))
         elif (
             interaction.type is discord.InteractionType.component
             and await self._press_form(interaction) is None
@@ -321,19 +288,14 @@ class Gateway(ShardClient):
         # The message of any other button is edited, which Discord refuses before this.
         if not is_late and not is_urgent:
             await _defer(interaction, is_command=False)
-        self._events.put_nowait(ComponentUsed(interaction))
+        self._events.put(ComponentUsed(interaction))
         if not is_late and is_urgent:
             await _defer(interaction, is_command=False)
 
     @override
     def _get_state(self, **options: Any) -> ConnectionState[Any]:
-        """Keep the messages of bots from the library: ours come back, with every live edit."""
+        """Note what the library does not tell, and hold what it cannot understand yet."""
         state = super()._get_state(**options)
-        for event, on_bot_message in (
-            ("MESSAGE_CREATE", self._on_bot_message),
-            ("MESSAGE_UPDATE", ignore_event),
-        ):
-            state.parsers[event] = unless_by_bot(state.parsers[event], on_bot_message)
         parse, take = state.parsers["GUILD_CREATE"], self._take_arrival
         state.parsers["GUILD_CREATE"] = noting_arrivals(parse, self.get_guild, take)
         state.parsers["INTERACTION_CREATE"] = self._noting(state.parsers["INTERACTION_CREATE"])
@@ -342,7 +304,7 @@ class Gateway(ShardClient):
 
     def _take_arrival(self, guild: discord.Guild) -> None:
         if self._connected:  # before, Discord describes the servers of the session
-            self._events.put_nowait(guild)
+            self._events.put(guild)
 
     def _noting(self, parse: Callable[[Payload], None]) -> Callable[[Payload], None]:
         """Keep an interaction from counting as received until it is queued or refused."""
@@ -356,19 +318,14 @@ class Gateway(ShardClient):
 
         return note_and_parse
 
-    def _on_bot_message(self, data: Payload) -> None:
-        seen = skip_unreadable(
-            "MESSAGE_CREATE",
-            lambda: BotMessageSeen(
-                int(data["channel_id"]), int(data["id"]), int(data.get("guild_id") or 0)
-            ),
-        )
-        if seen is not None:
-            self._events.put_nowait(seen)
-
     def _set_guilds_known(self) -> None:
         if self._current_session is not None:
             self._current_session.guilds_known.set()
+
+
+def _is_too_late(interaction: discord.Interaction) -> bool:
+    """Return whether Discord replays what it will not let be acknowledged now."""
+    return (utcnow() - interaction.created_at).total_seconds() > _DEFER_SECONDS
 
 
 async def _respond_alone(interaction: discord.Interaction, text: str) -> None:

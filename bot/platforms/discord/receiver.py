@@ -16,20 +16,7 @@ from bot.chat.incoming import Incoming
 from bot.errors import PlatformError, PlatformFatal, RateLimited, Refused, StoreError
 from bot.platforms.discord.client import MessageChannel, skip_unreadable
 from bot.platforms.discord.cursors import ChannelCursors
-from bot.platforms.discord.gateway import (
-    BotMessageSeen,
-    CommandReceived,
-    ComponentUsed,
-    Gateway,
-    GatewayEvent,
-    MessageEdited,
-    MessagesDeleted,
-    PlatformEvent,
-    SequenceReached,
-    SessionEvent,
-    SessionResumed,
-    SessionStarted,
-)
+from bot.platforms.discord.gateway import Gateway
 from bot.platforms.discord.incoming import (
     command_to_incoming,
     deletion_to_incoming,
@@ -39,6 +26,19 @@ from bot.platforms.discord.incoming import (
     press_to_incoming,
 )
 from bot.platforms.discord.requests import bounded_request
+from bot.platforms.discord.shards.gateway_events import (
+    BotMessageSeen,
+    CommandReceived,
+    ComponentUsed,
+    GatewayEvent,
+    MessageEdited,
+    MessagesDeleted,
+    PlatformEvent,
+    SequenceReached,
+    SessionEvent,
+    SessionResumed,
+    SessionStarted,
+)
 from bot.platforms.discord.shards.identify_limits import loop_pause, recent_identifies
 from bot.platforms.discord.shards.shard import GatewaySession
 from bot.platforms.late_messages import mark_late

@@ -230,7 +230,7 @@ async def test_command_without_user_or_channel_is_ignored(
     gateway = Gateway(settings, lambda _: (), _refuse_nothing, identify_limits=limits, clock=clock)
 
     await gateway.on_interaction(cache.command(**given))
-    await gateway.on_message(cache.message("hello"))
+    gateway.on_message(cache.message("hello"))
 
     [event] = await gateway.events()
     assert isinstance(event, discord.Message)

@@ -11,6 +11,7 @@ from typing import Any
 
 import aiohttp
 import discord
+import msgspec
 import structlog
 import yarl
 from discord.backoff import ExponentialBackoff
@@ -31,6 +32,7 @@ _KEEPS_SESSION = 4000
 """The code to close with: after 1000 or 1001 Discord ends the session."""
 _ASK_AGAIN_SECONDS = 2.0
 _MAX_REFUSED_RESUME_SECONDS = 5.0  # Discord asks for 1 to 5 s before the next IDENTIFY
+_MESSAGES = frozenset({"MESSAGE_CREATE", "MESSAGE_UPDATE"})
 _CONNECTION_ERRORS = (
     OSError,
     TimeoutError,
@@ -41,17 +43,59 @@ _CONNECTION_ERRORS = (
 )
 
 
+class _Frame(msgspec.Struct):
+    """What the gateway sends; `d` is parsed by whoever handles the event `t`."""
+
+    op: int
+    s: int | None = None
+    t: str | None = None
+    d: msgspec.Raw = msgspec.Raw(b"null")
+
+
+_decode_frame = msgspec.json.Decoder(_Frame).decode
+_decode_payload = msgspec.json.Decoder().decode
+
+
 class ShardSocket(DiscordWebSocket):
-    """discord.py's connection, which tells that an event was parsed."""
+    """discord.py's connection, which tells that an event was parsed.
+
+    Messages, which are nearly all events, do not go through the library's generic path: each edit
+    of a growing answer comes back as one.
+    """
 
     after_event: Callable[[], None] | None = None
+    skips: Callable[[str, msgspec.Raw], bool] | None = None
+    """Takes the name and the payload of a message's event; whether nobody else has to see it."""
 
     @override
     async def received_message(self, msg: Any, /) -> None:
         before = self.sequence
-        await super().received_message(msg)
+        text = self._decompressor.decompress(msg) if isinstance(msg, bytes) else msg
+        if text is None:  # a part of one
+            return
+        if not self._take_message(text):
+            await super().received_message(text)
         if self.sequence != before and self.after_event is not None:
             self.after_event()
+
+    def _take_message(self, text: str) -> bool:
+        """Handle a new or a changed message; return False for anything else."""
+        if self.skips is None:
+            return False
+        try:
+            frame = _decode_frame(text)
+            if frame.op != self.DISPATCH or frame.t not in _MESSAGES or frame.s is None:
+                return False
+            is_skipped = self.skips(frame.t, frame.d)
+            payload = None if is_skipped else _decode_payload(frame.d)
+        except (msgspec.DecodeError, ValueError):  # the library says what is wrong
+            return False
+        self.sequence = frame.s
+        if self._keep_alive:
+            self._keep_alive.tick()
+        if not is_skipped:
+            self._discord_parsers[frame.t](payload)
+        return True
 
 
 class ShardClient(DiscordClient):
@@ -76,8 +120,12 @@ class ShardClient(DiscordClient):
         super().__init__(settings, intents, shard)
 
     @abstractmethod
-    def on_progress(self, session: GatewaySession) -> None:
-        """Take the session as it is when everything before was queued."""
+    def on_progress(self) -> None:
+        """Note that an event was parsed, so that `progress` is another one."""
+
+    @abstractmethod
+    def skip_message(self, event: str, payload: msgspec.Raw) -> bool:
+        """Handle a message that the library need not know; return whether it is one."""
 
     async def stay_connected(
         self, session: GatewaySession | None, before_identify: Callable[[], Awaitable[None]]
@@ -146,7 +194,7 @@ class ShardClient(DiscordClient):
             async with self._identify_limits.turn(self.shard.number):
                 _log.info("discord_identifying", shard=self.shard.name)
                 socket = await ShardSocket.from_client(self, **shard)
-        socket.after_event = self._after_event
+        socket.after_event, socket.skips = self.on_progress, self.skip_message
         return socket
 
     @property
@@ -156,17 +204,17 @@ class ShardClient(DiscordClient):
             return None
         return GatewaySession(socket.session_id, socket.sequence, str(socket.gateway))
 
-    def _after_event(self) -> None:
-        """Report how far events were queued; the tasks that do it are scheduled already."""
+    @property
+    def progress(self) -> GatewaySession | None:
+        """How far the events of the session were queued; None while there is none."""
         session = self._resumable
         if session is None:
-            return
+            return None
         open_numbers = [*self._unsettled.values()]
         if (held := self._held.first_held) is not None:
             open_numbers.append(held)
         sequence = min(session.sequence, min(open_numbers, default=session.sequence + 1) - 1)
-        done = GatewaySession(session.id, sequence, session.resume_url)
-        self.loop.call_soon(self.on_progress, done)
+        return GatewaySession(session.id, sequence, session.resume_url)
 
     def _is_known(self, guild_id: int) -> bool:
         return self.get_guild(guild_id) is not None

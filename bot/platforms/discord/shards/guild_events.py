@@ -45,6 +45,10 @@ class HeldEvents:
         held = {name: self._holding(parsers[name]) for name in _HELD if name in parsers}
         return {**parsers, **held}
 
+    def lets_pass(self, guild: int) -> bool:
+        """Return whether events of a guild are parsed at once; 0: of direct messages."""
+        return guild not in self._held and (not guild or self._is_known(guild))
+
     def clear(self) -> None:
         """Forget what waits: Discord sends it again, or it is read from the channels."""
         for task in self._tasks:
@@ -54,10 +58,10 @@ class HeldEvents:
     def _holding(self, parse: Parse) -> Parse:
         def parse_or_hold(data: Payload) -> None:
             guild = int(data.get("guild_id") or 0)
-            if guild in self._held:
-                self._held[guild].append((self._sequence() or 0, lambda: parse(data)))
-            elif not guild or self._is_known(guild):
+            if self.lets_pass(guild):
                 parse(data)
+            elif guild in self._held:
+                self._held[guild].append((self._sequence() or 0, lambda: parse(data)))
             else:
                 self._held[guild] = [(self._sequence() or 0, lambda: parse(data))]
                 task = asyncio.create_task(self._load_and_parse(guild))
