@@ -66,7 +66,7 @@ async def _open_no_form(_interaction: discord.Interaction) -> EditableText | Non
     return None
 
 
-class _Author(msgspec.Struct):
+class _WhoWrote(msgspec.Struct):
     bot: bool = False
 
 
@@ -75,7 +75,7 @@ class _MessageHead(msgspec.Struct):
 
     id: str
     channel_id: str
-    author: _Author
+    author: _WhoWrote
     guild_id: str | None = None
 
 
