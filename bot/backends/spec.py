@@ -3,12 +3,12 @@
 import json
 import math
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from bot.chat.prompt import Usage
+from bot.frozen_dataclass import frozen_dataclass
 
 
 class ModelPrice(BaseModel):
@@ -95,7 +95,7 @@ class ProviderSettings(BaseModel):
         return self
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(kw_only=True)
 class BackendSpec:
     """One kind of backend: its settings and where its code is, without importing that code.
 

@@ -1,7 +1,8 @@
 """Who may use the console and its API, and what was changed there or by admins in chats."""
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from bot.frozen_dataclass import frozen_dataclass
 
 COMMAND_LINE = "command line"
 """Who changed something with the command `troupe`."""
@@ -18,7 +19,7 @@ class Scope(StrEnum):
     """Change what channels use, and what the service does."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class ApiToken:
     """A token for the API, without the token itself."""
 
@@ -27,7 +28,7 @@ class ApiToken:
     created_at: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class AuditEntry:
     """One change, by whom, and what it replaced."""
 

@@ -1,12 +1,13 @@
 """What was read of the files of a message, and how a message with files reads in the history."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import takewhile
 
 from bot.chat.incoming import MediaItem, MediaKind, Said
 from bot.chat.prompt import Image
 from bot.chat.session import Turn
+from bot.frozen_dataclass import frozen_dataclass
 from bot.texts.text import Text
 
 _MAX_NAME_CHARS = 60
@@ -29,7 +30,7 @@ READABLE = frozenset({MediaKind.IMAGE, MediaKind.FILE})
 """The kinds that can be read at all; what a file is, only its content tells."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class AttachedText:
     """The text of a file."""
 
@@ -41,7 +42,7 @@ class AttachedText:
     """As people know it; empty where it is certain."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class UnreadFile:
     """A file that could not be read."""
 
@@ -50,7 +51,7 @@ class UnreadFile:
     """None: files of its kind are not read here."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class AttachedFiles:
     """What was read of the files of a message and of the one that it quotes."""
 

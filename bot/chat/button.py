@@ -5,11 +5,11 @@ answer is, is read from the store when somebody presses.
 """
 
 import re
-from dataclasses import dataclass
 from enum import StrEnum
 
 from bot.chat.incoming import Pressed
 from bot.chat.storable import make_storable
+from bot.frozen_dataclass import frozen_dataclass
 
 MAX_DATA_BYTES = 64
 
@@ -63,7 +63,7 @@ FORM_ACTIONS = frozenset({ButtonAction.NAME, ButtonAction.ABOUT})
 _DATA = re.compile(rf"(?P<action>{'|'.join(ButtonAction)})(?P<number>\d{{0,4}}):(?P<part>.+/\d+)")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class ButtonData:
     """What a button is sent with, and comes back with when it is pressed."""
 

@@ -1,9 +1,9 @@
 """Commands as data: each platform registers them in its native form."""
 
-from dataclasses import dataclass
+from bot.frozen_dataclass import frozen_dataclass
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class CommandOption:
     """A parameter of a command."""
 
@@ -16,7 +16,7 @@ class CommandOption:
     """The only values that are allowed; empty: any."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class CommandSpec:
     """A command or, with `actions`, a group of subcommands: `/preset use nova`."""
 
@@ -34,7 +34,7 @@ class CommandSpec:
     """Whether it is refused to everybody but admins; the refusal is for the author alone."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class MessageCommandSpec:
     """A command in the menu of a message; the same as a command that replies to that message."""
 
@@ -46,7 +46,7 @@ class MessageCommandSpec:
     """Whether a form asks for the argument, with the text of the message in it."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Command:
     """A command as it was called: name "preset", action "use", argument "nova"."""
 

@@ -1,12 +1,13 @@
 """Incoming events: the values that every platform converts its own events to."""
 
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import TypeAlias
 
+from bot.frozen_dataclass import frozen_dataclass
 
-@dataclass(frozen=True, slots=True)
+
+@frozen_dataclass
 class Person:
     """Who wrote a message."""
 
@@ -16,7 +17,7 @@ class Person:
     """The display name: any script, not cleaned, may change at any time."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Address:
     """A channel on a platform, where messages come from and answers are sent to."""
 
@@ -107,7 +108,7 @@ class MediaKind(StrEnum):
     OTHER = "other"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class MediaItem:
     """One attachment of a message; it is not downloaded when the message is received."""
 
@@ -120,7 +121,7 @@ class MediaItem:
     """Where to get it: an address, or a file id of the platform; empty if there is no file."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Quote:
     """The message that another one replies to. Its text is somebody's, never an instruction."""
 
@@ -135,7 +136,7 @@ class Quote:
     """Whether a webhook wrote it: ours, if the history knows the message."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Said:
     """One message or command without vendor types; stored in the inbox as JSON."""
 
@@ -226,7 +227,7 @@ class Said:
         return is_private or (self.interaction is not None and not self.has_public_response)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Edited:
     """A message was changed by its author."""
 
@@ -255,7 +256,7 @@ class Edited:
         return self.said.scopes
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Deleted:
     """Messages of one channel were deleted on the platform, by whomever."""
 
@@ -269,7 +270,7 @@ class Deleted:
     locale: None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Pressed:
     """A person pressed a button or chose from a menu under one of the bot's messages."""
 
@@ -297,7 +298,7 @@ class Pressed:
     """The title of the thread or forum post, if people have opened it."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Joined:
     """The bot was added to a group or a server; the address is where it may greet."""
 
@@ -312,7 +313,7 @@ class Joined:
     locale: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class ForgetRequested:
     """A person wants everything forgotten that this person has said in a conversation."""
 

@@ -2,15 +2,16 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from typing import Literal
 
 from bot.chat.incoming import Address
 from bot.chat.rate import CallWindow
+from bot.frozen_dataclass import frozen_dataclass
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Limits:
     """What a channel supports. Differences between platforms are data, never `if platform ==`."""
 
@@ -91,7 +92,7 @@ class OutboxState(StrEnum):
     """Refused for good."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Face:
     """The character that a message comes from, for readers."""
 
@@ -115,7 +116,7 @@ class ButtonStyle(StrEnum):
     DANGER = "danger"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Button:
     """A button under a message."""
 
@@ -128,7 +129,7 @@ class Button:
     """The buttons of one row stand side by side."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class MenuOption:
     """One thing that can be chosen from a menu."""
 
@@ -139,7 +140,7 @@ class MenuOption:
     is_chosen: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Menu:
     """A list under a message, from which one thing is chosen."""
 
@@ -151,7 +152,7 @@ class Menu:
     """At most 25."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class ReplyPrompt:
     """Opens a reply to the message in the client of one person; `Limits.asks_by_replies`."""
 
@@ -161,7 +162,7 @@ class ReplyPrompt:
     """What stands in the empty input field; in the language of its reader."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class MessageContent:
     """What a message says and shows; each surface renders it for its platform."""
 
@@ -184,7 +185,7 @@ class MessageContent:
         return self.text if self.face is None else self.face.name_line + self.text
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Attachment:
     """A text file that is sent in one request with its message."""
 
@@ -193,7 +194,7 @@ class Attachment:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class MessageThread:
     """A thread that is opened from a message unless it exists."""
 
@@ -202,7 +203,7 @@ class MessageThread:
     title: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class OutgoingMessage:
     """One message for a platform; each attempt to send it passes the same value."""
 
@@ -224,7 +225,7 @@ class OutgoingMessage:
         return self.content.text
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class AnswerThread:
     """The thread that a long answer goes on in."""
 
@@ -234,7 +235,7 @@ class AnswerThread:
     """In the language of who asked."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class OutgoingPart:
     """What one part of an answer says in the end; the parts of a turn are numbered from 0.
 
@@ -265,7 +266,7 @@ THREAD_PARTS = 6_000
 message takes their place."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class OutboxRow:
     """An outbox row as a sender sees it."""
 

@@ -1,16 +1,17 @@
 """Prompts for a model, and the events that it generates."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import Literal, TypeAlias
 
 from bot.chat.tool import ToolCall, ToolExchange, ToolSpec
+from bot.frozen_dataclass import frozen_dataclass
 
 Role = Literal["system", "user", "assistant"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Image:
     """An image by its address; it is never fetched here."""
 
@@ -19,7 +20,7 @@ class Image:
     detail: Literal["auto", "high", "low"] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Message:
     """One message in the form that every chat API shares."""
 
@@ -37,7 +38,7 @@ class Message:
         return tuple(part for part in self.parts if isinstance(part, Image))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class TemplateNames:
     """The names that a template writes itself, as SillyTavern's instruct sequences do."""
 
@@ -49,7 +50,7 @@ class TemplateNames:
     """Whether there are two speakers or more besides the character."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class TemplateChoice:
     """The template that renders a prompt as text; with no field set, the model's own."""
 
@@ -67,7 +68,7 @@ class TemplateChoice:
     """Whether white space around every text is removed."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Prompt:
     """Everything that one generation needs: a backend looks nothing up elsewhere."""
 
@@ -101,21 +102,21 @@ class Prompt:
     """The beginning of the answer, which was cut off: the model goes on behind it."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Delta:
     """A piece of the answer."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class ReasoningDelta:
     """A piece of a model's reasoning before its answer: never shown, never sent back to it."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class QueuePosition:
     """The position in a backend's queue; sent before the first delta, whenever it changes."""
 
@@ -125,7 +126,7 @@ class QueuePosition:
     """The estimated waiting time, if there is an estimate."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Usage:
     """The tokens of an answer as the model reports them; 0 where it does not."""
 
@@ -147,7 +148,7 @@ class FinishReason(StrEnum):
     """It repeated itself without end and was cut."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Finish:
     """The end of an answer. A stream without one was cut off and is an error."""
 
@@ -161,7 +162,7 @@ GenerationEvent: TypeAlias = QueuePosition | ReasoningDelta | Delta | Finish
 """What a backend yields."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class PromptDescription:
     """What a backend sends to its model for a prompt, for people to look at."""
 
@@ -178,7 +179,7 @@ class PromptDescription:
     """Whether a template made one text of the messages; otherwise messages are sent."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class PromptToken:
     """One token of a prompt, for display."""
 

@@ -1,9 +1,11 @@
 """Rates: how often something may happen."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from bot.frozen_dataclass import frozen_dataclass
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Rate:
     """So many events at once, then one whenever the interval has passed."""
 
@@ -24,7 +26,7 @@ class Rate:
         return self.interval * (self.count - 1)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class CallWindow:
     """At most so many calls in any so many seconds."""
 
@@ -37,7 +39,7 @@ class CallWindow:
     """How many of these calls are left to others."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class CallScope:
     """What a platform counts and refuses calls for: a bot, a chat, or a kind of call in a chat."""
 

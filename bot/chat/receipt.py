@@ -1,13 +1,14 @@
 """Receipts: what exactly was sent for an answer, what was left out, and what it took."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from bot.chat.prompt import FinishReason, Prompt, Usage
 from bot.chat.tool import ToolRecord
 from bot.chat.usage import AnswerCharge
+from bot.frozen_dataclass import frozen_dataclass
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class PromptSpan:
     """The position of a section in a prompt: whole messages or a range of one."""
 
@@ -24,7 +25,7 @@ class PromptSpan:
     score: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class DroppedItem:
     """Something that did not fit into the prompt, and why."""
 
@@ -37,7 +38,7 @@ class DroppedItem:
     score: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Timings:
     """How long an answer took, by this machine's clock."""
 
@@ -56,7 +57,7 @@ class Timings:
     """When the message was written, in Unix seconds; None: an earlier version stored this."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Receipt:
     """Everything that one answer was generated from: enough to send the request again."""
 

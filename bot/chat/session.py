@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import datetime
 from enum import IntEnum, StrEnum
 
@@ -10,9 +10,10 @@ from bot.chat.incoming import Edited, Incoming, MediaItem, Person, Said
 from bot.chat.outgoing import MessageContent, OutboxRow, OutgoingPart
 from bot.chat.prompt import Role
 from bot.chat.receipt import Receipt
+from bot.frozen_dataclass import frozen_dataclass
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Turn:
     """One message in the history of a session."""
 
@@ -34,7 +35,7 @@ class Turn:
     """Where the platform has the files of a person's question, for when it is asked again."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class TurnRange:
     """Consecutive turns of a session, counted back from its newest one."""
 
@@ -48,7 +49,7 @@ class TurnRange:
         return (*turns[: max(end - self.count, 0)], *turns[end:])
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Claim:
     """The right to process a conversation; a later claim has a higher epoch and fences this one."""
 
@@ -76,7 +77,7 @@ class Attempt(IntEnum):
     """It waits for some seconds, and a death meanwhile has another cause."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class InboxMessage:
     """An inbox row that is being processed."""
 
@@ -154,7 +155,7 @@ def error_id_of(turn: str) -> str:
     return hashlib.sha256(turn.encode()).hexdigest()[:6]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class ClaimedMessage:
     """A conversation that was claimed, and its oldest unanswered message."""
 
@@ -162,7 +163,7 @@ class ClaimedMessage:
     message: InboxMessage
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class HistoryChange:
     """What happens to stored turns, by their ids."""
 
@@ -184,7 +185,7 @@ class HistoryChange:
     """Where the platform has the files of people's messages now."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class TurnResult:
     """What the processing of one inbox message produced; stored in one transaction."""
 
@@ -216,7 +217,7 @@ class TurnResult:
     """Turns that precede the message: what was said before anything of the channel was stored."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class FinishedTurn:
     """What comes after a message that was finished."""
 
@@ -226,7 +227,7 @@ class FinishedTurn:
     """The first row of its lane, taken for sending; None: another sender has the lane."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class OpenedPart:
     """A first message that was queued while its answer is being written."""
 
@@ -243,7 +244,7 @@ class OpenedPart:
         return row is not None and row.id == self.row_id and row.content == content
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Session:
     """A copy of a session as it is stored."""
 
@@ -258,7 +259,7 @@ class Session:
         return not self.turns and self.number == 1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class StoredTurn:
     """A turn with its row id, which a summary refers to."""
 
@@ -266,7 +267,7 @@ class StoredTurn:
     turn: Turn
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Exchange:
     """A person's message in the history, and what answers it."""
 
@@ -282,7 +283,7 @@ class Exchange:
     """Of each answer all versions, the active one among them, oldest first."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Summary:
     """A summary of the turns of a session up to one of them."""
 
@@ -294,7 +295,7 @@ class Summary:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class SessionTurns:
     """A whole session, oldest first, and the summary of its first turns."""
 
@@ -319,7 +320,7 @@ def fingerprint_turns(turns: Iterable[StoredTurn]) -> str:
     return digest.hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class ChatSetting:
     """The value of a setting that was made in a chat, and its scope."""
 
@@ -327,7 +328,7 @@ class ChatSetting:
     value: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class PresetVersion:
     """One stored version of a preset."""
 
@@ -351,7 +352,7 @@ class HistoryScope(StrEnum):
     """Each chain of replies; a second reply to the same message begins a branch."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class MessagePlace:
     """Where a message of the platform stands in the histories of its channel."""
 

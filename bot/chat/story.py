@@ -1,8 +1,9 @@
 """Stories: dialogues that show how a character talks, retrieved by similarity."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
+
+from bot.frozen_dataclass import frozen_dataclass
 
 Vector: TypeAlias = Sequence[float]
 
@@ -10,7 +11,7 @@ PackedVector: TypeAlias = bytes
 """A unit-length float32 vector, little-endian: the form that is stored and searched."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Story:
     """A story that a search found."""
 
@@ -21,7 +22,7 @@ class Story:
     """Cosine similarity to the query: 1 is the same direction."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class StoryVector:
     """The text of a story with its vector from one embedding model."""
 

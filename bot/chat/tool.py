@@ -1,14 +1,15 @@
 """Tools that a model may call during an answer: what is offered, what it calls, what came back."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
+
+from bot.frozen_dataclass import frozen_dataclass
 
 ToolName: TypeAlias = Literal["time", "dice", "history", "stories"]
 """The tools that a preset may offer; none of them changes anything."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class ToolSpec:
     """A tool as a model is told of it."""
 
@@ -18,7 +19,7 @@ class ToolSpec:
     """A JSON schema of an object."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class ToolCall:
     """A call as the model wrote it: nothing of it can be trusted."""
 
@@ -28,7 +29,7 @@ class ToolCall:
     """JSON, if the model wrote it well."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class ToolExchange:
     """The calls of one response, with their results: the model reads them in the next request."""
 
@@ -39,7 +40,7 @@ class ToolExchange:
     """In the order of the calls."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class ToolRecord:
     """A call in a receipt."""
 

@@ -3,11 +3,13 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from bot.frozen_dataclass import frozen_dataclass
+
 MICROS = 1_000_000
 """Money is counted in whole millionths of a US dollar, so that sums are exact."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class AnswerCharge:
     """What one answer cost, and whom it is counted for; it outlives the text of the answer."""
 
@@ -41,7 +43,7 @@ class BudgetKind(StrEnum):
     PRESET = "preset"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class BudgetCap:
     """The most that may be spent for one thing in one day or month."""
 
@@ -59,7 +61,7 @@ class BudgetCap:
         return f"{self.begins} {self.kind}:{self.owner}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class UsageTotal:
     """The sum of some answers."""
 
@@ -73,7 +75,7 @@ class UsageTotal:
     """How many answers have an unknown cost."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class UsageRow:
     """The answers of one day that have everything but their number in common."""
 

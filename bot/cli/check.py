@@ -5,7 +5,6 @@ import contextlib
 import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
 
@@ -20,6 +19,7 @@ from bot.cli.text_io import print_line
 from bot.cli.typer_apps import command_app
 from bot.embedders.registry import make_embedder
 from bot.errors import PresetError, SettingsError, StoreError, TemplateError, TroupeError
+from bot.frozen_dataclass import frozen_dataclass
 from bot.importers.character_files import (
     PresetWithStories,
     load_complete_presets,
@@ -62,7 +62,7 @@ _REPLICA_PAUSE_SECONDS = 0.5
 app = command_app()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class _CheckItem:
     name: str
     subject: Callable[[], Awaitable[str]]

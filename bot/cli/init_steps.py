@@ -3,7 +3,7 @@
 import asyncio
 import sys
 from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from bot.backends.model_files.metadata import read_metadata
 from bot.cli.questions import ask, ask_secret, choose, print_qr_code
 from bot.cli.text_io import print_line, print_progress
 from bot.errors import SettingsError, TroupeError, UserError
+from bot.frozen_dataclass import frozen_dataclass
 from bot.platforms.account import BotAccount
 from bot.platforms.spec import PlatformSpec
 from bot.runtime.tasks import cancel_and_wait
@@ -33,7 +34,7 @@ _MAX_LISTED = 15
 _CODE_MINUTES = 5
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class AccountStep:
     """A bot that was chosen."""
 

@@ -2,7 +2,6 @@
 
 import gc
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib import import_module  # noqa: TID251 # the registry of the commands
 from typing import Any, ClassVar
 
@@ -11,8 +10,10 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 from typing_extensions import override
 
+from bot.frozen_dataclass import frozen_dataclass
 
-@dataclass(frozen=True, slots=True)
+
+@frozen_dataclass
 class LazyCommand:
     """A command, or a group of them, that is known by name before its module is imported."""
 

@@ -2,11 +2,12 @@
 
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from bot.chat.incoming import Incoming, Said, WakeReason
 from bot.chat.outgoing import Attachment
 from bot.errors import PlatformError
+from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import PersonalData, PrivateChats
 
 
@@ -27,7 +28,7 @@ async def export_words(data: PersonalData, said: Said) -> tuple[int, Attachment]
     return len(lines), Attachment("my-words.json", f"{text}\n")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class PrivateCommands:
     """Stores a command from a group again, as one of the private chat with its author."""
 

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence, Set
-from dataclasses import dataclass
 
 import structlog
 from typing_extensions import override
@@ -10,6 +9,7 @@ from typing_extensions import override
 from bot.chat.incoming import Deleted, ForgetRequested, Incoming, Pressed, Said, address_of
 from bot.commands.personas import UserPersonas
 from bot.errors import StoreError
+from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import (
     Clock,
     ConversationMemory,
@@ -25,7 +25,7 @@ _LOOK_SECONDS = 30.0
 _OVERLAP_SECONDS = 600.0  # between two looks: clocks differ, and transactions take time
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class PersonForgetting:
     """Has each conversation forget a person in its turn: only its worker may change a history."""
 
@@ -54,7 +54,7 @@ class PersonForgetting:
         await self.personas.forget(person, await self.data.descriptions(person))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class ChannelForgetting:
     """Reaches the other histories of a channel; a channel with one history has no others."""
 

@@ -1,7 +1,7 @@
 """Handle /retry and /undo: find the newest question with its answers in the history."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from bot.chat.attachments import with_kept_files
 from bot.chat.incoming import Person, Said, WakeReason
@@ -10,6 +10,7 @@ from bot.commands.admins import AdminCheck
 from bot.commands.anonymous_admins import writes_as_the_group
 from bot.commands.request import AskedQuestion, CommandRequest, CommandResult
 from bot.errors import UserError
+from bot.frozen_dataclass import frozen_dataclass
 from bot.routing.active_presets import ActiveCharacters, ActivePreset
 from bot.texts.text import translatable
 
@@ -21,7 +22,7 @@ RETRY_QUESTION = "retry question"
 """What it is in the audit log that an admin has somebody else's question answered again."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class NewestExchange:
     """The newest question and the answers to it."""
 

@@ -1,7 +1,6 @@
 """What a command handler gets and gives."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum, auto
 
@@ -9,6 +8,7 @@ from bot.chat.command import Command
 from bot.chat.incoming import Said
 from bot.chat.outgoing import Attachment, Button, Menu
 from bot.chat.session import Turn, TurnRange
+from bot.frozen_dataclass import frozen_dataclass
 from bot.routing.active_presets import ActiveCharacters, ActivePreset
 
 
@@ -24,7 +24,7 @@ class StopOutcome(Enum):
     """Somebody else had asked, and the platform could not be asked whether the author is admin."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class CommandRequest:
     """A command, the message that it came with, and the state of its channel."""
 
@@ -61,7 +61,7 @@ class CommandRequest:
         return self.incoming.scopes[0]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class AskedQuestion:
     """A question, and who answers it: also again, as if it had come with a command or a press."""
 
@@ -71,7 +71,7 @@ class AskedQuestion:
     """Names of parts that were sent before: the answer takes their messages."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class CommandResult:
     """The reply to a command, and what is to happen to the conversation."""
 

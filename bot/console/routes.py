@@ -1,7 +1,7 @@
 """The form of the route table: what is served where, to whom, and with which models."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal, TypeAlias, TypeVar
 
 from aiohttp import web
@@ -9,12 +9,13 @@ from pydantic import BaseModel
 
 from bot.chat.access import Scope
 from bot.errors import RequestRefused
+from bot.frozen_dataclass import frozen_dataclass
 from bot.texts.text import Text, translatable
 
 M = TypeVar("M", bound=BaseModel)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Caller:
     """Who sent a request that was let in."""
 
@@ -47,7 +48,7 @@ def is_number(given: str) -> bool:
     return given.isascii() and given.isdecimal() and len(given) < 19
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Look:
     """How a reader wants pages."""
 
@@ -56,7 +57,7 @@ class Look:
     """"light", "dark" or "system"."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class ConsoleRequest:
     """A request that was let in, with its validated values."""
 
@@ -89,7 +90,7 @@ class ConsoleRequest:
         return int(given)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Page:
     """A page to render: a template in bot/console/templates and its values."""
 
@@ -102,7 +103,7 @@ RouteAnswer: TypeAlias = BaseModel | Page | web.StreamResponse
 RouteHandler: TypeAlias = Callable[[ConsoleRequest], Awaitable[RouteAnswer]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(kw_only=True)
 class Route:
     """One entry of the route table; it registers the handler and describes it in OpenAPI."""
 
@@ -147,7 +148,7 @@ def form_routes(scope: Scope | None, *rows: RouteRow) -> tuple[Route, ...]:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class NavigationItem:
     """A page that the side navigation and the tabs at the bottom lead to."""
 
@@ -157,7 +158,7 @@ class NavigationItem:
     """The name of an icon in templates/icons.html."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class ConsolePart:
     """Some routes that belong together, and their place in the navigation."""
 

@@ -4,7 +4,6 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import httpx2
@@ -19,6 +18,7 @@ from bot.chat.story import PackedVector
 from bot.embedders.openai import EmbeddingEndpoint, EmbeddingsService
 from bot.embedders.vectors import MAX_TEXT_TOKENS, model_fingerprint
 from bot.errors import EmbeddingError, SettingsError
+from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Embedder
 from bot.runtime.subprocesses import ChildFailed, SupervisedProcess
 from bot.runtime.unix_server import unix_server
@@ -80,7 +80,7 @@ class GgufEmbedder(Embedder):
         return self._server
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class _EmbeddingServer:
     child: SupervisedProcess
     client: httpx2.AsyncClient

@@ -4,10 +4,10 @@ A new kind of file needs a function and an entry in `_READERS`.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from bot.errors import CharacterError, PresetError
+from bot.frozen_dataclass import frozen_dataclass
 from bot.importers.file_kinds import FileKind, detect_file_kind
 from bot.importers.haruhi_archives import read_haruhi_zip
 from bot.prompting.personas.builtin_roles import (
@@ -25,7 +25,7 @@ _VERSION_2_COLUMN = "luotuo_openai"  # of ChatHaruhi 2 only; its personas name n
 _HARUHI_BUDGET = {"max_input_tokens": 1600}  # what ChatHaruhi's characters were written for
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class CharacterFile:
     """The content of a character file."""
 
@@ -35,7 +35,7 @@ class CharacterFile:
     stories: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class PresetWithStories:
     """A preset merged with its character file, and the character's stories."""
 

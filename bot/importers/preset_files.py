@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
 from typing import TypeAlias
 
 from bot.errors import PresetError
+from bot.frozen_dataclass import frozen_dataclass
 from bot.importers.file_kinds import FileKind, detect_file_kind
 from bot.importers.koboldcpp import keys_of_adapter
 from bot.importers.modelfile.conversion import import_notes, parse_modelfile, preset_from_modelfile
@@ -30,7 +30,7 @@ _TEMPLATE_KEYS = ("template", "names_in_template")
 _STRING_TEMPLATES = ("system_template", "user_template", "assistant_template", "end_template")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class ImportedPreset:
     """A preset made from a file."""
 

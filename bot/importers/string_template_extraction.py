@@ -1,8 +1,7 @@
 """Extract RodelAgent's four string templates from a Jinja chat template by rendering probes."""
 
-from dataclasses import dataclass
-
 from bot.errors import TemplateError
+from bot.frozen_dataclass import frozen_dataclass
 from bot.templates import JinjaTemplate, StringTemplate
 
 # Engines write the BOS token themselves, so RodelAgent's document leaves it out.
@@ -13,7 +12,7 @@ _SYSTEM, _USER, _ASSISTANT, _USER_2, _ASSISTANT_2, _USER_3 = map(chr, range(0xE0
 _ROLES = {_SYSTEM: "system", _ASSISTANT: "assistant", _ASSISTANT_2: "assistant"}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class ExtractedStringTemplates:
     """String templates that render like a chat template."""
 

@@ -11,6 +11,7 @@ from functools import lru_cache
 
 from markdown_it.token import Token
 
+from bot.frozen_dataclass import frozen_dataclass
 from bot.markup.graphemes import is_visible
 from bot.markup.maths import set_maths
 from bot.markup.parser import parse_markdown
@@ -49,7 +50,7 @@ EMPHASIS = frozenset(_EMPHASIS_OF_TOKENS.values())
 """What may stand around and within other spans, except code."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class StyledSpan:
     """Where a style holds; positions count characters."""
 
@@ -60,7 +61,7 @@ class StyledSpan:
     """The address of a link, the language of a code block."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class StyledText:
     """A text as readers see it."""
 

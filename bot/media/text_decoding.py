@@ -6,7 +6,8 @@ taken for it. What else may be text is left to `bot.media.conversion`, which gue
 """
 
 import re
-from dataclasses import dataclass
+
+from bot.frozen_dataclass import frozen_dataclass
 
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 _WHITE_SPACE = "\t\n\r\v\f\xa0\xad"  # the last two: no-break space, soft hyphen
@@ -18,7 +19,7 @@ _OTHERS = re.compile(rb"[\x80-\xff]")
 _MIN_OTHER_BYTES = 16  # of fewer the encoding cannot be guessed
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class DecodedText:
     """The text of a file."""
 

@@ -7,10 +7,10 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from bot.errors import OutcomeUnknown, Unreachable
+from bot.frozen_dataclass import frozen_dataclass
 from bot.runtime.http.client import HttpClient
 from bot.runtime.http.failures import ConnectionFailed
 from bot.texts.text import Text, translatable
@@ -18,7 +18,7 @@ from bot.texts.text import Text, translatable
 _MAX_RESPONSE_BYTES = 4 * 2**20
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class BotAccount:
     """The bot that a token belongs to."""
 
@@ -31,7 +31,7 @@ class BotAccount:
     """What it may not do at present, and where that is changed."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class CodeRequest:
     """How a person sends a code to the bot."""
 

@@ -1,7 +1,7 @@
 """What a platform package declares about itself, and what the service hands to a platform."""
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict
 from bot.chat.command import CommandSpec, MessageCommandSpec
 from bot.chat.incoming import Pressed, Said
 from bot.chat.outgoing import Limits
+from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Clock, Intake, RoleLeases, WebChannels
 from bot.runtime.clock import SystemClock
 
@@ -35,7 +36,7 @@ class PlatformSettings(BaseModel):
         return ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(kw_only=True)
 class PlatformSpec:
     """One platform: its name, its settings and where its code is, without importing that code."""
 
@@ -95,7 +96,7 @@ async def refuse_nothing(_pressed: Pressed) -> str | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class EditableText:
     """What a form for a text says; with a refusal there is no form."""
 
@@ -116,7 +117,7 @@ async def open_no_form(_pressed: Pressed) -> EditableText | None:
     return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(kw_only=True)
 class PlatformContext:
     """What a platform may use of the service that it runs in."""
 

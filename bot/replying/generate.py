@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import structlog
 
@@ -20,6 +20,7 @@ from bot.chat.receipt import Receipt, Timings
 from bot.chat.tool import ToolCall, ToolRecord
 from bot.chat.usage import AnswerCharge
 from bot.errors import BackendError, BackendInterrupted, BackendUnavailable
+from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Backend, Clock, ContinuingBackend
 from bot.prompting.draft.fit import FittedPrompt
 from bot.prompting.presets.preset import Preset
@@ -49,7 +50,7 @@ _END_MARKS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class GeneratedAnswer:
     """An answer as the history keeps it; its readers see the mark of its end as well."""
 
@@ -69,7 +70,7 @@ class GeneratedAnswer:
     nobody has reported."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class WaitedSeconds:
     """What passed before the model was asked."""
 

@@ -1,7 +1,6 @@
 """Send an answer that is longer than one message as a file or in a thread, as its preset says."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from bot.chat.outgoing import (
@@ -13,6 +12,7 @@ from bot.chat.outgoing import (
     MessageContent,
     OutgoingPart,
 )
+from bot.frozen_dataclass import frozen_dataclass
 from bot.texts.text import language_of, translatable, translate
 
 LongAnswer: TypeAlias = Literal["parts", "file", "thread"]
@@ -28,7 +28,7 @@ def supported_form(form: LongAnswer, limits: Limits) -> LongAnswer:
     return "parts" if form == "thread" and not limits.has_threads else form
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class PartPlaces:
     """Where the parts of one answer are sent: in its channel, or in a thread of the first one."""
 

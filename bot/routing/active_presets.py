@@ -1,10 +1,10 @@
 """The presets that answer in one channel."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 
 from bot.chat.outgoing import Face, Limits
 from bot.errors import UserError
+from bot.frozen_dataclass import frozen_dataclass
 from bot.prompting.presets.preset import Preset
 from bot.prompting.speakers.labels import label_speakers
 from bot.texts.text import translatable
@@ -13,7 +13,7 @@ MAX_CHARACTERS = 8
 """In one channel; every prompt has to name all of them."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class ActivePreset:
     """A preset that answers in a channel, and where it was chosen."""
 
@@ -24,7 +24,7 @@ class ActivePreset:
     """The number of the preset's current edition; None if editions are not numbered."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class ActiveCharacters:
     """All presets that answer in one channel, in the order they were added; at least one."""
 

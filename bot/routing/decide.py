@@ -1,7 +1,6 @@
 """Decide what happens to a message: a command, an answer, a line to remember, or nothing; pure."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeAlias
 
@@ -9,6 +8,7 @@ from bot.chat.attachments import described_text, has_readable_file
 from bot.chat.command import Command
 from bot.chat.incoming import MediaItem, Said
 from bot.chat.session import Turn
+from bot.frozen_dataclass import frozen_dataclass
 from bot.prompting.prompters.form_fields import is_ask_command
 from bot.routing.active_presets import ActiveCharacters, ActivePreset
 from bot.routing.command_specs import parse
@@ -17,7 +17,7 @@ from bot.routing.speaker_selection import SpeakerCandidate, select_speakers
 from bot.routing.wake_rules import Dice
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Answer:
     """Some characters answer the message."""
 
@@ -27,21 +27,21 @@ class Answer:
     """Every active character with the reasons why it answers or not."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Observe:
     """The message goes into the history; nobody answers it."""
 
     candidates: tuple[SpeakerCandidate, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Ignore:
     """The message is neither answered nor kept."""
 
     candidates: tuple[SpeakerCandidate, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Unreadable:
     """The message is for the bot, but has no text: its author is told so."""
 

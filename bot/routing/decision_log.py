@@ -2,10 +2,10 @@
 
 from collections import OrderedDict, deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from bot.chat.incoming import Said
 from bot.chat.receipt import Receipt
+from bot.frozen_dataclass import frozen_dataclass
 from bot.routing.active_presets import ActivePreset
 from bot.routing.decide import Answer, Decision, Ignore, Observe
 from bot.routing.speaker_selection import SpeakerCandidate
@@ -20,7 +20,7 @@ _OBSERVED = translatable("not answered, but remembered")
 _IGNORED = translatable("not answered")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class _NotedDecision:
     """A decision on a message; it is put into words once somebody asks for them."""
 

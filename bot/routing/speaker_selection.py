@@ -8,11 +8,12 @@ that character's wake rules.
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 
 from bot.chat.incoming import Said, WakeReason
 from bot.chat.session import Turn
+from bot.frozen_dataclass import frozen_dataclass
 from bot.prompting.presets.preset import Preset
 from bot.routing.wake_rules import (
     DREW_BELOW,
@@ -47,7 +48,7 @@ _SCORE_DECAY = 0.5  # for each other character that has spoken since
 _REACTION_SHARE = 0.5  # another character's answer triggers a reaction less often than a person
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class SpeakerCandidate:
     """An active character and whether it answers."""
 
@@ -57,7 +58,7 @@ class SpeakerCandidate:
     chosen: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class _Chance:
     """What the chance of a character to answer depends on, besides its talkativeness."""
 

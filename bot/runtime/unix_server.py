@@ -6,18 +6,18 @@ import secrets
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import httpx2
 
+from bot.frozen_dataclass import frozen_dataclass
 from bot.runtime.subprocesses import SupervisedProcess, create_socket_folder, supervised
 
 _START_SECONDS = 120.0  # a large file from a slow disk
 _SOCKET = "engine.sock"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class UnixServer:
     child: SupervisedProcess
     client: httpx2.AsyncClient

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from importlib import import_module  # noqa: TID251 # for what few installations need
 
 import structlog
@@ -12,6 +12,7 @@ from bot.backends.factory import prepare_model
 from bot.embedders.counted import CountedEmbedder
 from bot.embedders.registry import make_embedder
 from bot.errors import BackendUnavailable
+from bot.frozen_dataclass import frozen_dataclass
 from bot.importers.character_files import PresetWithStories
 from bot.ports import Backend, MeteredEmbedder, PreloadingBackend, ToolServer
 from bot.prompting.compose.instructions import story_queries_for
@@ -31,7 +32,7 @@ from bot.tool_servers.factory import open_tool_servers
 _log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Models:
     """What answers are made with."""
 

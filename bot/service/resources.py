@@ -3,10 +3,11 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from importlib import import_module  # noqa: TID251 # for what few installations need
 
 from bot.errors import SettingsError
+from bot.frozen_dataclass import frozen_dataclass
 from bot.importers.character_files import PresetWithStories, load_presets_with_stories
 from bot.platforms.spec import PlatformSpec
 from bot.ports import ChatSettings, RateLimits, SharedValues, Signals
@@ -35,7 +36,7 @@ EMBEDDED_REDIS = "embedded"
 _MAX_SETTING_AGE_SECONDS = 3.0  # where the signal of a change may be lost
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Resources:
     """What has to be opened before the service can be built."""
 

@@ -3,10 +3,10 @@
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 
 from bot.chat.outgoing import OutboxRow
 from bot.errors import StoreError
+from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Clock
 from bot.runtime.keyed_worker_pool import KeyedWorkerPool
 
@@ -15,7 +15,7 @@ DRAIN_SECONDS = 10.0
 _DRAIN_POLL_SECONDS = 0.05
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class RolePart:
     """What one role needs of the process that has it."""
 

@@ -1,15 +1,15 @@
 """What one run of the service does differently from its settings."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from bot.backends.registry import backend_spec
+from bot.frozen_dataclass import frozen_dataclass
 from bot.prompting.presets.preset import Preset
 from bot.service.roles import ALL_ROLES, Role
 from bot.settings import Settings
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class RunOptions:
     """The options of a command; by default everything is as the settings say."""
 

@@ -7,7 +7,6 @@ this machine or to any service, so that one choice is enough for all of them.
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -18,6 +17,7 @@ from bot.backends.registry import backend_spec, backend_specs, default_spec
 from bot.backends.spec import ProviderSettings
 from bot.chat.prompt import Delta, Message, Prompt
 from bot.errors import BackendUnavailable, SettingsError, TroupeError
+from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Backend, ModelCheckingBackend
 from bot.runtime.validation_errors import describe_problem
 from bot.templates.renderer import Renderer
@@ -33,7 +33,7 @@ _FIND_SECONDS = 2.0
 _TRY_SECONDS = 60.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class ModelChoice:
     """What answers: a service's or a file's model by name; without anything, the included one."""
 
@@ -73,7 +73,7 @@ class ModelChoice:
         return implied if implied != default_spec("").kind else None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class FoundService:
     """A service on this machine that answers, and its models."""
 
@@ -82,7 +82,7 @@ class FoundService:
     models: Sequence[str]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class SuggestedModel:
     """A model worth downloading."""
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bot.errors import PlatformError, UserError
+from bot.frozen_dataclass import frozen_dataclass
 from bot.platforms.account import BotAccount, CodeRequest
 from bot.platforms.spec import PlatformSpec
 from bot.runtime.tasks import cancel_and_wait
@@ -51,7 +52,7 @@ class BotStep:
         return self.waiting is not None and not self.waiting.done()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class PlatformChoice:
     """A platform that a bot can be set up for."""
 

@@ -11,13 +11,14 @@ meanwhile wait behind it.
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TypeVar
 
 from sqlalchemy import Connection, text
 
 from bot.errors import StoreError
+from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Clock
 from bot.storage.sql.database import Database, sql_state
 from bot.storage.sql.retention import USAGE_SECONDS
@@ -71,7 +72,7 @@ _CREATE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class PartitionChanges:
     """How many partitions were changed in which way."""
 
@@ -81,7 +82,7 @@ class PartitionChanges:
     """Written again without the room that the content of their receipts took."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class _Partition:
     name: str
     end: float
@@ -120,7 +121,7 @@ async def keep_partitions(
     return changes
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class _Maintenance:
     database: Database
     clock: Clock

@@ -3,10 +3,9 @@
 Nothing is counted: a backlog of a million messages costs no more than an empty one.
 """
 
-from dataclasses import dataclass
-
 from sqlalchemy import Connection, func, select, text
 
+from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Clock
 from bot.storage.replica.replay_lag import PRIMARY_POSITION, ReplayLag
 from bot.storage.sql.database import Database
@@ -21,7 +20,7 @@ _REPLICAS = text(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class QueueAges:
     """Seconds; 0 where nothing waits."""
 

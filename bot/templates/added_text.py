@@ -6,11 +6,11 @@ that adds sentences speaks to the model before the persona of the preset does.
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from difflib import SequenceMatcher
 
 from bot.chat.prompt import Message, TemplateChoice
 from bot.errors import TemplateError
+from bot.frozen_dataclass import frozen_dataclass
 from bot.templates.families.detection import detect_family
 from bot.templates.registry import names
 from bot.templates.renderer import ModelTemplate, Renderer
@@ -23,7 +23,7 @@ _MAX_ROLE_WORDS = 6  # system, user, assistant, and what stands between them
 _MIN_SIMILARITY = 0.3
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class AddedText:
     """What a template adds of its own, and the registered template that is most like it."""
 

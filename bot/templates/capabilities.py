@@ -12,10 +12,10 @@ never at the model's name:
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from bot.errors import TemplateError
+from bot.frozen_dataclass import frozen_dataclass
 from bot.templates.control_tokens import ChatTemplate
 from bot.templates.jinja.jinja_template import JinjaTemplate, Message
 from bot.templates.text_spans import render_messages
@@ -23,7 +23,7 @@ from bot.templates.text_spans import render_messages
 PLACEHOLDER_USER_TEXT: Final = "..."  # the user message that is inserted before a greeting
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Capabilities:
     """The conversations that a template renders without losing a text."""
 

@@ -16,6 +16,7 @@ from typing import Any, Final, Self
 from bot.chat.prompt import Message, TemplateChoice, TemplateNames
 from bot.chat.tool import ToolExchange, ToolSpec
 from bot.errors import RenderUnavailable, TemplateError, TemplateLimitExceeded
+from bot.frozen_dataclass import frozen_dataclass
 from bot.templates.capabilities import Capabilities, adapt_messages, detect_capabilities
 from bot.templates.control_tokens import ChatTemplate, leading_control_token
 from bot.templates.families.detection import detect_family
@@ -45,7 +46,7 @@ _TURN_END_PROBE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class ModelTemplate:
     """The chat template in a model's file."""
 
@@ -56,7 +57,7 @@ class ModelTemplate:
     eos_token: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class ToolUse:
     """The tools of a prompt."""
 
@@ -66,7 +67,7 @@ class ToolUse:
     """The texts of the vocabulary's special tokens, which no tool and no call may write."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class RenderedPrompt:
     """A prompt, and the strings at which an answer to it ends."""
 
@@ -243,7 +244,7 @@ class Renderer:
         return self._pool
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class _UntrustedTemplate:
     """A template from people; only the render processes parse it."""
 

@@ -12,11 +12,11 @@ where people's texts are.
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby, islice
 from typing import Any
 
 from bot.errors import TemplateError
+from bot.frozen_dataclass import frozen_dataclass
 from bot.templates.control_tokens import (
     ChatTemplate,
     break_control_tokens,
@@ -32,7 +32,7 @@ RenderMessages = Callable[[Sequence[Message]], str]
 MarkText = Callable[[str, str, str], str]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class TextSpan:
     """A part of a prompt that comes from one source."""
 

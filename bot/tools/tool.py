@@ -1,10 +1,10 @@
 """What a tool is: a specification for the model, and a function of its arguments."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 
 from bot.chat.tool import ToolSpec
 from bot.errors import TroupeError
+from bot.frozen_dataclass import frozen_dataclass
 
 MAX_TEXT_CHARS = 200
 
@@ -13,7 +13,7 @@ class ToolFailed(TroupeError):
     """The call cannot be answered; the text tells the model why."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Tool:
     """A tool of one answer.
 

@@ -6,7 +6,7 @@ What is gathered stays in the inbox until the answer is finished (docs/delivery.
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import structlog
 
@@ -17,6 +17,7 @@ from bot.chat.outgoing import Limits
 from bot.chat.session import Attempt, Claim, InboxMessage, Turn
 from bot.commands.request import AskedQuestion
 from bot.errors import StoreError
+from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Clock, Conversations
 from bot.prompting.presets.preset import BusyMode, BusyRules
 from bot.replying.stop_flag import StopFlag
@@ -30,7 +31,7 @@ _MAX_WAIT_SECONDS = 5.0  # where people never stop writing
 _MAX_COUNTED = 100
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class _SeenMessage:
     parts: tuple[InboxMessage, ...]
     """One, or those that a client has cut it into."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from bot.chat.incoming import Said
 from bot.chat.outgoing import Limits
 from bot.chat.session import Attempt, Claim, InboxMessage
+from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Clock, Conversations
 from bot.prompting.presets.preset import BusyRules
 from bot.telemetry.secret_masker import mask_pasted_tokens
@@ -25,7 +26,7 @@ class MessageGroup:
     """What others said between the parts of the message; not gathered yet."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class MessageParts:
     """What belongs to one message in a channel; an ordinary message has no further parts."""
 

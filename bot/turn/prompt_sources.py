@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from typing import TypeAlias
 
@@ -13,6 +13,7 @@ from bot.chat.receipt import Receipt
 from bot.chat.session import Claim, InboxMessage, Session, Turn, TurnRange, TurnResult
 from bot.chat.tool import ToolSpec
 from bot.commands.personas import UserPersonas
+from bot.frozen_dataclass import frozen_dataclass
 from bot.media.attachment_reader import AttachmentReader
 from bot.ports import Backend, Conversations, EmbeddingPayer, SeeingBackend
 from bot.prompting.compose.compose import compose
@@ -37,7 +38,7 @@ _MAX_TURNS = 400
 _MIN_TOKENS_PER_TURN = 10  # on average, with its frame; more turns than fit are not loaded
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class TurnContext:
     """What all speakers of a turn share, and what they have answered so far."""
 
@@ -95,7 +96,7 @@ class TurnContext:
         return self.message.part_name(part)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class PromptSources:
     """Everything that prompts are made of: history, names, personas, stories, summaries."""
 

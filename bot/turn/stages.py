@@ -2,13 +2,13 @@
 
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 
 from bot.chat.incoming import Said
 from bot.chat.session import InboxMessage
 from bot.commands.answer_buttons import AnswerButtons
 from bot.commands.forgetting import ChannelForgetting, PersonForgetting
 from bot.commands.handlers import CommandHandlers
+from bot.frozen_dataclass import frozen_dataclass
 from bot.media.voice_messages import VoiceMessages
 from bot.replying.live_replies import LiveReplies
 from bot.routing.preset_resolver import PresetResolver
@@ -32,7 +32,7 @@ async def _explain_nothing(_said: Said, _explanation: Text) -> None:
     return
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class TurnStages:
     """The stages that a message passes between claim and finish."""
 

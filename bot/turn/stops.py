@@ -9,7 +9,7 @@ import contextlib
 import hashlib
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import TypeAlias, TypeVar
 
@@ -22,6 +22,7 @@ from bot.chat.incoming import Deleted, Edited, Incoming, Pressed, Request, Said
 from bot.chat.session import Claim
 from bot.commands.request import StopOutcome
 from bot.errors import Fenced, StoreError
+from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Signals
 from bot.replying.stop_flag import StopFlag
 from bot.routing.command_specs import parse
@@ -41,7 +42,7 @@ _decode_press = msgspec.json.Decoder(Pressed).decode
 _decode_deletion = msgspec.json.Decoder(Deleted).decode
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class _AnswerInProgress:
     claim: Claim
     asked: Said
@@ -56,7 +57,7 @@ class _AnswerInProgress:
     """Whether it covers this message only, so that nothing is left of it without that."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class _EditSignal:
     conversation: str
     message_id: str

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from http import HTTPStatus
 from types import MappingProxyType
 
@@ -11,6 +10,7 @@ from typing_extensions import override
 
 from bot.backends.chat_completions.retries import retry_after
 from bot.errors import TroupeError
+from bot.frozen_dataclass import frozen_dataclass
 from bot.texts.text import translatable
 
 _TRANSIENT = frozenset({408, 409, 429})
@@ -95,7 +95,7 @@ _WRONG_KEY_NOTICE = translatable(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class _LastingError:
     """A kind of error that the same request would meet again."""
 
@@ -216,7 +216,7 @@ class RequestFailed(TroupeError):
         """Nothing answers there; the circuit breaker opens sooner."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Endpoint:
     """A provider by the names its operator knows: its id and its address."""
 

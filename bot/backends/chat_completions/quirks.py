@@ -1,14 +1,15 @@
 """What a service takes otherwise than OpenAI's API has it; the values stand with each vendor."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import groupby
 from typing import Any
 
 from bot.chat.prompt import Image, Message
+from bot.frozen_dataclass import frozen_dataclass
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Continuation:
     """How a service is asked to go on behind the beginning of an answer.
 
@@ -21,7 +22,7 @@ class Continuation:
     """Fields that the request has besides."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Quirks:
     """How a request has to be changed for one service or model."""
 

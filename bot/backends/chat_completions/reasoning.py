@@ -7,15 +7,16 @@ write the start tag themselves, so that the answer begins inside the reasoning.
 
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 from bot.backends.chat_completions.stop_strings import StopStringFilter
 from bot.chat.prompt import Delta, Finish, FinishReason, ReasoningDelta
+from bot.frozen_dataclass import frozen_dataclass
 from bot.templates.text_spans import TextSpan
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class _Family:
     """The reasoning tags of one family, as its templates and llama.cpp's parsers have them."""
 
@@ -65,7 +66,7 @@ _FAMILIES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class ReasoningFormat:
     """How reasoning is written in the answers of one model."""
 

@@ -16,7 +16,6 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import aclosing
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Protocol
 
@@ -30,6 +29,7 @@ from bot.backends.spec import ProviderSettings
 from bot.chat.console.operation import ModelHealth
 from bot.chat.prompt import Delta, Finish, FinishReason, ReasoningDelta
 from bot.errors import BackendInterrupted, BackendUnavailable, TroupeError
+from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Clock
 from bot.runtime.clock import SystemClock
 from bot.runtime.http.connection import HttpResponse
@@ -52,7 +52,7 @@ _INTERRUPTED_NOTICE = translatable(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class ChatRequest:
     """A request that is ready to be sent."""
 

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from bot.backends.chat_completions import errors
 from bot.backends.chat_completions.errors import Endpoint, RequestFailed
@@ -12,6 +12,7 @@ from bot.backends.chat_completions.stop_strings import StopStringFilter
 from bot.backends.tool_calls import ToolCallParser
 from bot.chat.prompt import FinishReason, Usage
 from bot.chat.tool import ToolCall
+from bot.frozen_dataclass import frozen_dataclass
 
 MAX_RESPONSE_BYTES = 32 * 1024 * 1024  # far more than any model writes in one answer
 _EVENT_STARTS = (b"data:", b"event:", b"id:", b":")
@@ -20,7 +21,7 @@ _MAX_TOKEN_COUNT = (
 )  # no prompt or answer has more; a greater figure is an error of the service
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class ResponseContext:
     """What a parser must know of the request whose response it parses."""
 
@@ -36,7 +37,7 @@ class ResponseContext:
     reasoning: ReasoningFormat = ANY_FORMAT
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class ParsedChunk:
     """What one network chunk contributed to an answer."""
 

@@ -15,6 +15,7 @@ import structlog
 
 from bot.backends.llama_cpp.engines.engine import Engine, EngineFailed, EngineRefused
 from bot.backends.llama_cpp.slot_files import SavedSlot, SlotOwner, SlotStore
+from bot.frozen_dataclass import frozen_dataclass
 
 _log = structlog.get_logger(__name__)
 _MIN_SAVED_TOKENS = 64  # fewer are decoded again as fast
@@ -22,7 +23,7 @@ _SAVE_ALL_SECONDS = 20.0
 _MAX_STATE_TO_PREFIX = 16  # a state so many times longer than the shared prefix is not copied
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class SlotLease:
     """A slot for the length of one answer."""
 

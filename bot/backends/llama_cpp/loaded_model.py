@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from bot.backends.call_syntax import Parameters
@@ -32,11 +31,12 @@ from bot.backends.model_files.gguf import read_special_tokens
 from bot.backends.written_calls import MARKERS, separate_calls
 from bot.chat.prompt import Delta, Finish, Prompt, ReasoningDelta
 from bot.errors import BackendUnavailable
+from bot.frozen_dataclass import frozen_dataclass
 from bot.runtime.clock import SystemClock
 from bot.templates.renderer import ModelTemplate, RenderedPrompt
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class LoadedModel:
     """A running engine, and the metadata of its model."""
 

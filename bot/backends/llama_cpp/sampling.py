@@ -7,7 +7,6 @@ other name would silently do nothing, so it is rejected.
 import difflib
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import TypeGuard
 
 from bot.backends.chat_completions.stop_strings import STRING_TEMPLATE_PARAMETERS
@@ -15,6 +14,7 @@ from bot.backends.llama_cpp.engines.selection import select_engine
 from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.chat.prompt import Prompt
 from bot.errors import BackendUnavailable
+from bot.frozen_dataclass import frozen_dataclass
 from bot.texts.text import Text, joined, translatable
 
 _LIMIT_PARAMETERS = (
@@ -92,13 +92,13 @@ def _is_response_format(value: object) -> bool:
             return False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class _Check:
     is_valid: Callable[[object], bool]
     expected: Text
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class _Parameter:
     check: _Check
     aliases: tuple[str, ...] = ()

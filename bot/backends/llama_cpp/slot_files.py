@@ -8,10 +8,10 @@ import hashlib
 from array import array
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Clock
 
 _SAMPLES = 64  # blocks of a model's file that make its fingerprint: to read 8 GB takes too long
@@ -26,7 +26,7 @@ class SlotOwner(NamedTuple):
     character: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class SavedSlot:
     """A slot on disk, and the prompt that it holds."""
 

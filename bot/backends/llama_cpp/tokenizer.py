@@ -8,12 +8,12 @@ tokenized again.
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from bot.backends.llama_cpp.engines.engine import Engine
 from bot.backends.model_files.gguf import SpecialTokens
 from bot.chat.prompt import PromptToken
+from bot.frozen_dataclass import frozen_dataclass
 from bot.templates.control_tokens import break_control_tokens
 from bot.templates.text_spans import TextSpan
 
@@ -183,7 +183,7 @@ class Tokenizer:
         return texts
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class _TokenizerTraits:
     """What a tokenizer adds to a text.
 

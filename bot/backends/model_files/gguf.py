@@ -7,11 +7,11 @@ import math
 import mmap
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from bot.errors import SettingsError
+from bot.frozen_dataclass import frozen_dataclass
 
 _MAGIC: Final = b"GGUF"
 _MIN_VERSION: Final = 2  # version 1 has 32-bit counts
@@ -30,7 +30,7 @@ _CONTROL_TYPE: Final = 3  # as in llama.cpp's llama_token_type
 _USER_DEFINED_TYPE: Final = 4
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class SpecialTokens:
     """The tokens that are not ordinary text, and the model's own chat template."""
 
@@ -50,7 +50,7 @@ class SpecialTokens:
         return (*self.control.values(), *self.added.values())
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class GgufHeader:
     """What precedes the weights."""
 

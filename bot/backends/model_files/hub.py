@@ -3,7 +3,6 @@
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import msgspec
 
 from bot.backends.model_files import store as model_store
 from bot.errors import SettingsError
+from bot.frozen_dataclass import frozen_dataclass
 
 _LIBRARY = "huggingface_hub"
 _PART = r"[A-Za-z0-9][\w.-]{0,95}"
@@ -19,7 +19,7 @@ _ALTERNATIVE = "or download the file by other means and import it with `troupe m
 _MAX_REASON_CHARS = 300
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class HubSource:
     """`OWNER/NAME` or `OWNER/NAME:FILE`, where FILE may be a part of a name (`Q4_K_M`)."""
 

@@ -1,12 +1,12 @@
 """Read a model's metadata from its GGUF file: licence, size, template, and memory estimate."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bot.backends.model_files.gguf import read_header
 from bot.backends.model_files.settings import ModelFileSettings
+from bot.frozen_dataclass import frozen_dataclass
 from bot.templates.families.detection import detect_family
 
 IS_PROJECTOR_MESSAGE = (
@@ -25,7 +25,7 @@ _FILE_TYPES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class ModelMetadata:
     """What a GGUF file says of its model; empty texts and zeros where it says nothing."""
 

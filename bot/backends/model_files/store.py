@@ -9,11 +9,11 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from bot.backends.model_files.settings import ModelFileSettings
 from bot.errors import SettingsError
+from bot.frozen_dataclass import frozen_dataclass
 from bot.runtime.subprocesses import child_environment
 
 DEFAULT_FILE = "smollm2-135m-instruct-q4_1.gguf"
@@ -33,7 +33,7 @@ _MAX_REASON_CHARS = 300
 _MAX_QUOTED_CHARS = 80
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class ModelFile:
     name: str
     """What a preset calls it: the file's name without `.gguf`."""

@@ -2,9 +2,10 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from bot.backends.chat_completions.quirks import NO_QUIRKS, Continuation, Quirks
+from bot.frozen_dataclass import frozen_dataclass
 
 # Where both names of the limit are known, presets may use either.
 _LIMIT = {"max_tokens": "max_completion_tokens"}
@@ -18,7 +19,7 @@ _OPEN_ENDED = Continuation(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class KnownService:
     """What is known of one service, or of one server that people run themselves."""
 

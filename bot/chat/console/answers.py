@@ -1,12 +1,12 @@
 """Stored answers as people look for them, with what each was made of."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from bot.chat.receipt import Receipt
+from bot.frozen_dataclass import frozen_dataclass
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class StoredAnswer:
     """One answer that was given, and when and where."""
 
@@ -17,7 +17,7 @@ class StoredAnswer:
     receipt: Receipt
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class AnswerSearch:
     """Which answers are wanted; what is empty is no condition."""
 
@@ -40,7 +40,7 @@ class AnswerSearch:
     """Only answers with a smaller number."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class FoundAnswers:
     """A page of answers, newest first."""
 

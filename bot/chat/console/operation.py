@@ -1,12 +1,13 @@
 """What the processes of an installation are doing, for people who operate it."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from bot.chat.incoming import Said, address_of
+from bot.frozen_dataclass import frozen_dataclass
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class QueueState:
     """What waits to be done."""
 
@@ -22,7 +23,7 @@ class QueueState:
     """Those messages."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class HeldLease:
     """A role that only one process has at a time."""
 
@@ -32,7 +33,7 @@ class HeldLease:
     """In Unix seconds; in the past: nobody has it."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class KnownChannel:
     """A conversation in which somebody was answered."""
 
@@ -46,7 +47,7 @@ class KnownChannel:
     """Which answered last."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class KnownSession:
     """What was said in a conversation between two /new."""
 
@@ -57,7 +58,7 @@ class KnownSession:
     ended_at: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class MadeSetting:
     """A setting that somebody made in a chat."""
 
@@ -69,7 +70,7 @@ class MadeSetting:
     at: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class ModelHealth:
     """How the newest requests for a model went, and whether its circuit breaker is open."""
 
@@ -82,7 +83,7 @@ class ModelHealth:
     """Of them."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class ModelInMemory:
     """A model that is loaded on this machine."""
 
@@ -96,7 +97,7 @@ class ModelInMemory:
     """Requests in its queue."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class RefusedCalls:
     """Calls that a platform refuses for now."""
 
@@ -106,7 +107,7 @@ class RefusedCalls:
     """How long still."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class LoggedStep:
     """One event of the log."""
 
@@ -117,7 +118,7 @@ class LoggedStep:
     details: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class FailedMessage:
     """A message with warnings or errors, and what was logged of it."""
 
@@ -135,7 +136,7 @@ class FailedMessage:
         return next(failed, self.steps[-1])
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class ProcessModelHealth:
     """How the requests of one process for a provider's model went."""
 
@@ -143,7 +144,7 @@ class ProcessModelHealth:
     health: ModelHealth
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class ProcessModel:
     """A model that one process has loaded."""
 
@@ -151,7 +152,7 @@ class ProcessModel:
     model: ModelInMemory
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class ProcessReport:
     """What a process tells the others of itself."""
 
@@ -161,7 +162,7 @@ class ProcessReport:
     models: tuple[ProcessModel, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class DeliveredPart:
     """A part of an answer on its way to the platform."""
 
@@ -172,7 +173,7 @@ class DeliveredPart:
     error: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class MessageTrace:
     """What the database knows of the processing of a message."""
 
@@ -184,7 +185,7 @@ class MessageTrace:
     parts: Sequence[DeliveredPart]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Node:
     """A process of the installation."""
 
@@ -228,7 +229,7 @@ HEARTBEAT_SECONDS = 10.0
 """So often a process reports itself."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class BackgroundWork:
     """One kind of work that waits or goes on."""
 
@@ -238,7 +239,7 @@ class BackgroundWork:
     """How old the oldest of it is; None: there is none, or that is not known."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class HeldJob:
     """A role that one process at a time has, and since when."""
 
@@ -255,7 +256,7 @@ CONTEXT_AFTER_SECONDS = 300.0
 """A message that waited longer for the end of a pause becomes context instead of being answered."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Pause:
     """Nothing is answered in a scope, from a moment on."""
 
@@ -274,7 +275,7 @@ class Pause:
         return self.scope in scopes
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class WaitingMessage:
     """A message that nobody has answered yet."""
 
@@ -285,7 +286,7 @@ class WaitingMessage:
     """Whether a process works on its conversation now."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class DeadLetter:
     """A message that was set aside: one received, or a part of an answer."""
 
@@ -300,7 +301,7 @@ class DeadLetter:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Restore:
     """The database was restored from a backup."""
 

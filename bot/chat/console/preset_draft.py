@@ -1,9 +1,9 @@
 """The edition of a preset that somebody works on."""
 
-from dataclasses import dataclass
+from bot.frozen_dataclass import frozen_dataclass
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class ImportedFile:
     """The file that a preset was imported from."""
 
@@ -11,7 +11,7 @@ class ImportedFile:
     content: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class PresetDraft:
     """A text that is to become a version of a preset."""
 

@@ -1,11 +1,10 @@
 """Stored answers that a model is asked for again, for somebody to compare."""
 
-from dataclasses import dataclass
-
 from bot.chat.prompt import FinishReason, Prompt
+from bot.frozen_dataclass import frozen_dataclass
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class ReplayChanges:
     """What is different from the stored request; nothing by default."""
 
@@ -19,7 +18,7 @@ class ReplayChanges:
     """
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class ReplayedAnswer:
     """Another answer to the prompt of a stored one."""
 

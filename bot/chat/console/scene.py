@@ -1,13 +1,13 @@
 """A point in a conversation that a preset is tried on."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from bot.chat.incoming import Said, WakeReason, address_of
 from bot.chat.session import Session, Turn
+from bot.frozen_dataclass import frozen_dataclass
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Scene:
     """What was said before a message, and the message."""
 

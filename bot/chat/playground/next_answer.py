@@ -1,11 +1,10 @@
 """What would happen to a message that is still being written."""
 
-from dataclasses import dataclass
-
 from bot.chat.receipt import Receipt
+from bot.frozen_dataclass import frozen_dataclass
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class ConsideredCharacter:
     """A character of the channel, and why it would answer or not."""
 
@@ -16,7 +15,7 @@ class ConsideredCharacter:
     reasons: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class NextAnswer:
     """Who would answer a message, and what the first of them would be asked with."""
 

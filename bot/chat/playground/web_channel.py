@@ -1,16 +1,16 @@
 """Channels of the web platform: what is said there is kept here, because no vendor keeps it."""
 
-from dataclasses import dataclass
 from datetime import datetime
 
 from bot.chat.incoming import Address, Person
 from bot.chat.outgoing import Attachment, Button, Face, Menu
+from bot.frozen_dataclass import frozen_dataclass
 
 WEB_PLATFORM = "web"
 """The name of the platform in addresses and in ids of people."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class WebChannel:
     """A channel that people of the console talk in."""
 
@@ -31,7 +31,7 @@ class WebChannel:
         return Address(WEB_PLATFORM, self.id)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class WebMessage:
     """A message of such a channel, as it reads now."""
 

@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -29,6 +28,7 @@ from bot.chat.outgoing import Limits, MessageContent, OutgoingMessage
 from bot.chat.rate import CallWindow
 from bot.cli.text_io import print_line
 from bot.cli.typer_apps import command_app
+from bot.frozen_dataclass import frozen_dataclass
 from bot.platforms.local_platform import LocalPlatform
 from bot.platforms.spec import PlatformContext, PlatformSpec
 from bot.ports import Intake, Platform, Surface
@@ -81,7 +81,7 @@ def bench_messages(
     print_line(f"cpu_per_probe     {cost.cpu_per_probe:.3f}")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class MessageCost:
     """What the messages of a run cost."""
 

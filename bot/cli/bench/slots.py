@@ -29,6 +29,7 @@ from bot.chat.prompt import Delta, Finish, Message, Prompt, QueuePosition, Reaso
 from bot.cli.text_io import print_line, print_progress
 from bot.cli.typer_apps import command_app
 from bot.errors import BackendUnavailable
+from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Backend
 from bot.runtime.subprocesses import supervised
 from bot.settings import read_settings
@@ -67,7 +68,7 @@ def bench_slots(
     print_line(uvloop.run(compare_slot_reuse(model, local, seed)))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class _TurnCost:
     number: int
     first_token_seconds: float

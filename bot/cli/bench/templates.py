@@ -7,7 +7,6 @@ collected, one chat is in a list of chats. transformers does more around this, n
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from statistics import geometric_mean
 from typing import Any
@@ -18,6 +17,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from bot.cli.text_io import print_line
 from bot.cli.typer_apps import command_app
+from bot.frozen_dataclass import frozen_dataclass
 from bot.templates.jinja.jinja_template import JinjaTemplate, Message
 from bot.templates.jinja.sandbox import raise_exception, to_json
 from bot.templates.registry import get
@@ -36,7 +36,7 @@ def bench_templates() -> None:
     print_line(format_table(compare_rendering()), end="")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class BenchRow:
     template: str
     messages: int

@@ -3,7 +3,6 @@
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import structlog
 
@@ -12,6 +11,7 @@ from bot.chat.outgoing import MessageContent, OutgoingMessage
 from bot.commands.anonymous_admins import writes_as_the_group
 from bot.commands.request import CommandRequest, CommandResult
 from bot.errors import PlatformError, UserError
+from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import ChatSettings, PrivateChats, Surface
 from bot.texts.text import Text, joined, language_of, translatable, translate
 
@@ -22,7 +22,7 @@ _SEND_SECONDS = 5.0
 _log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class NoteReaders:
     """Who reads a note: who reads a channel, or people in private; neither: nobody."""
 

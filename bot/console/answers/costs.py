@@ -2,18 +2,19 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from bot.backends.spec import FREE, ProviderSettings
 from bot.chat.receipt import Receipt
 from bot.chat.usage import format_cost
+from bot.frozen_dataclass import frozen_dataclass
 from bot.prompting.draft.token_shares import prompt_tokens
 
 _CHARS_PER_TOKEN = 3  # of an answer that the provider did not count
 _ANY = "*"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class OtherCost:
     """The cost of the same tokens elsewhere."""
 

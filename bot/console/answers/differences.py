@@ -2,16 +2,16 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Literal
 
 from bot.console.answers.comparison import ComparisonBudget, opcodes
+from bot.frozen_dataclass import frozen_dataclass
 
 _MAX_WORDS = 20_000
 _WORD = re.compile(r"\s+|\w+|[^\w\s]")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class DifferingPiece:
     """A piece of both texts, or of one of them."""
 

@@ -1,16 +1,16 @@
 """Geometry of the figures of an answer: they are drawn on the server, without style or script."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from bot.chat.receipt import Receipt
+from bot.frozen_dataclass import frozen_dataclass
 from bot.prompting.draft.token_shares import prompt_tokens, tokens_by_section
 
 BAR_WIDTH = 1000.0
 _WATERFALL_WIDTH = 300.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class BudgetSegment:
     """A section's part of the token budget."""
 
@@ -40,7 +40,7 @@ def budget_segments(receipt: Receipt) -> list[BudgetSegment]:
     return segments
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class WaterfallStep:
     """One step of an answer on the axis of time."""
 

@@ -2,15 +2,15 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from bot.chat.prompt import Prompt
 from bot.chat.session import PresetVersion
+from bot.frozen_dataclass import frozen_dataclass
 from bot.texts.text import Text, translatable
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class UsedParameter:
     """A parameter as it was sent."""
 

@@ -3,12 +3,12 @@
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
 from bot.chat.prompt import Message, Prompt, PromptDescription, PromptToken
 from bot.chat.receipt import PromptSpan, Receipt
+from bot.frozen_dataclass import frozen_dataclass
 from bot.prompting.draft.token_shares import tokens_by_span
 
 _CONTROL_LOOK_ALIKE = re.compile(
@@ -34,7 +34,7 @@ class PieceKind(StrEnum):
     """Typed by a person: it looks like a control token or a speaker, and is read as plain text."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Piece:
     """A piece of a prompt."""
 
@@ -43,7 +43,7 @@ class Piece:
     token_id: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class PromptSection:
     """A section of a prompt with its text."""
 

@@ -3,7 +3,7 @@
 import getpass
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from bot.chat.incoming import Address, Person
@@ -11,6 +11,7 @@ from bot.chat.outgoing import Face
 from bot.chat.playground.web_channel import WEB_PLATFORM, WebChannel, WebMessage, web_person
 from bot.chat.session import Turn
 from bot.errors import RequestRefused, UserError
+from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Clock, HistoryCopies, WebChannels
 from bot.routing.preset_resolver import PresetResolver
 from bot.telemetry.secret_masker import mask_pasted_tokens
@@ -21,7 +22,7 @@ _OPERATOR = "web:console"
 """Who is noted to have chosen the presets of a copy."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class PlaygroundActions:
     """Changes channels and their messages; every change is stored before it returns."""
 

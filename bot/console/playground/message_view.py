@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from markupsafe import Markup
 
@@ -10,6 +9,7 @@ from bot.chat.button import ButtonAction
 from bot.chat.incoming import Person
 from bot.chat.outgoing import Button
 from bot.chat.playground.web_channel import WebMessage
+from bot.frozen_dataclass import frozen_dataclass
 from bot.markup.styled_text import Style, StyledSpan, StyledText, style_markdown
 
 _TAGS: Mapping[Style, str] = {
@@ -26,7 +26,7 @@ _MAX_QUOTE_CHARS = 80
 _FACE_COLORS = 6
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class MessageView:
     """A message with what the template needs to know of it."""
 

@@ -2,7 +2,6 @@
 
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TypeAlias
 from urllib.parse import quote
@@ -44,6 +43,7 @@ from bot.console.routes import (
     page_routes,
 )
 from bot.errors import RequestRefused
+from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Receipts
 from bot.texts.stored import looked_up
 from bot.texts.text import marked, translatable, translate
@@ -63,7 +63,7 @@ _BOT_NAME = "Troupe"
 _PLAIN = ("", marked("Plain"))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class PlaygroundPages:
     """Serves the playground.
 

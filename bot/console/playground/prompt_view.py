@@ -1,18 +1,18 @@
 """The next prompt as the page shows it, and who would answer."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from bot.chat.playground.next_answer import NextAnswer
 from bot.chat.receipt import Receipt
 from bot.console.answers.figures import BudgetSegment, budget_segments
 from bot.console.answers.prompt_view import PromptSection, prompt_sections
+from bot.frozen_dataclass import frozen_dataclass
 from bot.prompting.draft.token_shares import prompt_tokens
 from bot.texts.stored import looked_up
 from bot.texts.text import translate
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class PromptView:
     """A prompt for the page."""
 

@@ -1,7 +1,6 @@
 """Copy, rename and delete presets."""
 
 import asyncio
-from dataclasses import dataclass
 from urllib.parse import quote
 
 from aiohttp import web
@@ -15,6 +14,7 @@ from bot.console.presets.form.values import write_preset_json
 from bot.console.presets.preset_api import preset_name
 from bot.console.routes import ConsolePart, ConsoleRequest, Route, form_routes, redirect
 from bot.errors import PresetError, UserError
+from bot.frozen_dataclass import frozen_dataclass
 from bot.prompting.presets.folder import delete_preset_file
 from bot.prompting.presets.names import MAX_NAME_CHARS, name_problem
 from bot.prompting.presets.preset import Preset
@@ -33,7 +33,7 @@ class PresetName(BaseModel):
     name: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class PresetCopies:
     """Makes and removes presets beside those that are edited."""
 

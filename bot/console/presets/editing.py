@@ -3,7 +3,7 @@
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
 from bot.chat.access import AuditEntry
@@ -12,6 +12,7 @@ from bot.console.answers.comparison import opcodes
 from bot.console.presets.form.lorebook_entries import apply_entry_forms, has_entry_fields
 from bot.console.presets.form.values import apply_form, write_preset_json
 from bot.errors import PresetError, RequestRefused, SettingsError, UserError
+from bot.frozen_dataclass import frozen_dataclass
 from bot.importers.cards.stored_cards import card_file
 from bot.importers.character_files import merge_character_file
 from bot.ports import AuditLog, Clock, PresetDrafts, PresetVersions
@@ -38,7 +39,7 @@ _MAX_CHARS_CHECKED_AT_ONCE = 20_000  # about 10 ms
 _MAX_VERSIONS = 200
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class EditedPreset:
     """A preset as somebody works on it."""
 
@@ -60,7 +61,7 @@ class EditedPreset:
         return 0 if self.draft is None else self.draft.revision
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class ListedPreset:
     """A preset in the list."""
 
@@ -72,7 +73,7 @@ class ListedPreset:
     is_default: bool
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class PresetEditing:
     """Changes presets; the commands of `troupe preset` use the same files and functions."""
 

@@ -1,7 +1,6 @@
 """Write presets for other programs: JSON, Modelfile, character cards."""
 
 import asyncio
-from dataclasses import dataclass
 from enum import StrEnum
 from urllib.parse import quote
 
@@ -10,6 +9,7 @@ from aiohttp import web
 from bot.console.app import protected
 from bot.console.presets.editing import EditedPreset, PresetEditing
 from bot.errors import PresetError, UserError
+from bot.frozen_dataclass import frozen_dataclass
 from bot.importers.cards.card import CardContainer, write_card
 from bot.importers.cards.stored_cards import load_card
 from bot.importers.modelfile.conversion import modelfile_from_preset
@@ -36,7 +36,7 @@ _CONTAINERS = {
 _TYPES = {ExportForm.CARD_PNG: "image/png", ExportForm.CHARX: "application/zip"}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class PresetExports:
     """Writes what is worked on: the draft, or the published version where there is none."""
 

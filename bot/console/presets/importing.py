@@ -3,12 +3,12 @@
 import asyncio
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from bot.chat.console.preset_draft import ImportedFile, PresetDraft
 from bot.console.presets.editing import PresetEditing
 from bot.errors import CharacterError, PresetError, TemplateError, UserError
+from bot.frozen_dataclass import frozen_dataclass
 from bot.importers.cards.card import read_card
 from bot.importers.cards.card_to_preset import preset_from_card
 from bot.importers.character_files import read_character_content
@@ -31,7 +31,7 @@ _ADDED_TO_PRESETS = (PRESET_IMPORTS | {FileKind.LOREBOOK}) - {FileKind.PRESET, F
 """What a file of these kinds says is added to the preset that it is dropped on."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class ImportedDraft:
     """The preset whose draft a file has become, or was added to."""
 
@@ -40,7 +40,7 @@ class ImportedDraft:
     """What the preset expresses differently than the file, or not at all."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class PresetImports:
     """Imports files; `troupe preset import` and `troupe character import` use the same readers."""
 

@@ -1,17 +1,17 @@
 """Compare two texts line by line, as a reader of code expects it; words that differ are marked."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from bot.console.answers.comparison import ComparisonBudget, Opcode, opcodes
 from bot.console.answers.differences import DifferingPiece, differing_pieces
+from bot.frozen_dataclass import frozen_dataclass
 
 _CONTEXT_LINES = 3
 _MAX_LINES = 2000
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class DifferingLine:
     """A line of one text, or of both."""
 
@@ -25,7 +25,7 @@ class DifferingLine:
 _REST = DifferingLine("rest", 0)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class LineDifferences:
     """What differs, with some equal lines around it; no lines if nothing does."""
 

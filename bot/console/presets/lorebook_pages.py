@@ -1,6 +1,5 @@
 """Edit the entries of a preset's lorebook in its draft."""
 
-from dataclasses import dataclass
 from typing import Annotated
 from urllib.parse import quote
 
@@ -20,6 +19,7 @@ from bot.console.presets.preset_models import (
 )
 from bot.console.routes import ConsolePart, ConsoleRequest, Route, form_routes, redirect
 from bot.errors import RequestRefused, UserError
+from bot.frozen_dataclass import frozen_dataclass
 from bot.texts.text import translatable
 
 _ONE = "/presets/{name}/lorebook"
@@ -42,7 +42,7 @@ class LorebookEntry(BaseModel):
     entry: EntryNumber = Field(description="Counts from 1, in the order of the lorebook.")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class LorebookEditing:
     """Adds entries to the lorebook of a draft, and removes them; `save_fields` changes them."""
 

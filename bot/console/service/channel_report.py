@@ -3,7 +3,6 @@
 import json
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -23,6 +22,7 @@ from bot.console.service.channel_models import (
     SessionRow,
 )
 from bot.errors import RequestRefused
+from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import (
     AnswerLog,
     AuditLog,
@@ -46,7 +46,7 @@ _OPERATOR = "web:console"
 """Who is noted to have chosen a preset; the audit log says which caller it was."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class ChannelReports:
     """Reads channels, and changes them through what their commands use.
 

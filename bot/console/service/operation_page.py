@@ -1,7 +1,7 @@
 """Operation: what works, what waits, who holds which role, what answers, and what failed."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias
 
 from aiohttp import web
@@ -22,6 +22,7 @@ from bot.console.service.live_fragment import stream_fragment
 from bot.console.service.operation_models import ErrorDetail, OperationState, TrialResult
 from bot.console.service.operation_report import OperationReports, QueueSample
 from bot.errors import BackendError, RequestRefused, UserError
+from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Clock
 from bot.texts.text import translatable, translate
 
@@ -29,7 +30,7 @@ TryProvider: TypeAlias = Callable[[str], Awaitable[str]]
 """Returns what a provider answers; raises `BackendError` or `UserError`."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class OperationPage:
     """Shows the state of the service.
 

@@ -29,6 +29,7 @@ from bot.console.service.operation_models import (
     StepRow,
     WaitRow,
 )
+from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import (
     Backend,
     Clock,
@@ -57,7 +58,7 @@ async def no_reports(_: Sequence[str]) -> Mapping[str, ProcessReport]:
     return {}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Installation:
     """What the commands of operators read as well."""
 
@@ -67,7 +68,7 @@ class Installation:
     reports: FindReports = no_reports
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class QueueSample:
     """How much waited at a moment."""
 

@@ -1,7 +1,6 @@
 """Set-up: from a bot's token to the file that the next start reads."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from aiohttp import web
 from pydantic import BaseModel, Field
@@ -17,6 +16,7 @@ from bot.console.routes import (
     redirect,
 )
 from bot.errors import PlatformError, RequestRefused, SettingsError
+from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import AuditLog, Clock
 from bot.setup.steps import SetupSteps
 from bot.texts.text import Text, text_of, translatable
@@ -28,7 +28,7 @@ class TokenForm(BaseModel):
     token: str = Field(min_length=1, max_length=300)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class SetupPage:
     """Leads through the steps of `troupe init`.
 

@@ -5,11 +5,12 @@ Unknown fields (extensions, keys of other programs) are kept in `content` and wr
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from pathlib import PurePath
 
 from bot.errors import PresetError
+from bot.frozen_dataclass import frozen_dataclass
 from bot.importers.cards import charx, png
 from bot.importers.cards.safe_json import MAX_FILE_BYTES, Json, dump_json, load_json
 from bot.prompting.text.json_fields import JsonFields
@@ -47,7 +48,7 @@ class CardContainer(StrEnum):
     CHARX = "charx"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Card:
     """A card: its own JSON and the known fields of it, typed."""
 

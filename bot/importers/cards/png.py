@@ -8,9 +8,9 @@ import binascii
 import struct
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from bot.errors import PresetError
+from bot.frozen_dataclass import frozen_dataclass
 from bot.texts.text import translatable
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
@@ -18,7 +18,7 @@ _KEYWORDS = (b"chara", b"ccv3")
 _MAX_CHUNKS = 10_000
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class PngCards:
     """A PNG without its cards, and its cards as JSON; at least one of them is not empty."""
 

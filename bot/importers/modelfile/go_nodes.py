@@ -1,9 +1,9 @@
 """The syntax tree of a Go template, as far as prompts need it."""
 
-from dataclasses import dataclass
+from bot.frozen_dataclass import frozen_dataclass
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class GoField:
     """A field of the dot (`.Function.Name`) or of a variable (`$tool.Function.Name`)."""
 
@@ -13,21 +13,21 @@ class GoField:
     names: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class GoLiteral:
     """A string, a number, `true`, `false` or `nil`."""
 
     value: str | int | float | bool | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class GoFunction:
     """The name of a function."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class GoChain:
     """A field of a parenthesized pipeline, such as `(index .Messages 0).Content`."""
 
@@ -35,7 +35,7 @@ class GoChain:
     names: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class GoPipe:
     """A pipeline, such as `$x := first | second "argument"`."""
 
@@ -53,28 +53,28 @@ class GoPipe:
 GoOperand = GoField | GoLiteral | GoFunction | GoChain | GoPipe
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class GoText:
     """Text outside the braces."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class GoAction:
     """A pipeline that prints its value or sets a variable."""
 
     pipe: GoPipe
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class GoJump:
     """`break` or `continue`."""
 
     keyword: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class GoBranch:
     """`if`, `range` or `with`, with its body and its `else` part."""
 

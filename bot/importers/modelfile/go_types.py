@@ -1,9 +1,9 @@
 """The types of the values that ollama passes to a template: Go's field names and our keys."""
 
-from dataclasses import dataclass
+from bot.frozen_dataclass import frozen_dataclass
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class TypedExpression:
     """A Jinja expression and the Go type of its value."""
 

@@ -1,13 +1,13 @@
 """Parse a Modelfile by ollama's rules of August 2026, with the error texts of v0.5.7."""
 
 import unicodedata
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import NamedTuple
 
 from typing_extensions import override
 
 from bot.errors import PresetError
+from bot.frozen_dataclass import frozen_dataclass
 from bot.texts.text import translatable
 
 _COMMANDS = {"from", "license", "template", "system", "adapter", "draft", "renderer", "parser"} | {
@@ -50,7 +50,7 @@ class ModelfileCommand(NamedTuple):
                 return f"PARAMETER {self.name} {_quoted(self.args)}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Modelfile:
     """The commands of a Modelfile, in the order of the file."""
 

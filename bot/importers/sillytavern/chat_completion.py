@@ -1,8 +1,8 @@
 """Import SillyTavern's chat-completion presets: parameters, and the prompts around a chat."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
+from bot.frozen_dataclass import frozen_dataclass
 from bot.importers.sillytavern.instruct import Json
 from bot.importers.sillytavern.samplers import keys_of_sampler
 from bot.prompting.text.json_fields import JsonFields
@@ -54,7 +54,7 @@ def keys_of_chat_completion(
     return keys, notes
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class _ChatPrompt:
     identifier: str
     role: str

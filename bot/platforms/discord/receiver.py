@@ -4,7 +4,6 @@ import asyncio
 import json
 import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TypeVar
 
@@ -14,6 +13,7 @@ from discord.utils import snowflake_time, time_snowflake
 
 from bot.chat.incoming import Incoming
 from bot.errors import PlatformError, PlatformFatal, RateLimited, Refused, StoreError
+from bot.frozen_dataclass import frozen_dataclass
 from bot.platforms.discord.client import MessageChannel, skip_unreadable
 from bot.platforms.discord.cursors import ChannelCursors
 from bot.platforms.discord.gateway import Gateway
@@ -59,7 +59,7 @@ _DEFER_SECONDS = 4.0
 _SECONDS_BETWEEN_SESSIONS = 1.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class _Page:
     """A part of a channel's history, oldest first, without what cannot be parsed."""
 

@@ -8,13 +8,13 @@ import asyncio
 import re
 import time
 from collections.abc import Set
-from dataclasses import dataclass
 
 import msgspec
 import structlog
 
 from bot.chat.outgoing import Face
 from bot.errors import Refused
+from bot.frozen_dataclass import frozen_dataclass
 from bot.platforms.discord.rest.client import RestClient, RestEndpoint, decode_response
 from bot.runtime.addresses import is_http_address
 
@@ -36,7 +36,7 @@ _CREATE = RestEndpoint("POST", "/channels/{}/webhooks")
 _log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class ChannelWebhook:
     """What speaks in one channel or thread."""
 

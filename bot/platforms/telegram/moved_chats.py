@@ -9,7 +9,7 @@ See https://core.telegram.org/bots/api#message (migrate_to_chat_id) and #respons
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar
 
 import structlog
@@ -26,6 +26,7 @@ from bot.chat.incoming import (
     source_name,
 )
 from bot.errors import StoreError
+from bot.frozen_dataclass import frozen_dataclass
 from bot.platforms.telegram.api import ChatMoved
 from bot.platforms.telegram.incoming import scopes_of
 from bot.ports import Intake
@@ -38,7 +39,7 @@ Result = TypeVar("Result")
 _log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class ChatOfNow:
     """What an address stands for in requests."""
 

@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 
+from bot.frozen_dataclass import frozen_dataclass
+
 _MAX_DEPTH = 8
 _MAX_DICE, _MAX_SIDES = 100, 1_000_000
 _MAX_MACROS = 100_000  # a prompt with them takes seconds
@@ -51,7 +53,7 @@ class MacroBudget:
         return self.macros <= 0 or self.chars <= 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Macros:
     """The values of the macros in one prompt."""
 

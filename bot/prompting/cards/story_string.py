@@ -7,9 +7,9 @@ docs/sources.md#sillytavern.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from bot.errors import TemplateError
+from bot.frozen_dataclass import frozen_dataclass
 from bot.prompting.cards.macros import remove_trim_marks
 from bot.texts.text import translatable
 
@@ -25,12 +25,12 @@ _MAX_DEPTH = 16
 _TRIM = "\x00"  # stands for {{trim}}; texts contain no other NULs
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class FieldNode:
     name: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class ConditionalNode:
     """Renders `then` if the field has a text, else `otherwise`."""
 
@@ -42,7 +42,7 @@ class ConditionalNode:
 Node = str | FieldNode | ConditionalNode
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class StoryString:
     """A parsed layout."""
 

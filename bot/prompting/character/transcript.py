@@ -1,10 +1,10 @@
 """The transcript of a library character, as messages with or without speaker tags."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from bot.chat.incoming import Person
 from bot.errors import CharacterError
+from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import TextTokenCounter
 from bot.prompting.speakers.echo_filter import EchoFilter
 from bot.prompting.speakers.labels import SpeakerLabels, label_speakers
@@ -14,7 +14,7 @@ Messages = list[dict[str, str]]
 _MODES = ("default", "add", "not_add")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class TranscriptLine:
     """One utterance."""
 

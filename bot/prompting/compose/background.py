@@ -6,11 +6,11 @@ counts.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from bot.chat.attachments import AttachedFiles, describe_items
 from bot.chat.receipt import DroppedItem
 from bot.chat.session import Turn
+from bot.frozen_dataclass import frozen_dataclass
 from bot.prompting.compose.inputs import PromptInputs
 from bot.prompting.draft.draft import PromptPart
 from bot.prompting.text.confusables import strip_hidden_text
@@ -27,7 +27,7 @@ _BYTES_PER_TOKEN = 3  # a Chinese character; English words have more
 _TOO_OLD = marked("older than the background that fits")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Background:
     """The parts of a prompt that stand in front of its newest message."""
 

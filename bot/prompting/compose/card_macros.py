@@ -7,10 +7,11 @@ whenever a prompt is composed for it, so a retry or a replay composes the same p
 import hashlib
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from bot.chat.incoming import Joined, Said
 from bot.chat.session import Turn
+from bot.frozen_dataclass import frozen_dataclass
 from bot.prompting.cards.macros import Macros
 from bot.prompting.compose.inputs import PromptInputs
 from bot.prompting.presets.preset import Preset
@@ -27,7 +28,7 @@ _MAX_LISTED_NAMES = 5
 _MAX_GREETING_CHARS = 20_000  # ten messages on Discord; nobody can stop a greeting
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class CardMacros:
     """The macros of the stable beginning of a prompt, and of the part that changes."""
 

@@ -1,11 +1,12 @@
 """Gather what a prompt is composed of: the preset, the turns and the labels of their speakers."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from bot.chat.attachments import described_text
 from bot.chat.incoming import Said
 from bot.chat.session import Session, Turn
+from bot.frozen_dataclass import frozen_dataclass
 from bot.prompting.presets.preset import Preset
 from bot.prompting.speakers.labels import SpeakerLabels, label_speakers
 from bot.prompting.text.confusables import strip_hidden_text
@@ -14,7 +15,7 @@ from bot.prompting.text.incremental_map import IncrementalMap
 _MAX_TURNS = 40_000  # of all conversations whose texts were cleaned last
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class PromptInputs:
     """Everything that the prompt of one answer is composed of, except its stories."""
 

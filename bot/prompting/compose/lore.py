@@ -7,11 +7,12 @@ an effect may last.
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from bot.chat.prompt import Message
 from bot.chat.receipt import DroppedItem
 from bot.chat.session import Turn
+from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import TextTokenCounter
 from bot.prompting.cards.macros import Macros
 from bot.prompting.compose.card_macros import seeded_random, turn_seed
@@ -39,7 +40,7 @@ _ACTIVE_ENTRY = StoredPattern(marked("{label}: {reason}"))
 _LORE_PRIORITY = 2  # lore has kept a budget of its own already, so other parts are dropped first
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class ScannedTurn:
     """A turn with the text that keys are searched in, `Alice: hello`."""
 

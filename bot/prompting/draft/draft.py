@@ -4,13 +4,14 @@ Required parts are marked; the others may be dropped if the budget is small (fit
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain, groupby, pairwise
 from operator import itemgetter
 
 from bot.chat.prompt import Image, Message, Prompt
 from bot.chat.receipt import DroppedItem, PromptSpan
 from bot.chat.story import Story
+from bot.frozen_dataclass import frozen_dataclass
 from bot.prompting.text.incremental_map import IncrementalMap
 
 _SEPARATOR = "\n\n"
@@ -18,7 +19,7 @@ _SEPARATOR = "\n\n"
 _MAX_UNITS = 20_000  # of all histories that were grouped last
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class PromptPart:
     """A text in the system message or with the newest message: a story, a lorebook entry."""
 
@@ -35,7 +36,7 @@ class PromptPart:
     """Without it there is no prompt."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class InsertedMessage:
     """A lorebook entry that is inserted into the history."""
 
@@ -45,7 +46,7 @@ class InsertedMessage:
     name: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class HistoryUnit:
     """Messages that are kept or dropped together: a question with its answers."""
 
@@ -69,7 +70,7 @@ class HistoryUnit:
         return [message for message, _ in self.contents]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Draft:
     """The sections of a prompt, stable ones first, so that backends can cache their prefix."""
 

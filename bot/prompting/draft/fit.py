@@ -6,13 +6,14 @@ that most prompts are counted once, and none ever exceeds the budget.
 
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate
 from typing import TypeAlias
 
 from bot.chat.prompt import Message, Prompt
 from bot.chat.receipt import DroppedItem
 from bot.errors import UserError
+from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import TextTokenCounter
 from bot.prompting.draft.draft import Draft, HistoryUnit, PromptPart, story_title
 from bot.prompting.text.image_tokens import image_tokens
@@ -31,7 +32,7 @@ PromptTokenCounter: TypeAlias = Callable[[Prompt], Awaitable[int]]
 """Count the tokens of a whole prompt."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class FittedPrompt:
     """A draft that fits into the budget, and its prompt."""
 

@@ -1,10 +1,11 @@
 """The values of a lorebook: SillyTavern's World Info entries, and the result of a search."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 
 from bot.chat.prompt import Role
+from bot.frozen_dataclass import frozen_dataclass
 
 
 class KeyLogic(StrEnum):
@@ -34,7 +35,7 @@ class EntryPosition(StrEnum):
     """`depth` messages before the end."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class LoreEntry:
     """One text of a lorebook and the conditions under which it is inserted."""
 
@@ -104,7 +105,7 @@ class BookIndex(ABC):
         """Return the uids of all indexed entries with a key that is a part of the text."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Lorebook:
     """All entries of one file or card, and how they are searched."""
 
@@ -124,7 +125,7 @@ class Lorebook:
     """Of a book with many keys; it belongs to these entries."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class TimedEffects:
     """Sticky entries and cooldowns: uid, message count at the begin, message count at the end."""
 
@@ -132,7 +133,7 @@ class TimedEffects:
     cooldown: tuple[tuple[str, int, int], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class EntryDecision:
     """Whether an entry stands in the prompt, and why."""
 
@@ -141,7 +142,7 @@ class EntryDecision:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class LoreResult:
     """What a lorebook adds to one prompt."""
 

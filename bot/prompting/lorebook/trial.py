@@ -1,8 +1,8 @@
 """Try a lorebook on a text: which entries it activates, and which keys stand where."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import TextTokenCounter
 from bot.prompting.lorebook.entries import Lorebook, LoreEntry
 from bot.prompting.lorebook.keys import KeyMatcher, RegexTimeBudget, compile_key, is_regex
@@ -11,7 +11,7 @@ from bot.prompting.lorebook.search import search_lorebook
 _SECONDS_PER_KEY = 0.05
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class TriedEntry:
     """An entry, and what a text does to it."""
 
@@ -22,7 +22,7 @@ class TriedEntry:
     """Its keys that stand in the text."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class LorebookTrial:
     """What a lorebook would add to the prompt of a text."""
 

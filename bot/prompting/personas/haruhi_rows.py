@@ -10,11 +10,11 @@ import binascii
 import json
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from bot.chat.story import Vector
 from bot.errors import CharacterError
+from bot.frozen_dataclass import frozen_dataclass
 from bot.prompting.text.confusables import strip_hidden_text
 from bot.texts.text import Text, text_of, translatable
 
@@ -34,7 +34,7 @@ _FLOAT_BYTES = 4
 _CONFIG = "Reserve Config Setting Here"  # the text of the row that ChatHaruhi reserves
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class CharacterData:
     """The contents of a character file."""
 

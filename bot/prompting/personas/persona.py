@@ -17,10 +17,10 @@ is replaced as a whole by the stories found, each under a line of `###`. The sea
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from bot.chat.story import Story
 from bot.errors import CharacterError
+from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import TextTokenCounter
 from bot.texts.text import Text, joined, translatable
 
@@ -36,7 +36,7 @@ _NAMES = re.compile(r"\{\{(role|角色|user|用户)\}\}")
 UNLIMITED = -1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Placeholder:
     """A line of a persona that stories replace."""
 
@@ -57,7 +57,7 @@ class Placeholder:
         return self.query if named and self.query else newest
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Persona:
     """A parsed persona."""
 
@@ -80,7 +80,7 @@ class Persona:
         return needed
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class FilledText:
     """A text with the stories that were inserted into it."""
 

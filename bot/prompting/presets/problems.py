@@ -4,11 +4,11 @@ import difflib
 import json
 import typing
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from bot.frozen_dataclass import frozen_dataclass
 from bot.prompting.presets.parameters import Parameters
 from bot.prompting.presets.preset import PlacedValueError, Preset
 from bot.prompting.text.jsonc import JsonDocument, JsonSyntaxError, read_json
@@ -21,7 +21,7 @@ MAX_PROBLEMS = 100
 _NO_OBJECT = translatable("a preset is one JSON object: {example}", example="{...}")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class PresetProblem:
     """One mistake in the text of a preset."""
 
@@ -30,7 +30,7 @@ class PresetProblem:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class CheckedPreset:
     """What a text is as a preset."""
 

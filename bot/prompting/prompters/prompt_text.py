@@ -1,11 +1,11 @@
 """Write the parts of a prompter's prompt: markers, history, tools and the newest input."""
 
-import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bot.errors import UserError
+from bot.frozen_dataclass import frozen_dataclass
 
 MessageDict = Mapping[str, Any]
 """A message in OpenAI's JSON form."""
@@ -16,7 +16,7 @@ History = Sequence[Sequence[str] | MessageDict]
 Tools = Sequence[MessageDict]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class ModelConfigs:
     """A model's system text, and the markers that it was trained to see around each part."""
 

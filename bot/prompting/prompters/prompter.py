@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, overload
 
 from bot.errors import UserError
+from bot.frozen_dataclass import frozen_dataclass
 from bot.prompting.prompters.form_fields import assign_fields, field_names, fill_fields
 from bot.prompting.prompters.prompt_text import (
     History,
@@ -27,7 +28,7 @@ _IGNORED_CONFIGS = frozenset({"separator", "plugin", "interpreter", "stop_words"
 _TOOL_TOKENS = ("tool_start_token", "tool_args_token", "tool_end_token")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class FilledPrompt:
     """The parts of one prompt with their form fields filled."""
 

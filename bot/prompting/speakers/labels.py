@@ -1,12 +1,13 @@
 """Label the speakers of a channel: unique names in any script that cannot be forged."""
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Literal
 
 from bot.chat.incoming import Person
 from bot.chat.session import Turn
+from bot.frozen_dataclass import frozen_dataclass
 from bot.prompting.speakers.clean_name import clean_name, is_unambiguous, with_id_suffix
 from bot.prompting.speakers.tag_detection import (
     ROLE_SKELETONS,
@@ -21,7 +22,7 @@ NamingMode = Literal["default", "add", "not_add"]
 _MAX_CACHED_LABELS = 512  # conversations
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class SpeakerLabels:
     """The labels of everybody in a conversation."""
 

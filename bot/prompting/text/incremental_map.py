@@ -6,9 +6,10 @@ perhaps for the oldest, which it loses. Only what is new is computed.
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 from itertools import takewhile
 from typing import Generic, TypeVar
+
+from bot.frozen_dataclass import frozen_dataclass
 
 _USUALLY_NEW = 4
 """At most so many items at the end of the last sequence usually differ: the newest message is one
@@ -18,7 +19,7 @@ Item = TypeVar("Item")
 Value = TypeVar("Value")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class _Mapped(Generic[Item, Value]):
     form: Hashable
     items: tuple[Item, ...]

@@ -4,9 +4,9 @@ import json
 import math
 from bisect import bisect_left
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NoReturn
 
+from bot.frozen_dataclass import frozen_dataclass
 from bot.texts.stored import looked_up
 from bot.texts.text import Text, marked, translatable
 
@@ -33,7 +33,7 @@ class JsonSyntaxError(Exception):
         self.line = line
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class JsonDocument:
     """A parsed text, and the line of every key."""
 

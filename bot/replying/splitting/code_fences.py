@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from bot.frozen_dataclass import frozen_dataclass
 
 # Indentation and list markers may stand before the run that opens a block.
 _LINE = re.compile(
@@ -11,7 +12,7 @@ _LINE = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Fence:
     """An open code block."""
 
@@ -27,7 +28,7 @@ class Fence:
         return self.margin + self.run
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class FenceLine:
     """A line that begins with a run of fence characters."""
 

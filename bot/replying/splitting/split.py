@@ -7,10 +7,11 @@ chosen in the shortest prefix that is too long for one message.
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate
 
 from bot.chat.outgoing import Limits
+from bot.frozen_dataclass import frozen_dataclass
 from bot.markup.graphemes import is_visible
 from bot.replying.splitting.code_fences import Fence, FenceLine, fence_lines
 from bot.replying.splitting.cut_points import CutWindow, choose_cut_point, closing_units
@@ -28,7 +29,7 @@ _BLANK_LINES = re.compile(r"(?:[^\S\n]*\n)*")
 _CLOSING_LINE = re.compile(r"^[ \t]*(?P<run>`{3,}|~{3,})[ \t\r]*(?:\n|\Z)", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class PartSpan:
     """One message: a span of the text, and what reopens and closes a code block around it."""
 

@@ -12,13 +12,13 @@ import ssl
 import urllib.request
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 import aiohappyeyeballs
 import certifi
 
+from bot.frozen_dataclass import frozen_dataclass
 from bot.runtime.http.connection import HttpClientConnection, HttpResponse
 from bot.runtime.http.failures import AddressRefused, ConnectionFailed, InvalidAddress
 from bot.runtime.http.parsing import parse_head
@@ -246,7 +246,7 @@ def _make_tls_context() -> ssl.SSLContext:
     return context
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class _Route:
     """How a server is reached."""
 

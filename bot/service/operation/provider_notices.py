@@ -1,16 +1,16 @@
 """Say which providers of presets are not served, or do not answer this worker, for /readyz."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 
 from bot.chat.console.operation import unserved_providers
+from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Backend, MonitoredBackend, NodeRegistry
 from bot.prompting.presets.preset import Preset
 from bot.service.roles import Role
 from bot.service.run_options import RunOptions
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class ProviderNotices:
     """Looks at what processes report and at circuit breakers, and asks no provider.
 

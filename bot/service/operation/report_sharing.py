@@ -1,7 +1,7 @@
 """Tell the other processes what failed here and which models answer, for the console's page."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from bot.chat.console.operation import (
     HEARTBEAT_SECONDS,
@@ -11,6 +11,7 @@ from bot.chat.console.operation import (
     ProcessModelHealth,
     ProcessReport,
 )
+from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Backend, Clock, LoadingBackend, MonitoredBackend
 from bot.storage.cache.shared_reports import SharedReports
 from bot.telemetry.recent_events import RecentEvents
@@ -20,7 +21,7 @@ _MAX_STEPS = 30
 _MAX_CHARS = 1000  # of the end of one value, where a traceback says what it is
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class ReportSharing:
     """Shares a report of this process every few seconds.
 

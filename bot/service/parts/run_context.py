@@ -1,8 +1,8 @@
 """What every part of a process is built from."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+from bot.frozen_dataclass import frozen_dataclass
 from bot.platforms.spec import PlatformSpec
 from bot.ports import Clock
 from bot.service.models import Models
@@ -13,7 +13,7 @@ from bot.settings import Settings
 from bot.storage.data_dir import DataDirUse
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class RunContext:
     """The settings and the open resources of one process, and what they say about it."""
 

@@ -2,12 +2,12 @@
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 
 from typing_extensions import override
 
 from bot.chat.session import ChatSetting
+from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import ChatSettings, Clock, ConversationMemory, Signals
 
 _TOPIC = "chat_settings"
@@ -15,7 +15,7 @@ _MAX_SCOPES = 40_000  # those of ten thousand chats; a scope where nothing is se
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class _Scope:
     values: Mapping[str, str]
     """All that is set in it, by key."""

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bot.chat.session import Claim, Session, Turn, TurnRange
+from bot.frozen_dataclass import frozen_dataclass
 
 _MAX_CONVERSATIONS = 10_000
 _MAX_TURNS = 400  # of one conversation
@@ -17,7 +18,7 @@ _MAX_CHARS = 20_000_000  # of all conversations
 _CHARS_PER_TURN = 400  # what a turn takes besides its text, about
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class SessionWindow:
     """The newest turns of a session, oldest first."""
 

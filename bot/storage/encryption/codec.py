@@ -10,7 +10,7 @@ the mark, and by what was encrypted::
 
 import binascii
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol, Self
 
@@ -18,6 +18,7 @@ import structlog
 from typing_extensions import override
 
 from bot.errors import StoreError, UnknownDataKey
+from bot.frozen_dataclass import frozen_dataclass
 from bot.runtime.secret_file import read_secrets
 from bot.telemetry.secret_masker import mask_from_now_on
 
@@ -28,7 +29,7 @@ _MARK_BYTES = _MARK.encode()
 _AS_IT_IS = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class TextEncryption:
     """What the settings say about texts in the database."""
 

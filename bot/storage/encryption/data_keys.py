@@ -5,16 +5,16 @@ retired.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from sqlalchemy import Connection, insert, select, update
 
+from bot.frozen_dataclass import frozen_dataclass
 from bot.storage.sql.tables import data_key
 
 _ROWS = select(data_key.c.id, data_key.c.token, data_key.c.retired_at).order_by(data_key.c.id)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class DataKeyRow:
     """An encrypted data key."""
 

@@ -11,9 +11,9 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
+from bot.frozen_dataclass import frozen_dataclass
 from bot.storage.engine.statements import Query, Rows, StartUnit
 
 T = TypeVar("T")
@@ -27,13 +27,13 @@ _MAX_WOKEN_AT_ONCE = 16
 """Whoever waits goes on in one pass of the event loop; 200 of them would stop all else for long."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class _Job:
     work: Work[Any]
     done: asyncio.Future[Any]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class _Outcome:
     done: asyncio.Future[Any]
     value: Any

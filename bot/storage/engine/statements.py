@@ -12,7 +12,6 @@ where it cost more than the database did.
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from sqlalchemy import Executable
@@ -21,6 +20,7 @@ from sqlalchemy.engine.interfaces import Dialect
 from sqlalchemy.sql import ClauseElement
 from sqlalchemy.sql.compiler import SQLCompiler
 
+from bot.frozen_dataclass import frozen_dataclass
 from bot.storage.encryption.column_types import (
     EncodedValue,
     EncryptableBytes,
@@ -40,7 +40,7 @@ _DIALECTS: Mapping[DialectName, Dialect] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class CompiledSql:
     """The text of a statement in one dialect, and how its values are handed to the driver."""
 
@@ -103,7 +103,7 @@ class Statement:
         return CompiledSql(compiled.string, defaults, tuple(order), encoded, decoded)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Query:
     """A statement with values, as a unit of work yields it."""
 

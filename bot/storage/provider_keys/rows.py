@@ -1,16 +1,16 @@
 """The rows with the encrypted keys of providers."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from sqlalchemy import Connection, delete, insert, inspect, select, update
 
+from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Clock
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import provider_key
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class StoredKey:
     """An encrypted key."""
 

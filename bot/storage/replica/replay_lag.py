@@ -6,9 +6,10 @@ grows while nobody writes. Positions with the times at which they were read need
 """
 
 from collections import deque
-from dataclasses import dataclass
 
 from sqlalchemy import text
+
+from bot.frozen_dataclass import frozen_dataclass
 
 _MAX_SAMPLES = 3600
 """At one a second, a lag of more than an hour is told as an hour."""
@@ -17,7 +18,7 @@ PRIMARY_POSITION = text("SELECT pg_current_wal_flush_lsn() - '0/0'::pg_lsn")
 """What a standby can have at most, in bytes."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Lag:
     """Seconds."""
 

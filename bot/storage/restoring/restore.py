@@ -5,7 +5,6 @@ forgotten. Neither may happen again, or come back.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from sqlalchemy import (
     ColumnElement,
@@ -22,6 +21,7 @@ from sqlalchemy import (
 
 from bot.chat.incoming import address_of
 from bot.chat.outgoing import OutboxState
+from bot.frozen_dataclass import frozen_dataclass
 from bot.storage.engine.statements import Unit
 from bot.storage.restoring.tombstones import Tombstone
 from bot.storage.sql.database import Database
@@ -93,7 +93,7 @@ _FORGET_UNSENT = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class RestoreReport:
     """What was found in the backup."""
 

@@ -1,13 +1,14 @@
 """Settings made in chats, in SQL."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 from sqlalchemy import Connection, bindparam, delete, insert, select
 from typing_extensions import override
 
 from bot.chat.access import AuditEntry
 from bot.chat.session import ChatSetting
+from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import ChatSettings, Clock
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import audit, choice, upsert
@@ -77,7 +78,7 @@ class SqlChatSettings(ChatSettings):
         return found
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class _Change:
     scope: str
     key: str

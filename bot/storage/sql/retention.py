@@ -1,7 +1,6 @@
 """Delete old rows: answered messages, sent outbox rows, the content of receipts, usage."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from sqlalchemy import (
@@ -20,6 +19,7 @@ from sqlalchemy import (
 
 from bot.chat.incoming import source_name
 from bot.chat.outgoing import OutboxOperation, OutboxState
+from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Clock
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import (
@@ -118,7 +118,7 @@ async def delete_expired(database: Database, clock: Clock, receipt_days: float) 
     return deleted + emptied
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class _Expired:
     """The rows of a table that are older than a moment and fulfil a condition."""
 

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from sqlalchemy import (
@@ -19,6 +19,7 @@ from sqlalchemy import (
     update,
 )
 
+from bot.frozen_dataclass import frozen_dataclass
 from bot.storage.engine.statements import DialectName, Statement, Unit
 from bot.storage.sql.tables import conversation as conversation_table
 from bot.storage.sql.tables import forgotten, is_dead, outbox, receipt, summary, turn
@@ -92,7 +93,7 @@ _NOTE_FORGOTTEN = Statement(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class ChangedRows:
     """What happens to stored turns, by their ids, with the values of the columns."""
 

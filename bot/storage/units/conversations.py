@@ -6,12 +6,12 @@ written for a claim names its epoch and is refused once there is a newer one.
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from bot.chat.outgoing import FILE_PARTS, OutboxOperation, OutboxRow
 from bot.chat.session import Attempt, Claim, TurnRange
 from bot.errors import Fenced
+from bot.frozen_dataclass import frozen_dataclass
 from bot.storage.engine.statements import DialectName, Unit
 from bot.storage.units import changes, functions, history, lanes
 from bot.storage.units import conversation_sql as sql
@@ -23,7 +23,7 @@ _MESSAGE_COLUMNS = 7
 """How many columns of a function of the database a `NextMessage` has."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class NextMessage:
     """An inbox row, as it is stored."""
 
@@ -36,7 +36,7 @@ class NextMessage:
     is_followed: bool
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class PartChanges:
     """What must happen on the platform for a turn to read as its answer says."""
 
@@ -80,7 +80,7 @@ class PartChanges:
         return rows + [{**delete, "part": number, **target} for number, target in surplus]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class FinishedRows:
     """What `finish` writes."""
 

@@ -8,7 +8,7 @@ late is refused.
 
 import json
 from collections.abc import Collection, Generator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from bot.chat.incoming import Address
@@ -20,6 +20,7 @@ from bot.chat.outgoing import (
     OutboxState,
 )
 from bot.errors import Fenced
+from bot.frozen_dataclass import frozen_dataclass
 from bot.storage.engine.statements import DialectName, Query, Rows, Unit
 from bot.storage.units import functions, lane_sql
 from bot.storage.units.lane_sql import SENDING_SECONDS
@@ -29,7 +30,7 @@ _NOTICE_PART = 10_000
 """Parts from here on say that another part could not be delivered; no answer has so many."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Moment:
     """When a unit was started, by the clocks of its process."""
 
@@ -38,7 +39,7 @@ class Moment:
     monotonic: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class SenderIdentity:
     """Who takes rows, and how late its platforms may accept a request that it gave up on."""
 

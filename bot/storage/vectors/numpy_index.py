@@ -3,7 +3,6 @@
 import asyncio
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from sqlalchemy import Connection, bindparam, select
 from typing_extensions import override
 
 from bot.chat.story import PackedVector, Story
+from bot.frozen_dataclass import frozen_dataclass
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import story, story_revision
 from bot.storage.vectors.index import VectorIndex
@@ -32,7 +32,7 @@ _TEXTS = select(story.c.sha256, story.c.text, story.c.place).where(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class _CachedVectors:
     """A character's vectors of one revision, in the order of its stories."""
 

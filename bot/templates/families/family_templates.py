@@ -4,11 +4,11 @@ A family's tokens and stop words are those of its models' configuration. The fil
 formatted to be readable; the tests compare them with the models' own templates.
 """
 
-from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
 from typing import Any
 
+from bot.frozen_dataclass import frozen_dataclass
 from bot.templates.jinja.jinja_template import JinjaTemplate
 from bot.templates.registry import register
 
@@ -21,7 +21,7 @@ class FamilyTemplate(JinjaTemplate):
         self.stop_words = list(stop_words)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class TemplateFamily:
     """Models that share a chat template."""
 

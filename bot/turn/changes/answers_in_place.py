@@ -4,7 +4,7 @@ What an edit of the question cut is no version: nobody asks for the rest of it.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import structlog
@@ -12,6 +12,7 @@ import structlog
 from bot.chat.incoming import Said
 from bot.chat.session import Claim, Exchange, HistoryChange, InboxMessage, TurnRange, TurnResult
 from bot.errors import BackendError, ToldAlready, UserError
+from bot.frozen_dataclass import frozen_dataclass
 from bot.replying.answer_buttons import answer_buttons
 from bot.replying.live_replies import LiveReplies
 from bot.routing.active_presets import ActiveCharacters, ActivePreset
@@ -22,7 +23,7 @@ from bot.turn.stops import StopRequests
 _log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class AnswersInPlace:
     """Has the answer of an exchange written again."""
 

@@ -1,12 +1,13 @@
 """Follow the edit of a message: answer it again in place, withdraw it, or change the history."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from bot.chat.attachments import described_text, files_of_gathered, files_to_keep
 from bot.chat.incoming import Edited, Said
 from bot.chat.session import Claim, Exchange, HistoryChange, InboxMessage, TurnResult
 from bot.commands.newest_question import pick_speakers
+from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Clock, Conversations
 from bot.routing.active_presets import ActiveCharacters
 from bot.routing.command_specs import parse
@@ -21,7 +22,7 @@ _MAX_AGE = timedelta(minutes=5)
 """An edit of an older message that is not in the history does not make it a question."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class EditedMessages:
     """Works out what an edit changes; nothing is stored before the result is finished."""
 

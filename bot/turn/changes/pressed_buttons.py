@@ -1,7 +1,7 @@
 """Follow the press of a button: retry, go on, show a version, delete, choose from a menu."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from bot.chat.attachments import with_kept_files
@@ -26,6 +26,7 @@ from bot.commands.menus import FORM_TEXTS
 from bot.commands.newest_question import pick_speakers
 from bot.commands.request import AskedQuestion, CommandRequest, CommandResult
 from bot.errors import UserError
+from bot.frozen_dataclass import frozen_dataclass
 from bot.replying.answer_buttons import answer_buttons
 from bot.replying.live_replies import LiveReplies
 from bot.replying.long_answers import (
@@ -50,7 +51,7 @@ _FORGOTTEN = translatable(
 _KEPT = translatable("Nothing was deleted.")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class ChosenCommand:
     """Something was chosen from a menu, and did what a command does."""
 
@@ -61,7 +62,7 @@ class ChosenCommand:
     """What takes the place of the menu."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class PressedButtons:
     """Works out what a press changes; nothing is stored before the result is finished."""
 

@@ -1,7 +1,7 @@
 """Do what a command on one message says: answer again from there, or change what it says."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 
 from bot.chat.attachments import with_kept_files
@@ -20,6 +20,7 @@ from bot.commands.answer_buttons import NOT_REMEMBERED, AnswerButtons
 from bot.commands.newest_question import pick_speakers
 from bot.commands.request import AskedQuestion, CommandRequest
 from bot.errors import UserError
+from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Conversations
 from bot.replying.answer_buttons import answer_buttons
 from bot.replying.live_replies import LiveReplies
@@ -33,7 +34,7 @@ from bot.turn.changes.pressed_buttons import find_speaker
 _MAX_TURNS = 400
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class QuotedMessages:
     """Works out what changes; nothing is stored before the result is finished."""
 

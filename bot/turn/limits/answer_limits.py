@@ -4,12 +4,13 @@ A message over the limit waits for its moment. One whose moment is too far away 
 its author is told when to try again, once, and it stays in the history.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import structlog
 
 from bot.chat.incoming import Said
 from bot.chat.rate import Rate
+from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Clock, RateLimits
 from bot.replying.stop_flag import StopFlag
 from bot.telemetry.metrics import LIMITED_MESSAGES
@@ -21,7 +22,7 @@ _MAX_WAIT_SECONDS = 30.0
 _SECONDS_BETWEEN_NOTICES = 600.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Admission:
     """Whether a message is answered, and what its author is told about that."""
 

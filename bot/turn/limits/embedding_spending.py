@@ -2,13 +2,13 @@
 
 import contextlib
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 
 from typing_extensions import override
 
 from bot.chat.incoming import Said
 from bot.chat.usage import AnswerCharge, SpentAmount
 from bot.errors import BudgetUsedUp
+from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import EmbeddingPayer
 from bot.prompting.presets.preset import Preset
 from bot.texts.text import translatable
@@ -17,7 +17,7 @@ from bot.turn.limits.spending import Spending, server_of
 _SPENDS_NOTHING = translatable("Nothing is spent on a preview that only reads.")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class _MessagePayer(EmbeddingPayer):
     """Knows which message is answered, and by which preset."""
 
@@ -35,7 +35,7 @@ class _MessagePayer(EmbeddingPayer):
         return self.answering.name
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class EmbeddingSpending(_MessagePayer):
     """Reserves and settles what a preset's stories cost for one message."""
 
@@ -53,7 +53,7 @@ class EmbeddingSpending(_MessagePayer):
             yield spent
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class NoEmbeddingSpending(_MessagePayer):
     """Pays for nothing: stories that a service would have to be paid for are left out."""
 

@@ -4,10 +4,10 @@ import contextlib
 import secrets
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass
 
 from bot.chat.prompt import QueuePosition
 from bot.errors import BackendUnavailable
+from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Clock, RateLimits
 from bot.replying.stop_flag import StopFlag
 from bot.texts.text import translatable
@@ -158,7 +158,7 @@ class ProviderSlots:
         return False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class _AskedSlot:
     provider: str
     limit: int

@@ -7,13 +7,14 @@ has refused nothing, and the questions are answered in their order, in place of 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import structlog
 
 from bot.chat.incoming import Said
 from bot.chat.session import Claim, InboxMessage
 from bot.errors import Fenced, StoreError
+from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Clock, Conversations
 from bot.replying.live_replies import LiveReplies
 from bot.routing.command_specs import parse
@@ -32,7 +33,7 @@ _COUNTED_BEYOND = 100
 _SECONDS_BETWEEN_NOTICES = 60.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class QueueLimit:
     """Limits how many questions wait in each conversation while one is answered."""
 

@@ -25,6 +25,7 @@ from bot.chat.usage import (
     format_cost,
 )
 from bot.errors import BackendUnavailable, BudgetUsedUp, StoreError
+from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Budgets, Clock, RateLimits
 from bot.prompting.draft.fit import FittedPrompt
 from bot.prompting.presets.preset import Preset
@@ -49,7 +50,7 @@ _WHOSE = {
 _WHEN = {Period.DAY: translatable("today"), Period.MONTH: translatable("this month")}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class BudgetRules:
     """What may be spent; nothing is limited by default."""
 
@@ -64,7 +65,7 @@ class BudgetRules:
 _NO_RULES = BudgetRules({})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class BudgetShare:
     """Budgets that an answer counts against in equal parts, each for one of so many people."""
 

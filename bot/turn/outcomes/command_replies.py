@@ -5,13 +5,14 @@ everybody by a message of its own that names who made it; everybody reads other 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 
 from bot.chat.incoming import Address, Said
 from bot.chat.outgoing import Face, MessageContent, OutgoingPart
 from bot.chat.session import InboxMessage, Turn, TurnResult
 from bot.commands.request import CommandRequest, CommandResult
+from bot.frozen_dataclass import frozen_dataclass
 from bot.replying.answer_buttons import forget_buttons
 from bot.replying.live_replies import LiveReplies
 from bot.routing.preset_resolver import PresetResolver
@@ -22,7 +23,7 @@ from bot.turn.gathering import user_turn
 _ANSWERED_AGAIN = translatable("The question is answered again below.")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Greeting:
     """What a character says when a conversation begins; without a turn: nothing."""
 
@@ -37,7 +38,7 @@ class Greeting:
         return bool(self.line) or self.face is not None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class CommandReplies:
     """Turns the result of a command into messages and changes of the history."""
 

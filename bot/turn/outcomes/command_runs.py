@@ -1,6 +1,6 @@
 """Run commands, and finish with what they changed: settings, the session, or the history."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from bot.chat.incoming import Said
 from bot.chat.session import Claim, HistoryChange, InboxMessage, TurnResult
@@ -8,6 +8,7 @@ from bot.commands.answer_buttons import NOT_REMEMBERED
 from bot.commands.forgetting import ChannelForgetting
 from bot.commands.handlers import CommandHandlers
 from bot.commands.request import CommandRequest, CommandResult
+from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Conversations
 from bot.replying.live_replies import LiveReplies
 from bot.texts.text import (
@@ -29,7 +30,7 @@ _FORGOTTEN = translatable("I have forgotten that message and everything that was
 _CHANGED = translatable("Changed.")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class CommandRuns:
     """Runs the commands of people, whether typed, chosen in a menu or pressed."""
 

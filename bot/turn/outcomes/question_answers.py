@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import structlog
 
@@ -11,6 +11,7 @@ from bot.chat.incoming import Said
 from bot.chat.session import Claim, InboxMessage, TurnRange, TurnResult
 from bot.commands.request import AskedQuestion
 from bot.errors import AnswerRefused, BackendError
+from bot.frozen_dataclass import frozen_dataclass
 from bot.replying.live_replies import LiveReplies
 from bot.replying.stop_flag import StopFlag
 from bot.routing.active_presets import ActiveCharacters
@@ -29,7 +30,7 @@ from bot.turn.stops import StopRequests
 _log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class QuestionAnswers:
     """Answers questions; what overtakes an answer begins it again."""
 

@@ -1,11 +1,10 @@
 """Tell people at once that they may not stop an answer: their command waits until it has ended."""
 
-from dataclasses import dataclass
-
 from bot.chat.incoming import Said
 from bot.chat.session import Claim
 from bot.commands.handlers import describe_stop
 from bot.commands.request import StopOutcome
+from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Conversations
 from bot.replying.live_replies import LiveReplies
 from bot.texts.text import language_of, translatable, translate
@@ -14,7 +13,7 @@ _MAX_WAITING = 200
 """A command further behind is told in its turn."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class StopRefusals:
     """Opens the reply to a /stop while the answer in progress goes on."""
 

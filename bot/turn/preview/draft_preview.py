@@ -4,13 +4,14 @@ It takes the path of a real answer up to the request (`PromptSources.fit`).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from bot.chat.console.scene import Scene, recorded_scene
 from bot.chat.prompt import Usage
 from bot.chat.receipt import Receipt
 from bot.chat.session import Claim, InboxMessage
 from bot.chat.usage import AnswerCharge
+from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Backend, Conversations
 from bot.prompting.compose.compose import bare_prompt
 from bot.prompting.compose.fit_for_backend import can_count
@@ -27,7 +28,7 @@ _NO_ANSWER = GeneratedAnswer("", None, Usage(), None, 0.0)
 _NO_EPOCH = 0  # less than any claim's: it reads, and never writes
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class DraftPreview:
     """Tells what a model would read of a preset."""
 

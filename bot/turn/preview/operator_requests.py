@@ -5,13 +5,14 @@ the operator's, in the channel that the request is about.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from bot.chat.incoming import Person, Said, address_of
 from bot.chat.prompt import Prompt, Usage
 from bot.chat.usage import AnswerCharge
 from bot.errors import BackendUnavailable
+from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Backend, Clock, TokenCountingBackend, UsageLog
 from bot.prompting.draft.fit import estimate_message_tokens
 from bot.prompting.presets.preset import Preset
@@ -26,7 +27,7 @@ _OPERATOR = Person("web:console", "console")
 """Whose budget it counts against, beside those of the channel, the server and the preset."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class OperatorAnswer:
     """What a model said to the operator."""
 
@@ -35,7 +36,7 @@ class OperatorAnswer:
     charge: AnswerCharge
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class OperatorRequests:
     """Sends requests that no message asked for.
 

@@ -6,7 +6,6 @@ the one that would be sent.
 
 import random
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from bot.chat.command import Command
@@ -17,6 +16,7 @@ from bot.chat.receipt import Receipt
 from bot.chat.session import Claim, InboxMessage
 from bot.chat.usage import AnswerCharge
 from bot.errors import BackendError, UserError
+from bot.frozen_dataclass import frozen_dataclass
 from bot.intake.intake import storable_said
 from bot.ports import Clock, Conversations
 from bot.replying.generate import GeneratedAnswer, WaitedSeconds, build_receipt
@@ -38,7 +38,7 @@ _NO_ANSWER = GeneratedAnswer("", None, Usage(), None, 0.0)
 _NO_EPOCH = 0  # less than any claim's: it reads, and never writes
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class PromptPreview:
     """Tells what would happen to a message."""
 

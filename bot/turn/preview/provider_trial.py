@@ -2,10 +2,10 @@
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from bot.chat.prompt import Message, Prompt
 from bot.errors import BackendUnavailable, UserError
+from bot.frozen_dataclass import frozen_dataclass
 from bot.prompting.compose.compose import bare_prompt, template_of
 from bot.prompting.presets.preset import Preset
 from bot.texts.text import translatable
@@ -17,7 +17,7 @@ _MAX_OUTPUT_TOKENS = 32
 _MAX_SECONDS = 60.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class ProviderTrial:
     """Sends one short request, which closes an open circuit breaker if it is answered."""
 

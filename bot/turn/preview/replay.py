@@ -4,13 +4,14 @@ The stored prompt is sent again, or one that is composed from a draft for the sa
 """
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from bot.chat.console.answers import StoredAnswer
 from bot.chat.console.replays import ReplayChanges, ReplayedAnswer
 from bot.chat.prompt import Message, Prompt
 from bot.chat.receipt import Receipt
 from bot.errors import SettingsError, UserError
+from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import AnswerLog
 from bot.prompting.compose.compose import bare_prompt, template_of
 from bot.prompting.presets.preset import Preset
@@ -23,7 +24,7 @@ _NOT_STORED = translatable(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class PromptReplay:
     """Asks again.
 

@@ -1,13 +1,14 @@
 """Make the tools that a preset offers its model, for one answer in one channel."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import structlog
 
 from bot.chat.session import Turn
 from bot.chat.story import Story
 from bot.chat.tool import ToolName
+from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Backend, Clock, Conversations, ToolCallingBackend, ToolServer
 from bot.prompting.compose.compose import template_of
 from bot.prompting.presets.preset import Preset
@@ -27,7 +28,7 @@ _log = structlog.get_logger(__name__)
 _MAX_SEARCHED_TURNS = 500
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class AnswerTools:
     """Knows what the tools read: the channel's own history, the character's own stories."""
 

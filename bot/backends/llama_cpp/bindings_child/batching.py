@@ -8,7 +8,6 @@ instead of decoded again.
 import queue
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import TypeVar
 
 from bot.backends.llama_cpp.bindings_child.slots import (
@@ -22,6 +21,7 @@ from bot.backends.llama_cpp.bindings_child.slots import (
     divide_batch,
     find_shifts,
 )
+from bot.frozen_dataclass import frozen_dataclass
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ _MIN_COPY_TOKENS = 32  # fewer are decoded as fast
 _MAX_STEP_TOKENS_WHILE_GENERATING = 64  # limits how long a prefill delays running generations
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class _SlotTask:
     """A task to run while a slot is free, or without a slot between two batches."""
 

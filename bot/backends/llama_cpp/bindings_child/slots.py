@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from bot.backends.llama_cpp.bindings_child.detokenizer import Detokenizer
+from bot.frozen_dataclass import frozen_dataclass
 
 
 class BatchToken(NamedTuple):
@@ -58,7 +59,7 @@ class KvCache(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class GeneratedChunk:
     """A part of the generated text, or its end."""
 

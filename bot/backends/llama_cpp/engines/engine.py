@@ -5,12 +5,13 @@ lives in a child process, so that a crash in native code ends only that process.
 """
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Final, Protocol
 
 from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.chat.prompt import Delta, Finish, ReasoningDelta
+from bot.frozen_dataclass import frozen_dataclass
 
 IMAGE_PLACEHOLDER: Final = "\ufffc"  # Unicode's object replacement character
 
@@ -23,7 +24,7 @@ class EngineRefused(EngineFailed):
     """The engine works and rejects this request."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class GenerationRequest:
     """One prompt for an engine."""
 
@@ -115,7 +116,7 @@ class Engine(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class EngineConfig:
     """What an engine is started with."""
 

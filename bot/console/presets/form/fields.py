@@ -2,11 +2,11 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, TypeAlias
 
 from bot.console.presets.form.labels import GROUPS, LABELS, LONG_TEXTS, NOT_IN_FORM
+from bot.frozen_dataclass import frozen_dataclass
 from bot.prompting.presets.preset import Preset
 from bot.texts.stored import looked_up
 from bot.texts.text import Text, translatable
@@ -21,7 +21,7 @@ _MAX_ROWS = 12
 _FURTHER = translatable("Further")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class FieldSpec:
     """What the schema says of one key."""
 
@@ -45,7 +45,7 @@ class FieldSpec:
         return found
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class FormField:
     """A key with its value in one preset."""
 
@@ -75,7 +75,7 @@ class FormField:
         return written_texts(self.spec, self.spec.default)[0]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class FormGroup:
     """Fields that belong together."""
 

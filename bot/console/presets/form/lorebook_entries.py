@@ -6,11 +6,12 @@ stays as it is in the JSON.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from bot.console.presets.form.fields import FieldSpec, FormField, written_texts
 from bot.console.presets.form.values import plain_lines, read_texts
+from bot.frozen_dataclass import frozen_dataclass
 from bot.prompting.lorebook.entries import EntryPosition
 from bot.prompting.lorebook.files import LOGICS, MAX_ENTRIES, POSITIONS, ROLES
 from bot.texts.text import Text, translatable
@@ -81,7 +82,7 @@ _CARD_POSITIONS = {EntryPosition.BEFORE_CHAR.value, EntryPosition.AFTER_CHAR.val
 """Those that the specification of cards names."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class EntryForm:
     """One entry as a form."""
 

@@ -2,11 +2,11 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from bot.console.presets.editing import EditedPreset, PresetEditing
 from bot.console.presets.form.lorebook_entries import EntryForm, entry_form
 from bot.errors import UserError
+from bot.frozen_dataclass import frozen_dataclass
 from bot.prompting.lorebook.trial import LorebookTrial, try_lorebook
 from bot.prompting.presets.preset import Preset
 from bot.prompting.text.token_counter import counter_for_model, get_counter
@@ -16,7 +16,7 @@ _PROMPT_DIVISOR = 4  # as in prompts: a quarter of the budget, if the book has n
 _TOKENS_WITHOUT_LIMIT = 1024
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class LorebookView:
     """What a text activates; None: the draft has no lorebook, or mistakes."""
 
@@ -26,7 +26,7 @@ class LorebookView:
     problem: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class OpenEntry:
     """The entry that is edited."""
 

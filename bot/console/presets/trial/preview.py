@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from bot.chat.console.answers import AnswerSearch
@@ -14,6 +13,7 @@ from bot.console.presets.form.fields import field_specs
 from bot.console.presets.form.lorebook_entries import entry_form
 from bot.console.presets.trial.sample_scenes import SAMPLE_SCENES
 from bot.errors import BackendError, RequestRefused, SettingsError, UserError
+from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import AnswerLog
 from bot.prompting.draft.token_shares import prompt_tokens
 from bot.prompting.presets.preset import Preset
@@ -50,7 +50,7 @@ class DraftComposer(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class ShownDraft:
     """What a model would read of a draft; else why it would read nothing."""
 
@@ -60,7 +60,7 @@ class ShownDraft:
     problem: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class DraftPreviews:
     """Composes drafts."""
 

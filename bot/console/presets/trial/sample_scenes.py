@@ -1,12 +1,12 @@
 """Conversations that a preset can be tried on before anybody has talked to it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from bot.chat.console.scene import Scene
 from bot.chat.incoming import Address, Person, Said, WakeReason
 from bot.chat.session import Session, Turn
+from bot.frozen_dataclass import frozen_dataclass
 from bot.texts.text import Text, translatable
 
 _BEGIN = datetime(2026, 1, 5, 19, 30, tzinfo=UTC)
@@ -15,7 +15,7 @@ _ANSWER = ""
 """In the lines of a sample: who answers."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class SampleScene:
     """A scene in lines: who says what; the last one is answered."""
 

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
@@ -13,6 +12,7 @@ from bot.console.answers.differences import DifferingPiece, differing_pieces
 from bot.console.presets.editing import EditedPreset
 from bot.console.presets.trial.preview import DraftPreviews, recorded_scene_id
 from bot.errors import BackendError, RequestRefused, UserError
+from bot.frozen_dataclass import frozen_dataclass
 from bot.prompting.draft.token_shares import prompt_tokens
 from bot.prompting.presets.preset import Preset
 from bot.texts.text import translatable
@@ -28,7 +28,7 @@ class TrialOutcome(StrEnum):
     """Something is left out that fits today, or the prompt cannot be composed any more."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class ConversationTrial:
     """One conversation with the draft."""
 
@@ -51,7 +51,7 @@ class AskedModel(Protocol):
     def seconds(self) -> float: ...
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class TrialAnswer:
     """An answer of one version to a scene."""
 
@@ -62,7 +62,7 @@ class TrialAnswer:
     problem: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class TrialAnswers:
     """The answers of the published version and of the draft to one scene."""
 
@@ -79,7 +79,7 @@ Ask = Callable[[Preset, Prompt, str], Awaitable[AskedModel]]
 """Asks the model of a preset, in the name of the operator and for a conversation."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class DraftTrials:
     """Tests drafts; what is asked counts as usage, and no history keeps it."""
 

@@ -3,7 +3,6 @@
 import asyncio
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from http import HTTPStatus
 from itertools import count
 from typing import Any, Final, TypeVar
@@ -22,6 +21,7 @@ from bot.errors import (
     TokenRejected,
     Unreachable,
 )
+from bot.frozen_dataclass import frozen_dataclass
 from bot.platforms.bot_token import BotToken
 from bot.platforms.discord.rest.form import Upload, to_form
 from bot.platforms.discord.rest.rate_limits import BucketLimits, RateLimitBucket
@@ -52,7 +52,7 @@ _JSON = "application/json"
 _log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class RestEndpoint:
     """A method and a path with `{}` for each id; the first ids name what Discord counts for."""
 
@@ -257,7 +257,7 @@ def decode_response(decode: Callable[[bytes], Decoded], response: bytes) -> Deco
         raise OutcomeUnknown("Discord's response cannot be read (a page of a proxy?)") from None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class _RestRequest:
     endpoint: RestEndpoint
     path: str

@@ -1,12 +1,13 @@
 """The body of a request with a file: a form with the JSON and the file (RFC 7578)."""
 
 import secrets
-from dataclasses import dataclass
+
+from bot.frozen_dataclass import frozen_dataclass
 
 _ESCAPES = str.maketrans({'"': "%22", "\r": "%0D", "\n": "%0A"})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Upload:
     """A file that is sent with a message."""
 

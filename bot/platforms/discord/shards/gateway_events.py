@@ -3,17 +3,18 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 
 import discord
 
+from bot.frozen_dataclass import frozen_dataclass
 from bot.platforms.discord.shards.shard import GatewaySession
 
 _QUIET_SECONDS = 0.25  # after which the receiver learns of what is not urgent
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class SessionStarted:
     """A new session: messages since the last one were not delivered and must be fetched."""
 
@@ -21,7 +22,7 @@ class SessionStarted:
     guilds_known: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class CommandReceived:
     """A native command."""
 
@@ -31,19 +32,19 @@ class CommandReceived:
     """Whether it could be acknowledged; set when that is known."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class SessionResumed:
     """What was missed has been replayed; from here on events are new."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class SequenceReached:
     """Everything before this was queued: the session can be resumed from here once it is stored."""
 
     session: GatewaySession
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class BotMessageSeen:
     """A message of a bot, ours or another: nobody answers it, but the channel was read so far."""
 
@@ -52,7 +53,7 @@ class BotMessageSeen:
     guild_id: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class MessageEdited:
     """A message that was changed, as it reads now."""
 
@@ -61,7 +62,7 @@ class MessageEdited:
     """One that was opened from it in another channel, and knows it."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class MessagesDeleted:
     """One message or many of a channel were deleted."""
 
@@ -70,7 +71,7 @@ class MessagesDeleted:
     message_ids: frozenset[int]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class ComponentUsed:
     """A button was pressed, or something was chosen from a menu."""
 

@@ -3,12 +3,12 @@
 See https://discord.com/developers/docs/events/gateway#sharding and #resuming.
 """
 
-from dataclasses import dataclass
-
 import msgspec
 
+from bot.frozen_dataclass import frozen_dataclass
 
-@dataclass(frozen=True, slots=True)
+
+@frozen_dataclass
 class Shard:
     """One of the gateway connections that a bot's guilds are divided among."""
 

@@ -1,0 +1,51 @@
+"""What `bot.frozen_dataclass` gives a class at run time; mypy checks that it stays frozen."""
+
+import ast
+from dataclasses import field, replace
+from pathlib import Path
+
+import pytest
+
+from bot.frozen_dataclass import frozen_dataclass
+
+BOT = Path(__file__).parent.parent / "bot"
+
+
+@frozen_dataclass
+class Pair:
+    left: int
+    right: list[int] = field(default_factory=list)
+
+
+@frozen_dataclass(kw_only=True)
+class Named:
+    name: str
+
+
+def test_equality_and_replace_go_by_fields() -> None:
+    assert Pair(1) == Pair(1, [])
+    assert replace(Pair(1), left=2) == Pair(2)
+    assert Pair(1).right is not Pair(1).right
+
+
+def test_hash_goes_by_fields() -> None:
+    assert {Named(name="a"), Named(name="a")} == {Named(name="a")}
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(Pair(1))
+
+
+def test_class_has_slots_and_no_other_attributes() -> None:
+    assert not hasattr(Pair(1), "__dict__")
+    with pytest.raises(AttributeError):
+        Pair(1).other = 1  # type: ignore[attr-defined]
+
+
+def test_value_objects_of_the_product_use_it() -> None:
+    slow = [
+        f"{file.relative_to(BOT)}:{node.lineno}"
+        for file in BOT.rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("dataclass")
+        if {"frozen", "slots"} <= {each.arg for each in node.keywords}
+    ]
+    assert slow == []
