@@ -142,6 +142,21 @@ class DraftingSurface(Protocol):
         ...
 
 
+@runtime_checkable
+class BucketSurface(Protocol):
+    """A surface on which calls for several chats may count in one bucket of the platform.
+
+    Each method returns the key of the bucket that a call counts in: the chat's lane, or what chats
+    share. It may ask the platform, and raise any `PlatformError`.
+    """
+
+    async def send_bucket(self, message: OutgoingMessage) -> str: ...
+
+    async def edit_bucket(
+        self, address: Address, message_id: str, content: MessageContent, *, interaction: str | None
+    ) -> str: ...
+
+
 class Intake(Protocol):
     """Receives the messages of a platform."""
 

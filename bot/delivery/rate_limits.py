@@ -1,9 +1,9 @@
 """Keep calls within a platform's rate limits: what all processes call for a chat counts together.
 
 A call that the platform refuses blocks its scope for as long as the platform says: a kind of call
-in a chat, the chat, or the bot. What a channel supports says how many calls a chat and a bot may
-make (`Limits.chat_calls`, `Limits.route_calls`, `Limits.bot_calls`); live edits and typing
-indicators leave some of them to the outbox.
+in a chat, or in what several chats share (`BucketSurface`), the chat, or the bot. What a channel
+supports says how many calls a chat and a bot may make (`Limits.chat_calls`, `Limits.route_calls`,
+`Limits.bot_calls`); live edits and typing indicators leave some of them to the outbox.
 """
 
 from collections.abc import Awaitable, Callable, Set
@@ -15,11 +15,11 @@ from typing import TypeVar
 from typing_extensions import override
 
 from bot.chat.incoming import Address
-from bot.chat.outgoing import Face, Limits, MessageContent, OutgoingMessage
+from bot.chat.outgoing import Limits, MessageContent, OutgoingMessage
 from bot.chat.rate import CallScope, CallWindow
 from bot.delivery.waiting_calls import WaitingCalls
 from bot.errors import RateLimited
-from bot.ports import Clock, DraftingSurface, RateLimits, Surface
+from bot.ports import BucketSurface, Clock, DraftingSurface, RateLimits, Surface
 from bot.telemetry.metrics import RATE_LIMIT_REFUSALS, RATE_LIMIT_SECONDS
 
 Response = TypeVar("Response")
@@ -47,6 +47,7 @@ class RateLimitedSurface(Surface, DraftingSurface):
         waiting: WaitingCalls | None = None,
     ) -> None:
         self._surface = surface
+        self._buckets = surface if isinstance(surface, BucketSurface) else None
         self._rates = rates
         self._clock = clock
         self._best_effort = best_effort
@@ -59,8 +60,12 @@ class RateLimitedSurface(Surface, DraftingSurface):
 
     @override
     async def send(self, message: OutgoingMessage) -> str:
-        route = _route("send", message.content.face)
-        return await self._call(message.address, route, lambda: self._surface.send(message))
+        buckets, bucket = self._buckets, message.address.lane
+        if buckets is not None:
+            bucket = await buckets.send_bucket(message)
+        return await self._call(
+            message.address, f"{bucket} send", lambda: self._surface.send(message)
+        )
 
     @override
     async def edit(
@@ -71,26 +76,33 @@ class RateLimitedSurface(Surface, DraftingSurface):
         *,
         interaction: str | None = None,
     ) -> None:
-        route = _route("edit", content.face)
+        buckets, bucket = self._buckets, address.lane
+        if buckets is not None:
+            bucket = await buckets.edit_bucket(
+                address, message_id, content, interaction=interaction
+            )
         await self._call(
             address,
-            route,
+            f"{bucket} edit",
             lambda: self._surface.edit(address, message_id, content, interaction=interaction),
         )
 
     @override
     async def delete(self, address: Address, message_id: str) -> None:
-        await self._call(address, "delete", lambda: self._surface.delete(address, message_id))
+        route = f"{address.lane} delete"
+        await self._call(address, route, lambda: self._surface.delete(address, message_id))
 
     @override
     async def draft(self, address: Address, draft_id: int, content: MessageContent) -> None:
         surface = self._surface
         if isinstance(surface, DraftingSurface):
-            await self._call(address, "draft", lambda: surface.draft(address, draft_id, content))
+            route = f"{address.lane} draft"
+            await self._call(address, route, lambda: surface.draft(address, draft_id, content))
 
     @override
     async def typing(self, address: Address) -> None:
-        await self._call(address, "typing", lambda: self._surface.typing(address), is_message=False)
+        route = f"{address.lane} typing"
+        await self._call(address, route, lambda: self._surface.typing(address), is_message=False)
 
     @override
     async def find(
@@ -98,7 +110,7 @@ class RateLimitedSurface(Surface, DraftingSurface):
     ) -> str | None:
         return await self._call(
             message.address,
-            "find",
+            f"{message.address.lane} find",
             lambda: self._surface.find(message, after=after, known=known),
         )
 
@@ -110,7 +122,7 @@ class RateLimitedSurface(Surface, DraftingSurface):
         *,
         is_message: bool = True,
     ) -> Response:
-        keys = {"route": f"{address.lane} {route}", "chat": address.lane, "bot": address.source}
+        keys = {"route": route, "chat": address.lane, "bot": address.source}
         windows = self._windows(address, is_message=is_message)
         scopes = [
             CallScope(key, windows.get(name, ()), is_of_all=name == "bot")
@@ -181,8 +193,3 @@ def _as_they_hold(
         )
         for window in windows
     )
-
-
-def _route(name: str, face: Face | None) -> str:
-    """Name a kind of call; one with a face may go another way, which is counted apart."""
-    return name if face is None else f"{name} with a face"

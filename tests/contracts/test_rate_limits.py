@@ -5,15 +5,20 @@ import contextlib
 import os
 import signal
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 from redis.asyncio import Redis
+from typing_extensions import override
 
+from bot.chat.incoming import Address
+from bot.chat.outgoing import Face, MessageContent, OutgoingMessage
 from bot.chat.prompt import QueuePosition
 from bot.chat.rate import CallScope, CallWindow, Rate
-from bot.ports import RateLimits
+from bot.delivery.rate_limits import RateLimitedSurface
+from bot.errors import RateLimited
+from bot.ports import BucketSurface, RateLimits
 from bot.replying.stop_flag import StopFlag
 from bot.runtime.clock import SystemClock
 from bot.runtime.rate_limits import InProcessRateLimits
@@ -21,7 +26,7 @@ from bot.runtime.tasks import cancel_and_wait
 from bot.storage.coordination.embedded_valkey import run_embedded_valkey
 from bot.storage.coordination.redis_rate_limits import open_rate_limits
 from bot.turn.limits.provider_slots import ProviderSlots
-from tests.fakes import FakeClock
+from tests.fakes import LIMITS, FakeClock, FakeSurface
 from tests.waiting import wait_until
 
 # One event in a thousand seconds: the time that a test takes does not matter.
@@ -163,6 +168,27 @@ async def test_place_of_a_dead_process_becomes_free(peers: Peers) -> None:
 
 
 GROUP = CallScope("telegram:-7", (CallWindow(5, 1000),))
+NORA = Face("Nora")
+LIMIT_OF_FIVE = replace(LIMITS, route_calls=(CallWindow(5, 1000),))
+
+
+class WebhookSurface(FakeSurface, BucketSurface):
+    """Chats whose characters one webhook speaks for; the bot itself has a bucket in each chat."""
+
+    @override
+    async def send_bucket(self, message: OutgoingMessage) -> str:
+        is_spoken = message.content.face is not None
+        return "discord:webhook=1" if is_spoken else message.address.lane
+
+    @override
+    async def edit_bucket(
+        self, address: Address, message_id: str, content: MessageContent, *, interaction: str | None
+    ) -> str:
+        return await self.send_bucket(OutgoingMessage(address, content, ""))
+
+
+def said_in(chat: str, face: Face | None) -> OutgoingMessage:
+    return OutgoingMessage(Address("discord", chat), MessageContent("yes", face), "")
 
 
 async def test_window_takes_so_many_calls_of_all_processes(peers: Peers) -> None:
@@ -224,6 +250,33 @@ async def test_learned_window_holds_after_a_refusal(peers: Peers) -> None:
     assert [await peers.here.take_call([learned]) for _ in range(8)] == [0] * 8
     await peers.there.refuse_calls("telegram", 0)
     assert await peers.here.take_call([learned]) == about(1000)
+
+
+async def test_bucket_that_several_chats_share_is_counted_over_all_processes(peers: Peers) -> None:
+    """As threads of a channel share its webhook: each process has another thread."""
+    surface, clock = WebhookSurface(LIMIT_OF_FIVE), SystemClock()
+    here, there = (RateLimitedSurface(surface, rates, clock) for rates in (peers.here, peers.there))
+    for number in range(4):
+        end, thread = ((here, "7"), (there, "8"))[number % 2]
+        await end.send(said_in(thread, NORA))
+    await there.edit(Address("discord", "8"), "1", MessageContent("no", NORA))  # counts apart
+    await here.send(said_in("7", NORA))
+    with pytest.raises(RateLimited) as refused:
+        await there.send(said_in("8", NORA))
+    assert refused.value.retry_after_seconds == about(1000)
+    await there.send(said_in("8", None))  # the bot itself
+    assert [one.scope for one in await peers.here.refusals()] == []
+
+
+async def test_refusal_of_a_shared_bucket_holds_for_every_chat_in_it(peers: Peers) -> None:
+    surface, clock = WebhookSurface(LIMIT_OF_FIVE), SystemClock()
+    here, there = (RateLimitedSurface(surface, rates, clock) for rates in (peers.here, peers.there))
+    surface.fail_next("send", RateLimited(500, "route"))
+    for end, thread in ((here, "7"), (there, "8")):
+        with pytest.raises(RateLimited) as refused:
+            await end.send(said_in(thread, NORA))
+        assert refused.value.retry_after_seconds == about(500)
+    assert [one.scope for one in await peers.there.refusals()] == ["discord:webhook=1 send"]
 
 
 @pytest.mark.service

@@ -26,7 +26,7 @@ from bot.platforms.discord.rest.form import Upload
 from bot.platforms.discord.rest.refusals import ChannelNotFound, WebhookNotFound
 from bot.platforms.discord.rest.threads import AnswerThreads, id_in_thread, locate
 from bot.platforms.discord.webhooks import ChannelWebhook, ChannelWebhooks, webhook_fields
-from bot.ports import Surface
+from bot.ports import BucketSurface, Surface
 
 _PAGE_SIZE = 100
 _MAX_PAGES = 10
@@ -63,7 +63,7 @@ _DELETE_SPOKEN = RestEndpoint("DELETE", "/webhooks/{}/{}/messages/{}", resource_
 _RESPOND = RestEndpoint("PATCH", "/webhooks/{}/{}/messages/@original", resource_ids=2)
 
 
-class DiscordSurface(Surface):
+class DiscordSurface(Surface, BucketSurface):
     """Sends through REST, whether or not the gateway is connected.
 
     A message with a face is said by the webhook of its channel. It has no nonce and replies to
@@ -79,6 +79,36 @@ class DiscordSurface(Surface):
     @override
     def limits(self, address: Address) -> Limits:
         return LIMITS
+
+    @override
+    async def send_bucket(self, message: OutgoingMessage) -> str:
+        face = message.content.face if message.interaction is None else None
+        chat = message.address.chat if message.thread is None else message.thread.message_id
+        return await self._bucket(message.address, chat, face)
+
+    @override
+    async def edit_bucket(
+        self, address: Address, message_id: str, content: MessageContent, *, interaction: str | None
+    ) -> str:
+        face = content.face if interaction is None else None
+        return await self._bucket(address, locate(address, message_id)[0], face)
+
+    async def _bucket(self, address: Address, chat: str, face: Face | None) -> str:
+        """Return what a message in this chat counts for: the chat, or the webhook that says it.
+
+        The webhook of a channel speaks in its threads as well, and Discord counts these together
+        ("per-resource": https://discord.com/developers/docs/topics/rate-limits).
+
+        Args:
+            address: the channel that the message is sent for.
+            chat: where it stands: there, or in a thread that a long answer goes on in, which may
+                not exist yet.
+            face: who says it.
+        """
+        webhook = await self._webhook_of(address, face)
+        if webhook is None:
+            return replace(address, chat=chat).lane
+        return f"{address.source}:webhook={webhook.id}"
 
     @override
     async def send(self, message: OutgoingMessage) -> str:

@@ -1,16 +1,18 @@
 """Characters on Discord: one webhook a channel, each message exactly once, also without rights."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import discord
 import pytest
 
 from bot.chat.incoming import Address
-from bot.chat.outgoing import Button, Face, MessageContent, OutgoingMessage
+from bot.chat.outgoing import Button, Face, MessageContent, MessageThread, OutgoingMessage
 from bot.errors import OutcomeUnknown, Unreachable
 from bot.platforms.discord.platform import DiscordPlatform
 from bot.platforms.discord.webhooks import webhook_fields, webhook_name
+from bot.ports import BucketSurface
 from tests.platforms.discord.conftest import platform_for
 from tests.rigs.simwire import SimWire
 
@@ -71,6 +73,33 @@ async def test_characters_of_a_channel_share_one_webhook(stage: Stage) -> None:
     [first, *_] = [one for one in stage.wire.log if "/webhooks/" in one["path"]]
     assert first["json"]["avatar_url"] == NORA.avatar
     assert first["json"]["allowed_mentions"] == {"parse": [], "replied_user": False}
+
+
+async def test_calls_of_a_webhook_count_together_in_a_channel_and_its_threads(
+    stage: Stage,
+) -> None:
+    """Its threads' too, of a thread that is not opened yet as well; what the bot says, in each."""
+    thread = str(stage.wire.b.create_thread(stage.channel.id, "Night", stage.alice.id).id)
+    at = Address("discord", thread)
+    surface = stage.surface
+    assert isinstance(surface, BucketSurface)
+    opened = replace(stage.message("x"), thread=MessageThread("1", "Title"))
+    edits = [
+        await surface.edit_bucket(address, message, MessageContent("x", NORA), interaction=None)
+        for address, message in ((at, "5"), (stage.address, "5"), (stage.address, f"{thread}/5"))
+    ]
+    sends = [await surface.send_bucket(one) for one in (stage.message("x", NORA, at), opened)]
+    [spoken] = {*edits, *sends}
+    assert spoken.startswith("discord:webhook=")
+    answered = replace(stage.message("x"), interaction="1:token")
+    own = [stage.message("x", None, at), stage.message("x", None), answered]
+    lanes = [at.lane, stage.address.lane, stage.address.lane]
+    assert [await surface.send_bucket(one) for one in own] == lanes
+    stage.take_right()
+    restarted = platform_for(stage.wire)
+    assert isinstance(restarted.surface, BucketSurface)
+    assert await restarted.surface.send_bucket(stage.message("x")) == stage.address.lane
+    await restarted.close()
 
 
 async def test_webhook_is_found_again_after_a_restart(stage: Stage) -> None:
