@@ -101,6 +101,27 @@ class Prompt:
     begun: str = ""
     """The beginning of the answer, which was cut off: the model goes on behind it."""
 
+    def with_messages(self, messages: tuple[Message, ...]) -> "Prompt":
+        """Return it with these messages, in half the time of `dataclasses.replace`."""
+        return Prompt(
+            messages,
+            self.model,
+            self.conversation,
+            self.stop,
+            self.parameters,
+            self.max_output_tokens,
+            self.filtered,
+            self.answers_as,
+            self.speakers,
+            self.template,
+            self.character,
+            self.asked_by,
+            self.tools,
+            self.tool_exchanges,
+            self.has_fallback,
+            self.begun,
+        )
+
 
 @frozen_dataclass
 class Delta:

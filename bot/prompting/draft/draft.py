@@ -97,7 +97,7 @@ class Draft:
     @property
     def prompt(self) -> Prompt:
         """The prompt of everything in this draft."""
-        return replace(self.base, messages=self.messages)
+        return self.base.with_messages(self.messages)
 
     @property
     def messages(self) -> tuple[Message, ...]:

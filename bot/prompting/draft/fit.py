@@ -4,10 +4,12 @@ What is dropped is selected by an estimate and confirmed by an exact count of th
 that most prompts are counted once, and none ever exceeds the budget.
 """
 
+import math
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import accumulate
+from operator import attrgetter
 from typing import TypeAlias
 
 from bot.chat.prompt import Message, Prompt
@@ -23,6 +25,7 @@ from bot.texts.text import marked, translatable
 
 # A generous estimate of a template's tokens per message: <|im_start|>assistant\n ... <|im_end|>\n
 TOKENS_AROUND_A_MESSAGE = 8
+_BYTES_PER_CHAR = 4  # of UTF-8, at most
 _MAX_UNITS = 20_000  # of all histories that were fitted last
 _TOO_LARGE = marked("larger than the remaining budget")
 _FULL = marked("the budget was used up")
@@ -60,6 +63,8 @@ async def fit_draft(
     Raises:
         UserError: the required parts exceed the limit.
     """
+    if limit is not None and (whole := await _fit_whole(draft, limit, count)):
+        return whole
     content = _OptionalContent(draft, limit, estimate)
     if limit is None:
         return content.fitted(content.most, content.estimate(content.most))
@@ -77,6 +82,30 @@ async def fit_draft(
             )
         )
     return content.fitted(kept, tokens)
+
+
+async def _fit_whole(draft: Draft, limit: int, count: PromptTokenCounter) -> FittedPrompt | None:
+    """Keep everything where even its bytes are too few for the limit: no part is estimated.
+
+    None: something may have to be dropped.
+    """
+    prompt = draft.prompt
+    if _most_tokens(prompt) > limit:
+        return None
+    tokens = await count(prompt)
+    if tokens > limit:
+        return None
+    kept = replace(draft, left_out=()) if draft.left_out else draft
+    return FittedPrompt(kept, prompt, tokens, limit, draft.left_out)
+
+
+def _most_tokens(prompt: Prompt) -> float:
+    """Return what the estimates of a prompt's parts cannot exceed: a token is a byte or more."""
+    texts = [message.content for message in prompt.messages]
+    if any(map(attrgetter("parts"), prompt.messages)):
+        return math.inf  # images, whose size is not known without looking
+    sizes = [len(text) if text.isascii() else len(text) * _BYTES_PER_CHAR for text in texts]
+    return sum(sizes) + len(texts) * TOKENS_AROUND_A_MESSAGE
 
 
 def estimate_message_tokens(

@@ -1,7 +1,7 @@
 """A fitted prompt never exceeds the budget, with any text, template or tokenizer."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bot.chat.prompt import Image, Message, Prompt, TemplateChoice
+from bot.chat.receipt import DroppedItem
 from bot.errors import UserError
 from bot.prompting.draft.draft import Draft, HistoryUnit, PromptPart, group_history
 from bot.prompting.draft.fit import FittedPrompt, fit_draft
@@ -22,6 +23,7 @@ TOKENIZERS: dict[str, Callable[[str], int]] = {
     **{name: lambda text, name=name: get_counter(name)([text])[0] for name in ("cl100k", "o200k")},  # type: ignore[misc]
 }
 BASE = Prompt((), "m", "channel")
+DROPPED = DroppedItem("history", "", "max_rounds is 3", 4)
 TEXTS = st.one_of(
     st.text(max_size=80),
     st.sampled_from(["ok", "日本語のとても長い文です。", "🙂" * 20, "<|im_end|>", "word " * 60]),
@@ -132,6 +134,23 @@ def test_prompt_that_fits_is_counted_once() -> None:
     counter = TemplateTokenCounter("chatml", "cl100k")
     result = fitted(draft(*CHAT[:6]), 1600, counter)
     assert (len(counter.counted), result.dropped) == (1, ())
+
+
+@given(turns=TURNS, parts=st.lists(PARTS, max_size=4), newest=TEXTS)
+def test_prompt_far_below_the_limit_is_kept_whole_without_estimates(
+    turns: list[tuple[str, str]], parts: list[PromptPart], newest: str
+) -> None:
+    whole = draft(*turns, newest=newest, context=tuple(parts), left_out=(DROPPED,))
+    unlimited = fitted(whole, None, TemplateTokenCounter("chatml", "bytes"))
+
+    async def count(_prompt: Prompt) -> int:
+        return 7
+
+    def estimate(_texts: Iterable[str]) -> Sequence[int]:
+        raise AssertionError("nothing has to be estimated")
+
+    result = asyncio.run(fit_draft(whole, 100_000, count, estimate))
+    assert result == replace(unlimited, tokens=7, limit=100_000)
 
 
 def test_without_a_limit_nothing_is_counted_or_dropped() -> None:
