@@ -32,7 +32,7 @@ from bot.storage.sql.database import database_exists
 from bot.telemetry.logs import configure_logs, open_log_stream
 from bot.telemetry.traces import start_traces
 
-_GC_GENERATION_0_THRESHOLD = 10_000
+_GC_GENERATION_0_THRESHOLD = 50_000
 """New objects between two collections; Python's own 700 is for small programs."""
 
 _AS_SET = RunOptions()
