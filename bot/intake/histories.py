@@ -89,8 +89,10 @@ class HistoryRouter:
 
     async def _begin_thread(self, said: Said) -> None:
         """Let a thread that a long answer goes on in begin with what was said up to the answer."""
+        if said.opened_from is None or len(said.scopes) < 2:
+            return
         key = said.address.conversation
-        if said.opened_from is None or len(said.scopes) < 2 or key in self._begun_threads:
+        if key in self._begun_threads:
             return
         parent = address_of(said.scopes[1])
         places = await self._index.find(parent, [said.opened_from])

@@ -119,6 +119,10 @@ def storable_said(said: Said) -> Said:
         )
     text = make_storable(said.text)
     masked, attachments = mask_pasted_tokens(text), _attachments(said.attachments)
+    author, title = _person(said.author), _title(said.thread_title)
+    found = (said.text, said.quote, said.author, said.attachments, said.thread_title)
+    if (masked, quote, author, attachments, title) == found:
+        return said  # nearly always; a copy of so many fields costs more than all the checks
     names = zip(said.attachments, attachments, strict=True)
     is_masked = masked != text or any(make_storable(a.name) != b.name for a, b in names)
     return replace(
@@ -126,18 +130,19 @@ def storable_said(said: Said) -> Said:
         text=masked,
         has_masked_token=said.has_masked_token or is_masked,
         quote=quote,
-        author=_person(said.author),
+        author=author,
         attachments=attachments,
-        thread_title=_title(said.thread_title),
+        thread_title=title,
     )
 
 
 def _title(title: str) -> str:
-    return mask_pasted_tokens(make_storable(title))
+    return mask_pasted_tokens(make_storable(title)) if title else title
 
 
 def _person(person: Person) -> Person:
-    return replace(person, name=make_storable(person.name))
+    name = make_storable(person.name)
+    return person if name == person.name else replace(person, name=name)
 
 
 def _attachments(items: tuple[MediaItem, ...]) -> tuple[MediaItem, ...]:
