@@ -145,7 +145,12 @@ class KeyedWorkerPool(Generic[Item]):
                 await self._claim_and_start(keys)
                 if self._hold is not _hold_nothing:
                     await asyncio.sleep(0)  # what begins may say that others are to be held
-                self._changed.set()  # others may have taken these, and left some of the rest
+                self._look_again()  # others may have taken these, and left some of the rest
+
+    def _look_again(self) -> None:
+        """Have the rest of what was woken claimed, if there is any."""
+        if self._woken:
+            self._changed.set()
 
     def _next_keys(self, most: int) -> list[str]:
         """Return keys to claim, the first woken first; set aside those that are held."""
@@ -208,7 +213,7 @@ class KeyedWorkerPool(Generic[Item]):
 
     def _on_done(self, key: str, task: asyncio.Task[None]) -> None:
         del self._tasks[key]
-        self._changed.set()
+        self._look_again()
         if key in self._next_items:
             self.start(key, self._next_items.pop(key))
         if not task.cancelled() and (error := task.exception()) is not None:
