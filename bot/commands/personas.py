@@ -1,7 +1,6 @@
 """Keep how people describe themselves, for one channel or everywhere, by their platform's id."""
 
 from collections.abc import Iterable, Sequence
-from itertools import islice
 
 from bot.chat.incoming import Said
 from bot.chat.session import Session
@@ -34,6 +33,8 @@ class UserPersonas:
         }
         values = await self._chat_settings.get_all(list(keys), _KEY)
         personas: dict[str, str] = {}
+        if not values:
+            return personas
         for key, user_id in keys.items():  # narrowest scope first
             if key in values:
                 personas.setdefault(user_id, values[key])
@@ -51,9 +52,13 @@ class UserPersonas:
 
     async def of_speakers(self, session: Session, incoming: Said) -> dict[str, str]:
         """Return the personas of the author and of those who spoke last, by user id."""
-        speakers = (turn.speaker.id for turn in reversed(session.turns) if turn.speaker)
-        newest = dict.fromkeys([incoming.author.id, *speakers])
-        return await self.resolve(islice(newest, MAX_SPEAKERS_WITH_PERSONA), incoming.scopes)
+        newest = {incoming.author.id: None}
+        for turn in reversed(session.turns):
+            if len(newest) == MAX_SPEAKERS_WITH_PERSONA:
+                break
+            if turn.speaker is not None:
+                newest[turn.speaker.id] = None
+        return await self.resolve(newest, incoming.scopes)
 
     async def forget(self, user_id: str, scopes: Iterable[str]) -> None:
         """Delete the descriptions of a person in these scopes."""

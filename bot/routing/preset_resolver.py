@@ -46,6 +46,7 @@ class PresetResolver:
             self.default = find_preset(presets, default)
         except PresetError as error:
             raise SettingsError(f"TROUPE_DEFAULT_PRESET: {error}") from None
+        self._default_alone = ActiveCharacters((self._activate(self.default, None),))
 
     @property
     def presets(self) -> Mapping[str, Preset]:
@@ -63,6 +64,7 @@ class PresetResolver:
         self._versions[preset.name] = version
         if preset.name == self.default.name:
             self.default = preset
+            self._default_alone = ActiveCharacters((self._activate(preset, None),))
 
     def remove(self, name: str) -> None:
         """Let a preset answer nowhere any more; the default preset stays."""
@@ -97,7 +99,7 @@ class PresetResolver:
             await self._reload(self._load)
         setting = await self._chat_settings.resolve(scopes, _KEY)
         if setting is None:
-            return ActiveCharacters((self._activate(self.default, None),))
+            return self._default_alone
         members = []
         for name in setting.value.splitlines():  # a preset's name has no line break
             preset = self.presets.get(name)
@@ -105,7 +107,7 @@ class PresetResolver:
                 _log.warning("preset_missing", preset=name, scope=setting.scope)
             else:
                 members.append(self._activate(preset, setting.scope))
-        return ActiveCharacters(tuple(members) or (self._activate(self.default, None),))
+        return ActiveCharacters(tuple(members)) if members else self._default_alone
 
     async def set_active(
         self, scope: str, presets: Sequence[Preset], by: str, *, audited: bool = False

@@ -76,12 +76,17 @@ class CachedChatSettings(ChatSettings, ConversationMemory):
     @override
     async def get_scopes(self, scopes: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
         now = self._clock.monotonic()
-        found = {scope: self._get(scope, now) for scope in scopes}
-        known = {scope: values for scope, values in found.items() if values is not None}
-        if len(known) == len(found):
-            return known
-        read = await self._read([scope for scope in found if scope not in known], now)
-        return {scope: known[scope] if scope in known else read[scope] for scope in found}
+        found: dict[str, Mapping[str, str]] = {}
+        missing: dict[str, None] = {}
+        for scope in scopes:
+            values = self._get(scope, now)
+            if values is None:
+                missing[scope] = None
+            else:
+                found[scope] = values
+        if missing:
+            found |= await self._read(list(missing), now)
+        return found
 
     @override
     async def end_session(self, conversation: str) -> None:
