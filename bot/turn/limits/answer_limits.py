@@ -31,7 +31,7 @@ class Admission:
     """None: there is nothing to tell, or it was told already."""
 
 
-_ADMITTED = Admission()
+ADMITTED = Admission()
 
 
 class AnswerLimits:
@@ -66,12 +66,12 @@ class AnswerLimits:
         """Wait until a message may be answered, or until it is stopped."""
         rates = self._rates_of(said)
         if not rates:
-            return _ADMITTED
+            return ADMITTED
         if await self._admits_one_of_several(said):
-            return _ADMITTED
+            return ADMITTED
         wait = await self._rates.take(rates, _MAX_WAIT_SECONDS)
         if wait <= 0:
-            return _ADMITTED
+            return ADMITTED
         is_refused = wait > _MAX_WAIT_SECONDS
         LIMITED_MESSAGES.labels("refused" if is_refused else "slowed").inc()
         _log.info(

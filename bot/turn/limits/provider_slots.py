@@ -54,8 +54,7 @@ class ProviderSlots:
         """Return how many requests of this process wait for a slot."""
         return len(self._queues[provider])
 
-    @contextlib.asynccontextmanager
-    async def hold(
+    def hold(
         self,
         provider: str,
         stop: StopFlag,
@@ -63,7 +62,7 @@ class ProviderSlots:
         *,
         chat: str = "",
         urgency: Urgency = Urgency.QUESTION,
-    ) -> AsyncIterator[None]:
+    ) -> contextlib.AbstractAsyncContextManager[None]:
         """Hold a slot of a provider during the block; a stop ends the wait for it.
 
         Raises:
@@ -72,16 +71,25 @@ class ProviderSlots:
         """
         limit = self._limits.get(provider)
         if limit is None:
-            yield
-            return
+            return contextlib.nullcontext()
         asked = _AskedSlot(provider, limit, chat, secrets.token_hex(8))
+        return self._held(asked, urgency, stop, show_position)
+
+    @contextlib.asynccontextmanager
+    async def _held(
+        self,
+        asked: "_AskedSlot",
+        urgency: Urgency,
+        stop: StopFlag,
+        show_position: Callable[[QueuePosition], None],
+    ) -> AsyncIterator[None]:
         try:
             if not stop.requested:
                 with stop.ends_block():
                     await self._acquire(asked, urgency, show_position)
             yield
         finally:
-            await self._rates.release(provider, asked.holder)
+            await self._rates.release(asked.provider, asked.holder)
             if asked.is_shared:
                 await self._rates.release(asked.chat_key, asked.holder)
 

@@ -28,13 +28,13 @@ class RestoredMessages:
 
     def is_context(self, message: InboxMessage) -> bool:
         """Return whether a message has been answered before, as far as anybody knows."""
-        newest, written_at = self._newest, message.incoming.at.timestamp()
-        return newest is not None and written_at <= newest.answered_until
+        newest = self._newest
+        return newest is not None and message.incoming.at.timestamp() <= newest.answered_until
 
     def is_void(self, said: Said) -> bool:
         """Return whether a message was followed or forgotten before, so that nothing is done."""
-        newest, at = self._newest, said.at.timestamp()
-        if newest is None or at > newest.answered_until:
+        newest = self._newest
+        if newest is None or (at := said.at.timestamp()) > newest.answered_until:
             return False
         if said.wake is not None and said.text.startswith("/"):
             return True  # its effect is in the backup or in the tombstones, or is nothing to repeat

@@ -119,10 +119,9 @@ class Spending:
         self._notices = RareNotices(rates)
         self._rules = rules
 
-    @contextlib.asynccontextmanager
-    async def reserved(
+    def reserved(
         self, preset: Preset, said: Said, prompt: Prompt, prompt_tokens: int
-    ) -> AsyncIterator[Reservation]:
+    ) -> contextlib.AbstractAsyncContextManager[Reservation]:
         """Reserve the cost of an answer for the block, and settle what `charged` found.
 
         A request that failed before its first token costs nothing; after any other failure the
@@ -137,13 +136,17 @@ class Spending:
             said.charged_person, server_of(said), self._model(preset.provider, prompt.model)
         )
         if self._budgets is None or not caps:
-            yield Reservation(prompt, charge)
-            return
+            return contextlib.nullcontext(Reservation(prompt, charge))
         prompt = self._bounded(prompt)
         price = self._price(preset.provider, prompt.model)
         amount = 0 if price is None else _most(price, prompt, prompt_tokens)
-        shares = await self._reserve(caps, amount)
-        reservation = Reservation(prompt, charge, amount, shares, amount, amount)
+        return self._reserved(caps, Reservation(prompt, charge, amount, (), amount, amount))
+
+    @contextlib.asynccontextmanager
+    async def _reserved(
+        self, caps: Sequence[BudgetCap], reservation: Reservation
+    ) -> AsyncIterator[Reservation]:
+        reservation.shares = shares = await self._reserve(caps, reservation.amount)
         try:
             yield reservation
         except BackendUnavailable:
@@ -212,6 +215,8 @@ class Spending:
 
     def caps(self, said: Said, preset: Preset) -> list[BudgetCap]:
         """Return the budgets that an answer counts against."""
+        if not self._limits_anything(preset):
+            return []
         owners = _owners(said.scopes, server_of(said))
         first, *others = said.charged_people
         caps = self._caps(preset, {BudgetKind.PERSON: first, **owners})
@@ -222,8 +227,11 @@ class Spending:
         """Return the budgets of a channel with these scopes, whoever asks."""
         return self._caps(preset, _owners(scopes, scopes[-1] if len(scopes) > 1 else None))
 
+    def _limits_anything(self, preset: Preset) -> bool:
+        return bool(self._rules.limits) or preset.budget is not None
+
     def _caps(self, preset: Preset, asking: Mapping[BudgetKind, str | None]) -> list[BudgetCap]:
-        if not self._rules.limits and preset.budget is None:
+        if not self._limits_anything(preset):
             return []
         limits = dict(self._rules.limits)
         if preset.budget is not None:

@@ -1,7 +1,6 @@
 """Have gathered questions answered, and finish with the answer or with why there is none."""
 
-import contextlib
-from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 
 import structlog
@@ -13,7 +12,6 @@ from bot.commands.request import AskedQuestion
 from bot.errors import AnswerRefused, BackendError
 from bot.frozen_dataclass import frozen_dataclass
 from bot.replying.live_replies import LiveReplies
-from bot.replying.stop_flag import StopFlag
 from bot.routing.active_presets import ActiveCharacters
 from bot.routing.decision_log import DecisionLog
 from bot.texts.text import Text, translatable_count
@@ -131,38 +129,36 @@ class QuestionAnswers:
         """
         is_new = isinstance(group.message.incoming, Said) and removed is None
         # The first part of a native command is for its author; the answer is for everybody.
-        result = TurnResult(next_part=1 if has_private_response(group.message) else 0)
-        async with self._limited(claim, group, gathering) as stop:
-            await gathering.gather_waiting()
-            while True:
-                asked = gathering.asked
-                is_alone = is_new and not group.message.gathered
-                self.stops.extend(asked.incoming, gathering.askers, is_alone=is_alone)
-                self.unanswered.note(asked.incoming, gathering.earlier)
-                async with gathering.interrupting(stop):
-                    result = await self.pipeline.answer(
-                        *(claim, group.message, asked.incoming, active, asked.speakers, stop),
-                        removed,
-                        in_place_of=asked.in_place_of,
-                        gathered=gathering.earlier,
-                        first_part=result.next_part,
-                    )
-                if not stop.is_superseded:
-                    return None if stop.is_withdrawn else result
-                stop.begin_again()
-                await gathering.gather_until_quiet()
-
-    @contextlib.asynccontextmanager
-    async def _limited(
-        self, claim: Claim, group: MessageGroup, gathering: Gathering
-    ) -> AsyncIterator[StopFlag]:
-        """Let people stop the answer that the block makes, and few enough wait for it."""
+        first_part = 1 if has_private_response(group.message) else 0
         with self.stops.answering(claim, gathering.asked.incoming) as stop:
-            if self.queue_limit is None:
-                yield stop
-                return
-            async with self.queue_limit.enforced(claim, group, gathering.at_most):
-                yield stop
+            async with self._limited(claim, group, gathering):
+                await gathering.gather_waiting()
+                while True:
+                    asked = gathering.asked
+                    is_alone = is_new and not group.message.gathered
+                    self.stops.extend(asked.incoming, gathering.askers, is_alone=is_alone)
+                    self.unanswered.note(asked.incoming, gathering.earlier)
+                    async with gathering.interrupting(stop):
+                        result = await self.pipeline.answer(
+                            *(claim, group.message, asked.incoming, active, asked.speakers, stop),
+                            removed,
+                            in_place_of=asked.in_place_of,
+                            gathered=gathering.earlier,
+                            first_part=first_part,
+                        )
+                    if not stop.is_superseded:
+                        return None if stop.is_withdrawn else result
+                    first_part = result.next_part
+                    stop.begin_again()
+                    await gathering.gather_until_quiet()
+
+    def _limited(
+        self, claim: Claim, group: MessageGroup, gathering: Gathering
+    ) -> AbstractAsyncContextManager[None]:
+        """Let few enough questions wait for the answer that the block makes."""
+        if self.queue_limit is None:
+            return nullcontext()
+        return self.queue_limit.enforced(claim, group, gathering.at_most)
 
 
 def _more_waiting(gathering: Gathering) -> Text:
