@@ -53,11 +53,13 @@ class DecisionLog:
         if noted is None:
             return
         key = said.address.channel
-        lines = self._lines.setdefault(key, deque(maxlen=_MAX_MESSAGES))
+        lines = self._lines.get(key)
+        if lines is None:
+            lines = self._lines[key] = deque(maxlen=_MAX_MESSAGES)
+            if len(self._lines) > _MAX_CHANNELS:
+                self._lines.popitem(last=False)
         lines.append(noted)
         self._lines.move_to_end(key)
-        if len(self._lines) > _MAX_CHANNELS:
-            self._lines.popitem(last=False)
 
     def note_substitutes(
         self, channel: str, speakers: Sequence[ActivePreset], receipts: Sequence[Receipt]

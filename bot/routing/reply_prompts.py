@@ -26,8 +26,11 @@ _COMMANDS = {ButtonAction.NAME: "/preset use", ButtonAction.ABOUT: "/me"}
 
 def replied_command(said: Said) -> Command | None:
     """Return the command that a reply to one of the questions stands for; None: it is no reply."""
-    quote, text = said.quote, " ".join(said.text.split())
-    if quote is None or not quote.is_ours or not text or text.startswith("/"):
+    quote = said.quote
+    if quote is None or not quote.is_ours:
+        return None
+    text = " ".join(said.text.split())
+    if not text or text.startswith("/"):
         return None
     for action, question in QUESTIONS.items():
         if quote.text in {translate(question, language) for language in LANGUAGES}:

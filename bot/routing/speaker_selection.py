@@ -141,9 +141,11 @@ def select_reaction(
     if not answers or len(answers) >= MAX_ANSWERS_IN_A_ROW:
         return ()
     newest = answers[-1]
+    others = [preset for preset in presets if preset.name != newest.preset]
+    if not others:
+        return ()
     answered = {turn.preset for turn in answers}
     chance = _Chance(recent, now, dice, share=_REACTION_SHARE)
-    others = [preset for preset in presets if preset.name != newest.preset]
     ranked = _ranked(
         _with_reason(one, marked("has answered already"))
         if one.preset in answered and not one.chosen
@@ -156,9 +158,11 @@ def select_reaction(
 def _only_candidate(
     preset: Preset, incoming: Said, recent: Sequence[Turn], dice: Dice
 ) -> SpeakerCandidate:
-    candidate = SpeakerCandidate(preset.name, 0.0, (marked("is the only character here"),))
+    is_alone = marked("is the only character here")
     if incoming.wake is not None and is_addressed(incoming, preset):
-        return _chosen(candidate, 0.0, _ADDRESSED[incoming.wake])
+        reasons = (is_alone, _ADDRESSED[incoming.wake])
+        return SpeakerCandidate(preset.name, 0.0, reasons, chosen=True)
+    candidate = SpeakerCandidate(preset.name, 0.0, (is_alone,))
     if preset.wake.names and name_position(preset, incoming.own_text) is not None:
         return _chosen(candidate, 0.0, marked("was called by name"))
     if continues_thread(incoming, recent, preset):

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import structlog
 
 from bot.chat.incoming import Said
-from bot.chat.outgoing import Face
+from bot.chat.outgoing import Limits
 from bot.chat.receipt import Receipt
 from bot.chat.session import Claim, InboxMessage, Session, Turn, TurnRange, TurnResult
 from bot.commands.notes.admin_notes import AdminNotes
@@ -18,7 +18,7 @@ from bot.prompting.presets.preset import Preset
 from bot.replying.answer_buttons import answer_buttons
 from bot.replying.folded_thoughts import fold_thoughts
 from bot.replying.generate import end_mark
-from bot.replying.live_replies import LiveReplies
+from bot.replying.live_replies import LiveReplies, final_parts
 from bot.replying.live_reply import LiveReply
 from bot.replying.long_answers import (
     LongAnswer,
@@ -34,7 +34,7 @@ from bot.routing.active_presets import ActiveCharacters, ActivePreset
 from bot.routing.speaker_selection import MAX_ANSWERS_IN_A_ROW, select_reaction
 from bot.routing.wake_rules import Dice
 from bot.texts.text import Text, joined, language_of, translate
-from bot.turn.limits.answer_limits import Admission, AnswerLimits
+from bot.turn.limits.answer_limits import ADMITTED, Admission, AnswerLimits
 from bot.turn.limits.fallback_notes import FallbackNotes
 from bot.turn.limits.provider_slots import ProviderSlots
 from bot.turn.limits.rare_notices import RareNotices
@@ -120,7 +120,7 @@ class AnswerPipeline:
             UserError: where the author can fix it, or there were too many messages.
             ToldAlready: there were too many, and the author knows.
         """
-        admission = await self._limits.admit(said, stop) if self._limits else Admission()
+        admission = await self._limits.admit(said, stop) if self._limits else ADMITTED
         if admission.is_refused:
             is_repetition = removed is not None
             return self._refuse(said, admission.notice, first_part, is_repetition=is_repetition)
@@ -212,9 +212,11 @@ class AnswerPipeline:
     async def _speak(self, speaker: ActivePreset, context: TurnContext, stop: StopFlag) -> None:
         """Let one character answer, live, and append its answer to the context."""
         preset, address = speaker.preset, context.said.address
+        limits, active = self._replies.limits(address), context.active
         earlier = context.shown[-1] if context.shown else None
-        face = self._face(speaker, context)
-        form, line = self._form(preset, context), self._speaker_line(speaker, context)
+        face = active.face(speaker, context.character_names, limits)
+        form = _form(preset, context.said, limits)
+        line = active.speaker_line(speaker, context.character_names, limits)
         async with self._replies.live(
             context.claim,
             context.message,
@@ -230,11 +232,11 @@ class AnswerPipeline:
             return
         text = line + receipt.answer + _marks(receipt, context.said.locale)
         text += _files_notice(context)
-        whole = self._replies.final_parts(address, text, context.next_part, face)
+        whole = final_parts(text, limits, context.next_part, face)
         parts = shorten(whole, text, form, context.said.locale, context.part_name)
         if preset.thoughts == "folded":
-            limits, is_group = self._replies.limits(address), context.active.is_group
-            parts = fold_thoughts(parts, receipt.thoughts, limits, may_add_message=not is_group)
+            may_add_message = not active.is_group
+            parts = fold_thoughts(parts, receipt.thoughts, limits, may_add_message=may_add_message)
         context.parts.extend(parts)
         live_reply.set_final([one.text for one in parts if one.text and one.file is None])
         context.shown.append(live_reply)
@@ -252,22 +254,9 @@ class AnswerPipeline:
         )
         context.receipts.append(_with_edits(receipt, live_reply, context.said))
 
-    def _face(self, speaker: ActivePreset, context: TurnContext) -> Face | None:
-        limits = self._replies.limits(context.said.address)
-        return context.active.face(speaker, context.character_names, limits)
-
-    def _form(self, preset: Preset, context: TurnContext) -> LongAnswer:
-        """Return how a long answer is sent; nobody opens a thread alone or inside of a thread."""
-        said = context.said
-        if preset.long_answer == "thread" and (said.in_thread or said.is_private):
-            return "parts"
-        return supported_form(preset.long_answer, self._replies.limits(said.address))
-
-    def _speaker_line(self, speaker: ActivePreset, context: TurnContext) -> str:
-        limits = self._replies.limits(context.said.address)
-        return context.active.speaker_line(speaker, context.character_names, limits)
-
     def _reaction(self, context: TurnContext) -> tuple[ActivePreset, ...]:
+        if not context.active.is_group and context.speaks_last(context.active.first):
+            return ()
         candidates = select_reaction(
             context.active.presets,
             context.turns,
@@ -287,6 +276,13 @@ def _with_edits(receipt: Receipt, live_reply: LiveReply, said: Said) -> Receipt:
     edits = tuple(max(0.0, at - received) for at in live_reply.shown_at[:_MAX_NOTED_EDITS])
     timings = replace(receipt.timings, edits=edits, received_at=received)
     return replace(receipt, timings=timings)
+
+
+def _form(preset: Preset, said: Said, limits: Limits) -> LongAnswer:
+    """Return how a long answer is sent; nobody opens a thread alone or inside of a thread."""
+    if preset.long_answer == "thread" and (said.in_thread or said.is_private):
+        return "parts"
+    return supported_form(preset.long_answer, limits)
 
 
 def _mark_shown(context: TurnContext) -> None:

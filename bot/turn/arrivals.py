@@ -23,7 +23,8 @@ class ArrivalSignals:
 
     def watch(self, conversations: Collection[str]) -> None:
         """Watch from now on, before what is there is read from the database."""
-        self._watched |= dict.fromkeys(conversations, False)
+        for key in conversations:
+            self._watched[key] = False
 
     def unwatch(self, conversations: Collection[str]) -> None:
         """Do not watch any more."""

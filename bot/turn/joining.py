@@ -12,6 +12,7 @@ from bot.telemetry.secret_masker import mask_pasted_tokens
 from bot.turn.isolation import CRASHES_OF_A_SUSPECT
 
 _FULL_SHARE = 0.98  # clients cut a long text at a space near the limit
+_MOST_UNITS = 2  # of one character, whatever the platform counts
 _MAX_PARTS = 20
 _MAX_WAIT_SECONDS = 5.0
 _LOOK_SECONDS = 0.2  # between two looks for the next part
@@ -40,6 +41,8 @@ class MessageParts:
         if said.album is not None:
             return self.rules.album_seconds
         longest = self.limits.max_units  # a longer one was not cut by a client
+        if len(said.text) * _MOST_UNITS < longest * _FULL_SHARE:
+            return 0.0  # nearly always: its units need not be counted
         is_cut = longest * _FULL_SHARE <= self._units(said.text) <= longest
         return self.rules.paste_seconds if is_cut else 0.0
 

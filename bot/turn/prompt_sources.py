@@ -77,6 +77,10 @@ class TurnContext:
         """The number of the part that the next character begins with."""
         return self.first_part + count_messages(self.parts)
 
+    def speaks_last(self, speaker: ActivePreset) -> bool:
+        """Return whether the newest answer is this one's."""
+        return bool(self.turns) and self.turns[-1].preset == speaker.preset.name
+
     def to_result(self, *, was_stopped: bool) -> TurnResult:
         """Return what the speakers have added."""
         return TurnResult(
@@ -143,14 +147,18 @@ class PromptSources:
         oldest = message.incoming if gathered and isinstance(message.incoming, Said) else said
         is_read = is_new_channel and await self.resolver.observes(said.scopes)
         earlier = await self.channel_reader.read(oldest, active) if is_read else ()
-        known = (*session.turns, *earlier)
+        known = (*session.turns, *earlier) if earlier else session.turns
         # What was put away or forgotten ended the first session: its beginning is not read again.
         is_new_question = before is None and removed is None and session.number == 1
         start = (
             await self.channel_reader.read_start(oldest, active, known) if is_new_question else ()
         )
-        session = replace(session, turns=(*start, *known, *gathered))
-        sees_images = any(self._sees_images(one.preset) for one in speakers)
+        if start or earlier or gathered:
+            session = replace(session, turns=(*start, *known, *gathered))
+        files = NO_FILES
+        if self.attachment_reader.may_find_files(said):
+            sees_images = any(self._sees_images(one.preset) for one in speakers)
+            files = await self.attachment_reader.read(said, with_images=sees_images)
         in_history = {turn.preset for turn in session.turns if turn.preset}
         return TurnContext(
             claim,
@@ -160,7 +168,7 @@ class PromptSources:
             session,
             self.resolver.character_names(active.names | in_history),
             await self.personas.of_speakers(session, said),
-            await self.attachment_reader.read(said, with_images=sees_images),
+            files,
             (*start, *earlier),
             first_part,
             tuple(in_place_of),

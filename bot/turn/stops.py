@@ -9,7 +9,7 @@ import contextlib
 import hashlib
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeAlias, TypeVar
 
@@ -42,7 +42,7 @@ _decode_press = msgspec.json.Decoder(Pressed).decode
 _decode_deletion = msgspec.json.Decoder(Deleted).decode
 
 
-@frozen_dataclass
+@dataclass(slots=True)
 class _AnswerInProgress:
     claim: Claim
     asked: Said
@@ -149,11 +149,10 @@ class StopRequests:
             askers: the ids of who asked.
             is_alone: whether it answers that message only, and ends where that is deleted.
         """
-        conversation = asked.address.conversation
-        answer = self._answers[conversation]
+        answer = self._answers[asked.address.conversation]
         if asked.message_id != answer.asked.message_id:
-            answer = replace(answer, asked=asked, at=asked.at)
-        self._answers[conversation] = replace(answer, askers=askers, is_alone=is_alone)
+            answer.asked, answer.at = asked, asked.at
+        answer.askers, answer.is_alone = askers, is_alone
 
     def outcome_of(self, command: Said) -> StopOutcome:
         """Return what a /stop has brought about, once it is answered itself."""
