@@ -75,8 +75,12 @@ class ButtonData:
 
     def encode(self) -> str:
         """Return it as text; the bot is left out, because a press names it anyway."""
-        _, _, part = self.part.partition(":")
-        return f"{self.action}{self.number or ''}:{part}"
+        return encode_button(self.action, self.part, self.number)
+
+
+def encode_button(action: ButtonAction, part: str, number: int = 0) -> str:
+    """Return `ButtonData` of these as text, which every answer has some of."""
+    return f"{action}{number or ''}:{part.partition(':')[2]}"
 
 
 def read_button(pressed: Pressed) -> ButtonData | None:

@@ -9,8 +9,7 @@ supports says how many calls a chat and a bot may make (`Limits.chat_calls`, `Li
 from collections.abc import Awaitable, Callable, Set
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import lru_cache
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from typing_extensions import override
 
@@ -23,6 +22,8 @@ from bot.ports import BucketSurface, Clock, DraftingSurface, RateLimits, Surface
 from bot.telemetry.metrics import RATE_LIMIT_REFUSALS, RATE_LIMIT_SECONDS
 
 Response = TypeVar("Response")
+_Windows: TypeAlias = tuple[tuple[CallWindow, ...], tuple[CallWindow, ...], tuple[CallWindow, ...]]
+_MAX_FORMS = 64
 _MAX_SLEEP_SECONDS = 2.0
 """A shorter wait is slept through, a longer one is raised, so that the outbox reschedules."""
 
@@ -52,6 +53,7 @@ class RateLimitedSurface(Surface, DraftingSurface):
         self._clock = clock
         self._best_effort = best_effort
         self._learns_rates = learns_rates
+        self._known_windows: dict[tuple[int, bool], tuple[Limits, _Windows]] = {}
         self._waiting = waiting or WaitingCalls(clock)
 
     @override
@@ -122,14 +124,15 @@ class RateLimitedSurface(Surface, DraftingSurface):
         *,
         is_message: bool = True,
     ) -> Response:
-        keys = {"route": route, "chat": address.lane, "bot": address.source}
-        windows = self._windows(address, is_message=is_message)
+        lane, source = address.lane, address.source
+        of_route, of_chat, of_bot = self._windows(address, is_message=is_message)
         scopes = [
-            CallScope(key, windows.get(name, ()), is_of_all=name == "bot")
-            for name, key in keys.items()
+            CallScope(route, of_route),
+            CallScope(lane, of_chat),
+            CallScope(source, of_bot, is_of_all=True),
         ]
         if is_message and not self._best_effort:
-            await self._wait(address.source, scopes)
+            await self._wait(source, scopes)
         elif (wait := await self._rates.take_call(scopes)) > 0:
             raise RateLimited(wait)
         try:
@@ -137,39 +140,55 @@ class RateLimitedSurface(Surface, DraftingSurface):
         except RateLimited as error:
             RATE_LIMIT_REFUSALS.labels(address.platform, error.scope).inc()
             RATE_LIMIT_SECONDS.labels(address.platform).inc(error.retry_after_seconds)
-            await self._rates.refuse_calls(keys[error.scope], error.retry_after_seconds)
+            refused = {"route": route, "chat": lane, "bot": source}[error.scope]
+            await self._rates.refuse_calls(refused, error.retry_after_seconds)
             if error.scope == "chat":  # it may have been one call too many of the bot
-                await self._rates.refuse_calls(keys["bot"], 0.0)
+                await self._rates.refuse_calls(source, 0.0)
             raise
 
-    def _windows(self, address: Address, *, is_message: bool) -> dict[str, tuple[CallWindow, ...]]:
-        """Return what may be called of this kind for the chat, for the chat and for the bot.
+    def _windows(self, address: Address, *, is_message: bool) -> _Windows:
+        """Return what may be called of this kind for the chat, for the chat and for the bot."""
+        limits = self._surface.limits(address)
+        known = self._known_windows.get((id(limits), is_message))
+        if known is None or known[0] is not limits:  # platforms have a few forms of limits
+            known = limits, self._windows_of(limits, is_message=is_message)
+            if len(self._known_windows) >= _MAX_FORMS:
+                self._known_windows.clear()
+            self._known_windows[id(limits), is_message] = known
+        return known[1]
+
+    def _windows_of(self, limits: Limits, *, is_message: bool) -> _Windows:
+        """Return them for one form of limits.
 
         Live edits leave what is reserved, and keep to the rates of a chat from the start. A typing
         indicator is no message: it counts for the bot at most, and leaves what is reserved.
         """
-        limits, learns = self._surface.limits(address), self._learns_rates
-        edits = self._best_effort
+        learns, edits = self._learns_rates, self._best_effort
         if not is_message:
             of_bot = limits.bot_calls if limits.counts_typing else ()
-            return {"bot": _as_they_hold(of_bot, learns=learns, reserves=True)}
+            return (), (), _as_they_hold(of_bot, learns=learns, reserves=True)
         learns_chat = learns and not edits
-        return {
-            "route": _as_they_hold(limits.route_calls, learns=learns_chat, reserves=edits),
-            "chat": _as_they_hold(limits.chat_calls, learns=learns_chat, reserves=edits),
-            "bot": _as_they_hold(limits.bot_calls, learns=learns, reserves=edits),
-        }
+        return (
+            _as_they_hold(limits.route_calls, learns=learns_chat, reserves=edits),
+            _as_they_hold(limits.chat_calls, learns=learns_chat, reserves=edits),
+            _as_they_hold(limits.bot_calls, learns=learns, reserves=edits),
+        )
 
     async def _wait(self, source: str, scopes: list[CallScope]) -> None:
         """Wait until a call is allowed; raise `RateLimited` if that takes too long."""
+        with self._waiting.asking(source):
+            wait = await self._rates.take_call(scopes)
+        if wait > 0:
+            await self._wait_longer(source, scopes, wait)
+
+    async def _wait_longer(self, source: str, scopes: list[CallScope], wait: float) -> None:
+        """Wait until a call is allowed that was refused just now, for so many seconds."""
         latest = self._clock.monotonic() + _MAX_SLEEP_SECONDS
         of_all = [scope for scope in scopes if scope.is_of_all]
         with ExitStack() as counted:
             is_counted = False
-            while True:
+            while wait > 0:
                 with self._waiting.asking(source):
-                    if (wait := await self._rates.take_call(scopes)) <= 0:
-                        return
                     of_bot = await self._rates.seconds_until_call(of_all)
                 if of_bot > 0:
                     self._waiting.note_end(source, of_bot)
@@ -179,9 +198,10 @@ class RateLimitedSurface(Surface, DraftingSurface):
                 if self._clock.monotonic() + wait > latest:
                     raise RateLimited(wait)
                 await self._clock.sleep(wait)
+                with self._waiting.asking(source):
+                    wait = await self._rates.take_call(scopes)
 
 
-@lru_cache(maxsize=64)  # platforms have a few forms of limits, and every call asks for them
 def _as_they_hold(
     windows: tuple[CallWindow, ...], *, learns: bool, reserves: bool
 ) -> tuple[CallWindow, ...]:

@@ -2,7 +2,7 @@
 
 from functools import cache
 
-from bot.chat.button import ButtonAction, ButtonData
+from bot.chat.button import ButtonAction, encode_button
 from bot.chat.outgoing import Button, ButtonStyle
 from bot.texts.text import Text, language_of, translatable, translate
 
@@ -55,7 +55,7 @@ def _version_buttons(part: str, number: int, versions: int) -> tuple[Button, ...
     """Return `‹ 2/3 ›`, without an arrow that leads nowhere."""
     labels = {number - 1: "‹", number: f"{number}/{versions}", number + 1: "›"}
     return tuple(
-        Button(label, ButtonData(ButtonAction.VERSION, part, chosen).encode(), row=1)
+        Button(label, encode_button(ButtonAction.VERSION, part, chosen), row=1)
         for chosen, label in labels.items()
         if 1 <= chosen <= versions
     )
@@ -68,8 +68,7 @@ def _button(
     locale: str | None,
     style: ButtonStyle = ButtonStyle.PLAIN,
 ) -> Button:
-    shown = _translated(label, language_of(locale))
-    return Button(shown, ButtonData(action, part).encode(), style)
+    return Button(_translated(label, language_of(locale)), encode_button(action, part), style)
 
 
 @cache  # of the few labels above; every answer has some of them

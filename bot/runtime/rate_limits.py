@@ -57,9 +57,9 @@ class InProcessRateLimits(RateLimits):
 
     @override
     async def take_call(self, scopes: Sequence[CallScope]) -> float:
-        if (wait := await self.seconds_until_call(scopes)) > 0:
-            return wait
         now = self._clock.monotonic()
+        if (wait := self._seconds_until_all(scopes, now)) > 0:
+            return wait
         for scope in scopes:
             for window in scope.windows:
                 calls = self._calls.get((scope.key, window.seconds))
@@ -72,8 +72,7 @@ class InProcessRateLimits(RateLimits):
 
     @override
     async def seconds_until_call(self, scopes: Sequence[CallScope]) -> float:
-        now = self._clock.monotonic()
-        return max((self._seconds_until_allowed(scope, now) for scope in scopes), default=0.0)
+        return self._seconds_until_all(scopes, self._clock.monotonic())
 
     @override
     async def refuse_calls(self, scope: str, seconds: float) -> None:
@@ -88,18 +87,22 @@ class InProcessRateLimits(RateLimits):
         waits = {scope: until - now for scope, until in self._refused_until.items() if until > now}
         return longest_first(waits)
 
-    def _seconds_until_allowed(self, scope: CallScope, now: float) -> float:
-        waits = (self._seconds_until_free(scope.key, window, now) for window in scope.windows)
-        return max(0.0, self._refused_until.get(scope.key, now) - now, *waits)
+    def _seconds_until_all(self, scopes: Sequence[CallScope], now: float) -> float:
+        """Return how long any of these scopes takes no call; 0: all take one."""
+        longest = 0.0
+        for scope in scopes:
+            longest = max(longest, self._refused_until.get(scope.key, now) - now)
+            for window in scope.windows:
+                longest = max(longest, self._seconds_until_free(scope.key, window, now))
+        return longest
 
     def _seconds_until_free(self, key: str, window: CallWindow, now: float) -> float:
         """Return how long a window is full; it is while its n-th newest call is in it."""
+        if window.is_learned and self._learned_until.get(key, now) <= now:
+            return 0.0
         calls = self._calls.get((key, window.seconds), ())
         allowed = window.count - window.reserved
-        holds = not window.is_learned or self._learned_until.get(key, now) > now
-        if not holds or len(calls) < allowed:
-            return 0.0
-        return calls[-allowed] + window.seconds - now
+        return 0.0 if len(calls) < allowed else calls[-allowed] + window.seconds - now
 
     def _forget_past(self, now: float) -> None:
         if len(self._next_arrival) > _MAX_KEYS:
