@@ -7,6 +7,7 @@ than too low.
 
 import math
 from collections import Counter
+from operator import attrgetter
 
 from bot.chat.prompt import Prompt
 from bot.ports import TextTokenCounter
@@ -49,7 +50,7 @@ class PromptTokenEstimator:
         answers = self._unread[model]
         if tokens <= 0 or answers * _MESSAGES_TO_LEARN < len(prompt.messages):
             return
-        if not token_counter.loaded or any(message.images for message in prompt.messages):
+        if not token_counter.loaded or any(map(attrgetter("parts"), prompt.messages)):  # images
             return
         if prompt.tools or prompt.tool_exchanges:  # they count, but stand in no message
             return

@@ -9,7 +9,7 @@ import hmac
 import random
 import secrets
 from collections.abc import Sequence
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 
 from typing_extensions import override
@@ -30,6 +30,7 @@ from bot.runtime.clock import SystemClock
 from bot.templates.renderer import Renderer
 
 _SESSION_BYTES = 16
+_MAX_CACHED_HASHES = 4096
 _DEFAULT_ANSWER_FRACTION = 4  # an answer without a limit gets a quarter of the context
 
 
@@ -121,11 +122,15 @@ class OpenAICompatibleBackend(
         name = self._settings.session_header
         if name is None or not prompt.conversation:
             return ""
-        hashed = hmac.digest(self._session_key, prompt.conversation.encode(), "sha256")
-        return f"{name}: {hashed[:_SESSION_BYTES].hex()}"
+        return f"{name}: {_hash_conversation(self._session_key, prompt.conversation)}"
 
     def _quirks(self, model: str) -> Quirks:
         return quirks_of(self._endpoint.name, self._endpoint.base_url, model)
+
+
+@lru_cache(_MAX_CACHED_HASHES)
+def _hash_conversation(key: bytes, conversation: str) -> str:
+    return hmac.digest(key, conversation.encode(), "sha256")[:_SESSION_BYTES].hex()
 
 
 def make(provider: str, settings: OpenAISettings, _data_dir: Path, _renderer: Renderer) -> Backend:

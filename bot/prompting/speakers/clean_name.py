@@ -1,6 +1,7 @@
 """Clean a display name for use as a speaker tag: one line, no delimiters, any script."""
 
 import hashlib
+import re
 import unicodedata
 from functools import lru_cache
 from itertools import groupby
@@ -15,6 +16,7 @@ from bot.prompting.text.confusables import (
 
 MAX_LABEL_CHARS = 32
 _MAX_NAME_CHARS = 1000  # longer names are cut first; platforms allow a tenth of it
+_PLAIN_NAME = re.compile("[A-Za-z0-9 .-]*")
 _CACHE_SIZE = 4096  # the same few names come with every message
 
 _MAX_MARKS = 2  # combining marks on one letter; more of them cover the lines above and below
@@ -39,6 +41,8 @@ def clean_name(name: str) -> str:
     name of emoji alone is spelled out, `👑` is `crown`: a lone emoji looks like a badge.
     """
     plain = _plain(name)
+    if _PLAIN_NAME.fullmatch(plain):  # nothing to remove
+        return _cut(plain).strip(" .-")
     around = zip(f" {plain}", plain, f"{plain} "[1:], strict=False)
     kept = _limit_marks(
         "".join(char for before, char, after in around if _is_kept(before, char, after))

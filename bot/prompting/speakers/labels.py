@@ -89,6 +89,8 @@ def label_speakers(people: Iterable[Person], characters: Mapping[str, str]) -> S
     """
     newest = {person.id: person.name for person in people}
     labels = _label_speakers(tuple(sorted(newest.items())), tuple(characters.items()))
+    if len(newest) == 1:  # nearly always; more people are labelled in the order of their ids
+        return labels
     return replace(labels, people={one: labels.people[one] for one in newest})
 
 

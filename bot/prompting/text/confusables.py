@@ -66,6 +66,7 @@ _CONFUSABLE_SCRIPTS = frozenset(
 COLON = re.compile("[:：﹕︓︰∶ː꞉˸׃፡։܃܄᛬᠃᠄⁚ꓽ]")
 """Matches what ends a speaker tag, or looks as if it did."""
 
+_NO_ASCII_SPELLING = re.compile("[^a-z0-9]+")
 _CACHE_SIZE = 4096
 # Tag characters; a variation selector after another one, since a character needs only one; and rows
 # of joiners and directional marks longer than any spelling has: they encode hidden text.
@@ -91,6 +92,9 @@ def skeleton(text: str) -> str:
 
     Only letters and digits remain, without the marks above and below them: `N.o.r.á` is `nora`.
     """
+    if text.isascii():  # the same, in a fraction of the time
+        plain = _NO_ASCII_SPELLING.sub("", text.lower())
+        return plain.translate(_LATIN_LOOKALIKES).replace("rn", "m")
     plain = spell_enclosed_letters(text)
     decomposed = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", plain).casefold())
     spelled = "".join(char for char in decomposed if _is_spelling(char))
@@ -104,6 +108,8 @@ def spell_enclosed_letters(text: str) -> str:
 
 def mixes_confusable_scripts(text: str) -> bool:
     """Whether a word mixes letters of scripts that look alike."""
+    if text.isascii():
+        return False
     return any(len(_CONFUSABLE_SCRIPTS & set(map(script_of, word))) > 1 for word in text.split())
 
 

@@ -7,9 +7,7 @@ perhaps for the oldest, which it loses. Only what is new is computed.
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from itertools import takewhile
-from typing import Generic, TypeVar
-
-from bot.frozen_dataclass import frozen_dataclass
+from typing import Generic, TypeAlias, TypeVar
 
 _USUALLY_NEW = 4
 """At most so many items at the end of the last sequence usually differ: the newest message is one
@@ -19,11 +17,8 @@ Item = TypeVar("Item")
 Value = TypeVar("Value")
 
 
-@frozen_dataclass
-class _Mapped(Generic[Item, Value]):
-    form: Hashable
-    items: tuple[Item, ...]
-    values: tuple[Value, ...]
+_Mapped: TypeAlias = tuple[Hashable, tuple[Item, ...], tuple[Value, ...]]
+"""The form, the items and their values."""
 
 
 class IncrementalMap(Generic[Item, Value]):
@@ -53,28 +48,41 @@ class IncrementalMap(Generic[Item, Value]):
         before = self._mapped.pop(key, None)
         known: tuple[Value, ...] = ()
         if before is not None:
-            self._items -= len(before.items)
-            if before.form == form:
-                begin, end = _overlap(before.items, items)
-                known = before.values[begin:end]
+            form_before, items_before, values_before = before
+            self._items -= len(items_before)
+            if form_before == form:
+                begin, end = _overlap(items_before, items)
+                known = values_before[begin:end]
         values = (*known, *map(compute, items[len(known) :]))
-        self._mapped[key] = _Mapped(form, items, values)
+        self._mapped[key] = form, items, values
         self._items += len(items)
         while self._items > self._max_items:
-            _, oldest = self._mapped.popitem(last=False)
-            self._items -= len(oldest.items)
+            _, (_, oldest, _) = self._mapped.popitem(last=False)
+            self._items -= len(oldest)
         return values
 
 
 def _overlap(before: tuple[Item, ...], now: tuple[Item, ...]) -> tuple[int, int]:
     """Return the slice of `before` that `now` begins with."""
-    if not before or not now or now[0] not in before:
+    if not before or not now:
         return 0, 0
-    begin = before.index(now[0])
+    begin = 0
+    if before[0] is not now[0]:
+        if now[0] not in before:
+            return 0, 0
+        begin = before.index(now[0])
     most = min(len(before) - begin, len(now))
     for length in range(most, max(-1, most - _USUALLY_NEW), -1):
-        if before[begin : begin + length] == now[:length]:
-            return begin, begin + length
+        end = begin + length
+        # The last one of each is compared first: it is what usually differs.
+        if length and not _is_same(before[end - 1], now[length - 1]):
+            continue
+        if before[begin:end] == now[:length]:
+            return begin, end
     pairs = zip(before[begin:], now, strict=False)
-    same = takewhile(lambda pair: pair[0] is pair[1] or pair[0] == pair[1], pairs)
+    same = takewhile(lambda pair: _is_same(*pair), pairs)
     return begin, begin + sum(1 for _ in same)
+
+
+def _is_same(one: object, other: object) -> bool:
+    return one is other or one == other

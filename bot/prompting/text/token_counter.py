@@ -4,7 +4,7 @@ import asyncio
 import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from threading import Lock
 from types import MappingProxyType
 from typing import Any
@@ -44,6 +44,7 @@ _ENCODINGS_OF_MODELS = (
 )
 
 _MAX_CACHED_BYTES = 8_000_000
+_MAX_CACHED_MODELS = 1024
 _NORMALIZED = frozenset({"qwen3.5"})  # its tokenizer normalizes texts first
 
 # docs/sources.md#openai
@@ -86,7 +87,8 @@ class EncodingCounter:
         messages = prompt.messages
         overhead = _ANSWER_START_TOKENS + _TOKENS_PER_MESSAGE * len(messages)
         images = sum([sum(map(image_tokens, one.images)) for one in messages if one.parts])
-        return overhead + images + sum(self([message.content for message in messages]))
+        tokens_of = self._tokens
+        return overhead + images + sum([tokens_of[message.content] for message in messages])
 
     def _load(self) -> Any:
         # The first messages of several chats ask for it together. A second copy would be dropped,
@@ -95,10 +97,11 @@ class EncodingCounter:
             return self._read(self.encoding)
 
     def _count(self, text: str) -> int:
-        readable = text.encode(errors="replace").decode()  # no lone surrogates
-        if self.encoding in _NORMALIZED:
-            readable = unicodedata.normalize("NFC", readable)
-        tokens: int = self._load().count(readable)
+        if not text.isascii():
+            text = text.encode(errors="replace").decode()  # no lone surrogates
+            if self.encoding in _NORMALIZED:
+                text = unicodedata.normalize("NFC", text)
+        tokens: int = self._load().count(text)
         return tokens
 
 
@@ -112,6 +115,7 @@ def _shared_counter(encoding: str) -> EncodingCounter:
     return EncodingCounter(encoding)
 
 
+@lru_cache(_MAX_CACHED_MODELS)
 def known_encoding(model: str) -> str | None:
     """Return the encoding of a model; None if its name does not tell."""
     name = model.rpartition("/")[2].lower()  # OpenRouter's names begin with a vendor
@@ -119,6 +123,7 @@ def known_encoding(model: str) -> str | None:
     return next(matching, None)
 
 
+@lru_cache(_MAX_CACHED_MODELS)
 def counter_for_model(model: str) -> EncodingCounter:
     """Return the counter of a model's encoding; an estimate where that is not known.
 
