@@ -1,0 +1,115 @@
+"""Test what kustomize makes of deploy/kubernetes: names, labels and roles that fit each other.
+
+`tests/kubernetes.yaml` is what kustomize itself has built. After a change, with kubectl installed:
+
+    python -m tests.test_kubernetes
+"""
+
+import hashlib
+import shutil
+import subprocess
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import pytest
+
+from bot.service.roles import ALL_ROLES
+from tests.checkout import CHECKOUT
+
+_SOURCE = CHECKOUT / "deploy" / "kubernetes"
+_BUILT = CHECKOUT / "tests" / "kubernetes.yaml"
+_PORT = 8710
+
+
+def source_digest() -> str:
+    """Return a hash of the files that the manifests are built from."""
+    digest = hashlib.sha256()
+    for path in sorted(_SOURCE.rglob("*.yaml")):
+        digest.update(f"{path.relative_to(_SOURCE)}\n".encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def build() -> str:
+    """Have kustomize build the manifests; the first line names what they were built from."""
+    command = ("kubectl", "kustomize", str(_SOURCE))
+    built = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return f"# Built by kubectl kustomize from files with the hash {source_digest()}\n{built}"
+
+
+def parse(built: str) -> list[Any]:
+    return [msgspec.yaml.decode(part) for part in built.split("\n---\n")]
+
+
+def manifests(kind: str) -> dict[str, Any]:
+    """Return the manifests of a kind by their names."""
+    found = parse(_BUILT.read_text())
+    return {one["metadata"]["name"]: one for one in found if one["kind"] == kind}
+
+
+def container_of(deployment: Mapping[str, Any]) -> Mapping[str, Any]:
+    [container] = deployment["spec"]["template"]["spec"]["containers"]
+    assert isinstance(container, dict)
+    return container
+
+
+def selects(selector: Mapping[str, Any], deployment: Mapping[str, Any]) -> bool:
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    return bool(selector["matchLabels"].items() <= labels.items())
+
+
+def test_manifests_were_built_from_these_files() -> None:
+    built = _BUILT.read_text()
+    assert source_digest() in built.partition("\n")[0], "run: python -m tests.test_kubernetes"
+    if shutil.which("kubectl") is not None:
+        assert parse(built) == parse(build())
+
+
+def test_every_role_has_a_deployment() -> None:
+    deployments = manifests("Deployment")
+    assert set(deployments) == {f"troupe-{role}" for role in ALL_ROLES}
+    for name, deployment in deployments.items():
+        container = container_of(deployment)
+        assert container["args"] == ["run", "--role", name.removeprefix("troupe-")]
+        assert container["image"] == "troupe:latest"
+        assert container["envFrom"] == [{"secretRef": {"name": "troupe"}}], "is given its suffix"
+        assert container["ports"] == [{"name": "health", "containerPort": _PORT}]
+
+
+def test_each_selector_selects_the_pods_of_one_deployment() -> None:
+    deployments, budgets = manifests("Deployment"), manifests("PodDisruptionBudget")
+    assert set(budgets) == set(deployments)
+    for name in deployments:
+        for manifest in (deployments[name], budgets[name]):
+            selector = manifest["spec"]["selector"]
+            selected = [other for other, one in deployments.items() if selects(selector, one)]
+            assert selected == [name], manifest["kind"]
+
+
+def test_autoscaler_alone_sets_the_number_of_workers() -> None:
+    deployments = manifests("Deployment")
+    [scaler] = manifests("HorizontalPodAutoscaler").values()
+    assert scaler["spec"]["scaleTargetRef"]["name"] == "troupe-worker"
+    fixed = {name for name, one in deployments.items() if "replicas" in one["spec"]}
+    assert fixed == set(deployments) - {"troupe-worker"}
+    assert scaler["spec"]["minReplicas"] > 1
+
+
+@pytest.mark.parametrize("probe", ["startupProbe", "livenessProbe", "readinessProbe"])
+def test_probes_ask_where_the_process_listens(probe: str) -> None:
+    """The image listens for all; the console serves unencrypted pages to its own pod only."""
+    path = "/readyz" if probe == "readinessProbe" else "/healthz"
+    for name, deployment in manifests("Deployment").items():
+        container = container_of(deployment)
+        host = {one["name"]: one["value"] for one in container.get("env", ())}
+        if name == "troupe-console":
+            assert host == {"TROUPE_CONSOLE__PAGES": "true", "TROUPE_CONSOLE__HOST": "127.0.0.1"}
+            assert f"http://127.0.0.1:{_PORT}{path}" in container[probe]["exec"]["command"][2]
+            assert "httpGet" not in container[probe]
+        else:
+            assert host == {}
+            assert container[probe]["httpGet"] == {"path": path, "port": "health"}
+
+
+if __name__ == "__main__":
+    _BUILT.write_text(build())
