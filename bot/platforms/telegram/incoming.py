@@ -4,7 +4,7 @@ import re
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeAlias
 
 import structlog
 from aiogram.enums import ChatMemberStatus, ChatType, MessageEntityType
@@ -37,11 +37,23 @@ from bot.chat.incoming import (
 )
 from bot.platforms.telegram.attachments import attachments_of
 from bot.platforms.telegram.buttons import read_callback_data
+from bot.platforms.telegram.plain_messages import (
+    PlainChat,
+    PlainEntity,
+    PlainMessage,
+    PlainUpdate,
+    PlainUser,
+    read_plain,
+)
 
 UPDATE_TYPES = ["message", "edited_message", "callback_query", "my_chat_member"]
 """What `to_incoming` can convert, by Telegram's names."""
 PRESS_KEY_PREFIX = "cb"
 """Precedes the id of a callback query in the key of a press."""
+
+AnyUpdate: TypeAlias = Update | PlainUpdate
+AnyMessage: TypeAlias = Message | PlainMessage
+AnyEntity: TypeAlias = MessageEntity | PlainEntity
 
 _log = structlog.get_logger(__name__)
 
@@ -51,12 +63,12 @@ _PRESENT = frozenset({ChatMemberStatus.MEMBER, ChatMemberStatus.ADMINISTRATOR})
 _ABSENT = frozenset({ChatMemberStatus.LEFT, ChatMemberStatus.KICKED})
 
 
-def parse_updates(raws: Iterable[dict[str, Any]]) -> list[Update]:
-    """Return updates as the library's models; an invalid one is logged and left out."""
-    updates = []
+def parse_updates(raws: Iterable[dict[str, Any]]) -> list[AnyUpdate]:
+    """Return updates as models; an invalid one is logged and left out."""
+    updates: list[AnyUpdate] = []
     for raw in raws:
         try:
-            updates.append(Update.model_validate(raw))
+            updates.append(read_plain(raw) or Update.model_validate(raw))
         except ValidationError as error:
             # The error's text quotes what people wrote: log only the fields.
             fields = [".".join(map(str, one["loc"])) for one in error.errors()]
@@ -65,7 +77,7 @@ def parse_updates(raws: Iterable[dict[str, Any]]) -> list[Update]:
 
 
 def read_update(
-    update: Update, bot: User, bot_id: str, commands: Container[str]
+    update: AnyUpdate, bot: User, bot_id: str, commands: Container[str]
 ) -> Incoming | None:
     """Convert an update as `to_incoming` does, and leave commands to other bots.
 
@@ -83,7 +95,7 @@ def read_update(
     return incoming
 
 
-def to_incoming(update: Update, bot: User, bot_id: str = "") -> Incoming | None:
+def to_incoming(update: AnyUpdate, bot: User, bot_id: str = "") -> Incoming | None:
     """Convert an update; `bot_id` is what its address carries.
 
     Returns None for messages of other bots and service messages.
@@ -99,7 +111,7 @@ def to_incoming(update: Update, bot: User, bot_id: str = "") -> Incoming | None:
     return None
 
 
-def message_to_said(message: Message, bot: User, bot_id: str = "") -> Said | None:
+def message_to_said(message: AnyMessage, bot: User, bot_id: str = "") -> Said | None:
     """Convert a message; None for those of other bots and service messages.
 
     What Telegram itself forwards from a linked channel is said by nobody in the group; only a
@@ -112,7 +124,7 @@ def message_to_said(message: Message, bot: User, bot_id: str = "") -> Said | Non
         return None
     content = message.text or message.caption or ""
     author = _to_person(message)
-    attachments = attachments_of(message)
+    attachments = () if isinstance(message, PlainMessage) else attachments_of(message)
     if author is None or not (content or attachments):
         return None
     is_forward = message.forward_origin is not None and not message.is_automatic_forward
@@ -198,7 +210,7 @@ def _to_joined(change: ChatMemberUpdated, bot_id: str) -> Joined | None:
     )
 
 
-def _to_address(message: Message, bot_id: str) -> Address:
+def _to_address(message: AnyMessage, bot_id: str) -> Address:
     # Replies in an ordinary group have a thread id as well; only a topic keeps its own history.
     topic = message.message_thread_id if message.is_topic_message else None
     thread = None if topic is None else str(topic)
@@ -210,7 +222,7 @@ def scopes_of(address: Address) -> tuple[str, ...]:
     return (address.lane,) if address.thread is None else (address.conversation, address.lane)
 
 
-def _to_person(message: Message) -> Person | None:
+def _to_person(message: AnyMessage) -> Person | None:
     """Return the author; None for a bot.
 
     Anonymous admins and people who write as a channel share one bot user each (1087968824 and
@@ -222,7 +234,7 @@ def _to_person(message: Message) -> Person | None:
     return None if user is None or user.is_bot else _user_to_person(user)
 
 
-def _user_to_person(user: User) -> Person:
+def _user_to_person(user: User | PlainUser) -> Person:
     return Person(f"telegram:{user.id}", user.full_name)
 
 
@@ -230,21 +242,21 @@ def _chat_to_person(chat: Chat) -> Person:
     return Person(f"telegram:{chat.id}", chat.full_name)
 
 
-def _is_admin(message: Message) -> bool | None:
+def _is_admin(message: AnyMessage) -> bool | None:
     if message.sender_chat is not None:
         # Only its admins can write as the group itself; who is behind a channel is not known.
         return message.sender_chat.id == message.chat.id
     return _is_admin_in(message.chat)
 
 
-def _is_admin_in(chat: Chat) -> bool | None:
+def _is_admin_in(chat: Chat | PlainChat) -> bool | None:
     return True if chat.type == ChatType.PRIVATE else None
 
 
 # --- quotes, mentions, commands --------------------------------------------------------------
 
 
-def _quote(message: Message, bot: User) -> Quote | None:
+def _quote(message: AnyMessage, bot: User) -> Quote | None:
     answered = message.reply_to_message
     # Every message in a topic "replies" to the service message that opened the topic.
     if answered is not None and answered.forum_topic_created is not None:
@@ -264,7 +276,7 @@ def _quote(message: Message, bot: User) -> Quote | None:
     )
 
 
-def _mentions(message: Message, content: str, bot: User) -> tuple[str, ...]:
+def _mentions(message: AnyMessage, content: str, bot: User) -> tuple[str, ...]:
     """Return who else is mentioned: by id where Telegram tells it, else by the user name."""
     return tuple(
         f"telegram:{entity.user.id}"
@@ -276,7 +288,7 @@ def _mentions(message: Message, content: str, bot: User) -> tuple[str, ...]:
     )
 
 
-def _forward(message: Message, content: str) -> tuple[WakeReason | None, str]:
+def _forward(message: AnyMessage, content: str) -> tuple[WakeReason | None, str]:
     """Return why a forwarded message wakes the bot, and its text as a quote of its author.
 
     Who forwards it wrote none of it, so it calls nobody and runs no command.
@@ -289,7 +301,7 @@ def _forward(message: Message, content: str) -> tuple[WakeReason | None, str]:
     return wake, "\n".join([heading, *(f"> {line}" for line in content.splitlines())])
 
 
-def _origin_name(message: Message) -> str:
+def _origin_name(message: AnyMessage) -> str:
     match message.forward_origin:
         case MessageOriginUser(sender_user=user):
             return user.full_name
@@ -301,11 +313,11 @@ def _origin_name(message: Message) -> str:
             return ""
 
 
-def _entities(message: Message) -> Sequence[MessageEntity]:
+def _entities(message: AnyMessage) -> Sequence[AnyEntity]:
     return (message.entities if message.text else message.caption_entities) or []
 
 
-def _wake_and_text(message: Message, content: str, bot: User) -> tuple[WakeReason | None, str]:
+def _wake_and_text(message: AnyMessage, content: str, bot: User) -> tuple[WakeReason | None, str]:
     """Return why a message wakes the bot, and its text without a leading mention of the bot."""
     entities = _entities(message)
     first = next((entity for entity in entities if entity.offset == 0), None)
@@ -317,7 +329,7 @@ def _wake_and_text(message: Message, content: str, bot: User) -> tuple[WakeReaso
     return _wake_reason(message, content, entities, bot), text
 
 
-def _command(content: str, entity: MessageEntity, bot: User) -> tuple[WakeReason | None, str]:
+def _command(content: str, entity: AnyEntity, bot: User) -> tuple[WakeReason | None, str]:
     word = _covered_text(entity, content)
     command, _, addressee = word.partition("@")
     if addressee and not _is_bot_username(addressee, bot):
@@ -325,7 +337,7 @@ def _command(content: str, entity: MessageEntity, bot: User) -> tuple[WakeReason
     return WakeReason.COMMAND, command + content.removeprefix(word)
 
 
-def leave_to_other_bots(said: Said, message: Message | None, commands: Container[str]) -> Said:
+def leave_to_other_bots(said: Said, message: AnyMessage | None, commands: Container[str]) -> Said:
     """Let a command in a group wake nobody that names no bot and is none of `commands`."""
     if said.is_private or message is None:
         return said
@@ -339,7 +351,7 @@ def leave_to_other_bots(said: Said, message: Message | None, commands: Container
 
 
 def _wake_reason(
-    message: Message, content: str, entities: Sequence[MessageEntity], bot: User
+    message: AnyMessage, content: str, entities: Sequence[AnyEntity], bot: User
 ) -> WakeReason | None:
     if message.chat.type == ChatType.PRIVATE:
         return WakeReason.DM
@@ -352,7 +364,7 @@ def _wake_reason(
     return WakeReason.REPLY if answered.from_user.id == bot.id else None
 
 
-def _is_mention(entity: MessageEntity, content: str, bot: User) -> bool:
+def _is_mention(entity: AnyEntity, content: str, bot: User) -> bool:
     if entity.type == MessageEntityType.TEXT_MENTION:
         return entity.user is not None and entity.user.id == bot.id
     if entity.type != MessageEntityType.MENTION:
@@ -360,7 +372,7 @@ def _is_mention(entity: MessageEntity, content: str, bot: User) -> bool:
     return _is_bot_username(_covered_text(entity, content).removeprefix("@"), bot)
 
 
-def _covered_text(entity: MessageEntity, content: str) -> str:
+def _covered_text(entity: AnyEntity, content: str) -> str:
     """Return what an entity covers; of a character that it cuts in two, U+FFFD is left.
 
     Telegram counts in UTF-16 units. The library's `extract_from` fails at such a cut.

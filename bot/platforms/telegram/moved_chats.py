@@ -28,7 +28,7 @@ from bot.chat.incoming import (
 from bot.errors import StoreError
 from bot.frozen_dataclass import frozen_dataclass
 from bot.platforms.telegram.api import ChatMoved
-from bot.platforms.telegram.incoming import scopes_of
+from bot.platforms.telegram.incoming import AnyUpdate, scopes_of
 from bot.ports import Intake
 
 _IDS_ABOVE = 10**12
@@ -91,11 +91,11 @@ class MovedChats:
             await self.load(store)
             self._looked_up |= new
 
-    def note_moves(self, updates: Iterable[Update]) -> Mapping[str, str]:
+    def note_moves(self, updates: Iterable[AnyUpdate]) -> Mapping[str, str]:
         """Follow the moves that updates tell of; return the cursors to store with them."""
         cursors: dict[str, str] = {}
         for update in updates:
-            message = update.message
+            message = update.message if isinstance(update, Update) else None
             if message is not None and (move := _move_of(message)) is not None:
                 cursors |= self._note(*move)
         return cursors
