@@ -114,6 +114,8 @@ def described_text(said: Said) -> str:
 
     So it stands in the history, which keeps no files.
     """
+    if not said.attachments:
+        return said.text
     return "\n".join([*([said.text] if said.text else []), *describe_items(said.attachments)])
 
 

@@ -35,6 +35,9 @@ class Background:
     left_out: tuple[DroppedItem, ...]
 
 
+_NO_BACKGROUND = Background((), ())
+
+
 def build_background(
     observed: Sequence[Turn], inputs: PromptInputs, files: AttachedFiles, *, tagged: bool
 ) -> Background:
@@ -46,6 +49,9 @@ def build_background(
         files: what was read of the files of the newest message and of the quoted one.
         tagged: whether turns have speaker tags.
     """
+    said = inputs.incoming
+    if not (observed or said.thread_title or said.quote or files.texts or files.unread):
+        return _NO_BACKGROUND  # nearly always
     labels, own = inputs.speakers, inputs.preset.name
 
     def tag(turn: Turn, text: str) -> str:
@@ -53,7 +59,7 @@ def build_background(
 
     lines = _fitting_lines(observed, tag, inputs.max_input_tokens)
     parts = []
-    if title := " ".join(strip_hidden_text(inputs.incoming.thread_title).split()):
+    if title := " ".join(strip_hidden_text(said.thread_title).split()):
         parts.append(PromptPart("thread", f"{_THREAD}\n> {title[:_MAX_QUOTE_CHARS]}", priority=1))
     if lines:
         parts.append(PromptPart("observed", "\n".join([_HEADING, *lines])))

@@ -44,6 +44,7 @@ T = TypeVar("T")
 _NOT_RETRIEVED = marked("the search failed or took too long")
 _TEMPERATURE_OF_ANOTHER_ANSWER = 0.5
 _MAX_MESSAGES = 40_000  # of all conversations whose prompts were composed last
+_MODELS_TEMPLATE = TemplateChoice()
 _TEMPLATE_KEYS = frozenset({"system_template", "user_template", "assistant_template"}) | {
     "end_template"
 }
@@ -122,6 +123,8 @@ def template_of(preset: Preset) -> TemplateChoice:
                 for key, value in parameters
                 if key in _TEMPLATE_KEYS and value is not None
             }
+            if not strings and not trim:
+                return _MODELS_TEMPLATE
             return TemplateChoice(strings=strings or None, trim_inputs=trim)
         case "model":
             return TemplateChoice(trim_inputs=trim)
@@ -180,7 +183,7 @@ def _base_prompt(inputs: PromptInputs, *, tagged: bool, wants_variety: bool) -> 
     return Prompt(
         messages=(),
         model=preset.model,
-        conversation=inputs.incoming.address.conversation,
+        conversation=inputs.conversation,
         stop=_stop_strings(inputs) if tagged else preset.stop_sequences,
         parameters=parameters,
         max_output_tokens=preset.max_output_tokens,
@@ -276,9 +279,10 @@ def _left_out(
 def _history_and_newest(
     turns: Sequence[Turn], inputs: PromptInputs, *, tagged: bool
 ) -> tuple[tuple[HistoryUnit, ...], Message]:
-    *earlier, newest = _turn_messages(turns, inputs, tagged=tagged)
+    messages = _turn_messages(turns, inputs, tagged=tagged)
     questions = [turn.speaker is not None for turn in turns[:-1]]
-    return group_history(earlier, questions=questions, key=inputs.history_key), newest
+    units = group_history(messages[:-1], questions=questions, key=inputs.history_key)
+    return units, messages[-1]
 
 
 def _turn_messages(

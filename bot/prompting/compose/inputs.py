@@ -27,18 +27,20 @@ class PromptInputs:
     speakers: SpeakerLabels
     personas: Mapping[str, str]
     """How people describe themselves (`/me`), by person id."""
-    max_input_tokens: int | None = None
+    max_input_tokens: int | None
     """The token budget of the prompt: the preset's, or what the model can read."""
+    conversation: str
+    """The key of the conversation."""
 
     @property
     def seed(self) -> str:
         """The seed of random choices that hold for the whole session."""
-        return f"{self.incoming.address.conversation} {self.session.number}"
+        return f"{self.conversation} {self.session.number}"
 
     @property
     def history_key(self) -> tuple[str, str]:
         """Names the history as this preset reads it, for what is kept between its prompts."""
-        return self.incoming.address.conversation, self.preset.name
+        return self.conversation, self.preset.name
 
     def is_own(self, turn: Turn) -> bool:
         """Whether the character of the preset said it."""
@@ -65,7 +67,8 @@ def gather_inputs(
     """Append the new message and the answers to the session's turns, and label all speakers."""
     newest = Turn("user", described_text(incoming), incoming.author, incoming.at)
     said = (*session.turns, newest, *answers)
-    turns = _visible_turns.map(incoming.address.conversation, None, said, _without_hidden_text)
+    conversation = incoming.address.conversation
+    turns = _visible_turns.map(conversation, None, said, _without_hidden_text)
     removed = {turn.preset: turn.preset for turn in turns if turn.preset}
     names = {**removed, **(characters or {}), preset.name: preset.character_name}
     quote = incoming.quote
@@ -73,7 +76,9 @@ def gather_inputs(
     speakers = [turn.speaker for turn in turns if turn.speaker]
     labels = label_speakers([*quoted, *speakers], names)  # the newest name of each holds
     max_tokens = lower_limit(preset.max_input_tokens, model_limit)
-    return PromptInputs(preset, session, incoming, turns, labels, personas or {}, max_tokens)
+    return PromptInputs(
+        preset, session, incoming, turns, labels, personas or {}, max_tokens, conversation
+    )
 
 
 def lower_limit(*limits: int | None) -> int | None:

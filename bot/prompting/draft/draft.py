@@ -5,8 +5,8 @@ Required parts are marked; the others may be dropped if the budget is small (fit
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain, groupby, pairwise
-from operator import itemgetter
+from itertools import groupby, pairwise
+from operator import attrgetter, itemgetter
 
 from bot.chat.prompt import Image, Message, Prompt
 from bot.chat.receipt import DroppedItem, PromptSpan
@@ -16,6 +16,7 @@ from bot.prompting.text.incremental_map import IncrementalMap
 
 _SEPARATOR = "\n\n"
 """Between the parts of one message."""
+_inserted_of, _messages_of = attrgetter("inserted"), attrgetter("messages")
 _MAX_UNITS = 20_000  # of all histories that were grouped last
 
 
@@ -102,13 +103,13 @@ class Draft:
     @property
     def messages(self) -> tuple[Message, ...]:
         """The messages of its prompt."""
-        fixed = [*_system_message(self.system), *self.pinned]
+        found = [*_system_message(self.system), *self.pinned]
         if self.summary:
-            fixed.append(Message("system", self.summary.text))
-        history = chain.from_iterable(
-            [unit.all_messages if unit.inserted else unit.messages for unit in self.history]
-        )
-        return (*fixed, *history, _newest_message(self))
+            found.append(Message("system", self.summary.text))
+        for unit in self.history:
+            found += unit.all_messages if unit.inserted else unit.messages
+        found.append(_newest_message(self))
+        return tuple(found)
 
     @property
     def required_messages(self) -> tuple[Message, ...]:
@@ -137,8 +138,8 @@ class Draft:
             if messages:
                 spans.append(PromptSpan(section, at, messages))
                 at += messages
-        if not any(unit.inserted for unit in self.history):  # nearly always
-            messages = sum([len(unit.messages) for unit in self.history])
+        if not any(map(_inserted_of, self.history)):  # nearly always
+            messages = sum(map(len, map(_messages_of, self.history)))
             history = [PromptSpan("history", at, messages)] if messages else []
             return (*spans, *history, *self._newest_spans(at + messages))
         for name, group in groupby(self._history_names(), key=itemgetter(0)):
@@ -195,7 +196,7 @@ def _part_spans(
 ) -> Iterator[PromptSpan]:
     for part in parts:
         at = 0
-        for story in stories if part.section in {"system", "persona"} else ():
+        for story in stories if stories and part.section in {"system", "persona"} else ():
             begin = part.text.find(story.text, at)
             if begin < 0:  # a prompter has changed the text
                 continue

@@ -4,7 +4,6 @@ What is dropped is selected by an estimate and confirmed by an exact count of th
 that most prompts are counted once, and none ever exceeds the budget.
 """
 
-import math
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
@@ -90,7 +89,7 @@ async def _fit_whole(draft: Draft, limit: int, count: PromptTokenCounter) -> Fit
     None: something may have to be dropped.
     """
     prompt = draft.prompt
-    if _most_tokens(prompt) > limit:
+    if not _surely_fits(prompt, limit):
         return None
     tokens = await count(prompt)
     if tokens > limit:
@@ -99,13 +98,18 @@ async def _fit_whole(draft: Draft, limit: int, count: PromptTokenCounter) -> Fit
     return FittedPrompt(kept, prompt, tokens, limit, draft.left_out)
 
 
-def _most_tokens(prompt: Prompt) -> float:
-    """Return what the estimates of a prompt's parts cannot exceed: a token is a byte or more."""
-    texts = [message.content for message in prompt.messages]
+def _surely_fits(prompt: Prompt, limit: int) -> bool:
+    """Whether the estimates of a prompt's parts cannot exceed the limit: a token is a byte or more.
+
+    The size of images is not known without looking.
+    """
     if any(map(attrgetter("parts"), prompt.messages)):
-        return math.inf  # images, whose size is not known without looking
-    sizes = [len(text) if text.isascii() else len(text) * _BYTES_PER_CHAR for text in texts]
-    return sum(sizes) + len(texts) * TOKENS_AROUND_A_MESSAGE
+        return False
+    texts = [message.content for message in prompt.messages]
+    left = limit - len(texts) * TOKENS_AROUND_A_MESSAGE
+    if sum(map(len, texts)) * _BYTES_PER_CHAR <= left:
+        return True
+    return len("".join(texts).encode(errors="replace")) <= left
 
 
 def estimate_message_tokens(
