@@ -200,8 +200,7 @@ class PromptSources:
     ) -> Draft:
         """Compose the whole prompt of one speaker; nothing is dropped from it yet."""
         said, files = context.said, context.files
-        has_queries = preset.persona is not None
-        payer = self.embedding_payer(preset, said) if has_queries and self.embedding_payer else None
+        payer = self.embedding_payer(preset, said) if self.embedding_payer else None
         stories = await self.retrieve_stories(preset, said.text, payer)
         summary = await self.summarizer.load_part(preset, context.claim.conversation)
         compose_now = partial(
