@@ -283,6 +283,8 @@ def _quote(original: discord.Message | None, bot: Snowflake) -> Quote | None:
 
 def _mentions(message: discord.Message, bot: Snowflake) -> tuple[str, ...]:
     """Return the people, bots and roles that the text mentions, without this bot."""
+    if "<" not in message.content:
+        return ()
     ours = _mention_ids(message, bot)
     found = (one for one in _REFERENCE.finditer(message.content) if int(one["id"]) not in ours)
     return tuple(
@@ -363,8 +365,11 @@ def _is_mentioned(message: discord.Message, bot: Snowflake) -> bool:
     The mention must be in Discord's own list as well, which has none from code blocks. That list
     alone is not enough: it also has the author of the message that is replied to.
     """
+    in_text = _ids_in_text(message.content)
+    if not in_text:
+        return False
     listed = {user.id for user in message.mentions} | {role.id for role in message.role_mentions}
-    return bool(_mention_ids(message, bot) & _ids_in_text(message.content) & listed)
+    return bool(_mention_ids(message, bot) & in_text & listed)
 
 
 def _mention_ids(message: discord.Message, bot: Snowflake) -> set[int]:
@@ -373,12 +378,14 @@ def _mention_ids(message: discord.Message, bot: Snowflake) -> set[int]:
 
 
 def _ids_in_text(content: str) -> set[int]:
-    return {int(found["id"]) for found in _REFERENCE.finditer(content)}
+    return {int(found["id"]) for found in _REFERENCE.finditer(content)} if "<" in content else set()
 
 
 def _strip_mention(message: discord.Message, bot: Snowflake) -> str:
     """Remove mentions of the bot from the beginning, unless there is nothing else."""
     rest = text = message.content.strip()
+    if not text.startswith("<"):
+        return text
     ids = _mention_ids(message, bot)
     while (found := _REFERENCE.match(rest)) and int(found["id"]) in ids:
         rest = rest[found.end() :].lstrip(" \t\n,:;，：、")
@@ -387,6 +394,8 @@ def _strip_mention(message: discord.Message, bot: Snowflake) -> str:
 
 def _resolve_references(text: str, message: discord.Message) -> str:
     """Replace ids of people, roles and channels by names; unknown ids stay as they are."""
+    if "<" not in text:
+        return text.strip()
     people = {user.id: user.display_name for user in message.mentions}
     guild = message.guild
 

@@ -253,15 +253,17 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
 
     async def _refusals(self, incomings: Sequence[Incoming]) -> dict[str, str | None]:
         """Return for every press what the person is told instead of its being stored."""
+        presses = [one for one in incomings if isinstance(one, Pressed)]
         refusals: dict[str, str | None] = {}
+        if not presses:
+            return refusals
 
         async def check(pressed: Pressed) -> None:
             refusals[pressed.external_key] = await self._press_refusal(pressed)
 
         async with asyncio.TaskGroup() as group:  # each may have to wait for Telegram
-            for one in incomings:
-                if isinstance(one, Pressed):
-                    group.create_task(check(one))
+            for one in presses:
+                group.create_task(check(one))
         return refusals
 
     async def _acknowledge(self, key: str, words: str | None) -> None:
