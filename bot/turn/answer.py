@@ -9,7 +9,7 @@ import structlog
 
 from bot.chat.incoming import Said
 from bot.chat.outgoing import Limits
-from bot.chat.receipt import Receipt
+from bot.chat.receipt import Receipt, Timings
 from bot.chat.session import Claim, InboxMessage, Session, Turn, TurnRange, TurnResult
 from bot.commands.notes.admin_notes import AdminNotes
 from bot.errors import AnswerRefused, BackendError, ToldAlready, UserError
@@ -274,7 +274,15 @@ def _with_edits(receipt: Receipt, live_reply: LiveReply, said: Said) -> Receipt:
     """Note in a receipt when the message was written, and when the growing answer was shown."""
     received = said.at.timestamp()
     edits = tuple(max(0.0, at - received) for at in live_reply.shown_at[:_MAX_NOTED_EDITS])
-    timings = replace(receipt.timings, edits=edits, received_at=received)
+    before = receipt.timings
+    timings = Timings(
+        before.queued_seconds,
+        before.first_word_seconds,
+        before.seconds,
+        before.composed_seconds,
+        edits,
+        received,
+    )
     return replace(receipt, timings=timings)
 
 

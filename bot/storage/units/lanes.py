@@ -199,7 +199,7 @@ def given_row(columns: Sequence[Any], at: Moment) -> OutboxRow | None:
 
 def _begun_row(id_: int, row: dict[str, Any], target: str | None, at: Moment) -> OutboxRow:
     name = row["file_name"]
-    begun = OutboxRow(
+    return OutboxRow(
         id=id_,
         turn=row["turn"],
         address=Address(row["platform"], row["chat"], row["thread"], row["bot_id"]),
@@ -214,12 +214,16 @@ def _begun_row(id_: int, row: dict[str, Any], target: str | None, at: Moment) ->
         not_before=0.0,
         file=None if name is None else Attachment(name, row["file_text"]),
         thread=decode_thread(row["buttons"]),
+        send_before=_sending_deadline(at),
     )
-    return _leased_row(begun, at)
 
 
 def _leased_row(row: OutboxRow, at: Moment) -> OutboxRow:
-    return replace(row, send_before=at.monotonic + SENDING_SECONDS / 2)
+    return replace(row, send_before=_sending_deadline(at))
+
+
+def _sending_deadline(at: Moment) -> float:
+    return at.monotonic + SENDING_SECONDS / 2
 
 
 def sent(

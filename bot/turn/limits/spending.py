@@ -211,7 +211,8 @@ class Spending:
             return reservation.charge
         cost = sum(map(price.cost, usages))
         reservation.spent = cost
-        return replace(reservation.charge, cost=cost)
+        charge = reservation.charge
+        return AnswerCharge(charge.person, charge.server, charge.model, cost)
 
     def caps(self, said: Said, preset: Preset) -> list[BudgetCap]:
         """Return the budgets that an answer counts against."""
