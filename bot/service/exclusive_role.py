@@ -27,6 +27,8 @@ class ExclusiveRole:
         leases: RoleLeases,
         clock: Clock,
         may_take: Callable[[], bool] = lambda: True,
+        *,
+        counted_as: str | None = None,
     ) -> None:
         """Take what decides who does the work.
 
@@ -35,7 +37,9 @@ class ExclusiveRole:
             leases: where it is held.
             clock: time.
             may_take: whether this process takes the role while it is free.
+            counted_as: its name in the metrics, which several roles may have; None: its own.
         """
+        self._held_count = HELD_ROLES.labels(counted_as or name)
         self._name = name
         self._may_take = may_take
         self._leases = leases
@@ -59,7 +63,7 @@ class ExclusiveRole:
                         return
                 finally:
                     self.is_held = False
-                    HELD_ROLES.dec()
+                    self._held_count.dec()
         finally:
             self.is_standby = self.is_held = False
             with contextlib.suppress(StoreError):  # then it expires
@@ -78,7 +82,7 @@ class ExclusiveRole:
         if self.is_standby:
             _log.info("role_taken_over", role=self._name)
         self.is_standby, self.is_held = False, True
-        HELD_ROLES.inc()
+        self._held_count.inc()
 
     def _stand_by(self) -> None:
         if not self.is_standby:

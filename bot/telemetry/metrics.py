@@ -71,7 +71,7 @@ READ_REPLICA_UNUSED = Gauge(
     "1 while the console reads the primary although a replica is set up",
 )
 HELD_ROLES = Gauge(
-    "troupe_held_roles", "Roles of which this process is the only holder: receiving, retention"
+    "troupe_held_roles", "Roles of which this process is the only holder, by their name", ["role"]
 )
 IDENTIFIES_LEFT = Gauge(
     "troupe_discord_identifies_left", "New gateway sessions that Discord still allows today"

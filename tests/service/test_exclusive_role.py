@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
+from prometheus_client import REGISTRY
 from typing_extensions import override
 
 from bot.errors import StoreError
@@ -222,3 +223,25 @@ async def test_connections_of_a_process_that_ends_are_taken_at_once(clock: FakeC
     assert len(second.shards.shown) == 4
     await cancel_and_wait([second.task])
     assert not [role for role, (_, until) in leases.held.items() if until > clock.now()]
+
+
+async def test_metrics_tell_which_roles_are_held(clock: FakeClock) -> None:
+    """Of a platform: an alert must not be silenced by a sender that deletes expired rows."""
+    leases = Leases(clock)
+
+    def held(role: str) -> float | None:
+        return REGISTRY.get_sample_value("troupe_held_roles", {"role": role})
+
+    async def wait_forever() -> None:
+        await asyncio.Event().wait()
+
+    shards = [
+        ExclusiveRole(f"receive test {number}", leases.of("one"), clock, counted_as="receive test")
+        for number in range(2)
+    ]
+    assert held("receive test") == 0
+    tasks = [asyncio.create_task(one.run(wait_forever)) for one in shards]
+    await clock.advance(1)
+    assert held("receive test") == 2
+    await cancel_and_wait(tasks)
+    assert held("receive test") == 0

@@ -15,6 +15,7 @@ from bot.service.platform_supervisor import PlatformSupervisor
 from bot.service.receiving.exclusive_platform import ExclusivePlatform
 from bot.service.receiving.shared_shards import SharedShards
 from bot.service.roles import Role
+from bot.telemetry.metrics import HELD_ROLES
 
 
 class ReceivingParts:
@@ -40,6 +41,8 @@ class ReceivingParts:
         if Role.GATEWAY not in self._context.options.roles:
             return {}
         if self._context.is_alone or self._context.is_in_terminal:
+            for source in self._platforms:  # nobody else can hold it
+                HELD_ROLES.labels(f"receive {source}").set(1)
             return self._platforms
         return {
             source: self._shared_receiver(source, platform)

@@ -123,8 +123,10 @@ class SharedShards(Platform):
             await cancel_and_wait([jobs.pop(shard)])
 
     async def _run_shard(self, shard: str, intake: Intake) -> None:
+        receive = f"receive {self._source}"
         role = ExclusiveRole(
-            f"receive {self._source} {shard}", self._leases, self._clock, self._may_take(shard)
+            *(f"{receive} {shard}", self._leases, self._clock, self._may_take(shard)),
+            counted_as=receive,
         )
         self._roles[shard] = role
         try:
