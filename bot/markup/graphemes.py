@@ -11,6 +11,8 @@ _VIRAMA = 9  # the combining class of the sign that joins two Indic letters
 
 def is_visible(text: str) -> bool:
     """Return whether a text has anything that readers can see."""
+    if text[:1].isalnum() and text.isascii():
+        return True
     return any(
         unicodedata.category(letter) not in _INVISIBLE
         and letter not in _FILLERS

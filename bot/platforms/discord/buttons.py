@@ -1,8 +1,6 @@
 """Menus and buttons as components of a Discord message."""
 
-import itertools
 from collections.abc import Sequence
-from operator import attrgetter
 
 from bot.chat.outgoing import Button, ButtonStyle, Menu, MenuOption
 
@@ -17,10 +15,12 @@ def to_components(buttons: Sequence[Button], menus: Sequence[Menu] = ()) -> list
 
     An edit without any removes those that are there.
     """
-    rows = itertools.groupby(sorted(buttons, key=attrgetter("row")), attrgetter("row"))
+    rows: dict[int, list[dict[str, object]]] = {}
+    for button in buttons:
+        rows.setdefault(button.row, []).append(_to_component(button))
     return [
         *({"type": _ROW, "components": [_to_menu(one)]} for one in menus),
-        *({"type": _ROW, "components": [_to_component(one) for one in row]} for _, row in rows),
+        *({"type": _ROW, "components": rows[row]} for row in sorted(rows)),
     ]
 
 

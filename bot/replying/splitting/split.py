@@ -52,12 +52,12 @@ def split(text: str, limits: Limits) -> list[str]:
     around the cuts. Runs in linear time.
     """
     simple = text.strip()
-    if "```" not in simple and "~~~" not in simple and _units(simple, limits) <= limits.max_units:
+    if "```" not in simple and "~~~" not in simple and _fits(simple, limits):
         if not is_visible(simple):
             return []
-        return (
-            list(_split_rendered(simple, limits, limits.max_units)) if limits.render else [simple]
-        )
+        if limits.render is None or _fits(limits.render(simple), limits):
+            return [simple]
+        return list(_split_rendered(simple, limits, limits.max_units))
     parts = [span.extract(text) for span in part_spans(text, limits)]
     if limits.render is None:
         return parts
@@ -290,6 +290,11 @@ class _FenceScanner:
 
 def _units(text: str, limits: Limits) -> int:
     return len(text) if limits.unit == "characters" else len(text) + _count_surrogate_pairs(text)
+
+
+def _fits(text: str, limits: Limits) -> bool:
+    # A character takes two units at most, so that most texts need not be counted.
+    return 2 * len(text) <= limits.max_units or _units(text, limits) <= limits.max_units
 
 
 def _count_surrogate_pairs(text: str) -> int:
