@@ -18,6 +18,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from http.client import CONFLICT, TOO_MANY_REQUESTS
 from typing import Any
 
 from tests.bench.roles.installation import (
@@ -125,6 +126,7 @@ async def measure_round(
         ]
         used = [cpu_seconds([one]) for one in services]
         served = server_cpu_seconds(installation.postgres)
+        calls = len(platforms.telegram.log)
         following = asyncio.create_task(sent.follow())
         try:
             await people.ask_at_random(options.rate, options.warm_up, options.seconds)
@@ -132,12 +134,13 @@ async def measure_round(
             following.cancel()
         each = (cpu_seconds([one]) - before for one, before in zip(services, used, strict=True))
         served = server_cpu_seconds(installation.postgres) - served
+        conflicts = sum(one["status"] == CONFLICT for one in platforms.telegram.log[calls:])
         asked = options.rate * (options.warm_up + options.seconds)
         cpu = " + ".join(f"{1000 * one / asked:.1f}" for one in each)
         print(  # noqa: T201
             f"{processes} processes: {_described(people.seconds)};"
             f" CPU a message: {cpu} ms, database's server {1000 * served / asked:.1f} ms;"
-            f" load {os.getloadavg()[0]:.1f}",
+            f" {conflicts} polls refused; load {os.getloadavg()[0]:.1f}",
             flush=True,
         )
     return people.seconds
@@ -163,14 +166,17 @@ async def measure(options: argparse.Namespace) -> None:
             for processes in (1, 2) if number % 2 == 0 else (2, 1):  # the load of others may grow
                 taken[processes] += await measure_round(installation, processes, options)
         log = installation.platforms.telegram.log
-        conflicts, refused = (sum(one["status"] == code for one in log) for code in (409, 429))
+        conflicts, refused = (
+            sum(one["status"] == code for one in log) for code in (CONFLICT, TOO_MANY_REQUESTS)
+        )
     for processes, seconds in taken.items():
         print(f"all rounds of {processes}: {_described(seconds)}")  # noqa: T201
     pairs = zip(_CUTS, _percentiles(taken[1]), _percentiles(taken[2]), strict=True)
     ratios = ", ".join(f"{pair / one:.2f} at p{cut}" for cut, one, pair in pairs)
     print(  # noqa: T201
         f"two processes take as many times as long as one: {ratios};"
-        f" {conflicts} polls were refused (HTTP 409), {refused} calls (429)"
+        f" {conflicts} polls were refused (HTTP 409), also while processes began and ended,"
+        f" {refused} calls (429)"
     )
 
 
