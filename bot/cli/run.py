@@ -32,8 +32,12 @@ from bot.storage.sql.database import database_exists
 from bot.telemetry.logs import configure_logs, open_log_stream
 from bot.telemetry.traces import start_traces
 
-_GC_GENERATION_0_THRESHOLD = 50_000
-"""New objects between two collections; Python's own 700 is for small programs."""
+_GC_THRESHOLDS = (2_000, 500, 2)
+"""New objects between two collections of these, then how many of those between two of older ones.
+
+Nearly all garbage is freed by reference counts. With 2,000 chats, messages in progress hold 100,000
+objects: looking through them takes a tenth of a second, and looking through the newest 20 ms.
+"""
 
 _AS_SET = RunOptions()
 
@@ -136,6 +140,6 @@ async def _serve(
         # comes later belongs to messages in progress: collected less often, most of it is freed
         # by reference counts alone.
         gc.freeze()
-        gc.set_threshold(_GC_GENERATION_0_THRESHOLD)
+        gc.set_threshold(*_GC_THRESHOLDS)
         gc.enable()
         await service.serve()
