@@ -107,9 +107,10 @@ def _surely_fits(prompt: Prompt, limit: int) -> bool:
         return False
     texts = [message.content for message in prompt.messages]
     left = limit - len(texts) * TOKENS_AROUND_A_MESSAGE
-    if sum(map(len, texts)) * _BYTES_PER_CHAR <= left:
+    chars = sum(map(len, texts))
+    if chars * _BYTES_PER_CHAR <= left:
         return True
-    return len("".join(texts).encode(errors="replace")) <= left
+    return chars <= left and len("".join(texts).encode(errors="replace")) <= left
 
 
 def estimate_message_tokens(
