@@ -86,7 +86,11 @@ KEYS_IN_PROGRESS = Gauge("troupe_working", "Keys of a queue that are being proce
 
 def record_usage(usage: Usage) -> None:
     """Add one answer's token usage to the counters."""
-    _PROMPT_TOKENS.inc(usage.prompt_tokens)
-    _CACHED_PROMPT_TOKENS.inc(usage.cached_tokens)
-    _WRITTEN_PROMPT_TOKENS.inc(usage.written_tokens)
-    _ANSWER_TOKENS.inc(usage.output_tokens)
+    for counter, tokens in (
+        (_PROMPT_TOKENS, usage.prompt_tokens),
+        (_CACHED_PROMPT_TOKENS, usage.cached_tokens),
+        (_WRITTEN_PROMPT_TOKENS, usage.written_tokens),
+        (_ANSWER_TOKENS, usage.output_tokens),
+    ):
+        if tokens:
+            counter.inc(tokens)

@@ -3,7 +3,7 @@
 import random
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
+from functools import partial
 from typing import Generic, TypeVar
 
 from typing_extensions import override
@@ -95,16 +95,11 @@ class HttpChatBackend(
         """Return the request for a prompt, as the vendor wants it."""
 
     @override
-    async def generate(
-        self, prompt: Prompt
-    ) -> AsyncGenerator[Delta | ReasoningDelta | Finish, None]:
+    def generate(self, prompt: Prompt) -> AsyncGenerator[Delta | ReasoningDelta | Finish, None]:
         model = self._resolve_model(prompt)
         request = self._to_request(prompt, model)
-        async with aclosing(self._request_runner.run(request)) as events:
-            async for event in events:
-                if isinstance(event, Finish):
-                    self._estimator.learn(prompt, model, event.usage.prompt_tokens)
-                yield event
+        learn = partial(self._estimator.learn, prompt, model)
+        return self._request_runner.run(request, learn)
 
     @override
     async def count_tokens(self, prompt: Prompt) -> int:

@@ -139,10 +139,16 @@ class ChatRequestRunner:
         ]
 
     async def run(
-        self, request: ChatRequest
+        self, request: ChatRequest, report_tokens: Callable[[int], None] | None = None
     ) -> AsyncGenerator[Delta | ReasoningDelta | Finish, None]:
-        """Send a request and stream its answer; behaves as `Backend.generate` does."""
-        deadline = asyncio.get_running_loop().time() + self._settings.total_seconds
+        """Send a request and stream its answer; behaves as `Backend.generate` does.
+
+        Args:
+            request: what is sent.
+            report_tokens: is called with the tokens of the prompt as the service counts them.
+        """
+        time = asyncio.get_running_loop().time
+        deadline = time() + self._settings.total_seconds
         retry_count = 0
         breaker = self._breakers[request.model]
         self._refuse_known_error(request)
@@ -152,9 +158,13 @@ class ChatRequestRunner:
             is_trial = breaker.is_open
             has_text = False
             try:
-                async with aclosing(self._attempt(request, deadline)) as events:
+                timeouts = Timeouts(self._settings, self._endpoint, deadline, time)
+                async with aclosing(self._attempt(request, timeouts)) as events:
                     async for event in events:
-                        has_text = has_text or isinstance(event, Delta)
+                        if isinstance(event, Delta):
+                            has_text = True
+                        elif report_tokens is not None and isinstance(event, Finish):
+                            report_tokens(event.usage.prompt_tokens)
                         yield event
             except RequestFailed as error:
                 breaker.record(
@@ -173,8 +183,7 @@ class ChatRequestRunner:
                 # A failed trial call is not repeated: the next trial is another message's.
                 is_over = breaker.is_open and (is_trial or request.has_fallback)
                 pause = None if is_over else self._pause_before_retry(error, request, retry_count)
-                left = deadline - asyncio.get_running_loop().time()
-                if pause is None or pause >= left:
+                if pause is None or pause >= deadline - time():
                     raise BackendUnavailable(str(error), error.notice) from error
             else:
                 breaker.record(self._clock.monotonic(), success=True)
@@ -250,14 +259,13 @@ class ChatRequestRunner:
         return error.retry_after_seconds + jitter
 
     async def _attempt(
-        self, request: ChatRequest, deadline: float
+        self, request: ChatRequest, timeouts: Timeouts
     ) -> AsyncGenerator[Delta | ReasoningDelta | Finish, None]:
         """Send the request once; raises `RequestFailed`.
 
         Closing the generator closes the connection, which stops the model.
         """
-        timeouts = Timeouts(self._settings, self._endpoint, deadline)
-        response = await timeouts.apply(lambda until: self._post(request, until))
+        response = await self._post(request, timeouts)
         try:
             parser = self._parser(response, request)
             pauses = iter(_PAUSES_SECONDS)
@@ -309,7 +317,13 @@ class ChatRequestRunner:
     ) -> bytes:
         """Return the next bytes, none at the end; raises `RequestFailed`."""
         try:
-            return await timeouts.apply(lambda until: response.read(until, pause), pause)
+            until = timeouts.begin(pause)
+            try:
+                return await response.read(until, pause)
+            except TimeoutError:
+                raise timeouts.expired() from None
+            finally:
+                timeouts.end()
         except (RequestFailed, ConnectionFailed) as error:
             if parser.reason is not None:
                 return b""  # the answer is complete, only its usage is missing
@@ -317,13 +331,19 @@ class ChatRequestRunner:
                 raise
             raise errors.interrupted(self._endpoint, str(error)) from error
 
-    async def _post(self, request: ChatRequest, deadline: float) -> HttpResponse:
+    async def _post(self, request: ChatRequest, timeouts: Timeouts) -> HttpResponse:
+        """Send the request; raises `RequestFailed`."""
+        until = timeouts.begin()
         try:
-            return await self._connection.post(request.path, request.body, deadline, request.header)
+            return await self._connection.post(request.path, request.body, until, request.header)
         except HttpStatusError as error:
             raise self._translate(error, request.model, request.parameters) from None
         except ConnectionFailed as error:
             raise errors.unreachable(self._endpoint, str(error)) from error
+        except TimeoutError:
+            raise timeouts.expired() from None
+        finally:
+            timeouts.end()
 
     async def check(
         self,

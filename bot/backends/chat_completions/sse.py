@@ -3,6 +3,7 @@
 from bot.errors import TroupeError
 
 MAX_EVENT_BYTES = 1024 * 1024
+_DATA, _EVENT_END = b"data: ", b"\n\n"
 _FIELDS = (b":", b"event:", b"id:", b"retry:", b"data")
 _MAX_STRAY_BYTES = 64 * 1024
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -92,14 +93,23 @@ class SseParser:
 
 def _split_plain_events(chunk: bytes) -> tuple[list[bytes], bytes]:
     """Split the events of one data line each off the beginning, and return what follows them."""
+    whole = chunk.rfind(_EVENT_END) + len(_EVENT_END)
+    if b"\r" in chunk or whole < len(_EVENT_END) or not chunk.startswith(_DATA):
+        return [], chunk
+    events = chunk[len(_DATA) : whole - len(_EVENT_END)].split(_EVENT_END + _DATA)
+    if chunk.count(b"\n", 0, whole) == len(events) * len(_EVENT_END):  # no other line is there
+        return events, chunk[whole:]
+    return _split_single_events(chunk)
+
+
+def _split_single_events(chunk: bytes) -> tuple[list[bytes], bytes]:
+    """Do the same, one event after the other, where other lines stand between them."""
     events: list[bytes] = []
     begin = 0
-    if b"\r" in chunk:
-        return events, chunk
-    while chunk.startswith(b"data: ", begin):
+    while chunk.startswith(_DATA, begin):
         end = chunk.find(b"\n", begin)
         if end < 0 or not chunk.startswith(b"\n", end + 1):
             break
-        events.append(chunk[begin + 6 : end])
-        begin = end + 2
+        events.append(chunk[begin + len(_DATA) : end])
+        begin = end + len(_EVENT_END)
     return events, chunk[begin:]

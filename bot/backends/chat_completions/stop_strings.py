@@ -5,7 +5,8 @@ speaker, so every answer is searched here as well.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from functools import lru_cache
 
 from bot.chat.prompt import Prompt
 
@@ -33,8 +34,7 @@ class StopStringFilter:
         self.hit = False
         """A stop string was found; nothing more is passed through."""
         self._stop = [each for each in stop if each]
-        first_chars = sorted({each[0] for each in self._stop})
-        self._first_char = re.compile("|".join(map(re.escape, first_chars)))
+        self._first_char = _pattern_of_any(frozenset([each[0] for each in self._stop]))
         self._held = ""
 
     def feed(self, text: str) -> str:
@@ -58,6 +58,11 @@ class StopStringFilter:
         """Return what was held back; call it at the end of the answer."""
         held, self._held = self._held, ""
         return held
+
+
+@lru_cache(maxsize=64)
+def _pattern_of_any(chars: Collection[str]) -> re.Pattern[str]:
+    return re.compile("|".join(map(re.escape, sorted(chars))))
 
 
 def _overlap(text: str, stop: str) -> int:

@@ -131,12 +131,12 @@ class StreamParser(ABC):
         become known. Raises `RequestFailed`.
         """
 
-    def _plain_text(self, data: bytes) -> str:
-        """Return the text of an event that brings nothing else; empty if it is any other event.
+    def _plain_texts(self, events: Sequence[bytes], begin: int) -> Sequence[str]:
+        """Return the texts of the events from `begin` to one that brings anything else or no text.
 
-        It means what `_parse_event` would make of the same event, and costs less.
+        They mean what `_parse_event` would make of the same events, and cost less.
         """
-        return ""
+        return ()
 
     def _add_text(self, text: str) -> None:
         """Add a piece of the answer's text, which may still have tagged reasoning in it."""
@@ -156,22 +156,21 @@ class StreamParser(ABC):
     def _parse_events(self, events: Sequence[bytes]) -> ParsedChunk:
         progress = False
         error: RequestFailed | None = None
-        plain: list[str] = []  # the texts of plain events that follow each other
-        for data in events:
-            if self.reason is None and (text := self._plain_text(data)):
-                plain.append(text)
+        at = 0
+        while at < len(events) and not self._stop_filter.hit:
+            if self.reason is None and (plain := self._plain_texts(events, at)):
+                self._add_text("".join(plain))
+                progress = True
+                at += len(plain)
                 continue
-            progress = self._add_plain(plain) or progress
-            if self._stop_filter.hit:
-                break
             try:
-                progress = self._parse_event(data) or progress
+                progress = self._parse_event(events[at]) or progress
             except RequestFailed as failed:
                 error = failed
                 break
             if self.done:
                 break
-        progress = self._add_plain(plain) or progress
+            at += 1
         if error or self.reason is not None:
             rest = self._reasoning_parser.flush()
             self._reasoning.append(rest.reasoning)
@@ -180,14 +179,6 @@ class StreamParser(ABC):
         self._text.clear()
         self._reasoning.clear()
         return parsed
-
-    def _add_plain(self, texts: list[str]) -> bool:
-        """Add and clear the texts of plain events; return whether there were any."""
-        if not texts:
-            return False
-        self._add_text("".join(texts))
-        texts.clear()
-        return True
 
 
 def token_count(given: object) -> int:

@@ -5,9 +5,7 @@ spent waiting for the provider is measured, so that neither a slow consumer nor 
 process (a laptop that sleeps, a machine that moves) is taken for a slow model.
 """
 
-import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Callable
 
 from bot.backends.chat_completions import errors
 from bot.backends.chat_completions.errors import Endpoint, RequestFailed
@@ -17,16 +15,25 @@ from bot.runtime.http.connection import STOOD_STILL_SECONDS
 REASONING_SECONDS = 120.0
 _AFTER_FINISH_SECONDS = 1.0  # how long after the finish reason the usage may still arrive
 
-_T = TypeVar("_T")
-
 
 class Timeouts:
-    """The timeouts of one attempt; `deadline` (event loop time) ends all attempts of an answer."""
+    """The timeouts of one attempt; `deadline` ends all attempts of an answer.
 
-    def __init__(self, settings: ProviderSettings, endpoint: Endpoint, deadline: float) -> None:
+    Times are the event loop's, which `time` returns.
+    """
+
+    def __init__(
+        self,
+        settings: ProviderSettings,
+        endpoint: Endpoint,
+        deadline: float,
+        time: Callable[[], float],
+    ) -> None:
         self._settings = settings
         self._endpoint = endpoint
         self._deadline = deadline
+        self._time = time
+        self._start = self._until = 0.0  # of the newest wait; a pause is before its start
         self._left = settings.first_token_seconds
         self._reasoning_left: float | None = None  # a number while the model reasons
         self._has_text = False
@@ -47,39 +54,41 @@ class Timeouts:
             self._finished = True
             self._left = _AFTER_FINISH_SECONDS
 
-    async def apply(self, wait: Callable[[float], Awaitable[_T]], pause_seconds: float = 0.0) -> _T:
-        """Wait for the provider.
+    def begin(self, pause_seconds: float = 0.0) -> float:
+        """Begin a wait for the provider; return the time at which it must raise `TimeoutError`.
 
-        Args:
-            wait: is given the event loop's time at which it must raise `TimeoutError`.
-            pause_seconds: how long it lets pass at first, which does not count.
+        Call `end` after it, whatever its end. The pause is let pass at first, and does not count.
 
         Raises:
-            RequestFailed: one of the timeouts has expired.
+            RequestFailed: the time is up: data that is always there already is never waited for.
         """
-        loop = asyncio.get_running_loop()
-        start = loop.time() + pause_seconds
+        self._start = start = self._time() + pause_seconds
+        if start > self._deadline:
+            raise self._expired(start)
         until = min(start + self._left, self._deadline)
         if self._reasoning_left is not None:
             until = min(until, start + self._reasoning_left)
-        try:
-            result = await wait(until)
-        except TimeoutError:
-            if loop.time() - until > STOOD_STILL_SECONDS:
-                raise errors.stood_still(self._endpoint) from None
-            raise self._expired(loop.time()) from None
-        finally:
-            late = loop.time() - until
-            if late > STOOD_STILL_SECONDS:  # nobody's fault, so it does not count
-                start += late
-                self._deadline += late
-            waited = max(0.0, loop.time() - start)
-            self._left -= waited
+        self._until = until
+        return until
+
+    def expired(self) -> RequestFailed:
+        """Return the error for a wait that raised `TimeoutError`, before its `end`."""
+        now = self._time()
+        if now - self._until > STOOD_STILL_SECONDS:
+            return errors.stood_still(self._endpoint)
+        return self._expired(now)
+
+    def end(self) -> None:
+        """Count the time that was waited."""
+        now = self._time()
+        late = now - self._until
+        if late > STOOD_STILL_SECONDS:  # nobody's fault, so it does not count
+            self._deadline += late
+            now -= late
+        if now > self._start:
+            self._left -= now - self._start
             if self._reasoning_left is not None:
-                self._reasoning_left -= waited
-        if start > self._deadline:  # data that is always there already is never waited for
-            raise self._expired(start)
-        return result
+                self._reasoning_left -= now - self._start
 
     def _expired(self, now: float) -> RequestFailed:
         settings = self._settings

@@ -45,11 +45,10 @@ class PromptTokenEstimator:
         Each answer is learned from while prompts are short. Counting a long one again costs more
         than it tells, so of those only every few are.
         """
-        token_counter, before = self._counter_and_ratio(model)
-        self._unread[model] += 1
-        answers = self._unread[model]
+        self._unread[model] = answers = self._unread[model] + 1
         if tokens <= 0 or answers * _MESSAGES_TO_LEARN < len(prompt.messages):
             return
+        token_counter, before = self._counter_and_ratio(model)
         if not token_counter.loaded or any(map(attrgetter("parts"), prompt.messages)):  # images
             return
         if prompt.tools or prompt.tool_exchanges:  # they count, but stand in no message

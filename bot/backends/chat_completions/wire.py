@@ -149,11 +149,18 @@ class ChatCompletionsParser(StreamParser):
     """Parses OpenAI's chat completion chunks, and what other services make of them."""
 
     @override
-    def _plain_text(self, data: bytes) -> str:
+    def _plain_texts(self, events: Sequence[bytes], begin: int) -> Sequence[str]:
+        texts: list[str] = []
+        decode = _plain_chunk_decoder.decode
         try:
-            return _plain_chunk_decoder.decode(data).choices[0].delta.content
+            for at in range(begin, len(events)):
+                text = decode(events[at]).choices[0].delta.content
+                if not text:
+                    break
+                texts.append(text)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return ""
+            pass  # no plain event
+        return texts
 
     @override
     def _parse_event(self, data: bytes) -> bool:

@@ -144,10 +144,9 @@ class HttpClient:
     # --- connections -------------------------------------------------------------------------
 
     def _take_idle(self) -> HttpClientConnection | None:
-        oldest = asyncio.get_running_loop().time() - _IDLE_SECONDS
         while self._idle:
             connection = self._idle.pop()
-            if connection.is_open and connection.idle_since > oldest:
+            if connection.is_open and connection.idle_seconds < _IDLE_SECONDS:
                 return connection
             connection.abort()
         return None

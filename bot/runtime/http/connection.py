@@ -163,6 +163,11 @@ class HttpClientConnection(asyncio.Protocol):
             self._transport.abort()
 
     @property
+    def idle_seconds(self) -> float:
+        """How long nothing has used it."""
+        return self._loop.time() - self.idle_since
+
+    @property
     def is_open(self) -> bool:
         return not self._ended and self._transport is not None and not self._transport.is_closing()
 

@@ -1,6 +1,7 @@
 """Plain events take a short path through the parsers, which changes nothing about the result."""
 
 import json
+from collections.abc import Sequence
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -45,8 +46,8 @@ BYTES = st.lists(
 
 class GeneralParser(ChatCompletionsParser):
     @override
-    def _plain_text(self, data: bytes) -> str:
-        return ""
+    def _plain_texts(self, events: Sequence[bytes], begin: int) -> Sequence[str]:
+        return ()
 
 
 def parse(parser: ChatCompletionsParser, pieces: list[bytes]) -> list[object]:
@@ -89,4 +90,4 @@ def test_ordinary_chunk_is_plain() -> None:
         }
     )
 
-    assert ChatCompletionsParser(context)._plain_text(data.encode()) == "hi"
+    assert ChatCompletionsParser(context)._plain_texts([b"", data.encode(), STOP], 1) == ["hi"]
