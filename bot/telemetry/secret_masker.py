@@ -66,6 +66,8 @@ _BASE64 = re.compile(r"[A-Za-z0-9+/_-]{40,}={0,2}")
 # In a chat, words such as sk-learning are words: only what is long and has a digit is a token.
 _MIN_PASTED_CHARS = 20
 _MAY_BE_PASTED = re.compile(r"[A-Za-z0-9_-]{20}|-----BEGIN|://[^/\s@]{0,200}@")
+# Whatever is masked has a digit or an @, or is a private key; of other scripts, who knows.
+_DIGIT_OR_AT = re.compile(r"[^\x00-/:-?A-~]")
 _MAY_BE_NAMED = re.compile("passw|secret|token|key|bearer|authoriz|cookie|sig=", re.IGNORECASE)
 _MIN_NAMED_CHARS = 8
 _ZERO_WIDTH = dict.fromkeys(map(ord, "\u00ad\u200b\u200c\u200d\u2060\ufeff"))
@@ -170,6 +172,8 @@ def mask_pasted_tokens(text: str) -> str:
 
 def _may_have_token(text: str) -> bool:
     """Return quickly, for most texts, that no token, password or key is in them."""
+    if _DIGIT_OR_AT.search(text) is None and "-----BEGIN" not in text:
+        return False
     longest = max(map(len, text.split()), default=0)
     return longest >= _MIN_PASTED_CHARS or "@" in text or "-----BEGIN" in text
 
@@ -189,7 +193,8 @@ class TokenFilter:
         """Append text; return what can be shown of it."""
         searched = max(0, len(self._held) - _LONGEST_KEY_END_CHARS)
         self._held += text
-        if _KEY_BEGIN.match(self._held) and not _KEY_END.search(self._held, searched):
+        is_key = self._held.startswith("-") and _KEY_BEGIN.match(self._held)
+        if is_key and not _KEY_END.search(self._held, searched):
             return ""
         return self._release(self._safe_length())
 

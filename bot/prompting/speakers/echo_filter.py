@@ -3,6 +3,7 @@
 import re
 import unicodedata
 from collections.abc import Iterable
+from functools import lru_cache
 
 from bot.prompting.speakers.tag_detection import MAX_TAG_CHARS, strip_name_suffix
 from bot.prompting.text.confusables import COLON, is_invisible
@@ -26,8 +27,8 @@ class EchoFilter:
     def __init__(self, own: str | None, others: Iterable[str] = ()) -> None:
         self.stopped = False
         """Whether another speaker's tag has ended the answer."""
-        self._own = frozenset() if own is None else frozenset([_plain(own)])
-        self._known = (self._own | {_plain(label) for label in others}) - {""}
+        self._own = frozenset() if own is None else frozenset([_plain_label(own)])
+        self._known = (self._own | set(map(_plain_label, others))) - {""}
         self._held = ""
         self._at_line_start = True
         self._has_text = False
@@ -36,6 +37,9 @@ class EchoFilter:
         """Take the next piece of the answer and return what may be shown."""
         if not self._own:
             return text
+        is_inside_line = self._has_text and not (self._at_line_start or self._held or self.stopped)
+        if is_inside_line and _LINE_END.search(text) is None:
+            return text  # nearly every piece of every answer
         self._held += text
         return self._release(ended=False)
 
@@ -117,3 +121,6 @@ def _plain(text: str) -> str:
         if char.isspace() or not (char in _DELIMITERS or is_invisible(char))
     )
     return " ".join("".join(kept).split())
+
+
+_plain_label = lru_cache(maxsize=1024)(_plain)  # of each answer, for the same few speakers
