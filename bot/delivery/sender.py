@@ -38,6 +38,7 @@ from bot.errors import (
     Unreachable,
 )
 from bot.ports import Clock, Outbox, Surface
+from bot.telemetry.logs import BoundTurn
 from bot.telemetry.metrics import FENCED, OUTBOX_RECONCILIATIONS, OUTBOX_SENDS
 from bot.telemetry.traces import record_span
 from bot.texts.text import in_every_language, translatable
@@ -124,7 +125,7 @@ class Sender:
 
     async def _deliver(self, row: OutboxRow) -> OutboxRow | None:
         """Carry out or reconcile a row; return the next one of its lane if it is due."""
-        with structlog.contextvars.bound_contextvars(turn=row.turn):
+        with BoundTurn(row.turn):
             return await self._deliver_logged(row)
 
     async def _deliver_logged(self, row: OutboxRow) -> OutboxRow | None:
