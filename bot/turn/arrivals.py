@@ -3,9 +3,8 @@
 The signal that wakes conversations says so; where it is lost, what arrived is found afterwards.
 """
 
-import contextlib
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from bot.ports import Signals
 
@@ -31,21 +30,25 @@ class ArrivalSignals:
         for key in conversations:
             self._watched.pop(key, None)
 
-    @contextlib.contextmanager
-    def subscribed(self, conversation: str, on_arrival: Callable[[], None]) -> Iterator[None]:
-        """Call `on_arrival` while the block runs, at once if something arrived before.
+    def subscribe(self, conversation: str, on_arrival: Callable[[], None]) -> Callable[[], None]:
+        """Call `on_arrival` from now on, at once if something arrived before.
 
         It must not block or raise.
+
+        Returns:
+            What ends that.
         """
-        self._listeners[conversation].append(on_arrival)
-        try:
-            if self._watched.get(conversation):
-                on_arrival()
-            yield
-        finally:
-            self._listeners[conversation].remove(on_arrival)
-            if not self._listeners[conversation]:
+        listeners = self._listeners[conversation]
+        listeners.append(on_arrival)
+        if self._watched.get(conversation):
+            on_arrival()
+
+        def unsubscribe() -> None:
+            listeners.remove(on_arrival)
+            if not listeners:
                 del self._listeners[conversation]
+
+        return unsubscribe
 
     def note(self, conversations: Sequence[str]) -> None:
         """Note that something was received for these conversations."""

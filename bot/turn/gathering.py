@@ -197,11 +197,13 @@ class Gathering:
         if self._is_ended or self._free == 0:
             yield
             return
+        unsubscribe = self._arrivals.subscribe(self._claim.conversation, on_arrival)
         try:
-            with self._arrivals.subscribed(self._claim.conversation, on_arrival):
-                yield
+            yield
         finally:
-            await cancel_and_wait(checks)
+            unsubscribe()
+            if checks:
+                await cancel_and_wait(checks)
 
     def _may_interrupt(self, began: float) -> bool:
         if self._mode == "interrupt":

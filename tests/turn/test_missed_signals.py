@@ -64,12 +64,15 @@ async def test_only_what_is_not_being_answered_counts_and_once(database: Databas
     await setup.receive("a story")
     async with running_worker(setup) as worker:
         await wait_until(lambda: len(setup.backend.prompts) == 1)
-        with arrivals.subscribed(CHAT, lambda: noted.append("arrival")):
-            await missed.look()
-            assert noted == []
-            await setup.store(said("another", "5:91"))
-            await missed.look()
-            await missed.look()
+        unsubscribe = arrivals.subscribe(CHAT, lambda: noted.append("arrival"))
+        await missed.look()
+        assert noted == []
+        await setup.store(said("another", "5:91"))
+        await missed.look()
+        await missed.look()
+        unsubscribe()
+        await setup.store(said("a third", "5:92"))
+        await missed.look()
         go_on.set()
         await worker
     assert noted == ["arrival"]

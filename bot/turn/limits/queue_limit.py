@@ -76,12 +76,13 @@ class QueueLimit:
             if not looks or looks[-1].done():
                 looks[:] = [asyncio.create_task(look(), name=f"limit: {claim.conversation}")]
 
+        unsubscribe = self.arrivals.subscribe(claim.conversation, on_arrival)
         try:
-            with self.arrivals.subscribed(claim.conversation, on_arrival):
-                if has_arrived:
-                    on_arrival()
-                yield
+            if has_arrived:
+                on_arrival()
+            yield
         finally:
+            unsubscribe()
             await cancel_and_wait(looks)
 
     async def _refuse_newest(self, claim: Claim, group: MessageGroup, most: int) -> None:
