@@ -328,6 +328,11 @@ class ChatSetting:
     value: str
 
 
+def scopes_of_person(person_id: str, scopes: Sequence[str]) -> list[str]:
+    """Return where a person's own settings are, the narrowest first: in a channel, everywhere."""
+    return [*(f"{person_id}@{scope}" for scope in scopes), person_id]
+
+
 @frozen_dataclass
 class PresetVersion:
     """One stored version of a preset."""

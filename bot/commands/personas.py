@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from bot.chat.incoming import Said
-from bot.chat.session import Session
+from bot.chat.session import Session, scopes_of_person
 from bot.commands.anonymous_admins import writes_as_the_group
 from bot.errors import UserError
 from bot.ports import ChatSettings
@@ -29,7 +29,7 @@ class UserPersonas:
         keys = {
             key: user_id
             for user_id in dict.fromkeys(user_ids)
-            for key in [*(f"{user_id}@{scope}" for scope in scopes), user_id]
+            for key in scopes_of_person(user_id, scopes)
         }
         values = await self._chat_settings.get_all(list(keys), _KEY)
         personas: dict[str, str] = {}

@@ -38,13 +38,14 @@ class HistoryRouter:
     """Gives the address of every event its history; most channels have one, and need no look-up.
 
     Args:
-        scope_of: the scope of a channel by its settings' scopes; None: nobody ever chose one.
+        scope_of: the scope of a channel by its settings' scopes and the id of the person who is
+            about to be answered, if anybody is; None: nobody ever chose one.
         index: where the messages of a channel stand.
     """
 
     def __init__(
         self,
-        scope_of: Callable[[Sequence[str]], Awaitable[HistoryScope | None]],
+        scope_of: Callable[[Sequence[str], str | None], Awaitable[HistoryScope | None]],
         index: HistoryIndex,
     ) -> None:
         self._scope_of = scope_of
@@ -61,7 +62,7 @@ class HistoryRouter:
         An event of several histories, such as the deletion of a message that branches have copies
         of, is yielded once for each.
         """
-        scopes = [await self._scope_of(event.scopes) for event in events]
+        scopes = [await self._scope_of(event.scopes, _asker(event)) for event in events]
         for event, scope in zip(events, scopes, strict=True):
             if isinstance(event, Said) and scope in _OF_ALL:
                 await self._begin_thread(event)
@@ -76,13 +77,13 @@ class HistoryRouter:
 
     async def route_press(self, pressed: Pressed) -> Pressed:
         """Return a press with the history of what its button stands under."""
-        if await self._scope_of(pressed.scopes) is None:
+        if await self._scope_of(pressed.scopes, None) is None:
             return pressed
         return await self._route_press(pressed)
 
     async def route_command(self, said: Said) -> Said:
         """Return a command with the history that it is about, before it is stored."""
-        scope = await self._scope_of(said.scopes)
+        scope = await self._scope_of(said.scopes, _asker(said))
         if scope is None:
             return said
         return _in_history(said, await self._history_of_command(said, scope))
@@ -109,7 +110,7 @@ class HistoryRouter:
 
         None: it would begin a branch, whose history is made when it is received.
         """
-        scope = await self._scope_of(said.scopes)
+        scope = await self._scope_of(said.scopes, _asker(said))
         if scope is None:
             return said
         if scope is not HistoryScope.REPLIES or _is_command(said):
@@ -248,6 +249,10 @@ class HistoryRouter:
         self._received.move_to_end((channel, message_id))
         if len(self._received) > _MAX_MESSAGES:
             self._received.popitem(last=False)
+
+
+def _asker(event: Incoming) -> str | None:
+    return event.author.id if isinstance(event, Said) and event.wake is not None else None
 
 
 def _in_history(event: T, history: str) -> T:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from bot.chat.session import ChatSetting, HistoryScope
+from bot.chat.session import ChatSetting, HistoryScope, scopes_of_person
 from bot.ports import ChatSettings
 from bot.prompting.presets.preset import ScopeName
 from bot.routing.preset_resolver import PresetResolver
@@ -37,11 +37,19 @@ class HistoryScopes:
         self._chat_settings = chat_settings
         self._resolver = resolver
 
-    async def find(self, scopes: Sequence[str]) -> HistoryScope | None:
-        """Return the scope of a channel; None: nobody chose one, and everybody shares it."""
-        setting = await self.setting(scopes)
-        if setting is not None:
-            return HistoryScope(setting.value)
+    async def find(
+        self, scopes: Sequence[str], person_id: str | None = None
+    ) -> HistoryScope | None:
+        """Return the scope of a channel; None: nobody chose one, and everybody shares it.
+
+        The settings of the person who is about to be answered are read in the same go, so that
+        the first message of a chat does not read them on its own.
+        """
+        own = scopes_of_person(person_id, scopes) if person_id else ()
+        found = await self._chat_settings.get_scopes([*scopes, *own])
+        chosen = next((found[one][_KEY] for one in scopes if _KEY in found.get(one, ())), None)
+        if chosen is not None:
+            return HistoryScope(chosen)
         if all(one.scope == "channel" for one in self._resolver.presets.values()):
             return None
         active = await self._resolver.resolve(scopes)

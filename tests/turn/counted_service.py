@@ -12,11 +12,13 @@ import pytest
 from sqlalchemy.engine import make_url
 from typing_extensions import override
 
+from bot.intake.histories import HistoryRouter
 from bot.intake.intake import InboxIntake
 from bot.platforms.local_platform import LocalPlatform
 from bot.platforms.spec import PlatformContext, PlatformSettings, PlatformSpec
 from bot.ports import Intake, Platform
 from bot.prompting.presets.preset import Preset
+from bot.routing.history_scopes import HistoryScopes
 from bot.routing.preset_resolver import PresetResolver
 from bot.runtime.signals import InProcessSignals
 from bot.runtime.tasks import cancel_and_wait
@@ -126,7 +128,13 @@ class RunningParts:
         self._clock = clock
         self._counts = counts
         self._tasks: Counter[str] = Counter()
-        self._intake = InboxIntake(parts.stored.inbox, parts.jobs.conversation_pool.wake)
+        resources = parts.context.resources
+        scopes = HistoryScopes(resources.chat_settings, resources.resolver)
+        self._intake = InboxIntake(
+            parts.stored.inbox,
+            parts.jobs.conversation_pool.wake,
+            router=HistoryRouter(scopes.find, parts.stored.history_index),
+        )
         surface = parts.platforms["telegram"].surface
         assert isinstance(surface, FakeSurface)
         self.surface = surface
