@@ -35,7 +35,7 @@ class Address:
     @property
     def source(self) -> str:
         """The platform, and the bot on it where an installation has several."""
-        return source_name(self.platform, self.bot_id)
+        return source_name(self.platform, self.bot_id) if self.bot_id else self.platform
 
     @property
     def lane(self) -> str:

@@ -9,6 +9,7 @@ from bot.chat.command import Command
 from bot.chat.incoming import MediaItem, Said
 from bot.chat.session import Turn
 from bot.frozen_dataclass import frozen_dataclass
+from bot.prompting.presets.preset import Preset
 from bot.prompting.prompters.form_fields import is_ask_command
 from bot.routing.active_presets import ActiveCharacters, ActivePreset
 from bot.routing.command_specs import parse
@@ -78,10 +79,11 @@ def decide(
     if is_empty:
         is_meant = incoming.wake is not None and incoming.attachments
         return Unreadable(incoming.attachments) if is_meant else Ignore()
-    command = _command(incoming, active)
+    presets = active.presets
+    command = _command(incoming, presets)
     if command is not None:
         return command
-    candidates = select_speakers(active.presets, incoming, recent, dice=dice, now=now)
+    candidates = select_speakers(presets, incoming, recent, dice=dice, now=now)
     speakers = active.pick([one.preset for one in candidates if one.chosen])
     if speakers:
         return Answer(speakers, candidates)
@@ -90,16 +92,16 @@ def decide(
 
 def _decide_late(incoming: Said, active: ActiveCharacters) -> Decision:
     """Remember a message that came too late to be answered; only deletions are still made."""
-    command = _command(incoming, active)
+    command = _command(incoming, active.presets)
     if command is not None:
         return command if command.name == "forget" else Ignore()
     is_kept = incoming.wake is not None or active.reads_all
     return Observe() if is_kept and described_text(incoming).strip() else Ignore()
 
 
-def _command(incoming: Said, active: ActiveCharacters) -> Command | None:
+def _command(incoming: Said, presets: Sequence[Preset]) -> Command | None:
     """Parse a command that is addressed to the bot; `/ask` belongs to presets with a form."""
-    has_form = any(preset.prompter for preset in active.presets)
+    has_form = any(preset.prompter for preset in presets)
     if incoming.wake is None or (has_form and is_ask_command(incoming.text)):
         return None
     return replied_command(incoming) or parse(incoming.text)

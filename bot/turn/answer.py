@@ -213,6 +213,7 @@ class AnswerPipeline:
         """Let one character answer, live, and append its answer to the context."""
         preset, address = speaker.preset, context.said.address
         limits, active = self._replies.limits(address), context.active
+        first_part = context.next_part
         earlier = context.shown[-1] if context.shown else None
         face = active.face(speaker, context.character_names, limits)
         form = _form(preset, context.said, limits)
@@ -220,19 +221,19 @@ class AnswerPipeline:
         async with self._replies.live(
             context.claim,
             context.message,
-            find_places(form, context.next_part, context.said.locale, context.part_name),
+            find_places(form, first_part, context.said.locale, context.part_name),
             earlier,
             face,
             can_stop=preset.buttons,
         ) as live_reply:
-            stop.begin_part(context.next_part)
+            stop.begin_part(first_part)
             receipt = await self._models.generate(speaker, line, context, live_reply, stop)
         context.opened.extend(live_reply.opened)
         if not receipt.answer:  # it was stopped before its first word
             return
         text = line + receipt.answer + _marks(receipt, context.said.locale)
         text += _files_notice(context)
-        whole = final_parts(text, limits, context.next_part, face)
+        whole = final_parts(text, limits, first_part, face)
         parts = shorten(whole, text, form, context.said.locale, context.part_name)
         if preset.thoughts == "folded":
             may_add_message = not active.is_group

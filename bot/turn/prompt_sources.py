@@ -94,9 +94,10 @@ class TurnContext:
 
     def part_name(self, part: int) -> str:
         """Name what a part of the answer is sent as."""
-        replaced = message_names(self.in_place_of)
-        if part < len(replaced):
-            return replaced[part]
+        if self.in_place_of:
+            replaced = message_names(self.in_place_of)
+            if part < len(replaced):
+                return replaced[part]
         return self.message.part_name(part)
 
 
