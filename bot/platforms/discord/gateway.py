@@ -131,7 +131,9 @@ class Gateway(ShardClient):
         So events are queued in the order in which they were parsed.
         """
         if event == "interaction":  # is answered over the network
-            super().dispatch(event, *args, is_replayed=self.is_replaying, **kwargs)
+            deferred = self._queue_command(*args)
+            replayed = self.is_replaying
+            super().dispatch(event, *args, is_replayed=replayed, deferred=deferred, **kwargs)
         elif (take := getattr(self, f"on_{event}", None)) is not None:
             take(*args, **kwargs)
 
@@ -201,21 +203,45 @@ class Gateway(ShardClient):
     def on_guild_join(self, guild: discord.Guild) -> None:
         self._events.put(guild)
 
+    def _queue_command(self, interaction: discord.Interaction) -> asyncio.Future[bool] | None:
+        """Queue a command before what follows it; return what is to say whether it is acknowledged.
+
+        None: it is no command, or one that is answered by a form.
+        """
+        spec = message_command(interaction, self.message_commands)
+        if (
+            not _is_answerable(interaction)
+            or interaction.type not in _COMMANDS
+            or (spec is not None and spec.has_form)
+            or is_form_of_menu(interaction, self.message_commands)
+        ):
+            return None
+        deferred = asyncio.get_running_loop().create_future()
+        self._events.put(CommandReceived(interaction, deferred))
+        return deferred
+
     async def on_interaction(
-        self, interaction: discord.Interaction, *, is_replayed: bool = False
+        self,
+        interaction: discord.Interaction,
+        *,
+        is_replayed: bool = False,
+        deferred: asyncio.Future[bool] | None = None,
     ) -> None:
+        is_late = is_replayed and _is_too_late(interaction)
         try:
-            await self._take_interaction(interaction, is_replayed=is_replayed)
+            if deferred is not None:
+                is_public = has_public_response(interaction, self.commands)
+                deferred.set_result(
+                    not is_late and await _defer(interaction, is_command=True, is_public=is_public)
+                )
+            elif _is_answerable(interaction):
+                await self._take_interaction(interaction, is_late=is_late)
         finally:
             if self._unsettled.pop(interaction.id, None) is not None:
                 self.on_progress()
 
-    async def _take_interaction(
-        self, interaction: discord.Interaction, *, is_replayed: bool
-    ) -> None:
-        if interaction.channel_id is None or interaction.user is MISSING:
-            return  # without a channel or a user there is nobody to answer
-        if is_replayed and _is_too_late(interaction):
+    async def _take_interaction(self, interaction: discord.Interaction, *, is_late: bool) -> None:
+        if is_late:
             await self._take_late(interaction)
         elif interaction.type is discord.InteractionType.autocomplete:
             await send_suggestions(interaction, self._complete)
@@ -224,11 +250,6 @@ class Gateway(ShardClient):
             await self._open_form(interaction, form_target_id(spec, interaction), form)
         elif is_form_of_menu(interaction, self.message_commands):
             await self._take_press(interaction)
-        elif interaction.type in _COMMANDS:
-            deferred = asyncio.get_running_loop().create_future()
-            self._events.put(CommandReceived(interaction, deferred))
-            is_public = has_public_response(interaction, self.commands)
-            deferred.set_result(await _defer(interaction, is_command=True, is_public=is_public))
         elif interaction.type is discord.InteractionType.component:
             opened = await self._press_form(interaction)
             if opened is None:
@@ -238,16 +259,9 @@ class Gateway(ShardClient):
 
     async def _take_late(self, interaction: discord.Interaction) -> None:
         """Do what was asked, without a response; forms and suggestions are nothing but one."""
-        spec = message_command(interaction, self.message_commands)
-        if is_form_of_menu(interaction, self.message_commands):
-            await self._take_press(interaction, is_late=True)
-        elif interaction.type in _COMMANDS and not (spec and spec.has_form):
-            deferred = asyncio.get_running_loop().create_future()
-            deferred.set_result(False)
-            self._events.put(CommandReceived(interaction, deferred))
-        elif (
-            interaction.type is discord.InteractionType.component
-            and await self._press_form(interaction) is None
+        is_press = interaction.type is discord.InteractionType.component
+        if is_form_of_menu(interaction, self.message_commands) or (
+            is_press and await self._press_form(interaction) is None
         ):
             await self._take_press(interaction, is_late=True)
 
@@ -321,6 +335,11 @@ class Gateway(ShardClient):
     def _set_guilds_known(self) -> None:
         if self._current_session is not None:
             self._current_session.guilds_known.set()
+
+
+def _is_answerable(interaction: discord.Interaction) -> bool:
+    """Return whether there is a channel and a user to answer."""
+    return interaction.channel_id is not None and interaction.user is not MISSING
 
 
 def _is_too_late(interaction: discord.Interaction) -> bool:
