@@ -17,6 +17,8 @@ from bot.chat.incoming import Address
 from bot.chat.outgoing import MessageContent, OutboxRow, OutgoingPart
 from bot.chat.session import Claim, ClaimedMessage, InboxMessage, Turn, TurnRange, TurnResult
 from bot.runtime.clock import SystemClock
+from bot.storage.encryption.codec import TextCodec
+from bot.storage.engine.encoding import arguments
 from bot.storage.engine.statements import DialectName, Query, Rows, StartUnit
 from bot.storage.partitions import keep_partitions
 from bot.storage.sql.connections import ConnectionPool, UnitOfWork
@@ -262,8 +264,7 @@ def _rows_of(connection: Connection, query: Query) -> Rows:
     sql = query.statement.compiled("postgresql")
     found: Rows = ()
     for values in query.many or (query.values,):
-        every = {**sql.defaults, **values}
-        result = connection.exec_driver_sql(sql.text, tuple(every[name] for name in sql.names))
+        result = connection.exec_driver_sql(sql.text, tuple(arguments(sql, values, TextCodec())))
         found = result.fetchall() if result.returns_rows else ()
     return found
 

@@ -63,7 +63,9 @@ class DatabaseServer:
         return _EPOCH + self._loop.time()
 
     async def run(self, start: StartUnit[T]) -> T:
-        return await self._ask(lambda: run_unit(self._connection, lambda: self._timed(start())))
+        return await self._ask(
+            lambda: run_unit(self._connection, lambda: self._timed(start()), TextCodec())
+        )
 
     async def commit(self, unit: UnitOfWork[T]) -> T:
         return await self._ask(lambda: self._with_core(unit))

@@ -5,6 +5,8 @@ from typing import Any, TypeVar
 import asyncpg
 
 from bot.errors import StoreError
+from bot.storage.encryption.codec import TextCodec
+from bot.storage.engine.encoding import arguments, decoded
 from bot.storage.engine.statements import Query, Rows, StartUnit, Unit
 
 T = TypeVar("T")
@@ -38,10 +40,14 @@ class AsyncpgPool:
 
     Args:
         dsn: `postgresql://user@host1:5432,host2:5432/name?target_session_attrs=primary`.
+        codec: encodes the texts of units; None: none is encrypted.
         behind_pgbouncer: the address is that of a pooler in transaction mode.
     """
 
-    def __init__(self, dsn: str, *, behind_pgbouncer: bool = False) -> None:
+    def __init__(
+        self, dsn: str, codec: TextCodec | None = None, *, behind_pgbouncer: bool = False
+    ) -> None:
+        self._codec = codec or TextCodec()
         self._behind_pgbouncer = behind_pgbouncer
         self._pool = asyncpg.create_pool(
             dsn,
@@ -78,11 +84,11 @@ class AsyncpgPool:
 
     async def _run(self, connection: Any, unit: Unit[T], query: Query) -> T:
         if query.is_whole_unit and not self._behind_pgbouncer:
-            return await _finish(connection, unit, query)
+            return await _finish(connection, unit, query, self._codec)
         async with connection.transaction():
             if self._behind_pgbouncer:
                 await connection.execute(_SET_LIMITS)
-            return await _finish(connection, unit, query)
+            return await _finish(connection, unit, query, self._codec)
 
     async def close(self) -> None:
         if self._opened:
@@ -93,22 +99,21 @@ async def _keep(_connection: object) -> None:
     """Skip the round trip by which asyncpg resets a connection: units change nothing of it."""
 
 
-async def _finish(connection: Any, unit: Unit[T], query: Query) -> T:
+async def _finish(connection: Any, unit: Unit[T], query: Query, codec: TextCodec) -> T:
     """Run a unit from its first query to its end."""
     try:
         while True:
-            query = unit.send(await _rows_of(connection, query))
+            query = unit.send(await _rows_of(connection, query, codec))
     except StopIteration as ended:
         value: T = ended.value
         return value
 
 
-async def _rows_of(connection: Any, query: Query) -> Rows:
+async def _rows_of(connection: Any, query: Query, codec: TextCodec) -> Rows:
     sql = query.statement.compiled("postgresql")
     if query.many:
-        rows = [{**sql.defaults, **values} for values in query.many]
-        await connection.executemany(sql.text, [[row[name] for name in sql.names] for row in rows])
+        rows = [arguments(sql, values, codec) for values in query.many]
+        await connection.executemany(sql.text, rows)
         return ()
-    values = {**sql.defaults, **query.values}
-    found: Rows = await connection.fetch(sql.text, *(values[name] for name in sql.names))
-    return found
+    found: Rows = await connection.fetch(sql.text, *arguments(sql, query.values, codec))
+    return decoded(found, sql, codec)

@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 from bot.frozen_dataclass import frozen_dataclass
+from bot.storage.encryption.codec import TextCodec
+from bot.storage.engine.encoding import arguments, decoded
 from bot.storage.engine.statements import Query, Rows, StartUnit
 
 T = TypeVar("T")
@@ -45,10 +47,14 @@ class SqliteWriter:
 
     Args:
         connect: opens the connection, in the thread; `isolation_level` must be None.
+        codec: encodes the texts of units; None: none is encrypted.
     """
 
-    def __init__(self, connect: Callable[[], sqlite3.Connection]) -> None:
+    def __init__(
+        self, connect: Callable[[], sqlite3.Connection], codec: TextCodec | None = None
+    ) -> None:
         self._connect = connect
+        self._codec = codec or TextCodec()
         self._loop = asyncio.get_running_loop()
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="sqlite writer", daemon=True)
@@ -57,7 +63,7 @@ class SqliteWriter:
 
     async def run(self, start: StartUnit[T]) -> T:
         """Run a unit and commit it; raises as `commit` does."""
-        return await self.commit(lambda connection: run_unit(connection, start))
+        return await self._put(lambda connection: run_unit(connection, start, self._codec))
 
     async def commit(self, work: Work[T]) -> T:
         """Run some work in a transaction and commit it; it may be run twice.
@@ -66,11 +72,14 @@ class SqliteWriter:
             sqlite3.Error: the database did not take it; nothing of it was written.
             Exception: whatever the work raised; nothing of it was written.
         """
+        return await self._put(work)
+
+    def _put(self, work: Work[T]) -> asyncio.Future[T]:
         if self._closed:
             raise sqlite3.ProgrammingError("the database is closed")
         done: asyncio.Future[T] = self._loop.create_future()
         self._jobs.put(_Job(work, done))
-        return await done
+        return done
 
     async def close(self) -> None:
         """Commit what has arrived, then close the connection."""
@@ -136,14 +145,14 @@ def _transaction(connection: sqlite3.Connection, works: Sequence[Work[Any]]) -> 
     return values
 
 
-def run_unit(connection: sqlite3.Connection, start: StartUnit[T]) -> T:
+def run_unit(connection: sqlite3.Connection, start: StartUnit[T], codec: TextCodec) -> T:
     """Run one unit, inside whatever transaction is open."""
     cursor = connection.cursor()
     unit = start()
-    rows: Rows | None = None
     try:
+        query = next(unit)
         while True:
-            rows = _rows_of(cursor, unit.send(rows) if rows is not None else next(unit))
+            query = unit.send(_rows_of(cursor, query, codec))
     except StopIteration as ended:
         value: T = ended.value
         return value
@@ -151,16 +160,14 @@ def run_unit(connection: sqlite3.Connection, start: StartUnit[T]) -> T:
         unit.close()
 
 
-def _rows_of(cursor: sqlite3.Cursor, query: Query) -> Rows:
+def _rows_of(cursor: sqlite3.Cursor, query: Query, codec: TextCodec) -> Rows:
     sql = query.statement.compiled("sqlite")
-    if query.many:
-        if sql.defaults:
-            cursor.executemany(sql.text, [{**sql.defaults, **values} for values in query.many])
-        else:
-            cursor.executemany(sql.text, query.many)
+    if len(query.many) > 1:
+        cursor.executemany(sql.text, [arguments(sql, values, codec) for values in query.many])
         return ()
-    cursor.execute(sql.text, {**sql.defaults, **query.values} if sql.defaults else query.values)
-    return cursor.fetchall() if cursor.description else ()
+    values = query.many[0] if query.many else query.values
+    cursor.execute(sql.text, arguments(sql, values, codec))
+    return decoded(cursor.fetchall(), sql, codec) if cursor.description else ()
 
 
 def _deliver(loop: asyncio.AbstractEventLoop, outcomes: Sequence[_Outcome]) -> None:

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import os
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -75,12 +75,12 @@ class SqliteThreadPool(ConnectionPool):
         attach_codec(self._reader, self._codec)
         event.listen(self._reader, "connect", _prepare)
         self._reading = ThreadPoolExecutor(_SQLITE_READERS, "sqlite reader")
-        self._writer = SqliteWriter(self._open)
+        self._writer = SqliteWriter(self._open, self._codec)
         self._engines: dict[int, Engine] = {}
 
     @override
-    async def run(self, start: StartUnit[T]) -> T:
-        return await self._writer.run(start)
+    def run(self, start: StartUnit[T]) -> Coroutine[Any, Any, T]:
+        return self._writer.run(start)
 
     @override
     async def read(self, unit: UnitOfWork[T]) -> T:

@@ -21,7 +21,6 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from bot.errors import SettingsError, StoreError, UnknownDataKey
 from bot.storage.encryption.codec import StoredAsIs, TextCodec, TextEncryption
 from bot.storage.encryption.data_keys import add_data_key, read_data_keys
-from bot.storage.engine.encoding import encoded
 from bot.storage.engine.statements import DialectName, StartUnit
 from bot.storage.sql.connections import ConnectionPool, SqliteThreadPool, UnitOfWork
 from bot.storage.sql.upgrading.revisions import NEWEST_REVISION, create_tables, read_revisions
@@ -29,6 +28,7 @@ from bot.storage.sql.upgrading.revisions import NEWEST_REVISION, create_tables, 
 T = TypeVar("T")
 
 _log = structlog.get_logger(__name__)
+_FAILURES = (SQLAlchemyError, sqlite3.Error, OSError, TimeoutError)
 _INSUFFICIENT_PRIVILEGE = "42501"
 _CHECKPOINT_ATTEMPTS = 5
 """Each waits as long as SQLite waits for a lock."""
@@ -57,10 +57,7 @@ class Database:
 
     async def run(self, start: StartUnit[T]) -> T:
         """Run a unit of queries in a transaction and commit it."""
-        codec, dialect = self.codec, self.dialect
-        return await self._with_known_keys(
-            lambda: self._connections.run(lambda: encoded(start(), codec, dialect))
-        )
+        return await self._with_known_keys(lambda: self._connections.run(start))
 
     async def read(self, unit: UnitOfWork[T]) -> T:
         """Run a function that only reads."""
@@ -116,7 +113,9 @@ class Database:
         That key may be encrypted with one that the operator has put into the file since the start.
         """
         try:
-            return await _translated(work())
+            return await work()
+        except _FAILURES as error:
+            raise translate(error) from error
         except UnknownDataKey:
             if not self._encryption.encryption_keys:
                 raise
@@ -257,7 +256,7 @@ def parse_url(url: str) -> URL:
 async def _translated(work: Awaitable[T]) -> T:
     try:
         return await work
-    except (SQLAlchemyError, sqlite3.Error, OSError, TimeoutError) as error:
+    except _FAILURES as error:
         raise translate(error) from error
 
 

@@ -37,7 +37,7 @@ class PostgresPool(ConnectionPool):
     ) -> None:
         behind_pgbouncer = url.query.get("pgbouncer") in {"true", "1", "yes"}
         dsn = to_dsn(url.difference_update_query(["pgbouncer"]))
-        self._pool = AsyncpgPool(dsn, behind_pgbouncer=behind_pgbouncer)
+        self._pool = AsyncpgPool(dsn, codec, behind_pgbouncer=behind_pgbouncer)
         limits = connect_options(behind_pgbouncer=behind_pgbouncer)
         self._engine = _make_engine(
             dsn, limits, codec, behind_pgbouncer, pool_size=core_connections, max_overflow=0

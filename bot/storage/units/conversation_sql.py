@@ -8,6 +8,7 @@ from sqlalchemy import (
     bindparam,
     case,
     delete,
+    exists,
     false,
     func,
     literal_column,
@@ -138,6 +139,17 @@ RELEASE = Statement(
     update(conversation).where(_HELD).values(lease_until=0.0).returning(conversation.c.session)
 )
 SETTLE = Statement(update(conversation).where(_HELD).values(lease_until=0.0, ready_since=None))
+_HAS_NEXT = exists().where(is_unanswered, inbox.c.conversation == bindparam("of"))
+SETTLE_IF_ANSWERED = Statement(
+    update(conversation)
+    .where(_HELD)
+    .values(
+        lease_until=case((_HAS_NEXT, conversation.c.lease_until), else_=0.0),
+        ready_since=case((_HAS_NEXT, conversation.c.ready_since), else_=null()),
+    )
+    .returning(conversation.c.session, conversation.c.ready_since)
+)
+"""For SQLite, where nobody stores a message meanwhile: checks the epoch, and settles."""
 _OLDEST = (
     select(inbox.c.id)
     .where(is_unanswered, inbox.c.conversation == bindparam("of"))

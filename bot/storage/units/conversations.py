@@ -251,15 +251,17 @@ def finish(
         message, head = columns[:_MESSAGE_COLUMNS], columns[_MESSAGE_COLUMNS:]
         next_message = None if message[0] is None else NextMessage(*message)
         return next_message, lanes.given_row(head, at)
-    return (yield from _finish_by_steps(claim, rows, sender, at))
+    return (yield from _finish_by_steps(claim, rows, sender, at, dialect))
 
 
 def _finish_by_steps(
-    claim: Claim, rows: FinishedRows, sender: lanes.SenderIdentity | None, at: lanes.Moment
+    claim: Claim,
+    rows: FinishedRows,
+    sender: lanes.SenderIdentity | None,
+    at: lanes.Moment,
+    dialect: DialectName,
 ) -> Unit[tuple[NextMessage | None, OutboxRow | None]]:
-    change = sql.BEGIN_SESSION if rows.new_session else sql.LOCK
-    session = _session(claim, (yield change.query(_of(claim))))
-    yield sql.DONE.query_many([{"message": one} for one in rows.messages])
+    session, is_settled = yield from _end_messages(claim, rows, dialect)
     for change, turns in ((sql.REMOVE, rows.removes), (sql.SUPERSEDE, rows.supersedes)):
         if turns is not None:
             found = {"of": claim.conversation, "of_session": session}
@@ -274,11 +276,32 @@ def _finish_by_steps(
     if rows.in_place_of:
         taken = yield from _queue_in_place(rows, sender, at)
     else:
-        taken = yield from _queue_answer(rows.answer, sender, at)
+        taken = yield from _queue_answer(rows.answer, sender, at, dialect)
+    if is_settled:
+        return None, taken
     if rows.go_on:
         return (yield from _next_message(claim)), taken
     yield from release(claim)
     return None, taken
+
+
+def _end_messages(claim: Claim, rows: FinishedRows, dialect: DialectName) -> Unit[tuple[int, bool]]:
+    """Check the epoch and mark the messages as answered.
+
+    Returns:
+        The session.
+        Whether no message is left and the conversation was released.
+    """
+    done = sql.DONE.query_many([{"message": one} for one in rows.messages])
+    if dialect == "sqlite" and rows.go_on and not rows.new_session:
+        yield done
+        held = yield sql.SETTLE_IF_ANSWERED.query(_of(claim))
+        session = _session(claim, held)
+        return session, held[0][1] is None
+    change = sql.BEGIN_SESSION if rows.new_session else sql.LOCK
+    session = _session(claim, (yield change.query(_of(claim))))
+    yield done
+    return session, False
 
 
 def _queue_in_place(
@@ -290,7 +313,10 @@ def _queue_in_place(
 
 
 def _queue_answer(
-    answer: PartChanges, sender: lanes.SenderIdentity | None, at: lanes.Moment
+    answer: PartChanges,
+    sender: lanes.SenderIdentity | None,
+    at: lanes.Moment,
+    dialect: DialectName,
 ) -> Unit[OutboxRow | None]:
     opened: dict[int, str | None] = {}
     if answer.may_be_opened:
@@ -303,7 +329,7 @@ def _queue_answer(
         yield from lanes.queue(queued, at.now)
         return None
     target = opened.get(queued[0]["part"])
-    return (yield from lanes.queue_and_take(queued, sender, at, target))
+    return (yield from lanes.queue_and_take(queued, sender, at, target, dialect))
 
 
 def _finish_values(

@@ -1,6 +1,22 @@
 """The statements of lanes and of the outbox."""
 
-from sqlalchemy import BigInteger, Float, and_, bindparam, cast, func, or_, select, update
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    ColumnElement,
+    Float,
+    and_,
+    bindparam,
+    case,
+    cast,
+    exists,
+    func,
+    literal_column,
+    null,
+    or_,
+    select,
+    update,
+)
 
 from bot.chat.outgoing import OutboxOperation, OutboxState
 from bot.storage.engine.statements import Statement
@@ -38,6 +54,12 @@ MAKE_DUE = Statement(
         set_={"due_at": func.coalesce(lane.c.due_at, insert.excluded.due_at)},
     )
 )
+# As text: in a RETURNING for SQLite, SQLAlchemy drops the tables' names, which tell them apart.
+_HAS_UNSENT: ColumnElement[bool] = literal_column(
+    "EXISTS (SELECT 1 FROM outbox WHERE outbox.state NOT IN ('sent', 'dead')"
+    ' AND outbox.lane = lane."key")',
+    Boolean,
+)
 MAKE_DUE_AND_TAKE = Statement(
     lambda dialect: (
         (
@@ -50,10 +72,13 @@ MAKE_DUE_AND_TAKE = Statement(
             set_={"due_at": insert.excluded.due_at},
             where=or_(lane.c.due_at.is_(None), lane.c.due_at <= clock(dialect)),
         )
-        .returning(lane.c.due_at)
+        .returning(lane.c.due_at, *([_HAS_UNSENT] if dialect == "sqlite" else []))
     )
 )
-"""Gives nothing where the lane is held or waits for a moment: then it is due some time anyway."""
+"""Gives nothing where the lane is held or waits for a moment: then it is due some time anyway.
+
+On SQLite, gives also whether the lane has unsent rows.
+"""
 _THIS_LANE = lane.c.key == bindparam("of")
 TAKE = Statement(
     lambda dialect: (
@@ -71,6 +96,23 @@ HOLD = Statement(
         .returning(lane.c.due_at)
     )
 )
+HOLD_OR_EMPTY = Statement(
+    lambda dialect: (
+        update(lane)
+        .where(_THIS_LANE)
+        .values(
+            due_at=case(
+                (
+                    exists().where(is_unsent, outbox.c.lane == bindparam("of")),
+                    clock(dialect) + SENDING_SECONDS,
+                ),
+                else_=null(),
+            )
+        )
+        .returning(lane.c.due_at)
+    )
+)
+"""For SQLite, where nobody queues a row meanwhile: HOLD if there are unsent rows, else EMPTY."""
 EMPTY = Statement(update(lane).where(_THIS_LANE).values(due_at=None))
 POSTPONE = Statement(update(lane).where(_THIS_LANE).values(due_at=bindparam("moment")))
 DUE = Statement(

@@ -15,6 +15,8 @@ from bot.chat.incoming import Address
 from bot.chat.outgoing import MessageContent, OutgoingPart
 from bot.chat.session import Claim, InboxMessage, TurnResult
 from bot.runtime.clock import SystemClock
+from bot.storage.encryption.codec import TextCodec
+from bot.storage.engine.encoding import arguments
 from bot.storage.engine.statements import Query, StartUnit, Unit
 from bot.storage.sql.connections import UnitOfWork
 from bot.storage.sql.conversations import SqlConversations
@@ -175,9 +177,9 @@ async def test_no_step_scans_a_table(step: str, database: Database) -> None:
     assert [line for line in found if line.startswith("SCAN") and not _MAY_SCAN.match(line)] == []
 
 
-def _sql_of(query: Query) -> tuple[str, Values]:
+def _sql_of(query: Query) -> tuple[str, Sequence[Any]]:
     sql = query.statement.compiled("sqlite")
-    return sql.text, {**sql.defaults, **(query.many[0] if query.many else query.values)}
+    return sql.text, arguments(sql, query.many[0] if query.many else query.values, TextCodec())
 
 
 def _plan(connection: Connection, sql: str, values: Values) -> list[str]:
