@@ -1,6 +1,7 @@
 """Turns that are kept in memory are what a fresh read gives, whoever had the conversation since."""
 
 import random
+import re
 from datetime import UTC, datetime
 from typing import TypeVar
 
@@ -12,7 +13,7 @@ from bot.errors import Fenced, StoreError
 from bot.ports import SharedValues
 from bot.runtime.clock import SystemClock
 from bot.storage.cache.shared_windows import SharedWindows
-from bot.storage.engine.statements import StartUnit
+from bot.storage.engine.statements import StartUnit, Unit
 from bot.storage.sql.connections import UnitOfWork
 from bot.storage.sql.conversations import SqlConversations
 from bot.storage.sql.database import Database
@@ -22,12 +23,13 @@ from tests.samples import ALICE, make_incoming, read_session
 
 T = TypeVar("T")
 LANE = "telegram:5"
+_READS_HISTORY = re.compile(r"SELECT\s.*\sFROM turn\b", re.DOTALL)
 EXPIRED = -1.0  # the lease of a claim that anybody may follow
 AT = datetime(2026, 11, 21, 12, 0, 0, 123457, tzinfo=UTC)
 
 
 class ObservedDatabase(Database):
-    """Counts reads; can lose the answers to commits."""
+    """Counts how often a history is read; can lose the answers to commits."""
 
     def __init__(self, database: Database) -> None:
         super().__init__(database._connections)
@@ -37,14 +39,25 @@ class ObservedDatabase(Database):
 
     @override
     async def run(self, start: StartUnit[T]) -> T:
-        value = await self._database.run(start)
+        value = await self._database.run(lambda: self._observed(start()))
         if self.loses_answers:
             raise StoreError("the database failed: TimeoutError")
         return value
 
+    def _observed(self, unit: Unit[T]) -> Unit[T]:
+        query = next(unit)
+        try:
+            while True:
+                self.reads += (
+                    _READS_HISTORY.match(query.statement.compiled("sqlite").text) is not None
+                )
+                query = unit.send((yield query))
+        except StopIteration as ended:
+            value: T = ended.value
+            return value
+
     @override
     async def read(self, unit: UnitOfWork[T]) -> T:
-        self.reads += 1
         return await self._database.read(unit)
 
     @override

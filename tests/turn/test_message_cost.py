@@ -42,7 +42,7 @@ async def test_cost_of_the_first_message_of_a_chat(tmp_path: Path) -> None:
     async with running_parts(tmp_path, FakeBackend(["Hello."])) as service:
         cost = await service.cost("5:1", None)
         assert {name: cost[name] for name in ("units", "reads", "writes")} == snapshot(
-            {"units": 4, "reads": 2, "writes": 0}
+            {"units": 6, "reads": 0, "writes": 0}
         )
 
 

@@ -1,5 +1,6 @@
 """Settings made in chats, in SQL."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
@@ -10,8 +11,10 @@ from bot.chat.access import AuditEntry
 from bot.chat.session import ChatSetting
 from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import ChatSettings, Clock
+from bot.storage.engine.statements import Statement, Unit
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import audit, choice, upsert
+from bot.storage.units.dialects import bound_texts
 
 _CHANGED = ("value", "chosen_by", "chosen_at", "conversation")
 _SET = upsert(
@@ -21,8 +24,10 @@ _SET = upsert(
         set_={name: insert.excluded[name] for name in _CHANGED},
     ),
 )
-_OF_SCOPES = select(choice.c.scope, choice.c.key, choice.c.value).where(
-    choice.c.scope.in_(bindparam("scopes", expanding=True))
+_OF_SCOPES = Statement(
+    lambda dialect: select(choice.c.scope, choice.c.key, choice.c.value).where(
+        choice.c.scope.in_(bound_texts("scopes", dialect))
+    )
 )
 _VALUE = (
     select(choice.c.value)
@@ -71,11 +76,15 @@ class SqlChatSettings(ChatSettings):
 
     @override
     async def get_scopes(self, scopes: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
-        rows = await self._database.read(lambda c: c.execute(_OF_SCOPES, {"scopes": scopes}).all())
-        found: dict[str, dict[str, str]] = {}
-        for scope, key, value in rows:
-            found.setdefault(scope, {})[key] = value
-        return found
+        asked = {"scopes": json.dumps(list(scopes))}
+
+        def unit() -> Unit[dict[str, dict[str, str]]]:
+            found: dict[str, dict[str, str]] = {}
+            for scope, key, value in (yield _OF_SCOPES.query_alone(asked)):
+                found.setdefault(scope, {})[key] = value
+            return found
+
+        return await self._database.run(unit)
 
 
 @frozen_dataclass

@@ -23,6 +23,7 @@ from bot.chat.session import (
 from bot.ports import Clock, Conversations
 from bot.storage.cache.session_windows import SessionWindows, window_of
 from bot.storage.cache.shared_windows import SharedWindows
+from bot.storage.engine.statements import Statement, Unit
 from bot.storage.restoring.tombstones import Tombstone
 from bot.storage.sql import receipts as receipt_rows
 from bot.storage.sql.database import Database
@@ -55,10 +56,11 @@ from bot.storage.units.turn_rows import (
 )
 
 _OF: BindParameter[str] = bindparam("of")
-_SESSION = select(conversation.c.session).where(conversation.c.key == _OF)
-_NEWEST = (
+_CURRENT = select(conversation.c.session).where(conversation.c.key == _OF)
+_SESSION = Statement(_CURRENT)
+_NEWEST = Statement(
     select(*TURN_COLUMNS, turn.c.session)
-    .where(turn.c.conversation == _OF, turn.c.session == _SESSION.scalar_subquery())
+    .where(turn.c.conversation == _OF, turn.c.session == _CURRENT.scalar_subquery())
     .where(turn.c.active)
     .order_by(turn.c.id.desc())
     .limit(bindparam("most"))
@@ -193,12 +195,14 @@ class SqlConversations(Conversations):
     async def _read_session(self, conversation_key: str, max_turns: int) -> Session:
         asked = {"of": conversation_key, "most": max_turns}
 
-        def unit(connection: Connection) -> Session:
-            rows = connection.execute(_NEWEST, asked).all()
-            current = rows[0].session if rows else connection.execute(_SESSION, asked).scalar() or 1
-            return Session(current, tuple(map(to_turn, reversed(rows))))
+        def unit() -> Unit[Session]:
+            rows = yield _NEWEST.query_alone(asked)
+            if rows:
+                return Session(rows[0][-1], tuple(map(to_turn, reversed(rows))))
+            found = yield _SESSION.query_alone({"of": conversation_key})
+            return Session(found[0][0] if found else 1, ())
 
-        return await self._database.read(unit)
+        return await self._database.run(unit)
 
     @override
     async def find_turns(self, claim: Claim, message_ids: Collection[str]) -> Sequence[StoredTurn]:
