@@ -1,5 +1,6 @@
 """The rows of the outbox that make a turn's parts read on the platform as its result says."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from bot.chat.incoming import Pressed
@@ -13,7 +14,8 @@ from bot.storage.units.message_columns import encode_content
 def to_opening_row(message: InboxMessage, opening: OutgoingPart) -> dict[str, object]:
     """Return the row with which a part of an answer begins, before the answer is complete."""
     first = _first_as_response(message, opening)
-    change = _change(message, first, OutboxOperation.SEND, opened=False)
+    content = encode_content(first.content, first.thread)
+    change = _change(message, first, OutboxOperation.SEND, content, opened=False)
     return {**_common(message), **change}
 
 
@@ -22,9 +24,10 @@ def to_part_changes(message: InboxMessage, result: TurnResult) -> units.PartChan
     changes = []
     outgoing = [_marked_response(message, result, one) for one in result.outgoing]
     for one in outgoing:
+        content = encode_content(one.content, one.thread)
         if not one.is_shown:
-            changes.append(_change(message, one, OutboxOperation.EDIT, opened=True))
-        changes.append(_change(message, one, OutboxOperation.SEND, opened=False))
+            changes.append(_change(message, one, OutboxOperation.EDIT, content, opened=True))
+        changes.append(_change(message, one, OutboxOperation.SEND, content, opened=False))
     return units.PartChanges(
         _common(message),
         changes,
@@ -37,6 +40,7 @@ def _change(
     message: InboxMessage,
     one: OutgoingPart,
     op: OutboxOperation,
+    content: Mapping[str, object],
     *,
     opened: bool,
 ) -> dict[str, object]:
@@ -45,7 +49,7 @@ def _change(
     return {
         "part": one.part,
         "op": op,
-        **encode_content(one.content, one.thread),
+        **content,
         "interaction": message.incoming.interaction if one.is_response else None,
         "file_name": file.name if file else None,
         "file_text": make_storable(file.text) if file else None,
@@ -69,7 +73,7 @@ def _is_beside_places(message: InboxMessage, result: TurnResult, part: OutgoingP
 def _first_as_response(message: InboxMessage, part: OutgoingPart) -> OutgoingPart:
     """Mark it if it is the first; in response to a press it would change the pressed message."""
     is_response = part.part == 0 and not isinstance(message.incoming, Pressed)
-    return replace(part, is_response=is_response)
+    return part if part.is_response == is_response else replace(part, is_response=is_response)
 
 
 def _common(message: InboxMessage) -> dict[str, object]:
