@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
+import asyncpg
 import pytest
 from sqlalchemy import Connection, text
 
@@ -23,11 +24,14 @@ from bot.storage.sql.database import Database, open_database, parse_url
 from bot.storage.sql.inbox import SqlInbox
 from bot.storage.sql.outbox import SqlOutbox
 from bot.storage.sql.postgres import to_dsn
+from bot.storage.sql.upgrading.revisions import NEWEST_REVISION, OLDEST_REVISION
 from bot.storage.units.lanes import SenderIdentity
 from tests.postgres import create_postgres_database
 from tests.samples import make_incoming
 
 _LIMITS = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
+_SET_REVISION = "UPDATE alembic_version SET version_num = '{}'"
+_WAITS = "SELECT count(*) FROM pg_locks WHERE NOT granted"
 _UNITS = 200
 _PROCESSES = 20
 _POOLED = 40
@@ -89,6 +93,42 @@ async def test_both_pools_limit_what_a_stopped_process_can_hold(url: str) -> Non
 
 
 @pytest.mark.service
+async def test_upgrade_is_repeated_after_a_deadlock_with_a_unit(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempts = []
+    turn_is_locked = asyncio.Event()
+
+    def upgrade(connection: Connection) -> None:
+        attempts.append(1)
+        connection.exec_driver_sql("LOCK TABLE turn")
+        turn_is_locked.set()
+        while len(attempts) == 1 and not connection.exec_driver_sql(_WAITS).scalar():
+            pass  # for the unit, which then waits for this transaction
+        connection.exec_driver_sql("LOCK TABLE conversation")
+        connection.exec_driver_sql(_SET_REVISION.format(NEWEST_REVISION))
+
+    async def lock_the_other_way_round() -> None:
+        async with unit.transaction():
+            await unit.execute("SET LOCAL deadlock_timeout = '1h'")  # so the upgrade finds it
+            await unit.execute("LOCK TABLE conversation IN ROW EXCLUSIVE MODE")
+            locked.set()
+            await turn_is_locked.wait()
+            await unit.execute("LOCK TABLE turn IN ROW EXCLUSIVE MODE")
+
+    locked = asyncio.Event()
+    async with open_database(url) as database, asyncio.TaskGroup() as group:
+        unit = await asyncpg.connect(to_dsn(parse_url(url)))
+        await unit.execute(_SET_REVISION.format(OLDEST_REVISION))
+        monkeypatch.setattr("bot.storage.sql.upgrading.migrations.upgrade", upgrade)
+        task = group.create_task(lock_the_other_way_round())
+        await locked.wait()
+        await database.migrate()
+        await task
+        await unit.close()
+    assert len(attempts) == 2
+
+
 async def test_units_run_through_a_transaction_pooler(url: str, postgres_folder: str) -> None:
     async with running_pgbouncer(postgres_folder, url) as pooled, open_database(pooled) as database:
         for number in range(_UNITS // 40):

@@ -30,6 +30,9 @@ T = TypeVar("T")
 _log = structlog.get_logger(__name__)
 _FAILURES = (SQLAlchemyError, sqlite3.Error, OSError, TimeoutError)
 _INSUFFICIENT_PRIVILEGE = "42501"
+_DEADLOCK_DETECTED = "40P01"
+_UPGRADE_ATTEMPTS = 10
+"""It locks tables in another order than a step of a message does: PostgreSQL may end either."""
 _CHECKPOINT_ATTEMPTS = 5
 """Each waits as long as SQLite waits for a lock."""
 
@@ -143,7 +146,8 @@ class Database:
 
     async def _upgrade(self) -> None:
         if not (self.is_sqlite and await self.write(create_tables)):
-            await self.maintain(import_module("bot.storage.sql.upgrading.migrations").upgrade)
+            unit = import_module("bot.storage.sql.upgrading.migrations").upgrade
+            await _repeated_after_deadlocks(lambda: self.maintain(unit))
 
 
 @contextlib.asynccontextmanager
@@ -251,6 +255,19 @@ def parse_url(url: str) -> URL:
         return make_url(url)
     joint = "&" if "?" in path else "?"
     return make_url(f"{scheme}://{credentials}{at}/{path}{joint}host={quote(hosts)}")
+
+
+async def _repeated_after_deadlocks(upgrade: Callable[[], Awaitable[None]]) -> None:
+    for _ in range(_UPGRADE_ATTEMPTS - 1):
+        try:
+            await upgrade()
+        except StoreError as error:
+            if sql_state(error) != _DEADLOCK_DETECTED:
+                raise
+            _log.info("upgrade_repeated", reason=str(error))
+        else:
+            return
+    await upgrade()
 
 
 async def _translated(work: Awaitable[T]) -> T:
