@@ -40,6 +40,7 @@ from bot.replying.media_notice import explain_unreadable
 from bot.routing.active_presets import ActiveCharacters
 from bot.routing.decide import Answer, Decision, Ignore, Observe, Unreadable, decide
 from bot.routing.decision_log import DecisionLog, describe_silence
+from bot.runtime.wake_ups import WakeUps
 from bot.telemetry.logs import BoundTurn
 from bot.telemetry.metrics import FENCED, MESSAGES_FINISHED, SECONDS_TO_FINISH
 from bot.telemetry.traces import record_span
@@ -105,6 +106,7 @@ class ConversationWorker:
         self._unanswered = UnansweredQuestions()
         self._decisions = DecisionLog()
         self._gate = IsolationGate(clock)
+        self._starts = WakeUps()
         self._joiner = PartJoiner(conversations, clock)
         self._finisher = TurnFinisher(
             *(conversations, memories, stages.replies, stages.arrivals, self._decisions),
@@ -236,6 +238,7 @@ class ConversationWorker:
             await self._conversations.record_attempt(claim, message, attempt)
 
         async with self._gate.admitted(message, record):
+            await self._starts.turn()
             return await self._process(claim, group)
 
     async def _process(self, claim: Claim, group: MessageGroup) -> InboxMessage | None:

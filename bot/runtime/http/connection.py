@@ -7,12 +7,14 @@ wakes the process once for many of them.
 
 import asyncio
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import cast
 
 from typing_extensions import override
 
 from bot.runtime.http.failures import ConnectionFailed
 from bot.runtime.http.parsing import body_of, parse_head
+from bot.runtime.wake_ups import end_wait, wake_ups
 
 _MAX_HEAD_BYTES = 64 * 1024
 _MAX_UNREAD_BYTES = 256 * 1024  # what is above waits in the kernel
@@ -97,6 +99,7 @@ class HttpClientConnection(asyncio.Protocol):
         on_closed: Callable[["HttpClientConnection"], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
+        self._wake_ups = wake_ups()
         self._on_connected = on_connected
         self._on_idle = on_idle
         self._on_closed = on_closed
@@ -106,6 +109,7 @@ class HttpClientConnection(asyncio.Protocol):
         self._is_paused = False
         self._ended = False
         self._waiter: asyncio.Future[None] | None = None
+        self._woken: asyncio.Future[None] | None = None  # the last waiter, if that is due already
         self._deadline = 0.0
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = 0.0
@@ -229,7 +233,7 @@ class HttpClientConnection(asyncio.Protocol):
     def _on_alarm(self) -> None:
         """End a wait that is too long; one timer serves many waits, of many requests."""
         self._alarm = None
-        if self._waiter is None or self._waiter.done():
+        if self._waiter is None or self._waiter is self._woken or self._waiter.done():
             return
         late = self._loop.time() - self._deadline
         if late > STOOD_STILL_SECONDS:
@@ -246,8 +250,11 @@ class HttpClientConnection(asyncio.Protocol):
             self._waiter.set_exception(TimeoutError())
 
     def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        waiter = self._waiter
+        if waiter is None or waiter is self._woken or waiter.done():
+            return
+        self._woken = waiter
+        self._wake_ups.wake(partial(end_wait, waiter))
 
     def _pause(self) -> None:
         if not self._is_paused and self.is_open:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 from bot.frozen_dataclass import frozen_dataclass
+from bot.runtime.wake_ups import wake_ups
 from bot.storage.encryption.codec import TextCodec
 from bot.storage.engine.encoding import arguments, decoded
 from bot.storage.engine.statements import Query, Rows, StartUnit
@@ -25,8 +26,6 @@ Work: TypeAlias = Callable[[sqlite3.Connection], T]
 _MAX_UNITS_IN_A_COMMIT = 200
 _SECONDS_BETWEEN_COMMITS = 0.015
 """After a commit of several units; an answer has about three units, of which each waits so long."""
-_MAX_WOKEN_AT_ONCE = 16
-"""Whoever waits goes on in one pass of the event loop; 200 of them would stop all else for long."""
 
 
 @frozen_dataclass
@@ -40,6 +39,15 @@ class _Outcome:
     done: asyncio.Future[Any]
     value: Any
     error: BaseException | None
+
+    def tell(self) -> None:
+        """Let who waits for it go on."""
+        if self.done.done():  # whoever asked for it was cancelled meanwhile
+            return
+        if self.error is not None:
+            self.done.set_exception(self.error)
+        else:
+            self.done.set_result(self.value)
 
 
 class SqliteWriter:
@@ -100,7 +108,7 @@ class SqliteWriter:
                 except sqlite3.Error as error:  # it cannot even be opened
                     outcomes = [_Outcome(job.done, None, error) for job in batch]
                 if outcomes:
-                    self._loop.call_soon_threadsafe(_deliver, self._loop, outcomes)
+                    self._loop.call_soon_threadsafe(_deliver, outcomes)
                 together = len(batch) > 1
                 begins_at = time.monotonic() + _SECONDS_BETWEEN_COMMITS if together else 0.0
         finally:
@@ -170,13 +178,7 @@ def _rows_of(cursor: sqlite3.Cursor, query: Query, codec: TextCodec) -> Rows:
     return decoded(cursor.fetchall(), sql, codec) if cursor.description else ()
 
 
-def _deliver(loop: asyncio.AbstractEventLoop, outcomes: Sequence[_Outcome]) -> None:
-    for outcome in outcomes[:_MAX_WOKEN_AT_ONCE]:
-        if outcome.done.done():  # whoever asked for it was cancelled meanwhile
-            continue
-        if outcome.error is not None:
-            outcome.done.set_exception(outcome.error)
-        else:
-            outcome.done.set_result(outcome.value)
-    if later := outcomes[_MAX_WOKEN_AT_ONCE:]:
-        loop.call_soon(_deliver, loop, later)
+def _deliver(outcomes: Sequence[_Outcome]) -> None:
+    gate = wake_ups()
+    for outcome in outcomes:
+        gate.wake(outcome.tell)

@@ -18,6 +18,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.pool import ConnectionPoolEntry, StaticPool
 from typing_extensions import override
 
+from bot.runtime.wake_ups import wake_ups
 from bot.storage.data_dir import close_to_others
 from bot.storage.encryption.codec import TextCodec
 from bot.storage.encryption.column_types import attach_codec
@@ -84,7 +85,9 @@ class SqliteThreadPool(ConnectionPool):
 
     @override
     async def read(self, unit: UnitOfWork[T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._reading, self._read, unit)
+        found = await asyncio.get_running_loop().run_in_executor(self._reading, self._read, unit)
+        await wake_ups().turn()
+        return found
 
     @override
     async def commit(self, unit: UnitOfWork[T]) -> T:

@@ -1,0 +1,122 @@
+"""However many wait for what happens at once, few of them go on in one pass of the event loop."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from typing_extensions import override
+
+from bot.runtime.http.connection import HttpClientConnection
+from bot.runtime.wake_ups import wake_ups
+
+IN_ONE_PASS = 16  # eight that were woken before it, and eight that found a free place in it
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+
+class Passes:
+    """Counts what ends in each pass of the event loop."""
+
+    def __init__(self) -> None:
+        self.ended: list[int] = [0]
+        self.order: list[int] = []
+        self._next = asyncio.get_running_loop().call_soon(self._begin)
+
+    def _begin(self) -> None:
+        self.ended.append(0)
+        self._next = asyncio.get_running_loop().call_soon(self._begin)
+
+    async def count(self, number: int, work: Awaitable[object]) -> None:
+        await work
+        self.ended[-1] += 1
+        self.order.append(number)
+
+    def stop(self) -> None:
+        self._next.cancel()
+
+
+async def ended(tasks: Sequence[asyncio.Task[None]]) -> None:
+    _, waiting = await asyncio.wait(tasks, timeout=60)
+    assert not waiting
+    for one in tasks:
+        one.result()
+
+
+@asynccontextmanager
+async def counting(works: Sequence[Awaitable[object]]) -> AsyncIterator[Passes]:
+    """Begin all of these, then wait for them, counting the passes that they end in."""
+    passes = Passes()
+    tasks = [asyncio.create_task(passes.count(*one)) for one in enumerate(works)]
+    yield passes
+    await ended(tasks)
+    passes.stop()
+
+
+class SilentTransport(asyncio.Transport):
+    """Takes what is written."""
+
+    @override
+    def write(self, data: Any) -> None:
+        pass
+
+    @override
+    def is_closing(self) -> bool:
+        return False
+
+    @override
+    def abort(self) -> None:
+        pass
+
+
+def connection() -> HttpClientConnection:
+    made = HttpClientConnection(lambda _: None, lambda _: None, lambda _: None)
+    made.connection_made(SilentTransport())
+    return made
+
+
+def in_seconds(seconds: float) -> float:
+    return asyncio.get_running_loop().time() + seconds
+
+
+async def test_hundred_turns_are_given_in_order_and_few_in_a_pass() -> None:
+    async with counting([wake_ups().turn() for _ in range(100)]) as passes:
+        pass
+    assert passes.order == list(range(100))
+    assert max(passes.ended) <= IN_ONE_PASS
+
+
+async def test_few_turns_are_given_at_once() -> None:
+    task = asyncio.create_task(wake_ups().turn())
+    await asyncio.sleep(0)
+    assert task.done()
+
+
+async def test_turn_whose_task_was_cancelled_holds_up_nobody() -> None:
+    tasks = [asyncio.create_task(wake_ups().turn()) for _ in range(100)]
+    await asyncio.sleep(0)
+    for task in tasks[:50]:
+        task.cancel()
+    await ended(tasks[50:])
+
+
+async def test_hundred_responses_that_arrive_together_are_read_in_order_and_few_in_a_pass() -> None:
+    connections = [connection() for _ in range(100)]
+    async with counting([one.request(b"", in_seconds(60)) for one in connections]) as passes:
+        await asyncio.sleep(0)
+        for one in connections:
+            one.data_received(OK)
+    assert passes.order == list(range(100))
+    assert max(passes.ended) <= IN_ONE_PASS
+
+
+async def test_response_that_waits_for_its_turn_is_not_late() -> None:
+    asking = connection()
+    request = asyncio.create_task(asking.request(b"", in_seconds(0.01)))
+    await asyncio.sleep(0)
+    for _ in range(8):
+        wake_ups().wake(lambda: None)
+    for _ in range(40):  # five passes, each longer than what is waited after a deadline
+        wake_ups().wake(lambda: time.sleep(0.015))
+    asking.data_received(OK)
+    assert (await request).status == 200
