@@ -117,6 +117,7 @@ async def test_units_wait_for_others_after_a_commit_of_several(
         await asyncio.sleep(0)
         goes_on.set()
     assert connections.commits == before + 1
+    await writer.close()  # while its waits are cut short
 
 
 async def test_failing_unit_undoes_only_itself(writer: SqliteWriter) -> None:
