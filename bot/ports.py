@@ -1387,8 +1387,19 @@ class AuditLog(Protocol):
 class Signals(Protocol):
     """What one process tells the others and may be lost: which keys are ready, what has changed."""
 
-    def subscribe(self, topic: str, handler: Callable[[Sequence[str]], None]) -> None:
-        """Call `handler` with the keys of every signal of a topic; it must not block or raise."""
+    def subscribe(
+        self,
+        topic: str,
+        handler: Callable[[Sequence[str]], None],
+        elsewhere: Callable[[Sequence[str]], None] | None = None,
+    ) -> None:
+        """Call `handler` with the keys of every signal of a topic; it must not block or raise.
+
+        Args:
+            topic: of which signals.
+            handler: of all signals, or of those of this process.
+            elsewhere: is called instead with the keys that other processes publish.
+        """
         ...
 
     def publish(self, topic: str, keys: Sequence[str]) -> None:

@@ -25,6 +25,8 @@ _POLL_SECONDS = 2.0
 _POLL_WITHOUT_SIGNALS_SECONDS = 0.5
 """A message passes two queues, and may take 3 s more without signals (docs/delivery.md)."""
 _MAX_KEYS_POLLED = 1000
+_LEAVE_SECONDS = 0.1
+"""Many times what a process needs to claim what it has woken, unless it has too much to do."""
 _MAX_CLAIMED = 32
 """Keys that are claimed together: what they do before they first wait is done in one go."""
 
@@ -47,6 +49,8 @@ class KeyedWorkerPool(Generic[Item]):
         process: does the work of a key. It records its own failures: what it raises is only logged.
         max_concurrent: how many keys are processed at once.
         hold: gives for how many seconds a key is not to be claimed; then it is asked again.
+        wakes_keys: whether this process wakes keys itself, as the others do then. What one of them
+            has woken is left to it for a moment, so that not all try to claim each key.
     """
 
     def __init__(
@@ -60,6 +64,7 @@ class KeyedWorkerPool(Generic[Item]):
         max_concurrent: int,
         clock: Clock,
         hold: Callable[[str], float] = _hold_nothing,
+        wakes_keys: bool = False,
     ) -> None:
         self._queue = queue
         self._signals = signals
@@ -74,13 +79,14 @@ class KeyedWorkerPool(Generic[Item]):
         self._call_off_release = _do_nothing
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._woken: dict[str, None] = {}  # in the order of their wake-ups
+        self._left: dict[str, None] = {}  # to the process that has woken them
         self._next_items: dict[str, Item] = {}  # claimed while the key was still in progress
         self._changed = asyncio.Event()
         self._claiming = asyncio.Lock()
         self.stopping = False
         self._is_drained = False
         KEYS_IN_PROGRESS.labels(queue).set_function(lambda: len(self._tasks))
-        signals.subscribe(queue, self._wake_here)
+        signals.subscribe(queue, self._wake_here, self._leave if wakes_keys else None)
 
     @property
     def busy_count(self) -> int:
@@ -134,6 +140,15 @@ class KeyedWorkerPool(Generic[Item]):
     def _wake_here(self, keys: Sequence[str]) -> None:
         self._woken.update(dict.fromkeys(keys))
         self._changed.set()
+
+    def _leave(self, keys: Sequence[str]) -> None:
+        if not self._left:
+            self._clock.call_later(_LEAVE_SECONDS, self._wake_left)
+        self._left.update(dict.fromkeys(keys))
+
+    def _wake_left(self) -> None:
+        keys, self._left = list(self._left), {}
+        self._wake_here(keys)
 
     async def _claim_woken(self) -> None:
         while not self.stopping:

@@ -15,7 +15,12 @@ class InProcessSignals(Signals):
         self._handlers: defaultdict[str, list[Callable[[Sequence[str]], None]]] = defaultdict(list)
 
     @override
-    def subscribe(self, topic: str, handler: Callable[[Sequence[str]], None]) -> None:
+    def subscribe(
+        self,
+        topic: str,
+        handler: Callable[[Sequence[str]], None],
+        elsewhere: Callable[[Sequence[str]], None] | None = None,
+    ) -> None:
         self._handlers[topic].append(handler)
 
     @override

@@ -45,6 +45,17 @@ async def test_subscriber_elsewhere_is_called_once(signals: SignalPeers) -> None
     assert received.keys == ["a", "b"]
 
 
+async def test_signals_of_other_processes_can_be_told_apart(signals: SignalPeers) -> None:
+    own, others = Recorder(), Recorder()
+    signals.here.subscribe("conversations", own, others)
+    signals.here.publish("conversations", ["a"])
+    signals.there.publish("conversations", ["b"])
+    received = {"own": ["a", "b"], "others": []}
+    if signals.there is not signals.here:
+        received = {"own": ["a"], "others": ["b"]}
+    await wait_until(lambda: {"own": own.keys, "others": others.keys} == received)
+
+
 async def test_topics_are_separate(signals: SignalPeers) -> None:
     received, marker = Recorder(), Recorder()
     signals.there.subscribe("lanes", received)

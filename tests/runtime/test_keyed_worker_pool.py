@@ -1,8 +1,10 @@
 """Each key of a queue is processed by one worker at a time, woken by a signal or polled."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+
+from typing_extensions import override
 
 from bot.errors import StoreError
 from bot.runtime.keyed_worker_pool import KeyedWorkerPool
@@ -16,11 +18,26 @@ class Signals(InProcessSignals):
 
     reaches_others = True
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.elsewhere = InProcessSignals()
+        """Publishes what other processes publish."""
+
+    @override
+    def subscribe(
+        self,
+        topic: str,
+        handler: Callable[[Sequence[str]], None],
+        elsewhere: Callable[[Sequence[str]], None] | None = None,
+    ) -> None:
+        super().subscribe(topic, handler)
+        self.elsewhere.subscribe(topic, elsewhere or handler)
+
 
 class PoolHarness:
     """A pool whose work a test can block; `ready` is what the database would return."""
 
-    def __init__(self, *, max_concurrent: int = 10) -> None:
+    def __init__(self, *, max_concurrent: int = 10, wakes_keys: bool = False) -> None:
         self.clock = FakeClock()
         self.signals = Signals()
         self.ready: list[str] = []
@@ -42,6 +59,7 @@ class PoolHarness:
             process=self.process,
             max_concurrent=max_concurrent,
             clock=self.clock,
+            wakes_keys=wakes_keys,
         )
 
     async def ready_keys(self, limit: int) -> Sequence[str]:
@@ -104,9 +122,22 @@ async def test_woken_keys_are_claimed_together_and_processed() -> None:
 async def test_signal_of_another_process_wakes_a_key() -> None:
     harness = PoolHarness()
     async with harness.open():
-        harness.signals.publish("q", ["a"])
+        harness.signals.elsewhere.publish("q", ["a"])
         await wait_until(lambda: harness.ended == ["a"])
         assert harness.claims[0] == ["a"]
+
+
+async def test_what_another_process_has_woken_is_left_to_it_for_a_moment() -> None:
+    harness = PoolHarness(wakes_keys=True)
+    async with harness.open():
+        harness.signals.elsewhere.publish("q", ["a"])
+        harness.signals.elsewhere.publish("q", ["b"])
+        harness.pool.wake(["own"])
+        await wait_until(lambda: harness.ended == ["own"])
+        assert harness.claims == [["own"]]
+        await harness.clock.advance(0.1)
+        await wait_until(lambda: harness.ended == ["own", "a", "b"])
+        assert harness.claims == [["own"], ["a", "b"]]
 
 
 async def test_key_that_another_process_holds_is_left_alone() -> None:

@@ -66,6 +66,7 @@ class JobParts:
             process=self._answering.worker.work,
             max_concurrent=self._context.settings.limits.conversations_at_once,
             clock=self._context.clock,
+            wakes_keys=Role.GATEWAY in self._context.options.roles,
         )
 
     async def _claim_conversations(self, keys: Sequence[str]) -> Mapping[str, ClaimedMessage]:

@@ -63,6 +63,7 @@ class RedisSignals(Signals):
         self._redis = redis
         self._beat_seconds = beat_seconds
         self._here = InProcessSignals()
+        self._elsewhere = InProcessSignals()
         self._id = secrets.token_hex(8)
         self._queued: asyncio.Queue[_Signal] = asyncio.Queue(_MAX_QUEUED)
         self.is_connected = False
@@ -81,8 +82,14 @@ class RedisSignals(Signals):
         return self._problem if self._is_refused else None
 
     @override
-    def subscribe(self, topic: str, handler: Callable[[Sequence[str]], None]) -> None:
+    def subscribe(
+        self,
+        topic: str,
+        handler: Callable[[Sequence[str]], None],
+        elsewhere: Callable[[Sequence[str]], None] | None = None,
+    ) -> None:
         self._here.subscribe(topic, handler)
+        self._elsewhere.subscribe(topic, elsewhere or handler)
 
     @override
     def publish(self, topic: str, keys: Sequence[str]) -> None:
@@ -185,7 +192,7 @@ class RedisSignals(Signals):
             return
         if message.sender != self._id:
             for signal in message.signals:
-                self._here.publish(signal.topic, signal.keys)
+                self._elsewhere.publish(signal.topic, signal.keys)
 
 
 @contextlib.asynccontextmanager
