@@ -121,13 +121,20 @@ class SimulatedSignals(Signals):
 
     def __init__(self, process: LoopProcess, bus: SimulatedBus) -> None:
         self._here = InProcessSignals()
+        self._elsewhere = InProcessSignals()
         self._process = process
         self._bus = bus
-        bus.members.append((process, self._here))
+        bus.members.append((process, self._elsewhere))
 
     @override
-    def subscribe(self, topic: str, handler: Callable[[Sequence[str]], None]) -> None:
+    def subscribe(
+        self,
+        topic: str,
+        handler: Callable[[Sequence[str]], None],
+        elsewhere: Callable[[Sequence[str]], None] | None = None,
+    ) -> None:
         self._here.subscribe(topic, handler)
+        self._elsewhere.subscribe(topic, elsewhere or handler)
 
     @override
     def publish(self, topic: str, keys: Sequence[str]) -> None:
@@ -268,6 +275,7 @@ class SimulatedProcess:
             process=self.worker.work,
             max_concurrent=_MAX_KEYS,
             clock=clock,
+            wakes_keys=True,
         )
         self._missed = MissedSignals(inbox, self._stops, arrivals, clock)
 
