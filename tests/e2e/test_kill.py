@@ -123,7 +123,7 @@ async def test_nothing_is_lost_or_repeated_after_300_kills(
     outcome = report(await run_under_kills(shape.services, platforms, plan, shape.disturb))
     assert_all_answered(outcome, platforms)
     assert set(CRASH_POINTS) - {"never", "before_again"} <= set(outcome.kills_by_point)
-    assert outcome.dropped_responses > 50
+    assert outcome.dropped_responses > 20  # one in twenty sends; gathered questions share an answer
 
 
 @pytest.mark.soak
