@@ -36,9 +36,9 @@ from bot.runtime.http.connection import HttpResponse
 from bot.runtime.http.failures import ConnectionFailed
 from bot.texts.text import translatable
 
-# A short answer is complete after the first pause. The first message of a longer one is due on a
-# platform 0.8 s after its first text; what is then read every 0.2 s is read often enough for edits.
-_PAUSES_SECONDS = (0.03, 0.4, 0.3, 0.2)  # the last one repeats; a stop takes that much longer
+# A short answer is complete after the first pause. What is read every 0.2 s is read often enough
+# for a platform, where the first message of a longer one is due after 0.8 s, and edits more rarely.
+_PAUSES_SECONDS = (0.03, 0.2)  # the last one repeats; a stop takes at most that much longer
 _MAX_ERROR_BYTES = 64 * 1024
 _CHECK_SECONDS = 10.0
 _MAX_NAMED_MODELS = 8
