@@ -113,7 +113,14 @@ async def test_nothing_is_lost_or_repeated_after_kills_of_three_processes(
 async def test_nothing_is_lost_or_repeated_after_300_kills(
     shape: Shape, platforms: LoopbackPlatforms, seed: int, changes: float
 ) -> None:
-    plan = LoadPlan(seed, questions=900, questions_a_second=1, kills=300, give_up_seconds=120)
+    plan = LoadPlan(
+        seed,
+        questions=900,
+        questions_a_second=1,
+        kills=300,
+        dropped_responses=0.1,  # questions that are gathered share a send
+        give_up_seconds=120,
+    )
     if changes:
         plan = replace(plan, edits=changes / 2, presses=changes)
         for service in shape.services:
@@ -123,7 +130,7 @@ async def test_nothing_is_lost_or_repeated_after_300_kills(
     outcome = report(await run_under_kills(shape.services, platforms, plan, shape.disturb))
     assert_all_answered(outcome, platforms)
     assert set(CRASH_POINTS) - {"never", "before_again"} <= set(outcome.kills_by_point)
-    assert outcome.dropped_responses > 20  # one in twenty sends; gathered questions share an answer
+    assert outcome.dropped_responses > 50
 
 
 @pytest.mark.soak
