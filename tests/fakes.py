@@ -28,6 +28,7 @@ from bot.errors import (
     PlatformError,
 )
 from bot.ports import Backend, Clock, Embedder, SharedValues, Surface
+from bot.runtime.signals import InProcessSignals
 
 CHAT = Address("discord", "1")
 LIMITS = Limits(
@@ -304,3 +305,24 @@ class FakeSharedValues(SharedValues):
     async def drop(self, key: str) -> bool:
         self.values.pop(key, None)
         return True
+
+
+class FakeSignals(InProcessSignals):
+    """Signals of several processes, whose server may be away."""
+
+    reaches_others = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.elsewhere = InProcessSignals()
+        """Publishes what other processes publish."""
+
+    @override
+    def subscribe(
+        self,
+        topic: str,
+        handler: Callable[[Sequence[str]], None],
+        elsewhere: Callable[[Sequence[str]], None] | None = None,
+    ) -> None:
+        super().subscribe(topic, handler)
+        self.elsewhere.subscribe(topic, elsewhere or handler)

@@ -1,37 +1,13 @@
 """Each key of a queue is processed by one worker at a time, woken by a signal or polled."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-
-from typing_extensions import override
 
 from bot.errors import StoreError
 from bot.runtime.keyed_worker_pool import KeyedWorkerPool
-from bot.runtime.signals import InProcessSignals
-from tests.fakes import FakeClock, run_ready_tasks
+from tests.fakes import FakeClock, FakeSignals, run_ready_tasks
 from tests.waiting import wait_until
-
-
-class Signals(InProcessSignals):
-    """Signals whose server may be away."""
-
-    reaches_others = True
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.elsewhere = InProcessSignals()
-        """Publishes what other processes publish."""
-
-    @override
-    def subscribe(
-        self,
-        topic: str,
-        handler: Callable[[Sequence[str]], None],
-        elsewhere: Callable[[Sequence[str]], None] | None = None,
-    ) -> None:
-        super().subscribe(topic, handler)
-        self.elsewhere.subscribe(topic, elsewhere or handler)
 
 
 class PoolHarness:
@@ -39,7 +15,7 @@ class PoolHarness:
 
     def __init__(self, *, max_concurrent: int = 10, wakes_keys: bool = False) -> None:
         self.clock = FakeClock()
-        self.signals = Signals()
+        self.signals = FakeSignals()
         self.ready: list[str] = []
         self.claims: list[list[str]] = []
         self.held_elsewhere: set[str] = set()
