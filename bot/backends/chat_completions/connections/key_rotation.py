@@ -1,6 +1,6 @@
 """Use the keys of a provider in turn, and leave those out for a while that it refuses."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 
@@ -63,6 +63,19 @@ class KeyRotation(HttpConnection):
     @override
     async def post(self, path: str, body: bytes, deadline: float, header: str = "") -> HttpResponse:
         self._read_changed_file()
+        tried = {key.value for key in self._keys}
+        try:
+            return await self._post_in_turn(path, body, deadline, header)
+        except HttpStatusError as error:
+            is_refused = error.status == HTTPStatus.UNAUTHORIZED
+            newer = self._find_newer_key(tried) if is_refused else None
+            if newer is None:
+                raise
+            return await newer.connection.post(path, body, deadline, header)
+
+    async def _post_in_turn(
+        self, path: str, body: bytes, deadline: float, header: str
+    ) -> HttpResponse:
         for _ in self._keys[1:]:
             key = self._select()
             try:
@@ -75,9 +88,6 @@ class KeyRotation(HttpConnection):
             return await key.connection.post(path, body, deadline, header)
         except HttpStatusError as error:
             self._bench(key, error)
-            is_refused = error.status == HTTPStatus.UNAUTHORIZED
-            if is_refused and self._read_changed_file(at_once=True):  # it was replaced just now
-                return await self._select().connection.post(path, body, deadline, header)
             raise
 
     async def list_models(self) -> Sequence[str]:
@@ -119,10 +129,18 @@ class KeyRotation(HttpConnection):
             key.free_at = self._clock.monotonic() + seconds
         return True
 
-    def _read_changed_file(self, *, at_once: bool = False) -> bool:
-        """Use the keys of the file as it is now; return whether there is a new one."""
+    def _find_newer_key(self, tried: Collection[str | None]) -> _Key | None:
+        """Return a key that the file has now and had not when a request began; None: there is none.
+
+        Another request, refused at the same time, may have read the file already.
+        """
+        self._read_changed_file(at_once=True)
+        return next((key for key in self._keys if key.value not in tried), None)
+
+    def _read_changed_file(self, *, at_once: bool = False) -> None:
+        """Use the keys of the file as it is now."""
         if self._file is None or not self._file.has_changed(at_once=at_once):
-            return False
+            return
         known = {key.value: key for key in self._keys}
         values = list(dict.fromkeys([*self._fixed, *self._file.secrets]))
         new = [value for value in values if value not in known]
@@ -135,4 +153,3 @@ class KeyRotation(HttpConnection):
         ]
         self._next = 0
         _log.info("keys_read_again", keys=len(values), new=len(new))
-        return bool(new)
