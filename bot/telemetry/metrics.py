@@ -74,7 +74,9 @@ HELD_ROLES = Gauge(
     "troupe_held_roles", "Roles of which this process is the only holder, by their name", ["role"]
 )
 IDENTIFIES_LEFT = Gauge(
-    "troupe_discord_identifies_left", "New gateway sessions that Discord still allows today"
+    "troupe_discord_identifies_left",
+    "New gateway sessions that Discord still allows today; only where Discord was asked",
+    ["platform"],  # without a label, processes that never asked would say 0
 )
 LOOP_LAG = Histogram(
     "troupe_loop_lag_seconds",

@@ -8,8 +8,10 @@ import pytest
 from prometheus_client import REGISTRY
 from prometheus_client.metrics import MetricWrapperBase
 
+from bot.platforms.discord.shards.identify_limits import SessionStarts, show_identifies_left
 from bot.telemetry import metrics
 from tests.checkout import CHECKOUT
+from tests.fakes import FakeClock
 
 _FOLDER = CHECKOUT / "deploy" / "monitoring"
 _METRIC = re.compile(r"\b(troupe_\w+)(?:\{([^}]*)\})?")
@@ -64,6 +66,27 @@ def test_every_metric_and_label_is_registered(title: str, expression: str) -> No
         for label in listed.split(","):
             assert label.strip() in labels | _OF_PROMETHEUS, f"{title}: {label}"
     assert expression.count("(") == expression.count(")"), title
+
+
+@pytest.mark.parametrize(("title", "expression"), list(expressions()))
+def test_minimum_is_not_that_of_processes_which_do_not_measure_it(
+    title: str, expression: str
+) -> None:
+    """A metric without labels is 0 in every process that never sets it."""
+    for name in re.findall(r"\bmin(?: by \([^)]*\))? ?\((troupe_\w+)", expression):
+        assert registered()[name], f"{title}: {name}"
+
+
+async def test_identifies_left_are_all_of_them_after_the_reset_of_discord() -> None:
+    clock = FakeClock()
+    show_identifies_left(SessionStarts(total=1000, remaining=150, reset_after=60_000), clock)
+    assert _identifies_left() == 150
+    await clock.advance(61)
+    assert _identifies_left() == 1000
+
+
+def _identifies_left() -> float | None:
+    return REGISTRY.get_sample_value("troupe_discord_identifies_left", {"platform": "discord"})
 
 
 def test_every_metric_is_on_the_dashboard() -> None:

@@ -164,7 +164,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
         count = self._settings.shards
         if count is None:
             async with self._waiting_for_accepted_token():
-                count = (await read_gateway_info(self._rest)).shards
+                count = (await read_gateway_info(self._rest, self._clock)).shards
         return [Shard(number, count).name for number in range(count)]
 
     @override

@@ -52,11 +52,19 @@ class GatewayInfo(msgspec.Struct):
 _decode_info = msgspec.json.Decoder(GatewayInfo).decode
 
 
-async def read_gateway_info(rest: RestClient) -> GatewayInfo:
+async def read_gateway_info(rest: RestClient, clock: Clock) -> GatewayInfo:
     """Ask Discord; raises `PlatformError`."""
     info = decode_response(_decode_info, await rest.call(_GATEWAY))
-    IDENTIFIES_LEFT.set(info.session_start_limit.remaining)
+    show_identifies_left(info.session_start_limit, clock)
     return info
+
+
+def show_identifies_left(starts: SessionStarts, clock: Clock) -> None:
+    """Put what is left into the metrics; after the reset, all are, though nobody asks again."""
+    reset_at = clock.monotonic() + starts.reset_after / 1000
+    IDENTIFIES_LEFT.labels("discord").set_function(
+        lambda: starts.remaining if clock.monotonic() < reset_at else starts.total
+    )
 
 
 class IdentifyLimits:
@@ -101,7 +109,7 @@ class IdentifyLimits:
 
     async def _wait_for_budget(self) -> SessionStarts:
         while True:
-            starts = (await read_gateway_info(self._rest)).session_start_limit
+            starts = (await read_gateway_info(self._rest, self._clock)).session_start_limit
             if starts.remaining > math.floor(starts.total * _RESERVED_SHARE):
                 return starts
             seconds = starts.reset_after / 1000
