@@ -353,8 +353,9 @@ class Settings(BaseSettings):
         None,
         description="The Redis or Valkey server for wake-ups between processes, as"
         " redis://:password@host:6379/0, `rediss://` for TLS, or"
-        " redis+sentinel://:password@host1:26379,host2:26379/name/0; `embedded` is the"
-        " bundled Valkey; by default they stay in the process.",
+        " redis+sentinel://:password@host1:26379,host2:26379/name/0; with `?password_file=FILE` the"
+        " password is read from a file at each connect; `embedded` is the bundled Valkey; by"
+        " default they stay in the process.",
     )
     encryption_keys: Annotated[tuple[SecretStr, ...], NoDecode] = Field(
         (),

@@ -3,12 +3,14 @@
 `redis+sentinel://:password@host1:26379,host2:26379/mymaster/0` asks the Sentinels where the primary
 server called `mymaster` is, at each connect, so that a failover is followed. `rediss` instead of
 `redis` means TLS, in both forms; the password and the options after `?` are those of the server,
-and `sentinel_password` that of the Sentinels.
+and `sentinel_password` that of the Sentinels. `?password_file=FILE` names a file with the password
+instead, and `sentinel_password_file` one with that of the Sentinels.
 """
 
 import os
 import re
 import ssl
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
@@ -28,6 +30,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from typing_extensions import override
 
 from bot.errors import SettingsError
+from bot.storage.coordination.redis_password import PasswordFile, take_password_file
 
 SIGNALS_CHANNEL = "troupe:signals"
 ANSWER_SECONDS = 1.0
@@ -54,6 +57,9 @@ def open_client(url: str) -> Redis:
         "health_check_interval": 5,
     }
     try:
+        url, password = take_password_file(url)
+        if password is not None:
+            options["credential_provider"] = password
         if urlsplit(url).scheme.endswith(_SENTINEL):
             return _open_by_sentinel(url, options)
         return Redis.from_url(url, **options)
@@ -71,7 +77,7 @@ def _open_by_sentinel(url: str, options: dict[str, Any]) -> Redis:
     if not service or not hosts:
         raise ValueError("the Sentinels' hosts or the name of their primary server are missing")
     query = dict(parse_qsl(parts.query))
-    password = query.pop("sentinel_password", None)
+    sentinel_login = _sentinel_login(query)
     scheme = parts.scheme.removesuffix(_SENTINEL)
     server = urlunsplit((scheme, f"{credentials}{at}primary", database, urlencode(query), ""))
     given: dict[str, Any] = {**parse_url(server)}
@@ -83,7 +89,7 @@ def _open_by_sentinel(url: str, options: dict[str, Any]) -> Redis:
         [_address(host) for host in hosts.split(",")],
         sentinel_kwargs={
             **tls,
-            "password": password,
+            **sentinel_login,
             "retry": Retry(NoBackoff(), 0),
             "socket_connect_timeout": _SENTINEL_SECONDS,
             "socket_timeout": _SENTINEL_SECONDS,
@@ -93,6 +99,15 @@ def _open_by_sentinel(url: str, options: dict[str, Any]) -> Redis:
         service, connection_pool_class=_Pool, **{**given, **tls, **options}
     )
     return client
+
+
+def _sentinel_login(query: dict[str, str]) -> dict[str, Any]:
+    """Take the password of the Sentinels, or its file, out of the options."""
+    password = query.pop("sentinel_password", None)
+    file = query.pop("sentinel_password_file", None)
+    if file is None:
+        return {"password": password}
+    return {"credential_provider": PasswordFile(Path(file), None)}
 
 
 class _Pool(SentinelConnectionPool):
@@ -138,6 +153,8 @@ def describe_redis_error(error: Exception, redis: Redis) -> str:
             )
         case NoPermissionError():
             what = f"forbids its user to publish; allow it the channel {SIGNALS_CHANNEL}"
+        case AuthenticationError() | AuthorizationError() if given.get("credential_provider"):
+            what = "refuses the name, or the password in its file; correct them"
         case AuthenticationError() | AuthorizationError() if given.get("password"):
             what = "refuses the name or the password; correct them in the address"
         case AuthenticationError() | AuthorizationError():
