@@ -637,8 +637,16 @@ class Inbox(Intake, Protocol):
         """
         ...
 
-    async def waiting(self, conversations: Collection[str], limit: int) -> Sequence[Incoming]:
-        """Return what is unanswered in these conversations, the newest of it first."""
+    async def waiting(
+        self, conversations: Collection[str], limit: int, of_each: int
+    ) -> Sequence[Incoming]:
+        """Return what is unanswered in these conversations, the newest of it first.
+
+        Args:
+            conversations: any number of them.
+            limit: the most events in all.
+            of_each: the most events of one conversation.
+        """
         ...
 
 

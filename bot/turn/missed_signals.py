@@ -13,6 +13,8 @@ from bot.turn.stops import StopRequests
 _log = structlog.get_logger(__name__)
 _LOOK_SECONDS = 2.0
 _MAX_EVENTS = 500
+_MAX_OF_CONVERSATION = 20
+"""A long queue in one of them hides no stop in another one."""
 
 
 class MissedSignals:
@@ -41,7 +43,7 @@ class MissedSignals:
         conversations = list(self._stops.in_progress)
         events: Sequence[Incoming] = ()
         if conversations:
-            events = await self._inbox.waiting(conversations, _MAX_EVENTS)
+            events = await self._inbox.waiting(conversations, _MAX_EVENTS, _MAX_OF_CONVERSATION)
         missed = [
             one
             for one in events

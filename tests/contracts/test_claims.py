@@ -63,6 +63,23 @@ async def test_messages_are_processed_in_the_order_of_their_arrival(store: Store
     assert await ready(store) == []
 
 
+async def test_waiting_gives_the_newest_of_each_of_any_number_of_conversations(
+    store: Store,
+) -> None:
+    names = [f"telegram:{number}" for number in range(40_000)]  # more than a statement binds
+    stop = make_incoming("/stop", key="6:0", chat="6")
+    queued = [make_incoming(f"{n}", key=f"5:{n}") for n in range(30)]
+    await store.inbox.receive([stop, *queued, make_incoming(key="b", chat="b")], {})
+    waiting = await store.inbox.waiting(names, 500, of_each=20)
+    assert waiting == [*reversed(queued[10:]), stop]
+    assert await store.inbox.waiting(names, 3, of_each=20) == [*reversed(queued[27:])]
+    assert await store.inbox.waiting([], 500, of_each=20) == []
+    begun = await claimed(store, "telegram:6")
+    assert begun is not None
+    await store.conversations.finish(begun.claim, begun.message, TurnResult())
+    assert await store.inbox.waiting(["telegram:6"], 500, of_each=20) == []
+
+
 async def test_conversation_is_held_by_one_until_it_is_released(store: Store) -> None:
     claim, _ = await begin(store)
     assert await claimed(store, owner="other") is None

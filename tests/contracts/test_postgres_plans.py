@@ -198,6 +198,9 @@ async def test_no_poll_of_a_full_queue_scans_a_table(process: Process) -> None:
     assert len(ready) == 9
     due = await process.step("due", lambda: process.outbox.due_lanes(9, ["telegram"]))
     assert len(due) == 9
+    asked = [CONVERSATION, *(f"discord:{number}" for number in range(5000))]
+    waiting = await process.step("waiting", lambda: process.inbox.waiting(asked, 500, 20))
+    assert len(waiting) == 1
     claim, _ = await _begin(process, CONVERSATION)
     assert not await process.step("renew", lambda: process.conversations.renew([claim], 15))
     [row] = await process.step("take", lambda: process.outbox.take([CONVERSATION]))

@@ -1,20 +1,54 @@
 """Messages from people that are not answered yet."""
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 
-from sqlalchemy import Connection, or_, select
+from sqlalchemy import Connection, Select, bindparam, func, literal_column, or_, select
 from typing_extensions import override
 
 from bot.chat.incoming import Address, Incoming
 from bot.chat.session import Attempt
 from bot.ports import Clock, Inbox
+from bot.storage.engine.statements import DialectName, Statement, Unit
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import cursor, inbox, is_unanswered
 from bot.storage.units import conversations as units
+from bot.storage.units.dialects import bound_texts
 from bot.storage.units.events import decode_event, encode_event, event_kind
 
 # What is gathered has its attempt recorded with that of the message that it is answered with.
 _IS_GATHERED = inbox.c.attempt == int(Attempt.BESIDE_OTHERS)
+
+
+def _newest_unanswered(dialect: DialectName) -> Select[tuple[str, bytes | None]]:
+    """Select the newest unanswered rows of bound conversations, a few of each.
+
+    One value binds all conversations, so that the statement is the same for any number of them,
+    and of a long queue only its newest rows are read.
+    """
+    asked, waiting = bound_texts("conversations", dialect).subquery(), inbox.alias()
+    newest_left_out = (
+        select(waiting.c.id)
+        .where(waiting.c.state == literal_column("'new'"), waiting.c.conversation == asked.c[0])
+        .order_by(waiting.c.id.desc())
+        .limit(1)
+        .offset(bindparam("of_each"))
+        .scalar_subquery()
+    )
+    read = select(
+        asked.c[0].label("conversation"), func.coalesce(newest_left_out, 0).label("left_out")
+    ).cte()
+    read = read.prefix_with("MATERIALIZED", dialect="postgresql")  # or it is found for each row
+    return (
+        select(inbox.c.kind, inbox.c.payload)
+        .join_from(read, inbox, inbox.c.conversation == read.c.conversation)
+        .where(is_unanswered, inbox.c.id > read.c.left_out)
+        .order_by(inbox.c.id.desc())
+        .limit(bindparam("most"))
+    )
+
+
+_WAITING = Statement(_newest_unanswered)
 
 
 class SqlInbox(Inbox):
@@ -73,12 +107,17 @@ class SqlInbox(Inbox):
         return await self._database.read(unit)
 
     @override
-    async def waiting(self, conversations: Collection[str], limit: int) -> Sequence[Incoming]:
-        query = (
-            select(inbox.c.kind, inbox.c.payload)
-            .where(is_unanswered, inbox.c.conversation.in_(conversations))
-            .order_by(inbox.c.id.desc())
-            .limit(limit)
-        )
-        rows = await self._database.read(lambda c: c.execute(query).all())
-        return [decode_event(row.kind, row.payload) for row in rows if row.payload is not None]
+    async def waiting(
+        self, conversations: Collection[str], limit: int, of_each: int
+    ) -> Sequence[Incoming]:
+        asked = {
+            "conversations": json.dumps(sorted(conversations)),
+            "of_each": of_each,
+            "most": limit,
+        }
+
+        def unit() -> Unit[list[Incoming]]:
+            rows = yield _WAITING.query_alone(asked)
+            return [decode_event(kind, payload) for kind, payload in rows if payload is not None]
+
+        return await self._database.run(unit)
