@@ -47,6 +47,13 @@ from bot.storage.encryption.codec import TextEncryption
 from bot.telemetry.secret_masker import passwords_in
 from bot.tool_servers.settings import McpServerSettings
 
+_MIN_TOKEN_CHARS, _MAX_TOKEN_CHARS = 20, 200  # of the token for the API
+
+
+def is_api_token(given: str) -> bool:
+    """Return whether a token for the API has a length that is allowed."""
+    return _MIN_TOKEN_CHARS <= len(given) <= _MAX_TOKEN_CHARS
+
 
 class SettingsGroup(BaseModel):
     """A group of settings; an unknown name in it is an error."""
@@ -209,10 +216,15 @@ class ConsoleSettings(SettingsGroup):
     )
     token: SecretStr | None = Field(
         None,
-        min_length=20,
-        max_length=200,
+        min_length=_MIN_TOKEN_CHARS,
+        max_length=_MAX_TOKEN_CHARS,
         description="A token for the API with every scope, of at least 20 characters, for programs"
         " that are set up together with Troupe; `troupe console token add` makes others.",
+    )
+    token_file: Path | None = Field(
+        None,
+        description="A file with that token instead, such as a mounted secret. It may be replaced"
+        " while the service runs.",
     )
     tls_certificate: Path | None = Field(
         None, description="The file of a certificate in PEM, to serve HTTPS."
@@ -250,6 +262,19 @@ class ConsoleSettings(SettingsGroup):
         if given is not None:
             ip_address(given)  # its error names the value
         return given
+
+    @model_validator(mode="after")
+    def _read_token_file(self) -> Self:
+        """Take the token from the file, so that it is masked as a secret."""
+        if self.token_file is None:
+            return self
+        found = read_secrets_at_start(self.token_file, "the token")
+        if len(found) != 1 or not is_api_token(found[0]):
+            raise ValueError(f"there is not one token of 20 to 200 characters in {self.token_file}")
+        if self.token not in {None, SecretStr(found[0])}:
+            raise ValueError("TROUPE_CONSOLE__TOKEN and __TOKEN_FILE are both set; remove one")
+        self.token = SecretStr(found[0])
+        return self
 
     @model_validator(mode="after")
     def _check_safety(self) -> Self:

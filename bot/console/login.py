@@ -5,15 +5,19 @@ import hmac
 import secrets
 from collections.abc import Mapping
 
-from pydantic import SecretStr
+import structlog
 
 from bot.chat.access import Scope
 from bot.chat.rate import Rate
 from bot.console.routes import Caller
 from bot.errors import RequestRefused
 from bot.ports import Clock, ConsoleTokens, RateLimits
+from bot.runtime.secret_file import SecretFile
+from bot.settings import ConsoleSettings, is_api_token
+from bot.telemetry.secret_masker import mask_from_now_on
 from bot.texts.text import translatable
 
+_log = structlog.get_logger(__name__)
 LOGIN_SECONDS = 600.0
 SESSION_SECONDS = 12 * 3600.0
 _LOGINS_PER_MINUTE = 5
@@ -52,7 +56,7 @@ class ConsoleLogins:
         tokens: what is stored.
         rate_limits: how often somebody may try.
         clock: the time.
-        set_token: the token for the API that the settings name.
+        settings: may name a token for the API.
     """
 
     def __init__(
@@ -60,10 +64,12 @@ class ConsoleLogins:
         tokens: ConsoleTokens,
         rate_limits: RateLimits,
         clock: Clock,
-        set_token: SecretStr | None = None,
+        settings: ConsoleSettings,
     ) -> None:
         self._tokens = tokens
-        self._set_digest = token_digest(set_token.get_secret_value()) if set_token else None
+        token, file = settings.token, settings.token_file
+        self._set_digest = token_digest(token.get_secret_value()) if token else None
+        self._token_file = None if file is None else SecretFile(file, clock)
         self._rate_limits = rate_limits
         self._clock = clock
 
@@ -105,10 +111,22 @@ class ConsoleLogins:
         if kind.lower() != "bearer":
             return None
         digest = token_digest(token.strip()[:_MAX_TOKEN_CHARS])
+        self._read_changed_file()
         if self._set_digest is not None and hmac.compare_digest(digest, self._set_digest):
             return Caller("token of the settings", frozenset(Scope))
         found = await self._tokens.find_api_token(digest)
         return Caller(f"token {found.name}", found.scopes) if found else None
+
+    def _read_changed_file(self) -> None:
+        if self._token_file is None or not self._token_file.has_changed():
+            return
+        *others, token = self._token_file.secrets
+        if others or not is_api_token(token):
+            _log.error("console_token_not_usable")
+            return
+        mask_from_now_on([token])
+        self._set_digest = token_digest(token)
+        _log.info("token_replaced", of="the console")
 
 
 def csrf_token_of(session: str) -> str:

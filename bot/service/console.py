@@ -65,7 +65,7 @@ def make_console(
         home: the page after the log-in; None: the first one.
         note_change: is called when a request may have changed something.
     """
-    logins = ConsoleLogins(tokens, rate_limits, clock, settings.token)
+    logins = ConsoleLogins(tokens, rate_limits, clock, settings)
     gate = RequestGate(settings, logins)
     parts = [*pages, AccessPage(tokens, SqlAuditLog(database), clock).part]
     home = home or next(item.path for part in parts for item in part.navigation)

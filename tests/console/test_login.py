@@ -1,7 +1,10 @@
 """Log-in by a one-time token, sessions, and the headers of every answer."""
 
+import asyncio
 import re
+from pathlib import Path
 
+import aiohttp
 import pytest
 from pydantic import SecretStr
 
@@ -156,6 +159,53 @@ class TestTokenOfTheSettings:
     def test_short_one_is_refused(self) -> None:
         with pytest.raises(ValueError, match="at least 20"):
             ConsoleSettings(token=SecretStr("short"))
+
+
+class TestTokenFile:
+    """The token for the API from a file, which is replaced while the console is served."""
+
+    @pytest.fixture
+    def file(self, tmp_path: Path) -> Path:
+        file = tmp_path / "token"
+        file.write_text("the-first-token-of-the-file\n", encoding="utf-8")
+        return file
+
+    @pytest.fixture
+    def console_settings(self, file: Path) -> ConsoleSettings:
+        return ConsoleSettings(port=0, token_file=file)
+
+    @pytest.mark.parametrize(
+        ("content", "lets_in"),
+        [
+            ("the-second-token-of-the-file\n", "second"),
+            ("too-short\n", "first"),
+            ("the-second-token-of-the-file and another\n", "first"),
+        ],
+    )
+    async def test_replaced_token_lets_in_and_the_old_one_no_longer(
+        self, console: ConsoleUnderTest, file: Path, content: str, lets_in: str
+    ) -> None:
+        async def statuses() -> dict[str, int]:
+            return {name: (await self._ask(console, name)).status for name in ("first", "second")}
+
+        assert await statuses() == {"first": 200, "second": 401}
+        await asyncio.to_thread(file.write_text, content, encoding="utf-8")
+        await console.clock.advance(6)
+        assert await statuses() == {"first": 401, "second": 401} | {lets_in: 200}
+
+    async def _ask(self, console: ConsoleUnderTest, name: str) -> aiohttp.ClientResponse:
+        headers = {"Authorization": f"Bearer the-{name}-token-of-the-file"}
+        return await console.client.get("/api/v1/tokens", headers=headers)
+
+    @pytest.mark.parametrize("content", ["", "too-short", "the-first-token-of-the-file x"])
+    def test_file_without_one_token_is_refused(self, file: Path, content: str) -> None:
+        file.write_text(content, encoding="utf-8")
+        with pytest.raises(ValueError, match="there is not one token of 20 to 200 characters"):
+            ConsoleSettings(token_file=file)
+
+    def test_token_beside_its_file_is_refused(self, file: Path) -> None:
+        with pytest.raises(ValueError, match="both set"):
+            ConsoleSettings(token=SecretStr("a-token-of-20-letters"), token_file=file)
 
 
 class TestProxyElsewhere:
