@@ -135,6 +135,7 @@ class PresetHandlers:
         if origin:
             lines.append(_active_here(origin))
         if preset.system and await self._admins.may_see_prompts(request.incoming):
+            await self._admins.note(request.incoming, "read instructions")
             lines.append(translatable("instructions: {text}", text=preset.system))
         return CommandResult(joined(line for line in lines if line))
 

@@ -58,6 +58,7 @@ FOR_ADMINS_ALONE: dict[str, tuple[Request, str]] = {
     "/forget channel": (command("/forget channel"), "forget channel"),
     "/settings why": (command("/settings why"), "read decisions"),
     "/context prompt": (command("/context prompt"), "read prompt"),
+    "/preset show": (command("/preset show"), "read instructions"),
 }
 
 
@@ -66,7 +67,8 @@ FOR_ADMINS_ALONE: dict[str, tuple[Request, str]] = {
 async def test_act_of_an_admin_on_what_others_asked_is_noted(
     database: Database, platform: str, act: str
 ) -> None:
-    setup = Setup(database, backend=FakeBackend(["One.", CUT], ["Two."]))
+    answers = FakeBackend(["One.", CUT], ["Two."])
+    setup = Setup(database, backend=answers, preset={"system": "You are Nora."})
     event, action = {**ACTS, **FOR_ADMINS_ALONE}[act]
     await say(setup, question(BOB), platform=platform)
     await say(setup, event, platform=platform)
@@ -81,6 +83,16 @@ async def test_what_is_refused_or_ones_own_is_not_noted(database: Database, act:
     await say(setup, replace(event, author=BOB, external_key="5:79"))
     assert "admin" in setup.texts[-1]
     await say(setup, event)
+    assert await read_audit(setup) == []
+
+
+@pytest.mark.parametrize(("by", "system"), [(BOB, "You are Nora."), (ADMIN, "")])
+async def test_preset_without_its_instructions_is_not_noted(
+    database: Database, by: Person, system: str
+) -> None:
+    setup = Setup(database, backend=FakeBackend(), preset={"system": system})
+    await say(setup, replace(command("/preset show"), author=by))
+    assert "instructions" not in setup.texts[-1]
     assert await read_audit(setup) == []
 
 
