@@ -7,6 +7,7 @@ import asyncpg
 from bot.errors import StoreError
 from bot.storage.encryption.codec import TextCodec
 from bot.storage.engine.encoding import arguments, decoded
+from bot.storage.engine.failures import describe_failure
 from bot.storage.engine.statements import Query, Rows, StartUnit, Unit
 
 T = TypeVar("T")
@@ -21,6 +22,9 @@ _SERVER_LIMITS = {
     "idle_in_transaction_session_timeout": "10s",
 }
 _SET_LIMITS = "; ".join(f"SET LOCAL {name} = '{limit}'" for name, limit in _SERVER_LIMITS.items())
+
+FAILURES = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+"""The last one where the server ends a connection in the middle of a statement."""
 
 
 def connect_options(*, behind_pgbouncer: bool) -> dict[str, Any]:
@@ -77,10 +81,13 @@ class AsyncpgPool:
                 except StopIteration as ended:
                     value: T = ended.value
                     return value
+                except asyncpg.InternalClientError:
+                    connection.terminate()  # asyncpg has lost track of what the server is doing
+                    raise
                 finally:
                     unit.close()
-        except (asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-            raise StoreError(f"the database failed: {error}") from error
+        except FAILURES as error:
+            raise StoreError(f"the database failed: {describe_failure(error)}") from error
 
     async def _run(self, connection: Any, unit: Unit[T], query: Query) -> T:
         if query.is_whole_unit and not self._behind_pgbouncer:

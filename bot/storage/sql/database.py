@@ -21,6 +21,7 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from bot.errors import SettingsError, StoreError, UnknownDataKey
 from bot.storage.encryption.codec import StoredAsIs, TextCodec, TextEncryption
 from bot.storage.encryption.data_keys import add_data_key, read_data_keys
+from bot.storage.engine.failures import describe_failure
 from bot.storage.engine.statements import DialectName, StartUnit
 from bot.storage.sql.connections import ConnectionPool, SqliteThreadPool, UnitOfWork
 from bot.storage.sql.upgrading.revisions import NEWEST_REVISION, create_tables, read_revisions
@@ -280,7 +281,7 @@ async def _translated(work: Awaitable[T]) -> T:
 def translate(error: Exception) -> StoreError:
     """Make an error of one line from the driver's, without the statement and its values."""
     origin = getattr(error, "orig", None) or error
-    return StoreError(f"the database failed: {str(origin).strip() or type(origin).__name__}")
+    return StoreError(f"the database failed: {describe_failure(origin)}")
 
 
 def sql_state(error: StoreError) -> str | None:

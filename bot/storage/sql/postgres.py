@@ -17,7 +17,8 @@ from typing_extensions import override
 from bot.errors import StoreError
 from bot.storage.encryption.codec import TextCodec
 from bot.storage.encryption.column_types import attach_codec
-from bot.storage.engine.asyncpg_pool import AsyncpgPool, connect_options
+from bot.storage.engine.asyncpg_pool import FAILURES, AsyncpgPool, connect_options
+from bot.storage.engine.failures import describe_failure
 from bot.storage.engine.functions import install
 from bot.storage.engine.statements import DialectName, StartUnit
 from bot.storage.sql.connections import ConnectionPool, UnitOfWork
@@ -134,5 +135,5 @@ async def _translated(work: Awaitable[T]) -> T:
     """Wait for some work; SQLAlchemy does not translate what asyncpg raises while it connects."""
     try:
         return await work
-    except (asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-        raise StoreError(f"the database failed: {error}") from error
+    except FAILURES as error:
+        raise StoreError(f"the database failed: {describe_failure(error)}") from error
