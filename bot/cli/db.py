@@ -34,8 +34,7 @@ app = command_app("Upgrade, copy, back up, restore, encrypt or partition the dat
 @app.command("upgrade")
 def upgrade_database() -> None:
     """Upgrade the tables to the newest revision; `troupe run` does this by itself."""
-    uvloop.run(_open_and_close(read_settings()))
-    print_line(f"the database is at {NEWEST_REVISION}")
+    print_line(f"the database is at {uvloop.run(_upgrade(read_settings()))}")
 
 
 @app.command("current")
@@ -177,7 +176,9 @@ async def _partition(settings: Settings) -> PartitionChanges:
     return changes
 
 
-async def _open_and_close(settings: Settings) -> None:
+async def _upgrade(settings: Settings) -> str | None:
+    """Return the revision of the tables then: of a newer version, if that has upgraded them."""
     create_data_dir(settings.data_dir)
     async with open_database(settings.sqlalchemy_url, settings.text_encryption):
         pass
+    return await read_revision(settings.sqlalchemy_url)

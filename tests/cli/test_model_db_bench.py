@@ -68,6 +68,13 @@ def test_db_current_shows_found_and_needed_revision(folder: Path) -> None:
     assert after == f"{NEWEST_REVISION}\n"
 
 
+def test_db_upgrade_tells_the_revision_that_a_newer_version_has_made(folder: Path) -> None:
+    troupe("db", "upgrade")
+    with contextlib.closing(sqlite3.connect(folder / "data" / "troupe.db")) as database, database:
+        database.execute("UPDATE alembic_version SET version_num = '9999'")
+    assert troupe("db", "upgrade").splitlines()[-1] == "the database is at 9999"
+
+
 def test_db_backup_and_copy_are_databases_of_their_own(folder: Path) -> None:
     troupe("db", "upgrade")
     assert troupe("db", "backup", "backup.db").startswith("backup.db holds the database (0.")

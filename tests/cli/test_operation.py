@@ -166,7 +166,7 @@ def test_pause_and_resume_are_told_and_audited() -> None:
     [
         (["--platform", "irc"], "'irc' is no platform; there are: discord, telegram"),
         (["--channel", "12345"], "'12345' is no platform"),
-        (["--channel", "telegram:"], "--channel is a platform and a chat"),
+        (["--channel", "telegram:"], "--channel is a platform and an id"),
         (["--platform", "telegram", "--channel", "telegram:1"], "either --platform or --channel"),
     ],
 )
@@ -288,3 +288,20 @@ def test_operator_forgets_one_thing_at_a_time() -> None:
     for words in ((), ("--user", "telegram:1", "--channel", "telegram:5")):
         with pytest.raises(UserError, match="name one of --user"):
             run("forget", *words)
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("forget", "--user", "telegarm:1"), "'telegarm' is no platform"),
+        (("forget", "--user", "telegram"), "--user is a platform and an id, such as"),
+        (("forget", "--server", "guild:1"), "'guild' is no platform"),
+        (("forget", "--channel", "discord:guild:1"), "is a server; name one of its channels"),
+        (("pause", "--channel", "discord:guild:1"), "is a server; name one of its channels"),
+    ],
+)
+def test_what_no_conversation_can_be_of_is_refused(words: tuple[str, ...], problem: str) -> None:
+    prepare(nothing)
+    with pytest.raises(UserError, match=problem):
+        run(*words)
+    assert requested() == []

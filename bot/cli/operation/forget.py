@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from bot.cli.operation.installation import record_change, signal_all, use_installation
-from bot.cli.operation.pause import scope_of
+from bot.cli.operation.pause import checked_key, scope_of
 from bot.cli.text_io import print_line
 from bot.cli.typer_apps import command_app
 from bot.commands.personas import UserPersonas
@@ -50,12 +50,17 @@ def forget(
     given = [one for one in (user, channel, server) if one]
     if len(given) != 1:
         raise UserError("name one of --user, --channel and --server")
+    if user:
+        checked_key(user, "--user", "telegram:123456789")
+    elif server:
+        checked_key(server, "--server", "discord:guild:81384788765712384")
+    in_channel = scope_of(None, channel)
 
     async def request(database: Database) -> Sequence[str]:
         if user:
             keys = await _forget_person(database, user)
         elif channel:
-            keys = await conversations_of_channel(database, scope_of(None, channel))
+            keys = await conversations_of_channel(database, in_channel)
         else:
             keys = await conversations_of_server(database, given[0])
         await request_deletion(database, SystemClock(), keys, user)

@@ -18,6 +18,7 @@ from bot.storage.sql.database import Database
 from bot.turn.limits.pauses import PAUSES_TOPIC
 
 app = command_app()
+_SERVER = "guild:"
 Platform = Annotated[
     str | None, typer.Option(help="Only this platform, such as telegram, or telegram@77.")
 ]
@@ -59,12 +60,31 @@ def scope_of(platform: str | None, channel: str | None) -> str:
     """
     if platform and channel:
         raise UserError("name either --platform or --channel")
-    known = [spec.kind for spec in platform_specs()]
-    named = (channel or platform or "").partition(":")[0].partition("@")[0]
-    if named and named not in known:
-        raise UserError(f"{named!r} is no platform; there are: {', '.join(known)}")
     if channel:
-        if ":" not in channel or not channel.partition(":")[2]:
-            raise UserError("--channel is a platform and a chat, such as telegram:-1001234")
-        return address_of(channel).channel
+        found = checked_key(channel, "--channel", "telegram:-1001234")
+        if found.partition(":")[2].startswith(_SERVER):
+            raise UserError(f"{channel} is a server; name one of its channels")
+        return address_of(found).channel
+    if platform:
+        _require_known(platform)
     return platform or EVERYWHERE
+
+
+def checked_key(key: str, option: str, example: str) -> str:
+    """Return what an option names, if it is an id of a platform that there is.
+
+    Raises:
+        UserError: it cannot exist; nothing would be found, and nobody would know.
+    """
+    platform, _, rest = key.partition(":")
+    _require_known(platform)
+    if not rest:
+        raise UserError(f"{option} is a platform and an id, such as {example}")
+    return key
+
+
+def _require_known(platform: str) -> None:
+    known = [spec.kind for spec in platform_specs()]
+    named = platform.partition("@")[0]
+    if named not in known:
+        raise UserError(f"{named!r} is no platform; there are: {', '.join(known)}")
