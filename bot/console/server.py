@@ -1,19 +1,24 @@
 """The HTTP server of a process: one port for everything that is served over HTTP."""
 
+import asyncio
 import contextlib
 import errno
 import ssl
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from aiohttp import web
 
 from bot.errors import SettingsError
+from bot.runtime.http.head_timeout import HeadTimeout
 from bot.settings import ConsoleSettings
 
 _MORE_PORTS = 20
 """So many ports after the usual one are tried where that is in use."""
 _MAX_BODY_BYTES = 20 * 2**20
+_BACKLOG = 128
+_KEEP_ALIVE_SECONDS = 75.0
+"""After a response, for the next request and its head; proxies reuse connections for 60 s."""
 
 AddRoutes: TypeAlias = Callable[[web.Application], None]
 """Adds what a part of the service serves; it answers for its own access rules."""
@@ -21,11 +26,21 @@ AddRoutes: TypeAlias = Callable[[web.Application], None]
 
 @contextlib.asynccontextmanager
 async def serve_http(
-    console: ConsoleSettings, add_routes: Sequence[AddRoutes], *, any_port: bool = False
+    console: ConsoleSettings,
+    add_routes: Sequence[AddRoutes],
+    *,
+    any_port: bool = False,
+    head_seconds: float = 10.0,
 ) -> AsyncIterator[str]:
     """Serve within the block; yields the address.
 
     Where no port was set, or with `any_port`, and the port is in use, the next free one is taken.
+
+    Args:
+        console: where to listen.
+        add_routes: what is served.
+        any_port: whether another port will do.
+        head_seconds: how long a caller may take to send the head of the first request.
 
     Raises:
         SettingsError: the port that was set is in use, the host is no address of this machine, or
@@ -35,12 +50,27 @@ async def serve_http(
     for add in add_routes:
         add(app)
     tls = _load_certificate(console)
-    runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1)
+    runner = web.AppRunner(
+        app,
+        access_log=None,
+        handle_signals=False,
+        shutdown_timeout=1,
+        keepalive_timeout=_KEEP_ALIVE_SECONDS,
+    )
     await runner.setup()
+    serve = cast("web.Server", runner.server)
     try:
-        await _listen(runner, console, tls, any_port=any_port or not console.port_is_set)
-        host, port = runner.addresses[0][:2]
-        yield f"{'https' if tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
+        server = await _listen(
+            lambda: HeadTimeout(serve, head_seconds),
+            console,
+            tls,
+            any_port=any_port or not console.port_is_set,
+        )
+        try:
+            host, port = server.sockets[0].getsockname()[:2]
+            yield f"{'https' if tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
+        finally:
+            server.close()
     finally:
         await runner.cleanup()
 
@@ -60,20 +90,24 @@ def _load_certificate(console: ConsoleSettings) -> ssl.SSLContext | None:
 
 
 async def _listen(
-    runner: web.AppRunner, console: ConsoleSettings, tls: ssl.SSLContext | None, *, any_port: bool
-) -> None:
+    make_protocol: Callable[[], asyncio.Protocol],
+    console: ConsoleSettings,
+    tls: ssl.SSLContext | None,
+    *,
+    any_port: bool,
+) -> asyncio.Server:
+    loop = asyncio.get_running_loop()
     more = (*range(console.port + 1, console.port + _MORE_PORTS), 0) if any_port else ()
     for port in (console.port, *more):
-        site = web.TCPSite(runner, console.host, port, ssl_context=tls)
         try:
-            await site.start()
+            return await loop.create_server(
+                make_protocol, console.host, port, ssl=tls, backlog=_BACKLOG
+            )
         except OSError as error:
-            await site.stop()
-            if error.errno == errno.EADDRINUSE and any_port:
+            if error.errno == errno.EADDRINUSE and port != 0 and any_port:
                 continue
             raise SettingsError(
                 f"cannot listen on {console.host}:{port} ({error.strerror}); "
                 "set TROUPE_CONSOLE__PORT to a free port, or to 0 for any"
             ) from None
-        else:
-            return
+    raise AssertionError("the last port is any free one")

@@ -1,11 +1,14 @@
 """The HTTP endpoints that platforms call with what people write."""
 
 import asyncio
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 
 import structlog
 from aiohttp import web
+from aiohttp.http import HttpProcessingError
+from multidict import CIMultiDict
 
 from bot.console.server import AddRoutes
 from bot.errors import PlatformError, StoreError
@@ -14,6 +17,8 @@ from bot.ports import Intake, WebhookReceiver
 _log = structlog.get_logger(__name__)
 _MAX_BODY_BYTES = 2**20
 _RETRY_AFTER_SECONDS = 5
+# A body that is not packed as its headers say.
+_UNREADABLE = (web.RequestPayloadError, HttpProcessingError)
 
 
 def webhook_routes(
@@ -48,13 +53,15 @@ class _WebhookEndpoint:
     async def answer(self, request: web.Request) -> web.Response:
         if (request.content_length or 0) > _MAX_BODY_BYTES:
             return _answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
-        if not self._receiver.admits_call(request.headers):
+        if not self._receiver.admits_call(_given_once(request.headers)):
             return _answer(HTTPStatus.UNAUTHORIZED)
         try:
             async with asyncio.timeout(self._body_seconds):
                 body = await _read(request)
         except TimeoutError:
             return _answer(HTTPStatus.REQUEST_TIMEOUT)
+        except _UNREADABLE:
+            return _answer(HTTPStatus.BAD_REQUEST)
         if body is None:
             return _answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
         return await self._store(body)
@@ -70,6 +77,12 @@ class _WebhookEndpoint:
             _log.warning("webhook_call_not_understood", bytes=len(body))
         self._is_understood = understood
         return _answer(HTTPStatus.OK if understood else HTTPStatus.BAD_REQUEST)
+
+
+def _given_once(headers: Mapping[str, str]) -> Mapping[str, str]:
+    """Leave out headers that are given twice: a proxy may have looked at the other one."""
+    counts = Counter(name.lower() for name, _ in headers.items())
+    return CIMultiDict((name, value) for name, value in headers.items() if counts[name.lower()] < 2)
 
 
 async def _read(request: web.Request) -> bytes | None:

@@ -95,6 +95,7 @@ def with_storable_text(incoming: Incoming) -> Incoming:
             masked = tuple(map(mask_pasted_tokens, values))
             return replace(
                 incoming,
+                external_key=make_storable(incoming.external_key),
                 author=_person(incoming.author),
                 data=make_storable(incoming.data),
                 values=masked,

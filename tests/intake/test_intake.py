@@ -78,10 +78,11 @@ async def test_text_that_no_database_stores_is_replaced(database: Database) -> N
     assert "a1B2a1B2" not in stored.thread_title
     assert (stored.text, stored.quote) == ("a\ufffdb", Quote(None, None, "\ufffd"))
     scope = (said.address.lane,)
-    pressed = Pressed(said.address, "p", "1", said.author, "x", said.at, scope, thread_title="\0")
+    pressed = Pressed(said.address, "p\0", "1", said.author, "x", said.at, scope, thread_title="\0")
     await InboxIntake(inbox, RecordingWaker().wake).receive([pressed], {})
     [*_, stored_press] = inbox.received
     assert isinstance(stored_press, Pressed)
+    assert stored_press.external_key == "p\ufffd"
     assert stored_press.thread_title == "\ufffd"
 
 

@@ -31,6 +31,7 @@ from bot.errors import (
     StoreError,
     TokenRejected,
     TroupeError,
+    Unreachable,
 )
 from bot.platforms.late_messages import mark_late
 from bot.platforms.spec import PlatformContext, refuse_nothing
@@ -203,15 +204,22 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         """Tell Telegram where to call, again and again: another program may have changed it."""
         while True:
             token = self._api.token.read()
-            await self._call_until_answered(
-                lambda: SetWebhook(
+            await self._until_answered(self._set_webhook)
+            await self._api.token.wait_for_change(token, _SET_WEBHOOK_SECONDS)
+
+    async def _set_webhook(self) -> None:
+        try:
+            await self._api.call(
+                SetWebhook(
                     url=self._settings.webhook_url or "",
                     secret_token=self._api.token.settings.webhook_token,
                     allowed_updates=UPDATE_TYPES,
                     drop_pending_updates=False,
                 )
             )
-            await self._api.token.wait_for_change(token, _SET_WEBHOOK_SECONDS)
+        except Refused as error:  # such as while its servers do not find the name
+            reason = f"{error}; check TROUPE_TELEGRAM__WEBHOOK_URL"
+            raise Unreachable(reason) from None
 
     @override
     def admits_call(self, headers: Mapping[str, str]) -> bool:

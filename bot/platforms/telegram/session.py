@@ -138,6 +138,8 @@ def decode_lenient(decode: Callable[[bytes], T], content: bytes) -> T:
     """
     try:
         return decode(content)
+    except RecursionError:
+        raise msgspec.DecodeError("the JSON is nested too deeply") from None
     except msgspec.DecodeError:
         if not _SURROGATE.search(content):
             raise

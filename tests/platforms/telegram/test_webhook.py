@@ -1,6 +1,7 @@
 """Test the webhook: only Telegram may call, and is answered once its message is stored."""
 
 import asyncio
+import gzip
 import io
 import json
 from collections.abc import AsyncIterator, Mapping
@@ -10,6 +11,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from multidict import CIMultiDict
 from pydantic import SecretStr, ValidationError
 from structlog.testing import capture_logs
 
@@ -106,6 +108,18 @@ async def test_telegram_calls_again_until_the_message_is_stored(rig: Rig) -> Non
     assert rig.intake.texts == ["hello"]
 
 
+async def test_refused_webhook_is_set_again_and_names_its_setting(rig: Rig) -> None:
+    rig.telegram.fault(
+        "setWebhook", error_code=400, description="Bad Request: bad webhook", times=2
+    )
+    with capture_logs() as logs:
+        async with called(rig):
+            await rig.telegram.wait(lambda: rig.telegram.wh)
+    [reason] = [one["reason"] for one in logs if one["event"] == "telegram_disconnected"]
+    assert "TROUPE_TELEGRAM__WEBHOOK_URL" in reason
+    assert "token" not in reason
+
+
 async def test_process_on_standby_takes_calls(rig: Rig) -> None:
     async with called(rig, is_standby=True) as address:
         assert (await call(address, json.dumps(GOOD).encode()))[0] == HTTPStatus.OK
@@ -132,10 +146,14 @@ OUR_CALLS: dict[str, Any] = {
     "prefix of the secret": {"headers": {HEADER: SECRET[:-1]}},
     "non-ASCII secret": {"headers": {HEADER: "é"}},
     "empty secret": {"headers": {HEADER: ""}},
+    "secret twice": {"headers": CIMultiDict([(HEADER, SECRET), (HEADER, SECRET)])},
+    "secret and another": {"headers": CIMultiDict([(HEADER, SECRET), (HEADER.lower(), "wrong")])},
+    "secret under another spelling": {"headers": {HEADER.replace("-", "_"): SECRET}},
     "body of 2 MB": {"body": {"gen": "repeat", "unit": "A", "n": 2**21}},
     "update without update_id": {"body": {"message": {}}},
     "huge integers": {"body": '{"update_id":1e400,"message":{"message_id":99999999999999999999}}'},
     "no JSON": {"body": "{"},
+    "nested 100,000 times": {"body": '{"message":' + "[" * 100_000 + "]" * 100_000 + "}"},
     "a list": {"body": "[]"},
     "another path": {"path": "/tg/guess"},
     "the same update twice": {"replay": "same update twice"},
@@ -188,6 +206,19 @@ async def test_hostile_call(rig: Rig, title: str, given: Mapping[str, Any]) -> N
         }
     assert statuses == {required_status(given)}, title
     assert len(rig.intake.events) == int("replay" in given)
+
+
+@pytest.mark.parametrize(
+    "packed", [b"no gzip", gzip.compress(b"{", mtime=0)], ids=["not packed", "no JSON"]
+)
+async def test_call_with_an_unreadable_packed_body_is_refused(rig: Rig, packed: bytes) -> None:
+    headers = {HEADER: SECRET, "Content-Encoding": "gzip"}
+    async with called(rig, is_standby=True) as address:
+        assert (await call(address, packed, headers))[0] == HTTPStatus.BAD_REQUEST
+        assert (await call(address, gzip.compress(json.dumps(GOOD).encode()), headers))[0] == 200
+        bomb = gzip.compress(b"a" * 2**22)
+        assert (await call(address, bomb, headers))[0] == HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+    assert rig.intake.texts == ["hello"]
 
 
 @pytest.mark.parametrize("secret", [b"\xff\xe9", b"\xc3\xa9", b"", SECRET.encode()[:-1] + b"\xff"])

@@ -1,0 +1,66 @@
+"""Bound the time for the head of a connection's first request, which the HTTP server does not."""
+
+import asyncio
+from collections.abc import Callable
+from typing import cast
+
+from typing_extensions import override
+
+_END = b"\r\n\r\n"
+_TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+
+
+class HeadTimeout(asyncio.Protocol):
+    """Stands before the server's protocol until a head is complete, and is then out of the way.
+
+    Who sends a part of a head in this time is answered with 408, who sends nothing with nothing.
+    """
+
+    def __init__(self, make_protocol: Callable[[], asyncio.Protocol], seconds: float) -> None:
+        """Take what makes the server's protocol, and the time for a head in seconds."""
+        self._server = make_protocol()
+        self._seconds = seconds
+        self._newest = b""  # as much of what was received as may be the beginning of the end
+        self._timer: asyncio.TimerHandle | None = None
+
+    @override
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._timer = asyncio.get_running_loop().call_later(self._seconds, self._give_up)
+        self._server.connection_made(transport)
+
+    @override
+    def data_received(self, data: bytes) -> None:
+        if _END in self._newest + data:
+            self._stop_timer()
+            self._transport.set_protocol(self._server)
+        self._newest = (self._newest + data)[1 - len(_END) :]
+        self._server.data_received(data)
+
+    @override
+    def eof_received(self) -> bool | None:
+        return self._server.eof_received()
+
+    @override
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        self._server.connection_lost(exc)
+
+    @override
+    def pause_writing(self) -> None:
+        self._server.pause_writing()
+
+    @override
+    def resume_writing(self) -> None:
+        self._server.resume_writing()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _give_up(self) -> None:
+        if self._transport.is_closing():  # the server has refused what there is of the head
+            return
+        if self._newest:
+            self._transport.write(_TOO_SLOW)
+        self._transport.close()
