@@ -9,6 +9,7 @@ from statistics import mean, quantiles
 
 import pytest
 
+from bot.backends.chat_shares import ChatShares
 from bot.chat.prompt import QueuePosition
 from bot.errors import BackendUnavailable
 from bot.replying.stop_flag import StopFlag
@@ -17,7 +18,6 @@ from bot.runtime.tasks import cancel_and_wait
 from bot.storage.sql.database import Database
 from bot.texts.text import translate
 from bot.turn.limits import provider_slots
-from bot.turn.limits.chat_shares import ChatShares
 from bot.turn.limits.provider_slots import ProviderSlots
 from bot.turn.limits.slot_queue import SlotQueue, Urgency
 from tests.fakes import FakeBackend, FakeClock, run_ready_tasks
@@ -107,8 +107,8 @@ async def test_few_slots_are_all_there_for_one_chat() -> None:
     assert made.begun == ["noisy 0", "noisy 1", "noisy 2"]
 
 
-async def _answer_seconds(slots: int, *, with_noise: bool) -> list[float]:
-    """Return how long the answers of four quiet chats take, beside a noisy one or without it."""
+async def _answer_seconds(slots: int, chats: int, *, with_noise: bool) -> list[float]:
+    """Return how long the answers of quiet chats take, beside a noisy one or without it."""
     rng = random.Random(1)
     async with requests(limit=slots) as made:
         taken: list[float] = []
@@ -131,20 +131,20 @@ async def _answer_seconds(slots: int, *, with_noise: bool) -> list[float]:
         if with_noise:
             made.tasks += [asyncio.create_task(ask_without_end()) for _ in range(3 * slots)]
             await run_ready_tasks()
-        quiet = [asyncio.create_task(ask_now_and_then(f"quiet {one}")) for one in range(4)]
+        quiet = [asyncio.create_task(ask_now_and_then(f"quiet {one}")) for one in range(chats)]
         made.tasks += quiet
         while not all(task.done() for task in quiet):
             await made.clock.advance(5)
         return taken
 
 
-@pytest.mark.parametrize("slots", [4, 8])
+@pytest.mark.parametrize(("slots", "chats"), [(4, 4), (8, 4), (4, 8)])
 async def test_noisy_chat_delays_others_by_a_fifth_at_most(
-    slots: int, monkeypatch: pytest.MonkeyPatch
+    slots: int, chats: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(provider_slots, "_POLL_SECONDS", 0.5)  # is simulated faster, and no better
-    alone = await _answer_seconds(slots, with_noise=False)
-    beside_noise = await _answer_seconds(slots, with_noise=True)
+    alone = await _answer_seconds(slots, chats, with_noise=False)
+    beside_noise = await _answer_seconds(slots, chats, with_noise=True)
     assert mean(beside_noise) <= 1.2 * mean(alone)
     assert percentile95(beside_noise) <= 1.2 * percentile95(alone)
 
@@ -169,6 +169,29 @@ async def test_chat_leaves_one_slot_more_than_others_used_in_the_last_minute() -
         for number in range(8, 16):
             await made.ask(f"noisy {number}", "noisy")
         assert len(made.begun) == 8 + 6, "a quarter is left free in any case"
+
+
+async def test_chat_that_got_more_than_others_leaves_the_last_slot_to_them() -> None:
+    async with requests(limit=4) as made:
+        for number in range(2):
+            await made.ask(f"noisy {number}", "noisy")
+            await made.clock.advance(ANSWER_SECONDS)
+        for chat in "abc":
+            await made.ask(chat, chat)
+        await made.ask("noisy 2", "noisy")
+        await made.clock.advance(0.5)
+        await made.ask("d", "d")
+        await made.clock.advance(ANSWER_SECONDS)
+    assert made.begun == ["noisy 0", "noisy 1", "a", "b", "c", "d", "noisy 2"]
+
+
+async def test_slot_of_this_process_is_given_on_at_once() -> None:
+    async with requests(limit=1) as made:
+        first = await made.ask("first", "a")
+        await made.ask("second", "b")
+        first.cancel()
+        await run_ready_tasks()
+        assert made.begun == ["first", "second"]
 
 
 async def test_chats_that_ask_no_more_are_forgotten() -> None:

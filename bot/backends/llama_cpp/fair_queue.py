@@ -1,17 +1,21 @@
 """Queue requests for a local model fairly among people and chats, with start-time fair queueing.
 
 Each turn goes to the person and the chat that were served the longest ago: somebody with ten
-waiting requests does not delay somebody with one.
+waiting requests does not delay somebody with one. From four slots on, a chat leaves some of them to
+others, which else would wait until one of its answers ends (bot/backends/chat_shares.py).
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from bot.backends.chat_shares import FEWEST_SHARED, ChatShares
 from bot.chat.prompt import QueuePosition
 from bot.errors import BackendUnavailable
 from bot.ports import Clock
+from bot.texts.text import Text, translatable
 
 _FIRST_NOTICE_SECONDS = 3.0
 _NEXT_NOTICE_SECONDS = 5.0
@@ -23,6 +27,7 @@ _DEFAULT_ANSWER_SECONDS = 20.0  # before there was one
 class Ticket:
     """A request that waits, and then runs."""
 
+    chat: str
     flows: tuple[str, ...]
     """Its chat, and its person if known."""
     arrival: float
@@ -40,7 +45,8 @@ class FairQueue:
         self._max_waiting = max_waiting
         self._clock = clock
         self._waiting: list[Ticket] = []
-        self._running = 0
+        self._running: Counter[str] = Counter()  # by chat
+        self._shares = ChatShares(clock, slots)
         self._tickets = 0
         self._virtual_time = 0.0  # the highest start tag that was admitted
         self._next_start: dict[str, float] = {}  # of the flows that were served lately
@@ -58,18 +64,18 @@ class FairQueue:
         Raises:
             BackendUnavailable: the queue is full; the notice says how long the wait is.
         """
-        if self._running == self._slots and len(self._waiting) >= self._max_waiting:
+        if self._free == 0 and len(self._waiting) >= self._max_waiting:
             raise BackendUnavailable("the queue of the model is full", self._full_notice())
         self._tickets += 1
         flows = (f"chat {chat}", f"person {person}") if person else (f"chat {chat}",)
-        ticket = Ticket(flows, self._virtual_time, self._tickets)
+        ticket = Ticket(chat, flows, self._virtual_time, self._tickets)
         self._waiting.append(ticket)
         self._admit()
         try:
             yield ticket
         finally:
             if ticket.admitted.is_set():
-                self._running -= 1
+                self._running -= Counter([chat])
                 self._record_duration(self._clock.monotonic() - ticket.admitted_at)
             else:
                 self._waiting.remove(ticket)
@@ -96,17 +102,33 @@ class FairQueue:
             position, None if seconds is None else seconds * position / self._slots
         )
 
+    @property
+    def _free(self) -> int:
+        return self._slots - self._running.total()
+
     def _admit(self) -> None:
-        while self._waiting and self._running < self._slots:
-            ticket = min(self._waiting, key=self._start_tag)
+        while self._free and (admissible := list(filter(self._may_run, self._waiting))):
+            ticket = min(admissible, key=self._start_tag)
             start, _ = self._start_tag(ticket)
             self._waiting.remove(ticket)
             self._virtual_time = max(self._virtual_time, start)
             self._next_start |= dict.fromkeys(ticket.flows, start + 1)
             self._drop_idle_flows()
-            self._running += 1
+            self._shares.note(ticket.chat, self._running.total() - self._running[ticket.chat])
+            self._running[ticket.chat] += 1
             ticket.admitted_at = self._clock.monotonic()
             ticket.admitted.set()
+
+    def _may_run(self, ticket: Ticket) -> bool:
+        """Return whether its chat may hold one of the free slots.
+
+        If not, other chats hold slots or it does itself, and is asked again when one ends.
+        """
+        if self._slots < FEWEST_SHARED:
+            return True
+        if self._free == 1 and self._shares.leaves_last_slot(ticket.chat):
+            return False
+        return self._running[ticket.chat] < self._shares.most_of(ticket.chat)
 
     def _start_tag(self, ticket: Ticket) -> tuple[float, int]:
         next_starts = (self._next_start.get(flow, 0.0) for flow in ticket.flows)
@@ -124,11 +146,12 @@ class FairQueue:
             seconds if average is None else average + _SMOOTHING * (seconds - average)
         )
 
-    def _full_notice(self) -> str:
+    def _full_notice(self) -> Text:
         average = self._answer_seconds or _DEFAULT_ANSWER_SECONDS
         seconds = average * len(self._waiting) / self._slots
-        waiting = f"{len(self._waiting)} questions are" if len(self._waiting) > 1 else "Others are"
-        return (
-            f"{waiting} waiting for the model already. "
-            f"Please try again in {max(1, round(seconds / 60))} min."
+        return translatable(
+            "I am busy: your message would be number {position} of those that wait for the model."
+            " Please try again in {minutes} min.",
+            position=len(self._waiting) + 1,
+            minutes=max(1, round(seconds / 60)),
         )

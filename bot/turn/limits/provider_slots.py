@@ -1,20 +1,22 @@
 """Keep the requests that are in flight at a provider within its limit, over all processes."""
 
+import asyncio
 import contextlib
 import secrets
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping
 
+from bot.backends.chat_shares import FEWEST_SHARED, ChatShares
 from bot.chat.prompt import QueuePosition
 from bot.errors import BackendUnavailable
 from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Clock, RateLimits
 from bot.replying.stop_flag import StopFlag
 from bot.texts.text import translatable
-from bot.turn.limits.chat_shares import FEWEST_SHARED, ChatShares
 from bot.turn.limits.slot_queue import SlotQueue, Urgency, WaitingRequest
 
 _POLL_SECONDS = 0.1
+"""How often other processes' slots are looked for; of a slot of its own a process knows."""
 _MAX_WAIT_SECONDS = 60.0
 _WAITING_LEASE_SECONDS = _MAX_WAIT_SECONDS + 30.0
 _ANY_NUMBER = 1_000_000
@@ -48,6 +50,8 @@ class ProviderSlots:
         self._queues: defaultdict[str, SlotQueue] = defaultdict(SlotQueue)
         self._counted: Counter[str] = Counter()
         """The requests of this process that count as waiting, by provider."""
+        self._pauses: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
+        """What ends the pauses of those that found no free slot, by provider."""
         self._shares = {name: ChatShares(clock, limit) for name, limit in limits.items()}
 
     def waiting(self, provider: str) -> int:
@@ -92,6 +96,8 @@ class ProviderSlots:
             await self._rates.release(asked.provider, asked.holder)
             if asked.is_shared:
                 await self._rates.release(asked.chat_key, asked.holder)
+            for pause in self._pauses[asked.provider]:
+                pause.set()
 
     async def _acquire(
         self, asked: "_AskedSlot", urgency: Urgency, show_position: Callable[[QueuePosition], None]
@@ -146,9 +152,20 @@ class ProviderSlots:
                         f" TROUPE_PROVIDERS__{asked.provider.upper()}__MAX_IN_FLIGHT higher",
                         _BUSY,
                     )
-                await self._clock.sleep(_POLL_SECONDS)
+                await self._pause(asked.provider)
                 queue.set_full(asked.chat, is_full=False)
         finally:
+            call_off()
+
+    async def _pause(self, provider: str) -> None:
+        """Wait until this process frees a slot, or until another one may have done so."""
+        is_over, pauses = asyncio.Event(), self._pauses[provider]
+        call_off = self._clock.call_later(_POLL_SECONDS, is_over.set)
+        pauses.add(is_over)
+        try:
+            await is_over.wait()
+        finally:
+            pauses.discard(is_over)
             call_off()
 
     async def _try(self, asked: "_AskedSlot") -> bool:
@@ -157,10 +174,11 @@ class ProviderSlots:
         held = await self._rates.acquire(asked.provider, asked.limit, asked.holder, seconds)
         if not held or not asked.is_shared:
             return bool(held)
-        most = shares.most_of(asked.chat)
-        if own := await self._rates.acquire(asked.chat_key, most, asked.holder, seconds):
-            shares.note(asked.chat, held - own)
-            return True
+        if held < asked.limit or not shares.leaves_last_slot(asked.chat):
+            most = shares.most_of(asked.chat)
+            if own := await self._rates.acquire(asked.chat_key, most, asked.holder, seconds):
+                shares.note(asked.chat, held - own)
+                return True
         await self._rates.release(asked.provider, asked.holder)
         self._queues[asked.provider].set_full(asked.chat, is_full=True)
         return False

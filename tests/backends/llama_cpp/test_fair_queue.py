@@ -1,6 +1,8 @@
 """The fair queue of a model: nobody waits for somebody else's ten requests."""
 
 import asyncio
+import heapq
+import random
 import statistics
 from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack
@@ -12,6 +14,7 @@ from bot.backends.llama_cpp.fair_queue import FairQueue, Ticket
 from bot.chat.prompt import QueuePosition
 from bot.errors import BackendUnavailable
 from bot.runtime.clock import SystemClock
+from bot.texts.text import translate
 
 
 class ManualClock(SystemClock):
@@ -170,8 +173,78 @@ def test_full_queue_is_refused_with_its_length_and_wait() -> None:
         harness.enqueue("d", "d", "d")
 
     assert refused.value.notice == (
-        "2 questions are waiting for the model already. Please try again in 3 min."
+        "I am busy: your message would be number 3 of those that wait for the model."
+        " Please try again in 3 min."
     )
+    assert "3" in translate(refused.value.notice, "zh")
+    assert translate(refused.value.notice, "zh") != refused.value.notice
+
+
+def test_one_chat_leaves_a_slot_to_others() -> None:
+    harness = QueueHarness(slots=4)
+    noisy = [harness.enqueue(f"noisy {n}", "noisy", f"somebody {n}") for n in range(6)]
+    assert [one.admitted.is_set() for one in noisy] == [True] * 3 + [False] * 3
+    assert harness.enqueue("quiet", "quiet", "quiet").admitted.is_set()
+    harness.leave("noisy 0")
+    assert noisy[3].admitted.is_set()
+    harness.leave("noisy 1")
+    assert not noisy[4].admitted.is_set(), "others held one slot, and one more may come"
+
+
+def test_few_slots_are_all_there_for_one_chat() -> None:
+    harness = QueueHarness(slots=3)
+    assert all(harness.enqueue("a", "a", None).admitted.is_set() for _ in range(3))
+
+
+def test_chat_that_got_more_than_others_leaves_the_last_slot_to_them() -> None:
+    harness = QueueHarness(slots=4)
+    for _ in range(2):
+        harness.enqueue("noisy", "noisy", None)
+        harness.leave("noisy")
+    for name in "abc":
+        harness.enqueue(name, name, None)
+    noisy = harness.enqueue("noisy", "noisy", None)
+    assert not noisy.admitted.is_set()
+    assert harness.enqueue("d", "d", None).admitted.is_set()
+    harness.leave("a")
+    assert not noisy.admitted.is_set()
+    harness.leave("b")
+    assert noisy.admitted.is_set()
+
+
+def _answer_seconds(*, with_noise: bool) -> list[float]:
+    """Return how long eight quiet chats wait for answers of four slots, and for those."""
+    harness = QueueHarness(slots=4)
+    clock, taken, asked_at = harness.clock, list[float](), dict[str, float]()
+    chances = {f"quiet {number}": random.Random(number) for number in range(8)}
+    if with_noise:
+        chances |= {f"noisy {number}": random.Random(number) for number in range(12)}
+    waiting: dict[str, Ticket] = {}
+    events = [(rng.uniform(0, 20), "ask", name) for name, rng in chances.items()]
+    heapq.heapify(events)
+    while len(taken) < 2000:
+        clock.seconds, event, name = heapq.heappop(events)
+        is_quiet = name.startswith("quiet")
+        if event == "ask":
+            asked_at[name] = clock.seconds
+            waiting[name] = harness.enqueue(name, name if is_quiet else "noisy", name)
+        else:
+            harness.leave(name)
+            if is_quiet:
+                taken.append(clock.seconds - asked_at[name])
+            pause = chances[name].expovariate(1 / 20) if is_quiet else 0
+            heapq.heappush(events, (clock.seconds + pause, "ask", name))
+        for one in [one for one, ticket in waiting.items() if ticket.admitted.is_set()]:
+            del waiting[one]
+            heapq.heappush(events, (clock.seconds + chances[one].uniform(5, 15), "end", one))
+    return taken
+
+
+def test_noisy_chat_delays_eight_others_by_a_fifth_at_most() -> None:
+    alone, beside_noise = _answer_seconds(with_noise=False), _answer_seconds(with_noise=True)
+    for place in (50, 95, 99):
+        most = 1.2 * statistics.quantiles(alone, n=100)[place - 1]
+        assert statistics.quantiles(beside_noise, n=100)[place - 1] <= most
 
 
 def test_cancelled_request_frees_its_position() -> None:

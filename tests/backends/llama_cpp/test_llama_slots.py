@@ -203,7 +203,7 @@ async def test_waiting_request_gets_its_position_and_a_full_queue_refuses(
 
     assert told == QueuePosition(1, None)
     assert refused.error is not None
-    assert refused.error.notice.startswith("Others are waiting for the model")
+    assert refused.error.notice.startswith("I am busy: your message would be number 2 ")
 
 
 async def test_answer_ends_at_its_time_limit(harness: BackendHarness) -> None:

@@ -1,7 +1,7 @@
 """How many slots of a provider one chat may hold: it leaves to others what they used lately."""
 
 import math
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from dataclasses import dataclass, field
 
 from bot.ports import Clock
@@ -9,6 +9,8 @@ from bot.ports import Clock
 _LATELY_SECONDS = 60.0
 _CHECKED_AT_ONCE = 2
 """So many chats may be forgotten when one is added: those that got a slot the longest ago."""
+_AHEAD = 1.5
+"""A chat that got so many times as many slots as the mean of all leaves the last one to others."""
 FEWEST_SHARED = 4
 """With fewer slots, one chat may hold them all."""
 
@@ -25,6 +27,10 @@ class ChatShares:
 
     The chat that got a slot last is the last one.
     """
+    _taken: deque[tuple[float, str]] = field(default_factory=deque)
+    """When a slot was given, and to which chat."""
+    _counts: Counter[str] = field(default_factory=Counter)
+    """How many of these each chat got."""
 
     def __len__(self) -> int:
         """Return how many chats have got slots lately."""
@@ -43,9 +49,26 @@ class ChatShares:
         least = max(self.limit // 4, min(fair, self.limit // 2))
         return max(least, self.limit - max(kept, self.limit // 4))
 
+    def leaves_last_slot(self, chat: str) -> bool:
+        """Return whether a chat may not take the last free slot, as it got more than others."""
+        self._forget_taken()
+        own = self._counts[chat]
+        return own > 1 and own * len(self._counts) > _AHEAD * len(self._taken)
+
+    def _forget_taken(self) -> None:
+        moment = self.clock.monotonic() - _LATELY_SECONDS
+        while self._taken and self._taken[0][0] < moment:
+            _, chat = self._taken.popleft()
+            self._counts[chat] -= 1
+            if not self._counts[chat]:
+                del self._counts[chat]
+
     def note(self, chat: str, held_by_others: int) -> None:
         """Note that a chat has got a slot."""
         now = self.clock.monotonic()
+        self._forget_taken()
+        self._taken.append((now, chat))
+        self._counts[chat] += 1
         seen = self._seen.setdefault(chat, deque())
         self._seen.move_to_end(chat)
         while seen and seen[-1][1] <= held_by_others:
