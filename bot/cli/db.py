@@ -15,7 +15,7 @@ from bot.runtime.clock import SystemClock
 from bot.settings import Settings, read_settings
 from bot.storage.copying.copy_rows import copy_rows
 from bot.storage.copying.sqlite_backup import back_up
-from bot.storage.data_dir import create_data_dir, lock_data_dir
+from bot.storage.data_dir import DataDirUse, create_data_dir, lock_data_dir
 from bot.storage.encryption.conversion import convert_texts, decrypt_all
 from bot.storage.partitions import PartitionChanges, keep_partitions
 from bot.storage.sql.database import (
@@ -25,6 +25,7 @@ from bot.storage.sql.database import (
     parse_url,
     read_revision,
     sqlite_file,
+    upgrade_tables,
 )
 from bot.storage.sql.upgrading.revisions import NEWEST_REVISION
 
@@ -63,7 +64,10 @@ def copy_database(
     settings = read_settings()
     _require_database(settings)
     _require_other_database(settings, to)
-    with lock_data_dir(settings.data_dir):
+    with (
+        lock_data_dir(settings.data_dir),
+        lock_data_dir(settings.data_dir, DataDirUse.TERMINAL),
+    ):
         copied = uvloop.run(_copy(settings.sqlalchemy_url, to))
     print_line(
         f"{copied} rows are in both databases and equal; set TROUPE_DATABASE_URL to the other"
@@ -107,7 +111,10 @@ def decrypt_database() -> None:
     _require_database(settings)
     if settings.encrypt_texts:
         raise SettingsError("unset TROUPE_ENCRYPT_TEXTS first, so that new texts are not encrypted")
-    with lock_data_dir(settings.data_dir):
+    with (
+        lock_data_dir(settings.data_dir),
+        lock_data_dir(settings.data_dir, DataDirUse.TERMINAL),
+    ):
         print_line(f"rows that are decrypted now: {uvloop.run(_convert(settings))}")
 
 
@@ -179,6 +186,5 @@ async def _partition(settings: Settings) -> PartitionChanges:
 async def _upgrade(settings: Settings) -> str | None:
     """Return the revision of the tables then: of a newer version, if that has upgraded them."""
     create_data_dir(settings.data_dir)
-    async with open_database(settings.sqlalchemy_url, settings.text_encryption):
-        pass
+    await upgrade_tables(settings.sqlalchemy_url)
     return await read_revision(settings.sqlalchemy_url)

@@ -6,10 +6,12 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+from cryptography.fernet import Fernet
 from typer.testing import CliRunner
 
 from bot.cli.app import app
 from bot.errors import SettingsError
+from bot.storage.data_dir import DataDirUse, lock_data_dir
 from bot.storage.sql.upgrading.revisions import NEWEST_REVISION
 from tests.backends import tiny_gguf, toy_projector
 from tests.checkout import CHECKOUT
@@ -82,6 +84,26 @@ def test_db_backup_and_copy_are_databases_of_their_own(folder: Path) -> None:
     assert "set TROUPE_DATABASE_URL to the other\n" in told
     for name in ("backup.db", "other.db"):
         assert read_revision_of(folder / name) == NEWEST_REVISION
+
+
+def test_db_copy_fills_tables_that_were_upgraded_with_encryption_on(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TROUPE_ENCRYPT_TEXTS", "true")
+    monkeypatch.setenv("TROUPE_ENCRYPTION_KEYS", Fernet.generate_key().decode())
+    other = f"sqlite:///{folder / 'other.db'}"
+    troupe("db", "upgrade")
+    troupe("db", "encrypt")  # makes a data key
+    with monkeypatch.context() as changed:
+        changed.setenv("TROUPE_DATABASE_URL", other)
+        troupe("db", "upgrade")
+    with lock_data_dir(folder / "data", DataDirUse.TERMINAL):
+        assert isinstance(
+            CliRunner().invoke(app, ["db", "copy", "--to", other]).exception, SettingsError
+        )
+    troupe("db", "copy", "--to", other)
+    with contextlib.closing(sqlite3.connect(folder / "other.db")) as copy:
+        assert copy.execute("SELECT count(*) FROM data_key").fetchone() == (1,)
 
 
 def test_db_partitions_are_those_of_postgresql(folder: Path) -> None:

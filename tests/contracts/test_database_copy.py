@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from cryptography.fernet import Fernet
-from sqlalchemy import Table, func, insert, select
+from sqlalchemy import Table, func, insert, select, update
 from sqlalchemy import delete as delete_from
 
 from bot.chat.incoming import Said
@@ -21,7 +21,7 @@ from bot.storage.encryption.codec import TextEncryption
 from bot.storage.sql.conversations import SqlConversations
 from bot.storage.sql.database import Database, open_database, open_without_decrypting
 from bot.storage.sql.inbox import SqlInbox
-from bot.storage.sql.tables import inbox, turn
+from bot.storage.sql.tables import inbox, node, turn
 from tests.contracts.conftest import Store
 from tests.postgres import create_postgres_database
 from tests.samples import begin, make_incoming
@@ -117,6 +117,21 @@ async def test_database_in_use_is_not_copied(store: Store, target: Database) -> 
     await begin(store.conversations)
     with pytest.raises(StoreError, match="stop all of them"):
         await copy_rows(store.database, target, lambda _table, _rows: None)
+
+
+async def test_idle_process_on_postgresql_is_noticed_until_it_is_long_silent(
+    store: Store, target: Database
+) -> None:
+    """SQLite has the lock of the data directory for that, which a killed process does not hold."""
+    row = {"owner": "idle", "roles": "all", "version": "1", "started_at": 0.0}
+    row |= {"seen_at": SystemClock().now()}
+    await store.database.write(lambda c: c.execute(insert(node), row).rowcount)
+    if not store.database.is_sqlite:
+        with pytest.raises(StoreError, match="works on this database, or was killed less than 30"):
+            await copy_rows(store.database, target, lambda _table, _rows: None)
+        ended = update(node).values(seen_at=node.c.seen_at - 31)
+        await store.database.write(lambda c: c.execute(ended).rowcount)
+    assert await copy_rows(store.database, target, lambda _table, _rows: None) > 0
 
 
 async def test_copy_takes_new_messages(store: Store, target: Database) -> None:

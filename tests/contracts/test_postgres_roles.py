@@ -1,5 +1,6 @@
 """PostgreSQL with roles: one owns the tables, one runs the service, one only reads."""
 
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -7,13 +8,16 @@ from sqlalchemy import text
 
 from bot.errors import SettingsError, StoreError
 from bot.runtime.clock import SystemClock
+from bot.storage.copying.copy_rows import copy_rows
 from bot.storage.partitions import keep_partitions
 from bot.storage.sql.database import open_as_it_is, open_database
+from bot.storage.sql.inbox import SqlInbox
 from bot.storage.sql.retention import delete_expired
 from bot.storage.sql.stories import open_stories
 from tests.checkout import CHECKOUT
 from tests.contracts.test_postgres import answer
 from tests.postgres import create_postgres_database, run_postgres_program
+from tests.samples import make_incoming
 
 pytestmark = pytest.mark.service
 
@@ -32,7 +36,7 @@ async def roles(postgres_folder: str) -> dict[str, str]:
 
 
 async def test_role_of_the_service_uses_rows_and_leaves_upgrades_to_the_owner(
-    roles: dict[str, str],
+    roles: dict[str, str], tmp_path: Path
 ) -> None:
     with pytest.raises(SettingsError, match="`troupe db upgrade` with the role that owns them"):
         async with open_database(roles["troupe_service"]):
@@ -40,6 +44,12 @@ async def test_role_of_the_service_uses_rows_and_leaves_upgrades_to_the_owner(
     clock = SystemClock()
     async with open_database(roles["troupe_owner"]) as database:
         assert await keep_partitions(database, clock, receipt_days=1)
+        async with open_database(f"sqlite:///{tmp_path / 'troupe.db'}") as source:
+            await SqlInbox(source, clock).receive([make_incoming("of a copy", chat="9")], {})
+            async with open_database(roles["troupe_service"]) as target:
+                with pytest.raises(StoreError, match="in --to does not own the tables: name the"):
+                    await copy_rows(source, target, lambda _table, _rows: None)
+            await copy_rows(source, database, lambda _table, _rows: None)
     async with open_database(roles["troupe_service"]) as database:
         assert await keep_partitions(database, clock, receipt_days=1) is None
         await answer(database, 1)

@@ -1,5 +1,6 @@
 """Contract of restores: nothing is sent twice, what was forgotten stays so; on both databases."""
 
+import os
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,7 +18,7 @@ from bot.ports import Restores
 from bot.runtime.clock import SystemClock
 from bot.storage.restoring.restore import prepare_restored
 from bot.storage.restoring.restores import SqlRestores
-from bot.storage.restoring.sqlite_restore import copy_backup
+from bot.storage.restoring.sqlite_restore import copy_backup, last_written, replace_database
 from bot.storage.restoring.tombstones import Tombstone, TombstoneFile, read_tombstones
 from bot.storage.sql.conversations import SqlConversations
 from bot.storage.sql.tables import choice, conversation, cursor, inbox, turn
@@ -265,3 +266,22 @@ def test_file_that_is_no_backup_is_refused(tmp_path: Path, content: bytes) -> No
     with pytest.raises(StoreError, match="cannot be restored"):
         copy_backup(backup, tmp_path / "troupe.db")
     assert [one.name for one in tmp_path.iterdir()] == ["backup.db"]
+
+
+def test_second_restore_keeps_the_lost_database_and_when_it_was_lost(tmp_path: Path) -> None:
+    database = tmp_path / "troupe.db"
+    database.write_bytes(b"lost")
+    os.utime(database, (NOW - 100, NOW - 100))
+    until = last_written(database)
+    assert until is not None
+    for number in range(3):
+        part = tmp_path / "troupe.db.restoring"
+        part.write_bytes(b"restored %d" % number)
+        replace_database(part, database, until)
+        assert last_written(database) == until
+    kept = {one.name: one.read_bytes() for one in tmp_path.glob("*.replaced*")}
+    assert kept == {
+        "troupe.db.replaced": b"lost",
+        "troupe.db.replaced-2": b"restored 0",
+        "troupe.db.replaced-3": b"restored 1",
+    }

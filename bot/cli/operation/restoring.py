@@ -43,7 +43,7 @@ def restore_database(
 
     What people wrote until then is not answered again, messages that may have been sent are looked
     for on the platforms, and what was forgotten is forgotten again. The old database is kept as
-    troupe.db.replaced.
+    troupe.db.replaced, or under a further number.
     """
     settings = read_settings()
     database = sqlite_file(settings.sqlalchemy_url)
@@ -61,7 +61,7 @@ def restore_database(
         until = min(last_written(database) or now, now)
         part = copy_backup(file, database)
         report = uvloop.run(_prepare(settings, f"sqlite:///{part}", tombstones, until))
-        old = replace_database(part, database)
+        old = replace_database(part, database, until)
         _delete_slots(settings)
     _print(report)
     print_line(f"{file} is restored; the old database is {old}. Start the service")

@@ -9,17 +9,20 @@ from typing import Any
 
 from sqlalchemy import Connection, Table, func, select, tuple_
 
+from bot.chat.console.operation import HEARTBEAT_SECONDS
 from bot.errors import StoreError
 from bot.runtime.clock import SystemClock
 from bot.storage.engine.statements import DialectName
-from bot.storage.sql.database import Database
-from bot.storage.sql.tables import conversation, metadata, supported_revision, upsert
+from bot.storage.sql.database import INSUFFICIENT_PRIVILEGE, Database, sql_state
+from bot.storage.sql.tables import conversation, metadata, node, supported_revision, upsert
 from bot.storage.units.dialects import clock
 
 COPIED_TABLES = [one for one in metadata.sorted_tables if one is not supported_revision]
 """All of them, without what the tables of each database say of themselves."""
 
 _ROWS_PER_PAGE = 500
+_SEEN_SECONDS = 3 * HEARTBEAT_SECONDS
+"""How long ago a process that works on the database may have reported itself."""
 
 Row = Mapping[str, Any]
 Report = Callable[[str, int], None]
@@ -35,7 +38,10 @@ async def copy_rows(source: Database, target: Database, report: Report) -> int:
             once the reason is gone; the source is not changed.
     """
     if await source.read(lambda c: _is_in_use(c, source.dialect)):
-        raise StoreError("a process is answering on this database; stop all of them, then copy it")
+        raise StoreError(
+            "a process works on this database, or was killed less than "
+            f"{_SEEN_SECONDS:.0f} seconds ago; stop all of them, then copy it"
+        )
     for table in COPIED_TABLES:
         await _check_that_rows_are_equal(target, source, table)
     total = 0
@@ -54,7 +60,14 @@ async def _copy_table(source: Database, target: Database, table: Table) -> int:
         await target.write(lambda c, rows=rows: c.execute(insert, rows))  # type: ignore[misc]
         copied, last = copied + len(rows), _key(table, rows[-1])
     if not target.is_sqlite and table.autoincrement_column is not None:
-        await target.write(lambda c: _continue_ids(c, table))
+        try:
+            await target.write(lambda c: _continue_ids(c, table))
+        except StoreError as error:
+            if sql_state(error) != INSUFFICIENT_PRIVILEGE:
+                raise
+            raise StoreError(
+                "the role in --to does not own the tables: name the one that does"
+            ) from error
     return copied
 
 
@@ -99,9 +112,13 @@ def _count(connection: Connection, table: Table) -> int:
 
 
 def _is_in_use(connection: Connection, dialect: DialectName) -> bool:
-    is_held = conversation.c.lease_until > clock(dialect)
-    held = select(conversation.c.key).where(conversation.c.owner.is_not(None), is_held).limit(1)
-    return connection.execute(held, {"now": SystemClock().now()}).first() is not None
+    now = clock(dialect)
+    is_held = conversation.c.owner.is_not(None) & (conversation.c.lease_until > now)
+    asked = [select(conversation.c.key).where(is_held)]
+    if dialect != "sqlite":  # there the lock of the data directory tells it
+        asked.append(select(node.c.owner).where(node.c.seen_at > now - _SEEN_SECONDS))
+    values = {"now": SystemClock().now()}
+    return any(connection.execute(one.limit(1), values).first() is not None for one in asked)
 
 
 def _continue_ids(connection: Connection, table: Table) -> None:

@@ -4,6 +4,7 @@ import contextlib
 import os
 import shutil
 import sqlite3
+from itertools import count
 from pathlib import Path
 
 from bot.errors import StoreError
@@ -14,7 +15,7 @@ _LOGS = ("-wal", "-shm")
 
 
 def last_written(database: Path) -> float | None:
-    """Return until when a database was written to, in Unix seconds; None if there is none.
+    """Return until when a process worked on a database, in Unix seconds; None if there is none.
 
     What a platform has delivered was stored at once, so what was written later was not received.
     """
@@ -43,16 +44,19 @@ def copy_backup(backup: Path, database: Path) -> Path:
     return part
 
 
-def replace_database(part: Path, database: Path) -> Path:
+def replace_database(part: Path, database: Path, answered_until: float) -> Path:
     """Put the prepared copy in the place of the database; return what the old one is called now.
+
+    The copy has the time until which a process worked on the lost database: where it is replaced
+    in its turn, before the service was started, `last_written` returns that once more.
 
     Raises:
         StoreError: The files cannot be renamed.
     """
-    old = Path(f"{database}.replaced")
+    old = _unused_name(database)
+    worked_until = answered_until - _CLOCKS_DIFFER_SECONDS
     try:
-        for end in _LOGS:
-            Path(f"{old}{end}").unlink(missing_ok=True)
+        os.utime(part, (worked_until, worked_until))
         if database.is_file():
             database.replace(old)
         wal = Path(f"{database}-wal")
@@ -63,6 +67,15 @@ def replace_database(part: Path, database: Path) -> Path:
     except OSError as error:
         raise StoreError(f"{database} cannot be replaced: {error.strerror}") from None
     return old
+
+
+def _unused_name(database: Path) -> Path:
+    """Return a name for the old database: an earlier one may be the only whole one."""
+    name = Path(f"{database}.replaced")
+    numbers = count(2)
+    while name.exists():
+        name = Path(f"{database}.replaced-{next(numbers)}")
+    return name
 
 
 def _check(file: Path) -> None:

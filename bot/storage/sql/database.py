@@ -30,8 +30,9 @@ T = TypeVar("T")
 
 _log = structlog.get_logger(__name__)
 _FAILURES = (SQLAlchemyError, sqlite3.Error, OSError, TimeoutError)
-_INSUFFICIENT_PRIVILEGE = "42501"
+INSUFFICIENT_PRIVILEGE = "42501"
 _DEADLOCK_DETECTED = "40P01"
+_READ_ONLY = "25006"
 _UPGRADE_ATTEMPTS = 10
 """It locks tables in another order than a step of a message does: PostgreSQL may end either."""
 _CHECKPOINT_ATTEMPTS = 5
@@ -173,6 +174,13 @@ async def open_database(
         yield database
 
 
+async def upgrade_tables(url: str) -> None:
+    """Upgrade the tables and store nothing in them: no key is needed; raises as `open_database`."""
+    async with _connect(url, StoredAsIs()) as database:
+        with _remedy_added(url):
+            await database.migrate()
+
+
 @contextlib.asynccontextmanager
 async def open_without_decrypting(url: str) -> AsyncIterator[Database]:
     """Open a database to copy its rows as they are stored; raises as `open_database`.
@@ -281,6 +289,11 @@ async def _translated(work: Awaitable[T]) -> T:
 def translate(error: Exception) -> StoreError:
     """Make an error of one line from the driver's, without the statement and its values."""
     origin = getattr(error, "orig", None) or error
+    if getattr(origin, "sqlstate", None) == _READ_ONLY:
+        return StoreError(
+            "the database only lets itself be read, as a standby or a server in recovery does: "
+            "name the primary, or end the recovery (`SELECT pg_promote()`)"
+        )
     return StoreError(f"the database failed: {describe_failure(origin)}")
 
 
@@ -303,7 +316,7 @@ def _owner_named() -> Iterator[None]:
     try:
         yield
     except StoreError as error:
-        if sql_state(error) != _INSUFFICIENT_PRIVILEGE:
+        if sql_state(error) != INSUFFICIENT_PRIVILEGE:
             raise
         raise SettingsError(
             "the tables have to be upgraded, and the role in TROUPE_DATABASE_URL may not do that: "

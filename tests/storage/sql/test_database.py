@@ -13,6 +13,7 @@ from bot.storage.sql.database import (
     open_database,
     open_without_decrypting,
     read_revision,
+    translate,
 )
 from bot.storage.sql.tables import cursor, supported_revision
 from bot.storage.sql.upgrading.revisions import NEWEST_REVISION
@@ -159,3 +160,11 @@ async def test_unreachable_server_is_one_line_without_the_password() -> None:
             pytest.fail("it opened")
     assert "secret" not in str(raised.value)
     assert len(str(raised.value).splitlines()) == 1
+
+
+def test_standby_or_recovery_is_named_with_the_remedy() -> None:
+    class ReadOnlyError(Exception):
+        sqlstate = "25006"
+
+    told = str(translate(ReadOnlyError("cannot execute UPDATE in a read-only transaction")))
+    assert "name the primary, or end the recovery (`SELECT pg_promote()`)" in told
