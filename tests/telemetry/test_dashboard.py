@@ -77,6 +77,16 @@ def test_minimum_is_not_that_of_processes_which_do_not_measure_it(
         assert registered()[name], f"{title}: {name}"
 
 
+@pytest.mark.parametrize("rule", ["TroupeAnswersWait", "TroupeSendsWait", "TroupeNobodyReceives"])
+def test_alert_fires_also_where_no_process_of_the_role_runs(rule: str) -> None:
+    """Then nobody measures, and a comparison with nothing is silent."""
+    [expression] = [one["expr"] for one in alert_rules() if one["alert"] == rule]
+    [*metrics_compared] = _METRIC.findall(expression.partition(" or ")[0])
+    assert metrics_compared
+    for name, labels in metrics_compared:
+        assert f"absent({name}{{{labels}}})" in expression
+
+
 async def test_identifies_left_are_all_of_them_after_the_reset_of_discord() -> None:
     clock = FakeClock()
     show_identifies_left(SessionStarts(total=1000, remaining=150, reset_after=60_000), clock)
