@@ -12,6 +12,7 @@ from tests.test_style import anchors
 
 README = CHECKOUT / "README.md"
 PAGES = [README, CHECKOUT / "CONTRIBUTING.md", *sorted((CHECKOUT / "docs").rglob("*.md"))]
+_OWN_COMMAND = re.compile(r"python -m (?P<module>tests[\w.]*)(?P<options>(?: +[\w./-]+)*)")
 _LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([\w-]+))?\)")
 
 
@@ -53,3 +54,18 @@ def test_links_point_to_existing_pages_and_sections(page: Path) -> None:
         if not linked.is_file() or (section and section not in anchors(linked)):
             broken.append(f"{target}#{section}")
     assert broken == []
+
+
+def test_every_command_of_the_tests_exists_with_its_options() -> None:
+    missing, found = [], 0
+    for page in PAGES:
+        for command in _OWN_COMMAND.finditer(page.read_text("utf-8")):
+            found += 1
+            module = CHECKOUT / command["module"].rstrip(".").replace(".", "/")
+            files = [module.with_suffix(".py"), module / "__main__.py"]
+            source = "".join(one.read_text("utf-8") for one in files if one.is_file())
+            options = re.findall(r" (--[\w-]+)", command["options"])
+            if not source or any(f'"{option}"' not in source for option in options):
+                missing.append(f"{page.name}: {command[0]}")
+    assert found > 10
+    assert missing == []

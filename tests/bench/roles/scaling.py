@@ -11,6 +11,7 @@ and a sender are processes of their own; platforms and model are on loopback.
 import argparse
 import asyncio
 import statistics
+from collections.abc import Mapping, Sequence
 
 from tests.bench.roles.installation import (
     Installation,
@@ -19,6 +20,7 @@ from tests.bench.roles.installation import (
     server_cpu_seconds,
 )
 from tests.bench.roles.sleeping_model import END, AnswerPlan
+from tests.e2e.service_process import ServiceProcess
 from tests.e2e.waiting import wait_until
 
 _PATIENCE_SECONDS = 600.0
@@ -48,26 +50,32 @@ class AnswerTimes:
         return sorted(self._by_chat.values())
 
 
-async def measure_rate(installation: Installation, workers: int, at_once: int) -> float:
+async def measure_rate(
+    installation: Installation,
+    others: Mapping[str, Sequence[ServiceProcess]],
+    workers: int,
+    at_once: int,
+) -> float:
     """Let so many workers answer; prints what it costs, and returns the answers a second."""
     chats = [installation.platforms.telegram_dm() for _ in range(workers * at_once * _WAVES)]
     limit = {"TROUPE_LIMITS__CONVERSATIONS_AT_ONCE": str(at_once)}
     async with installation.running("worker", workers, settings=limit) as services:
-        used, served = cpu_seconds(services), server_cpu_seconds(installation.postgres)
+        processes = {"workers": services, **others}
+        began = {role: cpu_seconds(each) for role, each in processes.items()}
+        served = server_cpu_seconds(installation.postgres)
         times = AnswerTimes(installation)
         for chat in chats:
             chat.ask("a000")
         await wait_until(lambda: times.count() >= len(chats), _PATIENCE_SECONDS)
-        used = cpu_seconds(services) - used
+        used = {role: cpu_seconds(each) - began[role] for role, each in processes.items()}
         served = server_cpu_seconds(installation.postgres) - served
     wave, sent = workers * at_once, times.in_order
     seconds = sent[-wave - 1] - sent[wave - 1]
     rate = (len(sent) - 2 * wave) / seconds
+    costs = {**used, "database's server": served}
+    shares = ", ".join(f"{role} {1000 * cpu / len(chats):.1f} ms" for role, cpu in costs.items())
     print(  # noqa: T201
-        f"{workers} workers: {rate:6.2f} answers a second;"
-        f" CPU a message: workers {1000 * used / len(chats):.1f} ms,"
-        f" database's server {1000 * served / len(chats):.1f} ms",
-        flush=True,
+        f"{workers} workers: {rate:6.2f} answers a second; CPU a message: {shares}", flush=True
     )
     return rate
 
@@ -78,12 +86,13 @@ async def measure(options: argparse.Namespace) -> None:
     rates: dict[int, list[float]] = {}
     async with (
         running_installation(plan) as installation,
-        installation.running("gateway"),
-        installation.running("sender", options.senders),
+        installation.running("gateway") as gateways,
+        installation.running("sender", options.senders) as senders,
     ):
+        others = {"gateway": gateways, "sender": senders}
         for _ in range(options.rounds):
             for workers in (1, options.workers):
-                rate = await measure_rate(installation, workers, options.at_once)
+                rate = await measure_rate(installation, others, workers, options.at_once)
                 rates.setdefault(workers, []).append(rate)
     one, several = (statistics.mean(rates[count]) for count in (1, options.workers))
     print(f"{options.workers} workers answer {several / one:.2f} times as much as one")  # noqa: T201
