@@ -9,8 +9,11 @@ from typing import TypeAlias, cast
 
 from aiohttp import web
 
+from bot.console.certificate import ServedCertificate
 from bot.errors import SettingsError
+from bot.runtime.clock import SystemClock
 from bot.runtime.http.head_timeout import HeadTimeout
+from bot.runtime.tasks import cancel_and_wait
 from bot.settings import ConsoleSettings
 
 _MORE_PORTS = 20
@@ -49,7 +52,8 @@ async def serve_http(
     app = web.Application(client_max_size=_MAX_BODY_BYTES)
     for add in add_routes:
         add(app)
-    tls = _load_certificate(console)
+    certificate = _load_certificate(console)
+    tls = certificate.context if certificate else None
     runner = web.AppRunner(
         app,
         access_log=None,
@@ -58,6 +62,7 @@ async def serve_http(
         keepalive_timeout=_KEEP_ALIVE_SECONDS,
     )
     await runner.setup()
+    following = [asyncio.create_task(certificate.follow(SystemClock()))] if certificate else []
     serve = cast("web.Server", runner.server)
     try:
         server = await _listen(
@@ -72,21 +77,20 @@ async def serve_http(
         finally:
             server.close()
     finally:
+        await cancel_and_wait(following)
         await runner.cleanup()
 
 
-def _load_certificate(console: ConsoleSettings) -> ssl.SSLContext | None:
+def _load_certificate(console: ConsoleSettings) -> ServedCertificate | None:
     if console.tls_certificate is None:
         return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
-        context.load_cert_chain(console.tls_certificate, console.tls_key)
+        return ServedCertificate(console.tls_certificate, console.tls_key)
     except OSError as error:
         raise SettingsError(
             f"TROUPE_CONSOLE__TLS_CERTIFICATE: {console.tls_certificate} and its key cannot be"
             f" used ({error.strerror or error})"
         ) from None
-    return context
 
 
 async def _listen(
