@@ -194,6 +194,16 @@ class RoleLeases(Protocol):
         """Return the roles with this beginning that any process holds; raises `StoreError`."""
         ...
 
+    def on_release(self, handler: Callable[[Sequence[str]], None]) -> Callable[[], None]:
+        """Call `handler` with roles that any process has given back, as far as signals reach.
+
+        It must not block or raise.
+
+        Returns:
+            What ends that.
+        """
+        ...
+
 
 class Platform(Protocol):
     """Receives messages from a chat platform; its `surface` sends the answers."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
 
@@ -15,7 +15,7 @@ _log = structlog.get_logger(__name__)
 _LEASE_SECONDS = 10.0
 _RENEW_SECONDS = 3.0
 _ASK_SECONDS = 2.0
-"""So often a process that stands by asks whether the role is free."""
+"""So often a process that stands by asks whether the role is free, unless it is told."""
 
 
 class ExclusiveRole:
@@ -45,6 +45,7 @@ class ExclusiveRole:
         self._leases = leases
         self._clock = clock
         self._held_until = 0.0  # of the monotonic clock
+        self._is_due = asyncio.Event()
         self.is_standby = False
         """Whether another process does the work now."""
         self.is_held = False
@@ -55,6 +56,7 @@ class ExclusiveRole:
 
         Whatever the work raises goes through.
         """
+        stop_watching = self._leases.on_release(self._note_release)
         try:
             while True:
                 await self._wait_for_turn()
@@ -65,12 +67,22 @@ class ExclusiveRole:
                     self.is_held = False
                     self._held_count.dec()
         finally:
+            stop_watching()
             self.is_standby = self.is_held = False
             with contextlib.suppress(StoreError):  # then it expires
                 await self._leases.release(self._name)
 
+    def ask_soon(self) -> None:
+        """Ask at once whether the role is free now, while this process stands by."""
+        self._is_due.set()
+
+    def _note_release(self, roles: Sequence[str]) -> None:
+        if self._name in roles:
+            self.ask_soon()
+
     async def _wait_for_turn(self) -> None:
         while True:
+            self._is_due.clear()
             try:
                 if self._may_take() and await self._take():
                     break
@@ -78,11 +90,18 @@ class ExclusiveRole:
                 _log.warning("store_failed", reason=str(error))
             else:
                 self._stand_by()
-            await self._clock.sleep(_ASK_SECONDS)
+            await self._wait_until_due()
         if self.is_standby:
             _log.info("role_taken_over", role=self._name)
         self.is_standby, self.is_held = False, True
         self._held_count.inc()
+
+    async def _wait_until_due(self) -> None:
+        call_off = self._clock.call_later(_ASK_SECONDS, self._is_due.set)
+        try:
+            await self._is_due.wait()
+        finally:
+            call_off()
 
     def _stand_by(self) -> None:
         if not self.is_standby:

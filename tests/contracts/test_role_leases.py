@@ -4,6 +4,7 @@ import asyncio
 
 from bot.ports import RoleLeases
 from bot.runtime.clock import SystemClock
+from bot.runtime.signals import InProcessSignals
 from bot.storage.coordination.role_leases import SqlRoleLeases
 from tests.contracts.conftest import Store
 from tests.fakes import FakeClock
@@ -37,6 +38,23 @@ async def test_released_role_is_free_at_once(store: Store) -> None:
     assert not await theirs.take(ROLE, 60), "only its holder can give it back"
     await ours.release(ROLE)
     assert await theirs.take(ROLE, 60)
+
+
+async def test_whoever_watches_is_told_of_a_role_that_is_free(store: Store) -> None:
+    signals = InProcessSignals()
+    ours, theirs = (
+        SqlRoleLeases(store.database, owner, SystemClock(), signals) for owner in ("us", "them")
+    )
+    names: list[str] = []
+    end = theirs.on_release(names.extend)
+    assert await ours.take(ROLE, 60)
+    assert names == []
+    await ours.release(ROLE)
+    assert names == [ROLE]
+    assert await theirs.take(ROLE, 60), "it was given back before anybody was told"
+    end()
+    await theirs.release(ROLE)
+    assert names == [ROLE]
 
 
 async def test_expired_role_is_free(store: Store) -> None:

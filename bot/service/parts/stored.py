@@ -129,7 +129,8 @@ class StoredParts:
 
     @cached_property
     def role_leases(self) -> SqlRoleLeases:
-        return SqlRoleLeases(self._database, self._context.owner, self._clock)
+        signals = self._context.resources.signals
+        return SqlRoleLeases(self._database, self._context.owner, self._clock, signals)
 
     def exclusive_role(self, name: str) -> ExclusiveRole:
         """Return what one process of the installation does at a time."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import structlog
 from typing_extensions import override
@@ -16,7 +16,7 @@ from bot.service.exclusive_role import ExclusiveRole
 _log = structlog.get_logger(__name__)
 _MEMBER_SECONDS = 10.0
 _COUNT_SECONDS = 2.0
-"""So often each process counts how many there are."""
+"""So often each process counts how many there are, unless one tells that it ends."""
 
 
 class SharedShards(Platform):
@@ -45,6 +45,8 @@ class SharedShards(Platform):
         self._clock = clock
         self._roles: dict[str, ExclusiveRole] = {}
         self._share = 0
+        self._members = f"shards of {source} at "
+        self._is_due = asyncio.Event()
 
     @property
     @override
@@ -67,26 +69,31 @@ class SharedShards(Platform):
     @override
     async def run(self, intake: Intake) -> None:
         shards = await self._platform.shards()
-        member = f"shards of {self._source} at {self._owner}"
+        member = f"{self._members}{self._owner}"
         jobs: dict[str, asyncio.Task[None]] = {}
+        stop_watching = self._leases.on_release(self._note_release)
         try:
             while True:
-                self._share = await self._count_share(member, len(shards))
+                self._is_due.clear()
+                await self._update_share(member, len(shards))
                 await self._give_up_excess(jobs)
                 for shard in shards:
                     if shard not in jobs:
                         jobs[shard] = asyncio.create_task(self._run_shard(shard, intake))
-                pause = asyncio.create_task(self._clock.sleep(_COUNT_SECONDS))
+                call_off = self._clock.call_later(_COUNT_SECONDS, self._is_due.set)
+                pause = asyncio.create_task(self._is_due.wait())
                 try:
                     ended, _ = await asyncio.wait(
                         {*jobs.values(), pause}, return_when=asyncio.FIRST_COMPLETED
                     )
                 finally:
+                    call_off()
                     await cancel_and_wait([pause])
                 for job in ended - {pause}:
                     await job  # raises what ended it
                     return
         finally:
+            stop_watching()
             await cancel_and_wait(jobs.values())
             self._roles.clear()
             try:
@@ -106,11 +113,22 @@ class SharedShards(Platform):
     async def is_admin(self, incoming: Request) -> bool:
         return await self._platform.is_admin(incoming)
 
+    def _note_release(self, roles: Sequence[str]) -> None:
+        if any(role.startswith(self._members) for role in roles):
+            self._is_due.set()
+
+    async def _update_share(self, member: str, shards: int) -> None:
+        """Count it; if it has grown, free connections are asked for at once."""
+        before, self._share = self._share, await self._count_share(member, shards)
+        if self._share > before:
+            for role in self._roles.values():
+                role.ask_soon()
+
     async def _count_share(self, member: str, shards: int) -> int:
         """Return how many shards this process may hold; as before while the database is away."""
         try:
             await self._leases.take(member, _MEMBER_SECONDS)
-            members = await self._leases.held(f"shards of {self._source} at ")
+            members = await self._leases.held(self._members)
         except StoreError as error:
             _log.warning("store_failed", reason=str(error))
             return self._share

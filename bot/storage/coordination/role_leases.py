@@ -1,15 +1,17 @@
 """Leases of roles that one process holds at a time, by the clock of the database."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from sqlalchemy import Connection, Executable, and_, bindparam, case, or_, select, update
 from typing_extensions import override
 
-from bot.ports import Clock, RoleLeases
+from bot.ports import Clock, RoleLeases, Signals
 from bot.storage.engine.statements import DialectName
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import Insert, role_lease, upsert
 from bot.storage.units.dialects import clock
+
+_TOPIC = "released_roles"
 
 
 def _take(dialect: DialectName) -> Executable:
@@ -51,11 +53,24 @@ _RELEASE = (
 class SqlRoleLeases(RoleLeases):
     """A row for each role that anybody ever held."""
 
-    def __init__(self, database: Database, owner: str, clock: Clock) -> None:
-        """Take the name of this process, which no other running one has."""
+    def __init__(
+        self, database: Database, owner: str, clock: Clock, signals: Signals | None = None
+    ) -> None:
+        """Take what decides who holds what.
+
+        Args:
+            database: has the rows.
+            owner: the name of this process, which no other running one has.
+            clock: time.
+            signals: tell all processes what is given back; None: they find out by asking.
+        """
         self._database = database
         self._owner = owner
         self._clock = clock
+        self._signals = signals
+        self._handlers: dict[object, Callable[[Sequence[str]], None]] = {}
+        if signals is not None:
+            signals.subscribe(_TOPIC, self._tell_handlers)
 
     @override
     async def take(self, role: str, seconds: float) -> bool:
@@ -71,6 +86,8 @@ class SqlRoleLeases(RoleLeases):
     async def release(self, role: str) -> None:
         held = {"held": role, "holder": self._owner}
         await self._database.write(lambda connection: connection.execute(_RELEASE, held))
+        if self._signals is not None:
+            self._signals.publish(_TOPIC, [role])
 
     @override
     async def held(self, prefix: str) -> Sequence[str]:
@@ -80,3 +97,17 @@ class SqlRoleLeases(RoleLeases):
         )
         asked = {"now": self._clock.now()}
         return await self._database.read(lambda c: list(c.execute(query, asked).scalars()))
+
+    @override
+    def on_release(self, handler: Callable[[Sequence[str]], None]) -> Callable[[], None]:
+        key = object()
+        self._handlers[key] = handler
+
+        def end() -> None:
+            self._handlers.pop(key, None)
+
+        return end
+
+    def _tell_handlers(self, roles: Sequence[str]) -> None:
+        for handler in list(self._handlers.values()):
+            handler(roles)
