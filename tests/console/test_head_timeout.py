@@ -41,7 +41,7 @@ async def received(client: socket.socket) -> bytes:
     return answer
 
 
-@pytest.mark.parametrize("sent", [b"P", HEAD[:-1], b"\r\n"])
+@pytest.mark.parametrize("sent", [b"P", HEAD[:-1], b"\r\n\r\nP"])
 async def test_connection_with_a_part_of_a_head_is_answered_with_408(sent: bytes) -> None:
     async with connected() as client:
         client.sendall(sent)

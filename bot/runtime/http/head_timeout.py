@@ -31,10 +31,13 @@ class HeadTimeout(asyncio.Protocol):
 
     @override
     def data_received(self, data: bytes) -> None:
-        if _END in self._newest + data:
+        received = self._newest + data
+        if not self._newest:  # empty lines before a request are skipped: they end no head
+            received = received.lstrip(b"\r\n")
+        if _END in received:
             self._stop_timer()
             self._transport.set_protocol(self._server)
-        self._newest = (self._newest + data)[1 - len(_END) :]
+        self._newest = received[1 - len(_END) :]
         self._server.data_received(data)
 
     @override
