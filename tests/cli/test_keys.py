@@ -14,6 +14,7 @@ from bot.errors import SettingsError, TroupeError
 from bot.runtime.clock import SystemClock
 from bot.service.stored_keys import with_stored_keys
 from bot.settings import collect_secrets, read_settings
+from bot.storage.console.audit import SqlAuditLog
 from bot.storage.sql.chat_settings import SqlChatSettings
 from bot.storage.sql.database import open_database
 
@@ -201,3 +202,25 @@ def test_encryption_without_a_key_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("TROUPE_ENCRYPT_TEXTS", "true")
     with pytest.raises(SettingsError, match="set TROUPE_ENCRYPTION_KEYS to what `troupe keys new`"):
         run("db", "upgrade")
+
+
+def test_changes_of_keys_are_in_the_audit_log_without_the_keys(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    keys("add", "groq", given=SECRET)
+    monkeypatch.setenv("TROUPE_ENCRYPTION_KEYS", f"{NEW},{OLD}")
+    keys("rotate")
+    keys("list")
+    keys("remove", "1")
+
+    async def read() -> list[tuple[str, str, str]]:
+        async with open_database(read_settings().sqlalchemy_url) as database:
+            noted = await SqlAuditLog(database).newest(10)
+        assert SECRET not in repr(noted)
+        return [(one.who, one.action, one.subject) for one in noted][::-1]
+
+    assert asyncio.run(read()) == [
+        ("command line", "add provider key", "groq"),
+        ("command line", "rotate encryption key", "all"),
+        ("command line", "remove provider key", "1"),
+    ]

@@ -8,6 +8,7 @@ from typing import Annotated, TypeVar
 import typer
 import uvloop
 
+from bot.cli.operation.installation import record_change
 from bot.cli.text_io import print_line, print_progress
 from bot.cli.typer_apps import command_app
 from bot.errors import SettingsError, UserError
@@ -41,7 +42,12 @@ def add_key(
     if not key.strip():
         raise UserError("there is no key on standard input")
     token = cipher.encrypt(provider, key.strip())
-    _use(settings, lambda keys: keys.add(provider, token))
+
+    async def add(database: Database) -> None:
+        await SqlProviderKeys(database, SystemClock()).add(provider, token)
+        await record_change(database, "add provider key", provider)
+
+    _run(settings, add)
     print_line(
         f"stored; set TROUPE_PROVIDERS__{provider.upper()}__STORED_KEYS=true and start anew to use"
         " it"
@@ -53,7 +59,8 @@ def list_keys() -> None:
     """List the stored keys: number, provider, day, and the last four characters."""
     settings = read_settings()
     cipher = KeyCipher(settings.all_encryption_keys)
-    for one in _use(settings, lambda keys: keys.read()):
+    read = _run(settings, lambda database: SqlProviderKeys(database, SystemClock()).read())
+    for one in read:
         day = datetime.fromtimestamp(one.added_at, UTC).date()
         tail = cipher.decrypt(one.provider, one.token)[-4:]
         print_line(f"{one.number}  {one.provider}  {day}  …{tail}")
@@ -67,7 +74,13 @@ def rotate() -> None:
     Put a new key in front of the old one, rotate, then remove the old one.
     """
     settings = read_settings()
-    count = _run(settings, lambda database: rotate_keys(database, settings.all_encryption_keys))
+
+    async def rotate_all(database: Database) -> int:
+        count = await rotate_keys(database, settings.all_encryption_keys)
+        await record_change(database, "rotate encryption key", "all")
+        return count
+
+    count = _run(settings, rotate_all)
     print_line(f"keys that are now encrypted with the newest encryption key: {count}")
 
 
@@ -93,17 +106,20 @@ def remove_key(
     number: Annotated[int, typer.Argument(help="The number that `troupe keys list` shows.")],
 ) -> None:
     """Remove a stored key."""
-    if not _use(read_settings(), lambda keys: keys.remove(number)):
+
+    async def remove(database: Database) -> bool:
+        is_removed = await SqlProviderKeys(database, SystemClock()).remove(number)
+        if is_removed:
+            await record_change(database, "remove provider key", str(number))
+        return is_removed
+
+    if not _run(read_settings(), remove):
         raise UserError(f"there is no key {number}; `troupe keys list` shows them")
     print_line("removed")
 
 
 def _report(table: str, rows: int) -> None:
     print_progress(f"{table}: {rows} rows")
-
-
-def _use(settings: Settings, action: Callable[[SqlProviderKeys], Awaitable[T]]) -> T:
-    return _run(settings, lambda database: action(SqlProviderKeys(database, SystemClock())))
 
 
 def _run(settings: Settings, action: Callable[[Database], Awaitable[T]]) -> T:
