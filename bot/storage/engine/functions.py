@@ -4,6 +4,9 @@ Each statement inside of a function sees what was committed before that statemen
 in a transaction of round trips; a single statement with many CTEs would see only what was committed
 before it waited for a lock.
 
+Its statements keep the plans that they got first: where a table has partitions, PostgreSQL would
+plan most of them at every call, to leave out partitions that it leaves out anyway when it runs.
+
 The name of a function ends with a hash of its text, so that processes of two versions can share a
 database while they are replaced one after the other.
 """
@@ -53,7 +56,8 @@ class PostgresFunction:
         returned = f"TABLE ({_declare(columns, ', ')})" if columns else "void"
         declared = "".join(f"    {one};\n" for one in _declare(variables, ";").split(";") if one)
         source = (
-            f"({_declare(parameters, ', ')}) RETURNS {returned} LANGUAGE plpgsql AS $function$\n"
+            f"({_declare(parameters, ', ')}) RETURNS {returned} LANGUAGE plpgsql "
+            f"SET plan_cache_mode = force_generic_plan AS $function$\n"
             f"DECLARE\n{declared}BEGIN\n{body}\nEND\n$function$"
         )
         digest = hashlib.sha256(source.encode()).hexdigest()[:8]
