@@ -17,7 +17,8 @@ from bot.storage.copying.copy_rows import copy_rows
 from bot.storage.copying.sqlite_backup import back_up
 from bot.storage.data_dir import DataDirUse, create_data_dir, lock_data_dir
 from bot.storage.encryption.conversion import convert_texts, decrypt_all
-from bot.storage.partitions import PartitionChanges, keep_partitions
+from bot.storage.partitions.maintenance import PartitionChanges
+from bot.storage.partitions.upkeep import keep_partitions
 from bot.storage.sql.database import (
     database_exists,
     open_database,

@@ -9,7 +9,7 @@ from bot.ports import Clock
 from bot.settings import Settings
 from bot.storage.encryption.conversion import convert_texts
 from bot.storage.expired_turns import delete_expired_turns
-from bot.storage.partitions import keep_partitions
+from bot.storage.partitions.upkeep import keep_partitions
 from bot.storage.sql.database import Database
 from bot.storage.sql.retention import delete_expired
 

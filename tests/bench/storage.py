@@ -45,7 +45,7 @@ from bot.service.run_options import RunOptions
 from bot.service.wiring import Wiring
 from bot.settings import LimitSettings, Settings
 from bot.storage.encryption.codec import TextEncryption
-from bot.storage.partitions import keep_partitions
+from bot.storage.partitions.upkeep import keep_partitions
 from bot.storage.sql.conversations import SqlConversations
 from bot.storage.sql.database import Database, open_database, read_revision
 from bot.storage.sql.inbox import SqlInbox

@@ -13,8 +13,9 @@ from typing_extensions import override
 
 from bot.errors import StoreError
 from bot.runtime.clock import SystemClock
-from bot.storage import partitions
-from bot.storage.partitions import PartitionChanges, keep_partitions
+from bot.storage.partitions import maintenance, receipts
+from bot.storage.partitions.maintenance import PartitionChanges
+from bot.storage.partitions.upkeep import keep_partitions
 from bot.storage.sql.database import Database, open_database
 from bot.storage.sql.retention import delete_expired
 from bot.storage.sql.tables import metadata, receipt
@@ -168,7 +169,7 @@ def size(connection: Connection) -> int:
 async def test_large_table_becomes_a_partition_that_was_checked_before(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(partitions, "_SCANNED_BYTES", 0)
+    monkeypatch.setattr(receipts, "_SCANNED_BYTES", 0)
     ids = [await store_receipt(database, one) for one in (50, 3, -40_000)]
     await keep(database)
     rows = await read_rows(database)
@@ -189,8 +190,8 @@ def constraints(connection: Connection) -> list[str]:
 async def test_nobody_waits_long_for_a_table_that_somebody_reads(
     url: str, database: Database, monkeypatch: pytest.MonkeyPatch, scanned: int
 ) -> None:
-    monkeypatch.setattr(partitions, "_SCANNED_BYTES", scanned)
-    monkeypatch.setattr(partitions, "_ATTEMPTS", 2)
+    monkeypatch.setattr(receipts, "_SCANNED_BYTES", scanned)
+    monkeypatch.setattr(maintenance, "_ATTEMPTS", 2)
     await store_receipt(database, 3)
     engine = create_async_engine(url)
     async with engine.connect() as backup:

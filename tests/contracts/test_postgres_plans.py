@@ -20,7 +20,7 @@ from bot.runtime.clock import SystemClock
 from bot.storage.encryption.codec import TextCodec
 from bot.storage.engine.encoding import arguments
 from bot.storage.engine.statements import DialectName, Query, Rows, StartUnit
-from bot.storage.partitions import keep_partitions
+from bot.storage.partitions.upkeep import keep_partitions
 from bot.storage.sql.connections import ConnectionPool, UnitOfWork
 from bot.storage.sql.conversations import SqlConversations
 from bot.storage.sql.database import Database, open_database

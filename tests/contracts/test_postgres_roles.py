@@ -9,7 +9,7 @@ from sqlalchemy import text
 from bot.errors import SettingsError, StoreError
 from bot.runtime.clock import SystemClock
 from bot.storage.copying.copy_rows import copy_rows
-from bot.storage.partitions import keep_partitions
+from bot.storage.partitions.upkeep import keep_partitions
 from bot.storage.sql.database import open_as_it_is, open_database
 from bot.storage.sql.inbox import SqlInbox
 from bot.storage.sql.retention import delete_expired

@@ -1,8 +1,11 @@
 """Installations to be disturbed: one process with SQLite; three with a PostgreSQL and a Valkey."""
 
+import asyncio
 import contextlib
+import random
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from bot.storage.coordination.embedded_valkey import run_embedded_valkey
@@ -12,6 +15,7 @@ from tests.e2e.kill_load import Disturbance, LoadResult, add_conversations
 from tests.e2e.loopback_platforms import LoopbackPlatforms, running_platforms
 from tests.e2e.model_server import ModelServer
 from tests.e2e.service_process import ServiceProcess, preset_json
+from tests.weeks import begin_weeks
 
 
 @dataclass
@@ -91,7 +95,15 @@ async def _installed(
                     "TROUPE_DATABASE_URL": database_url,
                     "TROUPE_REDIS_URL": valkey,
                 }
-        yield Shape(services, model, None if database_url is None else disturb_valkey)
+        disturb = None if database_url is None else partial(_disturb, database_url)
+        yield Shape(services, model, disturb)
+
+
+async def _disturb(database_url: str, rng: random.Random) -> None:
+    """Disturb what the processes share until cancelled."""
+    async with asyncio.TaskGroup() as group:
+        group.create_task(disturb_valkey(rng))
+        group.create_task(begin_weeks(database_url, random.Random(rng.random())))
 
 
 def write_tester(service: ServiceProcess, **more: object) -> None:

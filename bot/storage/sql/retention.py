@@ -28,6 +28,8 @@ from bot.storage.sql.tables import (
     forgotten,
     has_content,
     inbox,
+    is_dead,
+    is_set_aside,
     is_unanswered,
     node,
     outbox,
@@ -38,13 +40,13 @@ from bot.storage.sql.tables import (
 )
 
 _DAY = 86_400.0
-_INBOX_SECONDS = 14 * _DAY
+INBOX_SECONDS = 14 * _DAY
 """As long as a platform may deliver a message again: the row is what recognises a repetition."""
-_OUTBOX_SECONDS = 7 * _DAY
+OUTBOX_SECONDS = 7 * _DAY
 USAGE_SECONDS = 400 * _DAY
 """A year of accounts, and the month that is being closed."""
 _PARTITION_SECONDS = 14 * _DAY
-"""How long after their time receipts wait to be dropped with their week (partitions.py)."""
+"""How long after their time rows wait to be dropped with their week (../partitions/)."""
 _NODE_SECONDS = 7 * _DAY
 """How long operators see that a process died."""
 FORGOTTEN_SECONDS = 30 * _DAY
@@ -91,6 +93,17 @@ _UNANSWERED_KEYS = select(inbox.c.external_key).where(
 _EMPTY_RECEIPTS = (
     update(receipt).where(receipt.c.at < bindparam("before"), has_content).values(content=b"")
 )
+# What is not deleted before its partition is dropped says nothing to anybody by then.
+_EMPTY_INBOX = (
+    update(inbox)
+    .where(is_set_aside, inbox.c.received_at < bindparam("before"))
+    .values(state="done", payload=None)
+)
+_EMPTY_OUTBOX = (
+    update(outbox)
+    .where(is_dead, outbox.c.started_at < bindparam("before"), outbox.c.error.is_not(None))
+    .values(text="", error=None)
+)
 _DELETE_NODES = delete(node).where(node.c.seen_at < bindparam("before"))
 _DELETE_BUDGETS = delete(budget).where(budget.c.key < bindparam("oldest"))
 
@@ -98,15 +111,18 @@ _DELETE_BUDGETS = delete(budget).where(budget.c.key < bindparam("oldest"))
 async def delete_expired(database: Database, clock: Clock, receipt_days: float) -> int:
     """Delete old rows that nothing depends on any more; return their number."""
     now = clock.now()
-    answered = _Expired(inbox, inbox.c.received_at, now - _INBOX_SECONDS, inbox.c.state != "new")
-    sent = _Expired(outbox, outbox.c.started_at, now - _OUTBOX_SECONDS, _IS_FINAL)
     waits = 0.0 if database.is_sqlite else _PARTITION_SECONDS
+    received = inbox.c.received_at
+    answered = _Expired(inbox, received, now - INBOX_SECONDS - waits, inbox.c.state != "new")
+    sent = _Expired(outbox, outbox.c.started_at, now - OUTBOX_SECONDS - waits, _IS_FINAL)
     usage = _Expired(receipt, receipt.c.at, now - USAGE_SECONDS - waits, true())
-    paused = _Expired(pause, pause.c.ended_at, now - _INBOX_SECONDS, pause.c.ended_at.is_not(None))
+    paused = _Expired(pause, pause.c.ended_at, now - INBOX_SECONDS, pause.c.ended_at.is_not(None))
     noted = _Expired(forgotten, forgotten.c.at, now - FORGOTTEN_SECONDS, true())
     audited = _Expired(audit, audit.c.at, now - USAGE_SECONDS, true())
     tables = (answered, sent, usage, noted, paused, audited)
     deleted = sum([await _delete(database, expired) for expired in tables])
+    if not database.is_sqlite:
+        await database.write(lambda c: _empty_dead_letters(c, now))
     oldest = datetime.fromtimestamp(now - USAGE_SECONDS, UTC).date().isoformat()
     emptied = await database.write(
         lambda c: (
@@ -116,6 +132,11 @@ async def delete_expired(database: Database, clock: Clock, receipt_days: float) 
         )
     )
     return deleted + emptied
+
+
+def _empty_dead_letters(connection: Connection, now: float) -> None:
+    connection.execute(_EMPTY_INBOX, {"before": now - INBOX_SECONDS})
+    connection.execute(_EMPTY_OUTBOX, {"before": now - OUTBOX_SECONDS})
 
 
 @frozen_dataclass
@@ -131,8 +152,13 @@ class _Expired:
 def _delete_rows(connection: Connection, table: Table, ids: Sequence[int]) -> int:
     if table is outbox:
         ids = _of_complete_turns(connection, ids)
-        connection.execute(_KEEP_MESSAGE_IDS[connection.dialect.name], {"ids": ids})
+        keep_message_ids(connection, ids)
     return connection.execute(delete(table).where(table.c.id.in_(ids))).rowcount
+
+
+def keep_message_ids(connection: Connection, ids: Sequence[int]) -> None:
+    """Note the platform's ids of messages whose outbox rows are about to be deleted."""
+    connection.execute(_KEEP_MESSAGE_IDS[connection.dialect.name], {"ids": ids})
 
 
 def _of_complete_turns(connection: Connection, ids: Sequence[int]) -> list[int]:

@@ -1,0 +1,33 @@
+"""Keep the partitions of all tables; run every hour by one process."""
+
+from bot.ports import Clock
+from bot.storage.partitions.maintenance import (
+    Maintenance,
+    PartitionChanges,
+    earlier_time,
+    may_change,
+)
+from bot.storage.partitions.queue_tables import QUEUE_TABLES, keep_queue_table
+from bot.storage.partitions.receipts import keep_receipts
+from bot.storage.sql.database import Database
+from bot.storage.sql.tables import receipt
+
+
+async def keep_partitions(
+    database: Database, clock: Clock, receipt_days: float
+) -> PartitionChanges | None:
+    """Make partitions for what comes, drop old ones, compact those of receipts without content.
+
+    Returns:
+        What was done; None: the role does not own the tables, or it is SQLite.
+
+    Raises:
+        StoreError: the database failed, or others kept it from being locked. What was done stays.
+    """
+    if database.is_sqlite or not await database.read(lambda c: may_change(c, receipt.name)):
+        return None
+    job = Maintenance(database, clock, await earlier_time(database, clock))
+    changes = await keep_receipts(job, receipt_days)
+    for one in QUEUE_TABLES:
+        changes += await keep_queue_table(job, one)
+    return changes
