@@ -59,12 +59,17 @@ class Pair:
 
         await wait_until(answered, 90)
 
-    async def is_clean(self) -> bool:
-        """Wait until nothing changes any more; return whether each answer is there once."""
+    async def repeated(self) -> bool:
+        """Wait until nothing changes any more; return whether an answer is there twice.
+
+        Nothing may be lost: a build that does not answer at all would show nothing.
+        """
         await wait_until_settled(self.platforms, _SETTLE_SECONDS, early=False)
         result = check_transcripts(self.platforms.messages())
         print(result)  # noqa: T201
-        return result.is_clean
+        assert not result.lost
+        assert result.is_clean or result.repeated
+        return bool(result.repeated)
 
 
 @pytest_asyncio.fixture
@@ -86,7 +91,7 @@ async def pair(postgres_folder: str, tmp_path: Path) -> AsyncIterator[Pair]:
         yield Pair(platforms, *services)
 
 
-@pytest.mark.parametrize(("build", "expected"), [("right", True), ("no_fence", False)])
+@pytest.mark.parametrize(("build", "expected"), [("right", False), ("no_fence", True)])
 async def test_worker_that_stood_still_adds_no_answer(
     pair: Pair, build: str, expected: bool
 ) -> None:
@@ -96,10 +101,10 @@ async def test_worker_that_stood_still_adds_no_answer(
     await pair.start_second(build)
     await pair.wait_for_answers(1)
     pair.first.process.send_signal(signal.SIGCONT)
-    assert await pair.is_clean() is expected
+    assert await pair.repeated() is expected
 
 
-@pytest.mark.parametrize(("build", "expected"), [("right", True), ("unfenced_again", False)])
+@pytest.mark.parametrize(("build", "expected"), [("right", False), ("unfenced_again", True)])
 async def test_sender_that_stood_still_reopens_nothing(
     pair: Pair, build: str, expected: bool
 ) -> None:
@@ -110,10 +115,10 @@ async def test_sender_that_stood_still_reopens_nothing(
     await pair.start_second(build)
     await pair.wait_for_answers(1)
     pair.first.process.send_signal(signal.SIGCONT)
-    assert await pair.is_clean() is expected
+    assert await pair.repeated() is expected
 
 
-@pytest.mark.parametrize(("build", "expected"), [("right", True), ("clients_clocks", False)])
+@pytest.mark.parametrize(("build", "expected"), [("right", False), ("clients_clocks", True)])
 async def test_process_with_a_clock_ahead_takes_no_message_that_is_being_sent(
     pair: Pair, build: str, expected: bool
 ) -> None:
@@ -125,4 +130,4 @@ async def test_process_with_a_clock_ahead_takes_no_message_that_is_being_sent(
     calls = pair.platforms.telegram.log
     await wait_until(lambda: any(call["method"] == "sendMessage" for call in calls), 90)
     pair.second.process.send_signal(signal.SIGCONT)
-    assert await pair.is_clean() is expected
+    assert await pair.repeated() is expected

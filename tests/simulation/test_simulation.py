@@ -9,7 +9,14 @@ import pytest
 
 from tests.checkout import CHECKOUT
 
-_BROKEN = ("blind_resend", "no_fence", "acknowledge_first", "clients_clocks")
+_SAID_TWICE = "repeated|leftovers"
+_BROKEN = {
+    "blind_resend": _SAID_TWICE,
+    "no_fence": _SAID_TWICE,
+    "acknowledge_first": "lost",
+    "clients_clocks": _SAID_TWICE,
+}
+"""By build: the faults that its missing protection leads to."""
 
 
 def simulate(*options: str) -> subprocess.CompletedProcess[str]:
@@ -48,6 +55,7 @@ def test_same_seed_is_the_same_world() -> None:
 def test_missing_protection_is_found_and_its_seed_printed(build: str) -> None:
     run = simulate("--seed", "1", "--steps", "400000", "--build", build, "--until-found")
     assert run.returncode == 1, run.stdout + run.stderr
+    assert re.search(rf"questions: .*\b[1-9]\d* ({_BROKEN[build]})\b", run.stdout), run.stdout
     assert re.search(rf"^FAULT: .* --seed \d+ .* --build {build}$", run.stdout, re.MULTILINE)
 
 
