@@ -8,6 +8,7 @@ from bot.chat.incoming import Address, Said
 from bot.chat.outgoing import MessageContent, OutboxState, OutgoingPart
 from bot.chat.session import MAX_OWN_CRASHES, TurnResult
 from bot.runtime.clock import SystemClock
+from bot.storage.console.service_state import SqlServiceState
 from bot.storage.coordination.role_leases import SqlRoleLeases
 from bot.storage.operation.dead_letters import SqlDeadLetters
 from bot.storage.operation.nodes import SqlNodeRegistry
@@ -68,6 +69,19 @@ async def test_processes_are_listed_with_what_they_hold(store: Store) -> None:
     assert not mine.is_silent
     await nodes.leave("other")
     assert [one.owner for one in await nodes.nodes()] == ["me"]
+
+
+async def test_only_what_some_process_should_do_is_listed_as_a_job(store: Store) -> None:
+    """A gateway that has ended leaves no job that nobody has."""
+    clock = SystemClock()
+    leases = SqlRoleLeases(store.database, "me", clock)
+    for role in ("receive discord 0/1", "shards of discord at me", "identify discord 0"):
+        assert await leases.take(role, 60)
+        await leases.release(role)
+    jobs = await SqlNodeRegistry(store.database, clock).held_jobs()
+    assert [one.role for one in jobs] == ["receive discord 0/1"]
+    listed = await SqlServiceState(store.database, clock).role_leases()
+    assert [one.role for one in listed] == ["receive discord 0/1"]
 
 
 async def test_process_that_died_is_silent_and_one_that_reports_is_not(store: Store) -> None:

@@ -14,6 +14,7 @@ from bot.chat.console.operation import (
     QueueState,
 )
 from bot.ports import Clock, ServiceState
+from bot.storage.coordination.role_leases import is_job
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import (
     choice,
@@ -31,8 +32,10 @@ from bot.storage.sql.tables import (
 _LANES = select(func.count()).select_from(lane).where(is_waiting)
 _UNSENT = select(func.count()).select_from(outbox).where(is_unsent)
 _PART = (outbox.c.part, outbox.c.op, outbox.c.state, outbox.c.attempts, outbox.c.error)
-_LEASES = select(role_lease.c.role, role_lease.c.owner, role_lease.c.lease_until).order_by(
-    role_lease.c.role
+_LEASES = (
+    select(role_lease.c.role, role_lease.c.owner, role_lease.c.lease_until)
+    .where(is_job)
+    .order_by(role_lease.c.role)
 )
 _SETTINGS = (
     select(*(choice.c.scope, choice.c.key, choice.c.value, choice.c.chosen_by, choice.c.chosen_at))

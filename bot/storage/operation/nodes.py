@@ -21,6 +21,7 @@ from typing_extensions import override
 from bot.chat.console.operation import BackgroundWork, HeldJob, Node
 from bot.chat.outgoing import OutboxState
 from bot.ports import Clock, NodeRegistry
+from bot.storage.coordination.role_leases import is_job
 from bot.storage.engine.statements import DialectName
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import (
@@ -118,12 +119,11 @@ class SqlNodeRegistry(NodeRegistry):
     @override
     async def held_jobs(self) -> Sequence[HeldJob]:
         now = clock(self._database.dialect)
-        held = select(
-            role_lease.c.role,
-            role_lease.c.owner,
-            now - role_lease.c.held_since,
-            role_lease.c.lease_until - now,
-        ).order_by(role_lease.c.role)
+        columns = (
+            *(role_lease.c.role, role_lease.c.owner),
+            *(now - role_lease.c.held_since, role_lease.c.lease_until - now),
+        )
+        held = select(*columns).where(is_job).order_by(role_lease.c.role)
         rows = await self._database.read(lambda c: c.execute(held, self._now()).all())
         return [HeldJob(*row) for row in rows]
 
