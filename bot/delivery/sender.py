@@ -38,6 +38,7 @@ from bot.errors import (
     Unreachable,
 )
 from bot.ports import Clock, Outbox, Surface
+from bot.runtime.http.write_condition import write_only_if
 from bot.telemetry.logs import BoundTurn
 from bot.telemetry.metrics import FENCED, OUTBOX_RECONCILIATIONS, OUTBOX_SENDS
 from bot.telemetry.traces import record_span
@@ -47,6 +48,9 @@ _log = structlog.get_logger(__name__)
 _MAX_LANE_WAIT_SECONDS = 5.0
 """A row that is due later than this is left to a later call of `work`."""
 _MAX_BACKOFF_SECONDS = 60.0
+_MORE_SEARCH_SECONDS = 5.0
+"""For so long a search may go on when it is too late to send: it has many requests, of which none
+adds a message. Its lease lasts longer."""
 _FATAL_RETRY_SECONDS = 30.0
 _MAX_UNKNOWN_OUTCOMES = 5
 """Of a row that fails while the platform takes others. An attempt that was rate limited, or ended
@@ -133,20 +137,25 @@ class Sender:
             _log.warning("sender_late", row=row.id, lane=row.address.lane)
             return None
         began, started = self._clock.now(), self._clock.monotonic()
+        is_search = row.state is OutboxState.UNKNOWN
+        write_before = row.send_before + (_MORE_SEARCH_SECONDS if is_search else 0.0)
         outcome = "sent"
         following: OutboxRow | None = None
         wait: float | None = None  # until the row is taken again, if it could not be settled
         try:
-            if row.state is OutboxState.UNKNOWN:
-                following = await self._reconcile(row)
-            else:
-                following = await self._mark_sent(row, await self._carry_out(row))
+            with write_only_if(lambda: self._clock.monotonic() <= write_before):
+                if row.state is OutboxState.UNKNOWN:
+                    following = await self._reconcile(row)
+                else:
+                    following = await self._mark_sent(row, await self._carry_out(row))
         except RateLimited as error:
             outcome = "rate_limited"
             wait = error.retry_after_seconds + random.uniform(0, 0.5)  # noqa: S311
             await self._postpone(row, wait)
         except Unreachable:
             outcome = "unreachable"
+            if self._clock.monotonic() > write_before:  # it stood still since it began
+                _log.warning("sender_late", row=row.id, lane=row.address.lane)
             wait = min(2.0 ** min(row.attempts - 1, 6), _MAX_BACKOFF_SECONDS)
             await self._postpone(row, wait)
         except PlatformFatal:
@@ -192,7 +201,8 @@ class Sender:
         if row.external_id is None:
             return
         try:
-            await self._surfaces[row.address.source].delete(row.address, row.external_id)
+            with write_only_if(lambda: True):  # it is never too late for that
+                await self._surfaces[row.address.source].delete(row.address, row.external_id)
         except PlatformError as error:  # the new one is there: it must not be sent again
             _log.warning("replaced_message_not_deleted", row=row.id, reason=str(error))
 

@@ -21,6 +21,7 @@ from bot.errors import AnswerRefused, PlatformError, RateLimited, StoreError
 from bot.ports import Clock, DraftingSurface, Surface
 from bot.replying.long_answers import PartPlaces
 from bot.replying.stream_buffer import StreamBuffer
+from bot.runtime.http.write_condition import write_only_if
 from bot.texts.text import Text, translatable, translate
 
 _log = structlog.get_logger(__name__)
@@ -225,7 +226,8 @@ class LiveReply:
                 if not self._may_edit():
                     return
                 content = MessageContent(parts[-1], self._face)
-                await surface.draft(self._address, self._places.first_part + 1, content)
+                with write_only_if(self._may_edit):
+                    await surface.draft(self._address, self._places.first_part + 1, content)
                 self._shown_at.append(self._clock.now())
 
     async def _show_part(self, part: int, text: str) -> None:
@@ -238,7 +240,8 @@ class LiveReply:
                 if not self._may_edit():
                     return
                 content = self._content(part, text)
-                await self._surface.edit(self._address, self._message_ids[part], content)
+                with write_only_if(self._may_edit):
+                    await self._surface.edit(self._address, self._message_ids[part], content)
             self._shown_at.append(self._clock.now())
             self._buffer.restart_pause_if_over(self._clock.monotonic())
             self._shown[part] = text

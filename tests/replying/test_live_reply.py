@@ -5,6 +5,7 @@ import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -21,6 +22,8 @@ from bot.replying.live_reply import LiveReply
 from bot.replying.long_answers import PartPlaces
 from bot.replying.splitting.split import split
 from bot.replying.stream_buffer import StreamBuffer
+from bot.runtime.http.failures import ConnectionFailed
+from bot.runtime.http.write_condition import check_write
 from tests.fakes import CHAT, LIMITS, FakeClock, FakeSurface, run_ready_tasks
 
 ENOUGH = "Thirty characters are enough to open a message."
@@ -287,6 +290,33 @@ async def test_answer_that_may_be_another_workers_by_now_is_not_edited() -> None
         await setup.clock.advance(2)
 
     assert setup.texts == [f"{ENOUGH} More words. The rest."]
+
+
+async def test_edit_that_waited_until_the_answer_may_be_another_workers_does_not_leave() -> None:
+    setup = Setup()
+    written = 0
+
+    class WaitingSurface(FakeSurface):
+        @override
+        async def edit(self, *args: Any, **more: Any) -> None:
+            nonlocal written
+            setup.may_edit = False  # the process stood still where the edit waited for its rate
+            try:
+                check_write()
+            except ConnectionFailed as error:
+                raise Unreachable(str(error)) from None
+            written += 1
+
+    setup.surface = WaitingSurface()
+    setup.outbox = Outbox(setup.surface, setup.clock)
+    async with setup.live() as live:
+        live.feed(ENOUGH)
+        await setup.clock.advance(2)
+        live.feed(" More words.")
+        await setup.clock.advance(5)
+
+    assert not setup.may_edit
+    assert written == 0
 
 
 async def test_block_ends_after_the_request_in_flight() -> None:

@@ -17,6 +17,7 @@ from typing_extensions import override
 from bot.runtime.http.client import HttpClient
 from bot.runtime.http.connection import HttpClientConnection, HttpResponse
 from bot.runtime.http.failures import ConnectionFailed
+from bot.runtime.http.write_condition import write_only_if
 from tests.runtime.http_server import ByteServer, Step, byte_server, play
 from tests.waiting import wait_until
 
@@ -85,6 +86,26 @@ async def test_connection_is_not_used_again_if_it_cannot_be(answer: bytes) -> No
         assert [await read(client), await read(client)] == [b"ok"] * 2
 
     assert server.connections == 2
+
+
+@pytest.mark.parametrize("is_connected", [True, False])
+async def test_request_that_may_not_leave_any_more_is_not_written(is_connected: bool) -> None:
+    answers_asked: list[bool] = []
+
+    def may_write() -> bool:
+        answers_asked.append(False)
+        return False
+
+    async with byte_server([OK], [OK]) as server, client_of(server.base_url) as client:
+        if is_connected:
+            assert await read(client) == b"ok"
+        earlier = len(server.requests)
+        with write_only_if(may_write), pytest.raises(ConnectionFailed) as failed:
+            await ask(client)
+        assert not failed.value.sent
+        assert answers_asked == [False]
+        assert len(server.requests) == earlier
+        assert await read(client) == b"ok"  # on another connection
 
 
 async def test_body_without_a_length_ends_with_its_connection() -> None:

@@ -19,6 +19,7 @@ from typing_extensions import override
 from bot import __version__
 from bot.runtime.http.client import HttpClient
 from bot.runtime.http.failures import ConnectionFailed
+from bot.runtime.http.write_condition import check_write
 
 _HEADERS = {
     "User-Agent": f"troupe/{__version__}",
@@ -51,6 +52,7 @@ class JsonSession(AiohttpSession):
         self, bot: Bot, method: TelegramMethod[TelegramType], timeout: int | None = None
     ) -> TelegramType:
         if method.__api_method__ in _UPLOADS:  # rare
+            check_write()  # aiohttp knows nothing of it
             return await super().make_request(bot, method, timeout)
         if method.__returning__ not in self._response_types:
             self._response_types[method.__returning__] = Response[method.__returning__]  # type: ignore[name-defined]

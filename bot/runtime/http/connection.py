@@ -14,6 +14,7 @@ from typing_extensions import override
 
 from bot.runtime.http.failures import ConnectionFailed
 from bot.runtime.http.parsing import body_of, parse_head
+from bot.runtime.http.write_condition import check_write
 from bot.runtime.wake_ups import end_wait, wake_ups
 
 _MAX_HEAD_BYTES = 64 * 1024
@@ -123,12 +124,17 @@ class HttpClientConnection(asyncio.Protocol):
         """Send a whole request and return its response, with the body still unread.
 
         Raises:
-            ConnectionFailed: there is no response.
+            ConnectionFailed: there is no response, or the request may not leave any more.
             TimeoutError: there was none before the deadline.
         """
         transport = self._transport
         if transport is None or transport.is_closing():
             raise ConnectionFailed(self.end_reason, sent=False)
+        try:
+            check_write()
+        except ConnectionFailed:
+            self.abort()
+            raise
         self._is_busy = True
         self._requests += 1
         transport.write(data)

@@ -1,0 +1,121 @@
+"""Requests of a process that stood still after it had decided to send: another one has sent."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+import pytest
+from typing_extensions import override
+
+from bot.chat.incoming import Address
+from bot.chat.outgoing import Attachment, MessageContent, OutgoingMessage, OutgoingPart
+from bot.chat.rate import CallScope
+from bot.chat.session import TurnResult
+from bot.delivery.rate_limits import RateLimitedSurface
+from bot.delivery.sender import Sender
+from bot.errors import Unreachable
+from bot.ports import Surface
+from bot.runtime.http.write_condition import write_only_if
+from bot.runtime.rate_limits import InProcessRateLimits
+from bot.storage.sql.conversations import SqlConversations
+from bot.storage.sql.database import Database
+from bot.storage.sql.inbox import SqlInbox
+from bot.storage.sql.outbox import SqlOutbox
+from bot.storage.units.lanes import SenderIdentity
+from tests.fakes import FakeClock
+from tests.platforms.telegram.conftest import Rig
+from tests.samples import begin, make_incoming
+
+ALICE = 5
+LANE = f"telegram:{ALICE}"
+SETTLE_SECONDS = 10
+
+
+class LeapingClock(FakeClock):
+    """A sleep is over at once, and takes as long by this clock."""
+
+    @override
+    async def sleep(self, seconds: float) -> None:
+        await self.advance(seconds)
+
+
+class InterruptedRates(InProcessRateLimits):
+    """Lets something happen while a call waits for its turn."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__(clock)
+        self.meanwhile: Callable[[], Awaitable[None]] | None = None
+
+    @override
+    async def take_call(self, scopes: Sequence[CallScope]) -> float:
+        wait = await super().take_call(scopes)
+        if self.meanwhile is not None:
+            meanwhile, self.meanwhile = self.meanwhile, None
+            await meanwhile()
+        return wait
+
+
+class Process:
+    """A sender with a name of its own, at the same outbox and platform as the others."""
+
+    def __init__(self, name: str, database: Database, surface: Surface, clock: FakeClock) -> None:
+        self.rates = InterruptedRates(clock)
+        self.outbox = SqlOutbox(database, clock, SenderIdentity(name, SETTLE_SECONDS))
+        limited = RateLimitedSurface(surface, self.rates, clock)
+        self.sender = Sender(
+            self.outbox, {"telegram": limited}, clock, settle_seconds=SETTLE_SECONDS
+        )
+
+    async def work(self) -> None:
+        for row in (await self.sender.take([LANE])).values():
+            await self.sender.work(row)
+
+
+@pytest.fixture
+async def surface(rig: Rig) -> AsyncIterator[Surface]:
+    bot = rig.bot()
+    yield bot.surface
+    await bot.close()
+
+
+async def queue(database: Database, clock: FakeClock, question: int, text: str) -> None:
+    conversations = SqlConversations(database, clock)
+    asked = make_incoming(key=f"{ALICE}:{question}")
+    await SqlInbox(database, clock).receive([asked], {})
+    claim, message = await begin(conversations, LANE)
+    parts = [OutgoingPart(0, MessageContent(text))]
+    await conversations.finish(claim, message, TurnResult(outgoing=parts))
+
+
+@pytest.mark.parametrize("seconds", [12, 31])
+async def test_send_that_stood_still_while_it_waited_for_its_rate_appears_once(
+    rig: Rig, surface: Surface, database: Database, seconds: float
+) -> None:
+    clock = LeapingClock()
+    stopped = Process("stopped", database, surface, clock)
+    other = Process("other", database, surface, clock)
+    question = rig.telegram.say(ALICE, "question")["message_id"]
+    await queue(database, clock, question, "answer")
+
+    async def stand_still() -> None:
+        await clock.advance(seconds)
+        await other.work()  # its lease lasts for 20 s; then the message is looked for, and sent
+
+    stopped.rates.meanwhile = stand_still
+    await stopped.work()
+
+    assert rig.telegram.texts(ALICE) == ["answer"]
+    assert len(rig.calls("sendMessage")) == 1
+
+
+@pytest.mark.parametrize("file", [None, Attachment("notes.txt", "words")])
+async def test_message_that_may_not_leave_any_more_was_not_sent(
+    rig: Rig, surface: Surface, file: Attachment | None
+) -> None:
+    rig.telegram.say(ALICE, "question")
+    message = OutgoingMessage(
+        Address("telegram", str(ALICE)), MessageContent("answer"), "nonce", file=file
+    )
+    with write_only_if(lambda: False), pytest.raises(Unreachable):
+        await surface.send(message)
+    assert not rig.telegram.texts(ALICE)
+    await surface.send(message)
+    assert len(rig.telegram.texts(ALICE)) == 1
