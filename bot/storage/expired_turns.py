@@ -1,5 +1,6 @@
 """Delete the turns of conversations that are older than an installation keeps histories."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -39,6 +40,11 @@ _DELETE_SENT = delete(sent_message).where(
 )
 
 
+def kept_since(clock: Clock, days: float | None) -> float:
+    """Return since when what is said is kept: so many days before today (UTC); None: since ever."""
+    return -math.inf if days is None else (clock.now() - days * _DAY) // _DAY * _DAY
+
+
 async def delete_expired_turns(database: Database, clock: Clock, days: float) -> int:
     """Delete what was said more than so many days before today (UTC); return how many turns.
 
@@ -48,7 +54,7 @@ async def delete_expired_turns(database: Database, clock: Clock, days: float) ->
     Raises:
         StoreError: the database failed.
     """
-    moment = (clock.now() - days * _DAY) // _DAY * _DAY
+    moment = kept_since(clock, days)
     deleted = last = 0
     while True:
         asked = {"last": last}

@@ -1,6 +1,7 @@
 """Read once what was said in a channel before anything of it was stored."""
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
 
@@ -19,17 +20,33 @@ ReadBefore: TypeAlias = Callable[[Said, int], Awaitable[Sequence[Said]]]
 ReadStart: TypeAlias = Callable[[Said], Awaitable[Said | None]]
 """Returns what a thread was opened about; raises `PlatformError`."""
 
+KeptSince: TypeAlias = Callable[[], float]
+"""Returns since when, as a POSIX timestamp, this installation keeps what is said."""
+
 _log = structlog.get_logger(__name__)
 _MAX_MESSAGES = 50
 _READ_SECONDS = 3.0  # the answer waits for it
 
 
-class ChannelReader:
-    """Makes observed turns of what people said before the first message that wakes the bot."""
+def _keep_all() -> float:
+    return -math.inf
 
-    def __init__(self, read_before: ReadBefore, read_start: ReadStart | None = None) -> None:
+
+class ChannelReader:
+    """Makes observed turns of what people said before the first message that wakes the bot.
+
+    What is older than the installation keeps histories is left where it is: it would come back.
+    """
+
+    def __init__(
+        self,
+        read_before: ReadBefore,
+        read_start: ReadStart | None = None,
+        kept_since: KeptSince = _keep_all,
+    ) -> None:
         self._read_before = read_before
         self._read_start = read_start
+        self._kept_since = kept_since
 
     async def read(self, said: Said, active: ActiveCharacters) -> tuple[Turn, ...]:
         """Return what was said before, oldest first; nothing where it cannot or must not be read.
@@ -47,7 +64,7 @@ class ChannelReader:
             conversation, reason = said.address.conversation, str(error) or "no answer"
             _log.info("channel_not_read", conversation=conversation, reason=reason)
             return ()
-        return tuple(_observed_turn(storable_said(one)) for one in found if described_text(one))
+        return self._observed_turns(found)
 
     async def read_start(
         self, said: Said, active: ActiveCharacters, known: Sequence[Turn]
@@ -70,7 +87,12 @@ class ChannelReader:
         except (PlatformError, TimeoutError) as error:
             _log.info("thread_start_not_read", reason=str(error) or "no answer")
             return ()
-        return (_observed_turn(storable_said(found)),) if found is not None else ()
+        return self._observed_turns([found] if found is not None else [])
+
+    def _observed_turns(self, found: Sequence[Said]) -> tuple[Turn, ...]:
+        since = self._kept_since()
+        kept = (one for one in found if one.at.timestamp() >= since and described_text(one))
+        return tuple(_observed_turn(storable_said(one)) for one in kept)
 
 
 def _observed_turn(said: Said) -> Turn:

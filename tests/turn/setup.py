@@ -44,6 +44,7 @@ from bot.routing.preset_resolver import PresetResolver
 from bot.runtime.rate_limits import InProcessRateLimits
 from bot.runtime.signals import InProcessSignals
 from bot.storage.console.audit import SqlAuditLog
+from bot.storage.expired_turns import kept_since
 from bot.storage.history_index import SqlHistoryIndex
 from bot.storage.operation.dead_letters import SqlDeadLetters
 from bot.storage.operation.pauses import SqlPauses
@@ -149,6 +150,7 @@ class Setup(Delivery):
         pipeline_parts: Mapping[str, Any] | None = None,
         read_before: ReadBefore = read_nothing,
         read_start: ReadStart | None = None,
+        history_days: float | None = None,
         download: Download = download_nothing,
         max_waiting: int = 0,
         command_limits: CommandLimits | None = None,
@@ -219,7 +221,7 @@ class Setup(Delivery):
             personas,
             retrieve_stories,
             self.summarizer,
-            ChannelReader(read_before, read_start),
+            ChannelReader(read_before, read_start, partial(kept_since, self.clock, history_days)),
             AttachmentReader(download),
             backends,
         )

@@ -2,13 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
 from bot.chat.incoming import Deleted, Edited, Said, WakeReason
 from bot.errors import PlatformError, Refused, Unreachable
+from bot.storage.expired_turns import delete_expired_turns
 from bot.storage.sql.database import Database
-from tests.fakes import FakeBackend
+from tests.fakes import FakeBackend, FakeClock
 from tests.samples import BOB, make_incoming
 from tests.turn.setup import Setup
 
@@ -130,6 +132,54 @@ async def test_thread_begins_with_what_it_was_opened_about(database: Database) -
     await setup.inbox.receive([Deleted(line.address, "d1", ("5",), line.at, line.scopes)], {})
     await setup.work()
     assert "is dying" not in str(await setup.history())
+
+
+async def test_what_is_older_than_histories_are_kept_is_not_read_again(database: Database) -> None:
+    midnight = QUESTION.at.replace(hour=0) - timedelta(days=30)
+    old, young = (
+        replace(make_incoming(text, key=f"5:{key}", author=BOB, wake=None), at=at)
+        for text, key, at in (
+            ("a month and a second", "1", midnight - timedelta(seconds=1)),
+            ("a month", "2", midnight),
+        )
+    )
+
+    async def read_before(_said: Said, _limit: int) -> Sequence[Said]:
+        return [old, young]
+
+    clock = FakeClock(QUESTION.at.timestamp())
+    setup = Setup(
+        database,
+        backend=FakeBackend(["Hm."]),
+        clock=clock,
+        read_before=read_before,
+        history_days=30,
+    )
+    await setup.say(QUESTION)
+    assert "a month and a second" not in str(setup.backend.prompts)
+    expected = [("user", "a month"), ("user", "well?"), ("assistant", "Hm.")]
+    assert await setup.history() == expected
+    assert await delete_expired_turns(database, clock, 30) == 0
+
+
+@pytest.mark.parametrize(("days", "is_read"), [(None, True), (31, True), (30, False)])
+async def test_old_message_that_a_thread_was_opened_about_is_not_read_again(
+    database: Database, days: float | None, is_read: bool
+) -> None:
+    async def read_start(said: Said) -> Said:
+        start = make_incoming("my fern is dying", author=BOB, wake=None)
+        return replace(start, message_id="5", at=said.at - timedelta(days=31))
+
+    setup = Setup(
+        database,
+        backend=FakeBackend(["Hm."]),
+        clock=FakeClock(QUESTION.at.timestamp()),
+        read_start=read_start,
+        history_days=days,
+    )
+    await setup.say(replace(QUESTION, in_thread=True))
+    assert ("my fern is dying" in str(setup.backend.prompts)) == is_read
+    assert (("user", "my fern is dying") in await setup.history()) == is_read
 
 
 @pytest.mark.parametrize("error", [Refused("Missing Access"), Unreachable("gone")])

@@ -16,6 +16,7 @@ from bot.service.parts.requests import RequestParts
 from bot.service.parts.run_context import RunContext
 from bot.service.parts.sending import SendingParts
 from bot.service.parts.stored import StoredParts
+from bot.storage.expired_turns import kept_since
 from bot.storage.personal_data import SqlForgottenConversations
 from bot.storage.sql.retention import FORGOTTEN_SECONDS
 from bot.storage.sql.summaries import SqlSummaries
@@ -151,7 +152,11 @@ class AnsweringParts:
             self._requests.personas,
             self._context.models.retrieve_stories,
             self.summarizer,
-            ChannelReader(self._calls.read_before, self._calls.read_start),
+            ChannelReader(
+                self._calls.read_before,
+                self._calls.read_start,
+                partial(kept_since, self._context.clock, self._context.settings.history_days),
+            ),
             AttachmentReader(self._calls.download, fetch),
             self._context.models.backends,
             partial(EmbeddingSpending, spending=self._limits.spending),
