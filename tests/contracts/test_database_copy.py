@@ -21,10 +21,11 @@ from bot.storage.encryption.codec import TextEncryption
 from bot.storage.sql.conversations import SqlConversations
 from bot.storage.sql.database import Database, open_database, open_without_decrypting
 from bot.storage.sql.inbox import SqlInbox
-from bot.storage.sql.tables import inbox, node, turn
+from bot.storage.sql.tables import inbox, node, outbox, turn
 from tests.contracts.conftest import Store
 from tests.postgres import create_postgres_database
 from tests.samples import begin, make_incoming
+from tests.weeks import begin_week
 
 _ROWS = 602
 """More than a page, and no whole number of them."""
@@ -75,6 +76,21 @@ async def test_every_row_of_every_table_is_copied(store: Store, target: Database
     copied = await copy_rows(store.database, target, reported.__setitem__)
     assert copied == await count_all(target) == (_ROWS - 1) * len(COPIED_TABLES)
     assert reported == {table.name: _ROWS - 1 for table in COPIED_TABLES}
+
+
+async def test_rows_of_later_weeks_are_copied(store: Store, target: Database) -> None:
+    """In PostgreSQL, no partition of a new database has their ids."""
+    if not store.database.is_sqlite:
+        for number in (1, 2):
+            await begin_week(store.database, number)
+    for table in (inbox, outbox):
+        rows = make_rows(table)
+        rows[-1]["id"] = 25_000_000_000
+        await store.database.write(lambda c, t=table, r=rows: c.execute(insert(t), r).rowcount)  # type: ignore[misc]
+    await copy_rows(store.database, target, lambda _table, _rows: None)
+    await SqlInbox(target, SystemClock()).receive([make_incoming()], {})
+    newest = select(func.max(inbox.c.id))
+    assert await target.read(lambda c: c.execute(newest).scalar()) == 25_000_000_001
 
 
 async def test_encrypted_texts_are_copied_as_they_are(empty_database: str, tmp_path: Path) -> None:

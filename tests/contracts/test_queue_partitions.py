@@ -17,7 +17,15 @@ from bot.storage.encryption.codec import TextEncryption
 from bot.storage.operation.nodes import SqlNodeRegistry
 from bot.storage.partitions import maintenance
 from bot.storage.partitions.maintenance import Maintenance, PartitionChanges
-from bot.storage.partitions.queue_tables import QUEUE_TABLES, keep_queue_table
+from bot.storage.partitions.queue_tables import (
+    QUEUE_TABLES,
+    _attach,
+    _go_on_in_newest,
+    _is_over,
+    _partition_rows,
+    _partitions,
+    keep_queue_table,
+)
 from bot.storage.sql.database import open_database
 from bot.storage.sql.inbox import SqlInbox
 from bot.storage.sql.tables import inbox, node, outbox
@@ -228,6 +236,27 @@ async def test_tables_of_an_earlier_version_are_partitioned_once_none_of_its_pro
     await begin_week(store.database)
     await receive(store, "5:3")
     assert await partitions_of(store, inbox) == ["inbox_first"] * 2 + ["inbox_from_week_1"]
+
+
+async def test_job_that_comes_second_leaves_the_tables_as_they_are(store: Store) -> None:
+    await receive(store, "5:1")
+    clock = SystemClock()
+    await _partition_rows(Maintenance(store.database, clock, clock.now()), QUEUE_TABLES[0])
+    await begin_week(store.database)
+    await receive(store, "5:2")
+    assert await partitions_of(store, inbox) == ["inbox_first", "inbox_from_week_1"]
+
+
+async def test_week_whose_ids_are_still_given_stays(store: Store) -> None:
+    """Another job comes between the two steps of the one that begins the next week."""
+    await store.database.maintain(
+        lambda c: _attach(c, QUEUE_TABLES[0], "inbox_next", 10_000_000_000, 20_000_000_000)
+    )
+    [first, _next] = await store.database.read(lambda c: _partitions(c, QUEUE_TABLES[0]))
+    now = SystemClock().now()
+    assert not await store.database.read(lambda c: _is_over(c, QUEUE_TABLES[0], first, now))
+    await _go_on_in_newest(Maintenance(store.database, SystemClock(), now), QUEUE_TABLES[0])
+    assert await store.database.read(lambda c: _is_over(c, QUEUE_TABLES[0], first, now))
 
 
 def move(connection: Connection, step: Callable[[Config, str], None], revision: str) -> None:

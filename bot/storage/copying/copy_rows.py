@@ -13,6 +13,7 @@ from bot.chat.console.operation import HEARTBEAT_SECONDS
 from bot.errors import StoreError
 from bot.runtime.clock import SystemClock
 from bot.storage.engine.statements import DialectName
+from bot.storage.partitions.queue_tables import add_partition_for
 from bot.storage.sql.database import INSUFFICIENT_PRIVILEGE, Database, sql_state
 from bot.storage.sql.tables import conversation, metadata, node, supported_revision, upsert
 from bot.storage.units.dialects import clock
@@ -56,19 +57,28 @@ async def copy_rows(source: Database, target: Database, report: Report) -> int:
 async def _copy_table(source: Database, target: Database, table: Table) -> int:
     insert = upsert(table, lambda insert: insert.on_conflict_do_nothing())[target.dialect]
     copied, last = 0, None
+    has_sequence = not target.is_sqlite and table.autoincrement_column is not None
+    if has_sequence:
+        highest = await source.read(lambda c: _highest_id(c, table))
+        await _as_owner(target, lambda c: add_partition_for(c, table, highest))
     while rows := await _read_page(source, table, last):
         await target.write(lambda c, rows=rows: c.execute(insert, rows))  # type: ignore[misc]
         copied, last = copied + len(rows), _key(table, rows[-1])
-    if not target.is_sqlite and table.autoincrement_column is not None:
-        try:
-            await target.write(lambda c: _continue_ids(c, table))
-        except StoreError as error:
-            if sql_state(error) != INSUFFICIENT_PRIVILEGE:
-                raise
-            raise StoreError(
-                "the role in --to does not own the tables: name the one that does"
-            ) from error
+    if has_sequence:
+        await _as_owner(target, lambda c: _continue_ids(c, table))
     return copied
+
+
+async def _as_owner(target: Database, unit: Callable[[Connection], None]) -> None:
+    """Run a function in a transaction that only the owner of the tables may do."""
+    try:
+        await target.write(unit)
+    except StoreError as error:
+        if sql_state(error) != INSUFFICIENT_PRIVILEGE:
+            raise
+        raise StoreError(
+            "the role in --to does not own the tables: name the one that does"
+        ) from error
 
 
 async def _check_that_rows_are_equal(source: Database, target: Database, table: Table) -> None:
@@ -121,9 +131,15 @@ def _is_in_use(connection: Connection, dialect: DialectName) -> bool:
     return any(connection.execute(one.limit(1), values).first() is not None for one in asked)
 
 
+def _highest_id(connection: Connection, table: Table) -> int:
+    """Return the largest id of a table, 0 if it has no rows."""
+    highest: int = connection.execute(select(func.coalesce(func.max(table.c.id), 0))).scalar_one()
+    return highest
+
+
 def _continue_ids(connection: Connection, table: Table) -> None:
     """Let the next id follow the largest one: PostgreSQL's sequence did not see the copied ids."""
-    highest = connection.execute(select(func.max(table.c.id))).scalar_one()
-    if highest is not None:
+    highest = _highest_id(connection, table)
+    if highest:
         sequence = func.pg_get_serial_sequence(table.name, "id")
         connection.execute(select(func.setval(sequence, highest)))

@@ -14,7 +14,7 @@ copied: the table becomes the first partition.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 from sqlalchemy import Connection, Table, UniqueConstraint, text
@@ -156,6 +156,8 @@ async def keep_queue_table(job: Maintenance, queue: QueueTable) -> PartitionChan
         if await read(_older_version_runs):
             return PartitionChanges()
         await _partition_rows(job, queue)
+        if not await read(lambda c: _is_partitioned(c, queue)):
+            return PartitionChanges()
     created = await _begin_week(job, queue)
     dropped = 0
     for one in (await read(lambda c: _partitions(c, queue)))[:-1]:
@@ -172,25 +174,49 @@ def partition_new_tables(connection: Connection) -> None:
         _partition(connection, queue, _RANGE)
 
 
+def add_partition_for(connection: Connection, table: Table, highest: int) -> None:
+    """See to it that a partition takes the ids up to one, as those of a copied database.
+
+    What lies between the partitions that there are and the range of that id becomes one of them.
+    """
+    for queue in QUEUE_TABLES:
+        if queue.table is table and _is_partitioned(connection, queue):
+            [*_, newest] = _partitions(connection, queue)
+            end = _end_of_range(highest)
+            if newest.end < end:
+                _attach(connection, queue, f"{queue.name}_to_{end}", newest.end, end)
+
+
 async def _partition_rows(job: Maintenance, queue: QueueTable) -> None:
     """Have the server check the ids before anything is locked, then make the table a partition."""
     end = await job.database.read(lambda c: _next_range(c, queue))
     constraint = f"{queue.name}_ids"
     drop = f"ALTER TABLE {queue.name} DROP CONSTRAINT IF EXISTS {constraint}"
+    add = f"{drop}, ADD CONSTRAINT {constraint} CHECK (id < {end}) NOT VALID"
     check = f"ALTER TABLE {queue.name} VALIDATE CONSTRAINT {constraint}"
     try:
-        await job.execute(f"{drop}, ADD CONSTRAINT {constraint} CHECK (id < {end}) NOT VALID")
+        await job.run(lambda c: _unless_others_did(c, queue, lambda: execute(c, add)))
+        if await job.database.read(lambda c: _is_partitioned(c, queue)):
+            return
         await job.database.maintain(lambda c: execute(c, check))
-        await job.run(lambda c: _partition(c, queue, end))
+        await job.run(lambda c: _unless_others_did(c, queue, lambda: _partition(c, queue, end)))
     except StoreError:
         await job.execute(drop)
         raise
 
 
+def _unless_others_did(
+    connection: Connection, queue: QueueTable, change: Callable[[], None]
+) -> None:
+    """Lock a table and change it, unless another job was faster or an older version has started."""
+    execute(connection, f"LOCK TABLE {queue.name} IN ACCESS EXCLUSIVE MODE")
+    if not (_is_partitioned(connection, queue) or _older_version_runs(connection)):
+        change()
+
+
 def _partition(connection: Connection, queue: QueueTable, end: int) -> None:
     """Put a partitioned table in the place of a table, which becomes its partition up to an id."""
     table, first = queue.name, f"{queue.name}_first"
-    execute(connection, f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
     sequence = connection.exec_driver_sql(queue.sql(_SEQUENCE)).scalar_one()
     for index in connection.exec_driver_sql(queue.sql(_INDEXES)).scalars().all():
         execute(connection, f"ALTER INDEX {index} RENAME TO {index}_first")
@@ -231,7 +257,8 @@ async def add_partition(job: Maintenance, queue: QueueTable, name: str) -> None:
         StoreError: the database failed, or others kept the table from being locked.
     """
     [*_, newest] = await job.database.read(lambda c: _partitions(c, queue))
-    await job.run(lambda c: _attach(c, queue, name, newest.end))
+    start, end = newest.end, newest.end + _RANGE
+    await job.run(lambda c: _attach(c, queue, name, start, end))
     await _go_on_in_newest(job, queue)
 
 
@@ -241,13 +268,13 @@ async def _go_on_in_newest(job: Maintenance, queue: QueueTable) -> None:
         await job.run(lambda c: _go_on_at(c, queue, newest.start))
 
 
-def _attach(connection: Connection, queue: QueueTable, name: str, start: int) -> None:
+def _attach(connection: Connection, queue: QueueTable, name: str, start: int, end: int) -> None:
     execute(
         connection,
         f"CREATE TABLE {name} (LIKE {queue.name} INCLUDING DEFAULTS INCLUDING STORAGE, "
         f"UNIQUE ({queue.unique_columns}))",
     )
-    bounds = f"FOR VALUES FROM ({start}) TO ({start + _RANGE})"
+    bounds = f"FOR VALUES FROM ({start}) TO ({end})"
     execute(connection, f"ALTER TABLE {queue.name} ATTACH PARTITION {name} {bounds}")
 
 
@@ -261,6 +288,8 @@ def _go_on_at(connection: Connection, queue: QueueTable, start: int) -> None:
 
 def _is_over(connection: Connection, queue: QueueTable, one: _IdRange, now: float) -> bool:
     """Whether nobody needs the rows of a partition any more."""
+    if _last_id(connection, queue) < one.end:
+        return False  # its ids are still given: another process begins the next week just now
     newest = _time(connection, queue, one, _NEWEST_TIME)
     if newest is not None and newest >= now - queue.kept_seconds:
         return False
@@ -284,6 +313,8 @@ async def _keep_message_ids(job: Maintenance, one: _IdRange) -> None:
 def _drop(connection: Connection, queue: QueueTable, one: _IdRange, now: float) -> int:
     """Drop a partition, unless one of its rows was taken up again meanwhile; return how many."""
     execute(connection, f"SET LOCAL statement_timeout = '{_MAX_LOCKED}'")
+    # What is looked for is in small indexes, also where the server has not counted the rows yet.
+    execute(connection, "SET LOCAL enable_seqscan = off")
     execute(connection, f"LOCK TABLE ONLY {queue.name} IN ACCESS EXCLUSIVE MODE")
     if not _is_over(connection, queue, one, now):
         return 0
@@ -323,4 +354,9 @@ def _last_id(connection: Connection, queue: QueueTable) -> int:
 
 def _next_range(connection: Connection, queue: QueueTable) -> int:
     """Return where the range behind the newest id begins."""
-    return (_last_id(connection, queue) // _RANGE + 1) * _RANGE
+    return _end_of_range(_last_id(connection, queue))
+
+
+def _end_of_range(number: int) -> int:
+    """Return the smallest id that is not of the same week."""
+    return (number // _RANGE + 1) * _RANGE
