@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -309,6 +310,25 @@ async def test_each_process_limits_itself_while_the_server_is_frozen(tmp_path: P
 
 
 @pytest.mark.service
+@pytest.mark.service
+async def test_server_is_not_taken_for_frozen_by_a_process_that_stood_still(
+    tmp_path: Path,
+) -> None:
+    async with (
+        run_embedded_valkey(tmp_path) as url,
+        open_rate_limits(url, "test:", SystemClock()) as here,
+        open_rate_limits(url, "test:", SystemClock(), PATIENCE_SECONDS) as there,
+    ):
+        await here.take([SLOW])  # it is connected
+        asking = asyncio.create_task(here.take([SLOW]))
+        await asyncio.sleep(0)
+        time.sleep(1)  # noqa: ASYNC251 # as a busy machine lets it
+        await asking
+        while await there.take([SLOW]) == 0:
+            """Use up what is left."""
+        assert await here.take([SLOW]) == about(1000), "it goes on counting with the others"
+
+
 async def test_processes_share_a_bots_calls_out_while_the_server_is_frozen(tmp_path: Path) -> None:
     clock = FakeClock()
     bot = CallScope("telegram", (CallWindow(10, 1000),), is_of_all=True)
