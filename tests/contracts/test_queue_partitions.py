@@ -206,6 +206,24 @@ async def test_week_begins_later_where_a_transaction_stands_still(
     assert newest.startswith("inbox_from_20")
 
 
+async def test_week_begins_only_once_those_have_ended_that_do_not_know_its_partition(
+    store: Store, empty_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sender that has waited for a lane would take it for empty."""
+    monkeypatch.setattr(maintenance, "_ATTEMPTS", 1)
+    await receive(store, "5:1")
+    engine = create_async_engine(empty_database)
+    async with engine.connect() as reading:
+        await reading.execute(select(inbox.c.id))
+        with pytest.raises(StoreError, match="lock timeout"):
+            await begin_week(store.database)
+        await receive(store, "5:2")
+    await engine.dispose()
+    await keep(store)
+    await receive(store, "5:3")
+    assert await partitions_of(store, inbox) == ["inbox_first"] * 2 + ["inbox_from_week_1"]
+
+
 async def test_tables_of_an_earlier_version_are_partitioned_once_none_of_its_processes_runs(
     store: Store,
 ) -> None:

@@ -7,7 +7,7 @@ partitions as there are weeks to be kept.
 
 A unique key that does not hold the id is known to each partition for its own rows only. What is
 stored once (`STORE`, `QUEUE_ONCE`) therefore looks into the earlier weeks first, and no week begins
-while somebody is storing.
+while somebody is storing or reading.
 
 Tables of an earlier version are partitioned once no process of such a version runs. Nothing is
 copied: the table becomes the first partition.
@@ -279,8 +279,12 @@ def _attach(connection: Connection, queue: QueueTable, name: str, start: int, en
 
 
 def _go_on_at(connection: Connection, queue: QueueTable, start: int) -> None:
-    """Give ids of the newest partition from now on; whoever stores a row just now comes before."""
-    execute(connection, f"LOCK TABLE ONLY {queue.name} IN SHARE ROW EXCLUSIVE MODE")
+    """Give ids of the newest partition from now on; whoever uses the table just now comes before.
+
+    Also who only reads it: until the end of the transaction, its plans may lack the new partition,
+    and a lane whose first row is there would be taken for empty.
+    """
+    execute(connection, f"LOCK TABLE ONLY {queue.name} IN ACCESS EXCLUSIVE MODE")
     if _last_id(connection, queue) < start:
         sequence = connection.exec_driver_sql(queue.sql(_SEQUENCE)).scalar_one()
         execute(connection, f"SELECT setval('{sequence}', {start}, false)")
