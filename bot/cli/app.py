@@ -40,6 +40,10 @@ app = lazy_app(
         ),
         "pause": LazyCommand("bot.cli.operation.pause", "Answer nobody until `troupe resume`."),
         "resume": LazyCommand("bot.cli.operation.resume", "Answer again after `troupe pause`."),
+        "export": LazyCommand(
+            "bot.cli.operation.export",
+            "Write what a person said, and said of themselves, as JSON.",
+        ),
         "forget": LazyCommand(
             "bot.cli.operation.forget", "Delete what is stored of a person, a channel or a server."
         ),

@@ -1,5 +1,6 @@
 """Read and write text files and the terminal; failures become one line for people."""
 
+import os
 import sys
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from pathlib import Path
@@ -55,6 +56,26 @@ def write_text(file: Path, text: str) -> None:
     try:
         file.write_text(text, encoding="utf-8")
     except OSError as error:
+        raise UserError(f"{file} cannot be written: {error.strerror}") from None
+
+
+def write_private_text(file: Path, text: str) -> None:
+    """Write a new UTF-8 file that only its owner may read; the whole text or no file.
+
+    Raises:
+        UserError: there is a file of that name, or it cannot be written.
+    """
+    try:
+        descriptor = os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+    except FileExistsError:
+        raise UserError(f"{file} exists; give the file another name") from None
+    except OSError as error:
+        raise UserError(f"{file} cannot be written: {error.strerror}") from None
+    try:
+        with open(descriptor, "w", encoding="utf-8", newline="") as stream:
+            stream.write(text)
+    except OSError as error:
+        file.unlink(missing_ok=True)
         raise UserError(f"{file} cannot be written: {error.strerror}") from None
 
 

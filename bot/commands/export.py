@@ -3,6 +3,7 @@
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 
 from bot.chat.incoming import Incoming, Said, WakeReason
 from bot.chat.outgoing import Attachment
@@ -11,21 +12,31 @@ from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import PersonalData, PrivateChats
 
 
-async def export_words(data: PersonalData, said: Said) -> tuple[int, Attachment]:
-    """Return how many messages were found, and the file."""
-    person = said.author.id
-    lines = await data.lines(person)
+@frozen_dataclass
+class ExportedWords:
+    """A person's own words, of every channel."""
+
+    messages: int
+    """How many there are."""
+    descriptions: int
+    """In how many scopes the person has described themselves."""
+    file: Attachment
+
+
+async def export_words(data: PersonalData, person: str, at: datetime) -> ExportedWords:
+    """Write what a person has said and is described as; `at` is the time of the export."""
+    lines, descriptions = await data.lines(person), await data.descriptions(person)
     content = {
         "person": person,
-        "exported_at": said.at.isoformat(),
-        "descriptions": dict(await data.descriptions(person)),
+        "exported_at": at.isoformat(),
+        "descriptions": dict(descriptions),
         "messages": [
             {"conversation": conversation, "at": turn.at.isoformat(), "text": turn.text}
             for conversation, turn in lines
         ],
     }
     text = json.dumps(content, ensure_ascii=False, indent=1)
-    return len(lines), Attachment("my-words.json", f"{text}\n")
+    return ExportedWords(len(lines), len(descriptions), Attachment("my-words.json", f"{text}\n"))
 
 
 @frozen_dataclass

@@ -97,13 +97,13 @@ class PrivacyHandlers:
                         " chat."
                     )
                 )
-        count, file = await export_words(self._data, incoming)
+        exported = await export_words(self._data, incoming.author.id, incoming.at)
         text = translatable_count(
             "What you have said to me: {count} message.",
             "What you have said to me: {count} messages.",
-            count,
+            exported.messages,
         )
-        return CommandResult(text, file=file)
+        return CommandResult(text, file=exported.file)
 
     async def set_observing(self, request: CommandRequest) -> CommandResult:
         """Switch whether what is not said to the bot is remembered in this channel.

@@ -1,12 +1,16 @@
 """Contract of what operators see and do: processes, work, pauses, dead letters; both databases."""
 
+import json
+from datetime import UTC, datetime
+
 import pytest
 from sqlalchemy import select, update
 
 from bot.chat.console.operation import HEARTBEAT_SECONDS, Pause
 from bot.chat.incoming import Address, Said
 from bot.chat.outgoing import MessageContent, OutboxState, OutgoingPart
-from bot.chat.session import MAX_OWN_CRASHES, TurnResult
+from bot.chat.session import MAX_OWN_CRASHES, Turn, TurnResult
+from bot.commands.export import export_words
 from bot.runtime.clock import SystemClock
 from bot.storage.console.service_state import SqlServiceState
 from bot.storage.coordination.role_leases import SqlRoleLeases
@@ -18,7 +22,7 @@ from bot.storage.sql.retention import delete_expired
 from bot.storage.sql.tables import conversation, inbox, node, outbox, role_lease
 from tests.contracts.conftest import Store
 from tests.fakes import FakeClock
-from tests.samples import ALICE, begin, make_incoming
+from tests.samples import ALICE, BOB, begin, make_incoming
 
 LANE = "telegram:5"
 
@@ -296,6 +300,26 @@ async def test_forgotten_person_leaves_no_dead_letter(store: Store) -> None:
 
     assert await letters(store).all() == []
     assert await words_in(store) == set()
+
+
+async def test_own_words_are_exported_from_every_conversation(store: Store) -> None:
+    for number, who in enumerate((ALICE, BOB, ALICE)):
+        one = make_incoming(f"line {number}", chat=str(number), key=f"{number}:1", author=who)
+        await store.inbox.receive([one], {})
+        claim, message = await begin(store.conversations, one.address.conversation)
+        turns = [Turn("user", one.text, who, one.at), Turn("assistant", "a", None, one.at)]
+        await store.conversations.finish(claim, message, TurnResult(turns))
+        await store.conversations.release(claim)
+    await store.chat_settings.set(f"{ALICE.id}@telegram:2", "persona", "a knight", ALICE.id)
+    await store.chat_settings.set(f"{ALICE.id}0", "persona", "a dragon", BOB.id)
+    at = datetime(2026, 11, 21, tzinfo=UTC)
+
+    found = await export_words(SqlPersonalData(store.database, SystemClock()), ALICE.id, at)
+
+    words = json.loads(found.file.text)
+    assert [one["text"] for one in words["messages"]] == ["line 0", "line 2"]
+    assert words["descriptions"] == {f"{ALICE.id}@telegram:2": "a knight"}
+    assert (found.messages, found.descriptions) == (2, 1)
 
 
 async def test_refusals_are_those_of_their_lane(store: Store) -> None:

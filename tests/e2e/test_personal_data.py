@@ -197,6 +197,8 @@ async def test_export_on_telegram_comes_in_private_and_has_the_own_words_only(
     await wait_until(
         lambda: len([one for one in wire.msgs[person].values() if "document" in one]) == 2
     )
+    printed = await deployment.service.run_command("export", "--user", alone.name)
+    assert said_in(printed) == said_in(data)
 
 
 async def test_export_on_discord_comes_in_private(deployment: Deployment) -> None:
