@@ -18,6 +18,7 @@ from tests.checkout import CHECKOUT
 from tests.contracts.test_postgres import answer
 from tests.postgres import create_postgres_database, run_postgres_program
 from tests.samples import make_incoming
+from tests.weeks import begin_week
 
 pytestmark = pytest.mark.service
 
@@ -62,3 +63,9 @@ async def test_role_of_the_service_uses_rows_and_leaves_upgrades_to_the_owner(
         assert await database.read(lambda c: c.execute(text("SELECT count(*) FROM inbox")).scalar())
         with pytest.raises(StoreError, match="permission denied"):
             await database.write(lambda c: c.execute(text("DELETE FROM inbox")).close())
+    async with open_database(
+        roles["troupe_owner"].replace("troupe_owner@", "postgres@")
+    ) as database:
+        await begin_week(database)
+        owners = text("SELECT DISTINCT tableowner FROM pg_tables WHERE schemaname = 'public'")
+        assert await database.read(lambda c: c.execute(owners).scalars().all()) == ["troupe_owner"]

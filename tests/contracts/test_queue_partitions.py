@@ -26,6 +26,7 @@ from bot.storage.partitions.queue_tables import (
     _partitions,
     keep_queue_table,
 )
+from bot.storage.partitions.upkeep import keep_partitions
 from bot.storage.sql.database import open_database
 from bot.storage.sql.inbox import SqlInbox
 from bot.storage.sql.tables import inbox, node, outbox
@@ -222,6 +223,23 @@ async def test_week_begins_only_once_those_have_ended_that_do_not_know_its_parti
     await keep(store)
     await receive(store, "5:3")
     assert await partitions_of(store, inbox) == ["inbox_first"] * 2 + ["inbox_from_week_1"]
+
+
+async def test_table_that_somebody_locks_keeps_no_other_one_from_its_week(
+    store: Store, empty_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maintenance, "_ATTEMPTS", 1)
+    await receive(store, "5:1")
+    await make_older(store, 8)
+    engine = create_async_engine(empty_database)
+    async with engine.connect() as standing:
+        await standing.execute(text("LOCK TABLE ONLY receipt IN SHARE UPDATE EXCLUSIVE MODE"))
+        with pytest.raises(StoreError, match="lock timeout"):
+            await keep_partitions(store.database, SystemClock(), receipt_days=14)
+    await engine.dispose()
+    await receive(store, "5:2")
+    [_, newest] = await partitions_of(store, inbox)
+    assert newest.startswith("inbox_from_20")
 
 
 async def test_tables_of_an_earlier_version_are_partitioned_once_none_of_its_processes_runs(

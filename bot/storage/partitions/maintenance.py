@@ -24,6 +24,10 @@ _MAY_CHANGE_TABLE = text(
     "SELECT pg_has_role(relowner, 'USAGE') AND has_schema_privilege(relnamespace, 'CREATE') "
     "FROM pg_class WHERE oid = CAST(:name AS regclass)"
 )
+_OTHER_OWNER = text(
+    "SELECT quote_ident(pg_get_userbyid(relowner)) FROM pg_class "
+    "WHERE oid = CAST(:name AS regclass) AND pg_get_userbyid(relowner) <> current_user"
+)
 _SERVER_TIME = "SELECT extract(epoch FROM clock_timestamp())::float"
 
 
@@ -91,6 +95,16 @@ async def earlier_time(database: Database, clock: Clock) -> float:
 def may_change(connection: Connection, table: str) -> bool:
     """Whether the role of the process owns a table."""
     return bool(connection.execute(_MAY_CHANGE_TABLE, {"name": table}).scalar_one())
+
+
+def give_to_owner(connection: Connection, partition: str, table: str) -> None:
+    """Let a new partition belong to the owner of its table, where another role works for it.
+
+    Else the owner could neither drop the partition nor upgrade the table.
+    """
+    owner = connection.execute(_OTHER_OWNER, {"name": table}).scalar()
+    if owner is not None:
+        execute(connection, f"ALTER TABLE {partition} OWNER TO {owner}")
 
 
 def monday_after(moment: float) -> float:

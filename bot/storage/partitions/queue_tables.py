@@ -27,6 +27,7 @@ from bot.storage.partitions.maintenance import (
     Maintenance,
     PartitionChanges,
     execute,
+    give_to_owner,
     monday_after,
     scalar,
 )
@@ -274,6 +275,7 @@ def _attach(connection: Connection, queue: QueueTable, name: str, start: int, en
         f"CREATE TABLE {name} (LIKE {queue.name} INCLUDING DEFAULTS INCLUDING STORAGE, "
         f"UNIQUE ({queue.unique_columns}))",
     )
+    give_to_owner(connection, name, queue.name)
     bounds = f"FOR VALUES FROM ({start}) TO ({end})"
     execute(connection, f"ALTER TABLE {queue.name} ATTACH PARTITION {name} {bounds}")
 

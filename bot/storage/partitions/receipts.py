@@ -21,6 +21,7 @@ from bot.storage.partitions.maintenance import (
     Maintenance,
     PartitionChanges,
     execute,
+    give_to_owner,
     monday_after,
     scalar,
 )
@@ -141,12 +142,14 @@ def _replace_default(connection: Connection, now: float, start: float | None, en
     execute(connection, f"ALTER TABLE receipt ATTACH PARTITION {name} {_bound(start, end)}")
     execute(connection, f"ALTER TABLE {name} DROP CONSTRAINT IF EXISTS {_CONSTRAINT}")
     execute(connection, _CREATE.format(name=_DEFAULT))
+    give_to_owner(connection, _DEFAULT, "receipt")
     execute(connection, f"ALTER TABLE receipt ATTACH PARTITION {_DEFAULT} DEFAULT")
 
 
 def _attach(connection: Connection, start: float, end: float) -> None:
     name = _name(end)
     execute(connection, _CREATE.format(name=name))
+    give_to_owner(connection, name, "receipt")
     execute(connection, f"ALTER TABLE receipt ATTACH PARTITION {name} {_bound(start, end)}")
 
 

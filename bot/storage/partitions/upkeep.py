@@ -1,5 +1,9 @@
 """Keep the partitions of all tables; run every hour by one process."""
 
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from bot.errors import StoreError
 from bot.ports import Clock
 from bot.storage.partitions.maintenance import (
     Maintenance,
@@ -27,7 +31,16 @@ async def keep_partitions(
     if database.is_sqlite or not await database.read(lambda c: may_change(c, receipt.name)):
         return None
     job = Maintenance(database, clock, await earlier_time(database, clock))
-    changes = await keep_receipts(job, receipt_days)
-    for one in QUEUE_TABLES:
-        changes += await keep_queue_table(job, one)
+    steps: list[Callable[[], Awaitable[PartitionChanges]]] = [
+        lambda: keep_receipts(job, receipt_days),
+        *(partial(keep_queue_table, job, one) for one in QUEUE_TABLES),
+    ]
+    changes, failure = PartitionChanges(), None
+    for step in steps:  # what keeps one table from being locked keeps the others from nothing
+        try:
+            changes += await step()
+        except StoreError as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure
     return changes
