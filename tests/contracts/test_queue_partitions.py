@@ -102,6 +102,16 @@ async def test_week_begins_once_with_rows_of_the_week_before(store: Store) -> No
     assert (await keep(store)).created == 0, "no clock that is behind makes it begin twice"
 
 
+async def test_week_begins_although_the_first_message_was_stored_by_a_clock_that_is_ahead(
+    store: Store,
+) -> None:
+    await receive(store, "5:1")
+    await make_older(store, -365)
+    await receive(store, "5:2")
+    await make_older(store, 8)
+    assert (await keep(store)).created == 1
+
+
 async def test_message_of_an_earlier_week_is_not_stored_again(store: Store) -> None:
     for number in (1, 2, 3):
         await receive(store, "5:1")

@@ -42,7 +42,7 @@ _FIRST_REVISION = "0029"
 _MAX_LOCKED = "1s"
 """How long a statement may take that messages wait for; then the next hour is waited for."""
 _ROWS_PER_PAGE = 500
-_NEWEST_ROWS = 1000
+_ROWS_FOR_TIME = 1000
 _BOUNDS = re.compile(r"FROM \('?(MINVALUE|\d+)'?\) TO \('?(\d+)'?\)$")
 
 _IS_PARTITIONED = "SELECT relkind = 'p' FROM pg_class WHERE oid = '{table}'::regclass"
@@ -85,8 +85,12 @@ FROM pg_inherits JOIN pg_class AS leaf ON leaf.oid = inhrelid
 WHERE inhparent = '{table}'::regclass
 """
 _SEQUENCE = "SELECT pg_get_serial_sequence('{table}', 'id')"
-_OLDEST_TIME = "SELECT {time} FROM {name} WHERE {time} IS NOT NULL ORDER BY id LIMIT 1"
-# Not of the last row alone: the clock of a process may be wrong.
+# Not of one row alone: the clock of a process may be wrong.
+_OLDEST_TIME = """
+SELECT min({time}) FROM (
+    SELECT {time} FROM {name} WHERE {time} IS NOT NULL ORDER BY id LIMIT {rows}
+) AS oldest
+"""
 _NEWEST_TIME = """
 SELECT max({time}) FROM (SELECT {time} FROM {name} ORDER BY id DESC LIMIT {rows}) AS newest
 """
@@ -347,7 +351,7 @@ def _partitions(connection: Connection, queue: QueueTable) -> Sequence[_IdRange]
 
 
 def _time(connection: Connection, queue: QueueTable, one: _IdRange, query: str) -> float | None:
-    asked = query.format(time=queue.time, name=one.name, rows=_NEWEST_ROWS)
+    asked = query.format(time=queue.time, name=one.name, rows=_ROWS_FOR_TIME)
     value: float | None = connection.exec_driver_sql(asked).scalar()
     return value
 
