@@ -115,7 +115,12 @@ class Surface(Protocol):
         ...
 
     async def find(
-        self, message: OutgoingMessage, *, after: str | None, known: Set[str]
+        self,
+        message: OutgoingMessage,
+        *,
+        after: str | None,
+        known: Set[str],
+        twin_of: str | None = None,
     ) -> str | None:
         """Look for a message whose outcome is unknown; return its id, None if it never arrived.
 
@@ -123,6 +128,9 @@ class Surface(Protocol):
             message: The message as it was sent; what people see and the file name must match.
             after: Only messages newer than this one are considered.
             known: Ids of messages that are accounted for already.
+            twin_of: The message that this one became when it was sent again; then a second copy is
+                looked for, which may be older than known messages. Nothing else of the bot's may
+                be on its way to the chat.
         """
         ...
 
@@ -887,6 +895,19 @@ class Outbox(Protocol):
 
     async def known_ids(self, address: Address) -> Set[str]:
         """The ids of the messages in this chat that are accounted for."""
+        ...
+
+    async def hold_lane(self, lane: str) -> float | None:
+        """Take a lane without a row for the length of a lease, so that nobody sends there.
+
+        Returns:
+            What the lane is given back by; None where somebody sends, or the outcome of a row is
+            unknown.
+        """
+        ...
+
+    async def give_lane_back(self, lane: str, held: float) -> None:
+        """Let the rows of a lane be taken that `hold_lane` gave this for; else change nothing."""
         ...
 
 

@@ -170,7 +170,12 @@ class FakeSurface(Surface):
 
     @override
     async def find(
-        self, message: OutgoingMessage, *, after: str | None, known: Set[str]
+        self,
+        message: OutgoingMessage,
+        *,
+        after: str | None,
+        known: Set[str],
+        twin_of: str | None = None,
     ) -> str | None:
         await self._record("find", message.text)
         ids = [one for one in self.messages if after is None or int(one) > int(after)]

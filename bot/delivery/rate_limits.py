@@ -108,12 +108,17 @@ class RateLimitedSurface(Surface, DraftingSurface):
 
     @override
     async def find(
-        self, message: OutgoingMessage, *, after: str | None, known: Set[str]
+        self,
+        message: OutgoingMessage,
+        *,
+        after: str | None,
+        known: Set[str],
+        twin_of: str | None = None,
     ) -> str | None:
         return await self._call(
             message.address,
             f"{message.address.lane} find",
-            lambda: self._surface.find(message, after=after, known=known),
+            lambda: self._surface.find(message, after=after, known=known, twin_of=twin_of),
         )
 
     async def _call(

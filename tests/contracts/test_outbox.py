@@ -318,3 +318,74 @@ async def test_faces_and_buttons_reach_the_sender_as_they_were_queued(store: Sto
         (OutboxOperation.EDIT, 0, nameless),
         (OutboxOperation.SEND, 1, content),
     ]
+
+
+async def make_idle(store: Store) -> None:
+    """Send one row, so that its lane is known and has nothing to send."""
+    await answer(store, "sent")
+    assert await store.outbox.mark_sent(await taken(store), "1") is None
+
+
+async def queue_more(store: Store, *texts: str) -> None:
+    claim, message = await begin(store, "5:2")
+    outgoing = [OutgoingPart(part, MessageContent(text)) for part, text in enumerate(texts)]
+    await store.sending_conversations.finish(claim, message, TurnResult(outgoing=outgoing))
+
+
+async def test_held_lane_is_given_to_nobody_until_it_is_given_back(store: Store) -> None:
+    await make_idle(store)
+    held = await store.outbox.hold_lane(LANE)
+    assert held is not None
+    assert await store.other_outbox.hold_lane(LANE) is None
+    await queue_more(store, "next")
+    assert await due(store) == []
+    assert await take(store, store.other_outbox) is None
+    await store.outbox.give_lane_back(LANE, held)
+    assert await due(store) == [LANE]
+    assert (await taken(store, store.other_outbox)).text == "next"
+
+
+async def test_lane_that_is_given_back_without_rows_is_idle(store: Store) -> None:
+    await make_idle(store)
+    held = await store.outbox.hold_lane(LANE)
+    assert held is not None
+    await store.outbox.give_lane_back(LANE, held)
+    assert await due(store) == []
+    await queue_more(store, "next")
+    assert (await take(store)) is None, "it was taken when it was queued"
+
+
+async def test_lane_in_which_something_is_sent_or_unknown_is_not_held(store: Store) -> None:
+    await answer(store, "a", "b")
+    row = await taken(store)
+    assert await store.other_outbox.hold_lane(LANE) is None, "it is being sent"
+    await expire_lease(store)
+    assert await store.other_outbox.hold_lane(LANE) is None, "its sender may have died"
+    await store.outbox.mark_unknown(row, 0)
+    assert await store.other_outbox.hold_lane(LANE) is None, "its message may be there"
+
+
+async def test_lane_with_rows_that_are_due_is_held_before_them(store: Store) -> None:
+    await answer(store, "a", "b")
+    held = await store.outbox.hold_lane(LANE)
+    assert held is not None
+    assert await take(store) is None
+    await store.outbox.give_lane_back(LANE, held)
+    assert (await taken(store)).text == "a"
+
+
+async def test_lane_is_not_given_back_for_who_holds_it_by_now(store: Store) -> None:
+    await make_idle(store)
+    outdated = await store.outbox.hold_lane(LANE)
+    assert outdated is not None
+    await expire_lease(store)
+    held = await store.other_outbox.hold_lane(LANE)
+    assert held is not None
+    await store.outbox.give_lane_back(LANE, outdated)
+    assert await store.outbox.hold_lane(LANE) is None
+    await store.other_outbox.give_lane_back(LANE, held)
+    assert await store.outbox.hold_lane(LANE) is not None
+
+
+async def test_lane_without_a_row_yet_is_not_held(store: Store) -> None:
+    assert await store.outbox.hold_lane("telegram:unknown") is None

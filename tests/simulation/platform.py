@@ -26,6 +26,7 @@ T = TypeVar("T")
 SETTLE_SECONDS = 10.0
 _NONCE_SECONDS = 180.0
 """How long a repeated nonce is recognised; Discord says "a few minutes"."""
+_LATEST_SECONDS = 60.0
 _POLL_SECONDS = 5.0
 _BATCH = 20
 
@@ -46,6 +47,8 @@ class FaultShares:
     limited: float = 0.0
     lost: float = 0.0
     """Its answer is lost; whether and when it was carried out is not known."""
+    late: float = 0.0
+    """Of sends whose answer is lost: those that are carried out after the settle time."""
 
 
 @dataclass(slots=True)
@@ -65,6 +68,7 @@ class SimulatedPlatform(Surface):
     rng: random.Random
     faults: FaultShares = field(default_factory=FaultShares)
     lost_answers: int = 0
+    accepted_late: int = 0
     _posts: dict[int, _Post] = field(default_factory=dict)
     _updates: list[tuple[int, Said]] = field(default_factory=list)
     _nonces: dict[str, tuple[float, int]] = field(default_factory=dict)
@@ -162,13 +166,23 @@ class SimulatedPlatform(Surface):
 
     @override
     async def find(
-        self, message: OutgoingMessage, *, after: str | None, known: Set[str]
+        self,
+        message: OutgoingMessage,
+        *,
+        after: str | None,
+        known: Set[str],
+        twin_of: str | None = None,
     ) -> str | None:
+        oldest = max([int(after or 0), *(0 if twin_of else int(one) for one in known)])
+
         def look() -> str | None:
-            wanted = (message.address.chat, True, message.text)
             for number, post in self._posts.items():
-                is_candidate = number > int(after or 0) and str(number) not in known
-                if is_candidate and (post.chat, post.by_bot, post.text) == wanted:
+                is_candidate = number > oldest and str(number) not in known and post.by_bot
+                if not is_candidate or post.chat != message.address.chat:
+                    continue
+                if not self.has_nonces:  # as on Telegram, a search edits what may be the message
+                    post.text = message.text
+                if post.text == message.text:
                     return str(number)
             return None
 
@@ -214,9 +228,8 @@ class SimulatedPlatform(Surface):
             limited = RateLimited(self.rng.uniform(0.5, 8))
             self.loop.within(client, there + back, lambda: answer(limited))
         elif fate < faults.unreachable + faults.limited + faults.lost:
-            self.lost_answers += 1
             given_up = self.rng.uniform(0.5, 9)
-            lag = self.rng.uniform(0, SETTLE_SECONDS * 0.95 if may_be_late else given_up)
+            lag = self._lag(given_up, may_be_late=may_be_late)
             self.loop.outside(lag, lambda: serve(is_answered=False))
             unknown = OutcomeUnknown("the answer was lost")
             self.loop.within(client, given_up, lambda: answer(unknown))
@@ -224,6 +237,14 @@ class SimulatedPlatform(Surface):
             self.loop.outside(there, lambda: serve(is_answered=True))
         result: T = await done
         return result
+
+    def _lag(self, given_up: float, *, may_be_late: bool) -> float:
+        """Return when a request is carried out whose answer is lost."""
+        self.lost_answers += 1
+        if may_be_late and self.faults.late and self.rng.random() < self.faults.late:
+            self.accepted_late += 1
+            return self.rng.uniform(SETTLE_SECONDS + given_up, _LATEST_SECONDS)
+        return self.rng.uniform(0, SETTLE_SECONDS * 0.95 if may_be_late else given_up)
 
     async def _pause(self, seconds: float) -> None:
         done = self.loop.create_future()

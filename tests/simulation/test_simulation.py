@@ -15,6 +15,7 @@ _BROKEN = {
     "no_fence": _SAID_TWICE,
     "acknowledge_first": "lost",
     "clients_clocks": _SAID_TWICE,
+    "leave_twins": _SAID_TWICE,
 }
 """By build: the faults that its missing protection leads to."""
 
@@ -38,6 +39,15 @@ def test_nothing_is_lost_repeated_or_out_of_order_in_a_simulated_world() -> None
     assert run.returncode == 0, run.stdout + run.stderr
     [deaths] = re.findall(r"(\d+) deaths", run.stdout.splitlines()[0])
     assert int(deaths) > 3
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_nothing_is_repeated_where_platforms_accept_sends_after_the_settle_time() -> None:
+    run = simulate("--seed", "1", "--steps", "12000", "--build", "accepts_late", "--verbose")
+    assert run.returncode == 0, run.stdout + run.stderr
+    [late] = re.findall(r"(\d+) sends accepted late", run.stdout.splitlines()[0])
+    assert int(late) > 3
 
 
 @pytest.mark.slow

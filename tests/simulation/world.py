@@ -4,12 +4,12 @@ import asyncio
 import hashlib
 import random
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from typing_extensions import override
 
 from tests.e2e.transcript_checker import CheckResult, PostedMessage, check_transcripts
-from tests.simulation.builds import BUILDS, blame_no_message
+from tests.simulation.builds import BUILDS, LATE_BUILDS, blame_no_message
 from tests.simulation.database import DatabaseServer
 from tests.simulation.event_loop import SimulatedLoop
 from tests.simulation.platform import FaultShares, SimulatedPlatform
@@ -22,6 +22,8 @@ _FAULTS = FaultShares(unreachable=0.03, limited=0.03, lost=0.08)
 _UNCHANGED_SECONDS = 150.0
 """Longer than any lease, settle time, backoff or wait of a suspect."""
 _LATE_REPETITION_SECONDS = 30.0
+_LATE_COPY_SECONDS = 150.0
+"""A send is accepted, looked for a minute later, and its chat busy meanwhile."""
 
 
 @dataclass(slots=True)
@@ -62,6 +64,7 @@ class World:
         random.seed(seed)  # what the product rolls itself
         self.result = WorldResult(seed)
         self._steps = steps
+        self._is_late = build in LATE_BUILDS
         self._rng = random.Random(seed)
         self._loop = SimulatedLoop(self._fork())
         trusts_clients = build == "clients_clocks"
@@ -81,6 +84,9 @@ class World:
         result, history = self.result, self._history()
         result.steps, result.virtual_seconds = self._loop.steps, self._loop.time()
         result.counts["lost answers"] = sum(one.lost_answers for one in self._platforms.values())
+        late = sum(one.accepted_late for one in self._platforms.values())
+        if self._is_late:
+            result.counts["sends accepted late"] = late
         result.check = check_transcripts(history)
         result.digest = hashlib.sha256(repr((history, result.steps)).encode()).hexdigest()
         return result
@@ -90,14 +96,14 @@ class World:
 
     async def _happen(self) -> None:
         for platform in self._platforms.values():
-            platform.faults = _FAULTS
+            platform.faults = replace(_FAULTS, late=0.5 if self._is_late else 0.0)
         self._server.fault_share, self._bus.lost_share = 0.01, 0.2
         for number in range(_PROCESSES):
             self._start(number)
         rng = self._fork()
         while self._loop.steps < self._steps:
             self._ask(rng)
-            if rng.random() < 0.003:
+            if rng.random() < 0.003 and not self._is_late:
                 await self._long_outage(rng)
             await asyncio.sleep(rng.choice((0.0, rng.expovariate(0.3))))
         await self._calm_down()
@@ -133,6 +139,7 @@ class World:
         if self._is_calm:
             return
         one, kind = self._running[number], self._rng.random()
+        kind = max(kind, 0.5) if self._is_late else kind
         if kind < 0.5:
             self._kill(number)
             self._loop.outside(self._rng.uniform(0.2, 6), lambda: self._start(number))
@@ -176,7 +183,7 @@ class World:
             await asyncio.sleep(5)
             if (now_shown := self._history()) != shown:
                 shown, changed_at = now_shown, self._loop.time()
-        await asyncio.sleep(_LATE_REPETITION_SECONDS)
+        await asyncio.sleep(_LATE_COPY_SECONDS if self._is_late else _LATE_REPETITION_SECONDS)
 
     def _history(self) -> list[PostedMessage]:
         return [one for platform in self._platforms.values() for one in platform.history()]

@@ -224,7 +224,12 @@ class _MemorySurface(Surface):
 
     @override
     async def find(
-        self, message: OutgoingMessage, *, after: str | None, known: Set[str]
+        self,
+        message: OutgoingMessage,
+        *,
+        after: str | None,
+        known: Set[str],
+        twin_of: str | None = None,
     ) -> str | None:
         return None
 

@@ -202,7 +202,12 @@ class DiscordSurface(Surface, BucketSurface):
 
     @override
     async def find(
-        self, message: OutgoingMessage, *, after: str | None, known: Set[str]
+        self,
+        message: OutgoingMessage,
+        *,
+        after: str | None,
+        known: Set[str],
+        twin_of: str | None = None,
     ) -> str | None:
         if message.thread is not None:
             thread = message.thread.message_id

@@ -28,6 +28,7 @@ from bot.ports import DraftingSurface, Surface
 
 _NO_PREVIEW = {"is_disabled": True}
 _MAX_PROBES = 64
+_MAX_PROBES_BEFORE = 16  # what was said between a search and the repetition of the send
 _MAX_GAP = 8  # missing ids in a row in a group: its end is reached
 _MAX_SEARCHES = 1000  # whose progress is kept; only interrupted ones stay
 
@@ -126,7 +127,12 @@ class TelegramSurface(Surface, DraftingSurface):
 
     @override
     async def find(
-        self, message: OutgoingMessage, *, after: str | None, known: Set[str]
+        self,
+        message: OutgoingMessage,
+        *,
+        after: str | None,
+        known: Set[str],
+        twin_of: str | None = None,
     ) -> str | None:
         """Look for our message by editing messages of unknown ids to this text or caption.
 
@@ -140,35 +146,68 @@ class TelegramSurface(Surface, DraftingSurface):
         Telegram counts each probe as an edit and may ask to wait before the search has ended. The
         next one then goes on behind the last message of somebody else: in a lively group it would
         otherwise reach the limit at the same place each time.
+
+        A second copy is older or newer than the one that is known, and messages that were sent
+        meanwhile are known: there each unknown id from the copy on is probed, then those before it.
         """
         return await self._chats.in_chat(
-            message.address, lambda chat: self._find(message, chat, after, known)
+            message.address, lambda chat: self._find(message, chat, after, known, twin_of)
         )
 
     async def _find(
-        self, message: OutgoingMessage, chat: ChatOfNow, after: str | None, known: Set[str]
+        self,
+        message: OutgoingMessage,
+        chat: ChatOfNow,
+        after: str | None,
+        known: Set[str],
+        twin_of: str | None,
     ) -> str | None:
         known_here = {here for one in known if (here := chat.to_wire(one)) is not None}
-        search = (chat.chat, message.nonce)
-        passed = self._searched.get(search, 0)
-        candidate = max([chat.to_wire(after) or 0, *known_here, passed])
+        oldest = chat.to_wire(after) or 0
+        if twin_of is None:
+            found = await self._search(message, chat.chat, max([oldest, *known_here]), known_here)
+        elif (sent := chat.to_wire(twin_of)) is None:
+            return None  # it stayed in the group that became a supergroup
+        else:
+            found = await self._find_twin(message, chat.chat, oldest, known_here, sent)
+        return None if found is None else chat.from_wire(found)
+
+    async def _search(
+        self, message: OutgoingMessage, chat: int, after: int, known: Set[int]
+    ) -> int | None:
+        """Probe the ids behind one that are not known."""
+        search = (chat, message.nonce)
+        candidate = max(after, self._searched.get(search, 0))
         probes = gap = 0
         while probes < _MAX_PROBES and (gap < _MAX_GAP or _is_private(message.address)):
             candidate += 1
-            if candidate in known_here:
+            if candidate in known:
                 gap = 0
                 continue
             probes += 1
-            match await self._probe(message, chat.chat, candidate):
+            match await self._probe(message, chat, candidate):
                 case _ProbeResult.OURS:
                     self._searched.pop(search, None)
-                    return chat.from_wire(candidate)
+                    return candidate
                 case _ProbeResult.FOREIGN:
                     gap = 0
                     self._note_progress(search, candidate)
                 case _ProbeResult.NOTHING:
                     gap += 1
         self._searched.pop(search, None)
+        return None
+
+    async def _find_twin(
+        self, message: OutgoingMessage, chat: int, oldest: int, known: Set[int], sent: int
+    ) -> int | None:
+        """Look for another copy of a message: accepted after it, or just before it."""
+        found = await self._search(message, chat, sent, known)
+        if found is not None:
+            return found
+        before = max([oldest, *(one for one in known if one < sent)])
+        for candidate in range(sent - 1, max(before, sent - 1 - _MAX_PROBES_BEFORE), -1):
+            if await self._probe(message, chat, candidate) is _ProbeResult.OURS:
+                return candidate
         return None
 
     def _note_progress(self, search: tuple[int, str], passed: int) -> None:

@@ -56,7 +56,12 @@ class PrintingSurface(Surface):
 
     @override
     async def find(
-        self, message: OutgoingMessage, *, after: str | None, known: Set[str]
+        self,
+        message: OutgoingMessage,
+        *,
+        after: str | None,
+        known: Set[str],
+        twin_of: str | None = None,
     ) -> str | None:
         """Return None: after a crash the last answer is printed again."""
         return None

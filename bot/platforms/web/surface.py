@@ -116,7 +116,12 @@ class WebSurface(Surface):
 
     @override
     async def find(
-        self, message: OutgoingMessage, *, after: str | None, known: Set[str]
+        self,
+        message: OutgoingMessage,
+        *,
+        after: str | None,
+        known: Set[str],
+        twin_of: str | None = None,
     ) -> str | None:
         found = await self._channels.find(message.address.chat, message.nonce)
         return None if found is None else found.id

@@ -10,7 +10,7 @@ from bot.chat.outgoing import OutboxRow, OutboxState
 from bot.ports import Clock, Outbox
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import has_external_id, is_unsent, lane, outbox
-from bot.storage.units import history, lanes
+from bot.storage.units import history, lane_holds, lanes
 from bot.storage.units.dialects import served_text
 
 _MAX_KNOWN_IDS = 1000  # of a chat: more messages of ours than a probe ever looks back over
@@ -107,3 +107,13 @@ class SqlOutbox(Outbox):
         return set(
             await self._database.read(lambda c: c.execute(_KNOWN_IDS, asked).scalars().all())
         )
+
+    @override
+    async def hold_lane(self, lane: str) -> float | None:
+        now = self._clock.now()
+        return await self._database.run(lambda: lane_holds.hold(lane, now))
+
+    @override
+    async def give_lane_back(self, lane: str, held: float) -> None:
+        now = self._clock.now()
+        await self._database.run(lambda: lane_holds.give_back(lane, held, now))

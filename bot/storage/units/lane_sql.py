@@ -132,6 +132,27 @@ HOLD_OR_EMPTY = Statement(
 )
 """For SQLite, where nobody queues a row meanwhile: HOLD if there are unsent rows, else EMPTY."""
 EMPTY = Statement(update(lane).where(_THIS_LANE).values(due_at=None))
+# While a row is being sent or its outcome is unknown, its message may be there without its id.
+_UNSETTLED = or_(outbox.c.state == OutboxState.SENDING, outbox.c.state == OutboxState.UNKNOWN)
+HOLD_SETTLED = Statement(
+    lambda dialect: (
+        update(lane)
+        .where(
+            _THIS_LANE,
+            or_(lane.c.due_at.is_(None), lane.c.due_at <= clock(dialect)),
+            ~exists().where(is_unsent, outbox.c.lane == bindparam("of"), _UNSETTLED),
+        )
+        .values(due_at=clock(dialect) + SENDING_SECONDS)
+        .returning(lane.c.due_at)
+    )
+)
+EMPTY_HELD = Statement(
+    update(lane)
+    .where(_THIS_LANE, lane.c.due_at == bindparam("held", type_=Float))
+    .values(due_at=None)
+    .returning(lane.c.key)
+)
+DUE_NOW = Statement(lambda dialect: update(lane).where(_THIS_LANE).values(due_at=clock(dialect)))
 POSTPONE = Statement(update(lane).where(_THIS_LANE).values(due_at=bindparam("moment")))
 DUE = Statement(
     lambda dialect: skip_locked(

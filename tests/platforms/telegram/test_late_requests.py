@@ -1,5 +1,9 @@
-"""Requests of a process that stood still after it had decided to send: another one has sent."""
+"""Requests that arrive too late: of a process that stood still, or accepted after the settle time.
 
+The message was sent again meanwhile, and is to appear once.
+"""
+
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import pytest
@@ -22,7 +26,9 @@ from bot.storage.sql.outbox import SqlOutbox
 from bot.storage.units.lanes import SenderIdentity
 from tests.fakes import FakeClock
 from tests.platforms.telegram.conftest import Rig
+from tests.rigs.tgwire import METHODS
 from tests.samples import begin, make_incoming
+from tests.waiting import wait_until
 
 ALICE = 5
 LANE = f"telegram:{ALICE}"
@@ -76,12 +82,12 @@ async def surface(rig: Rig) -> AsyncIterator[Surface]:
     await bot.close()
 
 
-async def queue(database: Database, clock: FakeClock, question: int, text: str) -> None:
+async def queue(database: Database, clock: FakeClock, question: int, *texts: str) -> None:
     conversations = SqlConversations(database, clock)
     asked = make_incoming(key=f"{ALICE}:{question}")
     await SqlInbox(database, clock).receive([asked], {})
     claim, message = await begin(conversations, LANE)
-    parts = [OutgoingPart(0, MessageContent(text))]
+    parts = [OutgoingPart(part, MessageContent(text)) for part, text in enumerate(texts)]
     await conversations.finish(claim, message, TurnResult(outgoing=parts))
 
 
@@ -119,3 +125,44 @@ async def test_message_that_may_not_leave_any_more_was_not_sent(
     assert not rig.telegram.texts(ALICE)
     await surface.send(message)
     assert len(rig.telegram.texts(ALICE)) == 1
+
+
+@pytest.mark.parametrize("meanwhile", ["", "before", "chatter"])
+async def test_send_that_is_accepted_after_the_settle_time_appears_once(
+    rig: Rig, surface: Surface, database: Database, meanwhile: str
+) -> None:
+    clock = LeapingClock()
+    process = Process("one", database, surface, clock)
+    question = rig.telegram.say(ALICE, "question")["message_id"]
+    await queue(database, clock, question, "answer", "part")
+    rig.telegram.fault("sendMessage", drop=True)  # its connection breaks before it is accepted
+    await process.work()
+    [given_up] = rig.calls("sendMessage")
+
+    async def accept() -> None:
+        await rig.telegram._call(METHODS["sendmessage"], given_up, {})
+
+    await clock.advance(SETTLE_SECONDS)
+    if meanwhile == "before":  # between the search and the repetition
+
+        async def accept_first() -> None:
+            process.rates.meanwhile = accept
+
+        process.rates.meanwhile = accept_first
+    await process.work()
+    if meanwhile == "before":
+        assert rig.telegram.texts(ALICE) == ["answer", "answer", "part"]
+    else:
+        if meanwhile == "chatter":
+            for _ in range(20):
+                rig.telegram.say(ALICE, "and another question")
+        await accept()
+        assert rig.telegram.texts(ALICE) == ["answer", "part", "answer"]
+
+    woken: list[str] = []
+    search = asyncio.create_task(process.sender.late_twins.run(woken.extend))
+    await wait_until(lambda: bool(woken))
+    search.cancel()
+    await asyncio.wait([search])
+    assert rig.telegram.texts(ALICE) == ["answer", "part"]
+    assert len(rig.calls("deleteMessage")) == 1

@@ -1,0 +1,169 @@
+"""Delete second copies: of messages that a platform accepted later than the settle time.
+
+A send whose outcome is unknown is looked up after the settle time, and repeated where it is not
+there. Should the platform accept the first request after that, the chat has two copies of the
+message. So what was repeated is looked for once more a minute later, while nobody else sends to the
+chat. What is remembered for that ends with the process (docs/delivery.md#unknown-outcomes).
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+
+import structlog
+
+from bot.chat.outgoing import OutboxRow
+from bot.errors import PlatformError, RateLimited, Refused, StoreError
+from bot.frozen_dataclass import frozen_dataclass
+from bot.ports import Clock, Outbox, Surface
+from bot.runtime.http.write_condition import write_only_if
+from bot.telemetry.logs import BoundTurn
+
+_log = structlog.get_logger(__name__)
+LATE_SECONDS = 60.0
+"""How long after a search in vain a platform may still accept what was looked for."""
+_SEARCH_SECONDS = 15.0
+"""A search makes no further request after that; its lane is held for longer."""
+_POLL_SECONDS = 1.0
+_RETRY_SECONDS = 2.0
+_GIVE_UP_SECONDS = 3600.0
+_MAX_REMEMBERED = 1000
+_MAX_CHATS = 8  # that are searched at once
+
+
+@frozen_dataclass
+class _Repeated:
+    """A row that was looked for in vain, and sent again."""
+
+    row: OutboxRow
+    """As it was sent first; a growing answer has more words by now."""
+    copies: int
+    """How many requests may still be accepted, beside the one that is known."""
+    due_at: float
+    """When they are looked for, by the monotonic clock."""
+    given_up_at: float
+
+
+class LateTwins:
+    """Remembers what was sent again, and deletes what was accepted after all.
+
+    Args:
+        outbox: holds lanes.
+        surfaces: by `Address.source`.
+        clock: says when a search is due.
+        find: looks for another copy of a row than the one with this id.
+        late_seconds: how long after a search in vain the platform may still accept the request.
+    """
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        surfaces: Mapping[str, Surface],
+        clock: Clock,
+        find: Callable[[OutboxRow, str | None], Awaitable[str | None]],
+        *,
+        late_seconds: float = LATE_SECONDS,
+    ) -> None:
+        self._outbox = outbox
+        self._surfaces = surfaces
+        self._clock = clock
+        self._find = find
+        self._late_seconds = late_seconds
+        self._repeated: OrderedDict[int, _Repeated] = OrderedDict()  # by row, the oldest first
+        self._is_expected = asyncio.Event()
+
+    def note_search(self, row: OutboxRow, found: str | None) -> None:
+        """Remember a row that was looked for in vain, or was found once it had been sent again."""
+        known = self._repeated.pop(row.id, None)
+        if known is None and found is not None:
+            return
+        due_at = self._clock.monotonic() + self._late_seconds
+        first = known or _Repeated(row, 0, due_at, due_at)
+        self._repeated[row.id] = replace(
+            first,
+            copies=first.copies + (found is None),
+            due_at=due_at,
+            given_up_at=due_at + _GIVE_UP_SECONDS,
+        )
+        if len(self._repeated) > _MAX_REMEMBERED:
+            self._repeated.popitem(last=False)
+        self._is_expected.set()
+
+    async def run(self, wake: Callable[[Sequence[str]], None]) -> None:
+        """Search for what is due until cancelled.
+
+        Args:
+            wake: takes the lanes that were held meanwhile.
+        """
+        while True:
+            if not self._repeated:
+                self._is_expected.clear()
+                await self._is_expected.wait()
+                continue
+            now = self._clock.monotonic()
+            due = {
+                one.row.address.lane: one for one in self._repeated.values() if one.due_at <= now
+            }
+            async with asyncio.TaskGroup() as group:
+                for repeated in list(due.values())[:_MAX_CHATS]:
+                    group.create_task(self._settle(repeated, wake))
+            if not due:
+                await self._clock.sleep(_POLL_SECONDS)
+
+    async def _settle(self, repeated: _Repeated, wake: Callable[[Sequence[str]], None]) -> None:
+        """Delete the second copies of a row, now or, where that is not possible yet, later."""
+        row, wait = repeated.row, _RETRY_SECONDS
+        is_done = False
+        with BoundTurn(row.turn):
+            try:
+                is_done = await self._search_alone(repeated, wake)
+            except Refused as error:
+                _log.warning("late_twin_not_deleted", row=row.id, reason=str(error))
+                is_done = True
+            except RateLimited as error:
+                wait = error.retry_after_seconds
+            except (PlatformError, StoreError) as error:
+                _log.info("late_twin_search_postponed", row=row.id, reason=str(error))
+        if self._repeated.get(row.id) is not repeated:  # there are newer ones to remember
+            return
+        due_at = self._clock.monotonic() + wait
+        if is_done or due_at > repeated.given_up_at:
+            del self._repeated[row.id]
+        else:
+            self._repeated[row.id] = replace(repeated, due_at=due_at)
+
+    async def _search_alone(
+        self, repeated: _Repeated, wake: Callable[[Sequence[str]], None]
+    ) -> bool:
+        """Search while nobody sends to the chat; return False if that is not possible yet.
+
+        A search edits what it finds: a message that is just being sent is not known yet.
+        """
+        lane = repeated.row.address.lane
+        latest = self._clock.monotonic() + _SEARCH_SECONDS
+        held = await self._outbox.hold_lane(lane)
+        if held is None:
+            return False
+        try:
+            with write_only_if(lambda: self._clock.monotonic() <= latest):
+                return await self._delete_copies(repeated)
+        finally:
+            await self._outbox.give_lane_back(lane, held)
+            wake([lane])
+
+    async def _delete_copies(self, repeated: _Repeated) -> bool:
+        """Delete what is there beside the known message; return False if there is none yet."""
+        row = repeated.row
+        sent = await self._outbox.sent_ids([row.id])  # perhaps by another process
+        if row.id not in sent:
+            return False
+        sent_as = sent[row.id]
+        for _ in range(repeated.copies if sent_as is not None else 0):
+            found = await self._find(row, sent_as)
+            if found is None:
+                break
+            with write_only_if(lambda: True):  # it is never too late for that
+                await self._surfaces[row.address.source].delete(row.address, found)
+            _log.warning("late_twin_deleted", row=row.id, lane=row.address.lane)
+        return True

@@ -1,0 +1,313 @@
+"""A message that is accepted later than the settle time appears once in the end."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from bot.chat.outgoing import Face, Limits, OutboxState
+from bot.delivery.sender import Sender
+from bot.errors import OutcomeUnknown, RateLimited, Refused, Unreachable
+from bot.storage.sql.conversations import SqlConversations
+from bot.storage.sql.database import Database
+from bot.storage.sql.inbox import SqlInbox
+from bot.storage.sql.outbox import SqlOutbox
+from bot.storage.units.lanes import SenderIdentity
+from tests.delivery.test_sender import LANE, WITHOUT_NONCES, Delivery, working
+from tests.fakes import LIMITS, FakeSurface
+from tests.samples import begin, make_incoming
+from tests.waiting import advance_in_steps, wait_until
+
+_LATE_SECONDS = 60.0
+_LOST = OutcomeUnknown("timeout")
+
+
+class LateSurface(FakeSurface):
+    """Sends whose response was lost may be accepted when the test says so."""
+
+    def accept(self, text: str) -> None:
+        """Accept a send now."""
+        self.messages[str(next(self._ids))] = text
+
+
+class Chat:
+    """A sender with its search for late copies, and what woke its lane."""
+
+    def __init__(self, database: Database, limits: Limits = WITHOUT_NONCES) -> None:
+        self.surface = LateSurface(limits)
+        self.delivery = Delivery(database, surface=self.surface)
+        self.woken: list[str] = []
+
+    @property
+    def texts(self) -> list[str]:
+        return self.delivery.texts
+
+    def wake(self, keys: Sequence[str]) -> None:
+        self.woken += keys
+
+    async def pass_seconds(self, seconds: float) -> None:
+        await advance_in_steps(self.delivery.clock, seconds)
+
+    async def send_twice(self, *texts: str, face: Face | None = None) -> None:
+        """Send an answer whose first part has no response and is sent again."""
+        self.surface.fail_next("send", _LOST)
+        await self.delivery.queue(*texts, face=face)
+        await self.delivery.work()
+        await self.delivery.clock.advance(10)
+        await self.delivery.work()
+        assert self.texts == list(texts)
+
+    @asynccontextmanager
+    async def searching(self) -> AsyncIterator[None]:
+        task = asyncio.create_task(self.delivery.sender.late_twins.run(self.wake))
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+
+    async def search(self) -> None:
+        """Let the time of the search come, and wait until it has ended."""
+        self.woken.clear()
+        await self.pass_seconds(_LATE_SECONDS + 1)
+        await self.wait_for_search()
+
+    async def wait_for_search(self) -> None:
+        for _ in range(100):
+            if self.woken:
+                break
+            await self.pass_seconds(1)
+        assert self.woken == [LANE]
+        self.woken.clear()
+
+
+async def test_copy_that_is_accepted_late_is_deleted_within_75_seconds(database: Database) -> None:
+    chat = Chat(database)
+    async with chat.searching():
+        began = chat.delivery.clock.now()
+        await chat.send_twice("a", "b")
+        await chat.pass_seconds(30)
+        chat.surface.accept("a")
+        await wait_until(lambda: chat.texts == ["a", "b", "a"])
+        await chat.pass_seconds(31)
+        await wait_until(lambda: chat.texts == ["a", "b"])
+        assert chat.delivery.clock.now() - began <= 75
+        await wait_until(lambda: chat.woken == [LANE])
+    assert list(chat.surface.messages) == ["1", "2"], "the copy that is known stays"
+
+
+async def test_copy_with_the_first_words_of_a_growing_answer_is_deleted(
+    database: Database,
+) -> None:
+    chat = Chat(database)
+    chat.surface.fail_next("send", _LOST)
+    await chat.delivery.queue("first words and all the others", opening="first words")
+    async with chat.searching():
+        await chat.delivery.work()
+        await chat.delivery.clock.advance(10)
+        await chat.delivery.work()
+        assert chat.texts == ["first words and all the others"]
+        chat.surface.accept("first words")
+        await chat.search()
+    assert chat.texts == ["first words and all the others"]
+
+
+async def test_two_copies_are_deleted_where_two_sends_are_accepted_late(
+    database: Database,
+) -> None:
+    chat = Chat(database)
+    chat.surface.fail_next("send", _LOST, _LOST)
+    await chat.delivery.queue("a")
+    async with chat.searching():
+        for _ in range(3):
+            await chat.delivery.work()
+            await chat.delivery.clock.advance(10)
+        assert chat.texts == ["a"]
+        chat.surface.accept("a")
+        chat.surface.accept("a")
+        await chat.search()
+    assert chat.texts == ["a"]
+
+
+async def test_copy_is_found_where_the_second_response_was_lost_too(database: Database) -> None:
+    chat = Chat(database)
+    chat.surface.fail_next("send", _LOST)
+    await chat.delivery.queue("a")
+    async with chat.searching():
+        await chat.delivery.work()
+        await chat.delivery.clock.advance(10)
+        chat.surface.responses_to_lose = 1
+        await chat.delivery.work()  # arrives
+        chat.surface.accept("a")
+        await chat.delivery.clock.advance(10)
+        await chat.delivery.work()
+        assert await chat.delivery.states() == [OutboxState.SENT]
+        await chat.search()
+    assert chat.texts == ["a"]
+
+
+async def test_copy_is_deleted_where_another_process_sent_the_row_again(
+    database: Database,
+) -> None:
+    chat = Chat(database)
+    delivery = chat.delivery
+    other = Sender(
+        SqlOutbox(database, delivery.clock, SenderIdentity("other", settle_seconds=10)),
+        {"telegram": chat.surface},
+        delivery.clock,
+        settle_seconds=10,
+    )
+
+    async def leave(_lane: str, _wait: float) -> None:
+        return None
+
+    delivery.sender._take_again = leave  # type: ignore[method-assign,assignment] # it is slower
+    chat.surface.fail_next("send", _LOST)
+    await delivery.queue("a")
+    async with chat.searching():
+        await delivery.work()
+        await delivery.clock.advance(10)
+        await delivery.work()
+        assert chat.texts == []
+        await other.work((await other.take([LANE]))[LANE])
+        chat.surface.accept("a")
+        await chat.search()
+    assert chat.texts == ["a"]
+
+
+async def test_nothing_is_deleted_where_nothing_was_accepted_late(database: Database) -> None:
+    chat = Chat(database)
+    async with chat.searching():
+        await chat.send_twice("a", "b")
+        chat.surface.accept("of somebody else")
+        await chat.search()
+    assert chat.texts == ["a", "b", "of somebody else"]
+    assert chat.delivery.calls("delete") == 0
+
+
+async def test_same_words_of_another_answer_are_no_copy(database: Database) -> None:
+    chat = Chat(database)
+    async with chat.searching():
+        await chat.send_twice("Yes.")
+        await chat.delivery.queue("Yes.", said=make_incoming(key="5:9"))
+        await chat.delivery.work()
+        await chat.search()
+    assert chat.texts == ["Yes.", "Yes."]
+
+
+async def test_message_that_is_being_sent_holds_back_the_search(database: Database) -> None:
+    chat = Chat(database)
+    async with chat.searching():
+        await chat.send_twice("a")
+        await chat.delivery.queue("a", said=make_incoming(key="5:9"))
+        sending = await chat.delivery.sender.take([LANE])
+        chat.surface.accept("a")  # not known yet
+        await chat.pass_seconds(_LATE_SECONDS + 1)
+        finds = chat.delivery.calls("find")
+        assert finds == 1, "that of the first send"
+        assert await chat.delivery.outbox.mark_sent(sending[LANE], "2") is None
+        await chat.wait_for_search()
+    assert chat.texts == ["a", "a"]
+
+
+async def test_rows_that_were_queued_meanwhile_are_due_after_the_search(
+    database: Database,
+) -> None:
+    chat = Chat(database)
+    await chat.send_twice("a")
+    chat.surface.gate = asyncio.Event()
+    async with chat.searching():
+        await chat.pass_seconds(_LATE_SECONDS + 1)
+        await wait_until(lambda: chat.delivery.calls("find") == 2)
+        await chat.delivery.queue("b", said=make_incoming(key="5:9"))
+        assert await chat.delivery.sender.take([LANE]) == {}
+        chat.surface.gate.set()
+        await wait_until(lambda: chat.woken == [LANE])
+        await chat.delivery.work()
+    assert chat.texts == ["a", "b"]
+
+
+async def test_search_goes_on_after_it_was_limited_or_failed(database: Database) -> None:
+    chat = Chat(database)
+    async with chat.searching():
+        await chat.send_twice("a")
+        chat.surface.accept("a")
+        chat.surface.fail_next("find", RateLimited(7), Unreachable("down"))
+        chat.surface.fail_next("delete", OutcomeUnknown("lost"))
+        await chat.search()
+        for _ in range(3):
+            await chat.wait_for_search()
+    assert chat.texts == ["a"]
+
+
+async def test_copy_that_may_not_be_deleted_is_left(database: Database) -> None:
+    chat = Chat(database)
+    async with chat.searching():
+        await chat.send_twice("a")
+        chat.surface.accept("a")
+        chat.surface.fail_next("delete", Refused("no"))
+        await chat.search()
+        await chat.pass_seconds(60)
+    assert chat.texts == ["a", "a"]
+    assert chat.delivery.calls("delete") == 1
+
+
+async def test_copy_is_deleted_although_its_conversation_was_forgotten(
+    database: Database,
+) -> None:
+    chat = Chat(database)
+    async with chat.searching():
+        await chat.send_twice("a")
+        chat.surface.accept("a")
+        conversations = SqlConversations(database, chat.delivery.clock)
+        await SqlInbox(database, chat.delivery.clock).receive([make_incoming(key="5:9")], {})
+        claim, _ = await begin(conversations, LANE)
+        await conversations.forget(claim)
+        await chat.search()
+    assert chat.texts == ["a"]
+
+
+async def test_row_that_is_given_up_is_not_searched_for(database: Database) -> None:
+    chat = Chat(database)
+    chat.surface.fail_next("send", _LOST)
+    await chat.delivery.queue("a")
+    async with chat.searching():
+        await chat.delivery.work()
+        await chat.delivery.clock.advance(10)
+        chat.surface.fail_next("send", Refused("blocked"))
+        await chat.delivery.work()
+        assert await chat.delivery.states() == [OutboxState.DEAD]
+        chat.surface.accept("a")
+        await chat.pass_seconds(_LATE_SECONDS + 20)
+    assert chat.texts == ["a"], "its only copy"
+
+
+async def test_platform_that_knows_repetitions_is_not_searched(database: Database) -> None:
+    chat = Chat(database, LIMITS)
+    async with chat.searching():
+        chat.surface.fail_next("send", _LOST)
+        await chat.delivery.queue("a")
+        async with working(chat.delivery):
+            await chat.pass_seconds(5)
+        assert chat.texts == ["a"]
+        await chat.pass_seconds(_LATE_SECONDS + 20)
+    assert chat.delivery.calls("find") == 1
+
+
+async def test_face_without_a_nonce_is_searched_for(database: Database) -> None:
+    chat = Chat(database, replace(LIMITS, repeats_faces=False))
+    async with chat.searching():
+        await chat.send_twice("a", face=Face("Nora"))
+        chat.surface.accept("a")
+        await chat.search()
+    assert chat.texts == ["a"]
+
+
+async def test_stop_gives_the_lane_back(database: Database) -> None:
+    chat = Chat(database)
+    await chat.send_twice("a")
+    chat.surface.gate = asyncio.Event()
+    async with chat.searching():
+        await chat.pass_seconds(_LATE_SECONDS + 1)
+        await wait_until(lambda: chat.delivery.calls("find") == 2)
+    assert await chat.delivery.outbox.hold_lane(LANE) is not None
