@@ -24,7 +24,8 @@ _LOCK = "SELECT key FROM lane FOR UPDATE"
 _SLEEP = "SELECT pg_sleep(300)"
 _COUNT_OTHERS = (
     "SELECT count(*) FROM pg_stat_activity "
-    "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    "WHERE datname = current_database() AND pid <> pg_backend_pid() "
+    "AND backend_type = 'client backend'"
 )
 
 
