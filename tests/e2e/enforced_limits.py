@@ -12,7 +12,7 @@ import asyncio
 import math
 import time
 import zlib
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -26,8 +26,10 @@ IN_FLIGHT_SECONDS = 0.5
 """How long after a refusal calls may arrive that had left before, on a busy machine."""
 _CLOCK_SECONDS = 0.002
 """How much earlier the end of a refusal may be on another clock, which counts milliseconds."""
-_BEAT_SECONDS = 0.02
+_BEAT_SECONDS = 0.005
+"""How exactly delays are measured."""
 _RECENT_SECONDS = 2.0
+_SHOWN_CALLS = 120
 _DISCORD_SECONDS = {"channels": 5.0, "webhooks": 2.0}
 _READS = ("getchat",)
 _UNCOUNTED = ("sendchataction", "deletemessage")
@@ -104,6 +106,8 @@ class Refusal:
     until: float
     is_injected: bool
     """Whether a test asked for it; else the call was one too many."""
+    calls: tuple[str, ...] = ()
+    """What was called in the scope shortly before, newest last; of a call that was one too many."""
 
 
 class LimitEnforcer:
@@ -123,6 +127,9 @@ class LimitEnforcer:
         self._delays: deque[tuple[float, float]] = deque()  # when, and how long
         self._beat_at = now()
         self._windows: dict[str, list[Window]] = {}
+        self._latest: defaultdict[str, deque[tuple[float, str]]] = defaultdict(
+            lambda: deque(maxlen=_SHOWN_CALLS)
+        )
         self._planned: dict[str, float] = {}
         self._told: dict[str, Refusal] = {}
 
@@ -149,12 +156,13 @@ class LimitEnforcer:
         self._planned[kind] = seconds
 
     def judge(
-        self, scopes: Mapping[str, list[Window]], *, is_counted: bool = True
+        self, scopes: Mapping[str, list[Window]], call: str = "", *, is_counted: bool = True
     ) -> Refusal | None:
         """Count a call; return why it is refused, None: it is taken.
 
         Args:
             scopes: with the windows of those that are not known yet.
+            call: what it is, for the report.
             is_counted: whether it can be one too many; else it is refused with others only.
         """
         now = self.now()
@@ -168,6 +176,7 @@ class LimitEnforcer:
         )
         if refusal is None and is_counted:
             for scope in scopes:
+                self._latest[scope].append((now, call))
                 for window in self._windows[scope]:
                     window.take(now)
         return refusal
@@ -201,7 +210,8 @@ class LimitEnforcer:
         for scope in scopes:
             waits = [one.seconds_until_free(earliest) for one in self._windows[scope]]
             if (wait := max(waits)) > 0:
-                return self._refuse(Refusal(scope, now, now + wait, is_injected=False))
+                calls = tuple(f"-{now - at:.3f} {call}" for at, call in self._latest[scope])
+                return self._refuse(Refusal(scope, now, now + wait, False, calls))
         return None
 
     def _refuse(self, refusal: Refusal) -> Refusal:
@@ -231,7 +241,7 @@ class LimitedDiscord(SimWire):  # type: ignore[misc] # rigs have no types
 
     @override
     def _take_fault(self, method: str, path: str) -> Any:
-        refusal = self.enforcer.judge(discord_scopes(method, path))
+        refusal = self.enforcer.judge(discord_scopes(method, path), f"{method} {path}")
         if refusal is None:
             return super()._take_fault(method, path)
         return {
@@ -260,7 +270,7 @@ class LimitedTelegram(TgWire):  # type: ignore[misc] # rigs have no types
         chat, name = p.get("chat_id"), spec["name"].lower()
         if chat is not None and not name.startswith(_READS):
             is_counted = not name.startswith(_UNCOUNTED)
-            refusal = self.enforcer.judge(telegram_scopes(str(chat)), is_counted=is_counted)
+            refusal = self.enforcer.judge(telegram_scopes(str(chat)), name, is_counted=is_counted)
             if refusal is not None:
                 seconds = max(1, math.ceil(refusal.until - self.enforcer.now()))
                 description = f"Too Many Requests: retry after {seconds}"

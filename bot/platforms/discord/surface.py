@@ -41,8 +41,9 @@ LIMITS = Limits(
     repeats_faces=False,
     has_threads=True,
     folds_thoughts=True,
-    # "50 requests per second". Windows are longer by what calls may be under way for.
-    bot_calls=(CallWindow(50, 1.25, is_learned=True, reserved=10),),
+    # "50 requests per second", of which five are left to what is looked up: permissions, messages
+    # that were missed. Windows are longer by what calls may be under way for.
+    bot_calls=(CallWindow(45, 1.25, is_learned=True, reserved=10),),
     # What headers have said of messages and of edits; one process reads only its own responses.
     route_calls=(CallWindow(5, 5.5, is_learned=True),),
     counts_typing=True,
