@@ -47,7 +47,7 @@ from bot.chat.prompt import (
     TemplateChoice,
     Usage,
 )
-from bot.chat.rate import CallScope, Rate
+from bot.chat.rate import CallScope, Rate, Waiter
 from bot.chat.receipt import Receipt
 from bot.chat.session import (
     Attempt,
@@ -1490,8 +1490,23 @@ class RateLimits(Protocol):
         """
         ...
 
-    async def acquire(self, key: str, limit: int, holder: str, lease_seconds: float) -> int:
+    async def acquire(
+        self,
+        key: str,
+        limit: int,
+        holder: str,
+        lease_seconds: float,
+        waiter: Waiter | None = None,
+    ) -> int:
         """Hold one of `limit` places until `release`, or for so long if that never comes.
+
+        Args:
+            key: of what there are so many places.
+            limit: how many.
+            holder: who holds the place.
+            lease_seconds: after which a place is free that was not given back.
+            waiter: takes its turn among those that found no place lately; None: it holds one as
+                soon as one is free.
 
         Returns:
             How many places are held now by all processes, this one included; 0: none was free.

@@ -27,6 +27,18 @@ class Rate:
 
 
 @frozen_dataclass
+class Waiter:
+    """Who waits for a place among other processes: the most urgent first, then in turns."""
+
+    name: str
+    """Of a process, which tries again with it until it has the place."""
+    urgency: int
+    """The lowest value goes first."""
+    seconds: float
+    """For so long after a try others leave a place to it."""
+
+
+@frozen_dataclass
 class CallWindow:
     """At most so many calls in any so many seconds."""
 

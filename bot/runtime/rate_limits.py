@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing_extensions import override
 
 from bot.chat.console.operation import RefusedCalls
-from bot.chat.rate import CallScope, CallWindow, Rate
+from bot.chat.rate import CallScope, CallWindow, Rate, Waiter
 from bot.ports import Clock, RateLimits
 
 LEARNED_SECONDS = 3600.0
@@ -22,6 +22,8 @@ class InProcessRateLimits(RateLimits):
         self._clock = clock
         self._next_arrival: dict[str, float] = {}
         self._holders: defaultdict[str, dict[str, float]] = defaultdict(dict)
+        self._waiters: defaultdict[str, dict[str, tuple[int, float, float]]] = defaultdict(dict)
+        """By key and name: the urgency, since when it waits, and when it counts no more."""
         self._calls: dict[tuple[str, float], deque[float]] = {}  # by scope and seconds of a window
         self._refused_until: dict[str, float] = {}
         self._learned_until: dict[str, float] = {}
@@ -39,15 +41,36 @@ class InProcessRateLimits(RateLimits):
         return begin - now
 
     @override
-    async def acquire(self, key: str, limit: int, holder: str, lease_seconds: float) -> int:
+    async def acquire(
+        self,
+        key: str,
+        limit: int,
+        holder: str,
+        lease_seconds: float,
+        waiter: Waiter | None = None,
+    ) -> int:
         now = self._clock.monotonic()
         holders = self._holders[key]
         for one in [one for one, until in holders.items() if until <= now]:
             del holders[one]
-        if holder not in holders and len(holders) >= limit:
+        if holder not in holders and not self._has_turn(key, limit - len(holders), waiter, now):
             return 0
         holders[holder] = now + lease_seconds
         return len(holders)
+
+    def _has_turn(self, key: str, free: int, waiter: Waiter | None, now: float) -> bool:
+        """Return whether one of these free places is a waiter's; else it goes on waiting."""
+        if waiter is None:
+            return free > 0
+        waiters = self._waiters[key]
+        for one in [name for name, (_, _, until) in waiters.items() if until <= now]:
+            del waiters[one]
+        _, since, _ = waiters.pop(waiter.name, (0, now, now))
+        own = waiter.urgency, since
+        if sum(each[:2] < own for each in waiters.values()) < free:
+            return True
+        waiters[waiter.name] = *own, now + waiter.seconds
+        return False
 
     @override
     async def release(self, key: str, holder: str) -> None:

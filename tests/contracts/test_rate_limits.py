@@ -16,7 +16,7 @@ from typing_extensions import override
 from bot.chat.incoming import Address
 from bot.chat.outgoing import Face, MessageContent, OutgoingMessage
 from bot.chat.prompt import QueuePosition
-from bot.chat.rate import CallScope, CallWindow, Rate
+from bot.chat.rate import CallScope, CallWindow, Rate, Waiter
 from bot.delivery.rate_limits import RateLimitedSurface
 from bot.errors import RateLimited
 from bot.ports import BucketSurface, RateLimits
@@ -27,6 +27,7 @@ from bot.runtime.tasks import cancel_and_wait
 from bot.storage.coordination.embedded_valkey import run_embedded_valkey
 from bot.storage.coordination.redis_rate_limits import open_rate_limits
 from bot.turn.limits.provider_slots import ProviderSlots
+from bot.turn.limits.slot_queue import Urgency
 from tests.fakes import LIMITS, FakeClock, FakeSurface
 from tests.waiting import wait_until
 
@@ -159,6 +160,48 @@ async def test_places_are_held_until_released(peers: Peers) -> None:
     await peers.there.release("p", "nobody")
     assert await peers.here.acquire("p", 2, "c", 600) == 2
     assert await peers.here.acquire("p", 2, "d", 600) == 0
+
+
+async def test_free_place_is_for_the_most_urgent_and_then_for_who_waits_longest(
+    peers: Peers,
+) -> None:
+    at_once, later = Urgency.QUESTION, Urgency.REACTION
+    patience = 600.0
+    assert await peers.here.acquire("p", 1, "a", 600, Waiter("here", at_once, patience)) == 1
+    assert not await peers.there.acquire("p", 1, "b", 600, Waiter("there", later, patience))
+    assert not await peers.here.acquire("p", 1, "c", 600, Waiter("here", later, patience))
+    assert not await peers.there.acquire("p", 1, "d", 600, Waiter("third", at_once, patience))
+    await peers.here.release("p", "a")
+    assert not await peers.here.acquire("p", 1, "c", 600, Waiter("here", later, patience))
+    assert not await peers.there.acquire("p", 1, "b", 600, Waiter("there", later, patience))
+    assert await peers.there.acquire("p", 1, "d", 600, Waiter("third", at_once, patience))
+    await peers.here.release("p", "d")
+    assert not await peers.here.acquire("p", 1, "c", 600, Waiter("here", later, patience))
+    assert await peers.there.acquire("p", 1, "b", 600, Waiter("there", later, patience))
+    await peers.there.release("p", "b")
+    assert await peers.here.acquire("p", 1, "c", 600, Waiter("here", later, patience))
+
+
+async def test_each_free_place_is_for_one_of_the_waiters(peers: Peers) -> None:
+    for name in "ab":
+        assert await peers.here.acquire("p", 2, name, 600)
+    for name in ("first", "second", "third"):
+        assert not await peers.there.acquire("p", 2, name, 600, Waiter(name, 0, 600))
+    for name in "ab":
+        await peers.here.release("p", name)
+    assert not await peers.here.acquire("p", 2, "third", 600, Waiter("third", 0, 600))
+    assert await peers.here.acquire("p", 2, "second", 600, Waiter("second", 0, 600))
+    assert await peers.here.acquire("p", 2, "first", 600, Waiter("first", 0, 600)) == 2
+
+
+async def test_waiter_that_tries_no_more_is_passed_over(peers: Peers) -> None:
+    assert await peers.here.acquire("p", 1, "a", 600)
+    assert not await peers.here.acquire("p", 1, "b", 600, Waiter("here", Urgency.QUESTION, 0.05))
+    await peers.here.release("p", "a")
+    waiter = Waiter("there", Urgency.BACKGROUND, 600)
+    async with asyncio.timeout(TIMEOUT_SECONDS):
+        while not await peers.there.acquire("p", 1, "c", 600, waiter):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
 
 async def test_place_of_a_dead_process_becomes_free(peers: Peers) -> None:

@@ -14,6 +14,7 @@ from bot.chat.prompt import QueuePosition
 from bot.errors import BackendUnavailable
 from bot.replying.stop_flag import StopFlag
 from bot.runtime.rate_limits import InProcessRateLimits
+from bot.runtime.signals import InProcessSignals
 from bot.runtime.tasks import cancel_and_wait
 from bot.storage.sql.database import Database
 from bot.texts.text import translate
@@ -60,11 +61,28 @@ class Requests:
 
 @contextlib.asynccontextmanager
 async def requests(limit: int, max_waiting: int = 0) -> AsyncIterator[Requests]:
-    clock = FakeClock()
+    async with requests_of_processes(1, limit, max_waiting) as [made]:
+        yield made
+
+
+@contextlib.asynccontextmanager
+async def requests_of_processes(
+    count: int, limit: int, max_waiting: int = 0
+) -> AsyncIterator[list[Requests]]:
+    """Requests of several processes, which list who has begun together."""
+    clock, signals, begun = FakeClock(), InProcessSignals(), list[str]()
     rates = InProcessRateLimits(clock)
-    made = Requests(clock, ProviderSlots(rates, clock, {"p": limit}, 240, max_waiting))
+    made = [
+        Requests(
+            clock,
+            ProviderSlots(rates, clock, {"p": limit}, 240, max_waiting, signals),
+            begun,
+        )
+        for _ in range(count)
+    ]
     yield made
-    await cancel_and_wait(made.tasks)
+    for each in made:
+        await cancel_and_wait(each.tasks)
 
 
 async def test_questions_go_before_reactions_and_background_work() -> None:
@@ -90,6 +108,39 @@ async def test_chats_take_turns_however_many_requests_one_has() -> None:
     assert made.begun[:5] == ["noisy 0", "quiet 0", "noisy 1", "quiet 1", "noisy 2"]
 
 
+async def test_questions_go_first_also_before_what_waits_in_other_processes() -> None:
+    async with requests_of_processes(3, limit=1) as [one, other, third]:
+        await one.ask("first", "a")
+        await one.ask("overheard", "b", Urgency.REACTION)
+        await other.ask("summary", urgency=Urgency.BACKGROUND)
+        await third.ask("question 0", "c")
+        await third.ask("question 1", "d")
+        for _ in range(5):
+            await one.clock.advance(ANSWER_SECONDS)
+    assert one.begun == ["first", "question 0", "question 1", "overheard", "summary"]
+
+
+async def test_processes_take_turns_however_many_requests_one_has() -> None:
+    async with requests_of_processes(2, limit=1) as [full, other]:
+        for number in range(6):
+            await full.ask(f"full {number}", f"chat {number}")
+        await other.ask("other 0", "another chat")
+        await other.ask("other 1", "one more")
+        for _ in range(5):
+            await full.clock.advance(ANSWER_SECONDS)
+    assert full.begun[:5] == ["full 0", "full 1", "other 0", "full 2", "other 1"]
+
+
+async def test_process_that_waits_no_more_keeps_no_slot_from_the_others() -> None:
+    async with requests_of_processes(2, limit=1) as [one, other]:
+        await one.ask("first", "a")
+        gone = await one.ask("question", "b")
+        await other.ask("overheard", "c", Urgency.REACTION)
+        await cancel_and_wait([gone])
+        await one.clock.advance(ANSWER_SECONDS + 1)
+    assert one.begun == ["first", "overheard"]
+
+
 async def test_one_chat_never_holds_all_slots() -> None:
     async with requests(limit=4) as made:
         for number in range(6):
@@ -107,44 +158,49 @@ async def test_few_slots_are_all_there_for_one_chat() -> None:
     assert made.begun == ["noisy 0", "noisy 1", "noisy 2"]
 
 
-async def _answer_seconds(slots: int, chats: int, *, with_noise: bool) -> list[float]:
+async def _answer_seconds(
+    slots: int, chats: int, *, with_noise: bool, processes: int
+) -> list[float]:
     """Return how long the answers of quiet chats take, beside a noisy one or without it."""
     rng = random.Random(1)
-    async with requests(limit=slots) as made:
+    async with requests_of_processes(processes, limit=slots) as made:
         taken: list[float] = []
+        clock = made[0].clock
 
-        async def ask(chat: str) -> float:
-            began = made.clock.now()
-            async with made.slots.hold("p", StopFlag(), lambda _: None, chat=chat):
-                await made.clock.sleep(ANSWER_SECONDS * rng.uniform(0.5, 1.5))
-            return made.clock.now() - began
+        async def ask(chat: str, number: int) -> float:
+            began = clock.now()
+            held = made[number % processes].slots
+            async with held.hold("p", StopFlag(), lambda _: None, chat=chat):
+                await clock.sleep(ANSWER_SECONDS * rng.uniform(0.5, 1.5))
+            return clock.now() - began
 
-        async def ask_without_end() -> None:
+        async def ask_without_end(number: int) -> None:
             while True:
-                await ask("noisy")
+                await ask("noisy", number)
 
-        async def ask_now_and_then(chat: str) -> None:
+        async def ask_now_and_then(number: int) -> None:
             for _ in range(20):
-                taken.append(await ask(chat))
-                await made.clock.sleep(rng.expovariate(1 / PAUSE_SECONDS))
+                taken.append(await ask(f"quiet {number}", number))
+                await clock.sleep(rng.expovariate(1 / PAUSE_SECONDS))
 
         if with_noise:
-            made.tasks += [asyncio.create_task(ask_without_end()) for _ in range(3 * slots)]
+            made[0].tasks += [asyncio.create_task(ask_without_end(n)) for n in range(3 * slots)]
             await run_ready_tasks()
-        quiet = [asyncio.create_task(ask_now_and_then(f"quiet {one}")) for one in range(chats)]
-        made.tasks += quiet
+        quiet = [asyncio.create_task(ask_now_and_then(one)) for one in range(chats)]
+        made[0].tasks += quiet
         while not all(task.done() for task in quiet):
-            await made.clock.advance(5)
+            await clock.advance(5)
         return taken
 
 
+@pytest.mark.parametrize("processes", [1, 2])
 @pytest.mark.parametrize(("slots", "chats"), [(4, 4), (8, 4), (4, 8)])
 async def test_noisy_chat_delays_others_by_a_fifth_at_most(
-    slots: int, chats: int, monkeypatch: pytest.MonkeyPatch
+    slots: int, chats: int, processes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(provider_slots, "_POLL_SECONDS", 0.5)  # is simulated faster, and no better
-    alone = await _answer_seconds(slots, chats, with_noise=False)
-    beside_noise = await _answer_seconds(slots, chats, with_noise=True)
+    alone = await _answer_seconds(slots, chats, with_noise=False, processes=processes)
+    beside_noise = await _answer_seconds(slots, chats, with_noise=True, processes=processes)
     assert mean(beside_noise) <= 1.2 * mean(alone)
     assert percentile95(beside_noise) <= 1.2 * percentile95(alone)
 

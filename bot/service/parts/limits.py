@@ -62,6 +62,7 @@ class LimitParts:
             {name: limit for name, limit in limits.items() if limit is not None},
             lease_seconds=longest + _SLOT_MARGIN_SECONDS,
             max_waiting=self._context.settings.limits.waiting,
+            signals=self._context.resources.signals,
         )
 
     @cached_property

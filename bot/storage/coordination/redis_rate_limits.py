@@ -19,7 +19,7 @@ from redis.exceptions import RedisError
 from typing_extensions import override
 
 from bot.chat.console.operation import RefusedCalls
-from bot.chat.rate import CallScope, Rate
+from bot.chat.rate import CallScope, Rate, Waiter
 from bot.ports import Clock, RateLimits
 from bot.runtime.rate_limits import LEARNED_SECONDS, InProcessRateLimits, longest_first
 from bot.storage.coordination.redis_client import open_client
@@ -34,6 +34,8 @@ _MAX_PAUSE_SECONDS = 15.0
 _SCANNED_AT_ONCE = 1000
 _MAX_SHOWN = 100
 
+_OF_AN_URGENCY = "10000000000"
+"""More than the server's time in seconds."""
 _COUNT_EVERY_SECONDS = 20.0
 _MEMBER_SECONDS = 90.0
 
@@ -60,13 +62,34 @@ if wait <= tonumber(ARGV[1]) then
 end
 return string.format('%.6f', wait)
 """
-# A sorted set of holders by the end of their leases.
+# A sorted set of holders by the end of their leases. With a waiter, another one of waiters by
+# urgency and then by when they began to wait, and one by when they count no more.
 _ACQUIRE = f"""{_NOW}
 local limit, holder, seconds = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
-local held = redis.call('ZSCORE', KEYS[1], holder)
-if not held and redis.call('ZCARD', KEYS[1]) >= limit then
-    return 0
+local free = limit - redis.call('ZCARD', KEYS[1])
+if not redis.call('ZSCORE', KEYS[1], holder) then
+    if #KEYS > 1 then
+        local waiter, urgency, patience = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6])
+        for _, gone in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', now)) do
+            redis.call('ZREM', KEYS[2], gone)
+            redis.call('ZREM', KEYS[3], gone)
+        end
+        local known = redis.call('ZSCORE', KEYS[2], waiter)
+        local since = known and tonumber(known) % {_OF_AN_URGENCY} or now
+        local rank = string.format('%.6f', urgency * {_OF_AN_URGENCY} + since)
+        redis.call('ZREM', KEYS[2], waiter)
+        redis.call('ZREM', KEYS[3], waiter)
+        if redis.call('ZCOUNT', KEYS[2], '-inf', '(' .. rank) >= free then
+            redis.call('ZADD', KEYS[2], rank, waiter)
+            redis.call('ZADD', KEYS[3], string.format('%.6f', now + patience), waiter)
+            redis.call('PEXPIRE', KEYS[2], math.ceil(patience * 1000))
+            redis.call('PEXPIRE', KEYS[3], math.ceil(patience * 1000))
+            return 0
+        end
+    elseif free <= 0 then
+        return 0
+    end
 end
 redis.call('ZADD', KEYS[1], string.format('%.6f', now + seconds), holder)
 redis.call('PEXPIRE', KEYS[1], math.ceil(seconds * 1000))
@@ -163,12 +186,23 @@ class RedisRateLimits(RateLimits):
         return float(answer)
 
     @override
-    async def acquire(self, key: str, limit: int, holder: str, lease_seconds: float) -> int:
+    async def acquire(
+        self,
+        key: str,
+        limit: int,
+        holder: str,
+        lease_seconds: float,
+        waiter: Waiter | None = None,
+    ) -> int:
+        keys = [self._places(key)]
         given: list[str | int | float] = [limit, holder, lease_seconds]
-        answer = await self._ask(lambda: self._acquire([self._places(key)], given))
+        if waiter is not None:
+            keys += [f"{self._prefix}turns:{key}", f"{self._prefix}waiters:{key}"]
+            given += [waiter.name, int(waiter.urgency), waiter.seconds]
+        answer = await self._ask(lambda: self._acquire(keys, given))
         if answer is None:
             share = max(1, limit // self._processes)
-            return await self._here.acquire(key, share, holder, lease_seconds)
+            return await self._here.acquire(key, share, holder, lease_seconds, waiter)
         return int(answer)
 
     @override

@@ -4,19 +4,27 @@ import asyncio
 import contextlib
 import secrets
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 from bot.backends.chat_shares import FEWEST_SHARED, ChatShares
 from bot.chat.prompt import QueuePosition
+from bot.chat.rate import Waiter
 from bot.errors import BackendUnavailable
 from bot.frozen_dataclass import frozen_dataclass
-from bot.ports import Clock, RateLimits
+from bot.ports import Clock, RateLimits, Signals
 from bot.replying.stop_flag import StopFlag
+from bot.runtime.signals import InProcessSignals
 from bot.texts.text import translatable
 from bot.turn.limits.slot_queue import SlotQueue, Urgency, WaitingRequest
 
+FREED_SLOTS = "provider_slots"
+"""The topic of signals: providers of which a process has given back a slot."""
+TAKEN_SLOTS = "taken_provider_slots"
+"""The topic of signals: provider, how many slots other chats hold, and the chat that got one."""
 _POLL_SECONDS = 0.1
-"""How often other processes' slots are looked for; of a slot of its own a process knows."""
+"""How often free slots are looked for, should a signal be lost."""
+_MISSED_POLLS = 5
+"""A process that has not looked for so long has lost its turn."""
 _MAX_WAIT_SECONDS = 60.0
 _WAITING_LEASE_SECONDS = _MAX_WAIT_SECONDS + 30.0
 _ANY_NUMBER = 1_000_000
@@ -26,12 +34,16 @@ _BUSY = translatable("Too many people are asking at once. Please try again in a 
 class ProviderSlots:
     """Makes requests wait while as many as allowed are in flight: urgent ones first, chats in turn.
 
+    Processes take turns as well, each with the first of the requests that wait in it.
+
     Args:
         rates: what is held.
         clock: time.
         limits: the most requests at once, by provider; those without one are not limited.
         lease_seconds: after which the request of a process that died is not counted any more.
         max_waiting: how many requests may wait for a provider, over all processes; 0: any number.
+        signals: tell the other processes of slots that are taken and given back; None: there are
+            no others.
     """
 
     def __init__(
@@ -41,6 +53,7 @@ class ProviderSlots:
         limits: Mapping[str, int],
         lease_seconds: float,
         max_waiting: int = 0,
+        signals: Signals | None = None,
     ) -> None:
         self._rates = rates
         self._clock = clock
@@ -53,6 +66,10 @@ class ProviderSlots:
         self._pauses: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
         """What ends the pauses of those that found no free slot, by provider."""
         self._shares = {name: ChatShares(clock, limit) for name, limit in limits.items()}
+        self._name = secrets.token_hex(8)  # as a waiter among other processes
+        self._signals = signals or InProcessSignals()
+        self._signals.subscribe(FREED_SLOTS, self._end_pauses)
+        self._signals.subscribe(TAKEN_SLOTS, self._note_taken)
 
     def waiting(self, provider: str) -> int:
         """Return how many requests of this process wait for a slot."""
@@ -76,34 +93,45 @@ class ProviderSlots:
         limit = self._limits.get(provider)
         if limit is None:
             return contextlib.nullcontext()
-        asked = _AskedSlot(provider, limit, chat, secrets.token_hex(8))
-        return self._held(asked, urgency, stop, show_position)
+        asked = _AskedSlot(provider, limit, chat, urgency, secrets.token_hex(8))
+        return self._held(asked, stop, show_position)
 
     @contextlib.asynccontextmanager
     async def _held(
         self,
         asked: "_AskedSlot",
-        urgency: Urgency,
         stop: StopFlag,
         show_position: Callable[[QueuePosition], None],
     ) -> AsyncIterator[None]:
         try:
             if not stop.requested:
                 with stop.ends_block():
-                    await self._acquire(asked, urgency, show_position)
+                    await self._acquire(asked, show_position)
             yield
         finally:
             await self._rates.release(asked.provider, asked.holder)
             if asked.is_shared:
                 await self._rates.release(asked.chat_key, asked.holder)
-            for pause in self._pauses[asked.provider]:
+            self._signals.publish(FREED_SLOTS, [asked.provider])
+
+    def _end_pauses(self, providers: Sequence[str]) -> None:
+        for provider in providers:
+            for pause in self._pauses.get(provider, ()):
                 pause.set()
 
+    def _note_taken(self, taken: Sequence[str]) -> None:
+        """Note which chats have got slots, here or in another process."""
+        for one in taken:
+            provider, held_by_others, chat = one.split(" ", 2)
+            if provider in self._shares:  # the others may have other settings
+                self._shares[provider].note(chat, int(held_by_others))
+                self._queues[provider].note_served(chat)
+
     async def _acquire(
-        self, asked: "_AskedSlot", urgency: Urgency, show_position: Callable[[QueuePosition], None]
+        self, asked: "_AskedSlot", show_position: Callable[[QueuePosition], None]
     ) -> None:
         queue = self._queues[asked.provider]
-        request, is_served = queue.enter(asked.chat, urgency), False
+        request, is_served = queue.enter(asked.chat, asked.urgency), False
         try:
             is_served = request.may_try.is_set() and await self._try(asked)
             if not is_served:
@@ -171,13 +199,15 @@ class ProviderSlots:
     async def _try(self, asked: "_AskedSlot") -> bool:
         """Take a slot if one is free, and if the chat does not hold as many as it may already."""
         seconds, shares = self._lease_seconds, self._shares[asked.provider]
-        held = await self._rates.acquire(asked.provider, asked.limit, asked.holder, seconds)
+        waiter = Waiter(self._name, asked.urgency, _POLL_SECONDS * _MISSED_POLLS)
+        held = await self._rates.acquire(asked.provider, asked.limit, asked.holder, seconds, waiter)
         if not held or not asked.is_shared:
             return bool(held)
         if held < asked.limit or not shares.leaves_last_slot(asked.chat):
             most = shares.most_of(asked.chat)
             if own := await self._rates.acquire(asked.chat_key, most, asked.holder, seconds):
-                shares.note(asked.chat, held - own)
+                taken = f"{asked.provider} {held - own} {asked.chat}"
+                self._signals.publish(TAKEN_SLOTS, [taken])
                 return True
         await self._rates.release(asked.provider, asked.holder)
         self._queues[asked.provider].set_full(asked.chat, is_full=True)
@@ -190,6 +220,7 @@ class _AskedSlot:
     limit: int
     chat: str
     """"": it counts for no chat."""
+    urgency: Urgency
     holder: str
 
     @property

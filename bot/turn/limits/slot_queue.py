@@ -61,12 +61,20 @@ class SlotQueue:
         """Remove a request, because it has got a slot or does not want one any more."""
         self._waiting.remove(request)
         if is_served:
-            self._count += 1
-            self._served_at.pop(request.chat, None)  # the newest is the last
-            self._served_at[request.chat] = self._count
-            if len(self._served_at) > _MAX_CHATS_REMEMBERED:
-                del self._served_at[next(iter(self._served_at))]
+            self._set_served(request.chat)
         self._give_turn()
+
+    def note_served(self, chat: str) -> None:
+        """Note that a chat has got a slot, maybe elsewhere: those of other chats go before it."""
+        self._set_served(chat)
+        self._give_turn()
+
+    def _set_served(self, chat: str) -> None:
+        self._count += 1
+        self._served_at.pop(chat, None)  # the newest is the last
+        self._served_at[chat] = self._count
+        if len(self._served_at) > _MAX_CHATS_REMEMBERED:
+            del self._served_at[next(iter(self._served_at))]
 
     def end_patience(self, request: WaitingRequest) -> None:
         """Let a request try once more, whoever's turn it is."""
