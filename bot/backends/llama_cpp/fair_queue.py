@@ -64,13 +64,15 @@ class FairQueue:
         Raises:
             BackendUnavailable: the queue is full; the notice says how long the wait is.
         """
-        if self._free == 0 and len(self._waiting) >= self._max_waiting:
-            raise BackendUnavailable("the queue of the model is full", self._full_notice())
         self._tickets += 1
         flows = (f"chat {chat}", f"person {person}") if person else (f"chat {chat}",)
         ticket = Ticket(chat, flows, self._virtual_time, self._tickets)
         self._waiting.append(ticket)
         self._admit()
+        # A slot may be free that its chat leaves to others: only who is not admitted waits.
+        if not ticket.admitted.is_set() and len(self._waiting) > self._max_waiting:
+            self._waiting.remove(ticket)
+            raise BackendUnavailable("the queue of the model is full", self._full_notice())
         try:
             yield ticket
         finally:

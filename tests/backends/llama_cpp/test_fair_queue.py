@@ -191,6 +191,16 @@ def test_one_chat_leaves_a_slot_to_others() -> None:
     assert not noisy[4].admitted.is_set(), "others held one slot, and one more may come"
 
 
+def test_queue_is_full_for_a_chat_that_leaves_the_free_slot_to_others() -> None:
+    harness = QueueHarness(slots=4, max_waiting=2)
+    for number in range(5):
+        harness.enqueue("noisy", "noisy", f"somebody {number}")
+    with pytest.raises(BackendUnavailable):
+        harness.enqueue("noisy", "noisy", "one more")
+    assert harness.queue.waiting_count == 2
+    assert harness.enqueue("quiet", "quiet", "quiet").admitted.is_set()
+
+
 def test_few_slots_are_all_there_for_one_chat() -> None:
     harness = QueueHarness(slots=3)
     assert all(harness.enqueue("a", "a", None).admitted.is_set() for _ in range(3))
