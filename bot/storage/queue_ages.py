@@ -1,11 +1,10 @@
 """How long the oldest of each queue waits, by two index look-ups, and how far replicas are behind.
 
-Nothing is counted: a backlog of a million messages costs no more than an empty one.
+Nothing is counted: a backlog of a million messages costs no more than an empty one. Only what is
+paused is passed over row by row, where not everything is.
 """
 
-from collections.abc import Collection
-
-from sqlalchemy import ColumnElement, Connection, func, not_, or_, select, text
+from sqlalchemy import ColumnElement, Connection, and_, case, exists, func, or_, select, text
 
 from bot.chat.console.operation import EVERYWHERE
 from bot.chat.incoming import HISTORY_MARK
@@ -15,8 +14,26 @@ from bot.storage.replica.replay_lag import PRIMARY_POSITION, ReplayLag
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import conversation, is_ready, is_waiting, lane, pause
 
+_IS_CURRENT = pause.c.ended_at.is_(None)
+
+
+def _is_covered(key: ColumnElement[str], scope: ColumnElement[str]) -> ColumnElement[bool]:
+    """Return the condition that a pause of this scope covers a conversation: `Pause.covers`."""
+    following = func.substr(key, func.length(scope) + 1, 1)
+    mark = case((scope.contains(":"), HISTORY_MARK), else_="@")
+    begins = func.substr(key, 1, func.length(scope)) == scope
+    return or_(scope == EVERYWHERE, and_(begins, following.in_(["", ":", mark])))
+
+
+_PAUSED = select(pause.c.scope).where(_IS_CURRENT)
 _OLDEST_CONVERSATION = select(func.min(conversation.c.ready_since)).where(is_ready)
-_PAUSED = select(pause.c.scope).where(pause.c.ended_at.is_(None))
+# In the order of the index: it ends at the first one.
+_OLDEST_NOT_PAUSED = (
+    select(conversation.c.ready_since)
+    .where(is_ready, ~exists().where(_IS_CURRENT, _is_covered(conversation.c.key, pause.c.scope)))
+    .order_by(conversation.c.ready_since)
+    .limit(1)
+)
 _OLDEST_LANE = select(func.min(lane.c.due_at)).where(is_waiting)
 # Without the role pg_monitor the state of others' connections is NULL.
 _REPLICAS = text(
@@ -39,25 +56,17 @@ class QueueAges:
     """Of the slowest of them."""
 
 
-def _oldest_ready(connection: Connection, paused: Collection[str]) -> float | None:
+def _oldest_ready(connection: Connection) -> float | None:
     """Return since when the oldest conversation is ready, in Unix seconds, outside of the pauses.
 
     More workers are of no use to what is paused, and nobody is to be called for it.
     """
+    paused = connection.execute(_PAUSED).scalars().all()
     if EVERYWHERE in paused:
         return None
-    query = _OLDEST_CONVERSATION
-    if paused:
-        query = query.where(not_(or_(*map(_is_in, paused))))
-    oldest: float | None = connection.execute(query).scalar_one()
-    return oldest
-
-
-def _is_in(scope: str) -> ColumnElement[bool]:
-    """Return the condition that a pause of this scope covers a conversation: `Pause.covers`."""
-    key, marks = conversation.c.key, (":", HISTORY_MARK) if ":" in scope else (":", "@")
-    inside = (key.startswith(f"{scope}{mark}", autoescape=True) for mark in marks)
-    return or_(key == scope, *inside)
+    oldest = _OLDEST_NOT_PAUSED if paused else _OLDEST_CONVERSATION
+    since: float | None = connection.execute(oldest).scalar()
+    return since
 
 
 class SqlQueueAges:
@@ -71,8 +80,7 @@ class SqlQueueAges:
         now, started = self._clock.now(), self._clock.monotonic()
 
         def unit(connection: Connection) -> tuple[float, float]:
-            paused = connection.execute(_PAUSED).scalars().all()
-            ready = _oldest_ready(connection, paused)
+            ready = _oldest_ready(connection)
             due = connection.execute(_OLDEST_LANE).scalar_one()
             return (
                 0.0 if ready is None else max(0.0, now - ready),

@@ -10,7 +10,7 @@ from bot.service.roles import ALL_ROLES, Role
 from bot.storage.operation.pauses import SqlPauses
 from bot.storage.queue_ages import QueueAges, SqlQueueAges
 from bot.storage.sql.database import Database
-from bot.storage.sql.tables import conversation, lane
+from bot.storage.sql.tables import conversation, lane, pause
 from bot.telemetry.metrics import QUEUE_AGE
 from tests.fakes import FakeClock
 
@@ -84,3 +84,13 @@ async def test_conversation_that_a_pause_holds_back_does_not_count(
     assert ages.conversations == (clock.now() - min(counted) if counted else 0)
     await SqlPauses(database, clock).end(scope)
     assert (await SqlQueueAges(database, clock).read()).conversations == 100
+
+
+async def test_pauses_of_many_channels_are_measured(database: Database) -> None:
+    clock = FakeClock()
+    await store_waiting(database, clock.now() - 30, clock.now())
+    rows = [{"scope": f"telegram:{n}", "by": "operator", "at": 0.0} for n in range(2, 1002)]
+    await database.write(lambda connection: connection.execute(insert(pause), rows))
+    assert (await SqlQueueAges(database, clock).read()).conversations == 30
+    assert await SqlPauses(database, clock).begin("telegram:1", "operator")
+    assert (await SqlQueueAges(database, clock).read()).conversations == 0
