@@ -1,6 +1,5 @@
 """The certificate of the HTTPS server, read again when its files are replaced."""
 
-import asyncio
 import ssl
 from pathlib import Path
 from typing import TypeAlias
@@ -35,10 +34,14 @@ class ServedCertificate:
         """Look for other files every five seconds, until cancelled."""
         while True:
             await clock.sleep(LOOK_EVERY_SECONDS)
-            await asyncio.to_thread(self.read_changed_files)
+            self.read_changed_files()
 
     def read_changed_files(self) -> None:
-        """Use what the files hold now, if they were replaced, both of them."""
+        """Use what the files hold now, if they were replaced, both of them.
+
+        To be called in the event loop, where handshakes use the context: OpenSSL lets no other
+        thread change it meanwhile.
+        """
         try:
             versions = self._read_versions()
             if versions == self._versions:
