@@ -92,8 +92,8 @@ class SqlRoleLeases(RoleLeases):
     @override
     async def release(self, role: str) -> None:
         held = {"held": role, "holder": self._owner}
-        await self._database.write(lambda connection: connection.execute(_RELEASE, held))
-        if self._signals is not None:
+        was_held = await self._database.write(lambda c: c.execute(_RELEASE, held).rowcount)
+        if was_held and self._signals is not None:
             self._signals.publish(_TOPIC, [role])
 
     @override
