@@ -17,11 +17,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 from redis.asyncio import Redis
 from redis.asyncio.connection import SSLConnection, parse_url
 from redis.asyncio.retry import Retry
-from redis.asyncio.sentinel import (
-    MasterNotFoundError,
-    Sentinel,
-    SentinelConnectionPool,
-)
+from redis.asyncio.sentinel import MasterNotFoundError, Sentinel, SentinelConnectionPool
 from redis.backoff import NoBackoff
 from redis.exceptions import (
     AuthenticationError,
@@ -106,11 +102,19 @@ def _open_by_sentinel(url: str, options: dict[str, Any]) -> Redis:
 
 
 def _sentinel_login(query: dict[str, str]) -> dict[str, Any]:
-    """Take the password of the Sentinels, or its file, out of the options."""
+    """Take the password of the Sentinels, or its file, out of the options.
+
+    Raises:
+        ValueError: there are both, or the file cannot be used.
+    """
     password = query.pop("sentinel_password", None)
     file = query.pop("sentinel_password_file", None)
     if file is None:
         return {"password": password}
+    if password is not None:
+        raise ValueError(
+            "it has a sentinel_password and a sentinel_password_file; remove one of them"
+        )
     return {"credential_provider": PasswordFile(Path(file), None)}
 
 
@@ -185,7 +189,7 @@ def _why_unreachable(failure: Exception, authority: str | None) -> str:
 def _why_not_found(said: str) -> str:
     """Tell what redis-py's report of all Sentinels says, which also spells out its own objects."""
     if "AuthenticationError" in said:
-        return "a Sentinel refuses the password; correct ?sentinel_password= in the address"
+        return "a Sentinel refuses the password; correct ?sentinel_password=, or that in its file"
     if " - " in said:
         return "no Sentinel answers; are they running, and is TLS right (?ssl_ca_certs=FILE)?"
     return "the Sentinels know no primary server of this name; correct it in the address"

@@ -63,7 +63,7 @@ def take_password_file(url: str) -> tuple[str, PasswordFile | None]:
     user, _, password = credentials.partition(":")
     if password or "password" in options:
         raise ValueError(f"it has a password and a {_OPTION}; remove one of them")
-    user = user or options.pop("username", "")
+    user = unquote(user) or options.pop("username", "")
     query = f"?{urlencode(options)}" if options else ""
     rest = f"{parts.scheme}://{host}{parts.path}{query}"  # urlunsplit makes unix:/ of unix:///
-    return rest, PasswordFile(Path(file), unquote(user) or None)
+    return rest, PasswordFile(Path(file), user or None)

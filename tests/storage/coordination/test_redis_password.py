@@ -80,6 +80,10 @@ def test_sentinels_have_a_file_of_their_own(file: Path) -> None:
     [
         ("redis://:pw@host/0?password_file=x", "a password and a password_file"),
         ("redis://host/0?password_file=nowhere", "the password in nowhere cannot be read"),
+        (
+            "redis+sentinel://a:1/chats?sentinel_password=pw&sentinel_password_file=x",
+            "a sentinel_password and a sentinel_password_file",
+        ),
     ],
 )
 def test_wrong_address_is_named(address: str, problem: str) -> None:
