@@ -205,6 +205,8 @@ class TelegramSurface(Surface, DraftingSurface):
         if found is not None:
             return found
         before = max([oldest, *(one for one in known if one < sent)])
+        if before == 0:  # what is older may be a message of ours that is not known any more
+            return None
         for candidate in range(sent - 1, max(before, sent - 1 - _MAX_PROBES_BEFORE), -1):
             if await self._probe(message, chat, candidate) is _ProbeResult.OURS:
                 return candidate

@@ -465,6 +465,17 @@ async def test_messages_before_the_newest_known_are_not_probed(rig: Rig, surface
 
 
 @pytest.mark.service
+async def test_second_copy_is_not_looked_for_among_messages_of_which_none_is_known(
+    rig: Rig, surface: Surface
+) -> None:
+    await send(surface, "of last month")
+    sent = await send(surface, "…")
+    message = OutgoingMessage(PRIVATE_CHAT, MessageContent("…"), nonce="n")
+    assert await surface.find(message, after=None, known={sent}, twin_of=sent) is None
+    assert rig.telegram.texts(ALICE) == ["of last month", "…"]
+
+
+@pytest.mark.service
 async def test_find_stops_at_flood_control(rig: Rig, surface: Surface) -> None:
     rig.telegram.fault("editMessageText", retry_after=7)
     with pytest.raises(RateLimited):
