@@ -27,6 +27,8 @@ _SEARCH_SECONDS = 15.0
 """A search makes no further request after that; its lane is held for longer."""
 _POLL_SECONDS = 1.0
 _RETRY_SECONDS = 2.0
+"""After a search that was not possible; twice as long after each further one that failed."""
+_MAX_RETRY_SECONDS = 60.0
 _GIVE_UP_SECONDS = 3600.0
 _MAX_REMEMBERED = 1000
 _MAX_CHATS = 8  # that are searched at once
@@ -43,6 +45,8 @@ class _Repeated:
     due_at: float
     """When they are looked for, by the monotonic clock."""
     given_up_at: float
+    failures: int = 0
+    """How many searches for them have failed. Each has held the chat's lane."""
 
 
 class LateTwins:
@@ -113,7 +117,7 @@ class LateTwins:
 
     async def _settle(self, repeated: _Repeated, wake: Callable[[Sequence[str]], None]) -> None:
         """Delete the second copies of a row, now or, where that is not possible yet, later."""
-        row, wait = repeated.row, _RETRY_SECONDS
+        row, wait, failures = repeated.row, _RETRY_SECONDS, repeated.failures
         is_done = False
         with BoundTurn(row.turn):
             try:
@@ -124,6 +128,8 @@ class LateTwins:
             except RateLimited as error:
                 wait = error.retry_after_seconds
             except (PlatformError, StoreError) as error:
+                wait = min(_RETRY_SECONDS * 2.0**failures, _MAX_RETRY_SECONDS)
+                failures += 1
                 _log.info("late_twin_search_postponed", row=row.id, reason=str(error))
         if self._repeated.get(row.id) is not repeated:  # there are newer ones to remember
             return
@@ -131,7 +137,7 @@ class LateTwins:
         if is_done or due_at > repeated.given_up_at:
             del self._repeated[row.id]
         else:
-            self._repeated[row.id] = replace(repeated, due_at=due_at)
+            self._repeated[row.id] = replace(repeated, due_at=due_at, failures=failures)
 
     async def _search_alone(
         self, repeated: _Repeated, wake: Callable[[Sequence[str]], None]

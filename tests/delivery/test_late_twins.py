@@ -240,6 +240,15 @@ async def test_search_goes_on_after_it_was_limited_or_failed(database: Database)
     assert chat.texts == ["a"]
 
 
+async def test_search_that_goes_on_failing_is_made_ever_less_often(database: Database) -> None:
+    chat = Chat(database)
+    async with chat.searching():
+        await chat.send_twice("a")
+        chat.surface.fail_next("find", *(OutcomeUnknown("too many messages") for _ in range(100)))
+        await chat.pass_seconds(_LATE_SECONDS + 300)
+    assert 2 < chat.delivery.calls("find") < 15, "each held the lane"
+
+
 async def test_copy_that_may_not_be_deleted_is_left(database: Database) -> None:
     chat = Chat(database)
     async with chat.searching():
