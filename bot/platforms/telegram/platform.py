@@ -52,8 +52,9 @@ from bot.platforms.telegram.incoming import (
 )
 from bot.platforms.telegram.moved_chats import MovedChats
 from bot.platforms.telegram.session import decode_lenient
-from bot.platforms.telegram.settings import TelegramSettings
+from bot.platforms.telegram.settings import TelegramSettings, is_webhook_secret
 from bot.platforms.telegram.surface import TelegramSurface
+from bot.platforms.webhook_secret import WebhookSecret
 from bot.ports import (
     Clock,
     FileSource,
@@ -63,6 +64,7 @@ from bot.ports import (
     Surface,
     WebhookReceiver,
 )
+from bot.runtime.secret_file import LOOK_EVERY_SECONDS
 from bot.runtime.tasks import cancel_and_wait
 from bot.telemetry.metrics import POLLING_CONFLICTS
 
@@ -117,6 +119,12 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         self._chats = MovedChats(cursors, bot_id)
         self._surface = TelegramSurface(self._api, self._chats, has_drafts=settings.drafts)
         self._settings = settings
+        self._webhook_secret = WebhookSecret(
+            lambda: self._api.token.settings.webhook_token,
+            settings.webhook_secret_file,
+            is_webhook_secret,
+            clock,
+        )
         self._poll_seconds = settings.poll_seconds
         self._bot: User | None = None  # once Telegram has said who we are
         self._acknowledging: set[asyncio.Task[None]] = set()
@@ -201,18 +209,27 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         return self._settings.webhook_path
 
     async def _keep_webhook(self) -> NoReturn:
-        """Tell Telegram where to call, again and again: another program may have changed it."""
+        """Tell Telegram where to call, again and again: another program may have changed it.
+
+        A token or secret whose file is replaced is told within seconds.
+        """
         while True:
-            token = self._api.token.read()
+            known = self._read_secrets()
             await self._until_answered(self._set_webhook)
-            await self._api.token.wait_for_change(token, _SET_WEBHOOK_SECONDS)
+            again_at = self._clock.monotonic() + _SET_WEBHOOK_SECONDS
+            while self._read_secrets() == known and self._clock.monotonic() < again_at:
+                await self._clock.sleep(LOOK_EVERY_SECONDS)
+
+    def _read_secrets(self) -> tuple[str, str]:
+        """Return the token and the secret of the webhook, which may be derived from it."""
+        return self._api.token.read(), self._webhook_secret.read()
 
     async def _set_webhook(self) -> None:
         try:
             await self._api.call(
                 SetWebhook(
                     url=self._settings.webhook_url or "",
-                    secret_token=self._api.token.settings.webhook_token,
+                    secret_token=self._webhook_secret.read(),
                     allowed_updates=UPDATE_TYPES,
                     drop_pending_updates=False,
                 )
@@ -223,9 +240,13 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
 
     @override
     def admits_call(self, headers: Mapping[str, str]) -> bool:
-        """Compare bytes: the comparison in constant time takes no other texts than ASCII."""
+        """Compare bytes: the comparison in constant time takes no other texts than ASCII.
+
+        A process that stands by makes no calls of its own: it reads the files here.
+        """
         given = headers.get(_SECRET_HEADER, "").encode(errors="surrogateescape")
-        return hmac.compare_digest(given, self._api.token.settings.webhook_token.encode())
+        _, secret = self._read_secrets()
+        return hmac.compare_digest(given, secret.encode())
 
     @override
     async def receive_call(self, body: bytes, intake: Intake) -> bool:

@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+from pathlib import Path
 from typing import Literal, Self
 from urllib.parse import urlsplit
 
@@ -9,8 +10,15 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 from typing_extensions import override
 
 from bot.platforms.bot_token import BotTokenSettings
+from bot.runtime.secret_file import read_secrets_at_start
 
 _SECRET = re.compile(r"[A-Za-z0-9_-]{16,256}")
+_SECRET_RULE = "use 16 to 256 letters, digits, _ and -"  # noqa: S105 # no secret itself
+
+
+def is_webhook_secret(text: str) -> bool:
+    """Return whether Telegram accepts this as the secret of a webhook."""
+    return _SECRET.fullmatch(text) is not None
 
 
 class TelegramSettings(BotTokenSettings):
@@ -41,13 +49,35 @@ class TelegramSettings(BotTokenSettings):
         description="What Telegram proves itself by when it calls: 16 to 256 letters, digits, _ and"
         " -. By default it is derived from the token.",
     )
+    webhook_secret_file: Path | None = Field(
+        None,
+        description="A file with that secret instead, such as a mounted secret. It may be replaced"
+        " while the service runs.",
+    )
 
     @field_validator("webhook_secret")
     @classmethod
     def _check_secret(cls, secret: SecretStr | None) -> SecretStr | None:
-        if secret is not None and not _SECRET.fullmatch(secret.get_secret_value()):
-            raise ValueError("use 16 to 256 letters, digits, _ and -")
+        if secret is not None and not is_webhook_secret(secret.get_secret_value()):
+            raise ValueError(_SECRET_RULE)
         return secret
+
+    @model_validator(mode="after")
+    def _read_secret_file(self) -> Self:
+        """Take the secret from the file, so that it is masked."""
+        if self.webhook_secret_file is None:
+            return self
+        found = read_secrets_at_start(self.webhook_secret_file, "the secret")
+        if len(found) != 1 or not is_webhook_secret(found[0]):
+            raise ValueError(
+                f"there is not one secret in {self.webhook_secret_file}: {_SECRET_RULE}"
+            )
+        if self.webhook_secret not in {None, SecretStr(found[0])}:
+            raise ValueError(
+                "webhook_secret and webhook_secret_file are both set; remove one of them"
+            )
+        self.webhook_secret = SecretStr(found[0])
+        return self
 
     @model_validator(mode="after")
     def _check_webhook(self) -> Self:
@@ -67,7 +97,7 @@ class TelegramSettings(BotTokenSettings):
 
     @property
     def webhook_token(self) -> str:
-        """What Telegram sends with each call; the same in all processes of a bot."""
+        """What Telegram sends with each call, as it was at the start; the same in all processes."""
         if self.webhook_secret is not None:
             return self.webhook_secret.get_secret_value()
         token = self.token.get_secret_value() if self.token else ""

@@ -1,12 +1,17 @@
 """A token file that is replaced while the platform runs: no restart, and no message is missed."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pydantic import SecretStr, ValidationError
+from structlog.testing import capture_logs
 from typing_extensions import override
 
 from bot.errors import TokenRejected
+from bot.platforms.telegram.settings import TelegramSettings
 from tests.platforms.telegram.conftest import RecordingClock, Rig
+from tests.waiting import wait_until
 
 _NEW = "123456789:AAH-" + "y" * 31
 
@@ -60,6 +65,61 @@ async def test_token_that_is_replaced_before_it_is_revoked_is_used_for_the_next_
         rig.telegram.say(1, "after")
         await rig.wait_for_texts("before", "after")
         assert bot.connection_error is None
+
+
+_SECRET, _NEW_SECRET = "a-secret-of-telegram_1", "a-secret-of-telegram_2"
+_HEADER = "X-Telegram-Bot-Api-Secret-Token"
+
+
+def webhook(**more: Any) -> dict[str, Any]:
+    return {"mode": "webhook", "webhook_url": "http://127.0.0.1:1/telegram", **more}
+
+
+async def test_replaced_secret_of_the_webhook_is_told_to_telegram_and_required(
+    rig: Rig, file: Path
+) -> None:
+    write(file, _SECRET)
+    async with rig.running(**webhook(webhook_secret_file=file)) as bot:
+        await rig.telegram.wait(lambda: rig.telegram.wh)
+        assert bot.admits_call({_HEADER: _SECRET})
+        write(file, f"{_NEW_SECRET}\n")
+        await rig.telegram.wait(lambda: len(rig.calls("setWebhook")) > 1)
+        assert bot.admits_call({_HEADER: _NEW_SECRET})
+        assert not bot.admits_call({_HEADER: _SECRET})
+    told = [one["secret_token"] for one in rig.calls("setWebhook")]
+    assert (told[0], told[-1]) == (_SECRET, _NEW_SECRET)
+
+
+@pytest.mark.parametrize("text", ["short", f"{_NEW_SECRET}\n{_NEW_SECRET}3", "Ä" * 20])
+async def test_file_without_one_secret_of_the_webhook_changes_nothing(
+    rig: Rig, file: Path, text: str
+) -> None:
+    write(file, _SECRET)
+    bot = rig.bot(**webhook(webhook_secret_file=file))
+    with capture_logs() as logs:
+        write(file, text)
+        await wait_until(lambda: bot.admits_call({_HEADER: _SECRET}) and bool(logs))
+    assert logs[0]["event"] == "webhook_secret_not_used"
+    assert bot.admits_call({_HEADER: _SECRET})
+    assert not any(bot.admits_call({_HEADER: one}) for one in text.split())
+    await bot.close()
+    with pytest.raises(ValidationError, match="not one secret"):
+        rig.bot(**webhook(webhook_secret_file=file))
+
+
+async def test_process_on_standby_takes_calls_with_the_secret_of_a_replaced_token(
+    rig: Rig, file: Path
+) -> None:
+    """It makes no calls of its own in which it would read the file."""
+    bot = rig.bot(**webhook(token=None, token_file=file))
+    before, after = (
+        TelegramSettings(token=SecretStr(one)).webhook_token for one in (rig.telegram.token, _NEW)
+    )
+    assert bot.admits_call({_HEADER: before})
+    write(file, _NEW)
+    await wait_until(lambda: bot.admits_call({_HEADER: after}))
+    assert not bot.admits_call({_HEADER: before})
+    await bot.close()
 
 
 async def test_token_that_never_worked_ends_the_platform_at_the_start(rig: Rig, file: Path) -> None:
