@@ -7,7 +7,8 @@ import random
 from bot.errors import StoreError
 from bot.runtime.clock import SystemClock
 from bot.storage.partitions.maintenance import Maintenance
-from bot.storage.partitions.queue_tables import QUEUE_TABLES, add_partition
+from bot.storage.partitions.queue_tables import QUEUE_TABLES
+from bot.storage.partitions.queue_weeks import add_partition
 from bot.storage.sql.database import Database, open_database
 
 _MAX_WEEKS = 4

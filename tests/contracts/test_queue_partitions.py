@@ -16,16 +16,10 @@ from bot.runtime.clock import SystemClock
 from bot.storage.encryption.codec import TextEncryption
 from bot.storage.operation.nodes import SqlNodeRegistry
 from bot.storage.partitions import maintenance
+from bot.storage.partitions.first_partition import partition_rows
 from bot.storage.partitions.maintenance import Maintenance, PartitionChanges
-from bot.storage.partitions.queue_tables import (
-    QUEUE_TABLES,
-    _attach,
-    _go_on_in_newest,
-    _is_over,
-    _partition_rows,
-    _partitions,
-    keep_queue_table,
-)
+from bot.storage.partitions.queue_tables import QUEUE_TABLES, attach, read_partitions
+from bot.storage.partitions.queue_weeks import _go_on_in_newest, _is_over, keep_queue_table
 from bot.storage.partitions.upkeep import keep_partitions
 from bot.storage.sql.database import open_database
 from bot.storage.sql.inbox import SqlInbox
@@ -287,7 +281,7 @@ async def test_tables_of_an_earlier_version_are_partitioned_once_none_of_its_pro
 async def test_job_that_comes_second_leaves_the_tables_as_they_are(store: Store) -> None:
     await receive(store, "5:1")
     clock = SystemClock()
-    await _partition_rows(Maintenance(store.database, clock, clock.now()), QUEUE_TABLES[0])
+    await partition_rows(Maintenance(store.database, clock, clock.now()), QUEUE_TABLES[0])
     await begin_week(store.database)
     await receive(store, "5:2")
     assert await partitions_of(store, inbox) == ["inbox_first", "inbox_from_week_1"]
@@ -296,9 +290,9 @@ async def test_job_that_comes_second_leaves_the_tables_as_they_are(store: Store)
 async def test_week_whose_ids_are_still_given_stays(store: Store) -> None:
     """Another job comes between the two steps of the one that begins the next week."""
     await store.database.maintain(
-        lambda c: _attach(c, QUEUE_TABLES[0], "inbox_next", 10_000_000_000, 20_000_000_000)
+        lambda c: attach(c, QUEUE_TABLES[0], "inbox_next", 10_000_000_000, 20_000_000_000)
     )
-    [first, _next] = await store.database.read(lambda c: _partitions(c, QUEUE_TABLES[0]))
+    [first, _next] = await store.database.read(lambda c: read_partitions(c, QUEUE_TABLES[0]))
     now = SystemClock().now()
     assert not await store.database.read(lambda c: _is_over(c, QUEUE_TABLES[0], first, now))
     await _go_on_in_newest(Maintenance(store.database, SystemClock(), now), QUEUE_TABLES[0])

@@ -13,7 +13,7 @@ from bot.chat.console.operation import HEARTBEAT_SECONDS
 from bot.errors import StoreError
 from bot.runtime.clock import SystemClock
 from bot.storage.engine.statements import DialectName
-from bot.storage.partitions.queue_tables import add_partition_for
+from bot.storage.partitions.queue_weeks import add_partition_for
 from bot.storage.sql.database import INSUFFICIENT_PRIVILEGE, Database, sql_state
 from bot.storage.sql.tables import conversation, metadata, node, supported_revision, upsert
 from bot.storage.units.dialects import clock

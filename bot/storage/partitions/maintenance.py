@@ -62,20 +62,22 @@ class Maintenance:
     """In Unix seconds, by the clock that is behind: a wrong one must not drop what is young."""
 
     async def run(self, unit: Callable[[Connection], T]) -> T:
-        """Run a function in a transaction that waits for locks a moment only; else once more.
+        """Run a function in a transaction that waits for each lock for 0.1 s at most.
+
+        It is tried five times, with a second between.
 
         Raises:
             StoreError: the database failed, or others kept the table from being locked.
         """
 
-        def impatient(connection: Connection) -> T:
+        def with_lock_timeout(connection: Connection) -> T:
             execute(connection, f"SET LOCAL lock_timeout = '{_LOCK_WAIT}'")
             return unit(connection)
 
         attempt = 1
         while True:
             try:
-                return await self.database.maintain(impatient)
+                return await self.database.maintain(with_lock_timeout)
             except StoreError as error:
                 if sql_state(error) != _LOCK_NOT_AVAILABLE or attempt == _ATTEMPTS:
                     raise
@@ -83,7 +85,7 @@ class Maintenance:
             await self.clock.sleep(_PAUSE_SECONDS)
 
     async def execute(self, statement: str) -> None:
-        """Run one statement likewise."""
+        """Run one statement as `run` does; raises `StoreError`."""
         await self.run(lambda c: execute(c, statement))
 
 

@@ -11,7 +11,8 @@ from bot.storage.partitions.maintenance import (
     earlier_time,
     may_change,
 )
-from bot.storage.partitions.queue_tables import QUEUE_TABLES, keep_queue_table
+from bot.storage.partitions.queue_tables import QUEUE_TABLES
+from bot.storage.partitions.queue_weeks import keep_queue_table
 from bot.storage.partitions.receipts import keep_receipts
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import receipt

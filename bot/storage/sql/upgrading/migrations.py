@@ -7,7 +7,7 @@ from sqlalchemy import Connection, inspect
 
 from bot.errors import SettingsError
 from bot.runtime.shipped_files import shipped_folder
-from bot.storage.partitions.queue_tables import partition_new_tables
+from bot.storage.partitions.first_partition import partition_new_tables
 from bot.storage.sql.upgrading.revisions import write_oldest_revision
 
 _ADVISORY_LOCK = 0x7472_6F75_7065  # "troupe" in ASCII
