@@ -120,7 +120,7 @@ class Surface(Protocol):
         *,
         after: str | None,
         known: Set[str],
-        twin_of: str | None = None,
+        duplicate_of: str | None = None,
     ) -> str | None:
         """Look for a message whose outcome is unknown; return its id, None if it never arrived.
 
@@ -128,9 +128,9 @@ class Surface(Protocol):
             message: The message as it was sent; what people see and the file name must match.
             after: Only messages newer than this one are considered.
             known: Ids of messages that are accounted for already.
-            twin_of: The message that this one became when it was sent again; then a second copy is
-                looked for, which may be older than known messages. Nothing else of the bot's may
-                be on its way to the chat.
+            duplicate_of: The message that this one became when it was sent again; then another
+                copy is looked for, which may be older than known messages. Nothing else of the
+                bot's may be on its way to the chat.
         """
         ...
 
@@ -901,13 +901,13 @@ class Outbox(Protocol):
         """Take a lane without a row for the length of a lease, so that nobody sends there.
 
         Returns:
-            What the lane is given back by; None where somebody sends, or the outcome of a row is
-            unknown.
+            The end of the lease in Unix seconds, which `release_lane` takes; None where somebody
+            sends, or the outcome of a row is unknown.
         """
         ...
 
-    async def give_lane_back(self, lane: str, held: float) -> None:
-        """Let the rows of a lane be taken that `hold_lane` gave this for; else change nothing."""
+    async def release_lane(self, lane: str, held: float) -> None:
+        """Let senders take a lane again that is still held until then; else change nothing."""
         ...
 
 

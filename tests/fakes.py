@@ -175,7 +175,7 @@ class FakeSurface(Surface):
         *,
         after: str | None,
         known: Set[str],
-        twin_of: str | None = None,
+        duplicate_of: str | None = None,
     ) -> str | None:
         await self._record("find", message.text)
         ids = [one for one in self.messages if after is None or int(one) > int(after)]

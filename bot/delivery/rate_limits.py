@@ -113,12 +113,14 @@ class RateLimitedSurface(Surface, DraftingSurface):
         *,
         after: str | None,
         known: Set[str],
-        twin_of: str | None = None,
+        duplicate_of: str | None = None,
     ) -> str | None:
         return await self._call(
             message.address,
             f"{message.address.lane} find",
-            lambda: self._surface.find(message, after=after, known=known, twin_of=twin_of),
+            lambda: self._surface.find(
+                message, after=after, known=known, duplicate_of=duplicate_of
+            ),
         )
 
     async def _call(

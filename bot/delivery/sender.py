@@ -23,7 +23,7 @@ from bot.chat.outgoing import (
     OutboxState,
     OutgoingMessage,
 )
-from bot.delivery.late_twins import LATE_SECONDS, LateTwins
+from bot.delivery.late_duplicates import LATE_SECONDS, LateDuplicates
 from bot.delivery.message_forms import request_in_any_form
 from bot.delivery.sent_rows import SentRows
 from bot.delivery.waiting_calls import WaitingCalls
@@ -84,7 +84,7 @@ class Sender:
             one that never will be sent.
         tell_refusal: Takes a lane in which the platform lets the bot send nothing, and why.
         waiting: The calls that wait for the rate of their bot.
-        late_seconds: How long after that a second copy may appear, which `late_twins` deletes.
+        late_seconds: How long after that a second copy may appear, which `late_duplicates` deletes.
     """
 
     def __init__(
@@ -107,7 +107,9 @@ class Sender:
         self._tell_refusal = tell_refusal
         self._waiting = waiting or WaitingCalls(clock)
         self.sent_rows = SentRows(outbox)
-        self.late_twins = LateTwins(outbox, surfaces, clock, self._find, late_seconds=late_seconds)
+        self.late_duplicates = LateDuplicates(
+            outbox, surfaces, clock, self._find, late_seconds=late_seconds
+        )
         self._succeeded_at: dict[str, float] = {}  # by lane, the latest last
         self._unknown_outcomes: dict[int, int] = {}  # how often, by row; the latest last
 
@@ -235,7 +237,7 @@ class Sender:
         if row.op is OutboxOperation.SEND and row.interaction is None:
             found = await self._find(row)
             if not self._is_harmless_to_repeat(row):
-                self.late_twins.note_search(row, found)
+                self.late_duplicates.note_search(row, found)
         OUTBOX_RECONCILIATIONS.labels(row.address.platform, str(found is not None).lower()).inc()
         _log.info("reconciled", row=row.id, op=row.op, arrived=found is not None)
         if found is not None:
@@ -244,15 +246,20 @@ class Sender:
         await self._outbox.reschedule(row, 0)
         return await self._take_again(row.address.lane, 0)
 
-    async def _find(self, row: OutboxRow, twin_of: str | None = None) -> str | None:
+    async def _find(self, row: OutboxRow, duplicate_of: str | None = None) -> str | None:
         """Look for the message of a row, or for another copy of it than this one."""
         surface = self._surfaces[row.address.source]
-        known = {*await self._outbox.known_ids(row.address), *([twin_of] if twin_of else [])}
+        known = {
+            *await self._outbox.known_ids(row.address),
+            *([duplicate_of] if duplicate_of else []),
+        }
         thread = await self._thread_of(row)
 
         async def find(content: MessageContent) -> str | None:
             message = _to_message(row, content, thread)
-            return await surface.find(message, after=row.reply_to, known=known, twin_of=twin_of)
+            return await surface.find(
+                message, after=row.reply_to, known=known, duplicate_of=duplicate_of
+            )
 
         try:
             return await request_in_any_form(row, find)

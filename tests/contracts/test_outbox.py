@@ -340,7 +340,7 @@ async def test_held_lane_is_given_to_nobody_until_it_is_given_back(store: Store)
     await queue_more(store, "next")
     assert await due(store) == []
     assert await take(store, store.other_outbox) is None
-    await store.outbox.give_lane_back(LANE, held)
+    await store.outbox.release_lane(LANE, held)
     assert await due(store) == [LANE]
     assert (await taken(store, store.other_outbox)).text == "next"
 
@@ -349,7 +349,7 @@ async def test_lane_that_is_given_back_without_rows_is_idle(store: Store) -> Non
     await make_idle(store)
     held = await store.outbox.hold_lane(LANE)
     assert held is not None
-    await store.outbox.give_lane_back(LANE, held)
+    await store.outbox.release_lane(LANE, held)
     assert await due(store) == []
     await queue_more(store, "next")
     assert (await take(store)) is None, "it was taken when it was queued"
@@ -370,7 +370,7 @@ async def test_lane_with_rows_that_are_due_is_held_before_them(store: Store) -> 
     held = await store.outbox.hold_lane(LANE)
     assert held is not None
     assert await take(store) is None
-    await store.outbox.give_lane_back(LANE, held)
+    await store.outbox.release_lane(LANE, held)
     assert (await taken(store)).text == "a"
 
 
@@ -381,9 +381,9 @@ async def test_lane_is_not_given_back_for_who_holds_it_by_now(store: Store) -> N
     await expire_lease(store)
     held = await store.other_outbox.hold_lane(LANE)
     assert held is not None
-    await store.outbox.give_lane_back(LANE, outdated)
+    await store.outbox.release_lane(LANE, outdated)
     assert await store.outbox.hold_lane(LANE) is None
-    await store.other_outbox.give_lane_back(LANE, held)
+    await store.other_outbox.release_lane(LANE, held)
     assert await store.outbox.hold_lane(LANE) is not None
 
 

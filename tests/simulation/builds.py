@@ -10,7 +10,7 @@ import bot.delivery.sender
 import bot.turn.worker
 from bot.chat.outgoing import OutboxRow
 from bot.chat.session import Claim
-from bot.delivery.late_twins import LateTwins
+from bot.delivery.late_duplicates import LateDuplicates
 from bot.delivery.sender import Sender
 from bot.storage.sql.inbox import SqlInbox
 from bot.storage.units import conversations as units
@@ -69,13 +69,13 @@ def _acknowledge_first() -> None:
     SqlInbox.receive = cursor_first  # type: ignore[method-assign] # on purpose
 
 
-def _leave_twins() -> None:
+def _leave_duplicates() -> None:
     """Nobody looks for what was accepted after it had been sent again."""
 
-    async def wait(_self: LateTwins, _wake: object) -> None:
+    async def wait(_self: LateDuplicates, _wake: object) -> None:
         await asyncio.get_running_loop().create_future()
 
-    LateTwins.run = wait  # type: ignore[method-assign,assignment] # on purpose
+    LateDuplicates.run = wait  # type: ignore[method-assign,assignment] # on purpose
 
 
 BUILDS: dict[str, Callable[[], None]] = {
@@ -85,8 +85,8 @@ BUILDS: dict[str, Callable[[], None]] = {
     "acknowledge_first": _acknowledge_first,
     "clients_clocks": lambda: None,  # the server of the simulation trusts them
     "accepts_late": lambda: None,  # the right one, on platforms that do
-    "leave_twins": _leave_twins,
+    "leave_duplicates": _leave_duplicates,
 }
-LATE_BUILDS = ("accepts_late", "leave_twins")
+LATE_BUILDS = ("accepts_late", "leave_duplicates")
 """Their platforms accept sends after the settle time, and their processes do not die: what they
 remember of such sends would be lost."""

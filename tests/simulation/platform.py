@@ -171,9 +171,9 @@ class SimulatedPlatform(Surface):
         *,
         after: str | None,
         known: Set[str],
-        twin_of: str | None = None,
+        duplicate_of: str | None = None,
     ) -> str | None:
-        oldest = max([int(after or 0), *(0 if twin_of else int(one) for one in known)])
+        oldest = max([int(after or 0), *(0 if duplicate_of else int(one) for one in known)])
 
         def look() -> str | None:
             for number, post in self._posts.items():

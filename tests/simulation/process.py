@@ -286,7 +286,7 @@ class SimulatedProcess:
                 jobs.create_task(self._receive_from(platform))
             jobs.create_task(self.conversation_pool.run())
             jobs.create_task(self.lane_pool.run())
-            jobs.create_task(self._sender.late_twins.run(self.lane_pool.wake))
+            jobs.create_task(self._sender.late_duplicates.run(self.lane_pool.wake))
             jobs.create_task(self.worker.keep_leases())
             jobs.create_task(self._stops.run())
             jobs.create_task(self._missed.run())

@@ -15,7 +15,7 @@ _BROKEN = {
     "no_fence": _SAID_TWICE,
     "acknowledge_first": "lost",
     "clients_clocks": _SAID_TWICE,
-    "leave_twins": _SAID_TWICE,
+    "leave_duplicates": _SAID_TWICE,
 }
 """By build: the faults that its missing protection leads to."""
 

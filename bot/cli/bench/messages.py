@@ -229,7 +229,7 @@ class _MemorySurface(Surface):
         *,
         after: str | None,
         known: Set[str],
-        twin_of: str | None = None,
+        duplicate_of: str | None = None,
     ) -> str | None:
         return None
 

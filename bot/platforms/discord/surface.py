@@ -208,7 +208,7 @@ class DiscordSurface(Surface, BucketSurface):
         *,
         after: str | None,
         known: Set[str],
-        twin_of: str | None = None,
+        duplicate_of: str | None = None,
     ) -> str | None:
         if message.thread is not None:
             thread = message.thread.message_id

@@ -132,7 +132,7 @@ class TelegramSurface(Surface, DraftingSurface):
         *,
         after: str | None,
         known: Set[str],
-        twin_of: str | None = None,
+        duplicate_of: str | None = None,
     ) -> str | None:
         """Look for our message by editing messages of unknown ids to this text or caption.
 
@@ -147,11 +147,11 @@ class TelegramSurface(Surface, DraftingSurface):
         next one then goes on behind the last message of somebody else: in a lively group it would
         otherwise reach the limit at the same place each time.
 
-        A second copy is older or newer than the one that is known, and messages that were sent
-        meanwhile are known: there each unknown id from the copy on is probed, then those before it.
+        With `duplicate_of`, another copy of a known message is looked for. All else that was sent
+        is known by then, so each unknown id behind that message is probed, then those before it.
         """
         return await self._chats.in_chat(
-            message.address, lambda chat: self._find(message, chat, after, known, twin_of)
+            message.address, lambda chat: self._find(message, chat, after, known, duplicate_of)
         )
 
     async def _find(
@@ -160,16 +160,16 @@ class TelegramSurface(Surface, DraftingSurface):
         chat: ChatOfNow,
         after: str | None,
         known: Set[str],
-        twin_of: str | None,
+        duplicate_of: str | None,
     ) -> str | None:
         known_here = {here for one in known if (here := chat.to_wire(one)) is not None}
         oldest = chat.to_wire(after) or 0
-        if twin_of is None:
+        if duplicate_of is None:
             found = await self._search(message, chat.chat, max([oldest, *known_here]), known_here)
-        elif (sent := chat.to_wire(twin_of)) is None:
+        elif (sent := chat.to_wire(duplicate_of)) is None:
             return None  # it stayed in the group that became a supergroup
         else:
-            found = await self._find_twin(message, chat.chat, oldest, known_here, sent)
+            found = await self._find_duplicate(message, chat.chat, oldest, known_here, sent)
         return None if found is None else chat.from_wire(found)
 
     async def _search(
@@ -197,7 +197,7 @@ class TelegramSurface(Surface, DraftingSurface):
         self._searched.pop(search, None)
         return None
 
-    async def _find_twin(
+    async def _find_duplicate(
         self, message: OutgoingMessage, chat: int, oldest: int, known: Set[int], sent: int
     ) -> int | None:
         """Look for another copy of a message: accepted after it, or just before it."""

@@ -61,7 +61,7 @@ class PrintingSurface(Surface):
         *,
         after: str | None,
         known: Set[str],
-        twin_of: str | None = None,
+        duplicate_of: str | None = None,
     ) -> str | None:
         """Return None: after a crash the last answer is printed again."""
         return None

@@ -121,7 +121,7 @@ class WebSurface(Surface):
         *,
         after: str | None,
         known: Set[str],
-        twin_of: str | None = None,
+        duplicate_of: str | None = None,
     ) -> str | None:
         found = await self._channels.find(message.address.chat, message.nonce)
         return None if found is None else found.id

@@ -108,7 +108,11 @@ class JobParts:
         async def drain() -> None:
             await drain_lanes(lane_pool, context.clock, is_alone=context.is_alone)
 
-        jobs = [lane_pool.run, self._sending.delete_late_twins, self._stored.delete_expired_rows]
+        jobs = [
+            lane_pool.run,
+            self._sending.delete_late_duplicates,
+            self._stored.delete_expired_rows,
+        ]
         if context.settings.encrypt_texts:
             jobs.append(self._stored.encrypt_old_texts)
         if Role.WORKER not in context.options.roles:  # it measures both

@@ -55,9 +55,9 @@ class SendingParts:
     async def _due_lanes(self, limit: int) -> Sequence[str]:
         return await self._stored.outbox.due_lanes(limit, self._platforms.keys())
 
-    async def delete_late_twins(self) -> None:
+    async def delete_late_duplicates(self) -> None:
         """Delete, until cancelled, second copies of messages that were accepted too late."""
-        await self._sender.late_twins.run(self.lane_pool.wake)
+        await self._sender.late_duplicates.run(self.lane_pool.wake)
 
     def _wake_lanes(self, keys: Sequence[str]) -> None:
         self._context.resources.signals.publish(_LANES, keys)

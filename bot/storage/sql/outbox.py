@@ -114,6 +114,6 @@ class SqlOutbox(Outbox):
         return await self._database.run(lambda: lane_holds.hold(lane, now))
 
     @override
-    async def give_lane_back(self, lane: str, held: float) -> None:
+    async def release_lane(self, lane: str, held: float) -> None:
         now = self._clock.now()
-        await self._database.run(lambda: lane_holds.give_back(lane, held, now))
+        await self._database.run(lambda: lane_holds.release(lane, held, now))

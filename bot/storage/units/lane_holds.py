@@ -8,14 +8,14 @@ def hold(key: str, now: float) -> Unit[float | None]:
     """Take a lane that nobody has, where every message of ours is accounted for.
 
     Returns:
-        The end of the lease, which it is given back by; None: it was not taken.
+        The end of the lease in Unix seconds, which `release` takes; None: it was not taken.
     """
     leased = yield lane_sql.HOLD_SETTLED.query({"of": key, "now": now})
     return leased[0][0] if leased else None
 
 
-def give_back(key: str, held: float, now: float) -> Unit[None]:
-    """Make a lane due if there is something to send, unless another sender has it by now."""
+def release(key: str, held: float, now: float) -> Unit[None]:
+    """Give a lane back, due if there is something to send, unless another sender has it by now."""
     # What is queued from now on waits for this unit.
     if not (yield lane_sql.EMPTY_HELD.query({"of": key, "held": held})):
         return

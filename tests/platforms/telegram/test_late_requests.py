@@ -160,7 +160,7 @@ async def test_send_that_is_accepted_after_the_settle_time_appears_once(
         assert rig.telegram.texts(ALICE) == ["answer", "part", "answer"]
 
     woken: list[str] = []
-    search = asyncio.create_task(process.sender.late_twins.run(woken.extend))
+    search = asyncio.create_task(process.sender.late_duplicates.run(woken.extend))
     await wait_until(lambda: bool(woken))
     search.cancel()
     await asyncio.wait([search])

@@ -471,7 +471,7 @@ async def test_second_copy_is_not_looked_for_among_messages_of_which_none_is_kno
     await send(surface, "of last month")
     sent = await send(surface, "…")
     message = OutgoingMessage(PRIVATE_CHAT, MessageContent("…"), nonce="n")
-    assert await surface.find(message, after=None, known={sent}, twin_of=sent) is None
+    assert await surface.find(message, after=None, known={sent}, duplicate_of=sent) is None
     assert rig.telegram.texts(ALICE) == ["of last month", "…"]
 
 

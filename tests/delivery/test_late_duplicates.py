@@ -59,7 +59,7 @@ class Chat:
 
     @asynccontextmanager
     async def searching(self) -> AsyncIterator[None]:
-        task = asyncio.create_task(self.delivery.sender.late_twins.run(self.wake))
+        task = asyncio.create_task(self.delivery.sender.late_duplicates.run(self.wake))
         try:
             yield
         finally:

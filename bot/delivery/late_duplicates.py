@@ -1,4 +1,4 @@
-"""Delete second copies: of messages that a platform accepted later than the settle time.
+"""Delete duplicates: messages that a platform accepted after they had been sent again.
 
 A send whose outcome is unknown is looked up after the settle time, and repeated where it is not
 there. Should the platform accept the first request after that, the chat has two copies of the
@@ -49,7 +49,7 @@ class _Repeated:
     """How many searches for them have failed. Each has held the chat's lane."""
 
 
-class LateTwins:
+class LateDuplicates:
     """Remembers what was sent again, and deletes what was accepted after all.
 
     Args:
@@ -123,14 +123,14 @@ class LateTwins:
             try:
                 is_done = await self._search_alone(repeated, wake)
             except Refused as error:
-                _log.warning("late_twin_not_deleted", row=row.id, reason=str(error))
+                _log.warning("late_duplicate_not_deleted", row=row.id, reason=str(error))
                 is_done = True
             except RateLimited as error:
                 wait = error.retry_after_seconds
             except (PlatformError, StoreError) as error:
                 wait = min(_RETRY_SECONDS * 2.0**failures, _MAX_RETRY_SECONDS)
                 failures += 1
-                _log.info("late_twin_search_postponed", row=row.id, reason=str(error))
+                _log.info("late_duplicate_search_postponed", row=row.id, reason=str(error))
         if self._repeated.get(row.id) is not repeated:  # there are newer ones to remember
             return
         due_at = self._clock.monotonic() + wait
@@ -155,7 +155,7 @@ class LateTwins:
             with write_only_if(lambda: self._clock.monotonic() <= latest):
                 return await self._delete_copies(repeated)
         finally:
-            await self._outbox.give_lane_back(lane, held)
+            await self._outbox.release_lane(lane, held)
             wake([lane])
 
     async def _delete_copies(self, repeated: _Repeated) -> bool:
@@ -171,5 +171,5 @@ class LateTwins:
                 break
             with write_only_if(lambda: True):  # it is never too late for that
                 await self._surfaces[row.address.source].delete(row.address, found)
-            _log.warning("late_twin_deleted", row=row.id, lane=row.address.lane)
+            _log.warning("late_duplicate_deleted", row=row.id, lane=row.address.lane)
         return True
