@@ -10,7 +10,7 @@ _LATELY_SECONDS = 60.0
 _CHECKED_AT_ONCE = 2
 """So many chats may be forgotten when one is added: those that got a slot the longest ago."""
 _AHEAD = 1.5
-"""A chat that got so many times as many slots as the mean of all leaves the last one to others."""
+"""A chat that got more than so many times the average of all leaves the last slot to others."""
 FEWEST_SHARED = 4
 """With fewer slots, one chat may hold them all."""
 

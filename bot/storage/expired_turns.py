@@ -41,7 +41,10 @@ _DELETE_SENT = delete(sent_message).where(
 
 
 def kept_since(clock: Clock, days: float | None) -> float:
-    """Return since when what is said is kept: so many days before today (UTC); None: since ever."""
+    """Return from which moment on what is said is kept, in Unix seconds.
+
+    That is 00:00 UTC of the day so many days ago; where it is kept for ever (None), -inf.
+    """
     return -math.inf if days is None else (clock.now() - days * _DAY) // _DAY * _DAY
 
 

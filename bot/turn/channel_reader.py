@@ -21,7 +21,7 @@ ReadStart: TypeAlias = Callable[[Said], Awaitable[Said | None]]
 """Returns what a thread was opened about; raises `PlatformError`."""
 
 KeptSince: TypeAlias = Callable[[], float]
-"""Returns since when, as a POSIX timestamp, this installation keeps what is said."""
+"""Returns from which moment on this installation keeps what is said, in Unix seconds."""
 
 _log = structlog.get_logger(__name__)
 _MAX_MESSAGES = 50

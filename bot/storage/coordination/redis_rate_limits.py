@@ -290,9 +290,13 @@ class RedisRateLimits(RateLimits):
             return answer
 
     async def _answer(self, call: Callable[[], Awaitable[Any]]) -> Any:
-        """Ask the server, once more if it was this process that had no time.
+        """Ask the server, and once more if it was this process that had no time.
 
-        What it has counted then counts twice: so a limit is kept all the same.
+        A call that the server has counted, but not answered, then counts twice, so that a limit
+        is kept all the same.
+
+        Raises:
+            TimeoutError, RedisError, OSError: the server did not answer in time, or failed.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + self._answer_seconds
