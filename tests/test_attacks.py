@@ -11,6 +11,7 @@ import pytest
 
 from tests.attacks import GENERATORS, GzipZeros, attack_file, expand, texts_in
 from tests.checkout import CHECKOUT
+from tests.e2e import test_delivery_faults as delivery
 from tests.e2e import test_permissions as permissions
 from tests.importers import test_hostile_files as files
 from tests.turn import test_excessive_input as limits
@@ -143,6 +144,7 @@ def test_every_case_that_needs_a_scenario_has_one() -> None:
         "admin_authz": (permissions.SCENARIOS, permissions.ELSEWHERE),
         "privacy": ({**privacy.SCENARIOS}, privacy.ELSEWHERE),
         "attachments": (files.FILES, files.ELSEWHERE),
+        "delivery": (delivery.SCENARIOS, delivery.ELSEWHERE),
     }
     for category, (scenarios, elsewhere) in known.items():
         titles = {title for title, _ in cases(category)}

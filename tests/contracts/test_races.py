@@ -39,19 +39,19 @@ def encryption() -> TextEncryption:
 
 
 class AheadClock(SystemClock):
-    """The clock of a machine that is 20 s ahead of the others."""
+    """The clock of a machine that is 60 s ahead of the others."""
 
     @override
     def now(self) -> float:
-        return super().now() + 20.0
+        return super().now() + 60.0
 
 
 class BehindClock(SystemClock):
-    """The clock of a machine that is 20 s behind the others."""
+    """The clock of a machine that is 60 s behind the others."""
 
     @override
     def now(self) -> float:
-        return super().now() - 20.0
+        return super().now() - 60.0
 
 
 @pytest.fixture

@@ -156,15 +156,17 @@ class ServiceProcess:
         )
 
     @asynccontextmanager
-    async def killed_at(self, point: str) -> AsyncIterator[None]:
+    async def killed_at(self, point: str, count: int = 1) -> AsyncIterator[None]:
         """Run it within the block so that what is done there kills it; then start it again.
+
+        It is killed when it has passed the point so many times.
 
         What it does by itself when it starts does not kill it: Discord replays what came after
         the session that was stored last.
         """
         await self.kill()
         try:
-            await self.start_with_crash_point(point, 1, "right", "--armed-later")
+            await self.start_with_crash_point(point, count, "right", "--armed-later")
             await self.wait_until_ready()
             self.process.send_signal(signal.SIGUSR2)
             yield
