@@ -59,8 +59,8 @@ lint: $(VENV)/.installed-test
 bindings: $(VENV)/.installed-test ## the second engine for local models; it compiles, once
 	@tests/bindings.sh $(BIN)/python
 
-soak: $(VENV)/.installed-test ## long runs: kills, faults, fuzzing
-	@$(BIN)/python -m pytest -q -m soak --timeout 7200
+soak: $(VENV)/.installed-test ## long runs: kills, faults, fuzzing; prints seeds and figures
+	@$(BIN)/python -m pytest -q -rP -m soak --timeout 7200
 	@$(BIN)/python -m pytest -n 2 -q -m "not service and not soak" --hypothesis-profile soak --timeout 7200
 
 sbom: $(VENV)/.installed-run ## the packages with hashes, their licences and known weaknesses

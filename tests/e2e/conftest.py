@@ -16,7 +16,9 @@ from tests.e2e.service_process import ServiceProcess
 @pytest.fixture
 def seed() -> int:
     """TROUPE_SEED, to repeat a run, or a random number."""
-    return int(os.environ.get("TROUPE_SEED", random.randrange(2**32)))  # noqa: TID251 # a test's own
+    given = int(os.environ.get("TROUPE_SEED", random.randrange(2**32)))  # noqa: TID251 # a test's own
+    print(f"TROUPE_SEED={given} repeats this run")  # noqa: T201 # shown if it fails or ends late
+    return given
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

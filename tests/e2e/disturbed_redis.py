@@ -1,4 +1,4 @@
-"""Kill and freeze the Valkey that several processes share."""
+"""Kill, freeze and wipe the Valkey that several processes share."""
 
 import asyncio
 import contextlib
@@ -7,10 +7,14 @@ import signal
 from collections.abc import AsyncIterator
 
 import psutil
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+_ANSWER_SECONDS = 5.0
 
 
-async def disturb_valkey(rng: random.Random) -> None:
-    """Kill or freeze this process's Valkey every few seconds until cancelled.
+async def disturb_valkey(url: str, rng: random.Random) -> None:
+    """Kill, freeze or wipe this process's Valkey every few seconds until cancelled.
 
     Whoever runs it starts it again.
     """
@@ -19,7 +23,11 @@ async def disturb_valkey(rng: random.Random) -> None:
         server = _find_server()
         if server is None:
             continue  # it is being started
-        if rng.random() < 0.5:
+        chance = rng.random()
+        if chance < 0.2:
+            await _wipe(url)
+            continue
+        if chance < 0.6:
             server.send_signal(signal.SIGKILL)
             continue
         server.send_signal(signal.SIGSTOP)
@@ -27,6 +35,12 @@ async def disturb_valkey(rng: random.Random) -> None:
             await asyncio.sleep(rng.uniform(1, 6))
         finally:
             server.send_signal(signal.SIGCONT)
+
+
+async def _wipe(url: str) -> None:
+    with contextlib.suppress(RedisError, OSError, TimeoutError):  # it is being started
+        async with asyncio.timeout(_ANSWER_SECONDS), Redis.from_url(url) as valkey:
+            await valkey.flushall()
 
 
 @contextlib.asynccontextmanager

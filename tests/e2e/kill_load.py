@@ -62,6 +62,7 @@ class LoadPlan:
     pause_seconds: tuple[float, float] = (1.0, 25.0)  # short ones are more frequent
     reach_seconds: float = 3.0  # for a crash point to be reached
     max_passes: int = 10  # of a crash point until the kill
+    clock_seconds: float = 0.0  # each start of a process gets a clock so far ahead or behind
     give_up_seconds: float = 100.0  # without any change after the last kill; groups wait a minute
 
 
@@ -277,12 +278,13 @@ async def _kill_until_enough(
         order = order or rng.sample(plan.points, len(plan.points))
         point = order.pop()
         crash = point if point in CRASH_POINTS else "never"
-        await service.start_with_crash_point(crash, _count(point, plan, rng), plan.build)
+        count = _count(point, plan, rng)
+        await service.start_with_crash_point(crash, count, plan.build, *_clock(plan, rng))
         if not await service.exits_within(await _wait_seconds(service, point, plan, rng)):
             point = await _end(service, point)
         outcome.times.kills.append(time.monotonic())
         outcome.kills_by_point[point] += 1
-    await service.start_with_crash_point("never", 1, plan.build)
+    await service.start_with_crash_point("never", 1, plan.build, *_clock(plan, rng))
     # Before it is ready, SIGTERM would end it as a failure.
     await service.wait_until_ready_or_ended(_START_SECONDS)
     while outcome.pauses < plan.pauses:
@@ -322,6 +324,12 @@ async def _end(service: ServiceProcess, point: str) -> str:
         return _STOPPED
     await service.kill()
     return _PAUSED if point == _PAUSED else _RANDOM
+
+
+def _clock(plan: LoadPlan, rng: random.Random) -> Sequence[str]:
+    """Return the option by which the clock of a process is wrong."""
+    most = plan.clock_seconds
+    return [f"--clock-ahead={rng.uniform(-most, most):.1f}"] if most else []
 
 
 def _count(point: str, plan: LoadPlan, rng: random.Random) -> int:

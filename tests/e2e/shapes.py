@@ -88,21 +88,22 @@ async def _installed(
             write_tester(service)
             stack.push_async_callback(service.kill)
             services.append(service)
+        disturb = None
         if database_url is not None:
             valkey = await stack.enter_async_context(run_embedded_valkey(folder))
+            disturb = partial(_disturb, database_url, valkey)
             for service in services:
                 service.settings |= {
                     "TROUPE_DATABASE_URL": database_url,
                     "TROUPE_REDIS_URL": valkey,
                 }
-        disturb = None if database_url is None else partial(_disturb, database_url)
         yield Shape(services, model, disturb)
 
 
-async def _disturb(database_url: str, rng: random.Random) -> None:
+async def _disturb(database_url: str, valkey_url: str, rng: random.Random) -> None:
     """Disturb what the processes share until cancelled."""
     async with asyncio.TaskGroup() as group:
-        group.create_task(disturb_valkey(rng))
+        group.create_task(disturb_valkey(valkey_url, rng))
         group.create_task(begin_weeks(database_url, random.Random(rng.random())))
 
 

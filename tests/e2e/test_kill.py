@@ -1,8 +1,9 @@
 """Killed at any moment, the bot loses nothing, repeats nothing and keeps the order.
 
-Both shapes: one process with SQLite; three with a PostgreSQL and a Valkey, which is killed and
-frozen as well. Only the chats are checked. The same check must find the faults of builds made for
-that, here and in test_forced_races.py. TROUPE_SEED=... repeats a run.
+Both shapes: one process with SQLite; three with a PostgreSQL and a Valkey, which is killed, frozen
+and wiped as well, and with clocks that are up to 30 s wrong. Only the chats are checked. The same
+check must find the faults of builds made for that, here and in test_forced_races.py.
+TROUPE_SEED=... repeats a run.
 """
 
 from collections.abc import AsyncIterator
@@ -100,6 +101,7 @@ async def test_nothing_is_lost_or_repeated_after_kills_of_three_processes(
         kills=24,
         reach_seconds=8,
         max_passes=3,
+        clock_seconds=30,
         give_up_seconds=90,
     )
     outcome = report(await run_under_kills(shape.services, platforms, plan, shape.disturb))
@@ -126,7 +128,7 @@ async def test_nothing_is_lost_or_repeated_after_300_kills(
         for service in shape.services:
             write_tester(service, role_name="Nora")
     if shape.disturb is not None:
-        plan = replace(plan, reach_seconds=8, max_passes=3)
+        plan = replace(plan, reach_seconds=8, max_passes=3, clock_seconds=30)
     outcome = report(await run_under_kills(shape.services, platforms, plan, shape.disturb))
     assert_all_answered(outcome, platforms)
     assert set(CRASH_POINTS) - {"never", "before_again"} <= set(outcome.kills_by_point)
@@ -148,6 +150,7 @@ async def test_nothing_is_lost_or_repeated_after_1000_kills_and_20000_messages(
         kills=1000,
         reach_seconds=8,
         max_passes=3,
+        clock_seconds=30,
         give_up_seconds=120,
         build="never_set_aside",
     )
