@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import signal
 import tempfile
 import uuid
 import warnings
@@ -9,6 +10,8 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
+
+import psutil
 
 from bot.storage.sql.database import open_database
 
@@ -34,6 +37,21 @@ def running_postgres() -> Iterator[str]:
             # Otherwise the server writes hundreds of databases to the disk before it ends.
             server.psql("ALTER SYSTEM SET fsync = off; SELECT pg_reload_conf();")
             yield parse_qs(urlsplit(server.get_uri()).query)["host"][0]
+
+
+@contextlib.contextmanager
+def frozen_postgres(data: Path) -> Iterator[None]:
+    """Let a server stand still within the block, its connections open, by its data folder."""
+    first = psutil.Process(int((data / "postmaster.pid").read_text().split()[0]))
+    first.send_signal(signal.SIGSTOP)  # it makes no more processes
+    processes = [first, *first.children()]
+    try:
+        for process in processes[1:]:
+            process.send_signal(signal.SIGSTOP)
+        yield
+    finally:
+        for process in reversed(processes):
+            process.send_signal(signal.SIGCONT)
 
 
 async def create_postgres_database(folder: str, *, with_tables: bool = True) -> str:

@@ -8,6 +8,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, generate_latest
 
 from bot.console.server import AddRoutes
 from bot.errors import TroupeError
+from bot.runtime.tasks import finish_within
 
 Notices = Callable[[], Awaitable[Sequence[str]]]
 """Return what an operator should know of a service that works."""
@@ -49,25 +50,26 @@ async def _healthz(_: web.Request) -> web.Response:
 
 
 async def _readyz(probes: Mapping[str, Probe], notices: Notices, seconds: float) -> web.Response:
-    answers = await run_probes(probes, seconds)
+    async with asyncio.TaskGroup() as group:
+        noticing = group.create_task(_read_notices(notices, seconds))
+        answers = await run_probes(probes, seconds)
     ready = all(answer == "ok" for answer in answers.values())
-    said = {"ready": ready, "parts": answers, "notices": await _read_notices(notices, seconds)}
+    said = {"ready": ready, "parts": answers, "notices": noticing.result()}
     return web.json_response(said, status=200 if ready else 503)
 
 
 async def _read_notices(notices: Notices, seconds: float) -> list[str]:
     """Return the notices; none while the database is away, which has a probe of its own."""
     try:
-        async with asyncio.timeout(seconds):
-            return list(await notices())
+        return list(await finish_within(seconds, notices()))
     except (TimeoutError, TroupeError):
         return []
 
 
 async def _run_probe(name: str, probe: Probe, answers: dict[str, str], seconds: float) -> None:
     try:
-        async with asyncio.timeout(seconds):
-            answers[name] = await probe() or "ok"
+        problem = await finish_within(seconds, probe())
+        answers[name] = problem or "ok"
     except TimeoutError:
         answers[name] = f"no answer within {seconds:g} s"
     except TroupeError as error:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from http import HTTPStatus
 
 import structlog
@@ -13,42 +13,66 @@ from multidict import CIMultiDict
 from bot.console.server import AddRoutes
 from bot.errors import PlatformError, StoreError
 from bot.ports import Intake, WebhookReceiver
+from bot.runtime.tasks import cancel_and_wait
 
 _log = structlog.get_logger(__name__)
 _MAX_BODY_BYTES = 2**20
 _RETRY_AFTER_SECONDS = 5
+_STORE_SECONDS = 10.0
+"""Well before Telegram gives up a call; an answer later than that is none to it."""
 # A body that is not packed as its headers say.
 _UNREADABLE = (web.RequestPayloadError, HttpProcessingError)
 
 
 def webhook_routes(
-    receivers: Iterable[WebhookReceiver], intake: Intake, *, body_seconds: float = 10.0
+    receivers: Iterable[WebhookReceiver],
+    intake: Intake,
+    *,
+    body_seconds: float = 10.0,
+    store_seconds: float = _STORE_SECONDS,
 ) -> AddRoutes:
     """Return what adds the webhooks of platforms that have one.
 
     A call is answered with 200 once it is committed, and with 503 while nothing can be stored.
+    What takes too long is answered with 503 and goes on: a database that is merely slow stores it
+    in the end, and the platform's next call with the same message is dropped by its key.
 
     Args:
         receivers: the platforms.
         intake: stores what they receive.
         body_seconds: how long a caller may take to send a body.
+        store_seconds: how long the caller waits for what it has sent to be stored.
     """
 
     def add_routes(app: web.Application) -> None:
         for receiver in receivers:
             if receiver.webhook_path is not None:
-                webhook = _WebhookEndpoint(receiver, intake, body_seconds)
+                webhook = _WebhookEndpoint(receiver, intake, body_seconds, store_seconds)
                 app.router.add_post(receiver.webhook_path, webhook.answer)
+                app.cleanup_ctx.append(webhook.running)
 
     return add_routes
 
 
 class _WebhookEndpoint:
-    def __init__(self, receiver: WebhookReceiver, intake: Intake, body_seconds: float) -> None:
+    def __init__(
+        self,
+        receiver: WebhookReceiver,
+        intake: Intake,
+        body_seconds: float,
+        store_seconds: float,
+    ) -> None:
         self._receiver = receiver
         self._intake = intake
         self._body_seconds = body_seconds
+        self._store_seconds = store_seconds
+        self._storing: set[asyncio.Task[bool]] = set()
         self._is_understood = True  # whether the last call was: a series of others is logged once
+
+    async def running(self, _: web.Application) -> AsyncIterator[None]:
+        """End what is still being stored when the server ends: the platform calls again."""
+        yield
+        await cancel_and_wait(self._storing)
 
     async def answer(self, request: web.Request) -> web.Response:
         if (request.content_length or 0) > _MAX_BODY_BYTES:
@@ -67,16 +91,39 @@ class _WebhookEndpoint:
         return await self._store(body)
 
     async def _store(self, body: bytes) -> web.Response:
+        storing = asyncio.create_task(self._receiver.receive_call(body, self._intake))
+        self._storing.add(storing)
+        storing.add_done_callback(self._storing.discard)
+        done, _ = await asyncio.wait({storing}, timeout=self._store_seconds)
+        if not done:
+            storing.add_done_callback(_log_late_end)
+            return _postponed(f"nothing was stored within {self._store_seconds:g} s")
         try:
-            understood = await self._receiver.receive_call(body, self._intake)
+            understood = storing.result()
         except (StoreError, PlatformError) as error:
-            _log.warning("webhook_call_postponed", reason=str(error))
-            retry = {"Retry-After": str(_RETRY_AFTER_SECONDS)}
-            return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE, headers=retry)
+            return _postponed(str(error))
         if not understood and self._is_understood:
             _log.warning("webhook_call_not_understood", bytes=len(body))
         self._is_understood = understood
         return _answer(HTTPStatus.OK if understood else HTTPStatus.BAD_REQUEST)
+
+
+def _postponed(reason: str) -> web.Response:
+    _log.warning("webhook_call_postponed", reason=reason)
+    retry = {"Retry-After": str(_RETRY_AFTER_SECONDS)}
+    return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE, headers=retry)
+
+
+def _log_late_end(storing: asyncio.Task[bool]) -> None:
+    """Say how a call ended that was answered with 503 before."""
+    if storing.cancelled():
+        return
+    try:
+        storing.result()
+    except (StoreError, PlatformError) as error:
+        _log.info("webhook_call_not_stored", reason=str(error))
+    else:
+        _log.info("webhook_call_stored_late")
 
 
 def _given_once(headers: Mapping[str, str]) -> Mapping[str, str]:

@@ -1,10 +1,13 @@
-"""Cancel tasks, also those in which a library swallows the cancellation."""
+"""Cancel tasks, also those in which a library swallows or delays the cancellation."""
 
 import asyncio
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Awaitable, Iterable
+from typing import Any, TypeVar
 
+T = TypeVar("T")
 _CANCEL_AGAIN_SECONDS = 3.0
+_ending: set[asyncio.Future[Any]] = set()
+"""What was abandoned and has not ended yet: the event loop alone would not keep it."""
 
 
 async def cancel_and_wait(tasks: Iterable[asyncio.Task[Any]]) -> None:
@@ -18,3 +21,35 @@ async def cancel_and_wait(tasks: Iterable[asyncio.Task[Any]]) -> None:
         for task in running:
             task.cancel()
         _, running = await asyncio.wait(running, timeout=_CANCEL_AGAIN_SECONDS)
+
+
+def abandon(task: asyncio.Future[Any]) -> None:
+    """Cancel a task unless it is done, and let it end by itself; what it raises is left out."""
+    _ending.add(task)
+    task.add_done_callback(_forget)
+    task.cancel()
+
+
+async def finish_within(seconds: float, work: Awaitable[T]) -> T:
+    """Return what some work returns, or abandon it.
+
+    `asyncio.timeout` waits until what it has cancelled has ended, and a statement ends seconds
+    after that where the server stands still.
+
+    Raises:
+        TimeoutError: it took longer.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        done, _ = await asyncio.wait({task}, timeout=seconds)
+        if done:
+            return task.result()
+    finally:
+        abandon(task)
+    raise TimeoutError
+
+
+def _forget(task: asyncio.Future[Any]) -> None:
+    _ending.discard(task)
+    if not task.cancelled():
+        task.exception()  # else asyncio reports that nobody has looked at it

@@ -95,6 +95,29 @@ async def test_hanging_probe_times_out() -> None:
     assert "no answer within" in text
 
 
+async def test_probe_and_notices_that_cannot_be_cancelled_are_not_waited_for() -> None:
+    may_end = asyncio.Event()
+
+    async def probe() -> str | None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await may_end.wait()
+        return None
+
+    async def notices() -> Sequence[str]:
+        await probe()
+        return ()
+
+    routes = health_routes({"database": probe}, notices=notices, probe_seconds=0.05)
+    async with serve_http(ANY_PORT, [routes]) as address:
+        status, text = await get(f"{address}/readyz")
+        may_end.set()
+
+    assert status == 503
+    assert "no answer within" in text
+
+
 async def test_readyz_does_not_show_error_texts() -> None:
     async with serve_http(ANY_PORT, [health_routes({"database": broken})]) as address:
         status, text = await get(f"{address}/readyz")

@@ -1,11 +1,11 @@
-"""A cancelled task ends, also when a library swallows the cancellation."""
+"""A cancelled task ends, also when a library swallows or delays the cancellation."""
 
 import asyncio
 
 import pytest
 
 import bot.runtime.tasks
-from bot.runtime.tasks import cancel_and_wait
+from bot.runtime.tasks import cancel_and_wait, finish_within
 
 
 async def _ignore_cancellation(times: int) -> None:
@@ -50,3 +50,39 @@ async def test_no_tasks_is_no_wait() -> None:
     tasks = asyncio.all_tasks()
     await cancel_and_wait([])
     assert asyncio.all_tasks() == tasks
+
+
+async def test_work_that_ends_late_after_its_cancellation_is_not_waited_for() -> None:
+    may_end, ended = asyncio.Event(), asyncio.Event()
+
+    async def slow() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await may_end.wait()
+            ended.set()
+            raise OSError("nobody hears it")
+
+    with pytest.raises(TimeoutError):
+        await finish_within(0.01, slow())
+    assert not ended.is_set()
+    may_end.set()
+    await ended.wait()
+
+
+async def test_work_that_ends_in_time_says_what_it_returns_and_raises() -> None:
+    async def broken() -> None:
+        raise OSError("broken")
+
+    assert await finish_within(60, asyncio.sleep(0, "done")) == "done"
+    with pytest.raises(OSError, match="broken"):
+        await finish_within(60, broken())
+
+
+async def test_work_is_cancelled_with_who_waits_for_it() -> None:
+    working = asyncio.ensure_future(asyncio.Event().wait())
+    waiting = asyncio.create_task(finish_within(60, working))
+    await asyncio.sleep(0)
+    await cancel_and_wait([waiting])
+    await asyncio.wait({working})
+    assert working.cancelled()

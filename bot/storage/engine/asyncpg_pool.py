@@ -1,8 +1,11 @@
 """Units of work over asyncpg: prepared statements, a bounded pool, time limits everywhere."""
 
+import contextlib
+from collections.abc import AsyncIterator
 from typing import Any, TypeVar
 
 import asyncpg
+from typing_extensions import override
 
 from bot.errors import StoreError
 from bot.storage.encryption.codec import TextCodec
@@ -15,6 +18,10 @@ MAX_CONNECTIONS = 6
 """Of 8 in a process: two are SQLAlchemy's."""
 CONNECT_SECONDS = 5.0
 COMMAND_SECONDS = 20.0
+_CANCEL_SECONDS = 2.0
+"""How long a server may take to end a statement that nobody waits for any more."""
+_CLOSE_SECONDS = 2.0
+"""How long it may take to end a connection."""
 _SERVER_LIMITS = {
     "statement_timeout": "20s",
     "lock_timeout": "5s",
@@ -27,13 +34,26 @@ FAILURES = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClien
 """The last one where the server ends a connection in the middle of a statement."""
 
 
+class _Connection(asyncpg.Connection):  # type: ignore[misc]
+    """Closes soon also where the server stands still: a process ends connections one by one."""
+
+    @override
+    async def close(self, *, timeout: float | None = None) -> None:
+        with contextlib.suppress(TimeoutError):  # then it is aborted
+            await super().close(timeout=timeout or _CLOSE_SECONDS)
+
+
 def connect_options(*, behind_pgbouncer: bool) -> dict[str, Any]:
     """Return what asyncpg is told besides the address.
 
     A pooler in transaction mode refuses settings at connect, and would hand a prepared statement to
     another client.
     """
-    limits: dict[str, Any] = {"timeout": CONNECT_SECONDS, "command_timeout": COMMAND_SECONDS}
+    limits: dict[str, Any] = {
+        "timeout": CONNECT_SECONDS,
+        "command_timeout": COMMAND_SECONDS,
+        "connection_class": _Connection,
+    }
     if behind_pgbouncer:
         return {**limits, "statement_cache_size": 0}
     return {**limits, "server_settings": {**_SERVER_LIMITS, "application_name": "troupe"}}
@@ -74,7 +94,7 @@ class AsyncpgPool:
             await self._pool
             self._opened = True
         try:
-            async with self._pool.acquire() as connection:
+            async with self._acquired() as connection:
                 unit = start()
                 try:
                     return await self._run(connection, unit, next(unit))
@@ -88,6 +108,20 @@ class AsyncpgPool:
                     unit.close()
         except FAILURES as error:
             raise StoreError(f"the database failed: {describe_failure(error)}") from error
+
+    @contextlib.asynccontextmanager
+    async def _acquired(self) -> AsyncIterator[Any]:
+        """Lend a connection; it is closed where the server takes too long to cancel a statement.
+
+        asyncpg alone would wait for that as long as for the statement: for a server that stands
+        still, another 20 s.
+        """
+        connection = await self._pool.acquire()
+        try:
+            yield connection
+        finally:
+            with contextlib.suppress(TimeoutError):  # asyncpg has closed it
+                await self._pool.release(connection, timeout=_CANCEL_SECONDS)
 
     async def _run(self, connection: Any, unit: Unit[T], query: Query) -> T:
         if query.is_whole_unit and not self._behind_pgbouncer:
