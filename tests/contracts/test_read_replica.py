@@ -19,6 +19,7 @@ from bot.chat.console.answers import AnswerSearch
 from bot.chat.session import TurnResult
 from bot.platforms.registry import companion_platforms
 from bot.runtime.clock import SystemClock
+from bot.runtime.tasks import cancel_and_wait
 from bot.service.roles import Role
 from bot.service.run_options import RunOptions
 from bot.service.service import running
@@ -33,6 +34,7 @@ from bot.storage.sql.inbox import SqlInbox
 from tests.contracts.conftest import ENCRYPTION_KEY
 from tests.contracts.test_receipts import RECEIPT
 from tests.e2e.standby_postgres import PostgresPair, running_postgres_pair
+from tests.postgres import frozen_postgres
 from tests.samples import make_incoming
 from tests.waiting import wait_until
 
@@ -171,6 +173,46 @@ async def test_standby_that_is_away_or_foreign_is_not_read(
             assert replica.problem == problem
             found = await SqlAnswerLog(replica, primary).search(AnswerSearch(), 1)
             assert [one.receipt.answer for one in found.answers] == ["Answer 4."]
+
+
+async def test_page_that_waits_for_a_frozen_standby_is_read_from_the_primary(
+    pair: PostgresPair, primary: Database
+) -> None:
+    await store_answer(primary, 6)
+    async with open_read_replica(pair.standby_url, primary, 10, SystemClock()) as replica:
+        await check_until(replica, None)
+        log = SqlAnswerLog(replica, primary)
+        await log.search(AnswerSearch(), 1)
+        with capture_logs() as logs:
+            watching = asyncio.create_task(replica.watch())
+            with frozen_postgres(pair.standby):
+                pages = [asyncio.create_task(log.search(AnswerSearch(), 1)) for _ in range(5)]
+                found = [(await page).answers[0].receipt.answer for page in pages]
+                assert replica.problem == "it does not answer"
+            await wait_until(lambda: replica.problem is None)
+            await cancel_and_wait([watching])
+        assert found == ["Answer 6."] * 5
+        assert await replica.read(lambda c: c.execute(text("SELECT pg_is_in_recovery()")).scalar())
+    events = [entry["event"] for entry in logs]
+    assert events.count("read_replica_failed") == 5, "they did not wait for the driver's time limit"
+    changes = [event for event in events if event != "read_replica_failed"]
+    assert changes == ["read_replica_not_used", "read_replica_used"]
+
+
+async def test_long_page_is_read_from_a_standby_that_answers_checks(
+    pair: PostgresPair, primary: Database
+) -> None:
+    """Three long queries, and a check that finds a connection."""
+    async with open_read_replica(pair.standby_url, primary, 10, SystemClock()) as replica:
+        await check_until(replica, None)
+        asked = text("SELECT pg_is_in_recovery() FROM pg_sleep(3)")
+        pages = [
+            asyncio.create_task(replica.read(lambda c: c.execute(asked).scalar())) for _ in range(4)
+        ]
+        while not all(page.done() for page in pages):
+            await replica.check()
+            assert replica.problem is None
+        assert [page.result() for page in pages] == [True] * 4
 
 
 def console_settings(pair: PostgresPair, folder: Path) -> Settings:

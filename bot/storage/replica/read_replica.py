@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from importlib import import_module  # noqa: TID251 # as in bot/storage/sql/database.py
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import structlog
 from sqlalchemy import Connection, select, text
@@ -13,6 +13,7 @@ from typing_extensions import override
 
 from bot.errors import SettingsError, StoreError
 from bot.ports import Clock
+from bot.runtime.tasks import abandon, finish_within
 from bot.storage.encryption.codec import TextEncryption
 from bot.storage.engine.statements import DialectName, StartUnit
 from bot.storage.replica.replay_lag import PRIMARY_POSITION, ReplayLag
@@ -27,8 +28,8 @@ _log = structlog.get_logger(__name__)
 _CHECK_EVERY_SECONDS = 1.0
 _CHECK_SECONDS = 2.0
 """How long a server may take to answer a check."""
-_CONNECTIONS = 4
-"""One is for the check: long queries of pages must not keep it waiting."""
+_PAGE_CONNECTIONS = 3
+"""One more is for the check: long queries of pages must not keep it waiting."""
 # After a failover the standby is the primary: then both addresses may lead to the same server.
 _REPLAYED = text(
     "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()"
@@ -64,6 +65,9 @@ class ReadReplica(Database):
         self._lag = ReplayLag()
         self._written_at = float("-inf")
         self._complete_at = float("-inf")
+        self._page_connections = asyncio.Semaphore(_PAGE_CONNECTIONS)
+        self._silence: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done while the standby does not answer."""
         self.problem: str | None = "it was not asked yet"
         """Why everything is read from the primary; None: it is not."""
 
@@ -90,13 +94,32 @@ class ReadReplica(Database):
 
     @override
     async def read(self, unit: UnitOfWork[T]) -> T:
-        """Run a function that only reads; raises `StoreError` if the primary fails, too."""
+        """Run a function that only reads; raises `StoreError` if the primary fails, too.
+
+        What waits for a standby that stands still is read from the primary when a check has found
+        that out; a long query on one that answers checks is waited for.
+        """
         if self.problem is None and self._complete_at >= self._written_at:
             try:
-                return await super().read(unit)
+                return await self._read_unless_silent(unit)
             except StoreError as error:  # also a data key that only the primary can look up
                 _log.info("read_replica_failed", reason=str(error))
         return await self._primary.read(unit)
+
+    async def _read_unless_silent(self, unit: UnitOfWork[T]) -> T:
+        reading = asyncio.ensure_future(self._read_standby(unit))
+        try:
+            either: set[asyncio.Future[Any]] = {reading, self._silence}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if reading.done():
+                return reading.result()
+        finally:
+            abandon(reading)
+        raise StoreError("it does not answer")
+
+    async def _read_standby(self, unit: UnitOfWork[T]) -> T:
+        async with self._page_connections:
+            return await super().read(unit)
 
     def note_change(self) -> None:
         """Read from the primary until the standby has what was written up to now."""
@@ -112,16 +135,20 @@ class ReadReplica(Database):
         """Measure once, and decide where to read; a change of that is logged."""
         with contextlib.suppress(StoreError, TimeoutError):
             # While the primary is away, nothing is written that could be missing here.
-            async with asyncio.timeout(_CHECK_SECONDS):
-                started = self._clock.monotonic()
-                position = await self._primary.read(_read_position)
-                self._lag.note_primary(started, position)
+            started = self._clock.monotonic()
+            position = await finish_within(_CHECK_SECONDS, self._primary.read(_read_position))
+            self._lag.note_primary(started, position)
         try:
-            async with asyncio.timeout(_CHECK_SECONDS):
-                replayed, installation = await super().read(_read_replayed)
+            replayed, installation = await finish_within(
+                _CHECK_SECONDS, super().read(_read_replayed)
+            )
         except (StoreError, TimeoutError) as error:
             self._conclude("it does not answer", str(error))
+            if not self._silence.done():
+                self._silence.set_result(None)
             return
+        if self._silence.done():
+            self._silence = asyncio.get_running_loop().create_future()
         if installation != self._installation:
             self._conclude("it is no copy of the database in TROUPE_DATABASE_URL")
             return
@@ -181,7 +208,7 @@ async def open_read_replica(
             "postgresql+asyncpg://user@host/name"
         )
     pool: ConnectionPool = import_module("bot.storage.sql.postgres").PostgresPool(
-        parsed, primary.codec, core_connections=_CONNECTIONS
+        parsed, primary.codec, core_connections=_PAGE_CONNECTIONS + 1
     )
     try:
         installation = await read_installation_id(primary)
