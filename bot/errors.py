@@ -115,7 +115,8 @@ class Fenced(TroupeError):
 
 
 class StoreError(TroupeError):
-    pass
+    sql_state: str | None = None
+    """PostgreSQL's code of what it refused, such as 55P03."""
 
 
 class UnknownDataKey(StoreError):

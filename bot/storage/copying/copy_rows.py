@@ -14,7 +14,7 @@ from bot.errors import StoreError
 from bot.runtime.clock import SystemClock
 from bot.storage.engine.statements import DialectName
 from bot.storage.partitions.queue_weeks import add_partition_for
-from bot.storage.sql.database import INSUFFICIENT_PRIVILEGE, Database, sql_state
+from bot.storage.sql.database import INSUFFICIENT_PRIVILEGE, Database
 from bot.storage.sql.tables import conversation, metadata, node, supported_revision, upsert
 from bot.storage.units.dialects import clock
 
@@ -74,7 +74,7 @@ async def _as_owner(target: Database, unit: Callable[[Connection], None]) -> Non
     try:
         await target.write(unit)
     except StoreError as error:
-        if sql_state(error) != INSUFFICIENT_PRIVILEGE:
+        if error.sql_state != INSUFFICIENT_PRIVILEGE:
             raise
         raise StoreError(
             "the role in --to does not own the tables: name the one that does"

@@ -7,10 +7,9 @@ from typing import Any, TypeVar
 import asyncpg
 from typing_extensions import override
 
-from bot.errors import StoreError
 from bot.storage.encryption.codec import TextCodec
 from bot.storage.engine.encoding import arguments, decoded
-from bot.storage.engine.failures import describe_failure
+from bot.storage.engine.failures import to_store_error
 from bot.storage.engine.statements import Query, Rows, StartUnit, Unit
 
 T = TypeVar("T")
@@ -107,7 +106,7 @@ class AsyncpgPool:
                 finally:
                     unit.close()
         except FAILURES as error:
-            raise StoreError(f"the database failed: {describe_failure(error)}") from error
+            raise to_store_error(error) from None
 
     @contextlib.asynccontextmanager
     async def _acquired(self) -> AsyncIterator[Any]:

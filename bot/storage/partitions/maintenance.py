@@ -8,7 +8,7 @@ from sqlalchemy import Connection, text
 from bot.errors import StoreError
 from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Clock
-from bot.storage.sql.database import Database, sql_state
+from bot.storage.sql.database import Database
 
 T = TypeVar("T")
 DAY = 86_400
@@ -79,7 +79,7 @@ class Maintenance:
             try:
                 return await self.database.maintain(with_lock_timeout)
             except StoreError as error:
-                if sql_state(error) != _LOCK_NOT_AVAILABLE or attempt == _ATTEMPTS:
+                if error.sql_state != _LOCK_NOT_AVAILABLE or attempt == _ATTEMPTS:
                     raise
             attempt += 1
             await self.clock.sleep(_PAUSE_SECONDS)

@@ -21,7 +21,7 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from bot.errors import SettingsError, StoreError, UnknownDataKey
 from bot.storage.encryption.codec import StoredAsIs, TextCodec, TextEncryption
 from bot.storage.encryption.data_keys import add_data_key, read_data_keys
-from bot.storage.engine.failures import describe_failure
+from bot.storage.engine.failures import to_store_error
 from bot.storage.engine.statements import DialectName, StartUnit
 from bot.storage.sql.connections import ConnectionPool, SqliteThreadPool, UnitOfWork
 from bot.storage.sql.upgrading.revisions import NEWEST_REVISION, create_tables, read_revisions
@@ -120,7 +120,7 @@ class Database:
         try:
             return await work()
         except _FAILURES as error:
-            raise translate(error) from error
+            raise translate(error) from None
         except UnknownDataKey:
             if not self._encryption.encryption_keys:
                 raise
@@ -271,7 +271,7 @@ async def _repeated_after_deadlocks(upgrade: Callable[[], Awaitable[None]]) -> N
         try:
             await upgrade()
         except StoreError as error:
-            if sql_state(error) != _DEADLOCK_DETECTED:
+            if error.sql_state != _DEADLOCK_DETECTED:
                 raise
             _log.info("upgrade_repeated", reason=str(error))
         else:
@@ -283,23 +283,21 @@ async def _translated(work: Awaitable[T]) -> T:
     try:
         return await work
     except _FAILURES as error:
-        raise translate(error) from error
+        raise translate(error) from None
 
 
 def translate(error: Exception) -> StoreError:
-    """Make an error of one line from the driver's, without the statement and its values."""
+    """Make an error of one line from the driver's, without the statement and its values.
+
+    To be raised `from None`: a traceback of the driver's error has the values.
+    """
     origin = getattr(error, "orig", None) or error
     if getattr(origin, "sqlstate", None) == _READ_ONLY:
         return StoreError(
             "the database only lets itself be read, as a standby or a server in recovery does: "
             "name the primary, or end the recovery (`SELECT pg_promote()`)"
         )
-    return StoreError(f"the database failed: {describe_failure(origin)}")
-
-
-def sql_state(error: StoreError) -> str | None:
-    """Return the code of an error that SQLAlchemy reported from PostgreSQL, such as 55P03."""
-    return getattr(getattr(error.__cause__, "orig", None), "sqlstate", None)
+    return to_store_error(origin)
 
 
 @contextlib.contextmanager
@@ -316,7 +314,7 @@ def _owner_named() -> Iterator[None]:
     try:
         yield
     except StoreError as error:
-        if sql_state(error) != INSUFFICIENT_PRIVILEGE:
+        if error.sql_state != INSUFFICIENT_PRIVILEGE:
             raise
         raise SettingsError(
             "the tables have to be upgraded, and the role in TROUPE_DATABASE_URL may not do that: "

@@ -14,11 +14,10 @@ from sqlalchemy import URL, Connection, NullPool
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from typing_extensions import override
 
-from bot.errors import StoreError
 from bot.storage.encryption.codec import TextCodec
 from bot.storage.encryption.column_types import attach_codec
 from bot.storage.engine.asyncpg_pool import FAILURES, AsyncpgPool, connect_options
-from bot.storage.engine.failures import describe_failure
+from bot.storage.engine.failures import to_store_error
 from bot.storage.engine.functions import install
 from bot.storage.engine.statements import DialectName, StartUnit
 from bot.storage.sql.connections import ConnectionPool, UnitOfWork
@@ -136,4 +135,4 @@ async def _translated(work: Awaitable[T]) -> T:
     try:
         return await work
     except FAILURES as error:
-        raise StoreError(f"the database failed: {describe_failure(error)}") from error
+        raise to_store_error(error) from None

@@ -1,5 +1,6 @@
 """What a database refuses is told without the values that were to be stored."""
 
+import traceback
 from collections.abc import Generator
 from typing import Self
 
@@ -92,5 +93,5 @@ async def test_unit_fails_as_the_store_and_leaves_no_connection_that_has_lost_tr
     monkeypatch.setattr(asyncpg, "create_pool", lambda *_, **__: connection)
     with pytest.raises(StoreError) as failed:
         await AsyncpgPool("postgresql://nowhere").run(unit)
-    assert "words" not in str(failed.value)
+    assert "words" not in "".join(traceback.format_exception(failed.value))
     assert connection.is_terminated is is_terminated

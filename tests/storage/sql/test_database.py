@@ -1,11 +1,12 @@
 """The database: the writer of SQLite, migrations, errors."""
 
 import asyncio
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Connection, func, insert, select, text, update
+from sqlalchemy import Connection, bindparam, func, insert, select, text, update
 
 from bot.errors import SettingsError, StoreError
 from bot.storage.sql.database import (
@@ -15,7 +16,7 @@ from bot.storage.sql.database import (
     read_revision,
     translate,
 )
-from bot.storage.sql.tables import cursor, supported_revision
+from bot.storage.sql.tables import cursor, outbox, supported_revision
 from bot.storage.sql.upgrading.revisions import NEWEST_REVISION
 
 TIMEOUT_SECONDS = 10.0
@@ -93,6 +94,14 @@ async def test_error_text_omits_the_statement_and_its_values(database: Database)
             lambda c: c.execute(text("insert into cursor values ('secret', null)"))
         )
     assert str(raised.value) == "the database failed: NOT NULL constraint failed: cursor.value"
+
+
+async def test_traceback_omits_the_values_of_a_statement(database: Database) -> None:
+    row = insert(outbox).values(turn="t", part=0, op="send", text=bindparam("said"))
+    said = {"said": "hunter2"}
+    with pytest.raises(StoreError) as failed:
+        await database.write(lambda connection: connection.execute(row, said))
+    assert "hunter2" not in "".join(traceback.format_exception(failed.value))
 
 
 async def test_committed_rows_survive_a_restart(tmp_path: Path) -> None:
