@@ -98,6 +98,8 @@ class ChatScreen:
         ticking = asyncio.create_task(self._keep_spinning(), name="spin")
         try:
             await self._session.prompt_async(set_exception_handler=False, handle_sigint=False)
+        except OSError as error:  # while it drew the prompt
+            raise EOFError("the terminal was closed") from error
         finally:
             ticking.cancel()
             await asyncio.wait([ticking])

@@ -8,6 +8,7 @@ from prompt_toolkit.output import Output
 from prompt_toolkit.utils import is_dumb_terminal
 from typing_extensions import override
 
+from bot.errors import Refused
 from bot.platforms.local_platform import LocalPlatform
 from bot.platforms.spec import PlatformContext
 from bot.platforms.terminal.chat_screen import ChatScreen
@@ -68,7 +69,13 @@ class ScreenPlatform(LocalPlatform):
 
     @override
     async def run(self, intake: Intake) -> None:
-        self._surface.note(f"{translate(_WELCOME, self._chat.language)}\n")
+        try:
+            self._surface.note(f"{translate(_WELCOME, self._chat.language)}\n")
+            await self._chat_until_end(intake)
+        except Refused:  # the terminal was closed, and nobody can open it again
+            return
+
+    async def _chat_until_end(self, intake: Intake) -> None:
         reading = asyncio.create_task(self._screen.read(), name="read terminal")
         answering = asyncio.create_task(self._answer_lines(intake), name="answer terminal")
         stopping = asyncio.create_task(self._send_stops(intake), name="stop answers")

@@ -42,6 +42,10 @@ class Terminal:
     def enter(self, line: str) -> None:
         self.press(line + ENTER)
 
+    def close(self) -> None:
+        """Close the window; the program's reads and writes fail from now on."""
+        os.dup2(os.open(os.devnull, os.O_RDWR), self._ours)
+
     def read(self) -> None:
         with contextlib.suppress(BlockingIOError, OSError):
             while data := os.read(self._ours, 65_536):

@@ -1,6 +1,7 @@
 """The chat client in a terminal: what people see at 60 and 80 columns, and what their keys do."""
 
 import asyncio
+import contextlib
 import os
 import stat
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -241,6 +242,23 @@ async def test_chat_ends_after_what_was_entered_is_answered(
         await wait_until(task.done)
         task.result()
         assert terminal.lines[-3:] == ["alice> two", "Nora", "You said two."]
+
+
+@pytest.mark.parametrize("growing", ["", "[Nora]\nOnce upon"])
+async def test_chat_ends_when_the_terminal_is_closed(
+    service: FakeService, terminal: Terminal, growing: str
+) -> None:
+    service.growing = growing
+    with contextlib.suppress(OSError):  # of the test's own files, which cannot be flushed
+        async with chatting(service, terminal) as task:
+            if growing:
+                service.go_on.clear()
+                terminal.enter("story")
+                await terminal.shows_text("Once upon")
+            terminal.close()
+            service.go_on.set()
+            await wait_until(task.done)
+    task.result()
 
 
 async def test_message_may_have_several_lines(service: FakeService, terminal: Terminal) -> None:
