@@ -18,7 +18,14 @@ from bot.chat.prompt import Finish, Message, Prompt, Usage
 from bot.cli.text_io import print_line
 from bot.cli.typer_apps import command_app
 from bot.embedders.registry import make_embedder
-from bot.errors import PresetError, SettingsError, StoreError, TemplateError, TroupeError
+from bot.errors import (
+    PlatformFatal,
+    PresetError,
+    SettingsError,
+    StoreError,
+    TemplateError,
+    TroupeError,
+)
 from bot.frozen_dataclass import frozen_dataclass
 from bot.importers.character_files import (
     PresetWithStories,
@@ -270,9 +277,12 @@ async def _test_platform(spec: PlatformSpec, settings: Settings) -> str:
     account_setup = None if given is None else make_account_setup(spec, given)
     if account_setup is not None:  # without the platform's library, which takes seconds to import
         try:
-            return describe_account(await account_setup.inspect())
+            account = await account_setup.inspect()
         finally:
             await _close(account_setup.close)
+        if not account.can_receive:
+            raise PlatformFatal(describe_account(account))
+        return describe_account(account)
     platform = make_platform(spec, given, PlatformContext())
     try:
         return await platform.check()

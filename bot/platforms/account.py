@@ -29,6 +29,8 @@ class BotAccount:
     """What the address does, for people: "open a chat with it"."""
     notes: tuple[Text, ...] = ()
     """What it may not do at present, and where that is changed."""
+    can_receive: bool = True
+    """False: the platform ends its connections; `notes` say why."""
 
 
 @frozen_dataclass

@@ -283,6 +283,19 @@ async def test_check_prints_its_whole_list_with_wrong_tokens(
     assert lines[-1] == "ok     provider echo: an echo"
 
 
+async def test_check_refuses_a_discord_bot_without_its_intent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with running_platforms() as platforms:
+        monkeypatch.setenv("TROUPE_DISCORD__TOKEN", platforms.discord.token)
+        monkeypatch.setenv("TROUPE_DISCORD__API_BASE", f"{platforms.discord.base}/api/v10")
+        passed, lines = await run_check()
+    assert not passed
+    [problem] = wrong_lines(lines)
+    assert problem.startswith("discord: ")
+    assert "enable Bot > Message Content Intent in the developer portal" in problem
+
+
 async def test_check_does_not_wait_for_a_network_that_swallows_everything(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -84,6 +84,7 @@ class DiscordAccount(AccountSetup):
             f"{_INVITE}?{urlencode(query)}",
             translatable("invite it to a server"),
             (_MESSAGE_CONTENT_ON if has_content else _MESSAGE_CONTENT_OFF,),
+            can_receive=bool(has_content),
         )
 
     @override
