@@ -112,7 +112,10 @@ class PlatformSupervisor:
                 was_connected and self._another_works(platform)
             ):
                 raise error
-            _log.error("platform_failed", platform=platform.name, exc_info=error)
+            if isinstance(error, PlatformError):
+                _log.error("platform_failed", platform=platform.name, reason=str(error))
+            else:
+                _log.error("platform_failed", platform=platform.name, exc_info=error)
             if isinstance(error, PlatformFatal):
                 return  # the others continue; /readyz names the problem
             if self._clock.monotonic() - started >= _GOOD_RUN_SECONDS:

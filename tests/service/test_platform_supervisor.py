@@ -5,10 +5,11 @@ import os
 import signal
 
 import pytest
+from structlog.testing import capture_logs
 from typing_extensions import override
 
 from bot.chat.incoming import Request
-from bot.errors import PlatformFatal
+from bot.errors import PlatformFatal, Unreachable
 from bot.ports import Clock, Intake, Platform, Surface
 from bot.runtime.clock import SystemClock
 from bot.service.platform_supervisor import PlatformSupervisor
@@ -121,6 +122,18 @@ async def test_failed_platform_is_restarted(error: BaseException) -> None:
     await stopped
     assert platform.runs == 2
     assert supervisor.problem(platform) == "not connected"
+
+
+async def test_platform_that_is_away_is_logged_by_its_reason_alone() -> None:
+    clock, platform = FakeClock(), FailingPlatform("fake", Unreachable("no connection to x:443"))
+    supervisor = supervise(platform, clock=clock)
+    with capture_logs() as logs:
+        stopped = asyncio.create_task(supervisor.until_stopped())
+        await wait_until(lambda: bool(logs))
+        await advance_in_steps(clock, 3)
+        await stopped
+    [logged] = [one for one in logs if one["event"] == "platform_failed"]
+    assert (logged["reason"], logged.get("exc_info")) == ("no connection to x:443", None)
 
 
 async def test_fatal_refusal_at_the_start_ends_the_service() -> None:

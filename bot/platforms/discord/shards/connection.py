@@ -156,7 +156,10 @@ class ShardClient(DiscordClient):
                 if _is_final(error):
                     raise
                 if self._socket is None and not (session and session.resume_url):
-                    raise Unreachable("the Discord gateway cannot be reached") from error
+                    reason = str(error) or type(error).__name__
+                    raise Unreachable(
+                        f"the Discord gateway cannot be reached ({reason})"
+                    ) from error
                 session = self._resumable or session
                 if session is not None:  # its server may be what is gone
                     session = GatewaySession(session.id, session.sequence, "")
