@@ -96,6 +96,6 @@ def split_names(names: str) -> list[str]:
 
 def _unknown(name: str, known: Sequence[str]) -> str:
     near = difflib.get_close_matches(name, known, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    hint = f"; did you mean {str(near[0])!r}?" if near else ""
     there = ", ".join(sorted(known)) or "none"
     return f"{name!r} is not one of: {there}{hint}"

@@ -36,6 +36,11 @@ def test_unknown_role_names_those_that_exist(names: str) -> None:
         parse_roles(names)
 
 
+def test_nearest_role_is_named_as_people_write_it() -> None:
+    with pytest.raises(SettingsError, match=r"; did you mean 'gateway'\?$"):
+        parse_roles("gatway")
+
+
 def test_selected_platform_has_to_be_set_up() -> None:
     configured = [spec for spec in platform_specs() if spec.kind != "discord"]
     [selected] = select_platforms("Telegram,telegram", configured)
