@@ -56,6 +56,7 @@ def import_card(
         print_line("then talk to it: troupe chat")
     else:
         print_line(f"talk to it: troupe chat, then /preset use {preset.name}")
+    print_line("a service that runs reads it at SIGHUP (kill -HUP PID), or at its next start")
 
 
 @app.command("list")

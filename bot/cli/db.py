@@ -7,6 +7,7 @@ import typer
 import uvloop
 from sqlalchemy.exc import ArgumentError
 
+from bot.cli.operation.installation import require_database
 from bot.cli.operation.restoring import finish_restore, restore_database
 from bot.cli.text_io import print_line, print_progress
 from bot.cli.typer_apps import command_app
@@ -20,7 +21,6 @@ from bot.storage.encryption.conversion import convert_texts, decrypt_all
 from bot.storage.partitions.maintenance import PartitionChanges
 from bot.storage.partitions.upkeep import keep_partitions
 from bot.storage.sql.database import (
-    database_exists,
     open_database,
     open_without_decrypting,
     parse_url,
@@ -63,7 +63,7 @@ def copy_database(
     Stop the service first. Then set TROUPE_DATABASE_URL to the other database.
     """
     settings = read_settings()
-    _require_database(settings)
+    require_database(settings)
     _require_other_database(settings, to)
     with (
         lock_data_dir(settings.data_dir),
@@ -81,7 +81,7 @@ def back_up_database(
 ) -> None:
     """Back up the SQLite database into a new file, also while the service runs."""
     settings = read_settings()
-    _require_database(settings)
+    require_database(settings)
     database = sqlite_file(settings.sqlalchemy_url)
     if database is None:
         raise SettingsError("TROUPE_DATABASE_URL is a PostgreSQL database; back it up with pg_dump")
@@ -96,7 +96,7 @@ def encrypt_database() -> None:
     The service may run meanwhile. A run that was interrupted goes on.
     """
     settings = read_settings()
-    _require_database(settings)
+    require_database(settings)
     if not settings.encrypt_texts:
         raise SettingsError("set TROUPE_ENCRYPT_TEXTS=true first, so that new texts are encrypted")
     print_line(f"rows that are encrypted now: {uvloop.run(_convert(settings))}")
@@ -109,7 +109,7 @@ def decrypt_database() -> None:
     Stop the service first. A run that was interrupted goes on; after it, no key is needed any more.
     """
     settings = read_settings()
-    _require_database(settings)
+    require_database(settings)
     if settings.encrypt_texts:
         raise SettingsError("unset TROUPE_ENCRYPT_TEXTS first, so that new texts are not encrypted")
     with (
@@ -137,11 +137,6 @@ def partition_database() -> None:
 
 app.command("restore")(restore_database)
 app.command("restored")(finish_restore)
-
-
-def _require_database(settings: Settings) -> None:
-    if not database_exists(settings.sqlalchemy_url):
-        raise SettingsError(f"there is no database in {settings.data_dir} yet")
 
 
 def _require_other_database(settings: Settings, url: str) -> None:

@@ -37,7 +37,7 @@ def test_import_makes_preset_on_the_provider_of_the_default_one(folder: Path) ->
 
     made = json.loads((folder / "presets" / "ilse brandt.json").read_text(encoding="utf-8"))
     assert (made["name"], made["provider"], made["model"]) == ("Ilse Brandt", "ollama", "tiny")
-    assert said.splitlines()[-1] == "talk to it: troupe chat, then /preset use Ilse Brandt"
+    assert said.splitlines()[-2] == "talk to it: troupe chat, then /preset use Ilse Brandt"
     assert "Ilse Brandt: Works best" in troupe("preset", "list")
 
 
@@ -103,7 +103,7 @@ def test_import_into_a_folder_without_presets_makes_one(folder: Path) -> None:
     said = troupe("character", "import", "detective.png").splitlines()
 
     assert said[0] == "made the folder presets with the presets that come with Troupe"
-    assert said[-1] == "talk to it: troupe chat, then /preset use Ilse Brandt"
+    assert said[-2] == "talk to it: troupe chat, then /preset use Ilse Brandt"
     made = json.loads((folder / "presets" / "ilse brandt.json").read_text(encoding="utf-8"))
     assert (made["provider"], made["model"]) == ("local", "default")
     assert "assistant: " in troupe("preset", "list")
@@ -114,7 +114,7 @@ def test_import_into_an_empty_presets_folder_names_the_default_to_set(folder: Pa
 
     said = troupe("character", "import", "detective.png").splitlines()
 
-    assert said[-2] == "make it the default: TROUPE_DEFAULT_PRESET='Ilse Brandt' in .env"
+    assert said[-3] == "make it the default: TROUPE_DEFAULT_PRESET='Ilse Brandt' in .env"
     assert (folder / "presets" / "ilse brandt.json").is_file()
 
 

@@ -131,8 +131,12 @@ def find_model(name: str, settings: ModelFileSettings, data_dir: Path) -> Path:
     else:
         path = _path_of(name if name != "default" else settings.model or DEFAULT_FILE, data_dir)
     if not path.is_file():
-        get = "get it with `troupe model pull`"
-        remedy = get if path.name == DEFAULT_FILE else "`troupe model list` shows those there are"
+        if name == "default" and settings.model_path is not None:
+            remedy = "TROUPE_PROVIDERS__<ID>__MODEL_PATH names it; set that to a file that is there"
+        elif path.name == DEFAULT_FILE:
+            remedy = "get it with `troupe model pull`"
+        else:
+            remedy = "`troupe model list` shows those there are"
         raise SettingsError(f"there is no model {path}; {remedy}")
     return path
 
@@ -146,8 +150,10 @@ def validate_model_name(name: str) -> str:
     stem = name.removesuffix(".gguf")
     if not _NAME.fullmatch(stem) or ".." in stem or _WINDOWS_DEVICES.fullmatch(stem):
         raise SettingsError(
-            f"{name[:_MAX_QUOTED_CHARS]!r} is not a valid model name; use letters, digits, dots, "
-            "hyphens and underscores, and begin with a letter or a digit"
+            f"{name[:_MAX_QUOTED_CHARS]!r} is not a valid model name on this machine; use"
+            " letters, digits, dots, hyphens and underscores, and begin with a letter or a digit."
+            " A model of another provider, which must be set up: PROVIDER/MODEL for --model, or"
+            " `provider` in the preset"
         )
     return stem
 

@@ -18,6 +18,19 @@ T = TypeVar("T")
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 
 
+def require_database(settings: Settings) -> None:
+    """Check that the database exists.
+
+    Raises:
+        SettingsError: it does not; the text names the settings that lead to it.
+    """
+    if not database_exists(settings.sqlalchemy_url):
+        raise SettingsError(
+            f"there is no database in {settings.data_dir} yet: start the service first, or set"
+            " TROUPE_DATA_DIR or TROUPE_DATABASE_URL as the service has it"
+        )
+
+
 def use_installation(action: Callable[[Database], Awaitable[T]]) -> T:
     """Return what `action` does with the database that the settings name.
 
@@ -26,8 +39,7 @@ def use_installation(action: Callable[[Database], Awaitable[T]]) -> T:
         StoreError: it cannot be opened.
     """
     settings = read_settings()
-    if not database_exists(settings.sqlalchemy_url):
-        raise SettingsError(f"there is no database in {settings.data_dir} yet")
+    require_database(settings)
 
     async def use() -> T:
         async with open_database(settings.sqlalchemy_url, settings.text_encryption) as database:

@@ -10,6 +10,7 @@ import typer
 import uvloop
 
 from bot.chat.incoming import address_of
+from bot.cli.operation.installation import require_database
 from bot.cli.text_io import print_line
 from bot.errors import SettingsError, UserError
 from bot.runtime.clock import SystemClock
@@ -21,7 +22,7 @@ from bot.storage.restoring.restore import RestoreReport, prepare_restored
 from bot.storage.restoring.sqlite_restore import copy_backup, last_written, replace_database
 from bot.storage.restoring.tombstones import FILE_NAME, Tombstone, read_tombstones
 from bot.storage.sql.conversations import SqlConversations
-from bot.storage.sql.database import Database, database_exists, open_database, sqlite_file
+from bot.storage.sql.database import Database, open_database, sqlite_file
 from bot.storage.sql.inbox import SqlInbox
 from bot.storage.web.channels import SqlWebChannels
 from bot.storage.web.forgotten_messages import ForgottenWebMessages
@@ -82,8 +83,7 @@ def finish_restore(
     It does what `troupe db restore` does for SQLite.
     """
     settings = read_settings()
-    if not database_exists(settings.sqlalchemy_url):
-        raise SettingsError(f"there is no database in {settings.data_dir} yet")
+    require_database(settings)
     until = _parse_moment(answered_until) if answered_until else SystemClock().now()
     tombstones = _read_all(settings, forgotten)
     with lock_data_dir(settings.data_dir):
