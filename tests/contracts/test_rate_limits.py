@@ -353,7 +353,6 @@ async def test_each_process_limits_itself_while_the_server_is_frozen(tmp_path: P
 
 
 @pytest.mark.service
-@pytest.mark.service
 async def test_server_is_not_taken_for_frozen_by_a_process_that_stood_still(
     tmp_path: Path,
 ) -> None:
@@ -372,6 +371,7 @@ async def test_server_is_not_taken_for_frozen_by_a_process_that_stood_still(
         assert await here.take([SLOW]) == about(1000), "it goes on counting with the others"
 
 
+@pytest.mark.service
 async def test_processes_share_a_bots_calls_out_while_the_server_is_frozen(tmp_path: Path) -> None:
     clock = FakeClock()
     bot = CallScope("telegram", (CallWindow(10, 1000),), is_of_all=True)
@@ -388,6 +388,8 @@ async def test_processes_share_a_bots_calls_out_while_the_server_is_frozen(tmp_p
         await clock.advance(30)
         for limits in both:
             await limits.acquire("other", 9, "a", 600)  # it counts the processes again
+        for name, limits in zip(("here", "there"), both, strict=True):
+            assert await limits.acquire("held", 4, name, 600)
         server = int((await client.info("server"))["process_id"])
         os.kill(server, signal.SIGSTOP)
         try:
@@ -396,6 +398,8 @@ async def test_processes_share_a_bots_calls_out_while_the_server_is_frozen(tmp_p
                 assert [await limits.take_call([chat]) for _ in range(5)] == [*[0] * 4, 1000]
                 taken = [await limits.acquire("p", 4, name, 600) for name in "abc"]
                 assert taken == [1, 2, 0]
+                taken = [await limits.acquire("held", 4, name, 600) for name in "ab"]
+                assert taken == [2, 0], "what it holds in the server counts"
         finally:
             os.kill(server, signal.SIGCONT)
 

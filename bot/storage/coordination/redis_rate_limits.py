@@ -36,6 +36,7 @@ _MAX_SHOWN = 100
 
 _OF_AN_URGENCY = "10000000000"
 """More than the server's time in seconds."""
+_ANY_NUMBER = 1_000_000
 _COUNT_EVERY_SECONDS = 20.0
 _MEMBER_SECONDS = 90.0
 
@@ -203,6 +204,8 @@ class RedisRateLimits(RateLimits):
         if answer is None:
             share = max(1, limit // self._processes)
             return await self._here.acquire(key, share, holder, lease_seconds, waiter)
+        if answer:  # counted here as well, should the server go away
+            await self._here.acquire(key, _ANY_NUMBER, holder, lease_seconds)
         return int(answer)
 
     @override
