@@ -61,10 +61,7 @@ class FailingConnection:
     def acquire(self) -> Self:
         return self
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
+    async def release(self, *_: object, **_options: float) -> None:
         pass
 
     async def fetch(self, *_: object) -> Rows:
