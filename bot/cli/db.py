@@ -7,7 +7,7 @@ import typer
 import uvloop
 from sqlalchemy.exc import ArgumentError
 
-from bot.cli.operation.installation import require_database
+from bot.cli.operation.installation import record_change, require_database
 from bot.cli.operation.restoring import finish_restore, restore_database
 from bot.cli.text_io import print_line, print_progress
 from bot.cli.typer_apps import command_app
@@ -164,6 +164,8 @@ def _report(table: str, rows: int) -> None:
 
 async def _convert(settings: Settings) -> int:
     async with open_database(settings.sqlalchemy_url, settings.text_encryption) as database:
+        action = "encrypt texts" if settings.encrypt_texts else "decrypt texts"
+        await record_change(database, action, "all")  # first: it may be interrupted
         if settings.encrypt_texts:
             return await convert_texts(database, _report)
         return await decrypt_all(database, _report, SystemClock().now())

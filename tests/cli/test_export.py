@@ -16,6 +16,7 @@ from bot.cli.app import app
 from bot.errors import SettingsError, UserError
 from bot.runtime.clock import SystemClock
 from bot.settings import read_settings
+from bot.storage.console.audit import SqlAuditLog
 from bot.storage.sql.chat_settings import SqlChatSettings
 from bot.storage.sql.conversations import SqlConversations
 from bot.storage.sql.database import open_database
@@ -61,6 +62,14 @@ def store_words() -> None:
     asyncio.run(store())
 
 
+async def noted() -> Sequence[tuple[str, str, str]]:
+    """Return what the audit log says."""
+    settings = read_settings()
+    async with open_database(settings.sqlalchemy_url, settings.text_encryption) as database:
+        entries = await SqlAuditLog(database).newest(10)
+    return [(one.who, one.action, one.subject) for one in entries]
+
+
 def words_in(text: str) -> Sequence[tuple[str, str]]:
     return [(one["conversation"], one["text"]) for one in json.loads(text)["messages"]]
 
@@ -80,6 +89,7 @@ def test_operator_exports_the_own_words_of_a_person(
     assert words_in(text) == MINE
     assert json.loads(text)["person"] == ALICE.id
     assert json.loads(text)["descriptions"] == {f"{ALICE.id}@telegram:5": "a knight"}
+    assert asyncio.run(noted()) == [("command line", "export person", ALICE.id)]
 
 
 def test_file_of_an_export_is_for_its_owner_only_and_replaces_none(folder: Path) -> None:
@@ -115,6 +125,7 @@ def test_export_of_nobody_is_an_error_and_writes_no_file(
     with pytest.raises(UserError, match=problem):
         export("--user", person, "--to", "words.json")
     assert not (folder / "words.json").exists()
+    assert asyncio.run(noted()) == []
 
 
 def test_person_who_only_described_themselves_is_exported() -> None:

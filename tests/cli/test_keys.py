@@ -205,7 +205,7 @@ def test_encryption_without_a_key_is_refused(monkeypatch: pytest.MonkeyPatch) ->
         run("nodes")
 
 
-def test_changes_of_keys_are_in_the_audit_log_without_the_keys(
+def test_changes_of_keys_and_of_encryption_are_in_the_audit_log_without_the_keys(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     keys("add", "groq", given=SECRET)
@@ -213,6 +213,11 @@ def test_changes_of_keys_are_in_the_audit_log_without_the_keys(
     keys("rotate")
     keys("list")
     keys("remove", "1")
+    monkeypatch.setenv("TROUPE_ENCRYPT_TEXTS", "true")
+    run("db", "encrypt")
+    keys("replace")
+    monkeypatch.delenv("TROUPE_ENCRYPT_TEXTS")
+    run("db", "decrypt")
 
     async def read() -> list[tuple[str, str, str]]:
         async with open_database(read_settings().sqlalchemy_url) as database:
@@ -224,4 +229,7 @@ def test_changes_of_keys_are_in_the_audit_log_without_the_keys(
         ("command line", "add provider key", "groq"),
         ("command line", "rotate encryption key", "all"),
         ("command line", "remove provider key", "1"),
+        ("command line", "encrypt texts", "all"),
+        ("command line", "replace data key", "all"),
+        ("command line", "decrypt texts", "all"),
     ]

@@ -195,6 +195,7 @@ def test_backup_is_restored_and_the_old_database_is_kept(folder: Path) -> None:
     )
 
     assert run(*LIST) == ["nothing was set aside"]
+    audit_of("restore database")
     found = sorted(one.name for one in (folder / "data").iterdir())
     assert "slots" not in found, "what models keep may be of what was forgotten"
     assert {"troupe.db", "troupe.db.replaced"} <= set(found)
@@ -223,6 +224,7 @@ def test_restored_database_of_other_tools_is_prepared() -> None:
         "0 messages were unanswered in the backup: they become context",
         "0 times something was forgotten: it is forgotten again",
     ]
+    audit_of("restore database")
 
 
 @pytest.mark.parametrize(

@@ -93,11 +93,13 @@ def replace() -> None:
     settings = read_settings()
     if not settings.encrypt_texts:
         raise SettingsError("texts are not encrypted; set TROUPE_ENCRYPT_TEXTS=true first")
-    now = SystemClock().now()
-    rows = _run(
-        settings,
-        lambda database: replace_data_key(database, settings.text_encryption, _report, now),
-    )
+
+    async def replace_key(database: Database) -> int:
+        await record_change(database, "replace data key", "all")  # first: it may be interrupted
+        now = SystemClock().now()
+        return await replace_data_key(database, settings.text_encryption, _report, now)
+
+    rows = _run(settings, replace_key)
     print_line(f"rows that are encrypted with a new data key now: {rows}")
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from bot.cli.operation.installation import use_installation
+from bot.cli.operation.installation import record_change, use_installation
 from bot.cli.operation.pause import checked_key
 from bot.cli.text_io import print_exactly, print_line, write_private_text
 from bot.cli.typer_apps import command_app
@@ -38,7 +38,10 @@ def export(
     async def read(database: Database) -> ExportedWords:
         clock = SystemClock()
         at = datetime.fromtimestamp(clock.now(), UTC)
-        return await export_words(SqlPersonalData(database, clock), person, at)
+        words = await export_words(SqlPersonalData(database, clock), person, at)
+        if words.messages or words.descriptions:
+            await record_change(database, "export person", person)
+        return words
 
     found = use_installation(read)
     if not (found.messages or found.descriptions):

@@ -10,7 +10,7 @@ import typer
 import uvloop
 
 from bot.chat.incoming import address_of
-from bot.cli.operation.installation import require_database
+from bot.cli.operation.installation import record_change, require_database
 from bot.cli.text_io import print_line
 from bot.errors import SettingsError, UserError
 from bot.runtime.clock import SystemClock
@@ -98,6 +98,8 @@ async def _prepare(
     async with open_database(url, settings.text_encryption) as database:
         report = await prepare_restored(database, tombstones, until, SystemClock().now())
         await _forget_in_web_channels(database, tombstones)
+        answered = datetime.fromtimestamp(until, UTC).isoformat(timespec="seconds")
+        await record_change(database, "restore database", f"answered until {answered}")
     return report
 
 

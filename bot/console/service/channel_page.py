@@ -125,7 +125,7 @@ class ChannelPage:
         return redirect("/channels")
 
     async def _export(self, request: ConsoleRequest) -> web.Response:
-        text = await self._reports.export(_channel(request))
+        text = await self._reports.export(_channel(request), request.caller.name)
         response = web.Response(text=text, content_type="application/json")
         response.headers["Content-Disposition"] = 'attachment; filename="channel.json"'
         return protected(response, "")

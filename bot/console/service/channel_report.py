@@ -158,14 +158,16 @@ class ChannelReports:
         await self.receive([request])
         await self.audit.record(AuditEntry(now, who, "forget channel", channel))
 
-    async def export(self, channel: str) -> str:
-        """Return everything that was said in a conversation as JSON.
+    async def export(self, channel: str, who: str) -> str:
+        """Return everything that was said in a conversation as JSON, and note who has read it.
 
         Raises:
             RequestRefused: 404: there is no such channel.
         """
         scopes = await self._scopes(channel)
         turns = await self.histories.turns(channel)
+        entry = AuditEntry(self.clock.now(), who, "export channel", channel)
+        await self.audit.record(entry)
         content = {
             "channel": channel,
             "scopes": list(scopes),

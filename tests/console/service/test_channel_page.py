@@ -107,6 +107,9 @@ async def test_channel_is_exported_and_forgotten(playground: Playground) -> None
     texts = [(one["person"], one["text"]) for one in json.loads(exported)["messages"]]
     assert texts[0] == ("web:alice<b>", "hello")
     assert len(texts) == 2
+    _, audit = await read(playground, "/api/v1/audit")
+    [entry] = json.loads(audit)["entries"]
+    assert (entry["action"], entry["subject"]) == ("export channel", key_of(playground))
 
     assert (await playground.send(f"{path}/forget"))[0] == 303
 
