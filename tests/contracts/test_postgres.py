@@ -89,6 +89,24 @@ async def test_wrong_address_is_one_line(url: str) -> None:
 
 
 @pytest.mark.service
+@pytest.mark.service
+@pytest.mark.parametrize(
+    ("given", "remedy"),
+    [
+        ("postgres@/nowhere", "create it as its owner (`createdb nowhere`), or correct"),
+        ("nobody@/postgres", "correct the user or the password in"),
+    ],
+)
+async def test_missing_database_and_role_are_told_with_the_remedy(
+    postgres_folder: str, given: str, remedy: str
+) -> None:
+    with pytest.raises(StoreError) as raised:
+        async with open_database(f"postgresql+asyncpg://{given}?host={postgres_folder}"):
+            pytest.fail("it opened")
+    assert remedy in str(raised.value)
+    assert "TROUPE_DATABASE_URL" in str(raised.value)
+
+
 async def test_both_pools_limit_what_a_stopped_process_can_hold(url: str) -> None:
     async with open_database(url) as database:
         assert await _limits(database) == [["20s", "5s", "10s"]] * 2

@@ -305,7 +305,7 @@ def _remedy_added(url: str) -> Iterator[None]:
     try:
         yield
     except StoreError as error:
-        raise StoreError(f"{error}; {_remedy(parse_url(url))}") from error
+        raise StoreError(f"{error}; {_remedy(parse_url(url), error.sql_state)}") from error
 
 
 @contextlib.contextmanager
@@ -322,10 +322,17 @@ def _owner_named() -> Iterator[None]:
         ) from error
 
 
-def _remedy(url: URL) -> str:
+def _remedy(url: URL, sql_state: str | None) -> str:
     if url.get_backend_name() == "sqlite":
         return f"free disk space for {url.database}, or set TROUPE_DATA_DIR to another disk"
-    return f"is it running, and is TROUPE_DATABASE_URL right? ({url.render_as_string()})"
+    address = f"the address in TROUPE_DATABASE_URL or --to ({url.render_as_string()})"
+    match sql_state:
+        case "3D000":  # no such database
+            return f"create it as its owner (`createdb {url.database}`), or correct {address}"
+        case "28000" | "28P01":  # no such role, or another password
+            return f"correct the user or the password in {address}"
+        case _:
+            return f"is it running, and is it at {address}?"
 
 
 def _checkpoint(connection: Connection) -> bool:
