@@ -15,10 +15,20 @@ from bot.chat.session import (
 from bot.runtime.clock import SystemClock
 from bot.service.retention import RetentionJobs
 from bot.settings import Settings
+from bot.storage.coordination.role_leases import SqlRoleLeases
 from bot.storage.expired_turns import delete_expired_turns
 from bot.storage.sql.retention import delete_expired
 from bot.storage.sql.summaries import SqlSummaries
-from bot.storage.sql.tables import has_content, inbox, outbox, receipt, sent_message, summary, turn
+from bot.storage.sql.tables import (
+    has_content,
+    inbox,
+    outbox,
+    receipt,
+    role_lease,
+    sent_message,
+    summary,
+    turn,
+)
 from tests.contracts.conftest import Store
 from tests.contracts.test_receipts import RECEIPT
 from tests.samples import begin, make_incoming
@@ -195,3 +205,22 @@ async def test_retention_job_deletes_turns_where_it_is_set(
     content = select(func.count()).select_from(receipt).where(has_content)
     with_prompt = await store.database.read(lambda c: c.execute(content).scalar_one())
     assert (await count(store, turn), with_prompt) == (left, left // 2)
+
+
+async def test_leases_of_processes_that_ended_are_deleted_and_jobs_stay(store: Store) -> None:
+    clock = SystemClock()
+    jobs = {"receive telegram", "receive discord 0/1"}
+    ended, died, running = (SqlRoleLeases(store.database, name, clock) for name in "abc")
+    for role in ("shards of discord at a", "identify discord 0", *jobs):
+        assert await ended.take(role, 60)
+        await ended.release(role)
+    assert await died.take("shards of discord at b", -8 * DAY)
+    assert await running.take("shards of discord at c", 60)
+    assert await running.take("shards of discord at d", -6 * DAY)
+
+    assert await delete_expired(store.database, clock, 14) == 3
+
+    query = select(role_lease.c.role)
+    left = await store.database.read(lambda c: set(c.execute(query).scalars()))
+    assert left == {*jobs, "shards of discord at c", "shards of discord at d"}
+    assert await ended.take("identify discord 0", 60), "a row that is gone can be made again"

@@ -14,12 +14,12 @@ from bot.chat.console.operation import (
     QueueState,
 )
 from bot.ports import Clock, ServiceState
-from bot.storage.coordination.role_leases import is_job
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import (
     choice,
     conversation,
     inbox,
+    is_job,
     is_ready,
     is_unsent,
     is_waiting,

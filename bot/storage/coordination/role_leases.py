@@ -50,15 +50,8 @@ _RELEASE = (
 )
 
 
-_IS_OF_ONE_PROCESS = role_lease.c.role.startswith("shards of ")
-_IS_MOMENTARY = role_lease.c.role.startswith("identify ")
-is_job = ~(_IS_OF_ONE_PROCESS | _IS_MOMENTARY)
-"""Whether some process should hold a role at any time; the others say who shares out shards, and
-who begins a session."""
-
-
 class SqlRoleLeases(RoleLeases):
-    """A row for each role that anybody ever held."""
+    """A row for each role; retention deletes those of processes that ended long ago."""
 
     def __init__(
         self, database: Database, owner: str, clock: Clock, signals: Signals | None = None

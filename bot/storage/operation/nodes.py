@@ -21,12 +21,12 @@ from typing_extensions import override
 from bot.chat.console.operation import BackgroundWork, HeldJob, Node
 from bot.chat.outgoing import OutboxState
 from bot.ports import Clock, NodeRegistry
-from bot.storage.coordination.role_leases import is_job
 from bot.storage.engine.statements import DialectName
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import (
     Insert,
     conversation,
+    is_job,
     is_ready,
     is_unsent,
     is_waiting,

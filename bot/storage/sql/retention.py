@@ -1,4 +1,4 @@
-"""Delete old rows: answered messages, sent outbox rows, the content of receipts, usage."""
+"""Delete old rows: answered messages, sent outbox rows, the content of receipts, usage, leases."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -29,12 +29,14 @@ from bot.storage.sql.tables import (
     has_content,
     inbox,
     is_dead,
+    is_job,
     is_set_aside,
     is_unanswered,
     node,
     outbox,
     pause,
     receipt,
+    role_lease,
     sent_message,
     upsert,
 )
@@ -105,6 +107,8 @@ _EMPTY_OUTBOX = (
     .values(text="", error=None)
 )
 _DELETE_NODES = delete(node).where(node.c.seen_at < bindparam("before"))
+# The names of jobs stay: that nobody has one is what an operator has to see.
+_DELETE_LEASES = delete(role_lease).where(~is_job, role_lease.c.lease_until < bindparam("before"))
 _DELETE_BUDGETS = delete(budget).where(budget.c.key < bindparam("oldest"))
 
 
@@ -129,6 +133,7 @@ async def delete_expired(database: Database, clock: Clock, receipt_days: float) 
             c.execute(_EMPTY_RECEIPTS, {"before": now - receipt_days * _DAY}).rowcount
             + c.execute(_DELETE_BUDGETS, {"oldest": oldest}).rowcount
             + c.execute(_DELETE_NODES, {"before": now - _NODE_SECONDS}).rowcount
+            + c.execute(_DELETE_LEASES, {"before": now - _NODE_SECONDS}).rowcount
         )
     )
     return deleted + emptied

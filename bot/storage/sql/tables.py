@@ -137,6 +137,11 @@ role_lease = Table(
     Column("lease_until", Float, nullable=False),
     Column("held_since", Float, nullable=False, server_default="0"),
 )
+_IS_OF_ONE_PROCESS = role_lease.c.role.startswith("shards of ")
+_IS_MOMENTARY = role_lease.c.role.startswith("identify ")
+is_job = ~(_IS_OF_ONE_PROCESS | _IS_MOMENTARY)
+"""Whether some process should hold a role at any time; the others say who shares out shards, and
+who begins a session."""
 
 # The processes of this installation. One that ends deletes its row; one that died leaves it.
 node = Table(

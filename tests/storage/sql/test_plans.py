@@ -34,8 +34,12 @@ Values: TypeAlias = Mapping[str, Any] | Sequence[Any]
 LANE = "telegram:5"
 # They hold only rows that somebody has to work on.
 _QUEUES = "ix_conversation_ready|ix_lane_due|ix_inbox_open|ix_outbox_unsent"
-# A node is a process: there are few.
-_MAY_SCAN = re.compile(rf"SCAN (node$|\w+ VIRTUAL TABLE|\w+ USING (COVERING )?INDEX ({_QUEUES})\b)")
+# A node is a process, and a lease is of a job or a process: there are few, and retention, which
+# keeps it so, looks at all of them once an hour.
+_FEW = "node|role_lease"
+_MAY_SCAN = re.compile(
+    rf"SCAN (({_FEW})$|\w+ VIRTUAL TABLE|\w+ USING (COVERING )?INDEX ({_QUEUES})\b)"
+)
 
 
 class LateClock(SystemClock):
