@@ -6,15 +6,18 @@
 """
 
 import hashlib
+import os
 import shutil
 import subprocess
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
 from bot.service.roles import ALL_ROLES
+from bot.storage.restoring.tombstones import Tombstone, TombstoneFile, read_tombstones
 from tests.checkout import CHECKOUT
 
 _SOURCE = CHECKOUT / "deploy" / "kubernetes"
@@ -47,6 +50,11 @@ def manifests(kind: str) -> dict[str, Any]:
     return {one["metadata"]["name"]: one for one in found if one["kind"] == kind}
 
 
+def workloads() -> dict[str, Any]:
+    """Return what runs a role, by its name; workers keep volumes, so they are a StatefulSet."""
+    return manifests("Deployment") | manifests("StatefulSet")
+
+
 def container_of(deployment: Mapping[str, Any]) -> Mapping[str, Any]:
     [container] = deployment["spec"]["template"]["spec"]["containers"]
     assert isinstance(container, dict)
@@ -65,8 +73,8 @@ def test_manifests_were_built_from_these_files() -> None:
         assert parse(built) == parse(build())
 
 
-def test_every_role_has_a_deployment() -> None:
-    deployments = manifests("Deployment")
+def test_every_role_has_a_workload() -> None:
+    deployments = workloads()
     assert set(deployments) == {f"troupe-{role}" for role in ALL_ROLES}
     for name, deployment in deployments.items():
         container = container_of(deployment)
@@ -77,7 +85,7 @@ def test_every_role_has_a_deployment() -> None:
 
 
 def test_each_selector_selects_the_pods_of_one_deployment() -> None:
-    deployments, budgets = manifests("Deployment"), manifests("PodDisruptionBudget")
+    deployments, budgets = workloads(), manifests("PodDisruptionBudget")
     assert set(budgets) == set(deployments)
     for name in deployments:
         for manifest in (deployments[name], budgets[name]):
@@ -87,9 +95,10 @@ def test_each_selector_selects_the_pods_of_one_deployment() -> None:
 
 
 def test_autoscaler_alone_sets_the_number_of_workers() -> None:
-    deployments = manifests("Deployment")
+    deployments = workloads()
     [scaler] = manifests("HorizontalPodAutoscaler").values()
-    assert scaler["spec"]["scaleTargetRef"]["name"] == "troupe-worker"
+    target = scaler["spec"]["scaleTargetRef"]
+    assert (target["kind"], target["name"]) == ("StatefulSet", "troupe-worker")
     fixed = {name for name, one in deployments.items() if "replicas" in one["spec"]}
     assert fixed == set(deployments) - {"troupe-worker"}
     assert scaler["spec"]["minReplicas"] > 1
@@ -99,7 +108,7 @@ def test_autoscaler_alone_sets_the_number_of_workers() -> None:
 def test_probes_ask_where_the_process_listens(probe: str) -> None:
     """The image listens for all; the console serves unencrypted pages to its own pod only."""
     path = "/readyz" if probe == "readinessProbe" else "/healthz"
-    for name, deployment in manifests("Deployment").items():
+    for name, deployment in workloads().items():
         container = container_of(deployment)
         host = {one["name"]: one["value"] for one in container.get("env", ())}
         if name == "troupe-console":
@@ -109,6 +118,67 @@ def test_probes_ask_where_the_process_listens(probe: str) -> None:
         else:
             assert host == {}
             assert container[probe]["httpGet"] == {"path": path, "port": "health"}
+
+
+def test_data_of_a_worker_outlasts_its_pod() -> None:
+    """Whatever forgets is a worker: it notes that in its data directory (forgotten.jsonl)."""
+    [worker] = manifests("StatefulSet").values()
+    [claim] = worker["spec"]["volumeClaimTemplates"]
+    assert claim["spec"]["accessModes"] == ["ReadWriteOnce"], "no cluster has to offer more"
+    mounts = {one["name"]: one["mountPath"] for one in container_of(worker)["volumeMounts"]}
+    assert mounts[claim["metadata"]["name"]] == "/srv/troupe/data"
+    assert [one["name"] for one in worker["spec"]["template"]["spec"]["volumes"]] == ["tmp"]
+    retention = worker["spec"]["persistentVolumeClaimRetentionPolicy"]
+    assert set(retention.values()) == {"Retain"}
+
+
+# What a cluster with two volumes of workers does, of which one worker runs.
+_CLUSTER = """#!/bin/sh
+set -eu
+case "$1 $2" in
+"get statefulset") printf troupe:9 ;;
+"get persistentvolumeclaims") printf 'data-troupe-worker-0 data-troupe-worker-1' ;;
+"create -f") cat >"$CLUSTER/pod.yaml"; mv "$CLUSTER/volume" "$CLUSTER/read-data-troupe-worker-1" ;;
+exec\\ *) cd "$CLUSTER/$2"; shift 3; exec "$@" ;;
+"wait --for=condition=Ready" | "delete pod") echo "$1 $3" >>"$CLUSTER/asked" ;;
+*) exit 1 ;;
+esac
+"""
+
+
+def test_what_was_forgotten_is_collected_from_all_volumes(tmp_path: Path) -> None:
+    for number, place in enumerate(("troupe-worker-0", "volume")):
+        (tmp_path / place / "data").mkdir(parents=True)
+        file = tmp_path / place / "data" / "forgotten.jsonl"
+        TombstoneFile(file).record(Tombstone(number, "telegram:5"))
+    with (tmp_path / "troupe-worker-0" / "data" / "forgotten.jsonl").open("a") as cut:
+        cut.write('{"at": 7')
+    kubectl = tmp_path / "kubectl"
+    kubectl.write_text(_CLUSTER)
+    kubectl.chmod(0o755)
+
+    environment = {"PATH": f"{tmp_path}:{os.defpath}", "CLUSTER": str(tmp_path)}
+    collected = subprocess.run(
+        _SOURCE / "forgotten.sh", check=True, capture_output=True, text=True, env=environment
+    ).stdout
+
+    first, cut_off, second = collected.splitlines()
+    assert cut_off == '{"at": 7', "it is named at the restore, and hides no line of the next file"
+    (tmp_path / "all").write_text(f"{first}\n{second}\n")
+    assert [one.at for one in read_tombstones([tmp_path / "all"])] == [0, 1]
+    reader = msgspec.yaml.decode((tmp_path / "pod.yaml").read_bytes())["spec"]
+    [worker] = manifests("StatefulSet").values()
+    [container] = reader["containers"]
+    asked = worker["spec"]["template"]["spec"]
+    assert reader["securityContext"] == asked["securityContext"], "else it may not read the file"
+    assert container["image"] == "troupe:9"
+    assert container["securityContext"] == container_of(worker)["securityContext"]
+    [volume] = reader["volumes"]
+    assert volume["persistentVolumeClaim"] == {"claimName": "data-troupe-worker-1"}
+    assert (tmp_path / "asked").read_text().split() == [
+        *("wait", "pod/read-data-troupe-worker-1"),
+        *("delete", "-l"),
+    ]
 
 
 if __name__ == "__main__":
