@@ -8,7 +8,7 @@ the database is polled as well, because wake-ups may be lost.
 import asyncio
 import contextlib
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Generic, TypeVar
 
 import structlog
@@ -29,6 +29,12 @@ _LEAVE_SECONDS = 0.1
 """Many times what a process needs to claim what it has woken, unless it has too much to do."""
 _MAX_CLAIMED = 32
 """Keys that are claimed together: what they do before they first wait is done in one go."""
+_MAX_URGENT = 10_000
+
+
+def urgent_topic(queue: str) -> str:
+    """Return the topic of signals that name urgent keys of a queue, before they are woken."""
+    return f"urgent {queue}"
 
 
 def _do_nothing() -> None:
@@ -48,6 +54,7 @@ class KeyedWorkerPool(Generic[Item]):
         claim: claims those of some keys that are ready; gives what to process for each.
         process: does the work of a key. It records its own failures: what it raises is only logged.
         max_concurrent: how many keys are processed at once.
+        urgent_beside: how many that are urgent are processed beside these.
         hold: gives for how many seconds a key is not to be claimed; then it is asked again.
         wakes_keys: whether this process wakes keys itself, as the others do then. What one of them
             has woken is left to it for a moment, so that not all try to claim each key.
@@ -65,6 +72,7 @@ class KeyedWorkerPool(Generic[Item]):
         clock: Clock,
         hold: Callable[[str], float] = _hold_nothing,
         wakes_keys: bool = False,
+        urgent_beside: int = 0,
     ) -> None:
         self._queue = queue
         self._signals = signals
@@ -79,6 +87,8 @@ class KeyedWorkerPool(Generic[Item]):
         self._call_off_release = _do_nothing
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._woken: dict[str, None] = {}  # in the order of their wake-ups
+        self._urgent_beside = urgent_beside
+        self._urgent: set[str] = set()
         self._left: dict[str, None] = {}  # to the process that has woken them
         self._next_items: dict[str, Item] = {}  # claimed while the key was still in progress
         self._changed = asyncio.Event()
@@ -87,6 +97,8 @@ class KeyedWorkerPool(Generic[Item]):
         self._is_drained = False
         KEYS_IN_PROGRESS.labels(queue).set_function(lambda: len(self._tasks))
         signals.subscribe(queue, self._wake_here, self._leave if wakes_keys else None)
+        if urgent_beside:
+            signals.subscribe(urgent_topic(queue), self._note_urgent)
 
     @property
     def busy_count(self) -> int:
@@ -137,6 +149,11 @@ class KeyedWorkerPool(Generic[Item]):
         self._is_drained = True
         await cancel_and_wait(self._tasks.values())
 
+    def _note_urgent(self, keys: Sequence[str]) -> None:
+        if len(self._urgent) >= _MAX_URGENT:  # of keys that nobody has woken here
+            self._urgent.clear()
+        self._urgent.update(keys)
+
     def _wake_here(self, keys: Sequence[str]) -> None:
         self._woken.update(dict.fromkeys(keys))
         self._changed.set()
@@ -154,8 +171,7 @@ class KeyedWorkerPool(Generic[Item]):
         while not self.stopping:
             await self._changed.wait()
             self._changed.clear()
-            free = self._max_concurrent - len(self._tasks)
-            keys = self._next_keys(max(min(free, _MAX_CLAIMED), 0))
+            keys = self._next_keys(self._max_concurrent - len(self._tasks))
             if keys and not self.stopping:
                 await self._claim_and_start(keys)
                 if self._hold is not _hold_nothing:
@@ -167,13 +183,22 @@ class KeyedWorkerPool(Generic[Item]):
         if self._woken:
             self._changed.set()
 
-    def _next_keys(self, most: int) -> list[str]:
-        """Return keys to claim, the first woken first; set aside those that are held."""
-        if most == 0:
+    def _next_keys(self, free: int) -> list[str]:
+        """Return keys to claim: the urgent ones, then the first woken first."""
+        urgent: list[str] = []
+        if self._urgent:
+            woken = [key for key in self._woken if key in self._urgent]
+            urgent = self._unheld_keys(woken, min(free + self._urgent_beside, _MAX_CLAIMED))
+        others = [key for key in self._woken if key not in urgent] if urgent else self._woken
+        return urgent + self._unheld_keys(others, min(free, _MAX_CLAIMED) - len(urgent))
+
+    def _unheld_keys(self, woken: Iterable[str], most: int) -> list[str]:
+        """Return the first of woken keys that can be claimed; set aside those that are held."""
+        if most <= 0:
             return []
         keys: list[str] = []
         held: dict[str, float] = {}
-        for key in self._woken:
+        for key in woken:
             if key in self._tasks:  # it stays woken: it is looked at when its task has ended
                 continue
             if (seconds := self._hold(key)) > 0:
@@ -205,6 +230,7 @@ class KeyedWorkerPool(Generic[Item]):
     async def _claim_and_start(self, keys: Sequence[str]) -> None:
         for key in keys:
             del self._woken[key]
+        self._urgent.difference_update(keys)
         async with self._claiming:
             try:
                 claimed = await self._claim(keys)

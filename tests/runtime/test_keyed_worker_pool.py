@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from bot.errors import StoreError
-from bot.runtime.keyed_worker_pool import KeyedWorkerPool
+from bot.runtime.keyed_worker_pool import KeyedWorkerPool, urgent_topic
 from tests.fakes import FakeClock, FakeSignals, run_ready_tasks
 from tests.waiting import wait_until
 
@@ -13,7 +13,9 @@ from tests.waiting import wait_until
 class PoolHarness:
     """A pool whose work a test can block; `ready` is what the database would return."""
 
-    def __init__(self, *, max_concurrent: int = 10, wakes_keys: bool = False) -> None:
+    def __init__(
+        self, *, max_concurrent: int = 10, wakes_keys: bool = False, urgent_beside: int = 0
+    ) -> None:
         self.clock = FakeClock()
         self.signals = FakeSignals()
         self.ready: list[str] = []
@@ -36,6 +38,7 @@ class PoolHarness:
             max_concurrent=max_concurrent,
             clock=self.clock,
             wakes_keys=wakes_keys,
+            urgent_beside=urgent_beside,
         )
 
     async def ready_keys(self, limit: int) -> Sequence[str]:
@@ -179,6 +182,44 @@ async def test_no_more_than_max_concurrent_keys_are_claimed() -> None:
         assert harness.claims == [["a", "b"]]
         harness.unblock.set()
         await wait_until(lambda: harness.ended == ["a", "b", "c"])
+
+
+async def test_urgent_keys_go_first_and_some_of_them_beside_the_others() -> None:
+    harness = PoolHarness(max_concurrent=2, urgent_beside=2)
+    harness.unblock.clear()
+    async with harness.open():
+        harness.pool.wake(["a", "b", "c"])
+        await wait_until(lambda: len(harness.started) == 2)
+        harness.signals.publish(urgent_topic("q"), ["d", "e", "f"])
+        harness.pool.wake(["d", "e", "f"])
+        await wait_until(lambda: len(harness.started) == 4)
+        await run_ready_tasks()
+        assert harness.claims == [["a", "b"], ["d", "e"]]
+        harness.unblock.set()
+        await wait_until(lambda: len(harness.ended) == 6)
+    assert harness.started[4:] == ["f", "c"]
+    assert harness.started.count("d") == 1
+
+
+async def test_key_is_urgent_once() -> None:
+    harness = PoolHarness(max_concurrent=1, urgent_beside=1)
+    harness.unblock.clear()
+    async with harness.open():
+        harness.pool.wake(["a"])
+        await wait_until(lambda: harness.started == ["a"])
+        harness.signals.publish(urgent_topic("q"), ["a"])
+        harness.pool.wake(["a"])
+        await run_ready_tasks()
+        assert harness.claims == [["a"]], "it is in progress"
+        harness.unblock.set()
+        await wait_until(lambda: harness.started == ["a", "a"])
+        harness.unblock.clear()
+        harness.pool.wake(["b"])
+        await wait_until(lambda: harness.started == ["a", "a", "b"])
+        harness.pool.wake(["a"])
+        await run_ready_tasks()
+        assert harness.claims == [["a"], ["a"], ["b"]]
+        harness.unblock.set()
 
 
 async def test_keys_that_others_have_taken_keep_no_place_from_the_next() -> None:

@@ -23,6 +23,8 @@ from bot.telemetry.recent_events import RECENT_EVENTS
 from bot.turn.arrivals import CONVERSATIONS
 from bot.turn.missed_signals import MissedSignals
 
+_COMMANDS_BESIDE = 32
+"""Conversations in which a command waits, beside those that are answered at once."""
 _IDLE_POLL_SECONDS = 0.02
 
 
@@ -67,6 +69,7 @@ class JobParts:
             max_concurrent=self._context.settings.limits.conversations_at_once,
             clock=self._context.clock,
             wakes_keys=Role.GATEWAY in self._context.options.roles,
+            urgent_beside=_COMMANDS_BESIDE,
         )
 
     async def _claim_conversations(self, keys: Sequence[str]) -> Mapping[str, ClaimedMessage]:

@@ -3,10 +3,12 @@
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
-from bot.chat.incoming import Incoming, source_of
+from bot.chat.incoming import Incoming, Said, source_of
 from bot.chat.session import InboxMessage
 from bot.intake.intake import InboxIntake
 from bot.ports import Platform
+from bot.routing.command_specs import parse
+from bot.runtime.keyed_worker_pool import urgent_topic
 from bot.service.parts.requests import RequestParts
 from bot.service.parts.run_context import RunContext
 from bot.service.parts.stored import StoredParts
@@ -72,6 +74,20 @@ class QueueParts:
     def wake(self, keys: Sequence[str]) -> None:
         """Tell all processes that conversations have unanswered messages."""
         self._context.resources.signals.publish(CONVERSATIONS, keys)
+
+    def announce(self, messages: Sequence[Incoming]) -> None:
+        """Tell all processes what overtakes other messages, before it is woken.
+
+        A stop ends an answer at once, and a command asks for no place among the answers.
+        """
+        self.stops.announce(messages)
+        keys = [
+            one.address.conversation
+            for one in messages
+            if isinstance(one, Said) and parse(one.text) is not None
+        ]
+        if keys:
+            self._context.resources.signals.publish(urgent_topic(CONVERSATIONS), keys)
 
     async def receive(self, events: Sequence[Incoming]) -> None:
         """Store what this process itself makes for other conversations."""

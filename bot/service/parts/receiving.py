@@ -71,7 +71,7 @@ class ReceivingParts:
         return InboxIntake(
             self._stored.inbox,
             self._queue.wake,
-            self._queue.stops.announce,
+            self._queue.announce,
             self._requests.history_router,
             self._queue.restored.keep,
         )
