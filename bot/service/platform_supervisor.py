@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 
 import structlog
 
-from bot.errors import PlatformError, PlatformFatal
+from bot.errors import PlatformError, PlatformFatal, StoreError
 from bot.ports import Clock, Intake, Platform
 from bot.runtime.tasks import cancel_and_wait
 
@@ -112,7 +112,7 @@ class PlatformSupervisor:
                 was_connected and self._another_works(platform)
             ):
                 raise error
-            if isinstance(error, PlatformError):
+            if isinstance(error, PlatformError | StoreError):
                 _log.error("platform_failed", platform=platform.name, reason=str(error))
             else:
                 _log.error("platform_failed", platform=platform.name, exc_info=error)

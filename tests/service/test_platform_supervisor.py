@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 from typing_extensions import override
 
 from bot.chat.incoming import Request
-from bot.errors import PlatformFatal, Unreachable
+from bot.errors import PlatformFatal, StoreError, Unreachable
 from bot.ports import Clock, Intake, Platform, Surface
 from bot.runtime.clock import SystemClock
 from bot.service.platform_supervisor import PlatformSupervisor
@@ -124,8 +124,11 @@ async def test_failed_platform_is_restarted(error: BaseException) -> None:
     assert supervisor.problem(platform) == "not connected"
 
 
-async def test_platform_that_is_away_is_logged_by_its_reason_alone() -> None:
-    clock, platform = FakeClock(), FailingPlatform("fake", Unreachable("no connection to x:443"))
+@pytest.mark.parametrize(
+    "error", [Unreachable("no connection to x:443"), StoreError("the database failed")]
+)
+async def test_server_that_is_away_is_logged_by_its_reason_alone(error: Exception) -> None:
+    clock, platform = FakeClock(), FailingPlatform("fake", error)
     supervisor = supervise(platform, clock=clock)
     with capture_logs() as logs:
         stopped = asyncio.create_task(supervisor.until_stopped())
@@ -133,7 +136,7 @@ async def test_platform_that_is_away_is_logged_by_its_reason_alone() -> None:
         await advance_in_steps(clock, 3)
         await stopped
     [logged] = [one for one in logs if one["event"] == "platform_failed"]
-    assert (logged["reason"], logged.get("exc_info")) == ("no connection to x:443", None)
+    assert (logged["reason"], logged.get("exc_info")) == (str(error), None)
 
 
 async def test_fatal_refusal_at_the_start_ends_the_service() -> None:
