@@ -27,7 +27,8 @@ def read_secrets_at_start(file: Path, what: str) -> list[str]:
     try:
         return read_secrets(file)
     except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{what} in {file} cannot be read: {error}") from None
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ValueError(f"{what} in {file} cannot be read: {reason}") from None
 
 
 class SecretFile:

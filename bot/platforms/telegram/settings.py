@@ -83,8 +83,8 @@ class TelegramSettings(BotTokenSettings):
     def _check_webhook(self) -> Self:
         if self.mode == "webhook" and len(self.webhook_path or "") < len("/x"):
             raise ValueError(
-                "the mode webhook needs webhook_url with a path, such as"
-                " https://bot.example.org/telegram"
+                "TROUPE_TELEGRAM__MODE=webhook needs TROUPE_TELEGRAM__WEBHOOK_URL with a path, such"
+                " as https://bot.example.org/telegram"
             )
         return self
 

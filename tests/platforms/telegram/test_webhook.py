@@ -265,7 +265,7 @@ async def test_series_of_unreadable_calls_is_logged_once(rig: Rig) -> None:
 def test_webhook_needs_an_address_with_a_path() -> None:
     token = SecretStr("1:x")
     for url in (None, "https://bot.example.org", "https://bot.example.org/"):
-        with pytest.raises(ValidationError, match="webhook_url"):
+        with pytest.raises(ValidationError, match="TROUPE_TELEGRAM__WEBHOOK_URL"):
             TelegramSettings(token=token, mode="webhook", webhook_url=url)
 
 
