@@ -29,6 +29,7 @@ class Role(StrEnum):
 
 ALL_ROLES = frozenset(Role)
 _ALL = "all"
+_NOT_SET_UP = "is not set up (docs/settings.md); set up are"
 
 
 def parse_roles(names: str) -> frozenset[Role]:
@@ -60,7 +61,7 @@ def select_platforms(names: str, configured: Sequence[PlatformSpec]) -> Sequence
     selected = split_names(names)
     for name in selected:
         if name not in specs:
-            raise SettingsError(f"--platforms: {_unknown(name, list(specs))}")
+            raise SettingsError(f"--platforms: {_unknown(name, list(specs), _NOT_SET_UP)}")
     if not selected:
         raise SettingsError("--platforms: name at least one platform, such as telegram")
     return [specs[name] for name in dict.fromkeys(selected)]
@@ -75,7 +76,7 @@ def select_providers(names: str, configured: Collection[str]) -> frozenset[str]:
     selected = split_names(names)
     for name in selected:
         if name not in configured:
-            raise SettingsError(f"--providers: {_unknown(name, sorted(configured))}")
+            raise SettingsError(f"--providers: {_unknown(name, sorted(configured), _NOT_SET_UP)}")
     if not selected:
         raise SettingsError("--providers: name at least one provider, such as openai")
     return frozenset(selected)
@@ -94,8 +95,8 @@ def split_names(names: str) -> list[str]:
     return [name.strip().lower() for name in names.split(",") if name.strip()]
 
 
-def _unknown(name: str, known: Sequence[str]) -> str:
+def _unknown(name: str, known: Sequence[str], problem: str = "is not one of") -> str:
     near = difflib.get_close_matches(name, known, n=1)
     hint = f"; did you mean {str(near[0])!r}?" if near else ""
     there = ", ".join(sorted(known)) or "none"
-    return f"{name!r} is not one of: {there}{hint}"
+    return f"{name!r} {problem}: {there}{hint}"
