@@ -44,8 +44,8 @@ CONVERSATION = "telegram:c77"
 _READ_PER_MESSAGE = 40
 """More rows than a step reads that is about one message."""
 _EXPIRED = 700
-_SMALL = {"node", "pause"}
-"""Tables with a row for each process and each pause of the last weeks: they have no index."""
+_SMALL = {"node", "pause", "role_lease"}
+"""Tables with a row for each process, pause and job of the last weeks: they have no index."""
 
 _FILL = f"""
 SET LOCAL synchronous_commit = off;
