@@ -31,6 +31,8 @@ class Limits:
     """The same for one kind of call in a chat, such as edits."""
     counts_typing: bool = False
     """Whether typing indicators are among `bot_calls`."""
+    counts_responses: bool = True
+    """Whether responses to native commands and to presses are among any of these calls."""
     can_edit: bool = True
     can_reply: bool = True
     has_drafts: bool = False

@@ -62,12 +62,13 @@ class RateLimitedSurface(Surface, DraftingSurface):
 
     @override
     async def send(self, message: OutgoingMessage) -> str:
-        buckets, bucket = self._buckets, message.address.lane
+        address = message.address
+        if message.interaction is not None and not self.limits(address).counts_responses:
+            return await self._respond(address, lambda: self._surface.send(message))
+        buckets, bucket = self._buckets, address.lane
         if buckets is not None:
             bucket = await buckets.send_bucket(message)
-        return await self._call(
-            message.address, f"{bucket} send", lambda: self._surface.send(message)
-        )
+        return await self._call(address, f"{bucket} send", lambda: self._surface.send(message))
 
     @override
     async def edit(
@@ -78,16 +79,18 @@ class RateLimitedSurface(Surface, DraftingSurface):
         *,
         interaction: str | None = None,
     ) -> None:
+        def edit() -> Awaitable[None]:
+            return self._surface.edit(address, message_id, content, interaction=interaction)
+
+        if interaction is not None and not self.limits(address).counts_responses:
+            await self._respond(address, edit)
+            return
         buckets, bucket = self._buckets, address.lane
         if buckets is not None:
             bucket = await buckets.edit_bucket(
                 address, message_id, content, interaction=interaction
             )
-        await self._call(
-            address,
-            f"{bucket} edit",
-            lambda: self._surface.edit(address, message_id, content, interaction=interaction),
-        )
+        await self._call(address, f"{bucket} edit", edit)
 
     @override
     async def delete(self, address: Address, message_id: str) -> None:
@@ -123,6 +126,12 @@ class RateLimitedSurface(Surface, DraftingSurface):
             ),
         )
 
+    async def _respond(
+        self, address: Address, request: Callable[[], Awaitable[Response]]
+    ) -> Response:
+        """Respond to a command or a press: that counts for no rate, so it waits for none."""
+        return await self._request(address, f"{address.lane} respond", request)
+
     async def _call(
         self,
         address: Address,
@@ -142,6 +151,13 @@ class RateLimitedSurface(Surface, DraftingSurface):
             await self._wait(source, scopes)
         elif (wait := await self._rates.take_call(scopes)) > 0:
             raise RateLimited(wait)
+        return await self._request(address, route, request)
+
+    async def _request(
+        self, address: Address, route: str, request: Callable[[], Awaitable[Response]]
+    ) -> Response:
+        """Make a call, and have what it is refused for refuse further ones."""
+        lane, source = address.lane, address.source
         try:
             return await request()
         except RateLimited as error:

@@ -37,7 +37,7 @@ class Setup:
         await self.live.edit(address, "1", TEXT)
 
 
-async def seconds_refused(call: Awaitable[None]) -> float:
+async def seconds_refused(call: Awaitable[object]) -> float:
     with pytest.raises(RateLimited) as refused:
         await call
     return refused.value.retry_after_seconds
@@ -107,6 +107,25 @@ async def test_typing_indicators_count_for_the_bot_where_the_platform_counts_the
     else:
         for _ in range(3):
             await setup.send()
+
+
+@pytest.mark.parametrize("counts_responses", [False, True])
+async def test_responses_to_commands_wait_for_no_rate_where_the_platform_does_not_count_them(
+    counts_responses: bool,
+) -> None:
+    windows = (CallWindow(2, 5.0),)
+    setup = Setup(
+        FakeSurface(replace(LIMITS, bot_calls=windows, counts_responses=counts_responses))
+    )
+    for _ in range(2):
+        await setup.send()
+    response = OutgoingMessage(CHAT, TEXT, "nonce", interaction="token")
+    if counts_responses:
+        assert await seconds_refused(setup.outbox.send(response)) == 5
+    else:
+        await setup.outbox.send(response)
+        await setup.outbox.edit(CHAT, "1", TEXT, interaction="token")
+    assert await seconds_refused(setup.send()) == 5
 
 
 async def test_approximate_rates_hold_from_the_start() -> None:

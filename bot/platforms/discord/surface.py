@@ -47,6 +47,7 @@ LIMITS = Limits(
     # What headers have said of messages and of edits; one process reads only its own responses.
     route_calls=(CallWindow(5, 5.5, is_learned=True),),
     counts_typing=True,
+    counts_responses=False,  # "Interaction endpoints are not bound to the bot's Global Rate Limit"
 )
 _SUPPRESS_EMBEDS = 1 << 2
 
