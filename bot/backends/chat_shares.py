@@ -10,7 +10,8 @@ _LATELY_SECONDS = 60.0
 _CHECKED_AT_ONCE = 2
 """So many chats may be forgotten when one is added: those that got a slot the longest ago."""
 _AHEAD = 1.5
-"""A chat that got more than so many times the average of all leaves the last slot to others."""
+"""A chat that got more than so many times the average of all leaves the last slots to others."""
+_LAST_SLOTS = 2
 FEWEST_SHARED = 4
 """With fewer slots, one chat may hold them all."""
 
@@ -49,8 +50,14 @@ class ChatShares:
         least = max(self.limit // 4, min(fair, self.limit // 2))
         return max(least, self.limit - max(kept, self.limit // 4))
 
-    def leaves_last_slot(self, chat: str) -> bool:
-        """Return whether a chat may not take the last free slot, as it got more than others."""
+    def may_take(self, chat: str, free: int) -> bool:
+        """Return whether a chat may take one of so many free slots.
+
+        A chat that got more slots than others lately leaves the last two to them.
+        """
+        return free > _LAST_SLOTS or not self._is_ahead(chat)
+
+    def _is_ahead(self, chat: str) -> bool:
         self._forget_taken()
         own = self._counts[chat]
         return own > 1 and own * len(self._counts) > _AHEAD * len(self._taken)

@@ -128,7 +128,7 @@ class FairQueue:
         """
         if self._slots < FEWEST_SHARED:
             return True
-        if self._free == 1 and self._shares.leaves_last_slot(ticket.chat):
+        if not self._shares.may_take(ticket.chat, self._free):
             return False
         return self._running[ticket.chat] < self._shares.most_of(ticket.chat)
 

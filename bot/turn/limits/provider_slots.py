@@ -63,7 +63,7 @@ class ProviderSlots:
         self._queues: defaultdict[str, SlotQueue] = defaultdict(SlotQueue)
         self._counted: Counter[str] = Counter()
         """The requests of this process that count as waiting, by provider."""
-        self._pauses: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
+        self._pauses: defaultdict[str, dict[asyncio.Event, None]] = defaultdict(dict)
         """What ends the pauses of those that found no free slot, by provider."""
         self._shares = {name: ChatShares(clock, limit) for name, limit in limits.items()}
         self._name = secrets.token_hex(8)  # as a waiter among other processes
@@ -189,11 +189,11 @@ class ProviderSlots:
         """Wait until this process frees a slot, or until another one may have done so."""
         is_over, pauses = asyncio.Event(), self._pauses[provider]
         call_off = self._clock.call_later(_POLL_SECONDS, is_over.set)
-        pauses.add(is_over)
+        pauses[is_over] = None
         try:
             await is_over.wait()
         finally:
-            pauses.discard(is_over)
+            del pauses[is_over]
             call_off()
 
     async def _try(self, asked: "_AskedSlot") -> bool:
@@ -203,7 +203,7 @@ class ProviderSlots:
         held = await self._rates.acquire(asked.provider, asked.limit, asked.holder, seconds, waiter)
         if not held or not asked.is_shared:
             return bool(held)
-        if held < asked.limit or not shares.leaves_last_slot(asked.chat):
+        if shares.may_take(asked.chat, asked.limit - held + 1):
             most = shares.most_of(asked.chat)
             if own := await self._rates.acquire(asked.chat_key, most, asked.holder, seconds):
                 taken = f"{asked.provider} {held - own} {asked.chat}"
