@@ -8,7 +8,6 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -24,7 +23,7 @@ from tests.backends import tiny_gguf, toy_projector
 from tests.backends.local_model import lend_model
 from tests.checkout import CHECKOUT
 from tests.e2e.loopback_platforms import running_platforms
-from tests.rigs.fake_openai import FakeOpenAI, Script
+from tests.rigs.fake_openai import FakeOpenAI
 
 ECHO: dict[str, object] = {"name": "assistant", "provider": "echo", "model": "m"}
 
@@ -362,17 +361,13 @@ async def test_check_tests_embedding_if_a_character_has_stories(folder: Path) ->
 async def test_providers_are_asked_for_a_word_on_request(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class WithoutModelM(FakeOpenAI):
-        def refusal(self, entry: dict[str, Any]) -> Script | None:
-            body = b'{"error": {"code": "model_not_found"}}'
-            return Script([body], status=404) if entry["body"]["model"] == "m" else None
-
-    async with WithoutModelM() as service:
+    async with FakeOpenAI() as service:
         monkeypatch.setenv("TROUPE_PROVIDERS__ACME__BASE_URL", service.base_url)
         fallbacks = [{"provider": "acme", "model": "m"}, {"provider": "acme", "model": "n"}]
         write_preset(folder, {**ECHO, "fallbacks": fallbacks})
         await run_check()
         assert service.log == []
+        service.unknown_models.add("m")
         lines: list[str] = []
         assert not await check_everything(read_settings(), lines.append, asks_models=True)
         assert [one["body"]["max_tokens"] for one in service.log] == [16, 16]

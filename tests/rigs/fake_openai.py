@@ -55,6 +55,7 @@ class FakeOpenAI:
         self.log = []  # of dictionaries: path, headers, body, ended ("whole", "hung up", "cut")
         self.scripts = []
         self.models_status = 200
+        self.unknown_models = set()
         self.connections = 0
         self._server = None
         self._tasks = set()
@@ -92,6 +93,9 @@ class FakeOpenAI:
 
     def refusal(self, entry):
         """What to answer to a request that the real service would reject."""
+        if entry["body"].get("model") in self.unknown_models:
+            return Script([b'{"error": {"code": "model_not_found"}}'], status=404)
+        return None
 
     async def _serve(self, reader, writer):
         task = asyncio.current_task()
