@@ -41,7 +41,7 @@ from bot.errors import SettingsError
 from bot.platforms.registry import platform_specs
 from bot.platforms.spec import PlatformSettings, PlatformSpec
 from bot.runtime.addresses import HttpAddress
-from bot.runtime.secret_file import read_secrets_at_start
+from bot.runtime.secret_file import read_secrets_at_start, take_from_file
 from bot.runtime.validation_errors import describe_problem
 from bot.storage.encryption.codec import TextEncryption
 from bot.telemetry.secret_masker import passwords_in
@@ -73,6 +73,11 @@ class EmbeddingSettings(SettingsGroup):
         None, description="For openai: the address of the service."
     )
     api_key: SecretStr | None = Field(None, description="For openai: the key for the service.")
+    api_key_file: Path | None = Field(
+        None,
+        description="For openai: a file with that key instead, such as a mounted secret. It may be"
+        " replaced while the service runs.",
+    )
     model: str | None = Field(None, description="For openai: the name of the model.")
     price: float | None = Field(
         None,
@@ -82,6 +87,12 @@ class EmbeddingSettings(SettingsGroup):
     model_path: Path | None = Field(
         None, description="For gguf and onnx: the path of the model file."
     )
+
+    @model_validator(mode="after")
+    def _read_key_file(self) -> Self:
+        """Take the key from the file, so that it is masked as a secret."""
+        self.api_key = take_from_file(self.api_key, self.api_key_file, "api_key")
+        return self
 
     @model_validator(mode="after")
     def _complete(self) -> Self:

@@ -20,6 +20,7 @@ from bot.embedders.vectors import MAX_TEXT_TOKENS, model_fingerprint
 from bot.errors import EmbeddingError, SettingsError
 from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Embedder
+from bot.runtime.clock import SystemClock
 from bot.runtime.subprocesses import ChildFailed, SupervisedProcess
 from bot.runtime.unix_server import unix_server
 from bot.settings import EmbeddingSettings
@@ -121,6 +122,7 @@ async def _running_server(
         service = EmbeddingsService(
             EmbeddingEndpoint("embedding", server.child.name),
             settings,
+            SystemClock(),
             server.socket,
             _EMBED_SECONDS,
         )

@@ -1,12 +1,14 @@
 """Embed with any service that has OpenAI's embeddings API."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
 from typing_extensions import override
 
 from bot.backends.chat_completions import errors
+from bot.backends.chat_completions.connections.key_rotation import KeyRotation
 from bot.backends.chat_completions.connections.pooled_connection import post_and_read
 from bot.backends.chat_completions.errors import Endpoint, RequestFailed
 from bot.backends.chat_completions.stream_parser import token_count
@@ -15,9 +17,10 @@ from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.chat.story import PackedVector
 from bot.embedders.vectors import truncate_text
 from bot.errors import EmbeddingError
-from bot.ports import Embedder, MeteredEmbedder
+from bot.ports import Clock, Embedder, MeteredEmbedder
 from bot.prompting.character.embedding import pack_vectors
 from bot.prompting.text.token_counter import count_tokens
+from bot.runtime.clock import SystemClock
 from bot.settings import EmbeddingSettings
 
 _BATCH_SIZE = 10  # DashScope takes no more
@@ -31,6 +34,7 @@ class EmbeddingsService:
         self,
         endpoint: Endpoint,
         settings: OpenAISettings,
+        clock: Clock,
         unix_socket: Path | None = None,
         seconds: float = _TIMEOUT_SECONDS,
     ) -> None:
@@ -38,7 +42,8 @@ class EmbeddingsService:
         self._endpoint = endpoint
         self._model = settings.model or ""
         self._seconds = seconds
-        self._connection = OpenAIConnection(settings, settings.api_key, unix_socket)
+        connect = partial(OpenAIConnection, settings, unix_socket=unix_socket)
+        self._connection = KeyRotation(connect, settings, clock)
         self.tokens = 0
         """What was embedded since it was set to 0."""
 
@@ -95,13 +100,16 @@ class OpenAIEmbedder(Embedder, MeteredEmbedder):
     The model's own tokenizer is unknown, so that texts are truncated by OpenAI's.
     """
 
-    def __init__(self, settings: EmbeddingSettings) -> None:
+    def __init__(self, settings: EmbeddingSettings, clock: Clock) -> None:
         self._model = settings.model or ""
         service = OpenAISettings(
-            base_url=settings.base_url, api_key=settings.api_key, model=settings.model
+            base_url=settings.base_url,
+            api_key=settings.api_key,
+            api_key_file=settings.api_key_file,
+            model=settings.model,
         )
         endpoint = EmbeddingEndpoint("embedding", service.base_url or "")
-        self._service = EmbeddingsService(endpoint, service)
+        self._service = EmbeddingsService(endpoint, service, clock)
 
     @property
     @override
@@ -158,7 +166,7 @@ class _EmbeddingsResponse(msgspec.Struct):
 
 
 def make(settings: EmbeddingSettings, _data_dir: Path) -> Embedder:
-    return OpenAIEmbedder(settings)
+    return OpenAIEmbedder(settings, SystemClock())
 
 
 def _estimate(inputs: Sequence[str | Sequence[int]]) -> int:

@@ -9,7 +9,7 @@ from pydantic import Field, SecretStr, model_validator
 
 from bot.platforms.spec import PlatformSettings
 from bot.ports import Clock
-from bot.runtime.secret_file import LOOK_EVERY_SECONDS, SecretFile, read_secrets_at_start
+from bot.runtime.secret_file import LOOK_EVERY_SECONDS, SecretFile, take_from_file
 from bot.telemetry.secret_masker import mask_from_now_on
 
 _log = structlog.get_logger(__name__)
@@ -28,14 +28,7 @@ class BotTokenSettings(PlatformSettings):
     @model_validator(mode="after")
     def _read_token_file(self) -> Self:
         """Take the token from the file, so that it is masked as a secret."""
-        if self.token_file is None:
-            return self
-        found = read_secrets_at_start(self.token_file, "the token")
-        if len(found) != 1:
-            raise ValueError(f"there is not one token in {self.token_file}, but {len(found)}")
-        if self.token not in {None, SecretStr(found[0])}:
-            raise ValueError("token and token_file are both set; remove one of them")
-        self.token = SecretStr(found[0])
+        self.token = take_from_file(self.token, self.token_file, "token")
         return self
 
 

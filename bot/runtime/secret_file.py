@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import structlog
+from pydantic import SecretStr
 
 from bot.ports import Clock
 
@@ -29,6 +30,38 @@ def read_secrets_at_start(file: Path, what: str) -> list[str]:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise ValueError(f"{what} in {file} cannot be read: {reason}") from None
+
+
+def read_one_secret(file: Path, name: str) -> str:
+    """Return the only secret in a file; raises `ValueError`, as validators of settings do.
+
+    Args:
+        file: the file.
+        name: the secret's, for the error: "token".
+    """
+    found = read_secrets_at_start(file, f"the {name}")
+    if len(found) != 1:
+        raise ValueError(f"there is not one {name} in {file}, but {len(found)}")
+    return found[0]
+
+
+def take_from_file(given: SecretStr | None, file: Path | None, field: str) -> SecretStr | None:
+    """Return the secret of a setting, which may stand in a file instead.
+
+    Args:
+        given: the secret in the setting itself.
+        file: the file, if the setting's other form names one.
+        field: the setting's: "api_key", with "api_key_file" for the file.
+
+    Raises:
+        ValueError: both are set, or there is not one secret in the file.
+    """
+    if file is None:
+        return given
+    found = SecretStr(read_one_secret(file, field.replace("_", " ")))
+    if given not in {None, found}:
+        raise ValueError(f"{field} and {field}_file are both set; remove one of them")
+    return found
 
 
 class SecretFile:

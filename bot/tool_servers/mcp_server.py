@@ -23,6 +23,8 @@ from bot.chat.tool import ToolSpec
 from bot.errors import ToolServerError
 from bot.ports import Clock, ToolServer
 from bot.prompting.text.confusables import strip_hidden_text
+from bot.runtime.secret_file import read_one_secret
+from bot.telemetry.secret_masker import mask_from_now_on
 from bot.tool_servers.bounded_http import BoundedTransport
 from bot.tool_servers.settings import McpServerSettings
 from bot.tool_servers.stdio import stdio_transport
@@ -61,6 +63,7 @@ class McpServer(ToolServer):
     ) -> None:
         self._name = name
         self._settings = settings
+        self._token = settings.token.get_secret_value() if settings.token else None
         self._log_file = log_file
         self._clock = clock
         self._client: Client | None = None
@@ -152,7 +155,7 @@ class McpServer(ToolServer):
                 }
                 transport: Transport = stdio_transport(given.command, environment, self._log_file)
             else:
-                token = given.token.get_secret_value() if given.token else None
+                token = await asyncio.to_thread(self._read_token)
                 http = httpx2.AsyncClient(
                     headers={"Authorization": f"Bearer {token}"} if token else None,
                     timeout=httpx2.Timeout(given.seconds, read=_REFRESH_SECONDS * 2),
@@ -161,6 +164,19 @@ class McpServer(ToolServer):
                 await stack.enter_async_context(http)
                 transport = streamable_http_client(given.url or "", http_client=http)
             yield await stack.enter_async_context(Client(transport, cache=None))
+
+    def _read_token(self) -> str | None:
+        """Return the token; what it was before while its file is being replaced."""
+        given = self._settings
+        if given.token_file is not None:
+            try:
+                token = read_one_secret(given.token_file, "token")
+            except ValueError as error:
+                _log.warning("secret_file_not_read", server=self._name, reason=str(error))
+            else:
+                mask_from_now_on([token])
+                self._token = token
+        return self._token
 
     async def _refresh_until_failed(self) -> None:
         """List the tools anew every minute, which shows as well whether the server is there."""

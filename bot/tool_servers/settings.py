@@ -2,12 +2,14 @@
 
 import json
 import shlex
+from pathlib import Path
 from typing import Annotated, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
 from pydantic_settings import NoDecode
 
 from bot.runtime.addresses import HttpAddress
+from bot.runtime.secret_file import take_from_file
 
 
 def _split_command(given: object) -> object:
@@ -54,6 +56,11 @@ class McpServerSettings(BaseModel):
     token: SecretStr | None = Field(
         None, description="With an address: the token that is sent, as `Authorization: Bearer`."
     )
+    token_file: Path | None = Field(
+        None,
+        description="A file with that token instead, such as a mounted secret. It is read at each"
+        " connect.",
+    )
     environment: Annotated[dict[str, SecretStr], BeforeValidator(_read_json), NoDecode] = Field(
         {},
         description='With a command: variables that the process needs, as JSON {"NAME": "value"};'
@@ -70,6 +77,7 @@ class McpServerSettings(BaseModel):
     def _check_way(self) -> Self:
         if (self.command is None) == (self.url is None):
             raise ValueError("set __COMMAND or __URL, one of them")
+        self.token = take_from_file(self.token, self.token_file, "token")
         if self.url is None and self.token is not None:
             raise ValueError("__TOKEN needs __URL; a process gets its secrets by __ENVIRONMENT")
         return self

@@ -25,7 +25,7 @@ async def embedded(database: Database, usage: bytes, price: float | None) -> tup
         settings = EmbeddingSettings(
             kind="openai", base_url=service.base_url, model="bge-m3", price=price
         )
-        inner = OpenAIEmbedder(settings)
+        inner = OpenAIEmbedder(settings, FakeClock())
         log = SqlUsageLog(database, FakeClock())
         embedder = CountedEmbedder(inner, inner, settings, log)
         await embedder.embed_query("hello there")

@@ -50,7 +50,7 @@ async def asked(
         settings = EmbeddingSettings(
             kind="openai", base_url=service.base_url, model="bge-m3", price=10
         )
-        inner = OpenAIEmbedder(settings)
+        inner = OpenAIEmbedder(settings, clock)
         embedder = CountedEmbedder(inner, inner, settings, SqlUsageLog(database, clock))
         stories = await open_stories(database)
         await stories.replace_stories("nora", ["A storm."], embedder.model_id)

@@ -7,7 +7,7 @@ import structlog
 from redis.credentials import CredentialProvider
 from typing_extensions import override
 
-from bot.runtime.secret_file import read_secrets_at_start
+from bot.runtime.secret_file import read_one_secret
 from bot.telemetry.secret_masker import mask_from_now_on
 
 _log = structlog.get_logger(__name__)
@@ -41,11 +41,9 @@ class PasswordFile(CredentialProvider):
         return self.get_credentials()
 
     def _read(self) -> str:
-        found = read_secrets_at_start(self._file, "the password")
-        if len(found) != 1:
-            raise ValueError(f"there is not one password in {self._file}, but {len(found)}")
-        mask_from_now_on(found)
-        return found[0]
+        found = read_one_secret(self._file, "password")
+        mask_from_now_on([found])
+        return found
 
 
 def take_password_file(url: str) -> tuple[str, PasswordFile | None]:
