@@ -353,6 +353,33 @@ async def test_each_process_limits_itself_while_the_server_is_frozen(tmp_path: P
 
 
 @pytest.mark.service
+async def test_place_given_back_while_the_server_is_frozen_is_free_once_it_answers(
+    tmp_path: Path,
+) -> None:
+    clock = FakeClock()
+    async with (
+        run_embedded_valkey(tmp_path) as url,
+        open_rate_limits(url, "test:", clock, PATIENCE_SECONDS) as here,
+        open_rate_limits(url, "test:", clock, PATIENCE_SECONDS) as there,
+        Redis.from_url(url) as client,
+    ):
+        for holder in ("a", "b"):
+            assert await here.acquire("p", 2, holder, 600)
+        server = int((await client.info("server"))["process_id"])
+        os.kill(server, signal.SIGSTOP)
+        try:
+            await here.take([SLOW])  # it finds out
+            for holder in ("a", "b"):
+                await here.release("p", holder)
+        finally:
+            os.kill(server, signal.SIGCONT)
+        assert not await there.acquire("p", 2, "c", 600)
+        await clock.advance(20)
+        await here.take([SLOW])
+        assert [await there.acquire("p", 2, holder, 600) for holder in "cd"] == [1, 2]
+
+
+@pytest.mark.service
 async def test_server_is_not_taken_for_frozen_by_a_process_that_stood_still(
     tmp_path: Path,
 ) -> None:

@@ -2,11 +2,13 @@
 
 Each call is one script, so it is atomic; time is the server's. While the server is away or frozen,
 each process limits what it does itself, to its share: the processes that used the server lately
-are known from before. Refusals of a platform meanwhile are told when it is back.
+are known from before. Refusals of a platform and places that were given back meanwhile are told
+when it is back.
 """
 
 import asyncio
 import contextlib
+import itertools
 import math
 import re
 import secrets
@@ -37,6 +39,9 @@ _MAX_SHOWN = 100
 _OF_AN_URGENCY = "10000000000"
 """More than the server's time in seconds."""
 _ANY_NUMBER = 1_000_000
+_MAX_UNTOLD_RELEASES = 10_000
+"""The first ones held places in the server, most of the later ones in this process only."""
+_RELEASES_AT_ONCE = 500
 _COUNT_EVERY_SECONDS = 20.0
 _MEMBER_SECONDS = 90.0
 
@@ -164,6 +169,7 @@ class RedisRateLimits(RateLimits):
         self._paused_until = 0.0
         self._next_pause = _PAUSE_SECONDS
         self._untold: dict[str, float] = {}  # refused scopes, and until when
+        self._untold_releases: dict[tuple[str, str], None] = {}  # keys and holders, in order
         self._asking = asyncio.Lock()
         self._name = secrets.token_hex(8)
         self._processes = 1
@@ -200,6 +206,7 @@ class RedisRateLimits(RateLimits):
         if waiter is not None:
             keys += [f"{self._prefix}turns:{key}", f"{self._prefix}waiters:{key}"]
             given += [waiter.name, int(waiter.urgency), waiter.seconds]
+        self._untold_releases.pop((key, holder), None)  # else it would end this place
         answer = await self._ask(lambda: self._acquire(keys, given))
         if answer is None:
             share = max(1, limit // self._processes)
@@ -211,7 +218,9 @@ class RedisRateLimits(RateLimits):
     @override
     async def release(self, key: str, holder: str) -> None:
         await self._here.release(key, holder)  # it may have been acquired during a pause
-        await self._ask(lambda: self._redis.zrem(self._places(key), holder))
+        if len(self._untold_releases) < _MAX_UNTOLD_RELEASES:
+            self._untold_releases[key, holder] = None
+        await self._ask(self._tell_releases)
 
     @override
     async def take_call(self, scopes: Sequence[CallScope]) -> float:
@@ -314,6 +323,7 @@ class RedisRateLimits(RateLimits):
         async with asyncio.timeout(self._answer_seconds):
             await self._count_now_and_then()
             await self._tell_refusals()
+            await self._tell_releases()
             return await call()
 
     async def _tell_refusals(self) -> None:
@@ -324,6 +334,18 @@ class RedisRateLimits(RateLimits):
             await self._refuse_calls(self._refusal_keys(scope), given)
             if self._untold.get(scope) == until:
                 del self._untold[scope]
+
+    async def _tell_releases(self) -> None:
+        """Tell the server which places were given back, the first ones if there are many."""
+        told = list(itertools.islice(self._untold_releases, _RELEASES_AT_ONCE))
+        if not told:
+            return
+        async with self._redis.pipeline(transaction=False) as pipeline:
+            for key, holder in told:
+                pipeline.zrem(self._places(key), holder)
+            await pipeline.execute()
+        for place in told:
+            self._untold_releases.pop(place, None)
 
     async def _count_now_and_then(self) -> None:
         """Say that this process runs, and learn how many do."""
