@@ -151,6 +151,21 @@ async def test_one_chat_never_holds_all_slots() -> None:
     assert made.begun == ["noisy 0", "noisy 1", "noisy 2", "quiet"]
 
 
+async def test_chat_is_behind_no_others_for_a_request_that_was_given_up() -> None:
+    async with requests(limit=4) as made:
+        for number in range(3):
+            await made.ask(f"noisy {number}", "noisy")
+        fourth = await made.ask("noisy 3", "noisy")
+        await cancel_and_wait([fourth])
+        await made.clock.advance(61)  # it is noisy no more
+        for number in range(4):
+            await made.ask(f"quiet {number}", f"quiet {number}")
+        await made.ask("summary", urgency=Urgency.BACKGROUND)
+        await made.ask("question", "noisy")
+        await made.clock.advance(ANSWER_SECONDS + 1)
+    assert made.begun[-2:] == ["question", "summary"]
+
+
 async def test_few_slots_are_all_there_for_one_chat() -> None:
     async with requests(limit=3) as made:
         for number in range(4):

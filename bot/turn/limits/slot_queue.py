@@ -60,6 +60,7 @@ class SlotQueue:
     def leave(self, request: WaitingRequest, *, is_served: bool) -> None:
         """Remove a request, because it has got a slot or does not want one any more."""
         self._waiting.remove(request)
+        self._full_chats.discard(request.chat)  # perhaps nobody else would look again
         if is_served:
             self._set_served(request.chat)
         self._give_turn()
