@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from statistics import mean, quantiles
 
 import pytest
+from typing_extensions import override
 
 from bot.backends.chat_shares import ChatShares
 from bot.chat.prompt import QueuePosition
+from bot.chat.rate import Waiter
 from bot.errors import BackendUnavailable
 from bot.replying.stop_flag import StopFlag
 from bot.runtime.rate_limits import InProcessRateLimits
@@ -57,6 +59,27 @@ class Requests:
         async with self.slots.hold("p", StopFlag(), show, chat=chat, urgency=urgency):
             self.begun.append(name)
             await self.clock.sleep(ANSWER_SECONDS)
+
+
+class LateAnswers(InProcessRateLimits):
+    """Counts at once, and says so a second later, as a slow server does."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__(clock)
+        self._late = clock
+
+    @override
+    async def acquire(
+        self,
+        key: str,
+        limit: int,
+        holder: str,
+        lease_seconds: float,
+        waiter: Waiter | None = None,
+    ) -> int:
+        held = await super().acquire(key, limit, holder, lease_seconds, waiter)
+        await self._late.sleep(1)
+        return held
 
 
 @contextlib.asynccontextmanager
@@ -295,6 +318,21 @@ async def test_full_queue_says_the_position_in_both_languages() -> None:
         await made.ask("fifth", "e")
     assert made.begun == ["answered", "second"]
     assert not made.tasks[-1].done() or made.tasks[-1].cancelled(), "a place had become free"
+
+
+async def test_request_that_ends_before_it_is_told_its_place_waits_no_more() -> None:
+    clock = FakeClock()
+    rates = LateAnswers(clock)
+    made = Requests(clock, ProviderSlots(rates, clock, {"p": 1}, 240, max_waiting=1))
+    first = await made.ask("first")
+    await clock.advance(1)
+    gone = await made.ask("gone")
+    await clock.advance(1)  # it has found no slot, and asks for a place among those that wait
+    await cancel_and_wait([gone])
+    await made.ask("second")
+    await clock.advance(ANSWER_SECONDS + 5)
+    assert made.begun == ["first", "second"]
+    await cancel_and_wait([first, *made.tasks])
 
 
 async def test_who_waits_for_a_minute_is_told_also_behind_others() -> None:

@@ -147,22 +147,16 @@ class ProviderSlots:
     async def _place_in_queue(self, asked: "_AskedSlot") -> AsyncIterator[int]:
         """Count a request as waiting, unless too many do; give how many wait in other processes."""
         key, most = f"{asked.provider} waiting", self._max_waiting or _ANY_NUMBER
-        waiting = await self._rates.acquire(key, most, asked.holder, _WAITING_LEASE_SECONDS)
-        if not waiting:
-            raise BackendUnavailable(
-                f"{most} requests wait for provider {asked.provider!r}; set TROUPE_LIMITS__WAITING"
-                " higher, or let it take more requests at once",
-                translatable(
-                    "I am busy: your message would be number {position} of those that wait for the"
-                    " model. Please try again in a minute.",
-                    position=most + 1,
-                ),
-            )
-        self._counted[asked.provider] += 1
         try:
-            yield max(0, waiting - self._counted[asked.provider])
-        finally:
-            self._counted[asked.provider] -= 1
+            waiting = await self._rates.acquire(key, most, asked.holder, _WAITING_LEASE_SECONDS)
+            if not waiting:
+                raise _full_queue(asked.provider, most)
+            self._counted[asked.provider] += 1
+            try:
+                yield max(0, waiting - self._counted[asked.provider])
+            finally:
+                self._counted[asked.provider] -= 1
+        finally:  # it may be counted although this was cancelled before it was told
             await self._rates.release(key, asked.holder)
 
     async def _wait(self, asked: "_AskedSlot", request: WaitingRequest) -> None:
@@ -231,3 +225,15 @@ class _AskedSlot:
     def is_shared(self) -> bool:
         """Whether the slots of a chat are counted."""
         return bool(self.chat) and self.limit >= FEWEST_SHARED
+
+
+def _full_queue(provider: str, most: int) -> BackendUnavailable:
+    return BackendUnavailable(
+        f"{most} requests wait for provider {provider!r}; set TROUPE_LIMITS__WAITING higher, or"
+        " let it take more requests at once",
+        translatable(
+            "I am busy: your message would be number {position} of those that wait for the model."
+            " Please try again in a minute.",
+            position=most + 1,
+        ),
+    )
