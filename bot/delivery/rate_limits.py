@@ -129,8 +129,15 @@ class RateLimitedSurface(Surface, DraftingSurface):
     async def _respond(
         self, address: Address, request: Callable[[], Awaitable[Response]]
     ) -> Response:
-        """Respond to a command or a press: that counts for no rate, so it waits for none."""
-        return await self._request(address, f"{address.lane} respond", request)
+        """Respond to a command or a press: that counts for no rate, so it waits for none.
+
+        What the platform has refused it waits for: the address of the machine may be blocked.
+        """
+        route = f"{address.lane} respond"
+        scopes = [CallScope(key, ()) for key in (route, address.lane, address.source)]
+        if (wait := await self._rates.seconds_until_call(scopes)) > 0:
+            raise RateLimited(wait)
+        return await self._request(address, route, request)
 
     async def _call(
         self,

@@ -128,6 +128,16 @@ async def test_responses_to_commands_wait_for_no_rate_where_the_platform_does_no
     assert await seconds_refused(setup.send()) == 5
 
 
+async def test_responses_to_commands_wait_for_what_the_platform_has_refused() -> None:
+    setup = Setup(FakeSurface(replace(LIMITS, counts_responses=False)))
+    setup.surface.fail_next("send", RateLimited(30, "bot"))
+    assert await seconds_refused(setup.send()) == 30
+    response = OutgoingMessage(CHAT, TEXT, "nonce", interaction="token")
+    assert await seconds_refused(setup.outbox.send(response)) == 30
+    await setup.clock.advance(30)
+    await setup.outbox.send(response)
+
+
 async def test_approximate_rates_hold_from_the_start() -> None:
     chat, bot = CallWindow(2, 10.0, is_learned=True), CallWindow(3, 1.0, is_learned=True)
     setup = Setup(FakeSurface(replace(LIMITS, chat_calls=(chat,), bot_calls=(bot,))))
