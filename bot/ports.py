@@ -914,8 +914,14 @@ class Outbox(Protocol):
 class Delivery(Protocol):
     """Sends what is in the outbox."""
 
-    def deliver(self, lane: str, row: OutboxRow | None) -> None:
-        """Send a row that was taken, or whatever is due in the lane; never waits."""
+    def deliver(self, lane: str, row: OutboxRow | None, *, is_urgent: bool = False) -> None:
+        """Send a row that was taken, or whatever is due in the lane; never waits.
+
+        Args:
+            lane: where it is sent.
+            row: what was taken; None: nothing was.
+            is_urgent: whether what is due there waits for no rate of the bot.
+        """
         ...
 
     async def wait_until_sent(self, row_id: int) -> str:

@@ -19,9 +19,9 @@ class LaneDelivery(Delivery):
         self._lanes = lanes
 
     @override
-    def deliver(self, lane: str, row: OutboxRow | None) -> None:
+    def deliver(self, lane: str, row: OutboxRow | None, *, is_urgent: bool = False) -> None:
         if row is None:
-            self._lanes.wake([lane])
+            self._lanes.wake([lane], is_urgent=is_urgent)
         else:
             self._lanes.start(lane, row)
 
@@ -33,13 +33,20 @@ class LaneDelivery(Delivery):
 class RemoteDelivery(Delivery):
     """Leaves rows to the senders in other processes."""
 
-    def __init__(self, wake: Callable[[Sequence[str]], None], sent_rows: SentRows) -> None:
+    def __init__(
+        self,
+        wake: Callable[[Sequence[str]], None],
+        wake_urgent: Callable[[Sequence[str]], None],
+        sent_rows: SentRows,
+    ) -> None:
         self._wake = wake
+        self._wake_urgent = wake_urgent
         self._sent_rows = sent_rows
 
     @override
-    def deliver(self, lane: str, row: OutboxRow | None) -> None:
-        self._wake([lane])  # no row is taken here
+    def deliver(self, lane: str, row: OutboxRow | None, *, is_urgent: bool = False) -> None:
+        wake = self._wake_urgent if is_urgent else self._wake
+        wake([lane])  # no row is taken here
 
     @override
     async def wait_until_sent(self, row_id: int) -> str:

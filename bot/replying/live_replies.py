@@ -81,9 +81,18 @@ class LiveReplies:
         content = replace(parts[last].content, buttons=buttons, menus=menus)
         return (*parts[:last], replace(parts[last], content=content), *parts[last + 1 :])
 
-    def deliver(self, address: Address, row: OutboxRow | None) -> None:
-        """Have what was queued for a channel delivered; `row` if it was taken already."""
-        self._delivery.deliver(address.lane, row)
+    def deliver(
+        self, address: Address, row: OutboxRow | None, *, is_response: bool = False
+    ) -> None:
+        """Have what was queued for a channel delivered.
+
+        Args:
+            address: the channel.
+            row: the first of it, if that was taken already.
+            is_response: whether it responds to a native command or a press.
+        """
+        is_urgent = is_response and not self.limits(address).counts_responses
+        self._delivery.deliver(address.lane, row, is_urgent=is_urgent)
 
     @asynccontextmanager
     async def live(

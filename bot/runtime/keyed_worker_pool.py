@@ -7,6 +7,7 @@ the database is polled as well, because wake-ups may be lost.
 
 import asyncio
 import contextlib
+import itertools
 import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Generic, TypeVar
@@ -37,6 +38,15 @@ def urgent_topic(queue: str) -> str:
     return f"urgent {queue}"
 
 
+def wake_keys(
+    signals: Signals, queue: str, keys: Sequence[str], *, is_urgent: bool = False
+) -> None:
+    """Tell every process that keys of a queue are ready; costs nothing and never waits."""
+    if is_urgent:
+        signals.publish(urgent_topic(queue), keys)
+    signals.publish(queue, keys)
+
+
 def _do_nothing() -> None:
     return
 
@@ -55,7 +65,8 @@ class KeyedWorkerPool(Generic[Item]):
         process: does the work of a key. It records its own failures: what it raises is only logged.
         max_concurrent: how many keys are processed at once.
         urgent_beside: how many that are urgent are processed beside these.
-        hold: gives for how many seconds a key is not to be claimed; then it is asked again.
+        hold: gives for how many seconds a key is not to be claimed; then it is asked again. It is
+            not asked about urgent keys.
         wakes_keys: whether this process wakes keys itself, as the others do then. What one of them
             has woken is left to it for a moment, so that not all try to claim each key.
     """
@@ -110,9 +121,9 @@ class KeyedWorkerPool(Generic[Item]):
         """Return whether no key has work, here or in the database."""
         return not await self._ready_keys(1) and self.busy_count == 0
 
-    def wake(self, keys: Sequence[str]) -> None:
+    def wake(self, keys: Sequence[str], *, is_urgent: bool = False) -> None:
         """Tell every process that keys are ready; costs nothing and never waits."""
-        self._signals.publish(self._queue, keys)
+        wake_keys(self._signals, self._queue, keys, is_urgent=is_urgent)
 
     def start(self, key: str, item: Item) -> None:
         """Process an item that was claimed already; after what is in progress for its key.
@@ -187,8 +198,9 @@ class KeyedWorkerPool(Generic[Item]):
         """Return keys to claim: the urgent ones, then the first woken first."""
         urgent: list[str] = []
         if self._urgent:
-            woken = [key for key in self._woken if key in self._urgent]
-            urgent = self._unheld_keys(woken, min(free + self._urgent_beside, _MAX_CLAIMED))
+            most = min(free + self._urgent_beside, _MAX_CLAIMED)
+            woken = (key for key in self._woken if key in self._urgent and key not in self._tasks)
+            urgent = list(itertools.islice(woken, max(0, most)))
         others = [key for key in self._woken if key not in urgent] if urgent else self._woken
         return urgent + self._unheld_keys(others, min(free, _MAX_CLAIMED) - len(urgent))
 

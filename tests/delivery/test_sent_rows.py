@@ -31,7 +31,7 @@ class WorkerAndSender:
         self.database = database
         self.clock = FakeClock()
         self.surface = FakeSurface(LIMITS)
-        signals, self.woken = InProcessSignals(), list[str]()
+        signals, self.woken, self.woken_urgently = InProcessSignals(), list[str](), list[str]()
         self._outbox = SqlOutbox(database, self.clock, SenderIdentity("sender", 10))
         sent_row_signals = SentRowSignals(signals)
         self.sender = Sender(
@@ -43,7 +43,7 @@ class WorkerAndSender:
         )
         sent_rows = SentRows(self._outbox)
         sent_row_signals.subscribe(sent_rows)
-        self.delivery = RemoteDelivery(self.woken.extend, sent_rows)
+        self.delivery = RemoteDelivery(self.woken.extend, self.woken_urgently.extend, sent_rows)
 
     async def queue(self) -> None:
         conversations = SqlConversations(self.database, self.clock)
@@ -67,6 +67,13 @@ async def test_worker_hears_of_a_row_that_another_process_sent(database: Databas
     async with asyncio.timeout(0.5):  # before the outbox is asked
         assert await waiting == "1"
     assert list(both.surface.messages.values()) == ["an answer"]
+
+
+async def test_senders_are_told_which_lane_waits_for_no_rate(database: Database) -> None:
+    both = WorkerAndSender(database)
+    both.delivery.deliver(LANE, None)
+    both.delivery.deliver("telegram:6", None, is_urgent=True)
+    assert (both.woken, both.woken_urgently) == ([LANE], ["telegram:6"])
 
 
 async def test_worker_hears_that_a_row_was_refused(database: Database) -> None:

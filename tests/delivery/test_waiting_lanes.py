@@ -23,7 +23,7 @@ from bot.runtime.signals import InProcessSignals
 from tests.fakes import LIMITS, FakeClock, FakeSurface
 
 TELEGRAM, OTHER = "telegram", "telegram@77"
-THIRTY = replace(LIMITS, bot_calls=(CallWindow(30, 1.0),))
+THIRTY = replace(LIMITS, bot_calls=(CallWindow(30, 1.0),), counts_responses=False)
 
 
 @pytest.fixture(autouse=True)
@@ -40,6 +40,8 @@ class OneRowLanes:
         self.takes: Counter[str] = Counter()  # by lane
         self.postponed = 0
         self.sent: list[str] = []
+        self.responses: set[str] = set()
+        """The lanes in which the row responds to a command."""
         self._due: dict[str, float] = {}  # by lane; absent: sent
         self._numbers: dict[str, int] = {}
 
@@ -70,7 +72,7 @@ class OneRowLanes:
             op=OutboxOperation.SEND,
             content=MessageContent(lane),
             reply_to=None,
-            interaction=None,
+            interaction="token" if lane in self.responses else None,
             state=OutboxState.PENDING,
             attempts=self.takes[lane],
             external_id=None,
@@ -108,6 +110,7 @@ class Process:
             max_concurrent=4000,
             clock=clock,
             hold=sender.hold,
+            urgent_beside=1,
         )
 
 
@@ -182,6 +185,18 @@ async def test_a_bot_does_not_wait_for_the_rate_of_another() -> None:
     async with running(outbox):
         await outbox.clock.advance(0.5)
     assert sum(lane.startswith(OTHER) for lane in outbox.sent) == 30
+
+
+async def test_response_to_a_command_waits_for_no_rate() -> None:
+    outbox = outbox_with(lanes(300))
+    async with running(outbox) as [process]:
+        await outbox.clock.advance(1.1)
+        outbox.queue("telegram:301")
+        outbox.responses.add("telegram:301")
+        process.pool.wake(["telegram:301"], is_urgent=True)
+        await outbox.clock.advance(0.1)
+        assert "telegram:301" in outbox.sent
+    assert len(outbox.sent) < 100
 
 
 async def test_lanes_do_not_wait_for_the_rate_of_another_chat() -> None:

@@ -169,6 +169,7 @@ class Setup(Delivery):
         self.conversations = FullDiskConversations(database, self.clock, lane_sender)
         self.outbox = SqlOutbox(database, self.clock, lane_sender)
         self._sending: dict[str, asyncio.Task[None]] = {}
+        self.urgent_deliveries: list[bool] = []
         one, *more = [Preset.model_validate({**NORA, **each}) for each in [preset or {}, *others]]
         chat_settings = SqlChatSettings(database, self.clock)
         personas = UserPersonas(chat_settings)
@@ -290,8 +291,9 @@ class Setup(Delivery):
         return asked.author != BOB
 
     @override
-    def deliver(self, lane: str, row: OutboxRow | None) -> None:
+    def deliver(self, lane: str, row: OutboxRow | None, *, is_urgent: bool = False) -> None:
         """Send a row, or what is due in a lane, beside the worker; in order for each lane."""
+        self.urgent_deliveries.append(is_urgent)
         before = self._sending.get(lane)
         self._sending[lane] = asyncio.create_task(self._send(lane, row, before))
 

@@ -1,5 +1,7 @@
 """Test commands in a conversation: what they say, and what they leave of the history."""
 
+from dataclasses import replace
+
 from sqlalchemy import select
 
 from bot.chat.incoming import (
@@ -10,7 +12,7 @@ from bot.errors import Refused
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import turn
 from bot.turn.limits.refused_chats import REFUSED_SECONDS
-from tests.fakes import FakeBackend
+from tests.fakes import LIMITS, FakeBackend
 from tests.samples import BOB, make_incoming
 from tests.turn.setup import CHAT, WITHOUT_NONCES, Setup
 
@@ -70,6 +72,16 @@ async def test_command_is_not_part_of_the_history(database: Database) -> None:
     assert setup.texts[0].startswith("I am nora.")
     assert setup.backend.prompts == []
     assert await setup.history() == []
+
+
+async def test_response_to_a_native_command_is_urgent_where_it_counts_for_no_rate(
+    database: Database,
+) -> None:
+    limits = replace(LIMITS, counts_responses=False)
+    setup = Setup(database, backend=FakeBackend(), limits=limits)
+    native = make_incoming("/help", key="5:2", wake=WakeReason.COMMAND)
+    await setup.say("/help", replace(native, message_id=None, interaction="1:token"))
+    assert setup.urgent_deliveries == [False, True]
 
 
 async def test_new_begins_a_session_with_the_greeting(database: Database) -> None:

@@ -11,7 +11,7 @@ from bot.delivery.sent_rows import SentRows, SentRowSignals
 from bot.delivery.waiting_calls import WaitingCalls
 from bot.ports import Delivery, Platform, PrivateChats, Surface
 from bot.replying.live_replies import LiveReplies
-from bot.runtime.keyed_worker_pool import KeyedWorkerPool
+from bot.runtime.keyed_worker_pool import KeyedWorkerPool, wake_keys
 from bot.service.parts.limits import LimitParts
 from bot.service.parts.run_context import RunContext
 from bot.service.parts.stored import StoredParts
@@ -21,6 +21,8 @@ from bot.turn.limits.refused_chats import publish_refusal
 
 _LANES = "lanes"
 _MAX_LANES = 4000  # at once in one process
+_URGENT_BESIDE = 32
+"""Lanes beside these in which a native command is responded to."""
 
 
 class SendingParts:
@@ -48,6 +50,7 @@ class SendingParts:
             claim=self._sender.take,
             process=self._sender.work,
             max_concurrent=_MAX_LANES,
+            urgent_beside=_URGENT_BESIDE,
             hold=self._sender.hold,
             clock=self._context.clock,
         )
@@ -58,9 +61,6 @@ class SendingParts:
     async def delete_late_duplicates(self) -> None:
         """Delete, until cancelled, second copies of messages that were accepted too late."""
         await self._sender.late_duplicates.run(self.lane_pool.wake)
-
-    def _wake_lanes(self, keys: Sequence[str]) -> None:
-        self._context.resources.signals.publish(_LANES, keys)
 
     @cached_property
     def _sender(self) -> Sender:
@@ -93,7 +93,8 @@ class SendingParts:
             return LaneDelivery(self._sender, self.lane_pool)
         sent_rows = SentRows(self._stored.outbox)
         self._sent_row_signals.subscribe(sent_rows)
-        return RemoteDelivery(self._wake_lanes, sent_rows)
+        wake = partial(wake_keys, self._context.resources.signals, _LANES)
+        return RemoteDelivery(wake, partial(wake, is_urgent=True), sent_rows)
 
     @cached_property
     def replies(self) -> LiveReplies:

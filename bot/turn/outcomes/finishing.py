@@ -52,7 +52,9 @@ class TurnFinisher:
         go_on = not (self.stopping or is_held)
         finished = await self.conversations.finish(claim, message, result, go_on=go_on)
         if result.outgoing or result.in_place_of or result.was_stopped:
-            self.replies.deliver(message.incoming.address, finished.row)
+            asked = message.incoming
+            is_response = isinstance(asked, Said | Pressed) and asked.interaction is not None
+            self.replies.deliver(asked.address, finished.row, is_response=is_response)
         return finished.next_message
 
     async def finish_with_text(
