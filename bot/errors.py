@@ -27,6 +27,7 @@ TroupeError                 every error that is raised on purpose; it names the 
 │   └── Refused             ... for this message for good: blocked, deleted, forbidden
 │       ├── MessageNotFound ... because the message to change does not exist any more
 │       ├── ContentRefused  ... because of what it says or shows: another form of it may pass
+│       ├── ResponseRefused ... as a response to a command or press: send it to the chat
 │       └── AnswerRefused   ... for the first message of an answer: make the rest of it not
 └── BackendError            the model failed; `notice` is what the chat is told
     ├── BackendUnavailable  ... before the first token: a retry or another model may help
@@ -176,6 +177,10 @@ class MessageNotFound(Refused):
 
 
 class ContentRefused(Refused):
+    pass
+
+
+class ResponseRefused(Refused):
     pass
 
 

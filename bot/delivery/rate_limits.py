@@ -7,8 +7,9 @@ supports says how many calls a chat and a bot may make (`Limits.chat_calls`, `Li
 """
 
 from collections.abc import Awaitable, Callable, Set
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
+from functools import partial
 from typing import TypeAlias, TypeVar
 
 from typing_extensions import override
@@ -17,7 +18,7 @@ from bot.chat.incoming import Address
 from bot.chat.outgoing import Limits, MessageContent, OutgoingMessage
 from bot.chat.rate import CallScope, CallWindow
 from bot.delivery.waiting_calls import WaitingCalls
-from bot.errors import RateLimited
+from bot.errors import RateLimited, ResponseRefused
 from bot.ports import BucketSurface, Clock, DraftingSurface, RateLimits, Surface
 from bot.telemetry.metrics import RATE_LIMIT_REFUSALS, RATE_LIMIT_SECONDS
 
@@ -64,11 +65,13 @@ class RateLimitedSurface(Surface, DraftingSurface):
     async def send(self, message: OutgoingMessage) -> str:
         address = message.address
         if message.interaction is not None and not self.limits(address).counts_responses:
-            return await self._respond(address, lambda: self._surface.send(message))
+            with suppress(ResponseRefused):
+                return await self._respond(address, partial(self._surface.send, message))
+            message = replace(message, interaction=None)
         buckets, bucket = self._buckets, address.lane
         if buckets is not None:
             bucket = await buckets.send_bucket(message)
-        return await self._call(address, f"{bucket} send", lambda: self._surface.send(message))
+        return await self._call(address, f"{bucket} send", partial(self._surface.send, message))
 
     @override
     async def edit(
@@ -79,18 +82,18 @@ class RateLimitedSurface(Surface, DraftingSurface):
         *,
         interaction: str | None = None,
     ) -> None:
-        def edit() -> Awaitable[None]:
-            return self._surface.edit(address, message_id, content, interaction=interaction)
-
+        edit = partial(self._surface.edit, address, message_id, content)
         if interaction is not None and not self.limits(address).counts_responses:
-            await self._respond(address, edit)
-            return
+            with suppress(ResponseRefused):
+                await self._respond(address, partial(edit, interaction=interaction))
+                return
+            interaction = None
         buckets, bucket = self._buckets, address.lane
         if buckets is not None:
             bucket = await buckets.edit_bucket(
                 address, message_id, content, interaction=interaction
             )
-        await self._call(address, f"{bucket} edit", edit)
+        await self._call(address, f"{bucket} edit", partial(edit, interaction=interaction))
 
     @override
     async def delete(self, address: Address, message_id: str) -> None:

@@ -18,7 +18,14 @@ from bot.chat.outgoing import (
     OutgoingMessage,
 )
 from bot.chat.rate import CallWindow
-from bot.errors import ContentRefused, MessageNotFound, OutcomeUnknown, Refused, Unreachable
+from bot.errors import (
+    ContentRefused,
+    MessageNotFound,
+    OutcomeUnknown,
+    Refused,
+    ResponseRefused,
+    Unreachable,
+)
 from bot.platforms.discord.buttons import to_components
 from bot.platforms.discord.markup import to_dialect
 from bot.platforms.discord.rest.client import RestClient, RestEndpoint, decode_response
@@ -115,11 +122,8 @@ class DiscordSurface(Surface, BucketSurface):
     @override
     async def send(self, message: OutgoingMessage) -> str:
         interaction, file = message.interaction, message.file
-        if interaction is not None and file is not None:
-            return await self._respond(interaction, message.content, file)
         if interaction is not None:
-            with contextlib.suppress(Refused):  # its token has expired: send it to the channel
-                return await self._respond(interaction, message.content)
+            return await self._respond(interaction, message.content, file)
         if message.thread is not None:
             sent = await self._send_to_thread(message, message.thread)
             if sent is not None:
@@ -168,9 +172,8 @@ class DiscordSurface(Surface, BucketSurface):
         interaction: str | None = None,
     ) -> None:
         if interaction is not None:
-            with contextlib.suppress(Refused):  # its token has expired
-                await self._respond(interaction, content)
-                return
+            await self._respond(interaction, content)
+            return
         chat, message_id = locate(address, message_id)
         address = replace(address, chat=chat)
         if content.face is not None and await self._edit_spoken(address, message_id, content):
@@ -299,10 +302,20 @@ class DiscordSurface(Surface, BucketSurface):
         """Edit the deferred response of a command, or the message whose button was pressed.
 
         Doing it twice is the same as once.
+
+        Raises:
+            ResponseRefused: its token has expired, as it does after 15 minutes.
+            Refused: so it has, and the file is for nobody else in the channel.
+            PlatformError: it failed.
         """
         application, _, token = interaction.partition(":")
-        body = _with_file(_render_own(content), file)
-        sent = await self._rest.call(_RESPOND, application, token, body=body, file=_to_upload(file))
+        body, upload = _with_file(_render_own(content), file), _to_upload(file)
+        try:
+            sent = await self._rest.call(_RESPOND, application, token, body=body, file=upload)
+        except Refused as error:
+            if file is not None:
+                raise
+            raise ResponseRefused(str(error)) from None
         return _message_id(sent)
 
 

@@ -18,6 +18,7 @@ from bot.chat.outgoing import (
     MessageContent,
     OutgoingMessage,
 )
+from bot.delivery.rate_limits import RateLimitedSurface
 from bot.errors import (
     MessageNotFound,
     OutcomeUnknown,
@@ -30,7 +31,10 @@ from bot.platforms.discord.platform import DiscordPlatform
 from bot.platforms.discord.rest import client
 from bot.platforms.discord.surface import DiscordSurface
 from bot.ports import Surface
+from bot.runtime.clock import SystemClock
+from bot.runtime.rate_limits import InProcessRateLimits
 from tests.attacks import with_ours
+from tests.fakes import FakeClock
 from tests.platforms.discord.conftest import FakeIntake, platform_for, running, wait_until
 from tests.rigs.simwire import SimWire
 
@@ -173,6 +177,8 @@ async def test_mentions_ping_nobody_in_any_request(chat: Chat, title: str, given
     asked = chat.say("hello")
     await chat.alice.slash(chat.channel, "new")
     [command] = await wait_until(lambda: [one for one in chat.intake.received if one.interaction])
+    clock = SystemClock()
+    surface = RateLimitedSurface(chat.surface, InProcessRateLimits(clock), clock)
     for nonce, file, interaction in (
         ("n1", None, None),
         ("n2", FILE, None),
@@ -180,7 +186,7 @@ async def test_mentions_ping_nobody_in_any_request(chat: Chat, title: str, given
         ("n4", FILE, command.interaction),
         ("n5", None, "1:spent"),  # sent to the channel instead
     ):
-        sent = await chat.surface.send(
+        sent = await surface.send(
             OutgoingMessage(
                 chat.address,
                 MessageContent(text),
@@ -532,16 +538,29 @@ async def test_file_pings_nobody_and_its_message_has_a_nonce(chat: Chat) -> None
     assert chat.texts == ["@everyone"]
 
 
-async def test_command_with_an_expired_token_is_answered_in_the_channel(chat: Chat) -> None:
-    await chat.alice.slash(chat.channel, "new")
-    [incoming] = await wait_until(lambda: chat.intake.received)
-    chat.wire.fault("PATCH", "/webhooks/*", status=401, code=50027)
-    await chat.surface.send(
-        OutgoingMessage(
-            incoming.address, MessageContent("done"), nonce="n1", interaction=incoming.interaction
+async def test_command_with_an_expired_token_is_answered_in_the_channel_at_its_rate(
+    chat: Chat,
+) -> None:
+    clock = FakeClock()
+    surface = RateLimitedSurface(chat.surface, InProcessRateLimits(clock), clock)
+
+    async def respond(number: int) -> str:
+        content = MessageContent(f"done {number}")
+        return await surface.send(
+            OutgoingMessage(chat.address, content, nonce=f"n{number}", interaction="1:spent")
         )
-    )
-    assert chat.texts[-1] == "done"
+
+    async def edit(message_id: str, text: str) -> None:
+        content = MessageContent(text)
+        await surface.edit(chat.address, message_id, content, interaction="1:spent")
+
+    sent = [await respond(number) for number in range(5)]
+    for message_id in sent:
+        await edit(message_id, f"more in {message_id}")
+    assert chat.texts == [f"more in {message_id}" for message_id in sent]
+    for call in (respond(5), edit(sent[0], "still more")):
+        with pytest.raises(RateLimited):
+            await call
 
 
 async def test_command_that_could_not_be_deferred_is_received(chat: Chat) -> None:
