@@ -49,6 +49,8 @@ class ButtonAction(StrEnum):
     """Keep how the person describes themselves in a form."""
 
 
+ANSWERING_ACTIONS = frozenset({ButtonAction.RETRY, ButtonAction.CONTINUE})
+"""What has a question answered: it takes a place among the answers, as a message does."""
 MENU_ACTIONS = frozenset(
     {
         *(ButtonAction.SETTINGS, ButtonAction.PRESETS, ButtonAction.USE, ButtonAction.RESET),

@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
-from bot.chat.incoming import Incoming, Said, source_of
+from bot.chat.button import ANSWERING_ACTIONS, read_button
+from bot.chat.incoming import Incoming, Pressed, Said, source_of
 from bot.chat.session import InboxMessage
 from bot.intake.intake import InboxIntake
 from bot.ports import Platform
@@ -78,14 +79,11 @@ class QueueParts:
     def announce(self, messages: Sequence[Incoming]) -> None:
         """Tell all processes what overtakes other messages, before it is woken.
 
-        A stop ends an answer at once, and a command asks for no place among the answers.
+        A stop ends an answer at once, and commands and most buttons ask for no place among the
+        answers.
         """
         self.stops.announce(messages)
-        keys = [
-            one.address.conversation
-            for one in messages
-            if isinstance(one, Said) and parse(one.text) is not None
-        ]
+        keys = [one.address.conversation for one in messages if _is_urgent(one)]
         if keys:
             self._context.resources.signals.publish(urgent_topic(CONVERSATIONS), keys)
 
@@ -118,3 +116,14 @@ class QueueParts:
     def _may_claim(self, key: str) -> bool:
         pool = self.provider_pool
         return self.pauses.may_claim(key) and (pool is None or pool.may_claim(key))
+
+
+def _is_urgent(event: Incoming) -> bool:
+    match event:
+        case Said(text=text):
+            return parse(text) is not None
+        case Pressed():
+            button = read_button(event)
+            return button is not None and button.action not in ANSWERING_ACTIONS
+        case _:
+            return False
