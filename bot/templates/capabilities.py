@@ -152,7 +152,10 @@ def _merge_repeated_roles(messages: Sequence[Message]) -> list[Message]:
     merged: list[Message] = []
     for message in messages:
         if merged and _can_merge(merged[-1], message):
-            merged[-1] = _join_messages(merged[-1], message, "\n")
+            joined = _join_messages(merged[-1], message, "\n")
+            if joined.get("name") != merged[-1].get("name"):  # neither speaker wrote all of it
+                joined = {key: value for key, value in joined.items() if key != "name"}
+            merged[-1] = joined
         else:
             merged.append(message)
     return merged

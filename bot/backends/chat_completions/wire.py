@@ -21,6 +21,7 @@ from bot.backends.tool_calls import (
 )
 from bot.chat.prompt import FinishReason, Image, Message, Prompt, Usage
 from bot.errors import BackendUnavailable
+from bot.templates.capabilities import adapt_messages
 from bot.texts.text import translatable
 
 _INCLUDE_USAGE = {"include_usage": True}
@@ -67,14 +68,14 @@ def to_wire(
     if stop := stop_strings_of(prompt):
         body["stop"] = stop[:_MAX_STOP_STRINGS]  # the others are searched for in the answer
     given = quirks.apply({name: value for name, value in body.items() if value is not None})
-    arranged = quirks.arrange(prompt.messages)
     messages: list[dict[str, Any]] = [
         {"role": each.role, "content": _content(each) if each.parts else each.content}
-        for each in arranged
+        for each in prompt.messages
     ]
     if names:
-        for message, each in zip(messages, arranged, strict=True):
+        for message, each in zip(messages, prompt.messages, strict=True):
             message |= _name_field(each.name)
+    messages = [dict(each) for each in adapt_messages(messages, quirks.accepts)]
     if quirks.marks_prefix:
         _mark_stable_prefix(messages)
     messages += exchanges_to_wire(prompt)

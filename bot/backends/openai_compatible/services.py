@@ -6,17 +6,29 @@ from dataclasses import replace
 
 from bot.backends.chat_completions.quirks import NO_QUIRKS, Continuation, Quirks
 from bot.frozen_dataclass import frozen_dataclass
+from bot.templates.capabilities import ALL_CAPABILITIES, Capabilities
 
 # Where both names of the limit are known, presets may use either.
 _LIMIT = {"max_tokens": "max_completion_tokens"}
 _ONE_LIMIT = {"max_completion_tokens": "max_tokens"}
 _LOGPROBS = ("logprobs", "top_logprobs")
 _SAMPLING = ("temperature", "top_p", "presence_penalty", "frequency_penalty", "logit_bias", "stop")
+_SYSTEM_FIRST = Capabilities(
+    accepts_system=True,
+    accepts_late_system=False,
+    accepts_repeated_roles=True,
+    accepts_assistant_first=True,
+)
+# What every chat template with a system role renders; those of Qwen 3.5, Gemma 3 and Mistral
+# reject anything else, and so does each server that runs them.
+_STRICT = replace(_SYSTEM_FIRST, accepts_repeated_roles=False, accepts_assistant_first=False)
+_ALTERNATING = replace(ALL_CAPABILITIES, accepts_repeated_roles=False)
 _PREFIX = Continuation({"prefix": True})
 _PARTIAL = Continuation({"partial": True})
 _OPEN_ENDED = Continuation(
     of_request={"continue_final_message": True, "add_generation_prompt": False}
 )
+_UNKNOWN = Quirks(accepts=_STRICT)
 
 
 @frozen_dataclass
@@ -25,9 +37,9 @@ class KnownService:
 
     address: str
     quirks: Quirks = NO_QUIRKS
-    reasoning_models: re.Pattern[str] | None = None
+    special_models: re.Pattern[str] | None = None
     """The names of models that have quirks of their own."""
-    of_reasoning: Quirks = NO_QUIRKS
+    special_quirks: Quirks = NO_QUIRKS
     """The quirks of these models."""
     marking_models: re.Pattern[str] | None = None
     """The names of models whose prefix is cached only up to where it is marked."""
@@ -54,7 +66,7 @@ SERVICES: Mapping[str, KnownService] = {
         "https://api.deepseek.com/v1",
         Quirks(renamed=_ONE_LIMIT),
         re.compile(r"deepseek-reasoner"),
-        Quirks(renamed=_ONE_LIMIT, refused=_LOGPROBS, alternates=True),
+        Quirks(renamed=_ONE_LIMIT, refused=_LOGPROBS, accepts=_ALTERNATING),
     ),
     # Its models go on behind the beginning of an answer at this address only.
     "deepseek_beta": KnownService(
@@ -66,16 +78,21 @@ SERVICES: Mapping[str, KnownService] = {
     "zhipu": KnownService("https://open.bigmodel.cn/api/paas/v4", Quirks(renamed=_ONE_LIMIT)),
     "dash_scope": KnownService(
         "https://dashscope.aliyuncs.com/compatible-mode/v1",
-        Quirks(renamed=_ONE_LIMIT, continuation=_PARTIAL),
+        Quirks(renamed=_ONE_LIMIT, accepts=_STRICT, continuation=_PARTIAL),
     ),
-    "silicon_flow": KnownService("https://api.siliconflow.cn/v1", Quirks(renamed=_ONE_LIMIT)),
+    "silicon_flow": KnownService(
+        "https://api.siliconflow.cn/v1", Quirks(renamed=_ONE_LIMIT, accepts=_STRICT)
+    ),
     "open_router": KnownService(
         "https://openrouter.ai/api/v1",
+        Quirks(renamed=_ONE_LIMIT, accepts=_STRICT),
+        re.compile(r"(openai/(?!gpt-oss)|anthropic/|google/gemini|x-ai/).*"),
         Quirks(renamed=_ONE_LIMIT),
         marking_models=re.compile(r"anthropic/.*"),
     ),
     "groq": KnownService(
-        "https://api.groq.com/openai/v1", Quirks(refused=("logit_bias", *_LOGPROBS))
+        "https://api.groq.com/openai/v1",
+        Quirks(refused=("logit_bias", *_LOGPROBS), accepts=_STRICT),
     ),
     # Usage comes with the last chunk without being asked for; asking is an unknown field.
     "mistral_ai": KnownService(
@@ -83,11 +100,13 @@ SERVICES: Mapping[str, KnownService] = {
         Quirks(
             renamed={**_ONE_LIMIT, "seed": "random_seed"},
             refused=("stream_options", "logit_bias", "user", *_LOGPROBS),
-            system_first=True,
+            accepts=_SYSTEM_FIRST,
             continuation=_PREFIX,
         ),
     ),
-    "together_ai": KnownService("https://api.together.xyz/v1", Quirks(renamed=_ONE_LIMIT)),
+    "together_ai": KnownService(
+        "https://api.together.xyz/v1", Quirks(renamed=_ONE_LIMIT, accepts=_STRICT)
+    ),
     "gemini": KnownService(
         "https://generativelanguage.googleapis.com/v1beta/openai",
         Quirks(
@@ -106,29 +125,34 @@ SERVICES: Mapping[str, KnownService] = {
         Quirks(renamed=_ONE_LIMIT, refused=("logit_bias", "top_logprobs", "user")),
     ),
     # It moves every system message to the beginning. The service's own API is another kind.
-    "anthropic_openai": KnownService("https://api.anthropic.com/v1", Quirks(system_first=True)),
-    "litellm": KnownService("http://127.0.0.1:4000/v1"),
+    "anthropic_openai": KnownService("https://api.anthropic.com/v1", Quirks(accepts=_SYSTEM_FIRST)),
+    "litellm": KnownService("http://127.0.0.1:4000/v1", _UNKNOWN),
     "ollama": KnownService(
         "http://127.0.0.1:11434/v1",
+        _UNKNOWN,
         is_own_server=True,
         lists_all=True,
         context_tokens=4096,  # its default on most machines; it cuts longer prompts without a word
     ),
-    "lmstudio": KnownService("http://127.0.0.1:1234/v1", is_own_server=True, lists_all=True),
+    "lmstudio": KnownService(
+        "http://127.0.0.1:1234/v1", _UNKNOWN, is_own_server=True, lists_all=True
+    ),
     "vllm": KnownService(
         "http://127.0.0.1:8000/v1",
-        Quirks(continuation=_OPEN_ENDED),
+        Quirks(accepts=_STRICT, continuation=_OPEN_ENDED),
         is_own_server=True,
         lists_all=True,
     ),
     "sglang": KnownService(
         "http://127.0.0.1:30000/v1",
-        Quirks(continuation=_OPEN_ENDED),
+        Quirks(accepts=_STRICT, continuation=_OPEN_ENDED),
         is_own_server=True,
         lists_all=True,
     ),
     "llama_server": KnownService(
-        "http://127.0.0.1:8080/v1", Quirks(continuation=Continuation()), is_own_server=True
+        "http://127.0.0.1:8080/v1",
+        Quirks(accepts=_STRICT, continuation=Continuation()),
+        is_own_server=True,
     ),
 }
 """By the id of the provider."""
@@ -150,10 +174,10 @@ def known_service(provider: str, base_url: str) -> KnownService | None:
 
 
 def quirks_of(provider: str, base_url: str, model: str) -> Quirks:
-    """Return the quirks of a provider's model; none for services that are not known."""
+    """Return the quirks of a provider's model; unknown ones get the strictest order of roles."""
     service = known_service(provider, base_url)
     if service is None:
-        return NO_QUIRKS
-    pattern, marking = service.reasoning_models, service.marking_models
-    quirks = service.of_reasoning if pattern and pattern.fullmatch(model) else service.quirks
+        return _UNKNOWN
+    pattern, marking = service.special_models, service.marking_models
+    quirks = service.special_quirks if pattern and pattern.fullmatch(model) else service.quirks
     return replace(quirks, marks_prefix=True) if marking and marking.fullmatch(model) else quirks

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from contextlib import aclosing
+from dataclasses import replace
 
 import pytest
 from inline_snapshot import snapshot
@@ -93,13 +94,17 @@ async def test_speaker_names_are_sent_if_enabled_and_valid(
         conversation="chat",
     )
 
-    await ask(connect(), question)
+    for speaker, content in said:
+        messages = (Message("user", content, name=speaker),)
+        await ask(connect(), replace(question, messages=messages))
+        await ask(connect(message_names=True), replace(question, messages=messages))
     await ask(connect(message_names=True), question)
 
-    plain, named = (request["body"]["messages"] for request in service.log)
-    assert [one.get("name") for one in plain] == [None] * 4
-    assert [one.get("name") for one in named] == ["Ann", "Bob_Lee-a3f1", None, None]
-    assert [one["content"] for one in named] == [content for _, content in said]
+    *each, together = (request["body"]["messages"] for request in service.log)
+    assert [one[0].get("name") for one in each[::2]] == [None] * 4
+    assert [one[0].get("name") for one in each[1::2]] == ["Ann", "Bob_Lee-a3f1", None, None]
+    merged = "\n".join(content for _, content in said)
+    assert together == [{"role": "user", "content": merged}]
 
 
 async def test_images_are_sent_between_their_texts(connect: Connect, service: FakeOpenAI) -> None:

@@ -131,15 +131,31 @@ async def roles_and_names(provider: str, model: str = "m") -> list[tuple[str, st
 async def test_messages_stand_in_the_roles_and_the_order_that_the_service_takes() -> None:
     system, user = ("system", None), ("user", None)
     assert await roles_and_names("openai") == [system, ("user", "Ann"), ("user", "Bob"), system]
-    assert await roles_and_names("groq") == [system, user, user, system]
+    assert await roles_and_names("zhipu") == [system, user, user, system]
+    assert await roles_and_names("open_router", "openai/gpt-4o") == [system, user, user, system]
     assert await roles_and_names("mistral_ai") == [system, user, user, user]
     assert await roles_and_names("deepseek", "deepseek-reasoner") == [system, user, system]
 
 
-async def test_merged_neighbours_keep_what_both_said() -> None:
-    question = replace(prompt(model="deepseek-reasoner"), messages=TALK)
-    sent = await body("deepseek", question)
-    assert sent["messages"][1] == {"role": "user", "content": "hi\n\nhello"}
+@pytest.mark.parametrize(
+    ("provider", "base_url"),
+    [
+        *((name, None) for name in ("vllm", "sglang", "llama_server", "ollama", "lmstudio")),
+        *((name, None) for name in ("open_router", "groq", "together_ai", "litellm")),
+        ("openai", "http://10.0.0.5:8000/v1"),
+        ("mine", "http://10.0.0.5:8000/v1"),
+    ],
+)
+async def test_unknown_template_gets_one_system_message_and_alternating_roles(
+    provider: str, base_url: str | None
+) -> None:
+    question = replace(prompt(), messages=(TALK[0], Message("assistant", "Hi!"), *TALK[1:]))
+    assert (await body(provider, question, base_url))["messages"] == [
+        {"role": "system", "content": "You are Nora."},
+        {"role": "user", "content": "..."},
+        {"role": "assistant", "content": "Hi!"},
+        {"role": "user", "content": "hi\nhello\nBe short."},
+    ]
 
 
 CONTINUED = {
