@@ -9,6 +9,10 @@ from bot.chat.tool import ToolCall, ToolExchange, ToolSpec
 from bot.frozen_dataclass import frozen_dataclass
 
 Role = Literal["system", "user", "assistant"]
+OUTPUT_LIMIT_PARAMETERS = (
+    *("max_tokens", "max_completion_tokens", "max_new_tokens"),
+    *("n_predict", "num_predict"),
+)
 
 
 @frozen_dataclass
@@ -100,6 +104,13 @@ class Prompt:
     """Whether another model is tried if this one fails: then nobody waits until it is well."""
     begun: str = ""
     """The beginning of the answer, which was cut off: the model goes on behind it."""
+
+    @property
+    def output_limit(self) -> int | None:
+        """The lowest limit of output tokens, under any name; a number below 1 is no limit."""
+        names = OUTPUT_LIMIT_PARAMETERS
+        limits = (self.max_output_tokens, *(self.parameters.get(name) for name in names))
+        return min((each for each in limits if isinstance(each, int) and each > 0), default=None)
 
     def with_messages(self, messages: tuple[Message, ...]) -> "Prompt":
         """Return it with these messages, in half the time of `dataclasses.replace`."""

@@ -14,11 +14,20 @@ import uvloop
 from bot.backends.factory import make_backend, model_trials
 from bot.backends.registry import backend_specs
 from bot.chat.console.operation import unserved_providers
-from bot.chat.prompt import Finish, Message, Prompt, Usage
+from bot.chat.prompt import (
+    Delta,
+    Finish,
+    FinishReason,
+    Message,
+    Prompt,
+    QueuePosition,
+    ReasoningDelta,
+)
 from bot.cli.text_io import print_line
 from bot.cli.typer_apps import command_app
 from bot.embedders.registry import make_embedder
 from bot.errors import (
+    BackendUnavailable,
     PlatformFatal,
     PresetError,
     SettingsError,
@@ -36,7 +45,7 @@ from bot.platforms.account import BotAccount
 from bot.platforms.registry import make_account_setup, make_platform
 from bot.platforms.spec import PlatformContext, PlatformSpec
 from bot.ports import ModelCheckingBackend, ToolCallingBackend
-from bot.prompting.compose.compose import template_of
+from bot.prompting.compose.compose import bare_prompt, template_of
 from bot.prompting.presets.files import find_preset
 from bot.prompting.presets.preset import Preset
 from bot.runtime.clock import SystemClock
@@ -59,7 +68,6 @@ Report = Callable[[str], None]
 _SECONDS = 5.0
 """How long a thing may take that answers in less than one where all is well."""
 _QUESTION = "Answer with one word: ready?"
-_ANSWER_TOKENS = 16
 _CLOSE_SECONDS = 1.0
 _RESOLVER_OPTIONS = "timeout:1 attempts:3"
 """For glibc: without a network a name would take 10 s, and the process would wait for it."""
@@ -164,7 +172,8 @@ def _list_checks(
             f"provider {name}", partial(_test_provider, name, models, settings, renderer)
         )
         for model in models if asks_models else ():
-            ask = partial(_ask_model, name, model, settings, renderer)
+            capped = _lowest_output_limit(presets, name, model)
+            ask = partial(_ask_model, name, model, capped, settings, renderer)
             yield _CheckItem(f"answer of {name}/{model}", ask, is_limited=False)
     for each in presets.values():
         if each.preset.calls_tools and each.preset.provider in settings.providers:
@@ -345,23 +354,64 @@ async def _test_tools(preset: Preset, settings: Settings, renderer: Renderer) ->
     return "offered"
 
 
-async def _ask_model(name: str, model: str, settings: Settings, renderer: Renderer) -> str:
+def _lowest_output_limit(
+    presets: Mapping[str, PresetWithStories], provider: str, model: str
+) -> Preset | None:
+    """Return the preset whose answers by a model may have the fewest tokens; None: no limit."""
+    limited = [
+        (limit, one.preset.name, one.preset)
+        for one in presets.values()
+        if (provider, model) in used_models(one.preset)
+        and (limit := bare_prompt(one.preset).output_limit) is not None
+    ]
+    return min(limited)[-1] if limited else None
+
+
+async def _ask_model(
+    name: str, model: str, capped: Preset | None, settings: Settings, renderer: Renderer
+) -> str:
     """Ask for the shortest answer; return how long it took and what it used."""
-    prompt = Prompt((Message("user", _QUESTION),), model, "check", max_output_tokens=_ANSWER_TOKENS)
+    limit = None if capped is None else bare_prompt(capped).output_limit
+    prompt = Prompt((Message("user", _QUESTION),), model, "check", max_output_tokens=limit)
     backend = make_backend(name, settings.providers[name], settings.data_dir, renderer)
     clock = SystemClock()
-    started, usage = clock.monotonic(), Usage()
+    started, finish = clock.monotonic(), Finish(FinishReason.STOP)
+    text, thoughts = "", False
     try:
         async with aclosing(backend.generate(prompt)) as events:
             async for event in events:
-                if isinstance(event, Finish):
-                    usage = event.usage
+                match event:
+                    case Delta():
+                        text += event.text
+                    case ReasoningDelta():
+                        thoughts = True
+                    case Finish():
+                        finish = event
+                    case QueuePosition():
+                        pass
     finally:
         await _close(backend.close)
+    usage = finish.usage
+    if not text.strip():
+        spent = thoughts and finish.reason is FinishReason.LENGTH
+        raise BackendUnavailable(_describe_thinking(capped) if spent else "an empty answer")
     seconds = clock.monotonic() - started
     counts = f"{usage.prompt_tokens} tokens read, {usage.output_tokens} written"
     counted = counts if usage.output_tokens else "it reports no usage, so costs are estimated"
     return f"after {seconds:.1f} s; {counted}"
+
+
+def _describe_thinking(capped: Preset | None) -> str:
+    if capped is None:
+        return (
+            "it used up its output tokens for thinking and gave no answer; give it a larger"
+            " context, turn its thinking off, or choose another model"
+        )
+    limit = bare_prompt(capped).output_limit
+    return (
+        f"it used up its {limit} output tokens for thinking and gave no answer; remove or raise"
+        f" max_output_tokens in preset {capped.name!r}, or choose a model that does not think"
+    )
 
 
 async def _try_model(trial: Awaitable[str], turns: asyncio.Lock) -> str:

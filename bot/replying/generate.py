@@ -21,7 +21,7 @@ from bot.chat.tool import ToolCall, ToolRecord
 from bot.chat.usage import AnswerCharge
 from bot.errors import BackendError, BackendInterrupted, BackendUnavailable
 from bot.frozen_dataclass import frozen_dataclass
-from bot.ports import Backend, Clock, ContinuingBackend
+from bot.ports import Backend, Clock, ContinuingBackend, TextTokenCounter
 from bot.prompting.draft.fit import FittedPrompt
 from bot.prompting.presets.preset import Preset
 from bot.prompting.speakers.echo_filter import EchoFilter
@@ -80,6 +80,14 @@ class WaitedSeconds:
     """Of it, for the prompt."""
 
 
+@frozen_dataclass
+class VisibleLimit:
+    """The limit of an answer whose model also thinks: thoughts do not count against it."""
+
+    tokens: int
+    count: TextTokenCounter
+
+
 @contextmanager
 def logged_steps(waited: WaitedSeconds, prompt_tokens: int, clock: Clock) -> Iterator[None]:
     """Log how far an answer came, where the block fails: the steps before stand in the log then.
@@ -110,6 +118,7 @@ async def generate_answer(
     stop: StopFlag | None = None,
     may_continue: Callable[[], Awaitable[bool]] = always,
     tools: ToolRounds | None = None,
+    limit: VisibleLimit | None = None,
 ) -> GeneratedAnswer:
     """Generate an answer and show its text while it arrives.
 
@@ -126,6 +135,7 @@ async def generate_answer(
         stop: ends the answer, and the model's work on it, at once.
         may_continue: whether a further request may be made for the answer.
         tools: what the model may call; its results are in a further request each.
+        limit: ends the answer, where the prompt has no limit because the model thinks.
 
     Raises:
         BackendError: there is no text.
@@ -133,7 +143,7 @@ async def generate_answer(
     interrupted = False
     stop = stop or StopFlag()
     shows = (show, stop.note_words)
-    answer = _AnswerBuilder(prompt, shows, show_queue_position, clock)
+    answer = _AnswerBuilder(prompt, shows, show_queue_position, clock, limit)
     try:
         if not stop.requested:
             with stop.ends_block():
@@ -272,8 +282,11 @@ class _AnswerBuilder:
         shows: Sequence[Callable[[str], None]],
         show_queue_position: Callable[[QueuePosition], None],
         clock: Clock,
+        limit: VisibleLimit | None,
     ) -> None:
         self._shows = shows
+        self._limit = limit
+        self._visible_tokens = 0
         self._show_queue_position = show_queue_position
         self._clock = clock
         self._echo_filter = EchoFilter(prompt.answers_as, prompt.speakers)
@@ -327,8 +340,8 @@ class _AnswerBuilder:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the rest is dropped: the model writes for somebody else, or repeats itself."""
-        return self._echo_filter.stopped or self._is_repeating
+        """Whether the rest is dropped: the model writes too much, for others, or repeats itself."""
+        return self._echo_filter.stopped or self._is_repeating or self._is_too_long
 
     def add(self, event: GenerationEvent) -> None:
         match event:
@@ -359,6 +372,8 @@ class _AnswerBuilder:
         self._show_safe(self._token_filter.finish())
         text = self._repetition.keep_once("".join(self._chunks)).strip()
         reason = None if interrupted else self._finish.reason
+        if self._is_too_long:
+            reason = FinishReason.LENGTH
         if self._is_repeating:
             reason = FinishReason.REPETITION
         return GeneratedAnswer(
@@ -375,7 +390,13 @@ class _AnswerBuilder:
     def _is_repeating(self) -> bool:
         return self._repetition.found or self._repeated_thought.found
 
+    @property
+    def _is_too_long(self) -> bool:
+        return self._limit is not None and self._visible_tokens >= self._limit.tokens
+
     def _add_text(self, text: str) -> None:
+        if self._limit is not None:
+            self._visible_tokens += sum(self._limit.count([text]))
         self._feed(text if self._beginning is None else self._beginning.feed(text))
 
     def _feed(self, text: str) -> None:

@@ -7,7 +7,7 @@ covers was edited or deleted, it is invalid, and the next one starts from the be
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import structlog
@@ -40,6 +40,7 @@ class SummaryRequest:
     """What the provider reported; set when the summary is made."""
     text: str = ""
     """The summary, as far as it was written."""
+    has_thoughts: bool = False
 
 
 class SummarySpending(Protocol):
@@ -163,15 +164,24 @@ class Summarizer:
         provider, prompt = _summary_prompt(preset, f"{conversation}:summary", messages)
         backend = self._backends[provider]
         try:
-            async with await self._paid(preset, provider, prompt, said) as request:
-                await _stream_summary(backend, request)
+            text, has_thoughts = await self._write(preset, provider, prompt, said)
+            if has_thoughts and not text:  # they took all the tokens that it may have
+                prompt = replace(prompt, max_output_tokens=None)
+                text, _ = await self._write(preset, provider, prompt, said)
         finally:
             if isinstance(backend, ConversationMemory):  # this prompt is not continued
                 await backend.forget(prompt.conversation)
-        text = mask_pasted_tokens(request.text.strip())
         if not text:
             raise BackendError(f"an empty summary by {provider}")
         return text
+
+    async def _write(
+        self, preset: Preset, provider: str, prompt: Prompt, said: Said
+    ) -> tuple[str, bool]:
+        """Return a summary, and whether the model has thought about it."""
+        async with await self._paid(preset, provider, prompt, said) as request:
+            await _stream_summary(self._backends[provider], request)
+        return mask_pasted_tokens(request.text.strip()), request.has_thoughts
 
     async def _paid(
         self, preset: Preset, provider: str, prompt: Prompt, said: Said
@@ -192,7 +202,9 @@ async def _stream_summary(backend: Backend, request: SummaryRequest) -> None:
                 case Finish(_, usage):
                     record_usage(usage)
                     request.usage = usage
-                case ReasoningDelta() | QueuePosition():
+                case ReasoningDelta():
+                    request.has_thoughts = True
+                case QueuePosition():
                     pass
 
 

@@ -14,10 +14,13 @@ from bot.errors import BackendError, BudgetUsedUp
 from bot.markup.graphemes import is_visible
 from bot.ports import Backend, Clock
 from bot.prompting.compose.background import split_observed
+from bot.prompting.compose.compose import bare_prompt
 from bot.prompting.draft.fit import FittedPrompt
 from bot.prompting.presets.preset import Preset
+from bot.prompting.text.token_counter import counter_for_model
 from bot.replying.generate import (
     GeneratedAnswer,
+    VisibleLimit,
     WaitedSeconds,
     build_receipt,
     generate_answer,
@@ -39,10 +42,18 @@ _log = structlog.get_logger(__name__)
 _ONLY_REASONING = translatable(
     "The model used its whole answer for thinking. Please try again, or ask for something shorter."
 )
+_LIMIT_SPENT = translatable(
+    "The model used up the limit of its answer for thinking. The bot's operator can raise or remove"
+    " max_output_tokens in the preset, give the model a larger context, or turn its thinking off."
+)
 _FILTERED = translatable(
     "The model's provider blocked its answer (content filter). Please try other words."
 )
 _EMPTY = translatable("The model gave an empty answer. Please try again or rephrase your message.")
+
+
+class _LimitSpentOnThinking(BackendError):
+    """An answer without a word, because thoughts took all tokens that the preset allows it."""
 
 
 class ModelRequests:
@@ -65,6 +76,8 @@ class ModelRequests:
         self._tools = tools
         self._fallback_notes = fallback_notes
         self._slots = slots
+        self._thinking_models: set[tuple[str, str]] = set()
+        """By provider and name, learned from their answers: the preset's limit is not sent."""
 
     async def generate(
         self,
@@ -145,7 +158,32 @@ class ModelRequests:
         *,
         has_fallback: bool = False,
     ) -> Receipt:
+        """Ask one model, and again where thoughts took all that the preset allows its answer."""
+        given = (speaker, line, context, live_reply, stop)
+        try:
+            return await self._generate_once(*given, has_fallback=has_fallback)
+        except _LimitSpentOnThinking:
+            _log.info("output_limit_spent_on_thinking", preset=speaker.preset.name)
+            return await self._generate_once(*given, has_fallback=has_fallback)
+
+    async def _generate_once(
+        self,
+        speaker: ActivePreset,
+        line: str,
+        context: TurnContext,
+        live_reply: LiveReply,
+        stop: StopFlag,
+        *,
+        has_fallback: bool,
+    ) -> Receipt:
         preset, backend = speaker.preset, self._backends[speaker.preset.provider]
+        output_limit = bare_prompt(preset).output_limit
+        visible_limit = None
+        if output_limit is not None and (preset.provider, preset.model) in self._thinking_models:
+            preset = preset.without_output_limit
+            token_counter = counter_for_model(preset.model)
+            await token_counter.load()
+            visible_limit = VisibleLimit(output_limit, token_counter)
         begun_at = self._clock.monotonic()
         tools = await self._tools.for_answer(preset, backend, context)
         fitted = await self._sources.fit(preset, context, tools.specs if tools else ())
@@ -168,11 +206,14 @@ class ModelRequests:
                         *(backend, prompt, show, show_position, self._clock, stop),
                         partial(self._spending.reserve_continuation, reservation),
                         tools,
+                        visible_limit,
                     )
             usages = usages_of(answer, fitted.tokens)
             charge = self._spending.charged(reservation, preset, usages)
+        if answer.thoughts:
+            self._thinking_models.add((preset.provider, preset.model))
         if not stop.requested:
-            _check(answer, preset)
+            _check(answer, preset, sent_limit=bare_prompt(preset).output_limit)
         self._request_summary(preset, context, fitted)
         if reservation.prompt is not fitted.prompt:
             fitted = replace(fitted, prompt=reservation.prompt)
@@ -214,8 +255,12 @@ def _prefix_speaker_line(line: str, show: Callable[[str], None]) -> Callable[[st
     return show_with_line if line else show
 
 
-def _check(answer: GeneratedAnswer, preset: Preset) -> None:
+def _check(answer: GeneratedAnswer, preset: Preset, sent_limit: int | None) -> None:
     if not is_visible(answer.text):
+        if answer.thoughts and answer.reason is FinishReason.LENGTH:
+            problem = "the model used up its output tokens for thinking; see max_output_tokens"
+            kind = BackendError if sent_limit is None else _LimitSpentOnThinking
+            raise kind(problem, notice=_LIMIT_SPENT)
         notice = _ONLY_REASONING if answer.thoughts else _EMPTY
         if answer.reason is FinishReason.FILTERED:
             notice = _FILTERED

@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ from tests.backends import tiny_gguf, toy_projector
 from tests.backends.local_model import lend_model
 from tests.checkout import CHECKOUT
 from tests.e2e.loopback_platforms import running_platforms
-from tests.rigs.fake_openai import FakeOpenAI
+from tests.rigs.fake_openai import FakeOpenAI, thinking
 
 ECHO: dict[str, object] = {"name": "assistant", "provider": "echo", "model": "m"}
 
@@ -370,7 +371,7 @@ async def test_providers_are_asked_for_a_word_on_request(
         service.unknown_models.add("m")
         lines: list[str] = []
         assert not await check_everything(read_settings(), lines.append, asks_models=True)
-        assert [one["body"]["max_tokens"] for one in service.log] == [16, 16]
+        assert ["max_tokens" in one["body"] for one in service.log] == [False, False]
         address = service.base_url
     shown = [re.sub(r"after [\d.]+ s", "after … s", one) for one in lines if "answer of" in one]
     assert sorted(shown) == [
@@ -379,6 +380,23 @@ async def test_providers_are_asked_for_a_word_on_request(
         "ok     answer of acme/n: after … s; 5 tokens read, 4 written",
         "ok     answer of echo/m: after … s; 14 tokens read, 7 written",
     ]
+
+
+@pytest.mark.parametrize(("limit", "is_right"), [(200, False), (600, True), (None, True)])
+async def test_model_that_spends_a_presets_limit_on_thinking_is_wrong(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, limit: int | None, is_right: bool
+) -> None:
+    async with FakeOpenAI() as service:
+        service.replies = partial(thinking, thoughts=300)
+        monkeypatch.setenv("TROUPE_PROVIDERS__ACME__BASE_URL", service.base_url)
+        write_preset(folder, {**ECHO, "provider": "acme", "max_output_tokens": limit})
+        lines: list[str] = []
+        assert await check_everything(read_settings(), lines.append, asks_models=True) is is_right
+    problem = (
+        "answer of acme/m: it used up its 200 output tokens for thinking and gave no answer; remove"
+        " or raise max_output_tokens in preset 'assistant', or choose a model that does not think"
+    )
+    assert wrong_lines(lines) == ([] if is_right else [problem])
 
 
 @pytest.mark.service

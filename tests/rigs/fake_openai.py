@@ -48,6 +48,15 @@ class Script:
         self.headers = {"Content-Type": content_type, **(headers or {})}
 
 
+def thinking(body, thoughts, answer=("Hi ", "there."), field="reasoning"):
+    """A script of a model that spends its output tokens on thoughts first, then on the answer."""
+    limits = [body.get(name) for name in ("max_tokens", "max_completion_tokens")]
+    limit = min((each for each in limits if each), default=10**6)
+    pieces = [*(chunk(**{field: f"hm {n} "}) for n in range(thoughts)), *map(chunk, answer)]
+    finish = "stop" if len(pieces) <= limit else "length"
+    return Script([b"".join(pieces[:limit]), chunk(finish=finish), DONE])
+
+
 class FakeOpenAI:
     well = WELL
 
@@ -56,6 +65,7 @@ class FakeOpenAI:
         self.scripts = []
         self.models_status = 200
         self.unknown_models = set()
+        self.replies = None  # makes a script of a request's body
         self.connections = 0
         self._server = None
         self._tasks = set()
@@ -95,7 +105,7 @@ class FakeOpenAI:
         """What to answer to a request that the real service would reject."""
         if entry["body"].get("model") in self.unknown_models:
             return Script([b'{"error": {"code": "model_not_found"}}'], status=404)
-        return None
+        return self.replies(entry["body"]) if self.replies else None
 
     async def _serve(self, reader, writer):
         task = asyncio.current_task()

@@ -11,7 +11,7 @@ from sqlalchemy import delete, select, update
 from typing_extensions import override
 
 from bot.chat.incoming import Said
-from bot.chat.prompt import Finish, FinishReason, Prompt, Usage
+from bot.chat.prompt import Finish, FinishReason, Prompt, ReasoningDelta, Usage
 from bot.chat.session import Turn, TurnResult
 from bot.errors import BackendUnavailable, BudgetUsedUp
 from bot.ports import ConversationMemory
@@ -97,6 +97,18 @@ class Setup:
 
 
 LINES = [f"line {n}" for n in range(10)]
+
+
+async def test_summary_whose_limit_is_spent_on_thinking_is_asked_for_without_one(
+    database: Database,
+) -> None:
+    spent: list[ScriptStep] = [ReasoningDelta("hm"), Finish(FinishReason.LENGTH)]
+    setup = Setup(database, spent, ["Alice likes tea."])
+    await setup.say(*(f"line {n}" for n in range(20)))
+    await setup.summarizer.summarize(NORA, CHAT, 4, SAID)
+    assert [one.max_output_tokens for one in setup.backend.prompts] == [200, None]
+    assert (part := await setup.summarizer.load_part(NORA, CHAT))
+    assert part.text.endswith("Alice likes tea.")
 
 
 async def test_dropped_turns_are_summarized_with_their_speakers(database: Database) -> None:

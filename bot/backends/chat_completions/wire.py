@@ -41,13 +41,6 @@ _EMPTY_EVENTS = frozenset({b"", b"null", b"[]"})
 _FAILURE_REASONS = frozenset({"error", "insufficient_system_resource", "network_error", "abort"})
 
 
-def output_limit(prompt: Prompt) -> int | None:
-    """Return the lowest limit of output tokens that the preset has, under any name."""
-    names = ("max_tokens", "max_completion_tokens")
-    limits = (prompt.max_output_tokens, *(prompt.parameters.get(name) for name in names))
-    return min((each for each in limits if isinstance(each, int) and each > 0), default=None)
-
-
 def to_wire(
     prompt: Prompt, model: str, *, names: bool = False, quirks: Quirks = NO_QUIRKS
 ) -> bytes:

@@ -18,7 +18,6 @@ from bot.backends.llama_cpp.images import (
     insert_image_placeholders,
 )
 from bot.backends.llama_cpp.loaded_model import LoadedModel, load_model
-from bot.backends.llama_cpp.sampling import output_limit
 from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.backends.llama_cpp.slot_files import delete_saved_slots, slots_folder
 from bot.backends.llama_cpp.template_check import check_template_pin, warn_of_added_text
@@ -241,7 +240,7 @@ class LlamaCpp(
                 f"{model.path.stem} does not report its context length"
             ) from error
         results = context // RESULTS_FRACTION if prompt.tools else 0
-        return context - results - (output_limit(prompt) or context // _DEFAULT_ANSWER_FRACTION)
+        return context - results - (prompt.output_limit or context // _DEFAULT_ANSWER_FRACTION)
 
     @override
     async def end_session(self, conversation: str) -> None:

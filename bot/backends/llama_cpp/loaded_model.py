@@ -24,16 +24,19 @@ from bot.backends.llama_cpp.engines.server_engine import running_engine
 from bot.backends.llama_cpp.fair_queue import FairQueue
 from bot.backends.llama_cpp.images import check_placeholders
 from bot.backends.llama_cpp.kv_slots import SlotPool
-from bot.backends.llama_cpp.sampling import output_limit, to_sampling
+from bot.backends.llama_cpp.sampling import to_sampling
 from bot.backends.llama_cpp.slot_files import SlotOwner, SlotStore, state_fingerprint
 from bot.backends.llama_cpp.tokenizer import Tokenizer
 from bot.backends.model_files.gguf import read_special_tokens
+from bot.backends.model_files.store import DEFAULT_FILE
 from bot.backends.written_calls import MARKERS, separate_calls
 from bot.chat.prompt import Delta, Finish, Prompt, ReasoningDelta
 from bot.errors import BackendUnavailable
 from bot.frozen_dataclass import frozen_dataclass
 from bot.runtime.clock import SystemClock
 from bot.templates.renderer import ModelTemplate, RenderedPrompt
+
+_DEFAULT_MODEL_OUTPUT_TOKENS = 400  # it is small, and what it writes beyond that is of no use
 
 
 @frozen_dataclass
@@ -91,7 +94,9 @@ class LoadedModel:
     async def _generate(
         self, prompt: Prompt, rendered: RenderedPrompt, stop: Sequence[str], images: Sequence[str]
     ) -> AsyncGenerator[Delta | ReasoningDelta | Finish, None]:
-        sampling, limit = to_sampling(prompt, self.engine_name), output_limit(prompt)
+        sampling, limit = to_sampling(prompt, self.engine_name), prompt.output_limit
+        if limit is None and self.path.name == DEFAULT_FILE:
+            limit = _DEFAULT_MODEL_OUTPUT_TOKENS
         owner = SlotOwner(prompt.conversation, prompt.character)
         ids = await self.prompt_ids(rendered)  # with images, an approximation to compare prompts
         try:

@@ -12,18 +12,11 @@ from typing import TypeGuard
 from bot.backends.chat_completions.stop_strings import STRING_TEMPLATE_PARAMETERS
 from bot.backends.llama_cpp.engines.selection import select_engine
 from bot.backends.llama_cpp.settings import LlamaCppSettings
-from bot.chat.prompt import Prompt
+from bot.chat.prompt import OUTPUT_LIMIT_PARAMETERS, Prompt
 from bot.errors import BackendUnavailable
 from bot.frozen_dataclass import frozen_dataclass
 from bot.texts.text import Text, joined, translatable
 
-_LIMIT_PARAMETERS = (
-    "max_tokens",
-    "max_completion_tokens",
-    "max_new_tokens",
-    "n_predict",
-    "num_predict",
-)
 _FORMAT_PARAMETERS = ("grammar", "json_schema", "response_format")
 _INVALID_PARAMETERS_NOTICE = translatable(
     "This preset has parameters that its model does not know; the bot's operator has to fix it."
@@ -168,7 +161,7 @@ _PARAMETERS: Mapping[str, _Parameter] = {
             translatable("a text or a list of them"),
         )
     ),
-    "max_tokens": _Parameter(_integer(-1), _LIMIT_PARAMETERS[1:]),  # below 1 is no limit
+    "max_tokens": _Parameter(_integer(-1), OUTPUT_LIMIT_PARAMETERS[1:]),  # below 1 is no limit
     "n": _Parameter(_Check(lambda value: value == 1, translatable("1, as a chat gets one answer"))),
 }
 _NAMES = {name: name for name in _PARAMETERS} | {
@@ -207,15 +200,6 @@ def to_sampling(prompt: Prompt, engine: str = "xllamacpp") -> dict[str, object]:
     if isinstance(seed, int) and seed >= _RANDOM_SEED:
         found["seed"] = seed % _RANDOM_SEED
     return found
-
-
-def output_limit(prompt: Prompt) -> int | None:
-    """Return the lowest limit of output tokens that the preset has, under any name."""
-    limits = [
-        prompt.max_output_tokens,
-        *(prompt.parameters.get(name) for name in _LIMIT_PARAMETERS),
-    ]
-    return min((each for each in limits if isinstance(each, int) and each > 0), default=None)
 
 
 def _given_parameters(parameters: Mapping[str, object]) -> dict[str, object]:

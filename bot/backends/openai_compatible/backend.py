@@ -19,7 +19,7 @@ from bot.backends.chat_completions.backend import HttpChatBackend
 from bot.backends.chat_completions.quirks import Quirks
 from bot.backends.chat_completions.request import ChatRequest, resolve_model
 from bot.backends.chat_completions.stop_strings import stop_strings_of
-from bot.backends.chat_completions.wire import ChatCompletionsParser, output_limit, to_wire
+from bot.backends.chat_completions.wire import ChatCompletionsParser, to_wire
 from bot.backends.openai_compatible.connection import OpenAIConnection
 from bot.backends.openai_compatible.services import known_service, quirks_of
 from bot.backends.openai_compatible.settings import OpenAISettings
@@ -79,7 +79,7 @@ class OpenAICompatibleBackend(
         context = self._settings.context_tokens
         if context is None:
             return await super().max_prompt_tokens(prompt)
-        return max(1, context - (output_limit(prompt) or context // _DEFAULT_ANSWER_FRACTION))
+        return max(1, context - (prompt.output_limit or context // _DEFAULT_ANSWER_FRACTION))
 
     @override
     def sees_images(self, model: str) -> bool:

@@ -13,7 +13,6 @@ from bot.prompting.presets.preset import DEFAULT_MODEL, Preset
 from bot.prompting.speakers.clean_name import clean_name
 
 _MAX_DESCRIPTION_CHARS = 200
-_ANSWER_TOKENS = 400  # about 300 words
 _SAMPLING = {"temperature": 0.8}  # every service takes it
 _LOCAL_SAMPLING = {"temperature": 0.8, "top_p": 0.95, "repeat_penalty": 1.1}
 _START = re.compile(r"^[ \t]*<START>[ \t]*$", re.IGNORECASE | re.MULTILINE)
@@ -63,7 +62,6 @@ def preset_from_card(
         "lorebook": _lorebook(card, source),
         "macros": True,
         "parameters": _LOCAL_SAMPLING if is_local else _SAMPLING,
-        "max_output_tokens": _ANSWER_TOKENS,
         "talkativeness": _talkativeness(card),
     }
     return validate_preset(data, source)

@@ -14,6 +14,7 @@ from pydantic import (
     model_validator,
 )
 
+from bot.chat.prompt import OUTPUT_LIMIT_PARAMETERS
 from bot.chat.tool import ToolName
 from bot.errors import PresetError, TemplateError
 from bot.prompting.cards.story_string import parse_story_string
@@ -258,6 +259,16 @@ class Preset(StrictModel):
         """This preset, then copies of it with the model of each fallback."""
         others = ({"provider": one.provider, "model": one.model} for one in self.fallbacks)
         return (self, *(self.model_copy(update=other) for other in others))
+
+    @property
+    def without_output_limit(self) -> "Preset":
+        """A copy whose answers may be as long as the model allows."""
+        parameters = {
+            name: value
+            for name, value in self.parameters.items()
+            if name not in OUTPUT_LIMIT_PARAMETERS
+        }
+        return self.model_copy(update={"max_output_tokens": None, "parameters": parameters})
 
     @property
     def calls_tools(self) -> bool:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bot.backends.llama_cpp.sampling import find_problems, output_limit, to_sampling
+from bot.backends.llama_cpp.sampling import find_problems, to_sampling
 from bot.errors import BackendUnavailable
 from tests.backends.asking import prompt
 
@@ -90,7 +90,7 @@ def test_output_limit_includes_limit_parameters() -> None:
         stop=("a",), parameters={"stop": ["b"], "max_new_tokens": 9}, max_output_tokens=20
     )
 
-    assert output_limit(asked) == 9
+    assert asked.output_limit == 9
     assert to_sampling(asked) == {}
 
 

@@ -9,7 +9,7 @@ from inline_snapshot import snapshot
 from bot.backends.chat_completions.request import HttpStatusError
 from bot.backends.llama_cpp.engines.engine import GenerationRequest
 from bot.backends.llama_cpp.engines.server_api import ServerConnection, to_wire
-from bot.backends.llama_cpp.sampling import output_limit, to_sampling
+from bot.backends.llama_cpp.sampling import to_sampling
 from bot.errors import BackendUnavailable
 from bot.runtime.http.connection import HttpResponse
 from bot.runtime.http.failures import ConnectionFailed
@@ -62,7 +62,7 @@ async def test_cancelling_while_an_error_is_read_closes_the_connection() -> None
 
 def body(stop: tuple[str, ...] = (), **given: object) -> dict[str, object]:
     asked = prompt("hello", **given)
-    request = GenerationRequest([1, 2, 3], stop, to_sampling(asked), output_limit(asked))
+    request = GenerationRequest([1, 2, 3], stop, to_sampling(asked), asked.output_limit)
     decoded: dict[str, object] = json.loads(to_wire(request, "smol"))
     return decoded
 
