@@ -188,6 +188,8 @@ class Finish:
     usage: Usage = field(default_factory=Usage)
     tool_calls: tuple[ToolCall, ...] = ()
     """What the model wants to know before it goes on."""
+    attached: Mapping[str, object] = field(default_factory=dict)
+    """What the provider wants back with these calls, such as its reasoning."""
 
 
 GenerationEvent: TypeAlias = QueuePosition | ReasoningDelta | Delta | Finish

@@ -1,6 +1,7 @@
 """Tools that a model may call during an answer: what is offered, what it calls, what came back."""
 
 from collections.abc import Mapping
+from dataclasses import field
 from typing import Literal, TypeAlias
 
 from bot.frozen_dataclass import frozen_dataclass
@@ -27,6 +28,8 @@ class ToolCall:
     name: str
     arguments: str
     """JSON, if the model wrote it well."""
+    attached: Mapping[str, object] = field(default_factory=dict)
+    """Further fields of the provider, such as signatures; they go back with the call."""
 
 
 @frozen_dataclass
@@ -38,6 +41,8 @@ class ToolExchange:
     calls: tuple[ToolCall, ...]
     results: tuple[str, ...]
     """In the order of the calls."""
+    attached: Mapping[str, object] = field(default_factory=dict)
+    """The provider's fields beside the calls, such as reasoning; they go back with the message."""
 
 
 @frozen_dataclass

@@ -17,7 +17,7 @@ from bot.chat.prompt import (
     Usage,
 )
 from bot.chat.receipt import Receipt, Timings
-from bot.chat.tool import ToolCall, ToolRecord
+from bot.chat.tool import ToolRecord
 from bot.chat.usage import AnswerCharge
 from bot.errors import BackendError, BackendInterrupted, BackendUnavailable
 from bot.frozen_dataclass import frozen_dataclass
@@ -176,11 +176,11 @@ async def _stream(
         return
     request = tools.offer(prompt)
     await _stream_request(backend, request, answer, may_continue)
-    while request.tools and not answer.is_complete and (calls := answer.tool_calls):
+    while request.tools and not answer.is_complete and (finish := answer.finish).tool_calls:
         if not await may_continue():
-            _log.warning("tools_not_paid", calls=len(calls))
+            _log.warning("tools_not_paid", calls=len(finish.tool_calls))
             return
-        await tools.run(answer.begin_request(), calls)
+        await tools.run(answer.begin_request(), finish)
         request = tools.offer(prompt)
         try:
             await _add_events(backend, request, answer)
@@ -316,9 +316,9 @@ class _AnswerBuilder:
         return bool("".join(self._chunks).strip())
 
     @property
-    def tool_calls(self) -> Sequence[ToolCall]:
-        """What the model called at the end of the newest request."""
-        return self._finish.tool_calls
+    def finish(self) -> Finish:
+        """The end of the newest request, with what the model called."""
+        return self._finish
 
     def begin_request(self) -> str:
         """Take the following events as those of another request; return what this one wrote."""

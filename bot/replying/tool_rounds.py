@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from bot.chat.prompt import Prompt, Usage
-from bot.chat.tool import ToolCall, ToolExchange, ToolRecord, ToolSpec
+from bot.chat.prompt import Finish, Prompt, Usage
+from bot.chat.tool import ToolExchange, ToolRecord, ToolSpec
 from bot.ports import Tools
 from bot.texts.text import EMPTY, Text, joined, translatable
 
@@ -41,11 +41,11 @@ class ToolRounds:
         specs = tuple(self._tools.specs) if may_call else ()
         return replace(prompt, tools=specs, tool_exchanges=tuple(self._exchanges))
 
-    async def run(self, text: str, calls: Sequence[ToolCall]) -> None:
-        """Run the calls that a model wrote behind a text; those above the limit are left out."""
-        kept = tuple(calls[:_MAX_CALLS_A_ROUND])
+    async def run(self, text: str, finish: Finish) -> None:
+        """Run the calls of a response that wrote this text; those above the limit are left out."""
+        kept = finish.tool_calls[:_MAX_CALLS_A_ROUND]
         results = [await self._tools.run(call) for call in kept]
-        self._exchanges.append(ToolExchange(text, kept, tuple(results)))
+        self._exchanges.append(ToolExchange(text, kept, tuple(results), finish.attached))
 
 
 def used_tools(records: Sequence[ToolRecord]) -> Text:

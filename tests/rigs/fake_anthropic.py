@@ -143,7 +143,8 @@ def tool_problem(body):
         if given != wanted:
             return f"messages.{number}: `tool_use` ids were found without `tool_result` blocks immediately after"
         wanted = [each["id"] for each in group if each["type"] == "tool_use"]
-        if wanted and body.get("thinking", {"type": "disabled"})["type"] != "disabled":
+        thinks = body.get("thinking", {"type": "disabled"})["type"] != "disabled"
+        if wanted and thinks and not (group[0].get("signature") or group[0].get("data")):
             return f"messages.{number}.content.0.type: Expected `thinking`, but found `{group[0]['type']}`."
         names = [each["name"] for each in group if each["type"] == "tool_use"]
         known = {each["name"] for each in body.get("tools", [])}

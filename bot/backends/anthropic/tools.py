@@ -2,12 +2,13 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from bot.chat.prompt import Prompt
 from bot.chat.tool import ToolCall, ToolExchange
 
+THINKING_BLOCKS = "thinking_blocks"
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
 
 
@@ -43,8 +44,15 @@ def exchange_messages(prompt: Prompt) -> Iterator[dict[str, Any]]:
             {"type": "tool_use", "id": each, "name": _name(call), "input": _input(call)}
             for each, call in zip(ids, exchange.calls, strict=True)
         ]
-        yield {"role": "assistant", "content": [*text, *calls]}
+        yield {"role": "assistant", "content": [*thinking_blocks(exchange), *text, *calls]}
         yield {"role": "user", "content": list(_results(ids, exchange))}
+
+
+def thinking_blocks(exchange: ToolExchange) -> list[dict[str, Any]]:
+    """Return the reasoning that came with the calls, without what was not signed."""
+    attached: Mapping[str, Any] = exchange.attached
+    blocks = attached.get(THINKING_BLOCKS, ())
+    return [block for block in blocks if block.get("signature") or block.get("data")]
 
 
 def _results(ids: list[str], exchange: ToolExchange) -> Iterator[dict[str, Any]]:

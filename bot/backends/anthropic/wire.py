@@ -1,6 +1,5 @@
 """Encode Messages API requests and parse their streamed responses (docs/sources.md#anthropic)."""
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
@@ -10,11 +9,17 @@ import msgspec
 from typing_extensions import override
 
 from bot.backends.anthropic.parameters import to_parameters
-from bot.backends.anthropic.tools import exchange_messages, tool_fields
+from bot.backends.anthropic.tools import (
+    THINKING_BLOCKS,
+    exchange_messages,
+    thinking_blocks,
+    tool_fields,
+)
 from bot.backends.chat_completions import errors
 from bot.backends.chat_completions.stop_strings import stop_strings_of
 from bot.backends.chat_completions.stream_parser import (
     StreamParser,
+    decode_event,
     token_count,
 )
 from bot.chat.prompt import FinishReason, Image, Message, Prompt, Usage
@@ -73,7 +78,8 @@ def to_wire(
         _mark_stable_prefix(system, messages, cache)
     messages += exchange_messages(prompt)
     body = {"model": model, **to_parameters(prompt, model), **tool_fields(prompt)}
-    if prompt.tool_exchanges:  # its reasoning before a call would have to be sent back
+    # With reasoning, the API demands that of earlier calls back.
+    if not all(map(thinking_blocks, prompt.tool_exchanges)):
         body.pop("thinking", None)
     if system:
         body["system"] = system
@@ -181,8 +187,8 @@ class AnthropicParser(StreamParser):
     def _decode(self, data: bytes) -> "_StreamEvent":
         context = self._context
         try:
-            event = _event_decoder.decode(data)
-        except (msgspec.DecodeError, ValueError, RecursionError):
+            event = msgspec.convert(decode_event(data), _StreamEvent)
+        except (msgspec.ValidationError, ValueError, RecursionError):
             what = "an event that is not one of the Messages API"
             raise errors.malformed(context.endpoint, what) from None
         if event.type == "error" or event.error:
@@ -193,12 +199,25 @@ class AnthropicParser(StreamParser):
 
     def _start_block(self, block: "_ContentBlock", index: int) -> bool:
         self._is_thinking = block.type in {"thinking", "redacted_thinking"}
-        self._add_reasoning(block.thinking or "")
-        self._add_answer(block.text or "")
         is_call = block.type == "tool_use"
-        if is_call:
-            self._add_call(index, block.name, id=block.id)
+        self._add_block(block, index)
         return self._is_thinking or is_call or bool(block.text)
+
+    def _add_block(self, block: "_ContentBlock", index: int) -> None:
+        self._add_answer(block.text or "")
+        if block.type == "thinking":
+            self._add_thinking(block.thinking, block.signature)
+        elif block.type == "redacted_thinking":
+            self._attach({"type": block.type, "data": block.data})
+        elif block.type == "tool_use":
+            self._add_call(index, block.name, block.input or "", id=block.id)
+
+    def _add_thinking(self, text: str | None, signature: object = None) -> None:
+        self._add_reasoning(text or "")
+        self._attach({"type": "thinking", "thinking": text or "", "signature": signature or None})
+
+    def _attach(self, block: Mapping[str, object]) -> None:
+        self._attached.feed({THINKING_BLOCKS: [block]})
 
     def _add_call(
         self, index: int, name: object = "", arguments: object = "", **more: object
@@ -207,18 +226,16 @@ class AnthropicParser(StreamParser):
         self._tool_calls.feed([{"index": index, "function": function, **more}])
 
     def _parse_delta(self, delta: "_BlockDelta", index: int) -> bool:
-        self._add_reasoning(delta.thinking or "")
         self._add_answer(delta.text or "")
+        if delta.thinking or delta.signature:
+            self._add_thinking(delta.thinking, delta.signature)
         if delta.partial_json:
             self._add_call(index, arguments=delta.partial_json)
         return bool(delta.type != "text_delta" or delta.text)
 
     def _parse_message(self, event: "_StreamEvent") -> bool:
         for index, block in enumerate(event.content or ()):
-            self._add_reasoning(block.thinking or "")
-            self._add_answer(block.text or "")
-            if block.type == "tool_use":
-                self._add_call(index, block.name, json.dumps(block.input), id=block.id)
+            self._add_block(block, index)
         return self._finish(event.stop_reason) if event.stop_reason else False
 
     def _add_answer(self, text: str) -> None:
@@ -256,6 +273,8 @@ class _ContentBlock(msgspec.Struct):
     type: str = ""
     text: str | None = None
     thinking: str | None = None
+    signature: object = None
+    data: object = None  # of redacted thinking
     id: object = None  # of a call
     name: object = None
     input: object = None
@@ -265,6 +284,7 @@ class _BlockDelta(msgspec.Struct):
     type: str = ""
     text: str | None = None
     thinking: str | None = None
+    signature: object = None
     partial_json: object = None  # of a call
     stop_reason: str | None = None
 
@@ -283,6 +303,3 @@ class _StreamEvent(msgspec.Struct):
     error: object = None
     content: list[_ContentBlock] | None = None  # of a message that is not streamed
     stop_reason: str | None = None
-
-
-_event_decoder = msgspec.json.Decoder(_StreamEvent)

@@ -27,7 +27,7 @@ from bot.backends.chat_completions.stream_parser import ResponseContext, StreamP
 from bot.backends.chat_completions.timeouts import Timeouts
 from bot.backends.spec import ProviderSettings
 from bot.chat.console.operation import ModelHealth
-from bot.chat.prompt import Delta, Finish, FinishReason, ReasoningDelta
+from bot.chat.prompt import Delta, Finish, ReasoningDelta
 from bot.errors import BackendInterrupted, BackendUnavailable, TroupeError
 from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Clock
@@ -288,8 +288,7 @@ class ChatRequestRunner:
                 pause = next(pauses, _PAUSES_SECONDS[-1]) if is_flowing else 0.0
         finally:
             await response.close()
-        reason = parser.reason or FinishReason.STOP
-        yield Finish(reason, parser.usage, tuple(parser.tool_calls))
+        yield parser.finish
 
     def _parser(self, response: HttpResponse, request: ChatRequest) -> StreamParser:
         header = response.headers.get("content-type", "")

@@ -1,17 +1,21 @@
 """Parse a streamed response as it arrives; a vendor's format is a subclass."""
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 
+import msgspec
+
 from bot.backends.chat_completions import errors
+from bot.backends.chat_completions.deltas import AttachedFields
 from bot.backends.chat_completions.errors import Endpoint, RequestFailed
 from bot.backends.chat_completions.reasoning import ANY_FORMAT, ReasoningFormat, ReasoningParser
 from bot.backends.chat_completions.sse import SseEventTooLong, SseParser
 from bot.backends.chat_completions.stop_strings import StopStringFilter
 from bot.backends.tool_calls import ToolCallParser
-from bot.chat.prompt import FinishReason, Usage
-from bot.chat.tool import ToolCall
+from bot.chat.prompt import Finish, FinishReason, Usage
+from bot.chat.storable import SurrogateJoiner
 from bot.frozen_dataclass import frozen_dataclass
 
 MAX_RESPONSE_BYTES = 32 * 1024 * 1024  # far more than any model writes in one answer
@@ -63,6 +67,9 @@ class StreamParser(ABC):
         self._stop_filter = StopStringFilter(context.stop)
         self._sse = SseParser()
         self._tool_calls = ToolCallParser()
+        self._attached = AttachedFields()
+        self._text_joiner = SurrogateJoiner()
+        self._reasoning_joiner = SurrogateJoiner()
         self._object: list[bytes] | None = None if context.is_streamed else []
         self._received_bytes = 0
         self._has_events = False
@@ -119,9 +126,11 @@ class StreamParser(ABC):
         return replace(parsed, error=found.error or errors.interrupted(self._context.endpoint))
 
     @property
-    def tool_calls(self) -> Sequence[ToolCall]:
-        """What the model calls, once the response is complete; none where there are no tools."""
-        return self._tool_calls.calls
+    def finish(self) -> Finish:
+        """The end of the answer, with what the model calls."""
+        calls = self._tool_calls.calls
+        attached = self._attached.fields if calls else {}
+        return Finish(self.reason or FinishReason.STOP, self.usage, calls, attached)
 
     @abstractmethod
     def _parse_event(self, data: bytes) -> bool:
@@ -140,7 +149,7 @@ class StreamParser(ABC):
 
     def _add_text(self, text: str) -> None:
         """Add a piece of the answer's text, which may still have tagged reasoning in it."""
-        parsed = self._reasoning_parser.feed(text)
+        parsed = self._reasoning_parser.feed(self._text_joiner.feed(text))
         self._reasoning.append(parsed.reasoning)
         self._text.append(self._stop_filter.feed(parsed.answer))
         if self._stop_filter.hit:
@@ -148,7 +157,7 @@ class StreamParser(ABC):
 
     def _add_reasoning(self, text: str) -> None:
         """Add a piece of reasoning that the provider has separated itself."""
-        self._reasoning.append(text)
+        self._reasoning.append(self._reasoning_joiner.feed(text))
 
     def _malformed(self, what: str) -> ParsedChunk:
         return ParsedChunk("", error=errors.malformed(self._context.endpoint, what))
@@ -172,6 +181,8 @@ class StreamParser(ABC):
                 break
             at += 1
         if error or self.reason is not None:
+            self._add_text(self._text_joiner.flush())
+            self._reasoning.append(self._reasoning_joiner.flush())
             rest = self._reasoning_parser.flush()
             self._reasoning.append(rest.reasoning)
             self._text.append(self._stop_filter.feed(rest.answer) + self._stop_filter.flush())
@@ -179,6 +190,21 @@ class StreamParser(ABC):
         self._text.clear()
         self._reasoning.clear()
         return parsed
+
+
+def decode_event(data: bytes) -> object:
+    """Decode the JSON of an event, in which half of a surrogate pair may stand alone.
+
+    Services that count bytes or UTF-16 units split characters over two events.
+
+    Raises:
+        ValueError: it is not JSON.
+        RecursionError: it is nested too deeply.
+    """
+    try:
+        return msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return json.loads(data.decode(errors="replace"))
 
 
 def token_count(given: object) -> int:

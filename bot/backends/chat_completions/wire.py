@@ -9,10 +9,12 @@ import msgspec
 from typing_extensions import override
 
 from bot.backends.chat_completions import errors
+from bot.backends.chat_completions.deltas import JsonObject, reasoning_of, text_of
 from bot.backends.chat_completions.quirks import NO_QUIRKS, Quirks
 from bot.backends.chat_completions.stop_strings import STRING_TEMPLATE_PARAMETERS, stop_strings_of
 from bot.backends.chat_completions.stream_parser import (
     StreamParser,
+    decode_event,
     token_count,
 )
 from bot.backends.tool_calls import (
@@ -20,6 +22,7 @@ from bot.backends.tool_calls import (
     spec_to_wire,
 )
 from bot.chat.prompt import FinishReason, Image, Message, Prompt, Usage
+from bot.chat.storable import make_storable
 from bot.errors import BackendUnavailable
 from bot.templates.capabilities import adapt_messages
 from bot.texts.text import translatable
@@ -142,6 +145,8 @@ def encode_streaming_request(body: Mapping[str, object]) -> bytes:
 class ChatCompletionsParser(StreamParser):
     """Parses OpenAI's chat completion chunks, and what other services make of them."""
 
+    _has_deltas = False
+
     @override
     def _plain_texts(self, events: Sequence[bytes], begin: int) -> Sequence[str]:
         texts: list[str] = []
@@ -154,6 +159,7 @@ class ChatCompletionsParser(StreamParser):
                 texts.append(text)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             pass  # no plain event
+        self._has_deltas = self._has_deltas or bool(texts)
         return texts
 
     @override
@@ -171,11 +177,7 @@ class ChatCompletionsParser(StreamParser):
         choice = next((each for each in chunk.choices or () if each.is_first), None)
         if choice is None or self.reason is not None:
             return False
-        delta = choice.delta or choice.message or _Delta(choice.text)
-        content = delta.text()
-        self._tool_calls.feed(delta.tool_calls)
-        self._add_reasoning(delta.reasoning_text())
-        self._add_text(content)
+        has_content = self._add(choice)
         if self._stop_filter.hit:
             return True
         finish = str(choice.finish_reason or "").lower()
@@ -184,28 +186,54 @@ class ChatCompletionsParser(StreamParser):
             raise errors.interrupted(self._context.endpoint)
         if finish:
             self.reason = _FINISH_REASONS.get(finish, FinishReason.STOP)
-        return bool(content or delta.has_content() or finish)
+        return bool(has_content or finish)
+
+    def _add(self, choice: "_Choice") -> bool:
+        """Add a delta or a whole message, and return whether there is anything in it."""
+        delta = choice.delta or choice.message or {"content": choice.text}
+        text, reasoning, calls = text_of(delta), reasoning_of(delta), _calls_of(delta)
+        is_delta = delta is not choice.message
+        if is_delta or not self._has_deltas:  # not the whole once more
+            self._attached.feed(delta)
+            self._add_reasoning(reasoning)
+            self._add_text(text)
+        if is_delta:
+            self._tool_calls.feed(calls)
+            self._has_deltas = self._has_deltas or bool(text or reasoning)
+        if choice.message:
+            self._tool_calls.replace(_calls_of(choice.message))
+        return bool(text or reasoning or calls)
 
     def _decode(self, data: bytes) -> "_Chunk":
         """Decode an event; raises `RequestFailed` for an error or an unknown format."""
         context = self._context
         try:
-            data, chunk = _decode_or_repair(data)
-        except (msgspec.DecodeError, ValueError, RecursionError):
+            event = decode_event(data)
+            chunk = msgspec.convert(event, _Chunk)
+        except (msgspec.ValidationError, ValueError, RecursionError):
             what = "an event that is not a chat chunk"
             raise errors.malformed(context.endpoint, what) from None
         if chunk.error:
-            raise errors.translate_error_event(context.endpoint, context.model, data, context.now)
+            raise self._reported(event)
         if chunk.choices is None and chunk.usage is None:
-            native = _decode_llama_cpp_chunk(data)
+            native = _read_llama_cpp_chunk(event)
             if native is not None:
                 self.done = self.done or native.stop  # no [DONE] follows
                 return native.to_chunk()
-            if _is_error_report(data):
-                raise errors.translate_error_event(
-                    context.endpoint, context.model, data, context.now
-                )
+            if _is_error_report(event):
+                raise self._reported(event)
         return chunk
+
+    def _reported(self, event: object) -> errors.RequestFailed:
+        data = make_storable(json.dumps(event, ensure_ascii=False)).encode()
+        context = self._context
+        return errors.translate_error_event(context.endpoint, context.model, data, context.now)
+
+
+def _calls_of(delta: JsonObject) -> object:
+    """Return the calls in a delta or message, also in the older form of a single one."""
+    older = delta.get("function_call")
+    return delta.get("tool_calls") or ([{"function": older}] if older else None)
 
 
 class _PlainDelta(msgspec.Struct):
@@ -213,7 +241,12 @@ class _PlainDelta(msgspec.Struct):
     refusal: None = None
     reasoning_content: None = None
     reasoning: None = None
+    reasoning_details: None = None
+    thinking: None = None
+    thinking_blocks: None = None
+    extra_content: None = None
     tool_calls: None = None
+    function_call: None = None
 
 
 class _PlainChoice(msgspec.Struct):
@@ -232,41 +265,9 @@ class _PlainChunk(msgspec.Struct):
     error: None = None
 
 
-class _ContentPart(msgspec.Struct):
-    text: str | None = None
-    thinking: "str | list[_ContentPart] | None" = None
-
-    def reasoning_text(self) -> str:
-        if isinstance(self.thinking, list):
-            return "".join(part.text or "" for part in self.thinking)
-        return self.thinking or ""
-
-
-class _Delta(msgspec.Struct):
-    content: str | list[_ContentPart] | None = None  # Mistral's reasoning models send parts
-    refusal: object = None  # OpenAI's models refuse there, in place of the content
-    reasoning_content: object = None
-    reasoning: object = None
-    tool_calls: object = None
-
-    def text(self) -> str:
-        if isinstance(self.content, list):
-            return "".join(part.text or "" for part in self.content)
-        return self.content or (self.refusal if isinstance(self.refusal, str) else "")
-
-    def reasoning_text(self) -> str:
-        given = (self.reasoning_content, self.reasoning)
-        parts = self.content if isinstance(self.content, list) else ()
-        first = next((each for each in given if isinstance(each, str)), "")
-        return first + "".join(part.reasoning_text() for part in parts)
-
-    def has_content(self) -> bool:
-        return bool(self.content or self.reasoning_content or self.reasoning or self.tool_calls)
-
-
 class _Choice(msgspec.Struct):
-    delta: _Delta | None = None
-    message: _Delta | None = None  # of a response that is not streamed
+    delta: dict[str, Any] | None = None
+    message: dict[str, Any] | None = None  # of a whole response
     text: str | None = None  # of the completions API
     finish_reason: object = None
     index: object = None
@@ -324,10 +325,10 @@ class _LlamaCppChunk(msgspec.Struct):
         return _Chunk([_Choice(text=self.content, finish_reason=reason)], usage)
 
 
-def _decode_llama_cpp_chunk(data: bytes) -> _LlamaCppChunk | None:
+def _read_llama_cpp_chunk(event: object) -> _LlamaCppChunk | None:
     try:
-        return _llama_cpp_decoder.decode(data)
-    except msgspec.DecodeError:
+        return msgspec.convert(event, _LlamaCppChunk)
+    except msgspec.ValidationError:
         return None  # some services send empty chunks
 
 
@@ -346,10 +347,10 @@ class _ErrorReport(msgspec.Struct):
     base_resp: _BaseResponse | None = None
 
 
-def _is_error_report(data: bytes) -> bool:
+def _is_error_report(event: object) -> bool:
     try:
-        found = msgspec.json.decode(data, type=_ErrorReport)
-    except msgspec.DecodeError:
+        found = msgspec.convert(event, _ErrorReport)
+    except msgspec.ValidationError:
         return False
     if found.base_resp is not None and found.base_resp.status_code:
         return True
@@ -357,21 +358,4 @@ def _is_error_report(data: bytes) -> bool:
     return bool(found.detail) or bool(found.message and is_named)
 
 
-def _decode_or_repair(data: bytes) -> tuple[bytes, _Chunk]:
-    """Decode an event, repaired if necessary, and return its data with it."""
-    try:
-        return data, _chunk_decoder.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        data = _replace_half_characters(data)
-        return data, _chunk_decoder.decode(data)
-
-
-def _replace_half_characters(data: bytes) -> bytes:
-    """Put U+FFFD for half a character: servers that count bytes or UTF-16 units split emoji."""
-    text = json.dumps(json.loads(data.decode(errors="replace")), ensure_ascii=False)
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
-
-
 _plain_chunk_decoder = msgspec.json.Decoder(_PlainChunk)
-_chunk_decoder = msgspec.json.Decoder(_Chunk)
-_llama_cpp_decoder = msgspec.json.Decoder(_LlamaCppChunk)

@@ -18,10 +18,13 @@ from tests.rigs.fake_anthropic import (
     STOP,
     FakeAnthropic,
     block,
+    event,
     finish,
     problem_of,
+    signature,
     start,
     text,
+    thinking,
     tool_use,
 )
 from tests.rigs.fake_openai import Script
@@ -96,13 +99,59 @@ async def test_whatever_was_called_is_sent_in_a_form_that_is_taken(
     assert body["tool_choice"] == {"type": "none"}  # the last round, in which it has to answer
 
 
-async def test_no_reasoning_is_asked_for_after_a_call(
+async def test_no_reasoning_is_asked_for_after_a_call_without_it(
     connect: Connect, service: FakeAnthropic
 ) -> None:
     given = {"tools": (SPEC,), "parameters": {"reasoning_effort": "low"}}
     assert "thinking" in await sent(connect, service, **given)
     exchange = ToolExchange("", (CALL,), ("> 7",))
     assert "thinking" not in await sent(connect, service, **given, tool_exchanges=(exchange,))
+
+
+async def test_signed_reasoning_goes_back_with_a_call(
+    connect: Connect, service: FakeAnthropic
+) -> None:
+    thoughts = [
+        *(block(thinking("Roll", " it.") + signature(), kind="thinking"),),
+        event("content_block_start", index=1,
+              content_block={"type": "redacted_thinking", "data": "x"}),
+    ]  # fmt: skip
+    calls = tool_use("toolu_1", "dice", ['{"dice": "2d6"}'], 2) + finish("tool_use") + STOP
+    service.plays([start() + b"".join(thoughts) + calls])
+    rounds = ToolRounds(Toolbox([dice_tool(lambda: 0.5)], FakeClock()))
+    question = prompt("roll", parameters={"reasoning_effort": "low"})
+    answer = await generate_answer(
+        connect(), question, lambda _: None, lambda _: None, FakeClock(), tools=rounds
+    )
+    assert answer.text == "Hello there"
+    body = service.log[-1]["body"]
+    assert problem_of(body) is None
+    assert body["thinking"] == {"type": "adaptive"}
+    assert body["messages"][1]["content"][:2] == [
+        {"type": "thinking", "thinking": "Roll it.", "signature": "EqQB"},
+        {"type": "redacted_thinking", "data": "x"},
+    ]
+
+
+async def test_character_that_is_split_over_two_events_is_joined(
+    connect: Connect, service: FakeAnthropic
+) -> None:
+    def halves(kind: str, name: str) -> bytes:
+        deltas = ({"type": kind, name: one} for one in ("\ud83d", "\udc68"))
+        events = ({"type": "content_block_delta", "index": 0, "delta": one} for one in deltas)
+        return b"".join(f"data: {json.dumps(one)}\n\n".encode() for one in events)
+
+    service.plays(
+        [
+            start() + halves("thinking_delta", "thinking") + halves("text_delta", "text"),
+            tool_use("toolu_1", "dice") + halves("input_json_delta", "partial_json"),
+            finish("tool_use") + STOP,
+        ]
+    )
+    answer = await ask(connect(), prompt("roll", tools=(SPEC,)))
+    assert (answer.text, "".join(answer.reasoning)) == ("\U0001f468", "\U0001f468")
+    assert answer.finish is not None
+    assert answer.finish.tool_calls[0].arguments == "\U0001f468"
 
 
 async def test_model_reads_a_result_and_answers(connect: Connect, service: FakeAnthropic) -> None:

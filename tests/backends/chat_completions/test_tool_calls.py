@@ -1,5 +1,7 @@
 """Tools on the wire: offered, called in deltas that are cut anywhere, answered in messages."""
 
+import json
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -8,9 +10,14 @@ from hypothesis import strategies as st
 
 from bot.backends.tool_calls import ToolCallParser
 from bot.chat.tool import ToolCall, ToolExchange, ToolSpec
+from bot.replying.generate import generate_answer
+from bot.replying.tool_rounds import ToolRounds
+from bot.tools.dice_tool import dice_tool
+from bot.tools.toolbox import Toolbox
 from tests.backends.asking import ask, prompt
 from tests.backends.conftest import Connect
-from tests.rigs.fake_openai import DONE, STOP, FakeOpenAI, Script, chunk
+from tests.fakes import FakeClock
+from tests.rigs.fake_openai import DONE, STOP, FakeOpenAI, Script, chunk, event
 
 SPEC = ToolSpec("dice", "Roll dice.", {"type": "object", "properties": {}})
 CALL = ToolCall("c1", "dice", '{"dice": "2d6"}')
@@ -86,6 +93,231 @@ async def test_text_beside_a_call_is_kept(connect: Connect, service: FakeOpenAI)
     assert answer.text == "Hm."
     assert answer.finish is not None
     assert answer.finish.tool_calls == (ToolCall("c1", "dice", "{}"),)
+
+
+def call(name: str = "", arguments: Any = None, **fields: Any) -> dict[str, Any]:
+    given = {"name": name, "arguments": arguments}
+    return {
+        "function": {key: each for key, each in given.items() if each not in ("", None)},
+        **fields,
+    }
+
+
+DICE, TIME = '{"throw": "1d6"}', '{"zone": "UTC"}'
+HALF, REST = DICE[:5], DICE[5:]
+WHOLE = [call("dice", DICE, id="a")]
+BOTH = [("a", "dice", DICE), ("b", "time", TIME)]
+ONE = BOTH[:1]
+ODD_CALLS: Mapping[str, tuple[list[list[dict[str, Any]]], list[tuple[str, str, str]]]] = {
+    "every call at index 0": (
+        [[call("dice", DICE, index=0, id="a")], [call("time", TIME, index=0, id="b")]],
+        BOTH,
+    ),
+    "pieces of the second call at a reused index": (
+        [
+            [call("dice", DICE, index=0, id="a")],
+            [call("time", TIME[:4], index=0, id="b")],
+            [call("", TIME[4:], index=0)],
+        ],
+        BOTH,
+    ),
+    "reused index without ids": (
+        [[call("dice", DICE, index=0)], [call("dice", '{"throw": "1d4"}', index=0)]],
+        [("call_0", "dice", DICE), ("call_1", "dice", '{"throw": "1d4"}')],
+    ),
+    "no index, one per chunk": ([[call("dice", DICE, id="a")], [call("time", TIME, id="b")]], BOTH),
+    "no index, one chunk": ([[call("dice", DICE, id="a"), call("time", TIME, id="b")]], BOTH),
+    "no index and no ids": (
+        [[call("dice", DICE, id="")], [call("dice", DICE, id=None)]],
+        [("call_0", "dice", DICE), ("call_1", "dice", DICE)],
+    ),
+    "null index and id continue": (
+        [[call("dice", HALF, index=None, id="a")], [call("", REST, index=None, id=None)]],
+        ONE,
+    ),
+    "no index, interleaved by id": (
+        [
+            [call("dice", HALF, id="a")],
+            [call("time", TIME[:4], id="b")],
+            [call("", REST, id="a"), call("", TIME[4:], id="b")],
+        ],
+        BOTH,
+    ),
+    "interleaved by index": (
+        [
+            [call("dice", HALF, index=0, id="a"), call("time", TIME[:4], index=1, id="b")],
+            [call("", TIME[4:], index=1), call("", REST, index=0)],
+        ],
+        BOTH,
+    ),
+    "name and id repeated": (
+        [[call("dice", each, index=0, id="a")] for each in (DICE[:1], DICE[1:5], REST)],
+        ONE,
+    ),
+    "name repeated without ids": (
+        [[call("dice", HALF)], [call("dice", REST)]],
+        [("call_0", "dice", DICE)],
+    ),
+    "another id with each delta": (
+        [[call("dice", HALF, index=0, id="a")], [call("", REST, index=0, id="x")]],
+        ONE,
+    ),
+    "id after the name": (
+        [[call("dice", HALF, index=0)], [call("", REST, index=0, id="a")]],
+        ONE,
+    ),
+    "empty id and name later": (
+        [[call("dice", "", index=0, id="a")], [{"index": 0, "id": "", "function": {
+            "name": "", "arguments": DICE}}]],
+        ONE,
+    ),
+    "index starts at 7, then none": (
+        [[call("dice", HALF, index=7, id="a")], [call("", REST)]],
+        ONE,
+    ),
+    "index as text": (
+        [[call("dice", HALF, index="0", id="a")], [call("", REST, index="0")]],
+        ONE,
+    ),
+    "index counts deltas": (
+        [[call("dice", HALF, index=0, id="a")], [call("", REST, index=1)]],
+        ONE,
+    ),
+    "the same id for every call": (
+        [[call("dice", DICE, index=0, id="a"), call("time", TIME, index=1, id="a")]],
+        [("a", "dice", DICE), ("a_1", "time", TIME)],
+    ),
+    "arguments as an object": ([[call("dice", json.loads(DICE), index=0, id="a")]], ONE),
+    "snapshots of the arguments": (
+        [[call("dice", DICE[:end], index=0, id="a")] for end in (3, 9, len(DICE), len(DICE))],
+        ONE,
+    ),
+    "the whole arguments once more": (
+        [[call("dice", each, index=0, id="a")] for each in (HALF, REST, DICE)],
+        ONE,
+    ),
+    "an empty object first": (
+        [[call("dice", {}, index=0, id="a")], [call("", HALF, index=0)], [call("", REST, index=0)]],
+        ONE,
+    ),
+    "without a function of its own": (
+        [[{"index": 0, "id": "a", "name": "dice", "arguments": DICE}]],
+        ONE,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ODD_CALLS)
+async def test_odd_deltas_become_the_calls_that_are_meant(
+    connect: Connect, service: FakeOpenAI, name: str
+) -> None:
+    deltas, expected = ODD_CALLS[name]
+    service.plays([*(chunk(tool_calls=each) for each in deltas), chunk(finish="tool_calls"), DONE])
+
+    answer = await ask(connect(), prompt("roll", tools=(SPEC,)))
+
+    assert answer.finish is not None
+    assert [(one.id, one.name, one.arguments) for one in answer.finish.tool_calls] == expected
+
+
+@pytest.mark.parametrize("delta", [{}, {"role": "assistant", "content": ""}, None])
+async def test_whole_message_at_the_end_repeats_nothing(
+    connect: Connect, service: FakeOpenAI, delta: object
+) -> None:
+    message = {"role": "assistant", "content": "Hm.", "reasoning": "Why?", "tool_calls": WHOLE}
+    choice = {"index": 0, "delta": delta, "message": message, "finish_reason": "tool_calls"}
+    service.plays(
+        [
+            chunk(reasoning="Why?") + chunk("Hm."),
+            chunk(tool_calls=[call("dice", DICE, index=0, id="a")]),
+            event({"choices": [choice]}),
+            DONE,
+        ]
+    )
+    answer = await ask(connect(), prompt("roll", tools=(SPEC,)))
+    assert (answer.text, answer.reasoning) == ("Hm.", ["Why?"])
+    assert answer.finish is not None
+    assert answer.finish.tool_calls == (ToolCall("a", "dice", DICE),)
+    assert answer.finish.attached == {"reasoning": "Why?"}
+
+
+async def test_call_in_the_older_form_is_read(connect: Connect, service: FakeOpenAI) -> None:
+    pieces = [{"name": "dice", "arguments": HALF}, {"arguments": REST}]
+    service.plays(
+        [*(chunk(function_call=one) for one in pieces), chunk(finish="function_call"), DONE]
+    )
+    answer = await ask(connect(), prompt("roll", tools=(SPEC,)))
+    assert answer.finish is not None
+    assert answer.finish.tool_calls == (ToolCall("call_0", "dice", DICE),)
+
+
+SIGNED = {"google": {"thought_signature": "c2ln"}}
+DETAILS = [
+    {"type": "reasoning.text", "text": "Roll", "index": 0},
+    {"type": "reasoning.text", "text": " it.", "index": 0},
+    {"type": "reasoning.text", "signature": "sig", "index": 0},
+    {"type": "reasoning.encrypted", "data": "x", "index": 1},
+    {"type": "reasoning.encrypted", "data": "y", "index": 1},
+]
+JOINED_DETAILS = [
+    {"type": "reasoning.text", "text": "Roll it.", "signature": "sig", "index": 0},
+    *DETAILS[3:],
+]
+BLOCKS = [{"type": "thinking", "thinking": one} for one in ("Roll", " it.")]
+SIGNATURE = {"type": "thinking", "thinking": "", "signature": "sig"}
+
+
+@pytest.mark.parametrize(
+    ("deltas", "returned"),
+    [
+        (
+            [{"reasoning_content": one} for one in ("", "Roll", " it.")],
+            {"reasoning_content": "Roll it."},
+        ),
+        ([{"reasoning_content": "", "content": ""}], {"reasoning_content": ""}),
+        ([{"reasoning": "Roll it.", "content": None}], {"reasoning": "Roll it."}),
+        (
+            [{"reasoning": "Roll", "reasoning_details": DETAILS[:1]},
+             {"reasoning": " it.", "reasoning_details": DETAILS[1:2]},
+             {"reasoning_details": DETAILS[2:]}],
+            {"reasoning": "Roll it.", "reasoning_details": JOINED_DETAILS},
+        ),
+        (
+            [{"thinking_blocks": [one]} for one in (*BLOCKS, SIGNATURE)],
+            {"thinking_blocks": [{**SIGNATURE, "thinking": "Roll it."}]},
+        ),
+        ([{"extra_content": SIGNED, "content": ""}], {"extra_content": SIGNED}),
+        ([{"annotations": [], "reasoning_content": None}], {}),
+    ],
+)  # fmt: skip
+async def test_reasoning_goes_back_with_the_calls_of_each_round(
+    connect: Connect,
+    service: FakeOpenAI,
+    deltas: list[dict[str, Any]],
+    returned: dict[str, Any],
+) -> None:
+    called = [
+        {"id": "a", "index": 0, "extra_content": SIGNED, "function": {
+            "name": "dice", "arguments": '{"dice": "1d6"}', "thought_signature": "c2ln"}},
+        {"id": "b", "index": 1, "function": {"name": "dice", "arguments": '{"dice": "1d4"}'}},
+    ]  # fmt: skip
+    thinks = b"".join(chunk(**one) for one in deltas)
+    calls = chunk(tool_calls=called) + chunk(finish="tool_calls")
+    service.plays([thinks + calls, DONE], [calls, DONE])
+    rounds = ToolRounds(Toolbox([dice_tool(lambda: 0.5)], FakeClock()))
+    answer = await generate_answer(
+        connect(), prompt("roll"), lambda _: None, lambda _: None, FakeClock(), tools=rounds
+    )
+    assert answer.text == "Hello there"
+    for number in (1, 2):  # the second round still has what came with the first
+        _, first, _, _, *more = service.log[number]["body"]["messages"]
+        sent = [{"type": "function", **one} for one in called]
+        for one in sent:
+            del one["index"]
+        assert first == {"role": "assistant", "content": None, "tool_calls": sent, **returned}
+        assert [one.keys() for one in more[:1]] == [{"role", "content", "tool_calls"}] * (
+            number - 1
+        )
 
 
 @pytest.mark.parametrize(

@@ -214,3 +214,50 @@ async def test_cut_stream_passes_as_whole_without_the_check_of_its_end(
     answer = await ask(connect())
     assert (answer.text, answer.error) == ("Once upon", None)
     assert answer.finish is not None, "a silent truncation"
+
+
+def halves(*deltas: object) -> bytes:
+    """Write events whose texts may hold half of a surrogate pair."""
+    return b"".join(f"data: {json.dumps(one)}\n\n".encode() for one in deltas)
+
+
+def delta_of(**fields: object) -> dict[str, object]:
+    return {"choices": [{"index": 0, "delta": fields}]}
+
+
+@pytest.mark.parametrize(
+    ("pieces", "whole"),
+    [
+        (["a\ud83d", "\udc68b"], "a\U0001f468b"),
+        (["\ud83d", "\udc68", "\ud83d", "\udc69"], "\U0001f468\U0001f469"),
+        (["\ud83d", "", "\udc68"], "\U0001f468"),
+        (["a\ud83d", "b"], "a\ufffdb"),
+        (["\udc68a", "\ud83d"], "\ufffda\ufffd"),
+        (["\ud83d", "\ud83d\udc68"], "\ufffd\U0001f468"),
+    ],
+)
+async def test_character_that_is_split_over_two_events_is_joined(
+    connect: Connect, service: FakeOpenAI, pieces: list[str], whole: str
+) -> None:
+    called = [delta_of(tool_calls=[{"index": 0, "id": "a", "function": {"name": "dice"}}])]
+    called += [
+        delta_of(tool_calls=[{"index": 0, "function": {"arguments": one}}]) for one in pieces
+    ]
+    service.plays(
+        [
+            halves(*(delta_of(reasoning_content=one) for one in pieces)),
+            halves(*(delta_of(content=one) for one in pieces)),
+            halves(*called) + STOP + DONE,
+        ],
+        [
+            halves(
+                *({"content": one, "stop": False} for one in pieces), {"content": "", "stop": True}
+            )
+        ],
+    )
+    answer = await ask(connect())
+    assert (answer.text, "".join(answer.reasoning)) == (whole, whole)
+    assert answer.finish is not None
+    assert [one.arguments for one in answer.finish.tool_calls] == [whole]
+    assert answer.finish.attached == {"reasoning_content": whole}
+    assert (await ask(connect())).text == whole  # in the form of llama.cpp's own server
