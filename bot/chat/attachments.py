@@ -20,7 +20,6 @@ _NOUNS: Mapping[MediaKind, str] = {
     MediaKind.VOICE: "voice message",
     MediaKind.STICKER: "sticker",
     MediaKind.FILE: "file",
-    MediaKind.POLL: "poll",
     MediaKind.CONTACT: "contact",
     MediaKind.LOCATION: "location",
     MediaKind.FORWARD: "forwarded message",

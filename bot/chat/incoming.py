@@ -101,7 +101,6 @@ class MediaKind(StrEnum):
     VOICE = "voice"
     STICKER = "sticker"
     FILE = "file"
-    POLL = "poll"
     CONTACT = "contact"
     LOCATION = "location"
     FORWARD = "forward"

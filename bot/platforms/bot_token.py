@@ -12,6 +12,8 @@ from bot.ports import Clock
 from bot.runtime.secret_file import LOOK_EVERY_SECONDS, SecretFile, take_from_file
 from bot.telemetry.secret_masker import mask_from_now_on
 
+TOKEN_RETRY_SECONDS = 30.0
+"""How long after it was refused a token is tried again, unless its file has another one."""
 _log = structlog.get_logger(__name__)
 
 

@@ -14,7 +14,6 @@ _NOUNS: Mapping[MediaKind, Text] = {
     MediaKind.VOICE: translatable("listen to voice messages"),
     MediaKind.STICKER: translatable("see stickers"),
     MediaKind.FILE: translatable("read files"),
-    MediaKind.POLL: translatable("vote in polls"),
     MediaKind.CONTACT: translatable("use contacts"),
     MediaKind.LOCATION: translatable("use locations"),
     MediaKind.FORWARD: translatable("read forwarded messages"),

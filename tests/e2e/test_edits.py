@@ -195,10 +195,9 @@ async def test_media_without_text_in_private_get_a_clear_word(deployment: Deploy
     wire, chat = deployment.platforms.telegram, int(on_telegram.name.removeprefix("telegram:"))
     wire.voice(chat)
     wire.sticker(chat)
-    wire.poll(chat, "Tea?", ["yes", "no"])
     wire.photo(chat, b"\xff\xd8\xff" + bytes(64))
     wire.drop(chat, checklist={"title": "shopping", "tasks": [{"id": 1, "text": "milk"}]})
-    words = ["listen to voice messages", "see stickers", "vote in polls", "look at pictures"]
+    words = ["listen to voice messages", "see stickers", "look at pictures"]
     words.append("read messages of this kind")
 
     def shows_all() -> bool:

@@ -86,9 +86,9 @@ async def test_text_that_no_database_stores_is_replaced(database: Database) -> N
     assert stored_press.thread_title == "\ufffd"
 
 
-def test_token_in_the_name_of_a_file_or_the_question_of_a_poll_is_masked() -> None:
+def test_token_in_the_name_of_a_file_is_masked() -> None:
     key = "sk-proj-FAKE0000000000000000000000000000"
-    items = (MediaItem(MediaKind.FILE, f"{key}.txt"), MediaItem(MediaKind.POLL, f"is it {key}?"))
+    items = (MediaItem(MediaKind.FILE, f"{key}.txt"), MediaItem(MediaKind.VIDEO, f"{key}.mp4"))
     quote = Quote(None, "7", "", items)
     kept = storable_said(replace(make_incoming("look"), attachments=items, quote=quote))
     assert key not in repr(kept)

@@ -1,6 +1,6 @@
 """discord.py's client with configurable API addresses and bounded waits for rate limits."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -24,6 +24,14 @@ _MAX_RATE_LIMIT_WAIT_SECONDS = 6.0
 _GUILD_READY_TIMEOUT_SECONDS = 1.0  # between two guilds at the start of a session
 # What discord.py raises for an event with a field that it does not expect.
 _PARSE_ERRORS = (AttributeError, LookupError, TypeError, ValueError)
+_MESSAGE_EVENTS = frozenset({"MESSAGE_CREATE", "MESSAGE_UPDATE"})
+_ESSENTIAL = frozenset(
+    {"id", "channel_id", "guild_id", "webhook_id", "author", "type", "content", "timestamp"}
+)
+"""The parts of a message without which it would be another one."""
+_KEPT = _ESSENTIAL | {"mentions", "mention_roles", "message_reference", "referenced_message"}
+"""The parts that stay if several are unreadable."""
+_MAX_PARSE_TRIES = 500
 _NEW_IN_GUILD = timedelta(minutes=5)
 _ONLY = Shard()
 _log = structlog.get_logger(__name__)
@@ -87,11 +95,14 @@ class DiscordClient(discord.Client):
     def _get_state(self, **options: Any) -> ConnectionState[Any]:
         """Make the library's state; an event that it cannot parse is skipped.
 
-        Without this such an event ends the connection.
+        Without this such an event ends the connection. Of a message only the unreadable part is.
         """
         state = super()._get_state(**options)
         state.parsers = {
-            event: _skipping_unreadable(event, parse) for event, parse in state.parsers.items()
+            event: _skipping_unreadable(
+                event, _skipping_parts(parse) if event in _MESSAGE_EVENTS else parse
+            )
+            for event, parse in state.parsers.items()
         }
         return state
 
@@ -99,9 +110,11 @@ class DiscordClient(discord.Client):
         self, channel: MessageChannel | discord.PartialMessageable, data: Payload
     ) -> discord.Message | None:
         """Parse a message of a channel's history; None, and a log line, if that fails."""
-        return skip_unreadable(
-            "MESSAGE", lambda: self._connection.create_message(channel=channel, data=data)
-        )
+
+        def create(payload: Payload) -> discord.Message:
+            return self._connection.create_message(channel=channel, data=payload)
+
+        return skip_unreadable("MESSAGE", lambda: _skipping_parts(create)(data))
 
 
 def skip_unreadable(event: str, parse: Callable[[], Parsed]) -> Parsed | None:
@@ -113,6 +126,65 @@ def skip_unreadable(event: str, parse: Callable[[], Parsed]) -> Parsed | None:
         reason = type(error).__name__ if isinstance(error, ValueError) else repr(error)
         _log.warning("discord_event_skipped", event_type=event, reason=reason)
         return None
+
+
+def _skipping_parts(parse: Callable[[Payload], Parsed]) -> Callable[[Payload], Parsed]:
+    """Return a parser of messages that leaves out what the library cannot parse.
+
+    The smallest part whose removal helps is left out; if several are unreadable, nearly all are.
+    The library raises before it reports a message, so it can be asked again.
+    """
+
+    def parse_readable(data: Payload) -> Parsed:
+        data = _with_poll_expiry(data)
+        try:
+            return parse(data)
+        except _PARSE_ERRORS as error:
+            first_error = error
+        paths = sorted(_paths(data), key=len, reverse=True)[:_MAX_PARSE_TRIES]
+        for path in (one for one in paths if not (len(one) == 1 and one[0] in _ESSENTIAL)):
+            try:
+                parsed = parse(_without(data, path))
+            except _PARSE_ERRORS:
+                continue
+            names, reason = ".".join(map(str, path)), type(first_error).__name__
+            _log.warning("discord_message_part_skipped", part=names, reason=reason)
+            return parsed
+        parsed = parse({key: value for key, value in data.items() if key in _KEPT})
+        _log.warning("discord_message_part_skipped", part="all", reason=type(first_error).__name__)
+        return parsed
+
+    return parse_readable
+
+
+def _with_poll_expiry(data: Payload) -> Payload:
+    """Give polls without an end one: the library requires it."""
+    poll, original = data.get("poll"), data.get("referenced_message")
+    if isinstance(poll, Mapping) and poll.get("expiry") is None:
+        data = {**data, "poll": {**poll, "expiry": data.get("timestamp")}}
+    if isinstance(original, Mapping) and original.get("poll"):
+        data = {**data, "referenced_message": _with_poll_expiry(original)}
+    return data
+
+
+def _paths(value: Payload) -> Iterator[tuple[str | int, ...]]:
+    """Yield the keys of everything in a JSON value."""
+    items = value.items() if isinstance(value, Mapping) else enumerate(value)
+    for key, child in items:
+        yield (key,)
+        if isinstance(child, Mapping | list):
+            yield from ((key, *path) for path in _paths(child))
+
+
+def _without(value: Payload, path: tuple[str | int, ...]) -> Payload:
+    """Return a JSON value without what is at a path."""
+    key, *rest = path
+    copy = value.copy()
+    if rest:
+        copy[key] = _without(value[key], tuple(rest))
+    else:
+        del copy[key]
+    return copy
 
 
 def noting_arrivals(

@@ -1,7 +1,7 @@
 """Turn Discord's events into `Incoming`; discord.py's types end here."""
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -48,7 +48,7 @@ def message_to_said(
     if is_by_bot and not by_anybody:
         return None
     attachments = _attachments(message)
-    text = _resolve_references(_strip_mention(message, bot), message)
+    text = _resolve_references(_whole_text(message, _strip_mention(message, bot)), message)
     forwarded = _forwarded_text(message)  # such a message has no text of its own
     if message.type not in _WRITTEN_BY_PEOPLE or not (text or forwarded or attachments):
         return None
@@ -274,7 +274,8 @@ def _quote(original: discord.Message | None, bot: Snowflake) -> Quote | None:
     return Quote(
         _to_person(original.author),
         str(original.id),
-        _resolve_references(original.content, original) or _forwarded_text(original),
+        _resolve_references(_whole_text(original, original.content), original)
+        or _forwarded_text(original),
         _attachments(original),
         is_ours=original.author.id == bot.id,
         by_webhook=original.webhook_id is not None,
@@ -302,12 +303,14 @@ _KINDS_OF_CONTENT = {
     "audio": MediaKind.AUDIO,
 }
 _UNREADABLE_FORWARD = [MediaItem(MediaKind.FORWARD)]
+_PREVIEWS = frozenset({"article", "gifv", "image", "link", "video"})
+"""The types of the embeds that Discord makes from addresses in the content."""
+_COMPONENT_TEXTS = ("content", "label", "placeholder", "description", "name", "url")
+_COMPONENT_PARTS = ("children", "items", "options")
 
 
 def _attachments(message: discord.Message) -> tuple[MediaItem, ...]:
     items = _files_of(message)
-    if message.poll is not None:
-        items.append(MediaItem(MediaKind.POLL, message.poll.question))
     for snapshot in message.message_snapshots:
         items += _files_of(snapshot) or ([] if _snapshot_text(snapshot) else _UNREADABLE_FORWARD)
     return tuple(items)
@@ -332,9 +335,64 @@ def _forwarded_text(message: discord.Message) -> str:
 
 
 def _snapshot_text(snapshot: discord.MessageSnapshot) -> str:
-    """Return the text of a forwarded message; one of a bot may be in its embeds alone."""
-    texts = [text for one in snapshot.embeds for text in (one.title, one.description) if text]
-    return snapshot.content.strip() or "\n".join(texts)
+    return _joined(_content_texts(snapshot, snapshot.content))
+
+
+def _whole_text(message: discord.Message, content: str) -> str:
+    """Return the text of a message, its poll, and what a bot shows otherwise."""
+    is_by_bot = message.author.bot or message.webhook_id is not None
+    # The embeds of people are previews of links.
+    texts = _content_texts(message, content) if is_by_bot else [content]
+    return _joined([*texts, _poll_text(message.poll) if message.poll else ""])
+
+
+def _content_texts(
+    message: discord.Message | discord.MessageSnapshot, content: str
+) -> Iterator[str]:
+    """Yield the content and the texts of embeds.
+
+    Components are content where there is no other; else they are buttons below it.
+    """
+    yield content
+    for embed in message.embeds:
+        is_preview = embed.type in _PREVIEWS or (embed.url and embed.url in content)
+        if not is_preview:
+            yield from _embed_texts(embed)
+    if not content.strip():
+        for component in message.components:
+            yield from _component_texts(component)
+
+
+def _embed_texts(embed: discord.Embed) -> Iterator[str]:
+    yield embed.author.name or ""
+    yield f"{embed.title or ''} ({embed.url})" if embed.url else embed.title or ""
+    yield embed.description or ""
+    for field in embed.fields:
+        yield f"{field.name}: {field.value}"
+    yield embed.footer.text or ""
+
+
+def _component_texts(component: object) -> Iterator[str]:
+    """Yield the texts of a component and of those in it, of whatever kind they are."""
+    texts = [getattr(component, name, None) for name in _COMPONENT_TEXTS]
+    yield " – ".join(one for one in texts if isinstance(one, str) and one)
+    for name in _COMPONENT_PARTS:
+        for part in getattr(component, name, None) or ():
+            yield from _component_texts(part)
+    for name in ("accessory", "component"):
+        if (part := getattr(component, name, None)) is not None:
+            yield from _component_texts(part)
+
+
+def _poll_text(poll: discord.Poll) -> str:
+    """Return a question with its options, and the votes as far as they are known."""
+    heading = f"[{'closed poll' if poll.is_finalized() else 'poll'}] {poll.question}"
+    votes = {one.id: f": {one.vote_count}" if poll.total_votes else "" for one in poll.answers}
+    return _joined([heading, *(f"- {one.text}{votes[one.id]}" for one in poll.answers)])
+
+
+def _joined(texts: Iterable[str]) -> str:
+    return "\n".join(one.strip() for one in texts if one.strip())
 
 
 def _file_kind(file: discord.Attachment) -> MediaKind:

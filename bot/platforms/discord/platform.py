@@ -18,7 +18,7 @@ from typing_extensions import override
 from bot.chat.command import CommandSpec, MessageCommandSpec
 from bot.chat.incoming import Address, MediaItem, Pressed, Request, Said, source_name
 from bot.errors import PlatformError, PlatformFatal, Refused, TokenRejected, Unreachable
-from bot.platforms.bot_token import BotToken
+from bot.platforms.bot_token import TOKEN_RETRY_SECONDS, BotToken
 from bot.platforms.discord.client import DiscordClient, set_api_addresses, skip_unreadable
 from bot.platforms.discord.commands import (
     CompletePreset,
@@ -125,7 +125,6 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
         source = source_name("discord", bot_id)
         self._identify_limits = IdentifyLimits(self._rest, leases, source, clock)
         self._running: dict[str, tuple[Gateway, MessageReceiver]] = {}  # by the shard's name
-        self._was_connected = False
         self._rejection: str | None = None  # of a token, until its file has another one
 
     @property
@@ -174,21 +173,24 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
 
     @contextlib.asynccontextmanager
     async def _waiting_for_accepted_token(self) -> AsyncIterator[str]:
-        """If the token is refused that worked before, wait until its file has another one.
+        """If the token is refused, wait until it may be accepted, if it is in a file.
 
         Raises:
-            Unreachable: it has; connect again.
+            TokenRejected: it is in no file.
+            Unreachable: connect again.
         """
         token = self._token.read()
         try:
             yield token
         except TokenRejected as error:
-            if not (self._token.may_change and self._was_connected):
+            if not self._token.may_change:
                 raise
             self._rejection = str(error)
             _log.warning("discord_token_rejected", reason=str(error))
-            await self._token.wait_for_change(token)
-            raise Unreachable(_TOKEN_REPLACED) from None
+            await self._token.wait_for_change(token, TOKEN_RETRY_SECONDS)
+            raise Unreachable(
+                _TOKEN_REPLACED if self._token.read() != token else str(error)
+            ) from None
         finally:
             self._rejection = None
 
@@ -214,7 +216,6 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
                 gateway, bot, intake, self._clock, self._bot_id, self._answerable_seconds
             )
             self._running[shard] = gateway, receiver
-            self._was_connected = True
             try:
                 await _run_until_closed(gateway, receiver, self._token.wait_for_change(token))
             finally:

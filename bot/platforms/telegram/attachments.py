@@ -1,9 +1,9 @@
-"""Convert what Telegram's messages have besides text: pictures, files, stickers, polls."""
+"""Convert what Telegram's messages hold: text with its links, polls, pictures, files, stickers."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
-from aiogram.enums import ChatType, ContentType
-from aiogram.types import Message
+from aiogram.enums import ChatType, ContentType, MessageEntityType
+from aiogram.types import Message, MessageEntity, Poll
 
 from bot.chat.incoming import MediaItem, MediaKind
 
@@ -18,7 +18,6 @@ _MEDIA_KINDS: Mapping[str, MediaKind] = {
     ContentType.LOCATION: MediaKind.LOCATION,
     ContentType.PAID_MEDIA: MediaKind.OTHER,
     ContentType.PHOTO: MediaKind.IMAGE,
-    ContentType.POLL: MediaKind.POLL,
     ContentType.STICKER: MediaKind.STICKER,
     ContentType.STORY: MediaKind.OTHER,
     ContentType.VENUE: MediaKind.LOCATION,
@@ -36,6 +35,37 @@ _MEDIA_KINDS: Mapping[str, MediaKind] = {
     ),
 }
 """The kinds of messages that people send; the others are service messages."""
+
+
+def text_of(message: Message) -> str:
+    """Return the text, caption or poll of a message, with the addresses of its links."""
+    if message.poll is not None:
+        return "\n".join(filter(None, [message.caption or "", _poll_text(message.poll)]))
+    if message.text:
+        return with_addresses(message.text, message.entities)
+    return with_addresses(message.caption or "", message.caption_entities)
+
+
+def with_addresses(text: str, entities: Sequence[MessageEntity] | None) -> str:
+    """Insert the address behind each part of a text that only its formatting links to."""
+    links = [one for one in entities or () if one.type == MessageEntityType.TEXT_LINK and one.url]
+    if not links:
+        return text
+    units = text.encode("utf-16-le", "surrogatepass")  # in which Telegram counts
+    for link in sorted(links, key=lambda one: one.offset, reverse=True):
+        start, end = 2 * max(0, link.offset), 2 * max(0, link.offset + link.length)
+        label = units[start:end].decode("utf-16-le", "replace")
+        if label.strip() != link.url:
+            units = units[:end] + f" ({link.url})".encode("utf-16-le") + units[end:]
+    return units.decode("utf-16-le", "replace")
+
+
+def _poll_text(poll: Poll) -> str:
+    """Return a question with its options, and the votes as far as the bot may see them."""
+    heading = f"[{'closed poll' if poll.is_closed else 'poll'}] {poll.question}"
+    votes = [f": {one.voter_count}" if poll.total_voter_count else "" for one in poll.options]
+    options = (f"- {one.text}{count}" for one, count in zip(poll.options, votes, strict=True))
+    return "\n".join([heading, *options])
 
 
 def attachments_of(message: Message) -> tuple[MediaItem, ...]:
@@ -80,16 +110,11 @@ def _describe_sticker(message: Message, kind: MediaKind) -> MediaItem:
     return MediaItem(kind, sticker.emoji or "", sticker.file_size, sticker.file_id)
 
 
-def _describe_poll(message: Message, kind: MediaKind) -> MediaItem:
-    return MediaItem(kind, message.poll.question if message.poll else "")
-
-
 _DESCRIPTIONS: Mapping[str, Callable[[Message, MediaKind], MediaItem]] = {
     ContentType.PHOTO: _describe_photo,
     ContentType.LIVE_PHOTO: _describe_photo,
     ContentType.STICKER: _describe_sticker,
     ContentType.DICE: _describe_sticker,
-    ContentType.POLL: _describe_poll,
     **dict.fromkeys(
         (
             *(ContentType.ANIMATION, ContentType.AUDIO, ContentType.DOCUMENT, ContentType.VIDEO),

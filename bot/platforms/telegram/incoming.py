@@ -22,6 +22,7 @@ from aiogram.types import (
     User,
 )
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from bot.chat.incoming import (
     Address,
@@ -35,7 +36,7 @@ from bot.chat.incoming import (
     Said,
     WakeReason,
 )
-from bot.platforms.telegram.attachments import attachments_of
+from bot.platforms.telegram.attachments import attachments_of, text_of, with_addresses
 from bot.platforms.telegram.buttons import read_callback_data
 from bot.platforms.telegram.plain_messages import (
     PlainChat,
@@ -58,22 +59,70 @@ AnyEntity: TypeAlias = MessageEntity | PlainEntity
 _log = structlog.get_logger(__name__)
 
 _CONVERSION_ERRORS = (ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError)
-_CHANGING_KINDS = frozenset({MediaKind.LOCATION, MediaKind.POLL, MediaKind.OTHER})
+_CHANGING_KINDS = frozenset({MediaKind.LOCATION, MediaKind.OTHER})
 _PRESENT = frozenset({ChatMemberStatus.MEMBER, ChatMemberStatus.ADMINISTRATOR})
 _ABSENT = frozenset({ChatMemberStatus.LEFT, ChatMemberStatus.KICKED})
 
 
 def parse_updates(raws: Iterable[dict[str, Any]]) -> list[AnyUpdate]:
-    """Return updates as models; an invalid one is logged and left out."""
-    updates: list[AnyUpdate] = []
-    for raw in raws:
+    """Return updates as models, without the parts that the library does not know yet."""
+    parsed = (read_plain(raw) or _parse_update(raw) for raw in raws)
+    return [update for update in parsed if update is not None]
+
+
+def _parse_update(raw: dict[str, Any]) -> Update | None:
+    """Parse an update; what is invalid in it is dropped, innermost first, and logged.
+
+    Every release of the Bot API adds variants to unions, which older libraries refuse.
+    """
+    dropped: list[str] = []
+    while True:
         try:
-            updates.append(read_plain(raw) or Update.model_validate(raw))
+            update = Update.model_validate(raw)
         except ValidationError as error:
             # The error's text quotes what people wrote: log only the fields.
-            fields = [".".join(map(str, one["loc"])) for one in error.errors()]
-            _log.error("telegram_update_skipped", update_id=raw.get("update_id"), fields=fields)
-    return updates
+            paths = {_invalid_path(raw, one) for one in error.errors(include_url=False)}
+            innermost = max(map(len, paths))
+            if innermost == 0:  # not even its id is valid
+                _log.error("telegram_update_skipped", reason=type(error).__name__)
+                return None
+            for path in sorted((one for one in paths if len(one) == innermost), reverse=True):
+                _drop(raw, path)
+                dropped.append(".".join(map(str, path)))
+        else:
+            if dropped:
+                number = update.update_id
+                _log.warning("telegram_parts_skipped", update_id=number, fields=dropped)
+            return update
+
+
+def _invalid_path(raw: dict[str, Any], error: ErrorDetails) -> tuple[str | int, ...]:
+    """Return the keys of the value that an error is about, without pydantic's names of variants."""
+    path: list[str | int] = []
+    value: Any = raw
+    for key in error["loc"]:
+        match value:
+            case dict() if key in value:
+                value = value[key]
+            case list() if isinstance(key, int) and key < len(value):
+                value = value[key]
+            case _:
+                continue
+        path.append(key)
+    if error["type"] == "literal_error":  # the object is of an unknown kind
+        path.pop()
+    return tuple(path)
+
+
+def _drop(raw: dict[str, Any], path: Sequence[str | int]) -> None:
+    *parents, last = path
+    holder: Any = raw
+    for key in parents:
+        holder = holder[key]
+    if last == "forward_origin":  # it stays a forward, which calls nobody
+        holder[last] = {"type": "hidden_user", "sender_user_name": "", "date": 0}
+    else:
+        del holder[last]
 
 
 def read_update(
@@ -123,15 +172,19 @@ def message_to_said(message: AnyMessage, bot: User, bot_id: str = "") -> Said | 
     if message.chat.is_direct_messages:
         return None
     content = message.text or message.caption or ""
+    attachments, whole_text = (
+        ((), content)
+        if isinstance(message, PlainMessage)
+        else (attachments_of(message), text_of(message))
+    )
     author = _to_person(message)
-    attachments = () if isinstance(message, PlainMessage) else attachments_of(message)
-    if author is None or not (content or attachments):
+    if author is None or not (whole_text or attachments):
         return None
     is_forward = message.forward_origin is not None and not message.is_automatic_forward
     if is_forward:
-        wake, text = _forward(message, content)
+        wake, text = _forward(message, whole_text)
     else:
-        wake, text = _wake_and_text(message, content, bot)
+        wake, text = _wake_and_text(message, content, whole_text, bot)
     if message.is_automatic_forward and wake is not WakeReason.COMMAND:
         return None
     address = _to_address(message, bot_id)
@@ -157,7 +210,7 @@ def message_to_said(message: AnyMessage, bot: User, bot_id: str = "") -> Said | 
 
 def _to_edited(message: Message, update_id: int, bot: User, bot_id: str) -> Edited | None:
     said = message_to_said(message, bot, bot_id)
-    if said is None or _changes_by_itself(said):
+    if said is None or message.poll is not None or _changes_by_itself(said):
         return None
     # Two edits within a second have the same date, but never the same update.
     key = f"{said.external_key}:e{update_id}"
@@ -261,16 +314,15 @@ def _quote(message: AnyMessage, bot: User) -> Quote | None:
     # Every message in a topic "replies" to the service message that opened the topic.
     if answered is not None and answered.forum_topic_created is not None:
         answered = None
-    part = message.quote.text if message.quote is not None else None
+    part = with_addresses(message.quote.text, message.quote.entities) if message.quote else None
     if answered is None:
         return None if part is None else Quote(None, None, part)
     user = answered.from_user
     author = _to_person(answered) or (_user_to_person(user) if user else None)
-    text = answered.text or answered.caption or ""
     return Quote(
         author,
         str(answered.message_id),
-        text if part is None else part,
+        text_of(answered) if part is None else part,
         attachments_of(answered),
         is_ours=user is not None and user.id == bot.id,
     )
@@ -317,24 +369,28 @@ def _entities(message: AnyMessage) -> Sequence[AnyEntity]:
     return (message.entities if message.text else message.caption_entities) or []
 
 
-def _wake_and_text(message: AnyMessage, content: str, bot: User) -> tuple[WakeReason | None, str]:
-    """Return why a message wakes the bot, and its text without a leading mention of the bot."""
+def _wake_and_text(
+    message: AnyMessage, content: str, text: str, bot: User
+) -> tuple[WakeReason | None, str]:
+    """Return why a message wakes the bot, and its text without a leading mention of the bot.
+
+    Args:
+        message: the message.
+        content: its text or caption, which its entities refer to.
+        text: the same as it is read, with what is inserted behind the entities.
+        bot: who we are.
+    """
     entities = _entities(message)
     first = next((entity for entity in entities if entity.offset == 0), None)
+    word = "" if first is None else _covered_text(first, content)
     if first is not None and first.type == MessageEntityType.BOT_COMMAND:
-        return _command(content, first, bot)
-    text = content
+        command, _, addressee = word.partition("@")
+        if addressee and not _is_bot_username(addressee, bot):
+            return None, text
+        return WakeReason.COMMAND, command + text.removeprefix(word)
     if first is not None and _is_mention(first, content, bot):
-        text = content.removeprefix(_covered_text(first, content)).lstrip() or content.strip()
+        text = text.removeprefix(word).lstrip() or text.strip()
     return _wake_reason(message, content, entities, bot), text
-
-
-def _command(content: str, entity: AnyEntity, bot: User) -> tuple[WakeReason | None, str]:
-    word = _covered_text(entity, content)
-    command, _, addressee = word.partition("@")
-    if addressee and not _is_bot_username(addressee, bot):
-        return None, content
-    return WakeReason.COMMAND, command + content.removeprefix(word)
 
 
 def leave_to_other_bots(said: Said, message: AnyMessage | None, commands: Container[str]) -> Said:

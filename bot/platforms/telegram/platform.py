@@ -13,7 +13,6 @@ from aiogram.enums import ChatMemberStatus
 from aiogram.methods import (
     AnswerCallbackQuery,
     DeleteWebhook,
-    GetChatMember,
     GetMe,
     SetWebhook,
     TelegramMethod,
@@ -33,6 +32,7 @@ from bot.errors import (
     TroupeError,
     Unreachable,
 )
+from bot.platforms.bot_token import TOKEN_RETRY_SECONDS
 from bot.platforms.late_messages import mark_late
 from bot.platforms.spec import PlatformContext, refuse_nothing
 from bot.platforms.telegram.api import (
@@ -73,6 +73,8 @@ Response = TypeVar("Response")
 _FIRST_PAUSE_SECONDS = 0.25
 _MAX_PAUSE_SECONDS = 5.0
 _MAX_CONFLICT_PAUSE_SECONDS = 30.0  # two pollers cut each other off: leave the other one more time
+_MAX_EARLY_PAUSE_SECONDS = 1.0  # messages wait for it
+_EARLY_POLLS_TO_LOG = 3
 _MAX_UPDATES = 100  # in one response: there may be more
 _MAX_ALERT_CHARS = 200
 _SECRET_HEADER = "X-Telegram-Bot-Api-Secret-Token"  # noqa: S105 # the name of a header
@@ -81,6 +83,11 @@ _SET_WEBHOOK_SECONDS = 300.0
 _log = structlog.get_logger(__name__)
 
 
+class _Member(msgspec.Struct):
+    status: str
+
+
+_decode_member = msgspec.json.Decoder(_Member).decode
 _decode_updates = msgspec.json.Decoder(list[dict[str, Any]]).decode
 _decode_update = msgspec.json.Decoder(dict[str, Any]).decode
 
@@ -137,6 +144,9 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         self._has_conflict = False
         self._answerable_seconds = answerable_seconds
         self._is_catching_up = True
+        self._is_early = False  # whether the last poll ended long before its timeout
+        self._early_polls = 0  # in a row, without updates
+        self._is_early_logged = False
 
     @property
     @override
@@ -189,7 +199,9 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
                     incomings = self._with_late_marked(incomings)
                 self._is_catching_up = len(updates) >= _MAX_UPDATES
                 if not updates:
+                    await self._pause_if_early()
                     continue
+                self._early_polls = 0
                 # After a week without updates Telegram may continue with a lower id: do not
                 # compare.
                 offset = updates[-1]["update_id"] + 1
@@ -312,17 +324,31 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
 
     async def _get_updates(self, offset: int | None) -> list[dict[str, Any]]:
         """Return updates without parsing them: an invalid one must not hide the others."""
-        fields = {
-            "offset": offset,
-            "timeout": self._poll_timeout_seconds(),
-            "allowed_updates": UPDATE_TYPES,
-        }
+        timeout = self._poll_timeout_seconds()
+        fields = {"offset": offset, "timeout": timeout, "allowed_updates": UPDATE_TYPES}
         seconds = self._poll_seconds + CALL_SECONDS
+        began = self._clock.monotonic()
         updates = await self._api.send("getUpdates", fields, seconds)
+        self._is_early = self._clock.monotonic() - began < timeout / 2
         try:
             return _decode_updates(updates)
         except msgspec.DecodeError:
             raise OutcomeUnknown("Telegram's response has no list of updates") from None
+
+    async def _pause_if_early(self) -> None:
+        """Pause after a poll without updates if the server has not waited for any.
+
+        Some proxies and servers of the Bot API ignore the timeout.
+        """
+        if not self._is_early:
+            self._early_polls, self._is_early_logged = 0, False
+            return
+        self._early_polls += 1
+        if self._early_polls == _EARLY_POLLS_TO_LOG and not self._is_early_logged:
+            self._is_early_logged = True
+            _log.warning("telegram_polls_end_early", timeout_seconds=self._poll_seconds)
+        pause = _FIRST_PAUSE_SECONDS * 2 ** (self._early_polls - 1)
+        await self._clock.sleep(min(pause, _MAX_EARLY_PAUSE_SECONDS))
 
     def _poll_timeout_seconds(self) -> int:
         """Return how long to wait for an update: after a failure 0, to see soon that it is over.
@@ -372,7 +398,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
             except TokenRejected as error:
                 await self._wait_for_token(error)
             except Refused as error:
-                raise token_refused(error) from None
+                await self._wait_for_token(token_refused(error))
             except PlatformError as error:
                 has_conflict = isinstance(error, PollingConflict)
                 POLLING_CONFLICTS.inc(has_conflict)
@@ -385,12 +411,12 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
                 return response
 
     async def _wait_for_token(self, error: TokenRejected) -> None:
-        """Wait until the file has a token that is accepted; raise the error if it cannot come."""
-        if self._bot is None or not self._api.token.may_change:
+        """Wait until the token may be accepted; raise the error if it is in no file."""
+        if not self._api.token.may_change:
             raise error
         self._set_connection_error(str(error))
         self._is_catching_up = True
-        await self._api.token.wait_for_change(self._api.used_token)
+        await self._api.token.wait_for_change(self._api.used_token, TOKEN_RETRY_SECONDS)
 
     def _set_connection_error(self, reason: str | None, *, has_conflict: bool = False) -> None:
         if reason != self._connection_error:
@@ -422,11 +448,17 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         try:
             member = await self._chats.in_chat(
                 incoming.address,
-                lambda chat: self._api.call(GetChatMember(chat_id=chat.chat, user_id=user)),
+                lambda chat: self._api.send(
+                    "getChatMember", {"chat_id": chat.chat, "user_id": user}
+                ),
             )
         except NoSuchMember:
             return False
-        return member.status in {ChatMemberStatus.CREATOR, ChatMemberStatus.ADMINISTRATOR}
+        try:
+            status = _decode_member(member).status
+        except msgspec.DecodeError:
+            raise OutcomeUnknown("Telegram's response names no status") from None
+        return status in {ChatMemberStatus.CREATOR, ChatMemberStatus.ADMINISTRATOR}
 
 
 def offset_cursor(bot_id: str) -> str:

@@ -1,10 +1,11 @@
-"""Forwarded messages of Discord: what they say and hold, and that they call nobody."""
+"""Discord messages without a plain text: forwards, embeds, components and polls."""
 
 from typing import Any
 
 import pytest
 
 from bot.chat.incoming import MediaItem, MediaKind
+from bot.platforms.discord.incoming import message_to_said
 from tests.platforms.discord.test_incoming import BOB, BOT, CachedGuild, reply_to
 
 
@@ -60,3 +61,117 @@ async def test_quoted_forward_has_its_text(cache: CachedGuild) -> None:
     assert incoming is not None
     assert incoming.quote is not None
     assert incoming.quote.text == "[forwarded message]\n> It is so."
+
+
+EMBED = {
+    "type": "rich",
+    "author": {"name": "Station"},
+    "title": "News",
+    "url": "https://a.example",
+    "description": "Rain.",
+    "fields": [{"name": "Wind", "value": "north", "inline": True}],
+    "footer": {"text": "at noon"},
+}
+EMBED_TEXT = "Station\nNews (https://a.example)\nRain.\nWind: north\nat noon"
+PREVIEW = {"type": "article", "title": "A page", "url": "https://b.example"}
+MEDIA = {"url": "https://a.example/cat.png"}
+COMPONENTS = [
+    {
+        "type": 17,
+        "components": [
+            {"type": 10, "content": "# Menu"},
+            {
+                "type": 9,
+                "components": [{"type": 10, "content": "Soup"}],
+                "accessory": {"type": 11, "media": MEDIA, "description": "a bowl"},
+            },
+            {"type": 12, "items": [{"media": MEDIA, "description": "a cat"}]},
+            {"type": 14},
+            {"type": 13, "file": MEDIA, "name": "menu.pdf", "size": 3},
+            {"type": 99, "content": "unknown"},
+            {
+                "type": 1,
+                "components": [
+                    {"type": 2, "style": 1, "label": "Order", "custom_id": "x"},
+                    {"type": 2, "style": 5, "label": "Site", "url": "https://a.example"},
+                ],
+            },
+        ],
+    },
+    {
+        "type": 1,
+        "components": [
+            {
+                "type": 3,
+                "custom_id": "y",
+                "placeholder": "Size",
+                "options": [{"label": "Large", "value": "l", "description": "for two"}],
+            }
+        ],
+    },
+]
+COMPONENTS_TEXT = (
+    "# Menu\nSoup\na bowl\na cat\nmenu.pdf\nOrder\nSite – https://a.example\nSize\nLarge – for two"
+)
+BUTTONS = [{"type": 1, "components": [{"type": 2, "style": 1, "label": "Go", "custom_id": "x"}]}]
+OPTIONS = [
+    {"answer_id": number, "poll_media": {"text": text}} for number, text in ((1, "yes"), (2, "no"))
+]
+POLL = {"question": {"text": "Tea?"}, "answers": OPTIONS, "allow_multiselect": False}
+OPEN = {**POLL, "layout_type": 1, "expiry": "2026-01-02T00:00:00+00:00"}
+COUNTS = [{"id": 1, "count": 3, "me_voted": False}, {"id": 2, "count": 1, "me_voted": False}]
+CLOSED = {**OPEN, "results": {"is_finalized": True, "answer_counts": COUNTS}}
+
+SHOWN: list[tuple[dict[str, Any], str]] = [
+    ({"embeds": [EMBED]}, EMBED_TEXT),
+    ({"content": "Hi", "embeds": [EMBED, PREVIEW], "components": BUTTONS}, f"Hi\n{EMBED_TEXT}"),
+    ({"embeds": [EMBED], "components": BUTTONS}, f"{EMBED_TEXT}\nGo"),
+    ({"components": COMPONENTS, "flags": 1 << 15}, COMPONENTS_TEXT),
+]
+
+
+@pytest.mark.parametrize(("fields", "text"), SHOWN)
+async def test_what_a_bot_shows_is_read_in_replies_and_forwards(
+    cache: CachedGuild, fields: dict[str, Any], text: str
+) -> None:
+    reply = reply_to(BOB, "")
+    reply["referenced_message"] |= {"webhook_id": "77", **fields}
+    answered = cache.receive("<@1> what is this?", mentions=(BOT,), **reply)
+    assert answered is not None
+    assert answered.quote is not None
+    assert answered.quote.text == text
+    forwarded = cache.receive("", where=None, **forward_of(**{"content": "", **fields}))
+    assert forwarded is not None
+    quoted = "\n".join(f"> {line}" for line in text.splitlines())
+    assert forwarded.text == f"[forwarded message]\n{quoted}"
+    by_webhook = {"content": "", "webhook_id": "77", **fields}
+    started = message_to_said(cache.message(**by_webhook), cache.bot, by_anybody=True)
+    assert started is not None
+    assert started.text == text
+
+
+async def test_preview_of_a_link_is_no_text_of_its_author(cache: CachedGuild) -> None:
+    incoming = cache.receive("look at https://a.example", embeds=[EMBED, PREVIEW])
+    assert incoming is not None
+    assert incoming.text == "look at https://a.example"
+
+
+@pytest.mark.parametrize(
+    ("poll", "text"),
+    [
+        (OPEN, "[poll] Tea?\n- yes\n- no"),
+        (CLOSED, "[closed poll] Tea?\n- yes: 3\n- no: 1"),
+    ],
+)
+async def test_poll_is_read_with_its_options(
+    cache: CachedGuild, poll: dict[str, Any], text: str
+) -> None:
+    private = cache.receive("", where=None, poll=poll)
+    assert private is not None
+    assert (private.text, private.attachments) == (text, ())
+    reply = reply_to(BOB, "")
+    reply["referenced_message"] |= {"poll": poll}
+    answered = cache.receive("<@1> which?", mentions=(BOT,), **reply)
+    assert answered is not None
+    assert answered.quote is not None
+    assert answered.quote.text == text

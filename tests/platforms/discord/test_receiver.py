@@ -249,6 +249,8 @@ ODD_FIELDS: dict[str, dict[str, Any]] = {
     "mentions that are no list": {"mentions": 7},
     "no author": {"author": None},
     "attachments that are no list": {"attachments": 7},
+    "bad embed": {"embeds": [{"title": "News", "timestamp": "soon"}]},
+    "two bad parts": {"attachments": 7, "poll": {"question": 1, "expiry": "x"}},
 }
 
 
@@ -268,7 +270,7 @@ def make_odd(server: Server, fields: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("name", ODD_FIELDS)
-async def test_unreadable_message_is_skipped_live_and_in_the_history(
+async def test_unreadable_part_of_a_message_is_skipped_live_and_in_the_history(
     server: Server, platform: DiscordPlatform, intake: FakeIntake, name: str
 ) -> None:
     make_odd(server, ODD_FIELDS[name])
@@ -282,8 +284,32 @@ async def test_unreadable_message_is_skipped_live_and_in_the_history(
     await server.wire.forget()  # so that missed messages are read from the channels
     async with running(platform_for(server.wire), intake):
         await wait_until(lambda: "missed, too" in intake.texts)
-    assert intake.texts == ["before", "after", "missed", "missed, too"]
+    odd = [] if name == "no author" else ["odd"]
+    assert intake.texts == ["before", *odd, "after", "missed", *odd, "missed, too"]
     assert identify_count(server.wire) == 2, "the connection was lost"
+
+
+ENDLESS = {
+    "question": {"text": "Tea?"},
+    "answers": [{"answer_id": 1, "poll_media": {"text": "yes"}}],
+    "allow_multiselect": False,
+    "layout_type": 1,
+    "expiry": None,
+}
+
+
+async def test_poll_without_an_end_is_read(
+    server: Server, platform: DiscordPlatform, intake: FakeIntake
+) -> None:
+    make_odd(server, {"content": "", "poll": ENDLESS})
+    async with running(platform, intake):
+        odd = server.say("odd")
+        server.say("which?", reference={"message_id": str(odd.id)})
+        await wait_until(lambda: "which?" in intake.texts)
+    [asked, answered] = intake.received
+    assert asked.text == "[poll] Tea?\n- yes"
+    assert answered.quote is not None
+    assert answered.quote.text == asked.text
 
 
 def test_skipped_event_quotes_nobody_in_the_log() -> None:

@@ -108,3 +108,14 @@ async def test_token_that_is_replaced_before_it_is_revoked_is_connected_with_at_
         wire.say(alice, channel.id, "after")
         await wait_until(lambda: intake.texts == ["before", "after"])
         assert await platform.check()
+
+
+async def test_token_that_is_refused_at_the_start_is_tried_again(wire: SimWire, file: Path) -> None:
+    intake = FakeIntake()
+    guild = wire.guild("Guild")
+    channel, alice = guild.create_text_channel("general"), wire.member(guild, "alice")
+    wire.token = _NEW
+    asyncio.get_running_loop().call_later(1, write, file, _NEW)
+    async with kept_running(wire, file, intake):
+        wire.say(alice, channel.id, "hello")
+        await wait_until(lambda: intake.texts == ["hello"])

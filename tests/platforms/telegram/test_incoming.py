@@ -32,6 +32,19 @@ from tests.platforms.telegram.messages import (
     message,
 )
 
+POLL = {
+    "id": "1",
+    "question": "Tea?",
+    "options": [],
+    "total_voter_count": 0,
+    "is_closed": False,
+    "is_anonymous": True,
+    "type": "regular",
+    "allows_multiple_answers": False,
+    "allows_revoting": False,
+    "members_only": False,
+}
+OLDER = {"message_id": 41, "date": NOON, "chat": GROUP, "from": ALICE}
 # Whatever Telegram can transport: no lone surrogates.
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 
@@ -100,6 +113,118 @@ def test_caption_is_read_like_text() -> None:
     marks = [entity("mention", caption, "@nova_bot")]
     incoming = convert(None, caption=caption, caption_entities=marks)
     assert (incoming.wake, incoming.text) == (WakeReason.MENTION, "what is this?")
+
+
+def link(text: str, word: str, url: str = "https://a.example/1") -> dict[str, Any]:
+    return entity("text_link", text, word, url=url)
+
+
+READ = "😀 read this and that"
+LINKS = [link(READ, "this"), link(READ, "that", "https://b.example"), entity("bold", READ, "this")]
+READ_WITH_LINKS = "😀 read this (https://a.example/1) and that (https://b.example)"
+BOT_CARD = {**OLDER, "from": BOT_JSON, "text": READ, "entities": LINKS}
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"text": READ, "entities": LINKS}, READ_WITH_LINKS),
+        ({"text": None, "caption": READ, "caption_entities": LINKS}, READ_WITH_LINKS),
+        (
+            {
+                "text": f"@nova_bot {READ}",
+                "entities": [
+                    entity("mention", f"@nova_bot {READ}", "@nova_bot"),
+                    link(f"@nova_bot {READ}", "this"),
+                ],
+            },
+            "😀 read this (https://a.example/1) and that",
+        ),
+        (
+            {
+                "text": "/ask read this",
+                "entities": [
+                    entity("bot_command", "/ask read this", "/ask"),
+                    link("/ask read this", "this"),
+                ],
+            },
+            "/ask read this (https://a.example/1)",
+        ),
+        (
+            {
+                "text": "https://a.example/1",
+                "entities": [link("https://a.example/1", "https://a.example/1")],
+            },
+            "https://a.example/1",
+        ),
+        (
+            {
+                "text": READ,
+                "entities": LINKS,
+                "forward_origin": {"type": "hidden_user", "sender_user_name": "Bo", "date": NOON},
+            },
+            f"[forwarded message from Bo]\n> {READ_WITH_LINKS}",
+        ),
+    ],
+    ids=["text", "caption", "after a mention", "command", "bare address", "forward"],
+)
+def test_links_are_read_with_their_addresses(fields: dict[str, Any], text: str) -> None:
+    assert convert(**fields).text == text
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"reply_to_message": BOT_CARD}, READ_WITH_LINKS),
+        (
+            {
+                "reply_to_message": BOT_CARD,
+                "quote": {"text": "this", "position": 8, "entities": [link("this", "this")]},
+            },
+            "this (https://a.example/1)",
+        ),
+        (
+            {
+                "external_reply": {
+                    "origin": {"type": "hidden_user", "sender_user_name": "Bo", "date": NOON}
+                },
+                "quote": {"text": "this", "position": 8, "entities": [link("this", "this")]},
+            },
+            "this (https://a.example/1)",
+        ),
+    ],
+    ids=["reply", "quoted part", "reply to another chat"],
+)
+def test_links_of_what_is_answered_are_read_with_their_addresses(
+    fields: dict[str, Any], text: str
+) -> None:
+    quote = convert("what is it?", **fields).quote
+    assert quote is not None
+    assert quote.text == text
+
+
+def poll(*votes: int, closed: bool = False) -> dict[str, Any]:
+    options = [
+        {"persistent_id": f"{number}", "text": text, "voter_count": count}
+        for number, (text, count) in enumerate(zip(("yes/no", "[no]"), votes, strict=True))
+    ]
+    return {**POLL, "options": options, "total_voter_count": sum(votes), "is_closed": closed}
+
+
+@pytest.mark.parametrize(
+    ("asked", "text"),
+    [
+        (poll(0, 0), "[poll] Tea?\n- yes/no\n- [no]"),
+        (poll(2, 1, closed=True), "[closed poll] Tea?\n- yes/no: 2\n- [no]: 1"),
+    ],
+    ids=["open", "closed"],
+)
+def test_poll_is_read_with_its_options(asked: dict[str, Any], text: str) -> None:
+    received = convert(None, chat=PRIVATE, poll=asked)
+    assert (received.text, received.wake, received.attachments) == (text, WakeReason.DM, ())
+    answered = convert("which?", reply_to_message={**OLDER, "poll": asked})
+    assert answered.quote is not None
+    assert answered.quote.text == text
 
 
 # --- mentions --------------------------------------------------------------------------------
@@ -295,18 +420,6 @@ STICKER = {
     "is_video": False,
     "emoji": "😀",
 }
-POLL = {
-    "id": "1",
-    "question": "Tea?",
-    "options": [],
-    "total_voter_count": 0,
-    "is_closed": False,
-    "is_anonymous": True,
-    "type": "regular",
-    "allows_multiple_answers": False,
-    "allows_revoting": False,
-    "members_only": False,
-}
 
 
 @pytest.mark.parametrize(
@@ -326,7 +439,6 @@ POLL = {
         ),
         ({"voice": {**FILE, "duration": 3}}, MediaItem(MediaKind.VOICE, "", 2000, "F1")),
         ({"sticker": STICKER}, MediaItem(MediaKind.STICKER, "😀", 2000, "F1")),
-        ({"poll": POLL}, MediaItem(MediaKind.POLL, "Tea?")),
         ({"dice": {"emoji": "🎲", "value": 4}}, MediaItem(MediaKind.STICKER, "🎲")),
         ({"location": {"latitude": 1.0, "longitude": 2.0}}, MediaItem(MediaKind.LOCATION)),
         (

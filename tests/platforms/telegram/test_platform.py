@@ -3,6 +3,7 @@
 import asyncio
 import time
 import traceback
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -198,9 +199,57 @@ async def test_invalid_update_does_not_hide_the_next(rig: Rig) -> None:
         async with rig.running():
             await rig.wait_for_texts("hello")
 
-    skipped = [entry for entry in logs if entry["event"] == "telegram_update_skipped"]
-    assert [entry["update_id"] for entry in skipped] == [1001]
+    skipped = [entry for entry in logs if entry["event"] == "telegram_parts_skipped"]
+    assert [(entry["update_id"], entry["fields"][-1]) for entry in skipped] == [(1001, "message")]
     assert "canary" not in str(skipped)
+
+
+UNKNOWN = {"type": "hologram", "hologram": {"file_id": "x"}}
+PERSON = {"id": ALICE, "is_bot": False, "first_name": "Alice"}
+OLDER = {"message_id": 3, "date": 1, "chat": {"id": ALICE, "type": "private"}, "from": PERSON}
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"paid_media": {"star_count": 1, "paid_media": [UNKNOWN]}},
+        {"external_reply": {"origin": {**UNKNOWN, "date": 1}}},
+        {"external_reply": {"origin": {"type": "hidden_user", "date": 1, "sender_user_name": 5}}},
+        {"reply_to_message": {**OLDER, "text": "old", "poll": {"question": 1}}},
+        {"reply_to_message": {**OLDER, "chat": UNKNOWN}},
+        {"entities": [{"type": "hologram", "offset": 0, "length": 5}, {"type": "bold"}]},
+        {"checklist": {"title": "t", "tasks": [{"id": "x"}]}, "via_bot": {"id": "x"}},
+        {"rich_message": {"blocks": [UNKNOWN]}, "reply_markup": {"inline_keyboard": [[7]]}},
+        {"gift": {"gift": UNKNOWN}, "users_shared": 5, "chat_background": {"type": UNKNOWN}},
+    ],
+    ids=lambda part: next(iter(part)),
+)
+async def test_unknown_variant_in_a_message_does_not_lose_its_text(
+    rig: Rig, part: dict[str, Any]
+) -> None:
+    rig.telegram.say(ALICE, "hello", **part)
+    rig.telegram.say(ALICE, "next")
+    async with rig.running():
+        await rig.wait_for_texts("hello", "next")
+    [first, _] = rig.intake.received
+    assert (first.author.id, first.wake) == (f"telegram:{ALICE}", WakeReason.DM)
+
+
+async def test_forward_of_unknown_origin_stays_a_forward(rig: Rig) -> None:
+    rig.telegram.say(ALICE, "/new", forward_origin={**UNKNOWN, "date": 1})
+    async with rig.running():
+        await rig.wait_for_texts("[forwarded message]\n> /new")
+    assert rig.intake.received[0].is_forward
+
+
+async def test_press_below_a_message_of_unknown_kind_arrives(rig: Rig) -> None:
+    message = {**OLDER, "reply_to_message": {**OLDER, "chat": UNKNOWN}}
+    query = {"id": "9", "from": PERSON, "chat_instance": "1", "data": "x", "message": message}
+    rig.telegram.push({"callback_query": query})
+    rig.telegram.say(ALICE, "next")
+    async with rig.running():
+        await rig.wait_for_texts("next")
+    assert [one.message_id for one in rig.intake.events] == ["3", "1"]
 
 
 async def test_update_that_cannot_be_converted_does_not_hide_the_next(rig: Rig) -> None:
@@ -246,6 +295,26 @@ async def test_polling_conflict_is_reported_and_backs_off(rig: Rig) -> None:
         assert bot.connection_error is None
 
     assert rig.clock.slept == [0.25, 0.5, 1, 2, 4, 8, 16, 30, 30]
+
+
+async def test_server_that_does_not_wait_for_updates_is_asked_once_a_second(rig: Rig) -> None:
+    wait_for_updates, early = rig.telegram._poll, [6]
+
+    async def poll(*given: Any) -> Any:
+        early[0] -= 1
+        return await wait_for_updates(*given) if early[0] < 0 else []
+
+    rig.telegram._poll = poll
+    with capture_logs() as logs:
+        async with rig.running():
+            await rig.wait_for_poll()
+            rig.telegram.say(ALICE, "hello")
+            await rig.wait_for_texts("hello")
+            early[0] = 4
+            rig.telegram.say(ALICE, "hello again")
+            await wait_until(lambda: len(rig.clock.slept) == 10)
+    assert rig.clock.slept == [0.25, 0.5, 1, 1, 1, 1, 0.25, 0.5, 1, 1]
+    assert [one["event"] for one in logs].count("telegram_polls_end_early") == 1
 
 
 async def test_two_processes_with_one_token_lose_no_message(rig: Rig) -> None:

@@ -1,5 +1,6 @@
 """A token file that is replaced while the platform runs: no restart, and no message is missed."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from typing_extensions import override
 
 from bot.errors import TokenRejected
 from bot.platforms.telegram.settings import TelegramSettings
+from bot.service.platform_supervisor import PlatformSupervisor
 from tests.platforms.telegram.conftest import RecordingClock, Rig
 from tests.waiting import wait_until
 
@@ -122,9 +124,31 @@ async def test_process_on_standby_takes_calls_with_the_secret_of_a_replaced_toke
     await bot.close()
 
 
-async def test_token_that_never_worked_ends_the_platform_at_the_start(rig: Rig, file: Path) -> None:
+async def test_token_that_is_refused_at_the_start_is_replaced_in_its_file(
+    rig: Rig, file: Path
+) -> None:
     write(file, _NEW)
-    bot = rig.bot(token=None, token_file=file)
-    with pytest.raises(TokenRejected):
-        await bot.run(rig.intake)
+    async with rig.running(token=None, token_file=file) as bot:
+        await rig.telegram.wait(lambda: "token" in (bot.connection_error or ""))
+        write(file, rig.telegram.token)
+        rig.telegram.say(1, "hello")
+        await rig.wait_for_texts("hello")
+        assert bot.connection_error is None
+
+
+async def test_token_that_is_accepted_again_needs_no_restart(rig: Rig) -> None:
+    bot, token = rig.bot(), rig.telegram.token
+    supervisor = PlatformSupervisor([bot], rig.intake, rig.clock, lambda _: None)
+    running = asyncio.create_task(supervisor.until_stopped())
+    await rig.wait_for_poll()
+    await wait_until(lambda: supervisor.problem(bot) is None)
+    rig.telegram.token = _NEW
+    rig.telegram.say(1, "meanwhile")
+    await rig.telegram.wait(lambda: "token" in (supervisor.problem(bot) or ""))
+    rig.telegram.token = token
+    await rig.wait_for_texts("meanwhile")
+    await wait_until(lambda: supervisor.problem(bot) is None or running.done())
+    running.cancel()
+    await asyncio.wait([running])
+    await supervisor.close()
     await bot.close()
