@@ -35,7 +35,7 @@ TroupeError                 every error that is raised on purpose; it names the 
 
 Declared beside the one part that raises and catches them, below the classes above:
 
-RequestFailed, HttpStatusError, SseEventTooLong                     backends/chat_completions
+RequestFailed, HttpStatusError, NoModelList, SseEventTooLong        backends/chat_completions
 EngineFailed, EngineRefused                                         backends/llama_cpp/engines
 InvalidRequest, PromptTooLong, NativeError                          .../llama_cpp/bindings_child
 NotModified, NotEditable, ChatMoved, NoSuchMember, PollingConflict  platforms/telegram/api.py

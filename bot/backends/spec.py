@@ -65,10 +65,18 @@ class ProviderSettings(BaseModel):
         " ones wait. By default as many as are asked for.",
     )
     first_token_seconds: float = Field(
-        30, gt=0, description="How long the first token of an answer may take."
+        30,
+        gt=0,
+        description="How long the first token of an answer may take; by default 300 for servers on"
+        " this machine or in this network, which may have to load the model first.",
     )
     idle_seconds: float = Field(15, gt=0, description="How long each further token may take.")
-    total_seconds: float = Field(180, gt=0, description="How long a whole answer may take.")
+    total_seconds: float = Field(
+        180,
+        gt=0,
+        description="How long a whole answer may take; by default 600 for servers on this machine"
+        " or in this network.",
+    )
 
     @field_validator("prices", mode="before")
     @classmethod

@@ -27,6 +27,7 @@ from bot.texts.text import Text, translatable, translate
 _log = structlog.get_logger(__name__)
 _MAX_FAILURES_IN_A_ROW = 3
 _IN_CHANNEL = PartPlaces()
+_SLOW_START = translatable("⏳ The model is still loading or thinking …")
 
 
 class LiveReply:
@@ -136,6 +137,12 @@ class LiveReply:
         """Show the position in the queue until the first text replaces it."""
         self._buffer.set_notice(translate(queue_notice(waiting), self._language))
         self._on_change()
+
+    def show_slow_start(self) -> None:
+        """Show that the model has not begun yet, unless something is shown."""
+        if self._buffer.is_empty:
+            self._buffer.set_notice(translate(_SLOW_START, self._language))
+            self._on_change()
 
     async def __aenter__(self) -> Self:
         return self

@@ -42,6 +42,11 @@ class StreamBuffer:
             self._first_fed_at = -math.inf
 
     @property
+    def is_empty(self) -> bool:
+        """Whether there is neither text nor a notice."""
+        return self._chars == 0 and not self._notice
+
+    @property
     def due_at(self) -> float:
         """When the next update is due; infinite if nothing has changed."""
         if not self._changed or self._first_fed_at is None:

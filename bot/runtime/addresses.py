@@ -38,6 +38,15 @@ def _is_link_local(host: str) -> bool:
         return False
 
 
+def is_near_address(address: str) -> bool:
+    """Tell whether an address names this machine or one in the same network."""
+    host = urlsplit(address).hostname or ""
+    try:
+        return ipaddress.ip_address(host).is_private
+    except ValueError:
+        return "." not in host or host.endswith((".local", ".internal", ".lan", ".localhost"))
+
+
 HttpAddress: TypeAlias = Annotated[str, AfterValidator(check_http_address)]
 
 

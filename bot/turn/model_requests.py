@@ -1,7 +1,7 @@
 """Ask the models of a preset for an answer, within its budgets, and account for it."""
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
 
@@ -39,6 +39,7 @@ from bot.turn.prompt_sources import PromptSources, TurnContext
 from bot.turn.tools.answer_tools import AnswerTools
 
 _log = structlog.get_logger(__name__)
+_SECONDS_BEFORE_NOTICE = 10.0  # that a model has not begun yet
 _ONLY_REASONING = translatable(
     "The model used its whole answer for thinking. Please try again, or ask for something shorter."
 )
@@ -201,7 +202,10 @@ class ModelRequests:
                     prompt = replace(prompt, has_fallback=True)
                 queued = self._clock.now() - context.said.at.timestamp()
                 waited = WaitedSeconds(max(composed, queued), composed)
-                with logged_steps(waited, fitted.tokens, self._clock):
+                with logged_steps(waited, fitted.tokens, self._clock), ExitStack() as stack:
+                    if not context.in_place_of and context.said.wake is not None:
+                        show_wait = live_reply.show_slow_start
+                        stack.callback(self._clock.call_later(_SECONDS_BEFORE_NOTICE, show_wait))
                     answer = await generate_answer(
                         *(backend, prompt, show, show_position, self._clock, stop),
                         partial(self._spending.reserve_continuation, reservation),

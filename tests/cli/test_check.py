@@ -255,16 +255,43 @@ async def test_check_finds_model_that_ollama_does_not_have(
     ]
 
 
-async def test_check_names_models_that_another_service_does_not_list(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+NO_API = "sent {} in place of a list of its models; check TROUPE_PROVIDERS__MINE__BASE_URL"
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "problem"),
+    [
+        (200, "<!doctype html><html>", NO_API.format("a web page")),
+        (404, "\n<html>not found</html>", NO_API.format("a web page (404)")),
+        (200, "welcome", NO_API.format("no JSON")),
+        (200, '{"error": {"message": "no route"}}', NO_API.format("an error object")),
+        (200, "null", NO_API.format("JSON of another kind")),
+        (200, '{"status": "ok"}', NO_API.format("JSON of another kind")),
+        (200, '"data"', NO_API.format("JSON of another kind")),
+        (200, '{"data": []}', "has no model 'Llama-3.1-8b'"),
+        (200, '{"object": "list", "data": null}', "it lists none"),
+        (200, '{"data": [{"id": "gpt-4o"}]}', "it has gpt-4o"),
+        (
+            200,
+            '{"data": [{"id": "x"}, {"id": "llama3.1:8b"}]}',
+            "did you mean 'llama3.1:8b'? It has x",
+        ),
+        (200, '[{"id": "meta/llama-3.1-8b-it"}]', "did you mean 'meta/llama-3.1-8b-it'?"),
+        (200, '{"models": [{"name": "Llama-3.1-8b"}]}', None),
+        (200, '{"data": [{"id": "Llama-*"}]}', None),
+        (404, '{"detail": "Not Found"}', None),
+    ],
+)
+async def test_check_reads_the_list_of_models(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, status: int, body: str, problem: str | None
 ) -> None:
     async with FakeOpenAI() as service:
-        address = service.base_url
-        monkeypatch.setenv("TROUPE_PROVIDERS__MINE__BASE_URL", address)
-        write_preset(folder, {**ECHO, "provider": "mine", "model": "alias"})
+        service.models_status, service.models_body = status, body.encode()
+        monkeypatch.setenv("TROUPE_PROVIDERS__MINE__BASE_URL", service.base_url)
+        write_preset(folder, {**ECHO, "provider": "mine", "model": "Llama-3.1-8b"})
         passed, lines = await run_check()
-    assert passed
-    assert lines[-1] == f"ok     provider mine: answers at {address}, but does not list alias"
+    assert passed is (problem is None)
+    assert [problem in line for line in wrong_lines(lines) if problem] == [True] * (not passed)
 
 
 @pytest.mark.parametrize("token", ["nonsense", "123456789:AA-dead"])

@@ -64,6 +64,7 @@ class FakeOpenAI:
         self.log = []  # of dictionaries: path, headers, body, ended ("whole", "hung up", "cut")
         self.scripts = []
         self.models_status = 200
+        self.models_body = b'{"object":"list","data":[{"id":"m"}]}'
         self.unknown_models = set()
         self.replies = None  # makes a script of a request's body
         self.connections = 0
@@ -126,7 +127,7 @@ class FakeOpenAI:
         headers = {k.lower(): v.strip() for k, v in (x.split(":", 1) for x in head[1:] if ":" in x)}
         raw = await reader.readexactly(int(headers.get("content-length", 0)))
         if path.endswith("/models"):
-            body = b'{"object":"list","data":[{"id":"m"}]}'
+            body = self.models_body
             writer.write(b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n" % (self.models_status, len(body)))
             writer.write(body)
             await writer.drain()

@@ -9,6 +9,7 @@ import pytest
 from bot.chat.console.answers import AnswerSearch
 from bot.chat.outgoing import Limits
 from bot.chat.prompt import QueuePosition
+from bot.errors import BackendUnavailable
 from bot.storage.console.answers import SqlAnswerLog
 from bot.storage.sql.database import Database
 from tests.fakes import LIMITS, FakeBackend
@@ -16,6 +17,7 @@ from tests.samples import make_incoming
 from tests.turn.setup import (
     WITHOUT_NONCES,
     Setup,
+    failure,
     running_worker,
     texts_before,
 )
@@ -56,6 +58,19 @@ async def test_queue_position_is_shown_until_the_answer_begins(
     setup = Setup(database, backend=backend, limits=replace(LIMITS, can_repeat_sends=has_nonces))
     assert await texts_before(setup, go_on) == ["⏳ You are number 3 in the queue, about 12 s …"]
     assert setup.texts == ["Hello."]
+
+
+@pytest.mark.parametrize(
+    ("ending", "shown"),
+    [("Hello.", "Hello."), (BackendUnavailable("gone", "Nothing came."), failure("Nothing came."))],
+)
+async def test_slow_start_of_a_model_is_shown_until_the_answer_or_the_error(
+    database: Database, ending: str | Exception, shown: str
+) -> None:
+    go_on = asyncio.Event()
+    setup = Setup(database, backend=FakeBackend([go_on, ending]))
+    assert await texts_before(setup, go_on) == ["⏳ The model is still loading or thinking …"]
+    assert setup.texts == [shown]
 
 
 async def test_preset_without_streaming_shows_only_the_final_text(database: Database) -> None:

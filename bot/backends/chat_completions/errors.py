@@ -63,12 +63,17 @@ _WRONG_KEY = re.compile(
     rb"|no_db_connection",  # LiteLLM's proxy without a database, for any key but its own
     re.IGNORECASE,
 )
+# llama-server, text-generation-inference, Hugging Face, Xinference
+_LOADING = re.compile(rb"loading model|model[^\n]{0,80} loading|loading the model", re.IGNORECASE)
 _UNREADABLE_IMAGE = re.compile(
     rb"failed to load image|image_parse_error|invalid_image|invalid_base64|not process image",
     re.IGNORECASE,
 )
 
 _BUSY_NOTICE = translatable("The model is busy right now. Please try again in a moment.")
+_LOADING_NOTICE = translatable(
+    "The model is still being loaded. Please try again in a few minutes."
+)
 _CONFIGURATION_NOTICE = translatable(
     "The model is not configured correctly; the bot's operator has to fix it."
 )
@@ -200,6 +205,7 @@ class RequestFailed(TroupeError):
         provider_unhealthy: bool = True,
         is_lasting: bool = False,
         is_away: bool = False,
+        is_loading: bool = False,
     ) -> None:
         super().__init__(message)
         self.notice = notice
@@ -214,6 +220,8 @@ class RequestFailed(TroupeError):
         """The next prompts for the model would meet it as well, whatever they say."""
         self.is_away = is_away
         """Nothing answers there; the circuit breaker opens sooner."""
+        self.is_loading = is_loading
+        """The server is reading its model; it is asked again until the first token is due."""
 
 
 @frozen_dataclass
@@ -250,6 +258,14 @@ def translate_status(
         refusal = _translate_refusal(endpoint, model, status, body)
         if refusal is not None:
             return refusal
+    if status == HTTPStatus.SERVICE_UNAVAILABLE and _LOADING.search(body):
+        return RequestFailed(
+            f"{endpoint} is still loading the model {model!r} ({status}); try again later",
+            notice=_LOADING_NOTICE,
+            retryable=True,
+            provider_unhealthy=False,
+            is_loading=True,
+        )
     if status in _TRANSIENT or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         is_busy = status in {HTTPStatus.TOO_MANY_REQUESTS, _OVERLOADED}
         return RequestFailed(

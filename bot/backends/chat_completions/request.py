@@ -16,6 +16,8 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import aclosing
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from http import HTTPStatus
 from typing import Protocol
 
@@ -42,8 +44,10 @@ _PAUSES_SECONDS = (0.03, 0.2)  # the last one repeats; a stop takes at most that
 _MAX_ERROR_BYTES = 64 * 1024
 _CHECK_SECONDS = 10.0
 _MAX_NAMED_MODELS = 8
+_MIN_SIMILARITY = 0.5  # of a model's name to one that is suggested
 _NO_MODEL_LIST = frozenset({404, 405, 501})
 _BREAKER_POLL_SECONDS = 0.25
+_LOADING_POLL_SECONDS = 1.0
 _PAUSED_NOTICE = translatable(
     "The model's provider has failed several times in a row. Please try again in a minute."
 )
@@ -81,6 +85,10 @@ class HttpStatusError(TroupeError):
         self.status = status
         self.headers = headers
         self.body = body
+
+
+class NoModelList(TroupeError):
+    """A response to the request for the models that is no list of them; its text says what."""
 
 
 class HttpConnection(Protocol):
@@ -149,6 +157,8 @@ class ChatRequestRunner:
         """
         time = asyncio.get_running_loop().time
         deadline = time() + self._settings.total_seconds
+        may_load = 0.0 if request.has_fallback else self._settings.first_token_seconds
+        loading_deadline = time() + may_load
         retry_count = 0
         breaker = self._breakers[request.model]
         self._refuse_known_error(request)
@@ -180,6 +190,9 @@ class ChatRequestRunner:
                     raise BackendInterrupted(
                         str(error), notice, can_continue=error.retryable
                     ) from error
+                if error.is_loading and time() + _LOADING_POLL_SECONDS < loading_deadline:
+                    await self._clock.sleep(_LOADING_POLL_SECONDS)
+                    continue
                 # A failed trial call is not repeated: the next trial is another message's.
                 is_over = breaker.is_open and (is_trial or request.has_fallback)
                 pause = None if is_over else self._pause_before_retry(error, request, retry_count)
@@ -349,7 +362,7 @@ class ChatRequestRunner:
         list_models: Awaitable[Sequence[str]],
         models: Sequence[str] = (),
         *,
-        lists_all: bool = False,
+        lists_all: bool = True,
     ) -> str:
         """Say in a few words what answers.
 
@@ -359,18 +372,16 @@ class ChatRequestRunner:
             lists_all: whether a model that is not listed does not exist.
 
         Raises:
-            BackendUnavailable: nothing answers, or a model does not exist.
+            BackendUnavailable: nothing answers, no API is there, or a model does not exist.
         """
         listed = await self.listed(list_models, next(iter(models), "default"))
         if listed is None:
             return f"answers at {self._endpoint.base_url}, but lists no models"
-        missing = [model for model in models if listed and not _is_listed(model, listed)]
+        missing = [model for model in models if not _is_listed(model, listed)]
         if missing and lists_all:
-            names = ", ".join(listed[:_MAX_NAMED_MODELS])
-            problem = f"{self._endpoint} has no model {{!r}} at {self._endpoint.base_url}; it has"
-            raise BackendUnavailable(
-                "\n".join(f"{problem.format(model)} {names}" for model in missing)
-            )
+            problem = f"{self._endpoint} has no model {{!r}} at {self._endpoint.base_url}; {{}}"
+            lines = [problem.format(model, _suggest(model, listed)) for model in missing]
+            raise BackendUnavailable("\n".join(lines))
         note = f", but does not list {', '.join(missing)}" if missing else ""
         return f"answers at {self._endpoint.base_url}{note}"
 
@@ -387,13 +398,24 @@ class ChatRequestRunner:
                 return await list_models
         except HttpStatusError as error:
             # Not every service lists its models, but every one reports a wrong key.
-            if error.status in _NO_MODEL_LIST:
+            if error.status in _NO_MODEL_LIST and not is_web_page(error.body):
                 return None
+            if is_web_page(error.body) and error.status == HTTPStatus.NOT_FOUND:
+                raise self._no_api(f"a web page ({error.status})") from error
             failed = self._translate(error, model)
             raise BackendUnavailable(str(failed), failed.notice) from failed
+        except NoModelList as error:
+            raise self._no_api(str(error)) from error
         except (ConnectionFailed, TimeoutError) as error:
             failed = errors.unreachable(self._endpoint, str(error) or type(error).__name__)
             raise BackendUnavailable(str(failed)) from error
+
+    def _no_api(self, what: str) -> BackendUnavailable:
+        return BackendUnavailable(
+            f"{self._endpoint} sent {what} in place of a list of its models; check"
+            f" {self._endpoint.setting('BASE_URL')} ({self._endpoint.base_url}): the addresses of"
+            " most APIs end in /v1"
+        )
 
     def _translate(
         self, error: HttpStatusError, model: str, parameters: Collection[str] = ()
@@ -422,8 +444,31 @@ def resolve_model(name: str, settings: ProviderSettings, endpoint: Endpoint) -> 
 
 
 def _is_listed(model: str, listed: Collection[str]) -> bool:
-    """Look a model up; Ollama adds a tag to names, and Gemini a folder."""
-    return not {model, f"{model}:latest", f"models/{model}"}.isdisjoint(listed)
+    """Look a model up; Ollama adds a tag to names, Gemini a folder, and LiteLLM lists patterns."""
+    names = {model, f"{model}:latest", f"models/{model}"}
+    if "/" in model:
+        names.add(model.rpartition(":")[0])  # OpenRouter adds options: vendor/model:online
+    return not names.isdisjoint(listed) or any(
+        "*" in one and fnmatchcase(model, one) for one in listed
+    )
+
+
+def _suggest(model: str, listed: Sequence[str]) -> str:
+    """Name the nearest of the models that there are, and some others."""
+    if not listed:
+        return "it lists none"
+    names = {one.lower(): one for one in listed}
+    short = {one.rpartition("/")[2].partition(":")[0]: one for one in names}
+    wanted = model.lower()
+    near = get_close_matches(wanted, [*names, *short], n=1, cutoff=_MIN_SIMILARITY)
+    has = f"it has {', '.join(listed[:_MAX_NAMED_MODELS])}"
+    nearest = [names[short.get(one, one)] for one in near]
+    return f"did you mean {nearest[0]!r}? {has.capitalize()}" if nearest else has
+
+
+def is_web_page(body: bytes) -> bool:
+    """Whether a body is HTML, whatever its header says."""
+    return body.lstrip()[:1] == b"<"
 
 
 async def raise_for_status(response: HttpResponse, deadline: float) -> None:

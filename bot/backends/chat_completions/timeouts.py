@@ -35,6 +35,8 @@ class Timeouts:
         self._time = time
         self._start = self._until = 0.0  # of the newest wait; a pause is before its start
         self._left = settings.first_token_seconds
+        # A slow model of one's own thinks longer, too.
+        self._reasoning_seconds = max(REASONING_SECONDS, settings.first_token_seconds)
         self._reasoning_left: float | None = None  # a number while the model reasons
         self._has_text = False
         self._finished = False
@@ -46,7 +48,7 @@ class Timeouts:
             self._has_text = True
             self._reasoning_left = None
         elif not self._has_text and self._reasoning_left is None:
-            self._reasoning_left = REASONING_SECONDS
+            self._reasoning_left = self._reasoning_seconds
 
     def record_finish(self) -> None:
         """Note that the answer is complete: only its usage is still worth a short wait."""
@@ -101,5 +103,5 @@ class Timeouts:
         if self._reasoning_left is None:
             limit = (settings.first_token_seconds, "FIRST_TOKEN_SECONDS")
             return errors.timed_out(self._endpoint, "no first token", *limit, is_silent=True)
-        limit = (REASONING_SECONDS, "IDLE_SECONDS")
+        limit = (self._reasoning_seconds, "FIRST_TOKEN_SECONDS")
         return errors.timed_out(self._endpoint, "no answer after its reasoning", *limit)

@@ -101,7 +101,7 @@ class OpenAICompatibleBackend(
         return await self._request_runner.check(
             self._connection.list_models(),
             list(dict.fromkeys(names)),
-            lists_all=service is not None and service.lists_all,
+            lists_all=service is None or service.lists_all,
         )
 
     @override

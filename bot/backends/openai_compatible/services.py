@@ -45,8 +45,8 @@ class KnownService:
     """The names of models whose prefix is cached only up to where it is marked."""
     is_own_server: bool = False
     """It runs on a machine of one's own: it needs no key, costs nothing, may have any address."""
-    lists_all: bool = False
-    """Whether it has no model but the ones that it lists."""
+    lists_all: bool = True
+    """Whether it has no model but the ones that it lists; else aliases, or any name."""
     sees_images: bool = False
     """Whether its models see images; elsewhere it depends on the model and has to be set."""
     context_tokens: int | None = None
@@ -119,19 +119,21 @@ SERVICES: Mapping[str, KnownService] = {
         NO_QUIRKS,
         re.compile(r"grok-(3-mini|4|code)(?!.*non-reasoning).*"),
         Quirks(refused=("presence_penalty", "frequency_penalty", "stop")),
+        lists_all=False,
     ),
     "cohere": KnownService(
         "https://api.cohere.ai/compatibility/v1",
         Quirks(renamed=_ONE_LIMIT, refused=("logit_bias", "top_logprobs", "user")),
     ),
     # It moves every system message to the beginning. The service's own API is another kind.
-    "anthropic_openai": KnownService("https://api.anthropic.com/v1", Quirks(accepts=_SYSTEM_FIRST)),
+    "anthropic_openai": KnownService(
+        "https://api.anthropic.com/v1", Quirks(accepts=_SYSTEM_FIRST), lists_all=False
+    ),
     "litellm": KnownService("http://127.0.0.1:4000/v1", _UNKNOWN),
     "ollama": KnownService(
         "http://127.0.0.1:11434/v1",
         _UNKNOWN,
         is_own_server=True,
-        lists_all=True,
         context_tokens=4096,  # its default on most machines; it cuts longer prompts without a word
     ),
     "lmstudio": KnownService(
@@ -141,18 +143,17 @@ SERVICES: Mapping[str, KnownService] = {
         "http://127.0.0.1:8000/v1",
         Quirks(accepts=_STRICT, continuation=_OPEN_ENDED),
         is_own_server=True,
-        lists_all=True,
     ),
     "sglang": KnownService(
         "http://127.0.0.1:30000/v1",
         Quirks(accepts=_STRICT, continuation=_OPEN_ENDED),
         is_own_server=True,
-        lists_all=True,
     ),
     "llama_server": KnownService(
         "http://127.0.0.1:8080/v1",
         Quirks(accepts=_STRICT, continuation=Continuation()),
         is_own_server=True,
+        lists_all=False,
     ),
 }
 """By the id of the provider."""

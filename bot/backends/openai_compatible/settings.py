@@ -13,7 +13,9 @@ from bot.backends.openai_compatible.services import (
     known_service,
 )
 from bot.backends.spec import FREE, BackendSpec
+from bot.runtime.addresses import is_near_address
 
+_NEAR_SECONDS = {"first_token_seconds": 300.0, "total_seconds": 600.0}
 _SESSION_HEADER = "X-Session-ID"
 
 
@@ -65,6 +67,8 @@ class OpenAISettings(HttpProviderSettings):
             names = service.quirks.has_names if names is None else names
             context = service.context_tokens if context is None else context
             sees = sees or ("images" if service.sees_images else "text")
+        is_near = provider in KEYLESS or is_near_address(base_url)
+        patience = _NEAR_SECONDS if is_near else {}
         # What runs on machines of one's own costs nothing by the token.
         prices = self.prices or ({"*": FREE} if provider in KEYLESS else {})
         found = {
@@ -74,6 +78,9 @@ class OpenAISettings(HttpProviderSettings):
             "context_tokens": context,
             "sees": sees or "text",
             "session_header": self._session_header(service),
+        }
+        found |= {
+            name: each for name, each in patience.items() if name not in self.model_fields_set
         }
         return self.model_copy(update=found)
 

@@ -7,8 +7,10 @@ import time
 from itertools import chain
 
 import pytest
+from pydantic import SecretStr
 
 from bot.backends.chat_completions import stream_parser
+from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.chat.prompt import Delta, Finish, FinishReason, Usage
 from bot.errors import BackendInterrupted, BackendUnavailable
 from tests.attacks import attacks
@@ -241,6 +243,52 @@ async def test_response_that_is_not_http_names_the_address(connect: Connect, noi
 
     assert isinstance(answer.error, BackendUnavailable)
     assert f"cannot be reached at http://127.0.0.1:{port}" in str(answer.error)
+
+
+LOADING = [
+    '{"error":{"code":503,"message":"Loading model","type":"unavailable_error"}}',
+    '{"error":"Model meta/llama is currently loading","estimated_time":20.0}',
+]
+
+
+@pytest.mark.parametrize("body", LOADING)
+async def test_server_that_loads_its_model_is_waited_for(
+    connect: Connect, service: FakeOpenAI, clock: FakeClock, body: str
+) -> None:
+    service.plays(*[Script([body.encode()], status=503)] * 20)
+    answer = await ask(connect())
+    assert (answer.text, len(service.log)) == ("Hello there", 21)
+    assert sum(clock.slept) == 20
+
+
+async def test_server_that_never_ends_loading_is_said_to_be_loading(
+    connect: Connect, service: FakeOpenAI
+) -> None:
+    service.plays(*[Script([LOADING[0].encode()], status=503)] * 5)
+    answer = await ask(connect(first_token_seconds=0.5))
+    assert "still loading the model" in answer.error_texts
+    assert "try again in a few minutes" in answer.error_texts
+
+
+@pytest.mark.parametrize(
+    ("provider", "address", "seconds"),
+    [
+        ("ollama", None, (300, 600)),
+        ("vllm", "https://gpu.example.com/v1", (300, 600)),
+        ("mine", "http://192.168.1.7:5000/v1", (300, 600)),
+        ("mine", "http://gpu-box:5000/v1", (300, 600)),
+        ("mine", "https://api.example.com/v1", (30, 180)),
+        ("deepseek", None, (30, 180)),
+    ],
+)
+def test_servers_nearby_get_time_to_load_their_model(
+    provider: str, address: str | None, seconds: tuple[float, float]
+) -> None:
+    given = OpenAISettings(base_url=address, api_key=SecretStr("sk-x"))
+    found = given.completed(provider)
+    assert (found.first_token_seconds, found.total_seconds) == seconds
+    own = given.model_copy(update={"first_token_seconds": 7}).completed(provider)
+    assert own.first_token_seconds == 7
 
 
 @pytest.mark.parametrize(

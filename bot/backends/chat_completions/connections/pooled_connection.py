@@ -13,6 +13,8 @@ from bot.backends.chat_completions.errors import Endpoint
 from bot.backends.chat_completions.request import (
     HttpConnection,
     HttpStatusError,
+    NoModelList,
+    is_web_page,
     raise_for_status,
 )
 from bot.backends.chat_completions.settings import HttpProviderSettings
@@ -23,14 +25,6 @@ from bot.runtime.http.failures import ConnectionFailed
 
 _LIST_SECONDS = 10.0
 _MAX_LIST_BYTES = 8 * 2**20
-
-
-class _ListedModel(msgspec.Struct):
-    id: str
-
-
-class _ModelList(msgspec.Struct):
-    data: list[_ListedModel]
 
 
 class PooledConnection(HttpConnection):
@@ -61,7 +55,12 @@ class PooledConnection(HttpConnection):
         return response
 
     async def list_models(self) -> Sequence[str]:
-        """Return the ids of the models; none if they cannot be read. Raises as `post` does."""
+        """Return the ids of the models.
+
+        Raises:
+            NoModelList: the response is something else.
+            Exception: as `post` does.
+        """
         deadline = asyncio.get_running_loop().time() + _LIST_SECONDS
         response = await self._request("GET", "/models", None, deadline)
         await raise_for_status(response, deadline)
@@ -69,10 +68,7 @@ class PooledConnection(HttpConnection):
             body = await response.read_all(deadline, _MAX_LIST_BYTES)
         finally:
             await response.close()
-        try:
-            return [model.id for model in msgspec.json.decode(body, type=_ModelList).data]
-        except msgspec.DecodeError:  # a form of its own, or cut at the limit
-            return ()
+        return _read_model_list(body)
 
     async def _request(
         self, method: str, path: str, body: bytes | None, deadline: float, header: str = ""
@@ -89,6 +85,26 @@ class PooledConnection(HttpConnection):
     async def close(self) -> None:
         """Close all connections."""
         await self._client.close()
+
+
+def _read_model_list(body: bytes) -> Sequence[str]:
+    """Read OpenAI's form of a list, Ollama's, or a bare one; raises `NoModelList`."""
+    try:
+        given = msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError):
+        if len(body) >= _MAX_LIST_BYTES:
+            return ()  # cut at the limit
+        raise NoModelList("a web page" if is_web_page(body) else "no JSON") from None
+    listed = given
+    if isinstance(given, dict):
+        if given.get("error"):
+            raise NoModelList("an error object")
+        key = next((name for name in ("data", "models") if name in given), None)
+        listed = given if key is None else given[key] or []  # Ollama without models lists null
+    if not isinstance(listed, list):
+        raise NoModelList("JSON of another kind")
+    names = (one.get("id") or one.get("name") if isinstance(one, dict) else one for one in listed)
+    return [name for name in names if isinstance(name, str)]
 
 
 async def post_and_read(
