@@ -1456,12 +1456,8 @@ class Signals(Protocol):
         """Whether signals pass between the processes, as far as is known; else polling must do."""
         ...
 
-    @property
-    def refusal(self) -> str | None:
-        """Why signals will not reach other processes until the operator changes a setting.
-
-        None while they do, and while a server is merely away.
-        """
+    async def find_problem(self) -> str | None:
+        """Ask the server; return why signals do not pass between the processes, None if they do."""
         ...
 
 

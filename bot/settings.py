@@ -1,5 +1,6 @@
 """The settings, from troupe.toml, .env and the environment (TROUPE_...); the last one wins."""
 
+import contextlib
 import difflib
 import json
 import re
@@ -627,6 +628,24 @@ def read_settings(**given: object) -> Settings:
         ) from None
     except ValueError as error:  # troupe.toml is not TOML
         raise SettingsError(f"troupe.toml cannot be read: {error}") from None
+
+
+def wants_json_output() -> bool:
+    """Return whether TROUPE_LOG_FORMAT is json, however wrong the other settings are."""
+    for source in EnvSettingsSource, DotEnvSettingsSource, TomlConfigSettingsSource:
+        with contextlib.suppress(SourceError, ValueError, OSError):
+            given = source(_OutputSettings)()
+            if "log_format" in given:
+                return bool(given["log_format"] == "json")
+    return False
+
+
+class _OutputSettings(BaseSettings):
+    """The setting that is needed to tell what is wrong with the others."""
+
+    model_config = Settings.model_config
+
+    log_format: str = "console"
 
 
 def _variable_without_json(error: BaseException | None) -> str | None:

@@ -1,5 +1,7 @@
 """Say which commands there are, and run one; what goes wrong on purpose ends in one line."""
 
+import sys
+from importlib import import_module  # noqa: TID251 # the settings cost more than most commands
 from typing import Annotated
 
 import typer
@@ -8,6 +10,7 @@ from bot import __version__
 from bot.cli.text_io import print_progress
 from bot.cli.typer_apps import LazyCommand, lazy_app
 from bot.errors import TroupeError
+from bot.telemetry.json_lines import JsonLines
 
 _HELP = """Run characters and assistants in Discord servers, Telegram chats and this terminal.
 
@@ -75,9 +78,17 @@ def _options(
 
 def main() -> None:
     """Run the command line; a TroupeError ends in one line on stderr and exit code 1."""
+    sys.stderr = stderr = JsonLines(sys.stderr, _wants_json_output)
     try:
         app(prog_name="troupe")
-    except TroupeError as error:
+    except Exception as error:
+        stderr.level = "error"
+        if not isinstance(error, TroupeError):
+            raise
         for line in str(error).splitlines():
             print_progress(line)
         raise SystemExit(1) from None
+
+
+def _wants_json_output() -> bool:
+    return bool(import_module("bot.settings").wants_json_output())

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
@@ -54,11 +55,12 @@ from bot.service.backends import make_backends, used_models
 from bot.service.models import stories_by_preset
 from bot.service.resources import EMBEDDED_REDIS, open_replica
 from bot.service.stored_keys import with_stored_keys
-from bot.settings import Settings, describe_unknown_variables, read_settings
+from bot.settings import Settings, describe_unknown_variables, read_settings, wants_json_output
 from bot.storage.coordination.redis_signals import check_redis
 from bot.storage.data_dir import create_data_dir
 from bot.storage.operation.nodes import SqlNodeRegistry
 from bot.storage.sql.database import Database, open_database
+from bot.telemetry.json_lines import JsonLines
 from bot.templates.renderer import ModelTemplate, Renderer
 from bot.tool_servers.factory import make_tool_servers
 
@@ -103,14 +105,20 @@ def check(
     is wrong.
     """
     os.putenv("RES_OPTIONS", _RESOLVER_OPTIONS)
-    try:
-        settings = uvloop.run(with_stored_keys(read_settings()))
-    except (SettingsError, StoreError) as error:
-        for line in str(error).splitlines():
-            print_line(f"WRONG  settings: {line}")
-        print_line("the rest is checked once the settings are correct")
-        raise typer.Exit(1) from None
-    is_right = uvloop.run(check_everything(settings, print_line, asks_models=providers))
+    with contextlib.redirect_stdout(JsonLines(sys.stdout, wants_json_output)) as output:
+
+        def report(line: str) -> None:
+            output.level = "error" if line.startswith("WRONG") else "info"
+            print_line(line)
+
+        try:
+            settings = uvloop.run(with_stored_keys(read_settings()))
+        except (SettingsError, StoreError) as error:
+            for line in str(error).splitlines():
+                report(f"WRONG  settings: {line}")
+            report("the rest is checked once the settings are correct")
+            raise typer.Exit(1) from None
+        is_right = uvloop.run(check_everything(settings, report, asks_models=providers))
     raise typer.Exit(0 if is_right else 1)
 
 

@@ -29,7 +29,8 @@ from bot.settings import (
 )
 from bot.storage.data_dir import create_data_dir
 from bot.storage.sql.database import database_exists
-from bot.telemetry.logs import configure_logs, open_log_stream
+from bot.telemetry.json_lines import JsonLines
+from bot.telemetry.logs import configure_logs, log_crash, open_log_stream
 from bot.telemetry.traces import start_traces
 
 _GC_THRESHOLDS = (2_000, 500, 2)
@@ -115,6 +116,9 @@ def serve(
     settings = uvloop.run(with_stored_keys(settings))
     uses_terminal = any(spec.uses_terminal for spec in platforms)
     log_file = create_data_dir(settings.data_dir) / "troupe.log" if uses_terminal else None
+    if log_file is None:
+        sys.stdout = JsonLines(sys.stdout, lambda: settings.log_format == "json")
+        sys.excepthook = log_crash
     configure_logs(
         form=settings.log_format,
         level=settings.log_level,

@@ -33,7 +33,6 @@ class InProcessSignals(Signals):
     def reaches_others(self) -> bool:
         return True
 
-    @property
     @override
-    def refusal(self) -> str | None:
+    async def find_problem(self) -> str | None:
         return None

@@ -4,15 +4,16 @@ import asyncio
 import contextlib
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 
 from bot.console.address import published_address
-from bot.console.health import Probe, health_routes
+from bot.console.health import Probe, health_routes, run_probes
 from bot.console.server import AddRoutes, serve_http
 from bot.platforms.registry import terminal_platforms
 from bot.platforms.spec import PlatformSpec
 from bot.ports import Platform
 from bot.runtime.tasks import cancel_and_wait
+from bot.service.operation.outage_log import OutageLog
 from bot.service.resources import open_resources
 from bot.service.roles import Role
 from bot.service.run_options import RunOptions
@@ -21,6 +22,7 @@ from bot.settings import Settings
 from bot.turn.preview.replay import PromptReplay
 
 _AS_SET = RunOptions()
+_PROBE_SECONDS = 2.0
 
 
 class Service:
@@ -50,6 +52,7 @@ class Service:
                 for job in (
                     parts.receiving.supervisor.until_stopped,
                     self._keep_reloading,
+                    OutageLog(self._look_at_parts, parts.context.clock).run,
                     *working,
                 )
             ]
@@ -123,15 +126,23 @@ class Service:
         Each role stops being ready when the process begins to stop. What waits in the queues is
         no reason: a process that has much to do is as it should be.
         """
+        roles = sorted(self._parts.context.options.roles)
+        return {**self._server_probes(), **{str(role): self._role_probe(role) for role in roles}}
+
+    def _server_probes(self) -> dict[str, Probe]:
         context = self._parts.context
         platforms = self._parts.receiving.receivers.items()
         has_redis = context.settings.redis_url is not None
         return {
             "database": self._parts.stored.database_problem,
-            **({"redis": self._redis_problem} if has_redis else {}),
+            **({"redis": context.resources.signals.find_problem} if has_redis else {}),
             **{name: self._platform_probe(platform) for name, platform in platforms},
-            **{str(role): self._role_probe(role) for role in sorted(context.options.roles)},
         }
+
+    async def _look_at_parts(self) -> Mapping[str, str]:
+        """Return "ok" or the problem of each server that this process needs."""
+        servers = await run_probes(self._server_probes(), _PROBE_SECONDS)
+        return {**servers, **self._parts.jobs.provider_notices.states()}
 
     def _platform_probe(self, platform: Platform) -> Probe:
         async def probe() -> str | None:
@@ -147,10 +158,6 @@ class Service:
             return self._parts.jobs.provider_notices.worker_problem() if is_worker else None
 
         return probe
-
-    async def _redis_problem(self) -> str | None:
-        """Return why Redis refuses us; while it is merely away, the database is polled."""
-        return self._parts.context.resources.signals.refusal
 
 
 @contextlib.asynccontextmanager

@@ -1,16 +1,20 @@
 """Configure structured logs: constant event names, ids as fields, and every secret masked."""
 
 import logging
+import math
 import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from types import TracebackType
 from typing import TextIO
 
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
+from typing_extensions import override
 
 from bot.errors import SettingsError
+from bot.telemetry.json_lines import JsonLines
 from bot.telemetry.recent_events import RECENT_EVENTS
 from bot.telemetry.secret_masker import SecretMasker
 
@@ -18,6 +22,12 @@ _LEVELS = {name: getattr(logging, name.upper()) for name in ("debug", "info", "w
 
 # Control characters: they move a terminal's cursor, break a line or reverse its direction.
 _CONTROL_CHARACTERS = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+_REPEAT_SECONDS = 60.0
+_OF_ONE_EVENT = {"timestamp", "turn", "error_id"}
+# A number that is no part of a name or an address: how long something took, an object's id.
+_VARIABLE = re.compile(r"0x[0-9a-f]+|(?<=Task-)\d+|(?<![\w.:=-])\d+(?:\.\d+)?(?!\.?\d)")
 
 
 class ConsoleLogRenderer:
@@ -37,6 +47,69 @@ class ConsoleLogRenderer:
         traceback = str(event.pop("exception", "")).splitlines()
         lines = [_escape(self._render(logger, method, event))]
         return "\n".join([*lines, *(f"  {_escape(line)}" for line in traceback)])
+
+
+class RateLimitedHandler(logging.StreamHandler[TextIO]):
+    """Write the same warning or error once a minute, and how often it was repeated.
+
+    The same are those with equal fields, whichever turn they are about; numbers in texts may
+    differ. The count comes with the first record after that minute, or when the process ends.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self._seen: dict[str, tuple[float, int, logging.LogRecord]] = {}
+        """When each was written, how often it was repeated since then, and the newest of these."""
+
+    @override
+    def emit(self, record: logging.LogRecord) -> None:
+        now = record.created
+        key = _sameness(record) if record.levelno >= logging.WARNING else None
+        if key is not None and key in self._seen:
+            written, repeats, _ = self._seen[key]
+            self._seen[key] = written, repeats + 1, record
+        self._write_counts(now, now - _REPEAT_SECONDS)
+        if key is None:
+            super().emit(record)
+        elif key not in self._seen:
+            self._seen[key] = now, 0, record
+            super().emit(record)
+
+    @override
+    def close(self) -> None:
+        self._write_counts(math.inf, math.inf)
+        super().close()
+
+    def _write_counts(self, now: float, before: float) -> None:
+        """Write the newest of what was repeated since a line that is old; forget the others."""
+        for key, (written, repeats, record) in list(self._seen.items()):
+            if written > before:
+                continue
+            del self._seen[key]
+            if repeats:
+                super().emit(_counted(record, repeats))
+                self._seen[key] = now, 0, record
+
+
+def _counted(record: logging.LogRecord, repeats: int) -> logging.LogRecord:
+    """Return a record that says how often it was repeated."""
+    if isinstance(record.msg, dict):  # of structlog
+        record.msg = {**record.msg, "repeats": repeats}
+    else:
+        record.msg, record.args = f"{record.getMessage()} (repeats: {repeats})", ()
+    return record
+
+
+def _sameness(record: logging.LogRecord) -> str:
+    """Return what the records of one error have in common."""
+    if isinstance(record.msg, dict):
+        said = {name: str(value) for name, value in record.msg.items() if name not in _OF_ONE_EVENT}
+        said["exception"] = said.get("exception", "").rpartition("\n")[2]
+        text = repr(sorted(said.items()))
+    else:
+        failure = record.exc_info[1] if record.exc_info else ""
+        text = f"{record.name}: {record.getMessage()} {failure}"
+    return _VARIABLE.sub("0", text)
 
 
 class BoundTurn:
@@ -73,8 +146,9 @@ def configure_logs(*, form: str, level: str, secrets: Iterable[str], stream: Tex
         foreign_pre_chain=shared,
         processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
     )
-    handler = logging.StreamHandler(stream)
+    handler = RateLimitedHandler(stream)
     handler.setFormatter(formatter)
+    logging.captureWarnings(True)
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(logging.WARNING)
@@ -87,6 +161,13 @@ def configure_logs(*, form: str, level: str, secrets: Iterable[str], stream: Tex
     )
 
 
+def log_crash(
+    kind: type[BaseException], error: BaseException, frames: TracebackType | None
+) -> None:
+    """Log what ends the process, as `sys.excepthook`."""
+    structlog.get_logger(__name__).critical("crashed", exc_info=(kind, error, frames))
+
+
 def open_log_stream(file: Path | None) -> TextIO:
     """Open a log file; without one, return standard error.
 
@@ -94,7 +175,7 @@ def open_log_stream(file: Path | None) -> TextIO:
         SettingsError: the file cannot be written.
     """
     if file is None:
-        return sys.stderr
+        return sys.stderr.stream if isinstance(sys.stderr, JsonLines) else sys.stderr
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         return file.open("a", encoding="utf-8", buffering=1)

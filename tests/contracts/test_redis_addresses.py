@@ -155,6 +155,13 @@ async def test_reason_of_sentinels_is_told_without_objects_of_the_library(
     assert "<Redis" not in description
 
 
+async def test_check_of_a_frozen_server_ends_soon() -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as silent:
+        async with asyncio.timeout(3):
+            with pytest.raises(SignalsUnavailable, match="does not answer within 1 s"):
+                await check_redis(f"redis://127.0.0.1:{silent.getsockname()[1]}")
+
+
 async def test_missing_file_of_an_authority_is_named(tmp_path: Path) -> None:
     file = tmp_path / "ca.pem"
     with pytest.raises(SignalsUnavailable, match=f"there is no file {file}; correct"):

@@ -92,6 +92,9 @@ async def test_frozen_server_holds_up_nobody_and_signals_return_after_it(tmp_pat
         try:
             here.publish("conversations", ["during"])
             assert received_here.keys == ["during"]
+            async with asyncio.timeout(2.5):  # of the 3 s that /readyz may take to name it
+                for each in here, there:
+                    assert "does not answer" in str(await each.find_problem())
             # also the one that has nothing to say learns that it must poll
             await wait_until(lambda: not here.reaches_others and not there.reaches_others)
         finally:
@@ -120,16 +123,15 @@ async def test_wrong_password_is_logged_once_and_named_until_it_is_corrected(
         wrong = url.replace("unix://", "unix://:hunter2@")
         with capture_logs() as logs:
             async with open_signals(wrong) as signals:
-                await wait_until(lambda: signals.refusal is not None)
-                signals.publish("conversations", ["a"])  # the next failure, and the one after it
                 server = operator.connection_pool.connection_kwargs["path"]
-                assert signals.refusal == (
+                assert await signals.find_problem() == (
                     f"TROUPE_REDIS_URL: Redis at {server} refuses the name or the password;"
                     " correct them in the address"
                 )
+                signals.publish("conversations", ["a"])  # the next failure, and the one after it
                 await operator.config_set("requirepass", "hunter2")
                 await wait_until(lambda: signals.reaches_others)
-                assert signals.refusal is None
+                assert await signals.find_problem() is None
     assert [one["event"] for one in logs] == ["signals_interrupted", "signals_resumed"]
     assert "hunter2" not in str(logs)
 

@@ -203,6 +203,11 @@ class ServiceProcess:
         answer = await self._read("readyz")
         return answer[0] if answer else None
 
+    async def parts(self) -> tuple[int, dict[str, str]]:
+        """Return the status of /readyz, and what it says of each part."""
+        status, text = await self._read("readyz") or (0, '{"parts": {}}')
+        return status, json.loads(text)["parts"]
+
     async def wait_until_finished(self, messages: int, seconds: float = _PATIENCE_SECONDS) -> None:
         """Wait until this start of the service has finished so many messages."""
         async with asyncio.timeout(seconds):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from bot.telemetry.logs import configure_logs
+from bot.telemetry.logs import BoundTurn, configure_logs
 from bot.telemetry.secret_masker import SecretMasker, mask_pasted_tokens
 from tests.attacks import attack_texts, with_ours
 
@@ -114,6 +114,29 @@ def test_control_characters_in_an_error_are_escaped(
     said = log.getvalue()
     assert len([line for line in said.splitlines() if not line.startswith("  ")]) == 2
     assert said.replace("\n", "").isprintable()
+
+
+def test_repeated_error_is_written_once_a_minute_and_counted(
+    log: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1_000.0
+    monkeypatch.setattr("time.time", lambda: now)
+    monkeypatch.setattr("time.time_ns", lambda: int(now * 1e9))
+    for passed in (0, 20, 20, 30, 20):
+        now += passed
+        for turn in "ab":
+            with BoundTurn(turn):
+                structlog.get_logger("bot.test").error("store_failed", reason=f"after {now} s")
+                logging.getLogger("discord").warning("%s s behind, at %r", now, object())
+            structlog.get_logger("bot.test").warning("refused", lane=f"telegram:{turn}")
+    logging.getLogger().handlers[0].close()
+
+    lines = log.getvalue().splitlines()
+    for event in ("store_failed", "s behind", "telegram:a", "telegram:b"):
+        first, *later = [re.findall(r"repeats\W+(\d+)", one) for one in lines if event in one]
+        assert first == []
+        assert len(later) == 2
+        assert 1 + sum(int(one) for [one] in later) == (5 if "telegram" in event else 10)
 
 
 def test_libraries_are_logged_from_warnings_on(log: io.StringIO) -> None:

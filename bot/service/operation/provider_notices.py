@@ -35,6 +35,14 @@ class ProviderNotices:
             *(f"provider {name!r} does not answer this worker" for name in self._unreachable()),
         ]
 
+    def states(self) -> Mapping[str, str]:
+        """Return "ok" or the problem of each provider that this process asks."""
+        unreachable = self._unreachable()
+        return {
+            f"provider {name}": "it does not answer" if name in unreachable else "ok"
+            for name in self._served()
+        }
+
     def worker_problem(self) -> str | None:
         """Return why a process that only answers cannot; None: it can, or does more than that.
 

@@ -31,7 +31,7 @@ from bot.storage.coordination.redis_client import (
 _log = structlog.get_logger(__name__)
 _MAX_QUEUED = 10_000
 _MAX_SIGNALS_IN_A_MESSAGE = 500
-_CHECK_SECONDS = 5.0
+_CHECK_SECONDS = 2.0
 _PAUSE_SECONDS = 1.0
 _MAX_PAUSE_SECONDS = 15.0
 _BEAT_SECONDS = 2.0
@@ -76,10 +76,15 @@ class RedisSignals(Signals):
     def reaches_others(self) -> bool:
         return self.is_connected and self._is_sending
 
-    @property
     @override
-    def refusal(self) -> str | None:
-        return self._problem if self._is_refused else None
+    async def find_problem(self) -> str | None:
+        if self._problem is None:
+            try:
+                async with asyncio.timeout(ANSWER_SECONDS):
+                    await self._redis.ping()
+            except (TimeoutError, RedisError, OSError) as error:
+                self._set_problem(error)
+        return self._problem
 
     @override
     def subscribe(
