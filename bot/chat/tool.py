@@ -9,6 +9,9 @@ from bot.frozen_dataclass import frozen_dataclass
 ToolName: TypeAlias = Literal["time", "dice", "history", "stories"]
 """The tools that a preset may offer; none of them changes anything."""
 
+UNKNOWN_TOOL = "unknown"
+"""The name in a receipt of a call of a tool that was not offered."""
+
 
 @frozen_dataclass
 class ToolSpec:

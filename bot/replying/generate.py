@@ -176,7 +176,7 @@ async def _stream(
         return
     request = tools.offer(prompt)
     await _stream_request(backend, request, answer, may_continue)
-    while request.tools and not answer.is_complete and (finish := answer.finish).tool_calls:
+    while tools.may_call and not answer.is_complete and (finish := answer.finish).tool_calls:
         if not await may_continue():
             _log.warning("tools_not_paid", calls=len(finish.tool_calls))
             return

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from bot.chat.prompt import Finish, Prompt, Usage
-from bot.chat.tool import ToolExchange, ToolRecord, ToolSpec
+from bot.chat.tool import UNKNOWN_TOOL, ToolExchange, ToolRecord, ToolSpec
 from bot.ports import Tools
 from bot.texts.text import EMPTY, Text, joined, translatable
 
@@ -35,10 +35,14 @@ class ToolRounds:
     def records(self) -> Sequence[ToolRecord]:
         return self._tools.records
 
+    @property
+    def may_call(self) -> bool:
+        """Whether the model has a round left."""
+        return len(self._exchanges) < _MAX_ROUNDS
+
     def offer(self, prompt: Prompt) -> Prompt:
         """Return the next request: with what was called before, and with tools while they last."""
-        may_call = len(self._exchanges) < _MAX_ROUNDS
-        specs = tuple(self._tools.specs) if may_call else ()
+        specs = tuple(self._tools.specs) if self.may_call else ()
         return replace(prompt, tools=specs, tool_exchanges=tuple(self._exchanges))
 
     async def run(self, text: str, finish: Finish) -> None:
@@ -50,9 +54,9 @@ class ToolRounds:
 
 def used_tools(records: Sequence[ToolRecord]) -> Text:
     """Return what readers see of the calls; empty where there were none."""
-    if not records:
+    names = ", ".join(dict.fromkeys(one.name for one in records if one.name != UNKNOWN_TOOL))
+    if not names:
         return EMPTY
-    names = ", ".join(dict.fromkeys(one.name for one in records))
     return joined(["\n\n", translatable("🔧 tools used: {tools}", tools=names)], "")
 
 

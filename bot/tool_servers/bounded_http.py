@@ -1,43 +1,59 @@
 """Bound the responses of an MCP server that is reached over HTTP."""
 
+import contextlib
 from collections.abc import AsyncIterator
+from http import HTTPStatus
 
 import httpx2
+import mcp_types
 from typing_extensions import override
 
+LOGIN_REFUSED = "it refuses the token"
 MAX_RESPONSE_BYTES = 1024 * 1024
 """The longest response; a connection for events may bring this much, then it is opened anew."""
 
 
-class ResponseTooLong(httpx2.ReadError):
-    """A response is longer than any result that a model would read."""
-
-
-class RedirectedElsewhere(httpx2.ReadError):
-    """The server leads to another address; which one may be a secret, and is not said."""
+NOT_REACHED = -32098
+"""The code of an error response to a request that nobody has received."""
 
 
 class BoundedTransport(httpx2.AsyncHTTPTransport):
     """Reads no more of a response than `MAX_RESPONSE_BYTES`, and none that is compressed.
 
-    Raises:
-        ResponseTooLong: it is longer than that, or compressed.
-        RedirectedElsewhere: it leads to another scheme, host or port.
+    What goes wrong with a request becomes an error response to it: an exception would end the
+    connection, with the requests of all others.
     """
 
     @override
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         request.headers["accept-encoding"] = "identity"
-        response = await super().handle_async_request(request)
+        try:
+            response = await super().handle_async_request(request)
+        except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout) as error:
+            return _refusal(NOT_REACHED, f"it cannot be reached ({str(error) or 'no answer'})")
+        except httpx2.HTTPError as error:
+            return _refusal(
+                mcp_types.CONNECTION_CLOSED, f"no response ({str(error) or 'no answer'})"
+            )
+        problem = None
         if response.has_redirect_location and not _is_same_server(response, request.url):
+            # which one may be a secret
+            problem = f"it redirects to another address ({response.status_code})"
+        elif response.headers.get("content-encoding", "identity") != "identity":
+            problem = "it sent a compressed response, which nobody asked for"
+        elif response.status_code in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
+            problem = f"{LOGIN_REFUSED} ({response.status_code})"
+        if problem is not None:
             await response.aclose()
-            raise RedirectedElsewhere(f"redirects to another address ({response.status_code})")
-        if response.headers.get("content-encoding", "identity") != "identity":
-            await response.aclose()
-            raise ResponseTooLong("a compressed response, which nobody asked for")
+            return _refusal(mcp_types.INTERNAL_ERROR, problem)
         assert isinstance(response.stream, httpx2.AsyncByteStream)  # noqa: S101 -- it is async
         response.stream = _BoundedStream(response.stream)
         return response
+
+
+def _refusal(code: int, why: str) -> httpx2.Response:
+    error = {"code": code, "message": why}
+    return httpx2.Response(502, json={"jsonrpc": "2.0", "id": None, "error": error})
 
 
 def _is_same_server(response: httpx2.Response, asked: httpx2.URL) -> bool:
@@ -55,11 +71,12 @@ class _BoundedStream(httpx2.AsyncByteStream):
     @override
     async def __aiter__(self) -> AsyncIterator[bytes]:
         received = 0
-        async for chunk in self._stream:
-            received += len(chunk)
-            if received > MAX_RESPONSE_BYTES:
-                raise ResponseTooLong(f"more than {MAX_RESPONSE_BYTES} bytes in a response")
-            yield chunk
+        with contextlib.suppress(httpx2.HTTPError):  # the request ends without a response
+            async for chunk in self._stream:
+                received += len(chunk)
+                if received > MAX_RESPONSE_BYTES:
+                    return
+                yield chunk
 
     @override
     async def aclose(self) -> None:

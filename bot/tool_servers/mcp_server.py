@@ -1,14 +1,17 @@
 """Stay connected to one MCP server, and call its tools (docs/presets.md#mcp-servers).
 
-One task owns the connection, because it has to be closed by whoever opened it. Answers never wait
-for it: while the server is away its tools are not offered, and a call ends within its limit.
+One task owns the connection, because it has to be closed by whoever opened it. All chats share it:
+a call that is slow or too long ends alone, and the `mcp` package cancels it at the server. Only a
+server that was started anew is connected with again; calls wait for that within their limit.
 """
 
 import asyncio
 import contextlib
 import json
+import shlex
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import anyio
 import httpx2
@@ -24,8 +27,8 @@ from bot.errors import ToolServerError
 from bot.ports import Clock, ToolServer
 from bot.prompting.text.confusables import strip_hidden_text
 from bot.runtime.secret_file import read_one_secret
-from bot.telemetry.secret_masker import mask_from_now_on
-from bot.tool_servers.bounded_http import BoundedTransport
+from bot.telemetry.secret_masker import mask_from_now_on, mask_pasted_tokens
+from bot.tool_servers.bounded_http import LOGIN_REFUSED, NOT_REACHED, BoundedTransport
 from bot.tool_servers.settings import McpServerSettings
 from bot.tool_servers.stdio import stdio_transport
 from bot.tool_servers.tool_names import offered_name
@@ -38,8 +41,12 @@ _MAX_DESCRIPTION_CHARS = 600
 _MAX_SCHEMA_CHARS = 3000
 _CONNECT_SECONDS = 15.0
 _REFRESH_SECONDS = 60.0
-_MIN_DELAY_SECONDS = 1.0
 _MAX_DELAY_SECONDS = 60.0
+_FAILURES_UNTIL_AWAY = 3
+"""After so many in a row its tools are not offered any more until it is connected."""
+_MISTAKES = {mcp_types.INVALID_PARAMS, mcp_types.METHOD_NOT_FOUND}
+_SESSION_UNKNOWN = "Session terminated"
+"""What the `mcp` package says of a 404 within a session."""
 _FAILURES = (
     MCPError,
     OSError,
@@ -51,6 +58,7 @@ _FAILURES = (
     anyio.ClosedResourceError,
     anyio.EndOfStream,
     ExceptionGroup,
+    ToolServerError,
 )
 _log = structlog.get_logger(__name__)
 
@@ -69,15 +77,18 @@ class McpServer(ToolServer):
         self._client: Client | None = None
         self._tools: Mapping[str, mcp_types.Tool] = {}
         self._specs: tuple[ToolSpec, ...] = ()
+        self._ready = asyncio.Event()
         self._failed = asyncio.Event()
         self._failures = 0
+        """How often the connection was lost, or could not be made, since a call succeeded."""
         self.left_out: Sequence[str] = ()
         """The names of tools that are not offered; known after `check`."""
 
     @property
     @override
     def specs(self) -> Sequence[ToolSpec]:
-        return self._specs if self._client is not None else ()
+        is_offered = self._client is not None or self._failures < _FAILURES_UNTIL_AWAY
+        return self._specs if is_offered else ()
 
     @property
     @override
@@ -86,23 +97,45 @@ class McpServer(ToolServer):
 
     @override
     async def call(self, name: str, arguments: Mapping[str, object]) -> str:
-        client, tool = self._client, self._tools.get(name)
-        if client is None or tool is None:
-            raise ToolServerError(f"the MCP server {self._name} is not connected")
         try:
             async with asyncio.timeout(self._settings.seconds):
-                result = await client.call_tool(tool.name, dict(arguments))
-        except MCPError as error:
-            if error.code in {mcp_types.INVALID_PARAMS, mcp_types.METHOD_NOT_FOUND}:
-                return f"error: {error.message}"  # the model may mend its call
-            raise self._lose_connection(error) from error
+                result = await self._call(name, arguments)
         except _FAILURES as error:
-            raise self._lose_connection(error) from error
-        self._failures = 0
+            if isinstance(error, MCPError) and error.code in _MISTAKES:
+                return f"error: {error.message}"  # the model may correct its call
+            raise ToolServerError(f"the MCP server {self._name}: {describe(error)}") from error
         text = "\n".join(map(_text_of, result.content))
         if not text and result.structured_content is not None:
             text = json.dumps(result.structured_content, ensure_ascii=False)
         return f"error: {text}" if result.is_error else text
+
+    async def _call(self, name: str, arguments: Mapping[str, object]) -> mcp_types.CallToolResult:
+        """Call a tool, once more if the server was started anew; raises one of `_FAILURES`."""
+        for can_repeat in (True, False):
+            await self._ready.wait()
+            client, tool = self._client, self._tools.get(name)
+            if client is None or tool is None:
+                raise ToolServerError(f"the MCP server {self._name} no longer offers {name}")
+            try:
+                result = await client.call_tool(tool.name, dict(arguments))
+            except MCPError as error:
+                was_sent = self._was_sent(error)
+                if was_sent is None:
+                    raise
+                self._lose_connection(client)
+                if not can_repeat or (was_sent and not _changes_nothing(tool)):
+                    raise
+            else:
+                self._failures = 0
+                return result
+        raise AssertionError("the second call ends the loop")
+
+    def _was_sent(self, error: MCPError) -> bool | None:
+        """Return whether a call has reached a server that is gone; None: the server is there."""
+        if error.code == NOT_REACHED or error.message == _SESSION_UNKNOWN:
+            return False
+        is_process = self._settings.command is not None
+        return True if is_process and error.code == mcp_types.CONNECTION_CLOSED else None
 
     async def run(self) -> None:
         """Stay connected until cancelled."""
@@ -111,11 +144,13 @@ class McpServer(ToolServer):
                 async with self._connection():
                     _log.info("mcp_server_connected", server=self._name, tools=len(self._specs))
                     await self._refresh_until_failed()
+                reason = "the server has ended, or was started anew"
             except _FAILURES as error:
-                self._failures += 1
-                _log.warning("mcp_server_lost", server=self._name, reason=describe(error))
-            delay = _MIN_DELAY_SECONDS * 2 ** min(self._failures, 10)
-            await self._clock.sleep(min(_MAX_DELAY_SECONDS, delay))
+                reason = describe(error)
+            self._failures += 1
+            _log.warning("mcp_server_lost", server=self._name, reason=reason)
+            if self._failures > 1:  # the first time it is connected with again at once
+                await self._clock.sleep(min(_MAX_DELAY_SECONDS, 2.0 ** (self._failures - 2)))
 
     async def check(self) -> Sequence[ToolSpec]:
         """Connect once and return what would be offered; raises `ToolServerError`."""
@@ -123,14 +158,32 @@ class McpServer(ToolServer):
             async with self._connection():
                 return self._specs
         except _FAILURES as error:
-            raise ToolServerError(describe(error)) from error
+            raise ToolServerError(self._explain(error)) from error
 
-    def _lose_connection(self, error: BaseException) -> ToolServerError:
-        """Offer nothing until it was connected anew: the next call would fail as well."""
-        self._client = None
-        self._failures += 1
-        self._failed.set()
-        return ToolServerError(f"the MCP server {self._name}: {describe(error)}")
+    def _explain(self, error: BaseException) -> str:
+        """Name the command or the address, what is wrong with it, and the remedy."""
+        given, group = self._settings, f"TROUPE_MCP_SERVERS__{self._name.upper()}__"
+        why = describe(error)
+        if given.url is not None:
+            parts = urlsplit(given.url)
+            address = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+            setting = "TOKEN" if LOGIN_REFUSED in why else "URL"
+            return f"{address}: {why}; is it running, and is {group}{setting} right?"
+        command = mask_pasted_tokens(shlex.join(given.command or ()))
+        if isinstance(error, OSError) and error.strerror:
+            return f"`{command}` cannot be started ({why}); install it, or correct {group}COMMAND"
+        said = self._log_file.read_text("utf-8", "replace").strip().splitlines()
+        last = f", its last line there: {mask_pasted_tokens(said[-1])[:200]}" if said else ""
+        return (
+            f"`{command}` does not speak MCP ({why}); try it in a shell, see {self._log_file}{last}"
+            f", and correct {group}COMMAND or {group}ENVIRONMENT"
+        )
+
+    def _lose_connection(self, lost: Client) -> None:
+        if self._client is lost:
+            self._client = None
+            self._ready.clear()
+            self._failed.set()
 
     @contextlib.asynccontextmanager
     async def _connection(self) -> AsyncIterator[None]:
@@ -140,10 +193,12 @@ class McpServer(ToolServer):
                 client = await stack.enter_async_context(self._connect())
                 await self._list_tools(client)
             self._client = client
+            self._ready.set()
             try:
                 yield
             finally:
                 self._client = None
+                self._ready.clear()
 
     @contextlib.asynccontextmanager
     async def _connect(self) -> AsyncIterator[Client]:
@@ -153,7 +208,9 @@ class McpServer(ToolServer):
                 environment = {
                     name: value.get_secret_value() for name, value in given.environment.items()
                 }
-                transport: Transport = stdio_transport(given.command, environment, self._log_file)
+                transport: Transport = stdio_transport(
+                    given.command, environment, self._log_file, self._failed.set
+                )
             else:
                 token = await asyncio.to_thread(self._read_token)
                 http = httpx2.AsyncClient(
@@ -217,6 +274,11 @@ class McpServer(ToolServer):
         if self._settings.tools:
             return tool.name in self._settings.tools
         return tool.annotations is not None and tool.annotations.read_only_hint is True
+
+
+def _changes_nothing(tool: mcp_types.Tool) -> bool:
+    hints = tool.annotations
+    return hints is not None and (hints.read_only_hint is True or hints.idempotent_hint is True)
 
 
 def describe(error: BaseException) -> str:

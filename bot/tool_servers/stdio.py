@@ -9,7 +9,7 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 
 import anyio
@@ -23,14 +23,17 @@ from bot.runtime.subprocesses import DIE_WITH_PARENT
 from bot.runtime.tasks import cancel_and_wait
 
 MAX_MESSAGE_BYTES = 1024 * 1024
-"""The longest message of a server; a longer one ends the connection."""
+"""The longest message of a server; a longer one is left out, and who waits for it waits in vain."""
 
 _END_SECONDS = 2.0
 
 
 @contextlib.asynccontextmanager
 async def stdio_transport(
-    command: Sequence[str], environment: Mapping[str, str], log_file: Path
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    log_file: Path,
+    on_end: Callable[[], object],
 ) -> AsyncIterator[TransportStreams]:
     """Run the process while the block runs, and yield the streams of its messages.
 
@@ -38,6 +41,7 @@ async def stdio_transport(
         command: the program and its arguments.
         environment: what is set beside PATH, HOME and the like; nothing else is inherited.
         log_file: gets its stderr, from this start on.
+        on_end: is called when its output ends.
 
     Raises:
         OSError: it cannot be started.
@@ -56,7 +60,7 @@ async def stdio_transport(
     received_to, received = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     sent, sent_from = anyio.create_memory_object_stream[SessionMessage](0)
     jobs = [
-        asyncio.create_task(_receive(process, received_to)),
+        asyncio.create_task(_receive(process, received_to, on_end)),
         asyncio.create_task(_send(process, sent_from, received_to)),
     ]
     try:
@@ -76,17 +80,24 @@ async def stdio_transport(
 async def _receive(
     process: asyncio.subprocess.Process,
     received: MemoryObjectSendStream[SessionMessage | Exception],
+    on_end: Callable[[], object],
 ) -> None:
-    """Pass on each line; the stream ends with the output, or at a line that is too long."""
+    """Pass on each line; the stream ends with the output. What is too long is left out."""
     assert process.stdout is not None  # noqa: S101 -- it is a pipe
-    with received, contextlib.suppress(ValueError, OSError, anyio.BrokenResourceError):
-        while line := await process.stdout.readline():
-            try:
-                message = mcp_types.jsonrpc_message_adapter.validate_json(line, by_name=False)
-            except ValueError as error:  # a line that is no message, such as one of a log
-                await received.send(error)
-            else:
-                await received.send(SessionMessage(message))
+    try:
+        with received, contextlib.suppress(OSError, anyio.BrokenResourceError):
+            while True:
+                try:
+                    line = await process.stdout.readline()
+                    message = mcp_types.jsonrpc_message_adapter.validate_json(line, by_name=False)
+                except ValueError as error:  # too long, or no message, such as a line of a log
+                    if process.stdout.at_eof():
+                        return
+                    await received.send(error)
+                else:
+                    await received.send(SessionMessage(message))
+    finally:
+        on_end()
 
 
 async def _send(

@@ -12,7 +12,7 @@ import structlog
 from typing_extensions import override
 
 from bot.chat.storable import make_storable
-from bot.chat.tool import ToolCall, ToolRecord, ToolSpec
+from bot.chat.tool import UNKNOWN_TOOL, ToolCall, ToolRecord, ToolSpec
 from bot.errors import EmbeddingError, StoreError, ToolServerError
 from bot.ports import Clock, Tools
 from bot.prompting.text.confusables import strip_hidden_text
@@ -60,7 +60,7 @@ class Toolbox(Tools):
         except (EmbeddingError, StoreError, ToolServerError, TimeoutError) as error:
             _log.warning("tool_failed", tool=call.name, reason=str(error) or "it took too long")
             result, outcome = "error: it cannot be done now", "failed"
-        name = call.name if call.name in self._tools else "unknown"
+        name = call.name if call.name in self._tools else UNKNOWN_TOOL
         seconds = self._clock.monotonic() - started_at
         self._seconds += seconds
         quoted = await _quote_within_limit(name, result)
@@ -74,7 +74,8 @@ class Toolbox(Tools):
             raise ToolFailed(f"an answer has at most {_MAX_CALLS} calls; answer now")
         tool = self._tools.get(call.name)
         if tool is None:
-            raise ToolFailed(f"there is no such tool; there are {', '.join(self._tools)}")
+            others = f"there are {', '.join(self._tools)}" if self._tools else "answer without it"
+            raise ToolFailed(f"there is no such tool; {others}")
         if self._seconds >= _MAX_SECONDS:
             raise ToolFailed("the calls of this answer took too long; answer now")
         arguments = _read_arguments(call.arguments)

@@ -2,8 +2,9 @@
 
 import os
 import sys
-import time
+from pathlib import Path
 
+import anyio
 from mcp.server.mcpserver import MCPServer
 from mcp_types import ToolAnnotations
 
@@ -26,10 +27,20 @@ def environment() -> str:
 
 
 @server.tool(annotations=READS)
-def sleep(seconds: float) -> str:
+async def sleep(seconds: float) -> str:
     """Answer late."""
-    time.sleep(seconds)
+    await anyio.sleep(seconds)
     return "awake"
+
+
+@server.tool(annotations=READS)
+async def wait(file: str) -> str:
+    """Never answer; write a file when the call is cancelled."""
+    try:
+        await anyio.sleep_forever()
+    finally:
+        Path(file).touch()  # noqa: ASYNC240
+    return ""
 
 
 @server.tool(annotations=READS)
@@ -45,6 +56,15 @@ def die() -> str:
 
 
 @server.tool(annotations=READS)
+def die_once(file: str) -> str:
+    """End the process, unless there is this file."""
+    if not Path(file).exists():
+        Path(file).touch()
+        os._exit(1)
+    return "alive"
+
+
+@server.tool(annotations=READS)
 def fail() -> str:
     """Fail."""
     raise ValueError("no such file")
@@ -53,6 +73,8 @@ def fail() -> str:
 @server.tool()
 def delete(name: str) -> str:
     """Delete a file."""
+    if name == "itself":
+        os._exit(1)
     return f"deleted {name}"
 
 

@@ -4,10 +4,11 @@ import asyncio
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -34,7 +35,7 @@ from tests.turn.test_tools import CallingFakeBackend
 
 pytestmark = pytest.mark.service
 DEMO = str(Path(__file__).with_name("demo_server.py"))
-READING = ["weather", "environment", "sleep", "write_much", "die", "fail"]
+READING = ["weather", "environment", "sleep", "wait", "write_much", "die", "die_once", "fail"]
 
 
 def settings(**given: Any) -> McpServerSettings:
@@ -107,30 +108,59 @@ async def test_mistakes_and_failures_are_results(tmp_path: Path) -> None:
         assert server.specs  # none of that is a reason to connect anew
 
 
-async def test_dead_server_offers_nothing_until_it_was_started_again(tmp_path: Path) -> None:
+async def test_dead_server_is_started_again_and_the_call_repeated(tmp_path: Path) -> None:
     async with connected(tmp_path) as server:
-        assert "it cannot be done now" in await run_tool(server, "demo_die")
-        assert server.specs == ()
-        with pytest.raises(ToolServerError, match="not connected"):
-            await server.call("demo_weather", {"city": "Rome"})
-        await wait_until(lambda: server.specs)
+        await server.call("demo_die_once", {"file": str(tmp_path / "died")})
+        with pytest.raises(ToolServerError, match="Connection closed"):
+            await server.call("demo_die", {})  # twice
         assert (await server.call("demo_weather", {"city": "Rome"})).startswith("Rome: rain")
 
 
-async def test_slow_call_ends_at_its_limit(tmp_path: Path) -> None:
-    async with connected(tmp_path, seconds=0.2) as server:
-        assert "it cannot be done now" in await run_tool(server, "demo_sleep", '{"seconds": 60}')
-        assert server.specs == ()
+async def test_call_that_changes_something_is_not_repeated(tmp_path: Path) -> None:
+    async with connected(tmp_path, tools="delete") as server:
+        with pytest.raises(ToolServerError, match="Connection closed"):
+            await server.call("demo_delete", {"name": "itself"})
+        assert await server.call("demo_delete", {"name": "a"}) == "deleted a"
 
 
-async def test_result_is_bounded_in_tokens_and_a_message_in_bytes(tmp_path: Path) -> None:
-    async with connected(tmp_path) as server:
+@pytest.mark.parametrize("over_http", [False, True])
+async def test_slow_call_ends_alone_and_is_cancelled(tmp_path: Path, over_http: bool) -> None:
+    async with demo_server(tmp_path, over_http) as (given, _):
+        async with running(tmp_path, settings(**given, seconds=10)) as server:
+            await wait_until(lambda: server.specs)
+            waiting = asyncio.create_task(server.call("demo_sleep", {"seconds": 3}))
+            slow = asyncio.create_task(
+                server.call("demo_wait", {"file": str(tmp_path / "cancelled")})
+            )
+            assert (await server.call("demo_weather", {"city": "Oslo"})).startswith("Oslo")
+            slow.cancel()  # as a timeout does
+            await wait_until(lambda: (tmp_path / "cancelled").exists())
+            assert await waiting == "awake"
+        async with running(tmp_path, settings(**given, seconds=1)) as server:
+            await wait_until(lambda: server.specs)
+            with pytest.raises(ToolServerError, match="no answer in time"):
+                await server.call("demo_sleep", {"seconds": 60})
+            assert server.specs
+
+
+@pytest.mark.parametrize("over_http", [False, True])
+async def test_result_is_bounded_and_a_message_too_long_ends_alone(
+    tmp_path: Path, over_http: bool
+) -> None:
+    async with (
+        demo_server(tmp_path, over_http) as (given, _),
+        running(tmp_path, settings(**given, seconds=3)) as server,
+    ):
+        await wait_until(lambda: server.specs)
         quoted = await run_tool(server, "demo_write_much", '{"chars": 20000}')
         assert count_tokens([quoted])[0] <= MAX_RESULT_TOKENS
         assert quoted.endswith("\n[the rest is left out]")
         assert len(quoted) > 500
+        waiting = asyncio.create_task(server.call("demo_sleep", {"seconds": 2}))
         with pytest.raises(ToolServerError):
             await server.call("demo_write_much", {"chars": 2_000_000})
+        assert await waiting == "awake"
+        assert server.specs
 
 
 async def test_process_ends_with_the_connection(tmp_path: Path) -> None:
@@ -142,31 +172,93 @@ async def test_process_ends_with_the_connection(tmp_path: Path) -> None:
         os.kill(int(pid.removeprefix("PID=")), 0)
 
 
-async def test_command_that_does_not_exist_is_told(tmp_path: Path) -> None:
-    for command in (["/no/such/program"], [sys.executable, "-c", "print('hello')"]):
-        server = McpServer("x", settings(command=command), tmp_path / "x.log", SystemClock())
-        with pytest.raises(ToolServerError):
-            await server.check()
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (
+            {"command": "/no/such/program --fast"},
+            "`/no/such/program --fast` cannot be started.*No such file.*; install it, or correct "
+            "TROUPE_MCP_SERVERS__X__COMMAND",
+        ),
+        (
+            {"command": [sys.executable, "-c", "import sys; sys.exit('no licence')"]},
+            "does not speak MCP.*its last line there: no licence, and correct "
+            "TROUPE_MCP_SERVERS__X__COMMAND",
+        ),
+        (
+            {"url": "http://127.0.0.1:1/mcp?key=hidden"},
+            "^http://127.0.0.1:1/mcp: it cannot be reached .*TROUPE_MCP_SERVERS__X__URL right",
+        ),
+    ],
+)
+async def test_check_names_server_and_remedy(
+    tmp_path: Path, given: dict[str, object], told: str
+) -> None:
+    server = McpServer("x", settings(**given), tmp_path / "x.log", SystemClock())
+    with pytest.raises(ToolServerError, match=told):
+        await server.check()
 
 
-async def test_server_is_reached_over_http(tmp_path: Path) -> None:
+@asynccontextmanager
+async def demo_server(
+    folder: Path, over_http: bool, *options: str
+) -> AsyncIterator[tuple[dict[str, object], Callable[[], Awaitable[None]]]]:
+    """Run a server; gives its settings, and what starts it anew."""
+    if not over_http:
+
+        async def nothing() -> None:
+            return
+
+        yield {}, nothing
+        return
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         port = one.getsockname()[1]
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, DEMO, str(port), stderr=asyncio.subprocess.DEVNULL
-    )
-    given = settings(url=f"http://127.0.0.1:{port}/mcp", token="secret", seconds=5)
+    processes: list[asyncio.subprocess.Process] = []
+
+    async def start() -> None:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, DEMO, str(port), *options), stderr=asyncio.subprocess.DEVNULL
+        )
+        processes.append(process)
+
+    async def end() -> None:
+        processes[-1].kill()
+        await processes[-1].wait()
+
+    async def restart() -> None:
+        await end()
+        await start()
+
+    await start()
     try:
-        async with running(tmp_path, given) as server:  # it may start before the server does
-            await wait_until(lambda: server.specs)
-            assert (await server.call("demo_weather", {"city": "Oslo"})).startswith("Oslo: rain")
-            with pytest.raises(ToolServerError):
-                await server.call("demo_write_much", {"chars": 2_000_000})
-            assert server.specs == ()
+        yield {"url": f"http://127.0.0.1:{port}/mcp", "token": "secret"}, restart
     finally:
-        process.kill()
-        await process.wait()
+        await end()
+
+
+async def test_server_that_was_restarted_over_http_costs_no_call(tmp_path: Path) -> None:
+    async with (
+        demo_server(tmp_path, over_http=True) as (given, restart),
+        running(tmp_path, settings(**given, seconds=60)) as server,
+    ):
+        await wait_until(lambda: server.specs)  # it may start before the server does
+        await restart()  # nobody listens yet
+        assert (await server.call("demo_weather", {"city": "Oslo"})).startswith("Oslo: rain")
+        await restart()
+        while not await is_listening(urlsplit(str(given["url"])).port):
+            pass
+        # it does not know the session
+        assert (await server.call("demo_weather", {"city": "Bonn"})).startswith("Bonn: rain")
+
+
+async def is_listening(port: int | None) -> bool:
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+    except OSError:
+        return False
+    writer.close()
+    return True
 
 
 # --- in an answer --------------------------------------------------------------------------------
@@ -202,8 +294,10 @@ async def test_answer_uses_a_server_and_shows_it(tmp_path: Path, database: Datab
 
 async def test_dead_server_costs_an_answer_nothing(tmp_path: Path, database: Database) -> None:
     given = settings(command=["/no/such/program"])
+    remembered = [calling("demo_weather", '{"city": "Berlin"}')], ["I cannot see it now."]
     async with running(tmp_path, given) as server:
-        setup = make_setup(database, {"demo": server}, ["Hello."])
+        setup = make_setup(database, {"demo": server}, ["Hello."], *remembered)
         await setup.say("hi")
-    assert setup.texts == ["Hello."]
-    assert setup.backend.prompts[0].tools == ()
+        await setup.say("and the weather?")
+    assert setup.texts == ["Hello.", "I cannot see it now."]
+    assert {prompt.tools for prompt in setup.backend.prompts} == {()}

@@ -44,7 +44,7 @@ class AnswerTools:
     async def for_answer(
         self, preset: Preset, backend: Backend, context: TurnContext
     ) -> ToolRounds | None:
-        """Return the tools of an answer; None if there are none, or the backend offers none."""
+        """Return the tools of an answer; None if it has none, or the backend offers none."""
         if not preset.calls_tools:
             return None
         if not isinstance(backend, ToolCallingBackend):
@@ -62,7 +62,8 @@ class AnswerTools:
         # One that failed at the start is not there.
         servers = [self.servers[name] for name in preset.mcp_servers if name in self.servers]
         tools += server_tools(servers)
-        return ToolRounds(Toolbox(tools, self.clock)) if tools else None
+        # Without any, a model may still call one that it remembers: it is told that there is none.
+        return ToolRounds(Toolbox(tools, self.clock))
 
     def _history_tool(self, preset: Preset, context: TurnContext) -> Tool:
         async def load_turns() -> Sequence[Turn]:
