@@ -27,6 +27,7 @@ TroupeError                 every error that is raised on purpose; it names the 
 │   └── Refused             ... for this message for good: blocked, deleted, forbidden
 │       ├── MessageNotFound ... because the message to change does not exist any more
 │       ├── ContentRefused  ... because of what it says or shows: another form of it may pass
+│       │   └── WordsRefused    ... because of its words, by a moderation rule
 │       ├── ResponseRefused ... as a response to a command or press: send it to the chat
 │       └── AnswerRefused   ... for the first message of an answer: make the rest of it not
 └── BackendError            the model failed; `notice` is what the chat is told
@@ -177,6 +178,10 @@ class MessageNotFound(Refused):
 
 
 class ContentRefused(Refused):
+    pass
+
+
+class WordsRefused(ContentRefused):
     pass
 
 

@@ -25,6 +25,8 @@ _NOUNS: Mapping[MediaKind, str] = {
     MediaKind.FORWARD: "forwarded message",
     MediaKind.OTHER: "something else",
 }
+MAX_TEXT_BYTES = 100 * 1024
+"""How much of a text file is read."""
 READABLE = frozenset({MediaKind.IMAGE, MediaKind.FILE})
 """The kinds that can be read at all; what a file is, only its content tells."""
 

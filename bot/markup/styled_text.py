@@ -4,7 +4,7 @@ Spans nest or do not touch; only emphasis contains code or stands in it nowhere.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache
@@ -76,11 +76,14 @@ def has_markup(text: str) -> bool:
 
 
 @lru_cache(maxsize=128)
-def style_markdown(source: str) -> StyledText:
-    """Return what readers are to see of a Markdown text; of nothing visible, the source."""
+def style_markdown(source: str, *, has_links: bool = True) -> StyledText:
+    """Return what readers are to see of a Markdown text; of nothing visible, the source.
+
+    Without links, their addresses stand behind their texts.
+    """
     if not has_markup(source):
         return StyledText(source)
-    writer = _TextWriter(source.split("\n"))
+    writer = _TextWriter(source.split("\n"), has_links=has_links)
     writer.write_blocks(parse_markdown(source))
     return writer.finish() or StyledText(source)
 
@@ -111,8 +114,9 @@ class _TableCells:
 class _TextWriter:
     """Writes the tokens of a text one after the other."""
 
-    def __init__(self, lines: Sequence[str]) -> None:
+    def __init__(self, lines: Sequence[str], *, has_links: bool) -> None:
         self._lines = lines  # of the source
+        self._has_links = has_links
         self._pieces: list[str] = []
         self._length = 0
         self._open: list[_OpenSpan] = []
@@ -121,13 +125,21 @@ class _TextWriter:
         self._table: _TableCells | None = None
 
     def finish(self) -> StyledText | None:
-        """Return the whole text without space around it; None if there is none."""
+        """Return the whole text without space around it; None if there is none.
+
+        A code block at its beginning keeps the indentation of its first line.
+        """
         whole = "".join(self._pieces)
-        text = whole.strip()
-        if not is_visible(text):
+        if not is_visible(whole.strip()):
             return None
-        begin = len(whole) - len(whole.lstrip())
-        spans = [_trimmed(one, whole, begin, begin + len(text)) for one in self._spans]
+        indented = {
+            one.start
+            for one in self._spans
+            if one.style is Style.CODE_BLOCK and whole[one.start : one.end].strip()
+        }
+        begin = _skip_space(whole, 0, len(whole), indented)
+        text = whole[begin:].rstrip()
+        spans = [_trimmed(one, whole, begin, begin + len(text), indented) for one in self._spans]
         # What was ended last stands around what was ended before.
         visible = [one for one in reversed(spans) if one is not None]
         visible.sort(key=lambda one: (one.start, -one.end))
@@ -258,7 +270,7 @@ class _TextWriter:
         span = self._open[-1]
         text = "".join(self._pieces)[span.start : self._length]
         is_shown = text.strip() in {span.detail, span.detail.removeprefix("mailto:")}
-        is_web = _ADDRESS.fullmatch(span.detail) is not None
+        is_web = self._has_links and _ADDRESS.fullmatch(span.detail) is not None
         inside = any(one.style is Style.LINK for one in self._open[:-1])
         if is_web and not is_shown and not inside and not _LOOKS_LIKE_ADDRESS.match(text):
             self._end()
@@ -303,11 +315,21 @@ class _TextWriter:
             one.start = self._length
 
 
-def _trimmed(span: StyledSpan, whole: str, begin: int, end: int) -> StyledSpan | None:
-    """Return a span without space at its ends, counted from `begin`; None if nothing is left."""
-    start, stop = max(span.start, begin), min(span.end, end)
-    while start < stop and whole[start].isspace():
+def _skip_space(whole: str, start: int, stop: int, indented: Collection[int]) -> int:
+    while start < stop and whole[start].isspace() and start not in indented:
         start += 1
+    return start
+
+
+def _trimmed(
+    span: StyledSpan, whole: str, begin: int, end: int, indented: Collection[int]
+) -> StyledSpan | None:
+    """Return a span without space at its ends, counted from `begin`; None if nothing is left.
+
+    The space that begins at one of the positions in `indented` is kept.
+    """
+    stop = min(span.end, end)
+    start = _skip_space(whole, max(span.start, begin), stop, indented)
     while start < stop and whole[stop - 1].isspace():
         stop -= 1
     if start >= stop:

@@ -13,6 +13,7 @@ from typing import TypeAlias
 import structlog
 
 from bot.chat.attachments import (
+    MAX_TEXT_BYTES,
     NO_FILES,
     READABLE,
     AttachedFiles,
@@ -32,7 +33,6 @@ from bot.texts.text import Text, translatable
 
 _log = structlog.get_logger(__name__)
 _MAX_FILE_BYTES = 10 * 1024 * 1024
-_MAX_TEXT_BYTES = 100 * 1024
 _MAX_FILES = 10
 _SECONDS = 30.0  # for all files of a message; the answer waits for them
 _PICTURES = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF87a", b"GIF89a", b"BM")
@@ -167,12 +167,12 @@ class _Reading:
             data = await convert("pdf", data)
         elif item.kind is MediaKind.IMAGE:
             return _DAMAGED
-        decoded = decode_text(data, _MAX_TEXT_BYTES) or await _guess_text(data)
+        decoded = decode_text(data, MAX_TEXT_BYTES) or await _guess_text(data)
         if decoded is None:
             return _UNKNOWN_KIND
         if not decoded.text.strip():
             return _EMPTY
-        is_cut = len(data) > _MAX_TEXT_BYTES
+        is_cut = len(data) > MAX_TEXT_BYTES
         safe, name = mask_pasted_tokens(make_storable(decoded.text)), clean_file_name(item.name)
         self.texts.append(AttachedText(name, safe, is_cut, decoded.guessed_encoding))
         return None
@@ -180,7 +180,7 @@ class _Reading:
 
 async def _guess_text(data: bytes) -> DecodedText | None:
     """Return the text of a file in an encoding that its bytes suggest, None if it is no text."""
-    given = find_guessable_text(data, _MAX_TEXT_BYTES)
+    given = find_guessable_text(data, MAX_TEXT_BYTES)
     if given is None:
         return None
     try:

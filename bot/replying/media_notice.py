@@ -2,7 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 
-from bot.chat.attachments import AttachedFiles, UnreadFile, clean_file_name
+from bot.chat.attachments import (
+    MAX_TEXT_BYTES,
+    AttachedFiles,
+    UnreadFile,
+    clean_file_name,
+)
 from bot.chat.incoming import MediaItem, MediaKind, Said
 from bot.texts.text import Text, joined, translatable
 
@@ -38,8 +43,17 @@ def is_unreadable(said: Said, files: AttachedFiles) -> bool:
 
 
 def explain_files(files: AttachedFiles) -> Text | None:
-    """Say which files could not be read, and of which texts the encoding was guessed."""
+    """Say which files could not be read or only in part, and whose encoding was guessed."""
     sentences = [explain_unread(files.unread)] if files.unread else []
+    sentences += [
+        translatable(
+            "ℹ {name} is long: I read only its first {size} KiB.",
+            name=one.name or translatable("The file"),
+            size=MAX_TEXT_BYTES // 1024,
+        )
+        for one in files.texts
+        if one.is_cut
+    ]
     sentences += [
         translatable(
             "ℹ I read {name} as {encoding}. If its letters were wrong, please send it in UTF-8.",

@@ -30,6 +30,7 @@ from bot.errors import (
     RateLimited,
     Refused,
     Unreachable,
+    WordsRefused,
 )
 from bot.storage.sql.conversations import SqlConversations
 from bot.storage.sql.database import Database
@@ -150,6 +151,18 @@ async def test_content_that_is_refused_in_any_form_is_named(database: Database) 
     assert named.startswith("⚠ A part of my answer")
     assert following == "b"
     assert await delivery.states() == [OutboxState.SENT] * 2
+
+
+async def test_words_that_a_moderator_forbids_are_sent_in_no_other_form(
+    database: Database,
+) -> None:
+    delivery = Delivery(database)
+    delivery.surface.fail_next("send", WordsRefused("200000"))
+    await delivery.queue("a", "b")
+    await delivery.work()
+    named, following = delivery.texts
+    assert "AutoMod" in named
+    assert following == "b"
 
 
 async def test_delayed_row_holds_back_the_rows_behind_it(database: Database) -> None:

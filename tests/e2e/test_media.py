@@ -100,6 +100,14 @@ async def test_picture_is_seen_and_only_described_later(deployment: Deployment, 
 
 
 @pytest.mark.parametrize("kind", KINDS)
+async def test_person_is_told_that_a_long_file_was_cut(deployment: Deployment, kind: str) -> None:
+    where = getattr(deployment.platforms, kind)()
+    deployment.send(where, "what is Td9:3", ("long.txt", b"a line\n" * 20_000))
+    notice = "ℹ long.txt is long: I read only its first 100 KiB."
+    await deployment.shows(where, f"{expected_answer('Td9:3')}\n\n{notice}")
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("name", "data"), [("notes.txt", b"the key is under the mat"), ("a.pdf", pdf("the key is"))]
 )

@@ -71,6 +71,7 @@ _CONTENT_REASONS = (
     "_too_long",
     "button",
     "reply markup",
+    "url",
 )
 
 

@@ -45,13 +45,14 @@ _LANGUAGE = re.compile(r"[\w+#.-]{1,32}")
 
 
 def render_markdown(
-    source: str, max_entities: int = _MAX_ENTITIES
+    source: str, max_entities: int = _MAX_ENTITIES, *, has_links: bool = True
 ) -> tuple[str, list[MessageEntity] | None]:
     """Return the text of a message and its entities; of too many, the least important are left out.
 
     Every `@name` becomes code, which keeps Telegram from notifying anybody.
     """
-    styled = _limited(_without_mentions(style_markdown(source)), max_entities)
+    styled = style_markdown(source) if has_links else style_markdown(source, has_links=False)
+    styled = _limited(_without_mentions(styled), max_entities)
     if not styled.spans:
         return styled.text, None
     offset = _offsets(styled.text)
@@ -71,12 +72,14 @@ def _limited(styled: StyledText, max_spans: int) -> StyledText:
     return StyledText(text, tuple(kept))
 
 
-def with_folded(source: str, folded: str) -> tuple[str, list[MessageEntity]]:
+def with_folded(
+    source: str, folded: str, *, has_links: bool = True
+) -> tuple[str, list[MessageEntity]]:
     """Return a text of Markdown and its entities, with a plain text below it that opens at a tap.
 
     The folded text is the last entity, and one of those that a message may have.
     """
-    text, entities = render_markdown(source, _MAX_ENTITIES - 1)
+    text, entities = render_markdown(source, _MAX_ENTITIES - 1, has_links=has_links)
     above = f"{text.rstrip()}\n\n" if text.strip() else ""
     below = _MENTION.sub(lambda found: f"\uff20{found[0][1:]}", folded)
     fold = MessageEntity(

@@ -83,11 +83,11 @@ _SET_WEBHOOK_SECONDS = 300.0
 _log = structlog.get_logger(__name__)
 
 
-class _Member(msgspec.Struct):
+class _MemberStatus(msgspec.Struct):
     status: str
 
 
-_decode_member = msgspec.json.Decoder(_Member).decode
+_decode_member = msgspec.json.Decoder(_MemberStatus).decode
 _decode_updates = msgspec.json.Decoder(list[dict[str, Any]]).decode
 _decode_update = msgspec.json.Decoder(dict[str, Any]).decode
 

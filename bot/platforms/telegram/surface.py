@@ -8,6 +8,7 @@ from enum import Enum, auto
 from typing import Any
 
 import msgspec
+from aiogram.enums import MessageEntityType
 from aiogram.methods import (
     DeleteMessage,
     EditMessageCaption,
@@ -18,7 +19,7 @@ from typing_extensions import override
 
 from bot.chat.incoming import Address
 from bot.chat.outgoing import Limits, MessageContent, OutgoingMessage
-from bot.errors import MessageNotFound, OutcomeUnknown
+from bot.errors import ContentRefused, MessageNotFound, OutcomeUnknown
 from bot.platforms.telegram.api import BotApi, NotEditable, NotModified, ReplyNotFound
 from bot.platforms.telegram.buttons import to_forced_reply, to_keyboard
 from bot.platforms.telegram.limits import GROUP, PRIVATE
@@ -81,10 +82,9 @@ class TelegramSurface(Surface, DraftingSurface):
             document = BufferedInputFile(message.file.text.encode(), message.file.name)
             upload = SendDocument(document=document, **_render_caption(message.content), **to)
             return (await self._api.call(upload)).message_id
-        fields = {**_render(message.content), **to}
         if message.content.prompt is not None:
-            fields["reply_markup"] = to_forced_reply(message.content.prompt)
-        return _message_id(await self._api.send("sendMessage", fields))
+            to = {**to, "reply_markup": to_forced_reply(message.content.prompt)}
+        return _message_id(await self._send_text("sendMessage", message.content, to))
 
     @override
     async def edit(
@@ -234,12 +234,25 @@ class TelegramSurface(Surface, DraftingSurface):
 
     async def _edit(self, chat: int, message_id: int, content: MessageContent) -> None:
         to = {"chat_id": chat, "message_id": message_id}
-        await self._api.send("editMessageText", {**to, **_render(content)})
+        await self._send_text("editMessageText", content, to)
+
+    async def _send_text(
+        self, method: str, content: MessageContent, fields: Mapping[str, Any]
+    ) -> msgspec.Raw:
+        """Send or edit a message; if a link in it is refused, with written out addresses."""
+        rendered = _render(content)
+        try:
+            return await self._api.send(method, {**rendered, **fields})
+        except ContentRefused:
+            entities = rendered["entities"] or ()
+            if not any(one.type == MessageEntityType.TEXT_LINK for one in entities):
+                raise
+        return await self._api.send(method, {**_render(content, has_links=False), **fields})
 
 
-def _render(content: MessageContent) -> dict[str, Any]:
+def _render(content: MessageContent, *, has_links: bool = True) -> dict[str, Any]:
     """Return the fields of a message."""
-    text, entities = _render_text(content)
+    text, entities = _render_text(content, has_links=has_links)
     return {
         "text": text,
         "entities": entities,
@@ -277,12 +290,14 @@ def _render_caption(content: MessageContent) -> dict[str, Any]:
     }
 
 
-def _render_text(content: MessageContent) -> tuple[str, list[MessageEntity] | None]:
+def _render_text(
+    content: MessageContent, *, has_links: bool = True
+) -> tuple[str, list[MessageEntity] | None]:
     if content.is_plain:
         return render_plain(content.named_text), None
     if not content.thoughts:
-        return render_markdown(content.named_text)
-    return with_folded(content.named_text, f"💭 {content.thoughts}")
+        return render_markdown(content.named_text, has_links=has_links)
+    return with_folded(content.named_text, f"💭 {content.thoughts}", has_links=has_links)
 
 
 class _SentMessage(msgspec.Struct):

@@ -17,6 +17,7 @@ from bot.errors import (
     Refused,
     TokenRejected,
     Unreachable,
+    WordsRefused,
 )
 from bot.platforms.discord.requests import translate
 from bot.platforms.discord.rest.refusals import ChannelNotFound, ThreadExists, WebhookNotFound
@@ -36,6 +37,8 @@ def http_error(
     ("error", "meaning"),
     [
         (http_error(400, 50035), ContentRefused),
+        (http_error(400, 200000), WordsRefused),
+        (http_error(400, 200001), WordsRefused),
         (http_error(403, 50001), Refused),
         (http_error(403, 50013), Refused),
         (http_error(400, 50083), Refused),

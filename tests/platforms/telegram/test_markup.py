@@ -76,8 +76,10 @@ def check_message(text: str, entities: list[MessageEntity] | None) -> None:
     See https://core.telegram.org/bots/api#formatting-options.
     """
     assert is_visible(text)
-    assert text == text.strip()
     marks = entities or []
+    assert text == text.rstrip()
+    # Telegram trims what is before the first entity.
+    assert not text[0].isspace() or (marks[0].type, marks[0].offset) == ("pre", 0)
     assert len(marks) <= 100
     encoded = text.encode("utf-16-le")
     for one in marks:
@@ -114,6 +116,20 @@ def test_any_markdown_is_legal(source: str) -> None:
 @given(MARKDOWN, st.integers(20, 80))
 def test_any_part_of_any_markdown_is_legal(source: str, max_units: int) -> None:
     check_source(source, replace(LIMITS, max_units=max_units))
+
+
+def test_split_code_keeps_the_indentation_of_the_first_line_of_each_part() -> None:
+    lines = [f"{' ' * (4 * (number % 3))}step_{number}()" for number in range(60)]
+    source = "\n".join(["```py", *lines, "```"])
+    parts = split(source, replace(LIMITS, max_units=100))
+    shown = []
+    for part in parts:
+        text, entities = render_markdown(part)
+        check_message(text, entities)
+        assert [(one.type, one.offset) for one in entities or []] == [("pre", 0)]
+        shown.append(text)
+    assert "\n".join(shown).splitlines() == lines
+    assert any(one[0] == " " for one in shown)
 
 
 def test_of_too_many_entities_the_least_important_are_left_out() -> None:

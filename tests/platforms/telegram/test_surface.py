@@ -338,6 +338,17 @@ async def test_wrong_settings_are_reported_without_the_token(
     assert "canary" not in "".join(traceback.format_exception(caught.value))
 
 
+@pytest.mark.service
+async def test_refused_link_leaves_the_other_formatting(rig: Rig, surface: Surface) -> None:
+    text = "**bold** [here](http://localhost/a) and *there*"
+    rig.telegram.fault("sendMessage", error_code=400, description="Bad Request: Wrong HTTP URL")
+    await send(surface, text)
+    [refused, sent] = rig.calls("sendMessage")
+    assert [one["type"] for one in refused["entities"]] == ["bold", "text_link", "italic"]
+    assert [one["type"] for one in sent["entities"]] == ["bold", "italic"]
+    assert sent["text"] == "bold here (http://localhost/a) and there"
+
+
 # --- find ------------------------------------------------------------------------------------
 
 

@@ -8,6 +8,7 @@ from bot.errors import (
     RateLimited,
     Refused,
     TokenRejected,
+    WordsRefused,
 )
 from bot.platforms.discord.settings import BOT_REJECTED
 
@@ -16,6 +17,7 @@ _UNKNOWN_MESSAGE = 10008
 _UNKNOWN_CHANNEL = 10003
 _THREAD_EXISTS = 160004
 _THREAD_CLOSED = frozenset({50083, 160005})  # archived, locked
+_BLOCKED_BY_AUTOMOD = frozenset({200000, 200001})  # a message, a title
 _NO_WEBHOOK = frozenset({10015, 50027})  # it is unknown, or its token is
 
 
@@ -51,6 +53,8 @@ def translate_refusal(
         return ThreadExists(answer)
     if code in _NO_WEBHOOK:
         return WebhookNotFound(answer)
+    if code in _BLOCKED_BY_AUTOMOD:
+        return WordsRefused(answer)
     match status:
         case 400 if code not in _THREAD_CLOSED:
             return ContentRefused(answer)

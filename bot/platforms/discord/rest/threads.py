@@ -10,7 +10,7 @@ import structlog
 
 from bot.chat.incoming import Address
 from bot.chat.outgoing import MessageThread
-from bot.errors import MessageNotFound, Refused
+from bot.errors import MessageNotFound, Refused, WordsRefused
 from bot.platforms.discord.rest.client import RestClient, RestEndpoint
 from bot.platforms.discord.rest.refusals import ThreadExists
 
@@ -45,7 +45,7 @@ class AnswerThreads:
             await self._rest.call(_OPEN, channel, thread.message_id, body=body)
         except ThreadExists:
             pass
-        except MessageNotFound:
+        except (MessageNotFound, WordsRefused):
             return None
         except Refused as error:  # no right to open threads, or a channel that has none
             self.refuse(channel, str(error))
