@@ -1,7 +1,6 @@
 """`troupe character`: import a character card as a preset, show it, and export it again."""
 
 import asyncio
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -16,12 +15,13 @@ from bot.importers.cards.card_to_preset import preset_from_card
 from bot.importers.cards.stored_cards import card_file, load_card
 from bot.importers.file_kinds import CHARACTER_IMPORTS, check_file_kind
 from bot.media.fetching import FetchFailed, PublicFetcher
-from bot.prompting.presets.files import export_preset, find_preset, load_presets
+from bot.prompting.presets.files import ReadPresets, export_preset, read_presets
 from bot.prompting.presets.folder import find_preset_file
 from bot.prompting.presets.preset import Preset
 from bot.runtime.addresses import is_http_address
 from bot.runtime.control_characters import escape_to_one_line
 from bot.runtime.shipped_files import presets_folder
+from bot.service.backends import missing_for
 from bot.settings import Settings, read_settings
 
 app = command_app("Import, list and export character cards.")
@@ -56,14 +56,16 @@ def import_card(
         print_line("then talk to it: troupe chat")
     else:
         print_line(f"talk to it: troupe chat, then /preset use {preset.name}")
-    print_line("a service that runs reads it at SIGHUP (kill -HUP PID), or at its next start")
+    print_line("a service that runs uses it within a few seconds")
+    for note in missing_for(preset, settings):
+        print_line(f"note: {note}")
 
 
 @app.command("list")
 def list_characters() -> None:
     """List the characters among the presets, and what each of them has."""
     folder = presets_folder(read_settings().presets_dir)
-    presets = [preset for preset in load_presets(folder).values() if is_character(preset)]
+    presets = [preset for preset in read_presets(folder).presets.values() if is_character(preset)]
     if not presets:
         print_line(f"no character in {folder}; add one with `troupe character import FILE`")
     for preset in presets:
@@ -81,7 +83,7 @@ def export_card(
 ) -> None:
     """Write a preset as a card, with every field that its own card had."""
     folder = presets_folder(read_settings().presets_dir)
-    preset = export_character(name, load_presets(folder), folder, file, form)
+    preset = export_character(name, read_presets(folder), folder, file, form)
     print_line(f"the card of {preset.name} was written to {file}")
 
 
@@ -89,14 +91,14 @@ def export_card(
 def show_character(name: str) -> None:
     """Show what a character has: greetings, lorebook, notes."""
     folder = presets_folder(read_settings().presets_dir)
-    preset = find_preset(load_presets(folder), name)
+    preset = read_presets(folder).find(name)
     print_line(describe_character(preset, load_card(preset, folder)))
 
 
 def find_default(folder: Path, name: str) -> Preset | None:
     """Return the default preset of a folder; None if it is not there, or no preset can be read."""
     try:
-        return find_preset(load_presets(folder), name)
+        return read_presets(folder).find(name)
     except PresetError:
         return None
 
@@ -176,7 +178,7 @@ def import_character(
 
 def export_character(
     name: str,
-    presets: Mapping[str, Preset],
+    presets: ReadPresets,
     folder: Path,
     file: Path,
     container: CardContainer | None,
@@ -188,7 +190,7 @@ def export_character(
     Raises:
         UserError: the file name does not end in a kind of card, or cannot be written.
     """
-    preset = find_preset(presets, name)
+    preset = presets.find(name)
     if container is None:
         ending = file.suffix.lower().removeprefix(".")
         if ending not in {one.value for one in CardContainer}:

@@ -37,21 +37,18 @@ from bot.errors import (
     TroupeError,
 )
 from bot.frozen_dataclass import frozen_dataclass
-from bot.importers.character_files import (
-    PresetWithStories,
-    load_complete_presets,
-    load_presets_with_stories,
-)
+from bot.importers.character_files import CharacterFolder, read_character_folder
 from bot.platforms.account import BotAccount
 from bot.platforms.registry import make_account_setup, make_platform
 from bot.platforms.spec import PlatformContext, PlatformSpec
 from bot.ports import ModelCheckingBackend, ToolCallingBackend
 from bot.prompting.compose.compose import bare_prompt, template_of
-from bot.prompting.presets.files import find_preset
+from bot.prompting.presets.files import ReadPresets
+from bot.prompting.presets.names import preset_id
 from bot.prompting.presets.preset import Preset
 from bot.runtime.clock import SystemClock
 from bot.runtime.shipped_files import presets_folder
-from bot.service.backends import make_backends, used_models
+from bot.service.backends import describe_refusals, make_backends, refused_presets, used_models
 from bot.service.models import stories_by_preset
 from bot.service.resources import EMBEDDED_REDIS, open_replica
 from bot.service.stored_keys import with_stored_keys
@@ -168,8 +165,9 @@ def _list_checks(
     yield _CheckItem("signals", partial(_test_signals, settings))
     for spec in settings.configured_platforms:
         yield _CheckItem(spec.kind, partial(_test_platform, spec, settings))
-    presets = _load_valid_presets(settings)
-    if stories_by_preset(presets):
+    folder = _read_folder(settings)
+    presets = folder.read.presets
+    if stories_by_preset(presets, folder.stories):
         yield _CheckItem("embedding", partial(_test_embedder, settings))
     for name in settings.mcp_servers:
         subject = partial(_test_tool_server, name, settings)
@@ -184,30 +182,30 @@ def _list_checks(
             ask = partial(_ask_model, name, model, capped, settings, renderer)
             yield _CheckItem(f"answer of {name}/{model}", ask, is_limited=False)
     for each in presets.values():
-        if each.preset.calls_tools and each.preset.provider in settings.providers:
-            subject = partial(_test_tools, each.preset, settings, renderer)
-            yield _CheckItem(f"tools of preset {each.preset.name}", subject, is_local=True)
+        if each.calls_tools and each.provider in settings.providers:
+            subject = partial(_test_tools, each, settings, renderer)
+            yield _CheckItem(f"tools of preset {each.name}", subject, is_local=True)
     turns = asyncio.Lock()  # two models at once would slow each other down
     for model, trial in model_trials(settings.providers.values(), settings.data_dir, renderer):
         yield _CheckItem(f"model {model}", partial(_try_model, trial, turns), is_limited=False)
 
 
-def _load_valid_presets(settings: Settings) -> Mapping[str, PresetWithStories]:
+def _read_folder(settings: Settings) -> CharacterFolder:
     try:
-        return load_presets_with_stories(presets_folder(settings.presets_dir))
+        return read_character_folder(presets_folder(settings.presets_dir))
     except PresetError:  # the line of the presets tells
-        return {}
+        return CharacterFolder(ReadPresets(), {})
 
 
 def _models_by_provider(
-    presets: Mapping[str, PresetWithStories], settings: Settings
+    presets: Mapping[str, Preset], settings: Settings
 ) -> Mapping[str, Sequence[str]]:
     """Return the models that presets use, by provider; without presets those that are set up."""
     if not presets:
         implied = {name for spec in backend_specs() for name in spec.providers_without_settings}
         return {name: ["default"] for name in settings.providers if name not in implied}
     found: dict[str, list[str]] = {}
-    for name, model in (pair for each in presets.values() for pair in used_models(each.preset)):
+    for name, model in (pair for each in presets.values() for pair in used_models(each)):
         if name in settings.providers and model not in found.setdefault(name, []):
             found[name].append(model)
     return found
@@ -223,23 +221,34 @@ def _check_variable_names(report: Report) -> bool:
 
 
 async def _test_presets(settings: Settings, renderer: Renderer) -> str:
-    presets = load_complete_presets(presets_folder(settings.presets_dir))
-    default = find_preset(presets, settings.default_preset)
-    make_backends(settings, presets, renderer)
-    await _render_templates(presets, renderer)
     folder = presets_folder(settings.presets_dir)
-    return f"{len(presets)} in {folder}; {default.name} is the default"
+    found = read_character_folder(folder).read
+    refused = refused_presets(found.presets.values(), settings)
+    problems = [*found.problems.values(), *describe_refusals(refused)]
+    usable = {name: one for name, one in found.presets.items() if name not in refused}
+    make_backends(settings, usable, renderer)
+    for preset in usable.values():
+        problems += await _template_problems(preset, renderer)
+    default = ""
+    try:
+        default = found.find(settings.default_preset).name
+    except PresetError as error:
+        if preset_id(settings.default_preset) not in map(preset_id, found.disabled):
+            problems.append(f"TROUPE_DEFAULT_PRESET: {error}")
+    if problems:
+        raise PresetError("\n".join(problems))
+    return f"{len(usable)} in {folder}; {default} is the default"
 
 
-async def _render_templates(presets: Mapping[str, Preset], renderer: Renderer) -> None:
-    """Raise `PresetError` for a template that fails; those in a GGUF are not tested."""
-    for preset in presets.values():
-        choice = template_of(preset)
-        if choice.source or choice.named or choice.strings:
-            try:
-                await renderer.render([Message("user", "Hello")], choice, ModelTemplate())
-            except TemplateError as error:
-                raise PresetError(f"preset {preset.name!r}: its template: {error}") from None
+async def _template_problems(preset: Preset, renderer: Renderer) -> Sequence[str]:
+    """Return why a preset's template fails; one in a GGUF is not tested."""
+    choice = template_of(preset)
+    if choice.source or choice.named or choice.strings:
+        try:
+            await renderer.render([Message("user", "Hello")], choice, ModelTemplate())
+        except TemplateError as error:
+            return [f"preset {preset.name!r}: its template: {error}"]
+    return []
 
 
 async def _test_database(settings: Settings) -> str:
@@ -270,11 +279,11 @@ async def _require_workers(settings: Settings, database: Database) -> None:
         SettingsError: nobody serves one of them; a line for each.
     """
     nodes = await SqlNodeRegistry(database, SystemClock()).nodes()
-    presets = _load_valid_presets(settings).values()
+    presets = _read_folder(settings).read.presets.values()
     lines = [
         f"nobody serves provider {name!r}, which a preset uses; run a worker with --providers"
         f" {name}, or without --providers"
-        for name in unserved_providers(nodes, {one.preset.provider for one in presets})
+        for name in unserved_providers(nodes, {one.provider for one in presets})
     ]
     if lines:
         raise SettingsError("\n".join(lines))
@@ -362,15 +371,13 @@ async def _test_tools(preset: Preset, settings: Settings, renderer: Renderer) ->
     return "offered"
 
 
-def _lowest_output_limit(
-    presets: Mapping[str, PresetWithStories], provider: str, model: str
-) -> Preset | None:
+def _lowest_output_limit(presets: Mapping[str, Preset], provider: str, model: str) -> Preset | None:
     """Return the preset whose answers by a model may have the fewest tokens; None: no limit."""
     limited = [
-        (limit, one.preset.name, one.preset)
+        (limit, one.name, one)
         for one in presets.values()
-        if (provider, model) in used_models(one.preset)
-        and (limit := bare_prompt(one.preset).output_limit) is not None
+        if (provider, model) in used_models(one)
+        and (limit := bare_prompt(one).output_limit) is not None
     ]
     return min(limited)[-1] if limited else None
 

@@ -20,7 +20,7 @@ from bot.chat.session import Session, Turn
 from bot.cli.text_io import print_exactly, print_progress, read_bytes, read_text
 from bot.cli.typer_apps import command_app
 from bot.errors import SettingsError, TemplateError, UserError
-from bot.importers.character_files import load_complete_presets
+from bot.importers.character_files import read_complete_presets
 from bot.importers.file_kinds import (
     MAX_BYTES_READ,
     TEMPLATE_FILES,
@@ -33,7 +33,6 @@ from bot.ports import DescribingBackend, TokenizingBackend
 from bot.prompting.compose.compose import compose, template_of
 from bot.prompting.compose.fit_for_backend import fit_for_backend, fit_for_preset
 from bot.prompting.draft.draft import Draft
-from bot.prompting.presets.files import find_preset
 from bot.prompting.presets.preset import Preset
 from bot.prompting.text.token_counter import count_tokens
 from bot.runtime.shipped_files import presets_folder
@@ -91,8 +90,8 @@ def render(
         shown = uvloop.run(render_template(template, conversation, view))
     else:
         settings = read_settings()
-        presets = load_complete_presets(presets_folder(settings.presets_dir))
-        chosen = find_preset(presets, preset or settings.default_preset)
+        presets = read_complete_presets(presets_folder(settings.presets_dir))
+        chosen = presets.find(preset or settings.default_preset)
         shown = uvloop.run(render_preset(chosen, conversation, view, settings))
     if view is View.TOKENS:
         typer.echo(shown, nl=False)  # without colours where stdout is no terminal

@@ -163,6 +163,10 @@ class PresetHandlers:
             _listed("→" if preset.name in active.names else "·", preset)
             for preset in sorted(self._resolver.presets.values(), key=lambda one: one.name)
         ]
+        lines += [
+            translatable("· {name} is disabled: {reason}", name=name, reason=reason)
+            for name, reason in sorted(self._resolver.disabled.items())
+        ]
         return CommandResult(
             joined([*lines, _active_here(_origin(active.first, request.incoming))])
         )

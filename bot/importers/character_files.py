@@ -16,10 +16,10 @@ from bot.prompting.personas.builtin_roles import (
     with_default_placeholder,
 )
 from bot.prompting.personas.haruhi_rows import read_jsonl, read_rows
-from bot.prompting.presets.files import load_presets, validate_preset
+from bot.prompting.presets.files import ReadPresets, read_presets, validate_preset
 from bot.prompting.presets.preset import Preset
 from bot.prompting.text.preset_folder import path_inside
-from bot.texts.text import joined, text_of, translatable
+from bot.texts.text import text_of, translatable
 
 _VERSION_2_COLUMN = "luotuo_openai"  # of ChatHaruhi 2 only; its personas name no place for stories
 _HARUHI_BUDGET = {"max_input_tokens": 1600}  # what ChatHaruhi's characters were written for
@@ -43,22 +43,36 @@ class PresetWithStories:
     stories: tuple[str, ...] = ()
 
 
-def load_presets_with_stories(directory: Path) -> dict[str, PresetWithStories]:
-    """Load every preset in a directory together with its character file, by preset name.
+@frozen_dataclass
+class CharacterFolder:
+    """The presets of a folder, merged with their character files."""
+
+    read: ReadPresets
+    stories: Mapping[str, tuple[str, ...]]
+    """Of the characters that have any, by preset name."""
+
+
+def read_character_folder(directory: Path) -> CharacterFolder:
+    """Read every preset in a directory together with its character file.
 
     Raises:
-        PresetError: some presets are invalid; the text has one line for each problem.
+        PresetError: the directory cannot be read, or is empty.
     """
-    loaded: dict[str, PresetWithStories] = {}
-    problems: list[str] = []
-    for name, preset in load_presets(directory, _describe_other).items():
+    read = read_presets(directory, _describe_other)
+    stories: dict[str, tuple[str, ...]] = {}
+    for file, name in read.names.items():
+        if file in read.problems:
+            continue
         try:
-            loaded[name] = merge_character_file(preset, directory)
+            merged = merge_character_file(read.presets[name], directory)
         except PresetError as error:
-            problems.append(text_of(error))
-    if problems:
-        raise PresetError(joined(problems))
-    return loaded
+            read.problems[file] = text_of(error)
+            del read.presets[name]
+            continue
+        read.presets[name] = merged.preset
+        if merged.stories:
+            stories[name] = merged.stories
+    return CharacterFolder(read, stories)
 
 
 def _describe_other(text: str, file: Path) -> str | None:
@@ -70,9 +84,9 @@ def _describe_other(text: str, file: Path) -> str | None:
     )
 
 
-def load_complete_presets(directory: Path) -> dict[str, Preset]:
-    """Load the same presets without their stories."""
-    return {name: each.preset for name, each in load_presets_with_stories(directory).items()}
+def read_complete_presets(directory: Path) -> ReadPresets:
+    """Read the same presets without their stories."""
+    return read_character_folder(directory).read
 
 
 def merge_character_file(preset: Preset, directory: Path) -> PresetWithStories:
@@ -160,7 +174,9 @@ def _read_haruhi(content: bytes, source: str) -> CharacterFile:
     data = read_rows(read_jsonl(text), source)
     if data.column == _VERSION_2_COLUMN:
         data = with_default_placeholder(data)
-    return CharacterFile({"persona": data.persona, **_HARUHI_BUDGET}, data.texts)
+    # Nothing is similar to an empty story, and some services refuse to embed one.
+    stories = tuple(text for text in data.texts if text.strip())
+    return CharacterFile({"persona": data.persona, **_HARUHI_BUDGET}, stories)
 
 
 def _read_haruhi_zip(content: bytes, source: str) -> CharacterFile:

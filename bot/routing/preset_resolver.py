@@ -31,19 +31,29 @@ class PresetResolver:
         default: str,
         chat_settings: ChatSettings,
         versions: Mapping[str, int] | None = None,
+        disabled: Mapping[str, str] | None = None,
     ) -> None:
-        """Check that there is a preset with the default's name.
+        """Check that the default preset can be used.
+
+        Args:
+            presets: those that can be used, by name.
+            default: the name of the default preset.
+            chat_settings: which presets were chosen where.
+            versions: the numbers of the presets' current editions.
+            disabled: why other presets cannot be used, by name.
 
         Raises:
-            SettingsError: there is none.
+            SettingsError: there is no such preset, or it is disabled.
         """
         self._presets = dict(presets)
         self._versions = dict(versions or {})
+        self.disabled = dict(disabled or {})
+        """Why a preset cannot be used, by its name."""
         self._chat_settings = chat_settings
         self._load: LoadPublished | None = None
         self._stale: set[str] = set()
         try:
-            self.default = find_preset(presets, default)
+            self.default = find_preset(presets, default, self.disabled)
         except PresetError as error:
             raise SettingsError(f"TROUPE_DEFAULT_PRESET: {error}") from None
         self._default_alone = ActiveCharacters((self._activate(self.default, None),))
@@ -61,6 +71,7 @@ class PresetResolver:
     def publish(self, preset: Preset, version: int) -> None:
         """Let a preset answer from now on, in place of the one of its name if there is one."""
         self._presets[preset.name] = preset
+        self.disabled.pop(preset.name, None)
         self._versions[preset.name] = version
         if preset.name == self.default.name:
             self.default = preset
@@ -68,6 +79,7 @@ class PresetResolver:
 
     def remove(self, name: str) -> None:
         """Let a preset answer nowhere any more; the default preset stays."""
+        self.disabled.pop(name, None)
         if name != self.default.name:
             self._presets.pop(name, None)
             self._versions.pop(name, None)
@@ -103,8 +115,9 @@ class PresetResolver:
         members = []
         for name in setting.value.splitlines():  # a preset's name has no line break
             preset = self.presets.get(name)
-            if preset is None:  # its file was removed since it was chosen
-                _log.warning("preset_missing", preset=name, scope=setting.scope)
+            if preset is None:  # its file was removed since it was chosen, or is disabled
+                reason = self.disabled.get(name, "")
+                _log.warning("preset_missing", preset=name, scope=setting.scope, reason=reason)
             else:
                 members.append(self._activate(preset, setting.scope))
         return ActiveCharacters(tuple(members)) if members else self._default_alone
@@ -140,10 +153,11 @@ class PresetResolver:
         """Find a preset by its name in any case.
 
         Raises:
-            UserError: there is none; the text suggests the nearest name.
+            UserError: there is none, or it is disabled; the text suggests the nearest name, or
+                gives the reason.
         """
         try:
-            return find_preset(self.presets, name)
+            return find_preset(self.presets, name, self.disabled)
         except PresetError as error:
             raise UserError(error.args[0]) from None
 

@@ -1,8 +1,11 @@
 """Build the backends that the presets name, and check the presets against them."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from bot.backends.factory import make_backend, parameter_problems
+from bot.backends.model_files.settings import ModelFileSettings
+from bot.backends.model_files.store import find_model, is_pulled_at_start
 from bot.backends.registry import backend_spec
 from bot.errors import PresetError, SettingsError
 from bot.ports import Backend, SessionAffineBackend
@@ -10,6 +13,9 @@ from bot.prompting.presets.preset import Preset
 from bot.settings import Settings
 from bot.templates.renderer import Renderer
 from bot.texts.text import joined, translatable
+
+_MODEL_FILE = re.compile(r"^(/|~|\.{1,2}[/\\]|[a-z]:[/\\])|\.gguf$", re.IGNORECASE)
+"""A file's path instead of a model's name at a server."""
 
 
 def make_backends(
@@ -27,8 +33,8 @@ def make_backends(
         session_key: what conversations are hashed with for routers of model servers.
 
     Raises:
-        SettingsError: a preset's provider is not set up, or what a budget limits has no price.
-        PresetError: providers do not support some parameters or tools; the text lists them all.
+        PresetError: some presets cannot be used (`preset_refusals`); the text lists every reason.
+        SettingsError: the settings of a provider are wrong.
     """
     backends: dict[str, Backend] = {}
     add_backends(backends, settings, presets.values(), renderer, session_key)
@@ -44,33 +50,84 @@ def add_backends(
 ) -> None:
     """Build the backends that presets name and that are not there yet; raises as above."""
     presets = list(presets)
-    _require_prices(settings, presets)
-    problems: list[str] = []
-    for preset in presets:
-        for name, _ in used_models(preset):
-            provider = settings.providers.get(name)
-            if provider is None:
-                raise SettingsError(
-                    translatable(
-                        "preset {preset} uses the provider {provider}, which is not set up; set"
-                        " TROUPE_PROVIDERS__{setting}__API_KEY or __BASE_URL",
-                        preset=repr(preset.name),
-                        provider=repr(name),
-                        setting=name.upper(),
-                    )
+    if refused := refused_presets(presets, settings):
+        raise PresetError(joined(describe_refusals(refused)))
+    for name in dict.fromkeys(name for preset in presets for name, _ in used_models(preset)):
+        if name not in backends:
+            made = make_backend(name, settings.providers[name], settings.data_dir, renderer)
+            if isinstance(made, SessionAffineBackend):
+                made.use_session_key(session_key)
+            backends[name] = made
+
+
+def refused_presets(presets: Iterable[Preset], settings: Settings) -> dict[str, str]:
+    """Return why presets cannot be used with these settings, by name; one reason a line."""
+    found = {preset.name: preset_refusals(preset, settings) for preset in presets}
+    return {name: joined(reasons) for name, reasons in found.items() if reasons}
+
+
+def describe_refusals(refused: Mapping[str, str]) -> Sequence[str]:
+    """Return a text for each preset that cannot be used."""
+    return [
+        translatable("preset {preset}: {problem}", preset=repr(name), problem=reason)
+        for name, reason in refused.items()
+    ]
+
+
+def preset_refusals(preset: Preset, settings: Settings) -> Sequence[str]:
+    """List what keeps a preset from being used: a provider, a price, parameters, tools."""
+    models = used_models(preset)
+    missing = dict.fromkeys(name for name, _ in models if name not in settings.providers)
+    is_limited = settings.budgets.has_any or preset.budget is not None
+    unpriced = [
+        (provider, model)
+        for provider, model in dict.fromkeys(models)
+        if is_limited and provider not in missing and not _has_price(settings, provider, model)
+    ]
+    return [
+        *(missing_provider(name) for name in missing),
+        *(
+            translatable(
+                "a budget is set, but the price of {model} is not known; set"
+                " TROUPE_PROVIDERS__{setting}__PRICES",
+                model=repr(model),
+                setting=provider.upper(),
+            )
+            for provider, model in unpriced
+        ),
+        *preset_problems(preset, settings),
+    ]
+
+
+def missing_for(preset: Preset, settings: Settings) -> Sequence[str]:
+    """List what a new preset lacks before it can answer, its models included."""
+    lacks = list(preset_refusals(preset, settings))
+    for name, model in used_models(preset):
+        provider = settings.providers.get(name)
+        try:
+            if isinstance(provider, ModelFileSettings):
+                if not is_pulled_at_start(model, provider, settings.data_dir):
+                    find_model(model, provider, settings.data_dir)
+            elif provider is not None and _MODEL_FILE.search(model):
+                lacks.append(
+                    f"the model {model!r} is a file, and the provider {name!r} is a server, which"
+                    " gets it as a name; change `model` to a name that the server lists, or import"
+                    " the file with `troupe model pull` and let a provider of the kind llama_cpp"
+                    " run it"
                 )
-            if name not in backends:
-                made = make_backend(name, provider, settings.data_dir, renderer)
-                if isinstance(made, SessionAffineBackend):
-                    made.use_session_key(session_key)
-                backends[name] = made
-        unsupported = preset_problems(preset, settings)
-        problems += [
-            translatable("preset {preset}: {problem}", preset=repr(preset.name), problem=problem)
-            for problem in unsupported
-        ]
-    if problems:
-        raise PresetError(joined(problems))
+        except SettingsError as error:
+            lacks.append(str(error))
+    return lacks
+
+
+def missing_provider(name: str) -> str:
+    """Return which settings a provider needs that is not set up."""
+    return translatable(
+        "it uses the provider {provider}, which is not set up; set"
+        " TROUPE_PROVIDERS__{setting}__API_KEY or __BASE_URL",
+        provider=repr(name),
+        setting=name.upper(),
+    )
 
 
 def preset_problems(preset: Preset, settings: Settings) -> Sequence[str]:
@@ -131,32 +188,7 @@ def used_models(preset: Preset) -> list[tuple[str, str]]:
     return models
 
 
-def _require_prices(settings: Settings, presets: Iterable[Preset]) -> None:
-    """Check that the price of every model is known that a budget limits.
-
-    Raises:
-        SettingsError: one is not; a line for each names the setting.
-    """
-    unpriced = {
-        (provider, model)
-        for preset in presets
-        if settings.budgets.has_any or preset.budget is not None
-        for provider, model in used_models(preset)
-        if not _has_price(settings, provider, model)
-    }
-    if unpriced:
-        raise SettingsError(
-            "\n".join(
-                f"a budget is set, but the price of {model!r} is not known; set"
-                f" TROUPE_PROVIDERS__{provider.upper()}__PRICES"
-                for provider, model in sorted(unpriced)
-            )
-        )
-
-
 def _has_price(settings: Settings, provider: str, model: str) -> bool:
-    given = settings.providers.get(provider)
-    if given is None:
-        return True  # the missing provider is reported by itself
+    given = settings.providers[provider]
     name = given.model or model if model == "default" else model
     return given.price_of(name) is not None

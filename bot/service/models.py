@@ -13,7 +13,6 @@ from bot.embedders.counted import CountedEmbedder
 from bot.embedders.registry import make_embedder
 from bot.errors import BackendUnavailable
 from bot.frozen_dataclass import frozen_dataclass
-from bot.importers.character_files import PresetWithStories
 from bot.ports import Backend, MeteredEmbedder, PreloadingBackend, ToolServer
 from bot.prompting.compose.instructions import story_queries_for
 from bot.prompting.presets.preset import Preset
@@ -50,7 +49,7 @@ class Models:
 async def open_models(
     settings: Settings,
     presets: Mapping[str, Preset],
-    presets_with_stories: Mapping[str, PresetWithStories],
+    stories: Mapping[str, Sequence[str]],
     database: Database,
     *,
     answers: bool = True,
@@ -65,7 +64,7 @@ async def open_models(
         backends = make_backends(settings, presets, renderer, session_key)
         stack.push_async_callback(_close_all, backends)
         retrieve_stories = await stack.enter_async_context(
-            open_story_retriever(settings, presets_with_stories, database)
+            open_story_retriever(settings, stories_by_preset(presets, stories), database)
         )
         servers = settings.mcp_servers if answers else {}  # presets that come later name them, too
         tool_servers = await stack.enter_async_context(
@@ -106,14 +105,13 @@ async def preload_default(backends: Mapping[str, Backend], default: Preset) -> N
 
 @contextlib.asynccontextmanager
 async def open_story_retriever(
-    settings: Settings, presets_with_stories: Mapping[str, PresetWithStories], database: Database
+    settings: Settings, stories_by_character: Mapping[str, Sequence[str]], database: Database
 ) -> AsyncIterator[RetrieveStories]:
     """Index the presets' stories while the block runs; without any nothing is loaded for them.
 
     Raises:
         SettingsError: the embedding model that is set is not there.
     """
-    stories_by_character = stories_by_preset(presets_with_stories)
     if not stories_by_character:
         yield no_stories
         return
@@ -134,11 +132,11 @@ async def open_story_retriever(
 
 
 def stories_by_preset(
-    presets_with_stories: Mapping[str, PresetWithStories],
+    presets: Mapping[str, Preset], stories: Mapping[str, Sequence[str]]
 ) -> dict[str, Sequence[str]]:
-    """Return the stories of each preset whose persona has a placeholder for them."""
+    """Return the stories of each preset whose prompt has a place for them."""
     return {
-        name: one.stories
-        for name, one in presets_with_stories.items()
-        if one.stories and story_queries_for(one.preset, "")
+        name: texts
+        for name, texts in stories.items()
+        if name in presets and story_queries_for(presets[name], "")
     }

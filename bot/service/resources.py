@@ -5,19 +5,23 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import field
 from importlib import import_module  # noqa: TID251 # for what few installations need
+from pathlib import Path
 
 from bot.errors import SettingsError
 from bot.frozen_dataclass import frozen_dataclass
-from bot.importers.character_files import PresetWithStories, load_presets_with_stories
+from bot.importers.character_files import read_character_folder
 from bot.platforms.spec import PlatformSpec
 from bot.ports import ChatSettings, RateLimits, SharedValues, Signals
-from bot.prompting.presets.files import find_preset, preset_version
+from bot.prompting.presets.files import ReadPresets, find_preset, preset_version
+from bot.prompting.presets.names import preset_id
 from bot.prompting.presets.preset import Preset
+from bot.prompting.text.preset_folder import FileStamps, file_stamps
 from bot.routing.preset_resolver import PresetResolver
 from bot.runtime.clock import SystemClock
 from bot.runtime.shipped_files import presets_folder
 from bot.runtime.signals import InProcessSignals
 from bot.runtime.tasks import cancel_and_wait
+from bot.service.backends import refused_presets
 from bot.service.models import Models, open_models, preload_default, prepare_models
 from bot.service.roles import Role
 from bot.service.run_options import RunOptions, replace_model
@@ -54,6 +58,10 @@ class Resources:
     """None: each process has its own."""
     file_presets: Mapping[str, Preset] = field(default_factory=dict)
     """The presets folder as it was read at the start."""
+    preset_files: Mapping[Path, str] = field(default_factory=dict)
+    """The preset in each of its files."""
+    file_stamps: FileStamps = field(default_factory=dict)
+    """Of that folder, before it was read."""
     replica: ReadReplica | None = None
     """What pages of the console are read from; None: the database."""
 
@@ -77,9 +85,9 @@ async def open_resources(
         SettingsError: something is not set up; the text says what to change.
         StoreError: the database cannot be opened.
     """
-    presets_with_stories = load_presets_with_stories(presets_folder(settings.presets_dir))
-    stored = {name: one.preset for name, one in presets_with_stories.items()}
-    presets = replace_model(stored, options.model, settings)
+    stamps = file_stamps(presets_folder(settings.presets_dir))
+    folder = read_character_folder(presets_folder(settings.presets_dir))
+    presets, disabled = _usable_presets(settings, folder.read, options, progress)
     async with contextlib.AsyncExitStack() as stack:
         use = data_dir_use(specs)
         is_shared = shares_data_dir(settings, use, options)
@@ -95,28 +103,47 @@ async def open_resources(
         chat_settings = make_chat_settings(
             database, signals, has_remote_signals=settings.redis_url is not None
         )
-        versions = await _save_versions(stored, database)
+        versions = await _save_versions(folder.read.presets, database)
         default = settings.default_preset
         if options.preset is not None:
-            default = find_preset(presets, options.preset).name
-        resolver = PresetResolver(presets, default, chat_settings, versions)
-        models = await stack.enter_async_context(
-            _open_models_if_used(
-                settings,
-                presets,
-                presets_with_stories,
-                database,
-                resolver.default,
-                progress,
-                options,
-            )
+            default = find_preset(presets, options.preset, disabled).name
+        resolver = PresetResolver(presets, default, chat_settings, versions, disabled)
+        opening_models = _open_models_if_used(
+            settings, presets, folder.stories, database, resolver.default, progress, options
         )
+        models = await stack.enter_async_context(opening_models)
         serves_pages = options.has_port and settings.console.pages and Role.CONSOLE in options.roles
         replica = None
         if serves_pages and settings.database_read_url is not None:
             replica = await stack.enter_async_context(open_replica(settings, database))
         coordination = signals, chat_settings, resolver, models, shared_values, rate_limits
-        yield Resources(database, bot_ids, *coordination, file_presets=stored, replica=replica)
+        yield Resources(
+            database,
+            bot_ids,
+            *coordination,
+            file_presets=folder.read.presets,
+            preset_files=folder.read.names,
+            file_stamps=stamps,
+            replica=replica,
+        )
+
+
+def _usable_presets(
+    settings: Settings,
+    read: ReadPresets,
+    options: RunOptions,
+    progress: Callable[[str], None],
+) -> tuple[Mapping[str, Preset], Mapping[str, str]]:
+    """Return the presets as this run uses them, and why others are disabled, by name."""
+    presets = replace_model(read.presets, options.model, settings)
+    needs_providers = options.roles & {Role.WORKER, Role.CONSOLE}
+    refused = refused_presets(presets.values(), settings) if needs_providers else {}
+    disabled = {**read.disabled, **refused}
+    default = options.preset or settings.default_preset
+    for name, reason in disabled.items():
+        if preset_id(name) != preset_id(default):  # that is an error
+            progress(f"the preset {name} is disabled: {reason}")
+    return {name: one for name, one in presets.items() if name not in refused}, disabled
 
 
 def open_replica(
@@ -140,7 +167,7 @@ def open_replica(
 async def _open_models_if_used(
     settings: Settings,
     presets: Mapping[str, Preset],
-    presets_with_stories: Mapping[str, PresetWithStories],
+    stories: Mapping[str, Sequence[str]],
     database: Database,
     default: Preset,
     progress: Callable[[str], None],
@@ -151,7 +178,7 @@ async def _open_models_if_used(
         is_default_here = options.answers_messages and options.serves(default)
         if is_default_here:
             await prepare_models(settings, default, progress)
-        async with open_models(settings, presets, presets_with_stories, database) as models:
+        async with open_models(settings, presets, stories, database) as models:
             if not is_default_here:
                 yield models
                 return

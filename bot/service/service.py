@@ -53,6 +53,7 @@ class Service:
                     parts.receiving.supervisor.until_stopped,
                     self._keep_reloading,
                     OutageLog(self._look_at_parts, parts.context.clock).run,
+                    parts.published.watch_files,
                     *working,
                 )
             ]

@@ -99,6 +99,21 @@ def test_unknown_preset_is_named_with_the_nearest_one(settings: dict[str, str]) 
     )
 
 
+def test_preset_that_cannot_be_used_stops_no_other(settings: dict[str, str]) -> None:
+    presets = Path(settings["TROUPE_PRESETS_DIR"])
+    lacking = {"name": "lacking", "provider": "open_router", "model": "m"}
+    (presets / "lacking.json").write_text(json.dumps(lacking))
+    (presets / "broken.json").write_text("{")
+    reason = "the preset lacking is disabled: it uses the provider 'open_router', which is not set"
+    lines, errors = chat(settings, "hello\n/preset use lacking\n/preset use broken\n/preset list\n")
+    assert lines.startswith("I am the assistant.\n⚠ " + reason)
+    assert "the preset broken is disabled" in lines
+    assert "· lacking is disabled" in lines
+    assert reason in errors
+    assert chat(settings, "hello\n", "--preset", "nora")[0] == "*Waves.* Nora here.\n"
+    assert reason in chat(settings, "hello\n", "--preset", "lacking")[1]
+
+
 async def test_person_chats_at_sixty_columns(settings: dict[str, str]) -> None:
     with (
         open_terminal(60) as terminal,

@@ -159,11 +159,24 @@ async def test_check_finds_failing_template(folder: Path) -> None:
 
 async def test_check_names_setting_of_missing_provider(folder: Path) -> None:
     write_preset(folder, {**ECHO, "provider": "groq"})
-    _, lines = await run_check()
+    passed, lines = await run_check()
+    assert not passed
     assert wrong_lines(lines) == [
-        "presets: preset 'assistant' uses the provider 'groq', which is not set up; "
+        "presets: preset 'assistant': it uses the provider 'groq', which is not set up; "
         "set TROUPE_PROVIDERS__GROQ__API_KEY or __BASE_URL"
     ]
+
+
+async def test_check_tests_the_other_presets_beside_a_broken_one(folder: Path) -> None:
+    (folder / "presets" / "broken.json").write_text("{")
+    lore = {**ECHO, "name": "lore", "lorebook": "missing.json"}
+    (folder / "presets" / "lore.json").write_text(json.dumps(lore))
+    passed, lines = await run_check()
+    assert not passed
+    broken, lore_line = wrong_lines(lines)
+    assert broken.startswith("presets: presets/broken.json, line 1: ")
+    assert "missing.json: cannot be read" in lore_line
+    assert "ok     provider echo: an echo" in lines
 
 
 async def test_check_reports_every_problem_not_only_the_first(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -119,6 +120,25 @@ def test_import_writes_modelfile_as_preset(folder: Path) -> None:
     assert made["stop_sequences"] == ["<|end|>"]
     assert said.splitlines()[0] == "the preset phi3 was written to presets/phi3.json"
     assert said.splitlines()[1].startswith("note: PARAMETER num_ctx became max_input_tokens")
+
+
+@pytest.mark.parametrize(
+    ("model", "words", "lacks"),
+    [
+        ("/models/x.gguf", ["--provider", "local"], "'/models/x.gguf' is a file, and the provider"),
+        ("E:\\models\\x.gguf", ["--provider", "local"], "x.gguf' is a file, and the provider"),
+        ("llama3", ["--provider", "open_router"], "set TROUPE_PROVIDERS__OPEN_ROUTER__API_KEY"),
+        ("/models/x.gguf", ["--provider", "mine"], "there is no model /models/x.gguf"),
+    ],
+)
+def test_import_names_what_the_preset_lacks(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, model: str, words: list[str], lacks: str
+) -> None:
+    monkeypatch.setenv("TROUPE_PROVIDERS__LOCAL__BASE_URL", "http://127.0.0.1:1/v1")
+    monkeypatch.setenv("TROUPE_PROVIDERS__LOCAL__KIND", "openai")
+    monkeypatch.setenv("TROUPE_PROVIDERS__MINE__KIND", "llama_cpp")
+    (folder / "Modelfile").write_text(f"FROM {model}\n")
+    assert lacks in troupe("preset", "import", "Modelfile", "--name", "new", *words)
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be", "utf-8-sig"])
@@ -242,9 +262,12 @@ def test_list_gives_each_preset_one_line_in_the_order_of_its_letters(folder: Pat
 )
 def test_list_names_file_that_is_no_preset(folder: Path, text: str, problem: str) -> None:
     (folder / "presets" / "nova.json").write_text(text, encoding="utf-8")
+    (folder / "presets" / "other.json").write_text('{"name": "other"}', encoding="utf-8")
 
-    with pytest.raises(PresetError, match=problem):
-        troupe("preset", "list")
+    listed = CliRunner().invoke(app, ["preset", "list"], catch_exceptions=False)
+
+    assert re.search(problem, listed.stderr)
+    assert listed.stdout.splitlines()[-1] == "other"
 
 
 @pytest.mark.parametrize(

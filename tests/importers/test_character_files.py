@@ -9,12 +9,12 @@ import pytest
 
 from bot.errors import CharacterError, PresetError
 from bot.importers.character_files import (
-    PresetWithStories,
-    load_complete_presets,
-    load_presets_with_stories,
     read_character_file,
+    read_character_folder,
+    read_complete_presets,
 )
 from bot.prompting.character.character import Character
+from bot.prompting.presets.files import load_presets
 
 
 def preset_folder(tmp_path: Path, **keys: str) -> Path:
@@ -33,12 +33,12 @@ def save_character(tmp_path: Path) -> None:
 def test_persona_and_stories_are_read_from_the_file(tmp_path: Path) -> None:
     save_character(tmp_path)
 
-    loaded = load_presets_with_stories(
+    loaded = read_character_folder(
         preset_folder(tmp_path, character="nora.jsonl", role_name="Nora")
     )
 
-    assert loaded["nora"].preset.persona == "P\n{{RAG-dialogue}}"
-    assert loaded["nora"].stories == ("one", "two")
+    assert loaded.read.presets["nora"].persona == "P\n{{RAG-dialogue}}"
+    assert loaded.stories["nora"] == ("one", "two")
 
 
 def test_card_in_the_presets_folder_is_named_with_the_command_that_takes_it(
@@ -47,9 +47,9 @@ def test_card_in_the_presets_folder_is_named_with_the_command_that_takes_it(
     folder = preset_folder(tmp_path)
     card = {"spec": "chara_card_v2", "spec_version": "2.0", "data": {"name": "Ilse"}}
     (folder / "ilse.json").write_text(json.dumps(card), "utf-8")
-    with pytest.raises(PresetError) as caught:
-        load_complete_presets(folder)
-    assert str(caught.value) == (
+    found = read_complete_presets(folder)
+    assert found.presets.keys() == {"nora"}
+    assert found.disabled["ilse"] == (
         f"{folder}/ilse.json is a character card (JSON); make a preset of it with"
         f" `troupe character import {folder}/ilse.json`, and move it out of the presets folder"
     )
@@ -58,25 +58,26 @@ def test_card_in_the_presets_folder_is_named_with_the_command_that_takes_it(
 def test_keys_of_the_preset_win(tmp_path: Path) -> None:
     save_character(tmp_path)
 
-    presets = load_complete_presets(
+    found = read_complete_presets(
         preset_folder(tmp_path, character="nora.jsonl", role_name="Nora", persona="Q")
     )
 
-    assert presets["nora"].persona == "Q"
+    assert found.presets["nora"].persona == "Q"
 
 
 def test_built_in_role_needs_no_file(tmp_path: Path) -> None:
-    loaded = load_presets_with_stories(preset_folder(tmp_path, character="haruhi"))["nora"]
+    loaded = read_character_folder(preset_folder(tmp_path, character="haruhi"))
 
-    assert loaded.preset.role_name == "凉宫春日"
-    assert len(loaded.stories) == 8
+    assert loaded.read.presets["nora"].role_name == "凉宫春日"
+    assert len(loaded.stories["nora"]) == 8
 
 
 def test_preset_without_a_character_is_unchanged(tmp_path: Path) -> None:
-    [(name, loaded)] = load_presets_with_stories(preset_folder(tmp_path)).items()
+    folder = preset_folder(tmp_path)
+    loaded = read_character_folder(folder)
 
-    assert loaded == PresetWithStories(loaded.preset)
-    assert name == loaded.preset.name
+    assert loaded.stories == {}
+    assert loaded.read.presets == load_presets(folder)
 
 
 @pytest.mark.parametrize(
@@ -93,8 +94,9 @@ def test_problem_with_a_character_is_named(
 ) -> None:
     save_character(tmp_path)
 
+    found = read_complete_presets(preset_folder(tmp_path, **keys))
     with pytest.raises(PresetError, match=f"preset 'nora': character '.*': .*{message}"):
-        load_presets_with_stories(preset_folder(tmp_path, **keys))
+        found.find("nora")
 
 
 def test_importing_character_files_does_not_import_numpy() -> None:

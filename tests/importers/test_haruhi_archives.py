@@ -155,9 +155,10 @@ def test_empty_persona_is_named() -> None:
         read_rows(read_jsonl(text), "nora.jsonl")
 
 
-def test_empty_stories_leave_no_mark_in_the_persona() -> None:
-    nora = Character("Nora", persona="P\n{{RAG-dialogue}}\nQ", texts=["", " \n"])
+def test_empty_story_keeps_its_mark_as_in_chat_haruhi() -> None:
+    persona = "P\n{{RAG-dialogues|token<=99|n<=2}}\nQ"
+    nora = Character("Nora", persona, texts=["", "a"], embedding=lambda _: [1.0])
 
-    assert "###" not in nora.get_message("Ana", "hi")[0]["content"]
-    rows = [{"e": "system_prompt", "text": "P"}, {"e": "AAAAAA==", "text": " "}]
-    assert read_rows(rows, "x").texts == ()
+    assert "P\n###\n\n###\na\nQ" in nora.get_message("Ana", "hi")[0]["content"]
+    rows = [{"e": "system_prompt", "text": "P"}, {"e": "AAAAAA==", "text": ""}]
+    assert read_rows(rows, "x").texts == ("",)

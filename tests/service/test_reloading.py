@@ -12,6 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from bot.backends.echo.settings import EchoSettings
+from bot.errors import UserError
 from bot.platforms.registry import companion_platforms
 from bot.service.resources import open_resources
 from bot.service.run_options import RunOptions
@@ -105,26 +106,55 @@ async def test_process_that_missed_the_signal_learns_it_from_a_row(
 
 
 @pytest.mark.parametrize(
-    ("file", "content"),
-    [("nora.json", "{"), ("nora.json", '{"name": "other", "provider": "test", "model": "m"}')],
+    ("content", "reason"),
+    [
+        ("{", "nora.json, line 1"),
+        ('{"name": "nora", "provider": "gone", "model": "m"}', "'gone', which is not set up"),
+        ('{"name": "other", "provider": "test", "model": "m"}', "default preset has no file"),
+        (None, "default preset has no file"),
+    ],
 )
-async def test_folder_with_a_mistake_changes_nothing(
-    wiring: Wiring, settings: Settings, file: str, content: str
+async def test_mistake_in_a_file_keeps_its_preset_and_stops_no_other(
+    wiring: Wiring, settings: Settings, content: str | None, reason: str
 ) -> None:
     resolver, names = wiring.context.resources.resolver, told(wiring)
     write(settings, "nova", system="New.")
-    (settings.presets_dir / file).write_text(content)  # type: ignore[operator]
+    broken = settings.presets_dir / "nora.json"  # type: ignore[operator]
+    broken.unlink() if content is None else broken.write_text(content)
 
     with capture_logs() as logs:
         await wiring.published.reload_files()
+        await wiring.published.reload_files()
 
-    assert [entry["event"] for entry in logs] == ["presets_not_reloaded"]
-    assert resolver.presets["nova"].system == "Old."
-    assert names == []
+    [problem] = [one for one in logs if one["event"] == "preset_not_reloaded"]
+    assert problem["preset"] == "nora"
+    assert reason in problem["reason"]
+    assert resolver.default.system == "Old."
+    assert resolver.presets["nova"].system == "New."
+    assert "nova" in names[0]
+
+    write(settings, "nora", system="Right again.")
+    await wiring.published.reload_files()
+    assert resolver.default.system == "Right again."
 
 
-async def test_hangup_reads_the_presets_and_ends_nothing(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
+async def test_preset_is_disabled_until_its_file_is_right(
+    wiring: Wiring, settings: Settings
+) -> None:
+    resolver = wiring.context.resources.resolver
+    write(settings, "niko", provider="gone")
+    await wiring.published.reload_files()
+    with pytest.raises(UserError, match=r"niko is disabled: .* it uses the provider 'gone'"):
+        resolver.find("niko")
+
+    write(settings, "niko")
+    await wiring.published.reload_files()
+    assert resolver.find("niko").name == "niko"
+
+
+@pytest.mark.parametrize("is_asked", [True, False])
+async def test_presets_are_read_again_at_a_change_or_a_hangup(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, *, is_asked: bool
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: False, raising=False)
     platforms, options = companion_platforms(), RunOptions(has_port=False)
@@ -132,7 +162,8 @@ async def test_hangup_reads_the_presets_and_ends_nothing(
     async with asyncio.timeout(60), opened as service:
         write(settings, "nova", system="New.")
         with capture_logs() as logs:
-            os.kill(os.getpid(), signal.SIGHUP)
+            if is_asked:
+                os.kill(os.getpid(), signal.SIGHUP)
             serving = asyncio.create_task(service.serve())
             await wait_until(lambda: any(one["event"] == "presets_reloaded" for one in logs))
         assert not serving.done()

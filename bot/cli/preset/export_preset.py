@@ -9,7 +9,7 @@ import typer
 from bot.cli.text_io import print_line, write_text
 from bot.cli.typer_apps import command_app
 from bot.importers.modelfile.conversion import modelfile_from_preset
-from bot.prompting.presets.files import export_preset, find_preset, load_presets
+from bot.prompting.presets.files import export_preset, read_presets
 from bot.runtime.shipped_files import presets_folder
 from bot.settings import read_settings
 
@@ -33,6 +33,6 @@ def export_preset_file(
     ] = PresetFormat.JSON,
 ) -> None:
     """Write a preset as JSON or as a Modelfile."""
-    preset = find_preset(load_presets(presets_folder(read_settings().presets_dir)), name)
+    preset = read_presets(presets_folder(read_settings().presets_dir)).find(name)
     write_text(file, _WRITERS[form](preset))
     print_line(f"the preset {preset.name} was written to {file}")

@@ -10,14 +10,10 @@ from bot.cli.typer_apps import command_app
 from bot.errors import UserError
 from bot.importers.file_kinds import MAX_BYTES_READ, PRESET_IMPORTS, FileKind, check_file_kind
 from bot.importers.preset_files import preset_from_text
-from bot.prompting.presets.files import (
-    export_preset,
-    find_preset,
-    load_presets,
-    parse_preset,
-)
+from bot.prompting.presets.files import export_preset, parse_preset, read_presets
 from bot.prompting.presets.folder import find_preset_file
 from bot.prompting.presets.preset import Preset
+from bot.service.backends import missing_for
 from bot.settings import read_settings
 
 app = command_app()
@@ -48,9 +44,10 @@ def import_preset(
 
     It is written to the presets folder as strict JSON. A preset that exists is not overwritten.
     """
-    folder = open_presets_folder(read_settings().presets_dir)
+    settings = read_settings()
+    folder = open_presets_folder(settings.presets_dir)
     if into is not None:
-        _add_to_preset(file, find_preset(load_presets(folder), into), folder)
+        _add_to_preset(file, read_presets(folder).find(into), folder)
         return
     check_file_kind(read_bytes(file, MAX_BYTES_READ), file, PRESET_IMPORTS)
     imported = preset_from_text(read_text(file), file, name, provider=provider)
@@ -60,7 +57,7 @@ def import_preset(
         raise UserError(f"{target} exists already; remove it first or choose another --name")
     write_text(target, export_preset(preset))
     print_line(f"the preset {preset.name} was written to {target}")
-    _print_notes(imported.notes)
+    _print_notes([*imported.notes, *missing_for(preset, settings)])
 
 
 def _add_to_preset(file: Path, preset: Preset, folder: Path) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bot.cli.preset.configured_folder import configured_presets_folder
-from bot.cli.text_io import print_line
+from bot.cli.text_io import print_line, print_progress
 from bot.cli.typer_apps import QuickCommand, command_app
 from bot.errors import PresetError
 from bot.prompting.text.jsonc import JsonSyntaxError, read_json
@@ -20,7 +20,7 @@ app = command_app()
 
 @app.command("list", cls=QuickCommand)
 def list_presets() -> None:
-    """List every preset and what it is for.
+    """List every preset and what it is for; files with a mistake are named on stderr.
 
     `troupe preset validate FILE` and `troupe check` look for mistakes in them.
     """
@@ -31,19 +31,24 @@ def list_presets() -> None:
 
 def _names_and_descriptions(folder: Path) -> Iterator[tuple[str, str]]:
     for file in json_files(folder):
-        text = read_preset_text(file)
+        try:
+            text = read_preset_text(file)
+        except PresetError as error:
+            print_progress(str(error))
+            continue
         if is_lorebook(text):
             continue
         try:
             value = read_json(text).value
         except JsonSyntaxError as error:
-            raise PresetError(f"{file}, line {error.line}: {error}") from error
+            print_progress(f"{file}, line {error.line}: {error}")
+            continue
         match value:
             case {"name": str(name), "description": str(description)}:
                 yield name, description
             case {"name": str(name)}:
                 yield name, ""
             case dict():
-                raise PresetError(f"{file}: the key 'name' is missing, or not a text")
+                print_progress(f"{file}: the key 'name' is missing, or not a text")
             case _:
-                raise PresetError(f"{file}: a preset is one JSON object: {{...}}")
+                print_progress(f"{file}: a preset is one JSON object: {{...}}")

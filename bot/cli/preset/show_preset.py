@@ -4,7 +4,7 @@ import uvloop
 
 from bot.cli.text_io import print_exactly, print_progress
 from bot.cli.typer_apps import command_app
-from bot.prompting.presets.files import export_preset, find_preset, load_presets, preset_version
+from bot.prompting.presets.files import export_preset, preset_version, read_presets
 from bot.prompting.presets.preset import Preset
 from bot.runtime.clock import SystemClock
 from bot.runtime.shipped_files import presets_folder
@@ -24,7 +24,7 @@ def show_preset(name: str) -> None:
     The version is printed to stderr, so that the JSON can be piped.
     """
     settings = read_settings()
-    preset = find_preset(load_presets(presets_folder(settings.presets_dir)), name)
+    preset = read_presets(presets_folder(settings.presets_dir)).find(name)
     print_exactly(export_preset(preset))
     print_progress(uvloop.run(describe_version(preset, settings)))
 

@@ -66,6 +66,10 @@ def _expand_macros(draft: Draft, macros: Macros) -> Draft:
         draft,
         system=tuple(replace(part, text=system.expand(part.text)) for part in draft.system),
         pinned=tuple(_expand_message(message, macros) for message in draft.pinned),
+        context=tuple(
+            replace(part, text=macros.expand(part.text)) if part.section == "stories" else part
+            for part in draft.context
+        ),
         stories=tuple(
             replace(story, text=macros.expand(story.text.strip())) for story in draft.stories
         ),

@@ -24,6 +24,7 @@ from bot.prompting.compose.inputs import PromptInputs, gather_inputs
 from bot.prompting.compose.instructions import (
     build_instructions,
     build_prompter,
+    build_recent_stories,
     fill_card_persona,
     story_queries_for,
 )
@@ -103,7 +104,7 @@ def compose(
         pinned=tuple(pinned),
         summary=summary,
         history=history,
-        context=background.parts,
+        context=(*build_recent_stories(inputs, stories), *background.parts),
         newest=newest,
         images=files.images,
         stories=filled.stories,

@@ -4,9 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from bot.chat.story import Story
+from bot.prompting.compose.inputs import PromptInputs
+from bot.prompting.draft.draft import PromptPart, story_title
 from bot.prompting.personas.haruhi_text import strip_dialogue_brackets
 from bot.prompting.personas.persona import (
+    DEFAULT_PLACEHOLDER,
     FilledText,
+    Persona,
     build_roleplay_prompt,
     fill_names,
     fill_placeholders,
@@ -18,10 +22,35 @@ from bot.prompting.prompters.chat import ChatPrompter
 from bot.prompting.prompters.prompter import Instruction
 from bot.prompting.text.token_counter import counter_for_model
 
+_STORIES_DIVISOR = 4  # at most so large a part of the prompt
+
 
 def story_queries_for(preset: Preset, newest: str) -> Mapping[str, int]:
     """Return the queries of the preset's persona with the number of stories each one needs."""
-    return parse_persona(preset.persona or "").story_queries(newest)
+    return _story_persona(preset).story_queries(newest)
+
+
+def build_recent_stories(
+    inputs: PromptInputs, stories: Mapping[str, Sequence[Story]] | None
+) -> Sequence[PromptPart]:
+    """Return the stories that stand in front of the newest message, best first."""
+    preset, max_tokens = inputs.preset, inputs.max_input_tokens
+    if preset.stories != "recent" or stories is None:
+        return ()
+    user_name = inputs.speakers.people[inputs.incoming.author.id]
+    filled = fill_placeholders(
+        _story_persona(preset),
+        _without_brackets(stories),
+        newest=inputs.incoming.text,
+        tokens=max_tokens and max_tokens // _STORIES_DIVISOR,
+        count=counter_for_model(preset.model),
+    )
+    parts = []
+    for story in filled.stories:
+        text = fill_names(story.text.strip(), preset.character_name, user_name)
+        named = replace(story, text=text)
+        parts.append(PromptPart("stories", f"###\n{text}", story_title(named), story.score))
+    return parts
 
 
 def build_instructions(
@@ -39,6 +68,8 @@ def build_instructions(
     name. With `stories` None the placeholders are removed. The returned stories read as they do in
     the text.
     """
+    if preset.stories == "recent":
+        stories = None
     if preset.persona is None:
         return FilledText(preset.system or "", ())
     persona, plain = parse_persona(preset.persona), _without_brackets(stories)
@@ -70,7 +101,7 @@ def fill_card_persona(
 ) -> FilledText:
     """Return the persona with its stories; the names in it are macros, which are expanded later."""
     persona = parse_persona(preset.persona or "")
-    plain = _without_brackets(stories)
+    plain = _without_brackets(None if preset.stories == "recent" else stories)
     return fill_placeholders(
         persona, plain, newest=newest, tokens=None, count=counter_for_model(preset.model)
     )
@@ -88,6 +119,17 @@ def build_prompter(preset: Preset, system: str = "") -> AlpacaPrompter | ChatPro
     prompter = kind(parts, choice.extra_keys)
     prompter.set_model_configs(system=system)
     return prompter
+
+
+def _story_persona(preset: Preset) -> Persona:
+    """Return the persona whose placeholders say which stories the preset wants.
+
+    Stories in front of the newest message need no placeholder.
+    """
+    persona = parse_persona(preset.persona or "")
+    if preset.stories == "recent" and not persona.placeholders:
+        return parse_persona(DEFAULT_PLACEHOLDER)
+    return persona
 
 
 def _without_brackets(

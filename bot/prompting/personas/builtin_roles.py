@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 from bot.errors import CharacterError
 from bot.prompting.personas.haruhi_rows import CharacterData, HaruhiRow, read_jsonl, read_rows
-from bot.prompting.personas.persona import parse_persona
+from bot.prompting.personas.persona import DEFAULT_PLACEHOLDER, parse_persona
 from bot.texts.text import joined, translatable
 
 _HUB = "silk-road/ChatHaruhi-RolePlaying"
@@ -55,7 +55,6 @@ _FILES = {
 }
 
 # Roles of ChatHaruhi 2 have no placeholder.
-_DEFAULT_PLACEHOLDER = "\n{{RAG多对话|token<=1000|n<=5}}\n"
 
 
 def builtin_role_name(word: str) -> str | None:
@@ -95,7 +94,7 @@ def with_default_placeholder(data: CharacterData) -> CharacterData:
     """Return a character of ChatHaruhi 1 or 2, whose stories have no place in the persona yet."""
     if not data.texts or parse_persona(data.persona).placeholders:
         return data
-    return replace(data, persona=data.persona + _DEFAULT_PLACEHOLDER)
+    return replace(data, persona=f"{data.persona}\n{DEFAULT_PLACEHOLDER}\n")
 
 
 def load_hub_role(name: str, column: str | None = None) -> CharacterData:

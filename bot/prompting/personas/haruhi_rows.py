@@ -98,8 +98,6 @@ def read_rows(rows: Iterable[HaruhiRow], source: str, column: str | None = None)
                     persona = _text(row)
                 case "config":
                     continue
-                case _ if not _text(row).strip():
-                    continue
                 case vector:
                     texts.append(_text(row))
                     vectors.append(

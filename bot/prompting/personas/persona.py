@@ -34,6 +34,8 @@ _LOOKS_LIKE_PLACEHOLDER = re.compile(r"[{｛]{2}\s*RAG", re.IGNORECASE)
 _NAMES = re.compile(r"\{\{(role|角色|user|用户)\}\}")
 
 UNLIMITED = -1
+DEFAULT_PLACEHOLDER = "{{RAG多对话|token<=1000|n<=5}}"
+"""For characters whose stories have no place in their persona."""
 
 
 @frozen_dataclass
@@ -155,11 +157,12 @@ def fill_placeholders(
     used: dict[int, Story] = {}
     for placeholder in persona.placeholders:
         stories = found.get(placeholder.query_for(newest), ())
-        unused = [s for s in stories if s.id not in used and s.text.strip()]
+        unused = [s for s in stories if s.id not in used]
         chosen, used_tokens = _choose(placeholder, unused, tokens, count)
         tokens = None if tokens is None else tokens - used_tokens
         used |= {story.id: story for story in chosen}
-        lines[placeholder.line] = "\n".join(f"###\n{story.text.strip()}" for story in chosen)
+        blocks = (f"###\n{story.text.strip()}\n" for story in chosen)
+        lines[placeholder.line] = "".join(blocks).strip()
     return FilledText("\n".join(lines), tuple(used.values()))
 
 

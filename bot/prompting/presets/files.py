@@ -3,6 +3,7 @@
 import difflib
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import field
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -10,8 +11,9 @@ from pydantic_core import ErrorDetails
 
 from bot.chat.session import PresetVersion
 from bot.errors import PresetError
+from bot.frozen_dataclass import frozen_dataclass
 from bot.prompting.lorebook.files import read_lorebook
-from bot.prompting.presets.names import preset_id
+from bot.prompting.presets.names import name_problem, preset_id
 from bot.prompting.presets.preset import Preset
 from bot.prompting.presets.problems import (
     MAX_PROBLEMS,
@@ -29,6 +31,7 @@ from bot.texts.text import Text, joined, text_of, translatable
 
 __all__ = [
     "Preset",
+    "ReadPresets",
     "export_preset",
     "find_preset",
     "load_preset_lorebook",
@@ -36,58 +39,100 @@ __all__ = [
     "parse_preset",
     "preset_version",
     "read_lorebook_file",
+    "read_presets",
     "validate_preset",
 ]
+
+
+_NO_REASONS: Mapping[str, str] = {}
 
 
 def _no_description(_text: str, _file: Path) -> str | None:
     return None
 
 
-def load_presets(
-    directory: Path, describe_other: Callable[[str, Path], str | None] = _no_description
-) -> dict[str, Preset]:
-    """Load every `*.json` of a directory, by preset name.
+@frozen_dataclass
+class ReadPresets:
+    """The presets of a folder; a file with a mistake does not stop the others."""
 
-    Args:
-        directory: the presets folder.
-        describe_other: says what a file is that is no preset; None if it may be meant as one.
+    presets: dict[str, Preset] = field(default_factory=dict)
+    """By name."""
+    names: dict[Path, str] = field(default_factory=dict)
+    """The preset in each file; of a file without a readable name, the file's own name."""
+    problems: dict[Path, str] = field(default_factory=dict)
+    """Why a file cannot be used, one problem a line."""
+
+    @property
+    def disabled(self) -> dict[str, str]:
+        """Why a preset cannot be used, by its name."""
+        return {self.names[file]: reason for file, reason in self.problems.items()}
+
+    def find(self, word: str) -> Preset:
+        """Look up a preset by name; raises `PresetError` as `find_preset` does."""
+        return find_preset(self.presets, word, self.disabled)
+
+    def require_all(self) -> None:
+        """Raise `PresetError` with all problems, one per line, if there are any."""
+        if self.problems:
+            raise PresetError(joined(self.problems.values()))
+
+
+def load_presets(directory: Path) -> dict[str, Preset]:
+    """Load every `*.json` of a directory, by preset name.
 
     Raises:
         PresetError: lists all problems, one per line.
     """
-    presets: dict[str, Preset] = {}
+    found = read_presets(directory)
+    found.require_all()
+    return found.presets
+
+
+def read_presets(
+    directory: Path, describe_other: Callable[[str, Path], str | None] = _no_description
+) -> ReadPresets:
+    """Read every `*.json` of a directory that is not a lorebook.
+
+    Args:
+        directory: the presets folder.
+        describe_other: describes a file of another kind; None if it may be meant as a preset.
+
+    Raises:
+        PresetError: the directory cannot be read, or is empty.
+    """
+    found = ReadPresets()
     origins: dict[str, Path] = {}
-    problems: list[str] = []
     for file in json_files(directory):
+        text = ""
         try:
             text = read_preset_text(file)
             if is_lorebook(text):  # of a preset beside it
                 continue
             preset = load_preset_lorebook(parse_preset(text, str(file)), file)
         except PresetError as error:
-            problems.append(describe_other(_text_or_nothing(file), file) or text_of(error))
+            found.names[file] = _name_in(text) or file.stem
+            found.problems[file] = describe_other(text, file) or text_of(error)
             continue
+        found.names[file] = preset.name
         if (first := origins.setdefault(preset.id, file)) != file:
-            problems.append(
-                translatable(
-                    "{file}: the name {name} is already taken by {first}; rename one of the two",
-                    file=file,
-                    name=repr(preset.name),
-                    first=first,
-                )
+            found.problems[file] = translatable(
+                "{file}: the name {name} is already taken by {first}; rename one of the two",
+                file=file,
+                name=repr(preset.name),
+                first=first,
             )
-        presets[preset.name] = preset
-    if problems:
-        raise PresetError(joined(problems))
-    return presets
+        else:
+            found.presets[preset.name] = preset
+    return found
 
 
-def _text_or_nothing(file: Path) -> str:
+def _name_in(text: str) -> str | None:
     try:
-        return read_preset_text(file)
-    except PresetError:
-        return ""
+        value = read_json(text).value
+    except JsonSyntaxError:
+        return None
+    name = value.get("name") if isinstance(value, dict) else None
+    return name if isinstance(name, str) and not name_problem(name) else None
 
 
 def parse_preset(text: str, source: str) -> Preset:
@@ -195,16 +240,29 @@ def preset_version(preset: Preset) -> PresetVersion:
     return PresetVersion(preset.name, export_preset(preset), preset.version)
 
 
-def find_preset(presets: Mapping[str, Preset], word: str) -> Preset:
+def find_preset(
+    presets: Mapping[str, Preset], word: str, disabled: Mapping[str, str] = _NO_REASONS
+) -> Preset:
     """Look a preset up by name, in any case.
 
+    Args:
+        presets: those that can be used.
+        word: the name.
+        disabled: why others cannot, by name.
+
     Raises:
-        PresetError: there is none; the message suggests the nearest name.
+        PresetError: there is none, or it is disabled; the message gives the nearest name, or the
+            reason.
     """
     by_id = {preset.id: preset for preset in presets.values()}
     wanted = preset_id(word.strip())
     if wanted in by_id:
         return by_id[wanted]
+    for name, reason in disabled.items():
+        if preset_id(name) == wanted:
+            raise PresetError(
+                translatable("the preset {name} is disabled: {reason}", name=name, reason=reason)
+            )
     near = difflib.get_close_matches(wanted, by_id, n=1)
     if near:
         raise PresetError(

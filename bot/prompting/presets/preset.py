@@ -180,6 +180,8 @@ class Preset(StrictModel):
     persona: str | None = None
     character: NonEmptyText | None = None
     """A file with persona and stories, relative to the presets directory, or a built-in role."""
+    stories: Literal["persona", "recent"] = "persona"
+    """Where its character's stories stand: in the persona, or in front of the newest message."""
     greeting: str | None = None
     alternate_greetings: NonEmptyTexts = ()
     """One of all greetings is chosen at random, or by its number: `/new 2`."""

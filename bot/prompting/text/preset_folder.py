@@ -1,9 +1,28 @@
 """List and read the files of a presets folder, without parsing them."""
 
+import contextlib
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TypeAlias
 
 from bot.errors import PresetError
 from bot.texts.text import translatable
+
+FileStamps: TypeAlias = Mapping[Path, tuple[int, int]]
+"""When files were changed last, in nanoseconds, and their sizes."""
+
+_READ_SUFFIXES = frozenset({".json", ".jsonl", ".zip"})
+
+
+def file_stamps(directory: Path) -> FileStamps:
+    """Return the stamps of presets, lorebooks and characters in a folder and its subfolders."""
+    stamps = {}
+    for file in (*directory.glob("*"), *directory.glob("*/*")):
+        if file.suffix.lower() in _READ_SUFFIXES:
+            with contextlib.suppress(OSError):  # it was deleted meanwhile
+                found = file.stat()
+                stamps[file] = (found.st_mtime_ns, found.st_size)
+    return stamps
 
 
 def json_files(directory: Path) -> list[Path]:

@@ -3,19 +3,22 @@
 import asyncio
 import secrets
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import structlog
 
 from bot.chat.session import PresetVersion
-from bot.errors import PresetError, SettingsError, StoreError
-from bot.importers.character_files import load_complete_presets
-from bot.prompting.presets.files import export_preset, find_preset, parse_preset, preset_version
+from bot.errors import SettingsError, StoreError
+from bot.importers.character_files import read_complete_presets
+from bot.prompting.presets.files import ReadPresets, export_preset, parse_preset, preset_version
 from bot.prompting.presets.preset import Preset
+from bot.prompting.text.preset_folder import file_stamps
 from bot.runtime.shipped_files import presets_folder
 from bot.service.backends import add_backends
 from bot.service.parts.run_context import RunContext
 from bot.service.parts.stored import StoredParts
 from bot.service.run_options import replace_model
+from bot.texts.text import text_of
 
 _log = structlog.get_logger(__name__)
 _PUBLISHED_PRESETS = "presets"
@@ -32,6 +35,11 @@ class PublishedPresets:
         self._stored = stored
         self._file_contents = _contents(context.resources.file_presets)
         """Of the presets folder as this process knows it, by the name of the preset."""
+        self._stamps = context.resources.file_stamps
+        self._last_names: Mapping[Path, str] = context.resources.preset_files
+        """The presets in its files, also in those that are broken now."""
+        self._reported: Mapping[str, str] = dict(context.resources.resolver.disabled)
+        """Why presets cannot be used, as the log says already, by name."""
         self._seen: Mapping[str, str] | None = None
         """The rows of the last look; None: there was none."""
 
@@ -73,37 +81,63 @@ class PublishedPresets:
         self._context.resources.resolver.mark_stale(new)
         self._seen = rows
 
-    async def reload_files(self) -> None:
+    async def watch_files(self) -> None:
+        """Look every two seconds for changes in the presets folder, until cancelled."""
+        while True:
+            stamps = await asyncio.to_thread(file_stamps, self._folder)
+            if stamps != self._stamps and await self.reload_files():
+                self._stamps = stamps
+            await self._context.clock.sleep(_LOOK_SECONDS)
+
+    @property
+    def _folder(self) -> Path:
+        return presets_folder(self._context.settings.presets_dir)
+
+    async def reload_files(self) -> bool:
         """Read the presets folder again, and let every process use what has changed in it.
 
         Files that did not change since this process read them are left alone: a console on another
-        machine may have published a newer version. If the folder cannot be read, or a preset in it
-        is invalid, all presets stay as they are, and the log says why.
+        machine may have published a newer version. A preset whose file has a mistake now stays as
+        it is, and so does the default preset if its file is gone; the log says why. Returns whether
+        the changes could be stored.
         """
-        resources = self._context.resources
-        folder = presets_folder(self._context.settings.presets_dir)
         try:
-            presets = await asyncio.to_thread(load_complete_presets, folder)
-            find_preset(presets, resources.resolver.default.name)
-            names = await self._use_changes(presets)
+            found = await asyncio.to_thread(read_complete_presets, self._folder)
+            names = await self._use_changes(found)
             if names:
                 await self._tell(names)
-        except (PresetError, SettingsError, StoreError, OSError) as error:
+        except (SettingsError, StoreError, OSError) as error:
             _log.error("presets_not_reloaded", reason=str(error))
-            return
-        self._file_contents = _contents(presets)
-        _log.info("presets_reloaded", changed=names)
+            return not isinstance(error, StoreError)
+        if names:
+            _log.info("presets_reloaded", changed=names)
+        return True
 
-    async def _use_changes(self, presets: Mapping[str, Preset]) -> list[str]:
+    async def _use_changes(self, found: ReadPresets) -> list[str]:
         """Store and use the presets whose files have changed; return their names."""
         resolver, versions = self._context.resources.resolver, self._stored.preset_versions
-        contents = _contents(presets)
-        changed = [name for name in contents if contents[name] != self._file_contents.get(name)]
-        deleted = sorted(self._file_contents.keys() - contents.keys())
-        prepared = [self._prepare_if_used(presets[name]) for name in changed]
+        problems = {
+            self._last_names.get(file, found.names[file]): reason
+            for file, reason in found.problems.items()
+        }
+        contents = _contents(found.presets)
+        deleted = sorted(self._file_contents.keys() - contents.keys() - problems.keys())
+        if resolver.default.name in deleted:
+            deleted.remove(resolver.default.name)
+            problems[resolver.default.name] = "the default preset has no file any more"
+        changed, prepared = [], []
+        for name, content in contents.items():
+            if content == self._file_contents.get(name) and name not in resolver.disabled:
+                continue
+            try:
+                prepared.append(self._prepare_if_used(found.presets[name]))
+                changed.append(name)
+            except SettingsError as error:
+                problems[name] = text_of(error)
+        self._report(problems)
         numbers = await versions.save(
             [
-                *(preset_version(presets[name]) for name in changed),
+                *(preset_version(found.presets[name]) for name in changed),
                 *(PresetVersion(name, "", 1) for name in deleted),
             ]
         )
@@ -111,7 +145,22 @@ class PublishedPresets:
             resolver.publish(preset, numbers[preset.name])
         for name in deleted:
             resolver.remove(name)
+            self._file_contents.pop(name)
+        self._file_contents |= {name: contents[name] for name in changed}
+        self._last_names = {**self._last_names, **_names_in_use(found)}
         return [*changed, *deleted]
+
+    def _report(self, problems: Mapping[str, str]) -> None:
+        """Log what cannot be used, once, and disable those presets that were never usable."""
+        resolver = self._context.resources.resolver
+        for name, reason in problems.items():
+            if self._reported.get(name) != reason:
+                _log.error("preset_not_reloaded", preset=name, reason=str(reason))
+            if name not in resolver.presets:
+                resolver.disabled[name] = reason
+        for name in self._reported.keys() - problems.keys():
+            resolver.disabled.pop(name, None)
+        self._reported = problems
 
     def prepare(self, preset: Preset) -> Preset:
         """Make the backends of a preset ready; return it as this run uses it."""
@@ -134,6 +183,10 @@ class PublishedPresets:
         """Make the backends of a preset ready where this process answers or describes answers."""
         is_answering = self._context.resources.models is not None
         return self.prepare(preset) if is_answering else preset
+
+
+def _names_in_use(found: ReadPresets) -> Mapping[Path, str]:
+    return {file: name for file, name in found.names.items() if file not in found.problems}
 
 
 def _contents(presets: Mapping[str, Preset]) -> dict[str, str]:

@@ -87,6 +87,20 @@ def test_malformed_placeholder_in_a_persona_is_a_preset_error(persona: str) -> N
         validate_preset(data, "nora.json")
 
 
+@pytest.mark.parametrize("persona", ["P", "P\n{{RAG-dialogues|token<=99|n<=2}}"])
+@pytest.mark.parametrize("macros", [True, False])
+def test_recent_stories_stand_in_front_of_the_newest_message(persona: str, *, macros: bool) -> None:
+    who = preset(persona=persona, stories="recent", macros=macros)
+    [query] = story_queries_for(who, "hi")
+    found = {query: [Story(1, "{{user}}: 「Tea?」", 0.9), Story(2, "No.", 0.8)]}
+    draft = compose(who, Session(1, ()), make_incoming("hi"), stories=found)
+    first, last = draft.prompt.messages
+    assert first.content.strip() == "P"
+    assert last.content == "###\nAlice: Tea?\n\n###\nNo.\n\nhi"
+    spans = [(one.name, one.score) for one in draft.layout if one.section == "stories"]
+    assert spans == [("Alice: Tea?", 0.9), ("No.", 0.8)]
+
+
 def test_stories_have_spans_of_their_own_in_the_layout() -> None:
     who = preset(
         role_name="Nora", system="Be brief.", persona="A\n{{RAG-dialogue}}\nB\n{{RAG-dialogue|tea}}"

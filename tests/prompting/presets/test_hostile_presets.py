@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bot.errors import CharacterError, PresetError
-from bot.importers.character_files import load_presets_with_stories, read_character_file
+from bot.importers.character_files import read_character_file
 from bot.prompting.presets.files import load_presets, parse_preset, read_lorebook_file
 from bot.prompting.presets.problems import check_preset
 
@@ -127,7 +127,7 @@ def test_two_presets_of_one_name_are_refused_in_any_case_and_width(tmp_path: Pat
         (tmp_path / f"{at}.json").write_text(text, encoding="utf-8")
 
     with pytest.raises(PresetError) as raised:
-        load_presets_with_stories(tmp_path)
+        load_presets(tmp_path)
 
     assert str(raised.value).count("is already taken by") == 3
 
