@@ -1,6 +1,7 @@
 """Check and take apart the addresses of HTTP services that an operator sets."""
 
 import ipaddress
+import re
 from typing import Annotated, TypeAlias
 from urllib.parse import unquote, urlsplit, urlunsplit
 
@@ -55,3 +56,31 @@ def split_credentials(address: str) -> tuple[str, str]:
     parts = urlsplit(address)
     credentials, _, host = parts.netloc.rpartition("@")
     return urlunsplit(parts._replace(netloc=host)), unquote(credentials)
+
+
+def require_encoded_login(address: str, *, may_have_at: bool = False) -> None:
+    """Check that no character of a password ends the login of an address of a server too soon.
+
+    Else the rest of the password would be taken for the host, and stand in errors.
+
+    Args:
+        address: of a database or a Redis.
+        may_have_at: whether its reader takes the last `@` for the end of the login.
+
+    Raises:
+        ValueError: one does; the text has nothing of the address.
+    """
+    rest = address.partition("://")[2]
+    authority = re.split("[/?#]", rest, maxsplit=1)[0]
+    behind, _, query = rest[len(authority) :].partition("?")
+    is_port = re.search(r":\d*$", authority) or ":" not in authority
+    has_parameters = re.match(r"[\w-]+=", query) and ("@" in authority or is_port)
+    if (
+        (authority.count("@") > 1 and not may_have_at)
+        or "@" in behind
+        or ("@" in query and not has_parameters)
+    ):
+        raise ValueError(
+            "a character of the password ends it too soon: write @ as %40, / as %2F, ? as %3F,"
+            " # as %23 and % as %25"
+        )

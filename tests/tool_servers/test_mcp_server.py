@@ -246,13 +246,13 @@ async def test_server_that_was_restarted_over_http_costs_no_call(tmp_path: Path)
         await restart()  # nobody listens yet
         assert (await server.call("demo_weather", {"city": "Oslo"})).startswith("Oslo: rain")
         await restart()
-        while not await is_listening(urlsplit(str(given["url"])).port):
+        while not await accepts_connections(urlsplit(str(given["url"])).port):
             pass
         # it does not know the session
         assert (await server.call("demo_weather", {"city": "Bonn"})).startswith("Bonn: rain")
 
 
-async def is_listening(port: int | None) -> bool:
+async def accepts_connections(port: int | None) -> bool:
     try:
         _, writer = await asyncio.open_connection("127.0.0.1", port)
     except OSError:

@@ -30,6 +30,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from typing_extensions import override
 
 from bot.errors import SettingsError
+from bot.runtime.addresses import require_encoded_login
 from bot.storage.coordination.redis_password import PasswordFile, take_password_file
 
 SIGNALS_CHANNEL = "troupe:signals"
@@ -57,6 +58,7 @@ def open_client(url: str) -> Redis:
         "health_check_interval": 5,
     }
     try:
+        require_encoded_login(url, may_have_at=True)
         url, password = take_password_file(url)
         if password is not None:
             options["credential_provider"] = password

@@ -1,7 +1,7 @@
 """Units of work over asyncpg: prepared statements, a bounded pool, time limits everywhere."""
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, TypeVar
 
 import asyncpg
@@ -42,16 +42,19 @@ class _Connection(asyncpg.Connection):  # type: ignore[misc]
             await super().close(timeout=timeout or _CLOSE_SECONDS)
 
 
-def connect_options(*, behind_pgbouncer: bool) -> dict[str, Any]:
+def connect_options(
+    *, behind_pgbouncer: bool, password: Callable[[], str] | None = None
+) -> dict[str, Any]:
     """Return what asyncpg is told besides the address.
 
     A pooler in transaction mode refuses settings at connect, and would hand a prepared statement to
-    another client.
+    another client. The password is asked for at each connect.
     """
     limits: dict[str, Any] = {
         "timeout": CONNECT_SECONDS,
         "command_timeout": COMMAND_SECONDS,
         "connection_class": _Connection,
+        "password": password,
     }
     if behind_pgbouncer:
         return {**limits, "statement_cache_size": 0}
@@ -65,10 +68,16 @@ class AsyncpgPool:
         dsn: `postgresql://user@host1:5432,host2:5432/name?target_session_attrs=primary`.
         codec: encodes the texts of units; None: none is encrypted.
         behind_pgbouncer: the address is that of a pooler in transaction mode.
+        password: returns the password for a new connection; None: it is in the address.
     """
 
     def __init__(
-        self, dsn: str, codec: TextCodec | None = None, *, behind_pgbouncer: bool = False
+        self,
+        dsn: str,
+        codec: TextCodec | None = None,
+        *,
+        behind_pgbouncer: bool = False,
+        password: Callable[[], str] | None = None,
     ) -> None:
         self._codec = codec or TextCodec()
         self._behind_pgbouncer = behind_pgbouncer
@@ -77,7 +86,7 @@ class AsyncpgPool:
             min_size=0,
             max_size=MAX_CONNECTIONS,
             reset=_keep,
-            **connect_options(behind_pgbouncer=behind_pgbouncer),
+            **connect_options(behind_pgbouncer=behind_pgbouncer, password=password),
         )
         self._opened = False
 

@@ -19,6 +19,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from bot.errors import SettingsError, StoreError, UnknownDataKey
+from bot.runtime.addresses import require_encoded_login
 from bot.storage.encryption.codec import StoredAsIs, TextCodec, TextEncryption
 from bot.storage.encryption.data_keys import add_data_key, read_data_keys
 from bot.storage.engine.failures import to_store_error
@@ -256,7 +257,15 @@ def parse_url(url: str) -> URL:
     """Parse a database URL; several hosts become one `host` of its query.
 
     SQLAlchemy reads no `//user@host1:5432,host2:5432/name`.
+
+    Raises:
+        SettingsError: a character of the password is not encoded.
     """
+    if not url.startswith("sqlite"):
+        try:
+            require_encoded_login(url)
+        except ValueError as error:
+            raise SettingsError(f"TROUPE_DATABASE_URL: {error}") from None
     scheme, _, rest = url.partition("://")
     authority, _, path = rest.partition("/")
     credentials, at, hosts = authority.rpartition("@")

@@ -19,6 +19,7 @@ from bot.storage.encryption.column_types import attach_codec
 from bot.storage.engine.asyncpg_pool import FAILURES, AsyncpgPool, connect_options
 from bot.storage.engine.failures import to_store_error
 from bot.storage.engine.functions import install
+from bot.storage.engine.password_file import take_password_file
 from bot.storage.engine.statements import DialectName, StartUnit
 from bot.storage.sql.connections import ConnectionPool, UnitOfWork
 from bot.storage.units.functions import FUNCTIONS
@@ -36,9 +37,10 @@ class PostgresPool(ConnectionPool):
         self, url: URL, codec: TextCodec | None = None, core_connections: int = _CORE_CONNECTIONS
     ) -> None:
         behind_pgbouncer = url.query.get("pgbouncer") in {"true", "1", "yes"}
-        dsn = to_dsn(url.difference_update_query(["pgbouncer"]))
-        self._pool = AsyncpgPool(dsn, codec, behind_pgbouncer=behind_pgbouncer)
-        limits = connect_options(behind_pgbouncer=behind_pgbouncer)
+        url, password = take_password_file(url.difference_update_query(["pgbouncer"]))
+        dsn = to_dsn(url)
+        self._pool = AsyncpgPool(dsn, codec, behind_pgbouncer=behind_pgbouncer, password=password)
+        limits = connect_options(behind_pgbouncer=behind_pgbouncer, password=password)
         self._engine = _make_engine(
             dsn, limits, codec, behind_pgbouncer, pool_size=core_connections, max_overflow=0
         )

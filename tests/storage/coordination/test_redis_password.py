@@ -79,6 +79,7 @@ def test_sentinels_have_a_file_of_their_own(file: Path) -> None:
     ("address", "problem"),
     [
         ("redis://:pw@host/0?password_file=x", "a password and a password_file"),
+        *((f"redis://:1{char}hid@host/0", "write @ as %40(?!.*hid)") for char in "/#?"),
         ("redis://host/0?password_file=nowhere", "the password in nowhere cannot be read"),
         (
             "redis+sentinel://a:1/chats?sentinel_password=pw&sentinel_password_file=x",
