@@ -14,7 +14,8 @@ TroupeError                 every error that is raised on purpose; it names the 
 ├── ToldAlready             a limit refuses what the person was told of before: say nothing again
 ├── Fenced                  another worker has claimed this conversation: discard the result
 ├── StoreError              the database failed
-│   └── UnknownDataKey      ... to decrypt a text: read the data keys anew, once
+│   ├── UnknownDataKey      ... to decrypt a text: read the data keys anew, once
+│   └── Undecodable         one row cannot be read: set it aside, its neighbors go on
 ├── EmbeddingError          no vector was computed: answer without stories, retry later
 ├── ToolServerError         a server of tools gave no result: the model answers without
 ├── SignalsUnavailable      Redis does not answer; only `troupe check` asks
@@ -122,6 +123,10 @@ class StoreError(TroupeError):
 
 
 class UnknownDataKey(StoreError):
+    pass
+
+
+class Undecodable(StoreError):
     pass
 
 

@@ -294,6 +294,9 @@ class OutboxRow:
     send_before: float = math.inf
     """By `Clock.monotonic`: a request that has not begun by then is not made any more."""
 
+    problem: str | None = None
+    """Why the row cannot be read: there is nothing of it to send."""
+
     @property
     def text(self) -> str:
         return self.content.text

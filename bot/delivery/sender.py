@@ -136,6 +136,8 @@ class Sender:
     async def _deliver(self, row: OutboxRow) -> OutboxRow | None:
         """Carry out or reconcile a row; return the next one of its lane if it is due."""
         with BoundTurn(row.turn):
+            if row.problem is not None:
+                return await self._set_aside(row, row.problem)
             return await self._deliver_logged(row)
 
     async def _deliver_logged(self, row: OutboxRow) -> OutboxRow | None:

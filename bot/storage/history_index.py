@@ -23,16 +23,22 @@ from bot.chat.session import MessagePlace
 from bot.ports import HistoryIndex
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import conversation, inbox, is_unanswered, outbox, sent_message, turn
-from bot.storage.units.dialects import bound_texts
+from bot.storage.units.dialects import bound_texts, has_prefix
 from bot.storage.units.history import encode_parts
 
 _MAX_TURNS = 400
 _COPIED = tuple(name for name in turn.c.keys() if name not in {"id", "conversation", "session"})  # noqa: SIM118 -- no mapping
 
 
-def _in_channel(column: ColumnElement[str], address: Address) -> ColumnElement[bool]:
-    branches = column.startswith(f"{address.channel}{HISTORY_MARK}", autoescape=True)
-    return or_(column == address.channel, branches)
+def _is_in_channel(address: Address, dialect: str) -> ColumnElement[bool]:
+    key = conversation.c.key
+    branches = has_prefix(key, f"{address.channel}{HISTORY_MARK}", dialect)
+    return or_(key == address.channel, branches)
+
+
+def _is_turn_in_channel(address: Address, dialect: str) -> ColumnElement[bool]:
+    keys = select(conversation.c.key).where(_is_in_channel(address, dialect))
+    return turn.c.conversation.in_(keys)
 
 
 class SqlHistoryIndex(HistoryIndex):
@@ -59,7 +65,8 @@ class SqlHistoryIndex(HistoryIndex):
     async def newest_of(self, address: Address, person_id: str) -> str | None:
         query = (
             select(turn.c.conversation)
-            .where(turn.c.speaker_id == person_id, _in_channel(turn.c.conversation, address))
+            .where(turn.c.speaker_id == person_id)
+            .where(_is_turn_in_channel(address, self._database.dialect))
             .order_by(turn.c.id.desc())
             .limit(1)
         )
@@ -67,12 +74,9 @@ class SqlHistoryIndex(HistoryIndex):
 
     @override
     async def conversations(self, address: Address) -> Mapping[str, int]:
-        query = (
-            select(conversation.c.key, func.count(turn.c.id))
-            .outerjoin(turn, turn.c.conversation == conversation.c.key)
-            .where(_in_channel(conversation.c.key, address))
-            .group_by(conversation.c.key)
-            .order_by(conversation.c.key)
+        turns = select(func.count()).where(turn.c.conversation == conversation.c.key)
+        query = select(conversation.c.key, turns.scalar_subquery()).where(
+            _is_in_channel(address, self._database.dialect)
         )
         rows = await self._database.read(lambda c: c.execute(query).all())
         return {row[0]: row[1] for row in rows}
@@ -97,7 +101,8 @@ def _places_of_people(
     listed = bound_texts("ids", connection.dialect.name)  # type: ignore[arg-type]
     query = (
         select(turn.c.id, turn.c.conversation, turn.c.session, turn.c.active)
-        .where(turn.c.message_id.in_(listed), _in_channel(turn.c.conversation, address))
+        .where(turn.c.message_id.in_(listed))
+        .where(_is_turn_in_channel(address, connection.dialect.name))
         .order_by(turn.c.id)
     )
     rows = connection.execute(query, {"ids": json.dumps(list(message_ids))}).all()
@@ -140,7 +145,7 @@ def _places_of_part(
     query = (
         select(turn.c.id, turn.c.conversation, turn.c.session)
         .where(
-            _in_channel(turn.c.conversation, address)
+            _is_turn_in_channel(address, connection.dialect.name)
             if is_searched
             else turn.c.conversation == asked_in,
             turn.c.active,

@@ -1,16 +1,20 @@
 """What is stored of a person, and in which conversations something was forgotten."""
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, bindparam, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Row, bindparam, or_, select, update
 from typing_extensions import override
 
 from bot.chat.incoming import Edited, Incoming, Pressed, Said, address_of
 from bot.chat.session import Turn
+from bot.errors import Undecodable
 from bot.ports import Clock, ForgottenConversations, PersonalData
+from bot.runtime.decoding import decode_all
 from bot.storage.restoring.tombstones import Tombstone
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import choice, forgotten, inbox, is_set_aside, turn
+from bot.storage.units.dialects import has_prefix
 from bot.storage.units.events import decode_event
 from bot.storage.units.turn_rows import TURN_COLUMNS, to_turn
 
@@ -32,8 +36,6 @@ def _record_nothing(_: Tombstone) -> None:
 
 
 class SqlPersonalData(PersonalData):
-    """Reads over all conversations: rare, so that no index is kept for it."""
-
     def __init__(
         self,
         database: Database,
@@ -60,7 +62,7 @@ class SqlPersonalData(PersonalData):
             gone = [
                 row.id
                 for row in connection.execute(_SET_ASIDE)
-                if _author(decode_event(row.kind, row.payload)) == person_id
+                if _is_by(person_id, row.kind, row.payload)
             ]
             connection.execute(_DROP_SET_ASIDE, {"rows": gone})
 
@@ -72,28 +74,34 @@ class SqlPersonalData(PersonalData):
         asked = {"person": person_id}
         query = _LINES.order_by(turn.c.id)
         rows = await self._database.read(lambda c: c.execute(query, asked).all())
-        lines: dict[object, tuple[str, Turn]] = {}
+        lines: dict[object, Row[*tuple[Any, ...]]] = {}
         for row in rows:  # branches of a conversation have copies
             channel = address_of(row.conversation).channel
             key = row.id if row.message_id is None else (channel, row.message_id)
-            lines.setdefault(key, (row.conversation, to_turn(row)))
-        return list(lines.values())
+            lines.setdefault(key, row)
+        return decode_all("turn", lines.values(), lambda row: (row.conversation, to_turn(row)))
 
     @override
     async def descriptions(self, person_id: str) -> Mapping[str, str]:
-        query = select(choice.c.scope, choice.c.value).where(_is_of(person_id))
+        is_own = _is_of(person_id, self._database.dialect)
+        query = select(choice.c.scope, choice.c.value).where(is_own)
         rows = await self._database.read(lambda c: c.execute(query).all())
         return {row.scope: row.value for row in rows}
 
 
-def _author(event: Incoming) -> str | None:
+def _is_by(person_id: str, kind: str, payload: bytes | str | None) -> bool:
+    """Tell whether a person caused an event; one that cannot be read, if it names them."""
+    try:
+        event: Incoming = decode_event(kind, payload)
+    except Undecodable:
+        return person_id in str(payload)
     written = event.said if isinstance(event, Edited) else event
-    return written.author.id if isinstance(written, Said | Pressed) else None
+    return isinstance(written, Said | Pressed) and written.author.id == person_id
 
 
-def _is_of(person_id: str) -> ColumnElement[bool]:
+def _is_of(person_id: str, dialect: str) -> ColumnElement[bool]:
     everywhere = choice.c.scope == person_id
-    return or_(everywhere, choice.c.scope.startswith(f"{person_id}@", autoescape=True))
+    return or_(everywhere, has_prefix(choice.c.scope, f"{person_id}@", dialect))
 
 
 class SqlForgottenConversations(ForgottenConversations):

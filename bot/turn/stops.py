@@ -26,6 +26,7 @@ from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Signals
 from bot.replying.stop_flag import StopFlag
 from bot.routing.command_specs import parse
+from bot.runtime.decoding import decode_all
 
 _log = structlog.get_logger(__name__)
 _TOPIC = "stops"
@@ -219,11 +220,11 @@ class StopRequests:
             _log.warning("stop_refusal_not_told", reason=str(error))
 
     def _receive(self, commands: Sequence[str]) -> None:
-        for command in map(_decode, commands):
+        for command in decode_all("signal", commands, _decode):
             self._consider(command)
 
     def _receive_presses(self, presses: Sequence[str]) -> None:
-        for pressed in map(_decode_press, presses):
+        for pressed in decode_all("signal", presses, _decode_press):
             self._consider_press(pressed)
 
     def _consider_press(self, pressed: Pressed) -> None:
@@ -242,8 +243,8 @@ class StopRequests:
             self._to_decide.put_nowait(request)
 
     def _receive_edits(self, signals: Sequence[str]) -> None:
-        for each in signals:
-            self._consider_edit(_decode_edit(each))
+        for edit in decode_all("signal", signals, _decode_edit):
+            self._consider_edit(edit)
 
     def _consider_edit(self, edit: _EditSignal) -> None:
         answer = self._answers.get(edit.conversation)
@@ -255,7 +256,7 @@ class StopRequests:
             answer.flag.request()
 
     def _receive_deletions(self, deletions: Sequence[str]) -> None:
-        for deleted in map(_decode_deletion, deletions):
+        for deleted in decode_all("signal", deletions, _decode_deletion):
             self._consider_deletion(deleted)
 
     def _consider_deletion(self, deleted: Deleted) -> None:

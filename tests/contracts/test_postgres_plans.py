@@ -3,6 +3,7 @@
 The server counts the rows that a step reads, inside of its functions as well.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TypeVar
@@ -32,6 +33,7 @@ from bot.storage.units.events import encode_event
 from bot.storage.units.lanes import SenderIdentity
 from tests.postgres import create_postgres_database
 from tests.samples import ALICE, make_incoming
+from tests.turn.whole_chat import use_whole_chat
 
 pytestmark = [
     pytest.mark.service,
@@ -49,8 +51,9 @@ _SMALL = {"node", "pause", "role_lease"}
 
 _FILL = f"""
 SET LOCAL synchronous_commit = off;
-INSERT INTO turn (conversation, session, role, text, at)
-    SELECT 'telegram:c' || n % 100000, 1, 'user', 'hello', n FROM generate_series(1, 1000000) n;
+INSERT INTO turn (conversation, session, role, speaker_id, text, at)
+    SELECT 'telegram:c' || n % 100000, 1, 'user', 'telegram:c' || n % 100000, 'hello', n
+    FROM generate_series(1, 1000000) n;
 INSERT INTO inbox (platform, external_key, conversation, payload, received_at, state)
     SELECT 'telegram', 'c' || n % 100000 || ':' || n, 'telegram:c' || n % 100000, '{{}}',
         CASE WHEN n <= {_EXPIRED} THEN 0 ELSE extract(epoch FROM now()) END,
@@ -70,7 +73,7 @@ INSERT INTO receipt (conversation, turn, at, content)
     SELECT 'telegram:c' || n, 't', CASE WHEN n <= {_EXPIRED} THEN 0 ELSE extract(epoch FROM now())
         END, 'x' FROM generate_series(1, 100000) n;
 INSERT INTO sent_message (conversation, external_id, turn, part)
-    SELECT 'telegram:c' || n, n, 't', 0 FROM generate_series(1, 10000) n;
+    SELECT 'telegram:c' || n, n, 't' || n, 0 FROM generate_series(1, 100000) n;
 INSERT INTO summary (conversation, session, covers_to, turns, chars, fingerprint, text)
     SELECT 'telegram:c' || n, 1, 1, 1, 1, '', '' FROM generate_series(1, 10000) n;
 INSERT INTO forgotten (conversation, at)
@@ -81,7 +84,8 @@ INSERT INTO audit (at, who, action, subject, before, after)
 INSERT INTO budget (key, spent)
     SELECT '2999-01 person:telegram:' || n, 1 FROM generate_series(1, 10000) n;
 INSERT INTO choice (scope, key, value, chosen_by, chosen_at, conversation)
-    SELECT 'telegram:1@telegram:c' || n, 'persona', 'tall', 'telegram:1', n, 'telegram:c' || n
+    SELECT 'telegram:c' || n || '@telegram:c' || n, 'persona', 'tall', 'telegram:1', n,
+        'telegram:c' || n
     FROM generate_series(1, 10000) n;
 ANALYZE
 """  # noqa: S608
@@ -101,18 +105,20 @@ class OneConnection(ConnectionPool):
 
     def __init__(self, connection: AsyncConnection) -> None:
         self._connection = connection
+        self._free = asyncio.Lock()
 
     @override
     async def run(self, start: StartUnit[T]) -> T:
-        return await self._connection.run_sync(lambda connection: _run(connection, start))
+        return await self.read(lambda connection: _run(connection, start))
 
     @override
     async def read(self, unit: UnitOfWork[T]) -> T:
-        return await self._connection.run_sync(unit)
+        async with self._free:
+            return await self._connection.run_sync(unit)
 
     @override
     async def commit(self, unit: UnitOfWork[T]) -> T:
-        return await self._connection.run_sync(unit)
+        return await self.read(unit)
 
     @override
     async def close(self) -> None:
@@ -217,6 +223,11 @@ async def test_forget_scans_no_table_of_messages(process: Process) -> None:
     assert await process.step("forget", lambda: process.conversations.forget(claim)) == 10
     await process.step("release", lambda: process.conversations.release(claim))
     _assert_nothing_is_scanned(process)
+
+
+async def test_nothing_that_is_done_to_a_chat_scans_a_table(process: Process) -> None:
+    await process.step("whole chat", lambda: use_whole_chat(process.database))
+    assert set(process.scanned["whole chat"]) <= _SMALL
 
 
 async def test_retention_reads_little_more_than_it_deletes(process: Process) -> None:

@@ -78,7 +78,8 @@ NOT_WORDS = {
 
 def make_row(table: Any) -> dict[str, Any]:
     values: Mapping[type, Any] = {str: WORD, bytes: WORD.encode(), int: 1, float: 1.0, bool: True}
-    return {one.name: values[one.type.python_type] for one in table.columns}
+    row = {one.name: values[one.type.python_type] for one in table.columns}
+    return row | {"role": "user"} if table is turn else row
 
 
 async def fill(database: Database) -> None:

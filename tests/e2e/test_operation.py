@@ -1,13 +1,16 @@
 """`troupe pause`, `resume`, `nodes` and `dead-letters` beside the processes of an installation."""
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from sqlalchemy import Connection
 
 from bot.storage.coordination.embedded_valkey import run_embedded_valkey
+from bot.storage.sql.database import open_as_it_is
 from tests.e2e.loopback_platforms import Conversation, LoopbackPlatforms
 from tests.e2e.model_server import ModelServer
 from tests.e2e.service_process import ServiceProcess
@@ -82,6 +85,60 @@ async def test_pause_holds_answers_back_tells_once_and_loses_nothing(
     expected = ["T6a0:12", "T6a1:12", "T6a2:12"]
     first, *rest = map(expected_answer, expected)
     await wait_until(lambda: has(platforms, group, first, _NOTICE, *rest))
+
+
+_EVENT = json.dumps({"address": {"platform": "telegram", "chat": "5"}})
+_BAD_EVENTS = (
+    ("voted", f"'{_EVENT}'", "unknown kind 'voted'"),
+    ("said", "'{'", "truncated"),
+    ("said", "'[7]'", "array"),
+    ("said", f"'{_EVENT}'", "missing required field"),
+    ("edited", "'{\"said\": 5}'", "`"),
+    ("pressed", "NULL", "no payload"),
+)
+
+
+@pytest.mark.timeout(300)
+async def test_rows_that_cannot_be_read_are_set_aside_and_all_chats_are_answered(
+    processes: list[ServiceProcess], platforms: LoopbackPlatforms
+) -> None:
+    service = processes[0]
+    default = f"sqlite:///{service.data / 'troupe.db'}"
+    url = service.settings.get("TROUPE_DATABASE_URL", default)
+
+    def spoil(connection: Connection) -> None:
+        for number, (kind, payload, _) in enumerate(_BAD_EVENTS):
+            stored = payload if url == default or payload == "NULL" else f"{payload}::bytea"
+            key = f"telegram:-99{number}"
+            connection.exec_driver_sql(
+                "INSERT INTO inbox (platform, external_key, conversation, kind, payload,"  # noqa: S608
+                f" received_at) VALUES ('telegram', 'bad{number}', '{key}', '{kind}', {stored}, 1)"
+            )
+            connection.exec_driver_sql(
+                "INSERT INTO conversation (key, platform, ready_since)"  # noqa: S608
+                f" VALUES ('{key}', 'telegram', 1)"
+            )
+        connection.exec_driver_sql(
+            "INSERT INTO outbox (turn, part, op, platform, chat, lane, text, buttons) VALUES"
+            " ('t', 0, 'send', 'telegram', '-990', 'telegram:-990', 'hi', '[[5]]')"
+        )
+        connection.exec_driver_sql(
+            "INSERT INTO lane (key, platform, due_at) VALUES ('telegram:-990', 'telegram', 1)"
+        )
+
+    async with open_as_it_is(url) as database:
+        await database.write(spoil)
+    group = platforms.telegram_group()
+    group.ask("6f0")
+    await wait_until(lambda: has(platforms, group, expected_answer("T6f0:12")))
+    await wait_until(lambda: sum(one.output().count("_set_aside") for one in processes) >= 7)
+    assert all(one.is_running for one in processes)
+    lines = (await service.run_command("dead-letters", "list")).splitlines()
+    for number, (_, _, reason) in enumerate(_BAD_EVENTS):
+        [line] = [one for one in lines if one.startswith("in-") and f"telegram:-99{number} " in one]
+        assert "cannot be read: " in line
+        assert reason in line
+    assert any(one.startswith("out-") and "Expected `str`, got `int`" in one for one in lines)
 
 
 async def test_every_process_is_listed_and_none_that_ended(

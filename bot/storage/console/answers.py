@@ -17,6 +17,7 @@ from bot.chat.prompt import FinishReason
 from bot.chat.receipt import Receipt
 from bot.chat.session import Turn
 from bot.ports import AnswerLog
+from bot.runtime.decoding import decode_all
 from bot.storage.sql.database import Database
 from bot.storage.sql.receipts import decode_receipt
 from bot.storage.sql.tables import has_content, is_unsent, outbox, receipt, turn
@@ -106,7 +107,7 @@ class SqlAnswerLog(AnswerLog):
         row = await self._database.read(lambda c: c.execute(_BY_ID, asked).one_or_none())
         if row is None and self._primary is not self._database:
             row = await self._primary.read(lambda c: c.execute(_BY_ID, asked).one_or_none())
-        return _stored_answer(row) if row else None
+        return next(iter(decode_all("receipt", [row] if row else [], _stored_answer)), None)
 
     @override
     async def find_before(self, answer: StoredAnswer) -> int | None:
@@ -177,9 +178,8 @@ def _matching(
     for row in rows:
         if len(found) == limit:
             break
-        answer = _stored_answer(row)
-        if _matches(answer.receipt, asked):
-            found.append(answer)
+        answers = decode_all("receipt", [row], _stored_answer)
+        found += [one for one in answers if _matches(one.receipt, asked)]
     return found
 
 
@@ -209,6 +209,6 @@ def _ancestors(rows: Sequence[Row[*tuple[Any, ...]]], newest: int) -> list[Turn]
     wanted: int | None = newest
     for row in rows:
         if row.id == wanted:
-            found.append(to_turn(row))
+            found += decode_all("turn", [row], to_turn)
             wanted = row.parent
     return found[::-1]

@@ -9,6 +9,7 @@ from bot.chat.console.operation import KnownSession
 from bot.chat.incoming import Person
 from bot.chat.session import Turn
 from bot.ports import ChannelHistories
+from bot.runtime.decoding import decode_all
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import turn
 from bot.storage.units.turn_rows import TURN_COLUMNS, to_turn
@@ -55,4 +56,4 @@ class SqlChannelHistories(ChannelHistories):
     async def turns(self, conversation: str) -> Sequence[tuple[int, Turn]]:
         asked = {"of_conversation": conversation}
         rows = await self._database.read(lambda c: c.execute(_TURNS, asked).all())
-        return [(row.session, to_turn(row)) for row in rows]
+        return decode_all("turn", rows, lambda row: (row.session, to_turn(row)))

@@ -12,7 +12,7 @@ from cryptography.fernet import InvalidToken
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from typing_extensions import override
 
-from bot.errors import SettingsError, StoreError
+from bot.errors import SettingsError, Undecodable
 from bot.storage.encryption.codec import DataCipher
 from bot.storage.encryption.data_keys import DataKeyRow
 from bot.storage.encryption.operator_keys import make_fernets
@@ -43,7 +43,7 @@ class AesGcmCipher(DataCipher):
         try:
             return self._aes.decrypt(nonce, sealed, column.encode())
         except (InvalidTag, ValueError):
-            raise StoreError(
+            raise Undecodable(
                 f"an encrypted text in the database ({column}) is damaged, or was moved there from"
                 " another column"
             ) from None

@@ -17,7 +17,7 @@ from typing import Protocol, Self
 import structlog
 from typing_extensions import override
 
-from bot.errors import StoreError, UnknownDataKey
+from bot.errors import Undecodable, UnknownDataKey
 from bot.frozen_dataclass import frozen_dataclass
 from bot.runtime.secret_file import read_secrets
 from bot.telemetry.secret_masker import mask_from_now_on
@@ -65,7 +65,7 @@ class DataCipher(Protocol):
         ...
 
     def decrypt(self, column: str, encrypted: bytes) -> bytes:
-        """Return what was encrypted; raises `StoreError` for anything else."""
+        """Return what was encrypted; raises `Undecodable` for anything else."""
         ...
 
 
@@ -92,8 +92,13 @@ class TextCodec:
         return f"{_MARK}{self._newest}:{encoded}"
 
     def decode_text(self, column: str, stored: str | None) -> str | None:
-        """Return the text of what is stored; raises `StoreError` if it cannot be decrypted."""
-        if not stored or not stored.startswith(_MARK):
+        """Return the text of what is stored.
+
+        Raises:
+            UnknownDataKey: this process has no key for it.
+            Undecodable: it is damaged.
+        """
+        if not isinstance(stored, str) or not stored.startswith(_MARK):
             return stored
         number, _, rest = stored[len(_MARK) :].partition(":")
         if number == "0":
@@ -114,9 +119,9 @@ class TextCodec:
         return b"%b%d:%b" % (_MARK_BYTES, self._newest, encrypted)
 
     def decode_bytes(self, column: str, stored: bytes | None) -> bytes | None:
-        """Return the bytes of what is stored; raises `StoreError` if they cannot be decrypted."""
-        if not stored or not stored.startswith(_MARK_BYTES):
-            return stored
+        """Return the bytes of what is stored; raises as `decode_text` does."""
+        if not isinstance(stored, bytes) or not stored.startswith(_MARK_BYTES):
+            return stored  # SQLite also gives what is no bytes
         number, _, rest = stored[len(_MARK_BYTES) :].partition(b":")
         if number == b"0":
             return rest
@@ -173,5 +178,5 @@ def _key_number(stored: str | bytes) -> int:
     return int(number) if number.isdecimal() else -1
 
 
-def _damaged(column: str) -> StoreError:
-    return StoreError(f"an encrypted text in the database ({column}) is damaged")
+def _damaged(column: str) -> Undecodable:
+    return Undecodable(f"an encrypted text in the database ({column}) is damaged")

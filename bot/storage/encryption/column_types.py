@@ -13,6 +13,7 @@ from sqlalchemy.engine.interfaces import Dialect
 from sqlalchemy.types import TypeDecorator, TypeEngine
 from typing_extensions import override
 
+from bot.errors import Undecodable
 from bot.storage.encryption.codec import TextCodec
 
 _UNENCRYPTED = TextCodec()
@@ -78,15 +79,19 @@ class EncryptableBytes(TypeDecorator[bytes]):
     def encode(self, codec: TextCodec, value: bytes | None) -> bytes | None:
         return codec.encode_bytes(self.column_name, value)
 
-    def decode(self, codec: TextCodec, stored: bytes | None) -> bytes | None:
-        return codec.decode_bytes(self.column_name, stored)
+    def decode(self, codec: TextCodec, stored: bytes | None) -> bytes | Undecodable | None:
+        """Return the bytes, or why they cannot be decrypted: `decode_all` leaves out that row."""
+        try:
+            return codec.decode_bytes(self.column_name, stored)
+        except Undecodable as error:
+            return error
 
     @override
     def process_bind_param(self, value: bytes | None, dialect: Dialect) -> bytes | None:
         return self.encode(_codec_of(dialect), value)
 
     @override
-    def process_result_value(self, value: Any, dialect: Dialect) -> bytes | None:
+    def process_result_value(self, value: Any, dialect: Dialect) -> Any:
         return self.decode(_codec_of(dialect), value)
 
 

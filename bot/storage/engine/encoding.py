@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from bot.errors import Undecodable
 from bot.storage.encryption.codec import TextCodec
 from bot.storage.engine.statements import CompiledSql, Rows, Values
 
@@ -24,7 +25,11 @@ def decoded(rows: Rows, sql: CompiledSql, codec: TextCodec) -> Rows:
 def _decode_row(row: Sequence[Any], sql: CompiledSql, codec: TextCodec) -> Sequence[Any]:
     columns: list[Any] | None = None
     for index, type_ in sql.decoded:
-        value = type_.decode(codec, row[index])
+        value: Any
+        try:
+            value = type_.decode(codec, row[index])
+        except Undecodable as error:  # only its row is lost: see runtime/decoding.py
+            value = error
         if value is not row[index]:
             columns = columns or list(row)
             columns[index] = value

@@ -3,13 +3,15 @@
 import secrets
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
-from sqlalchemy import Connection, bindparam, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, insert, select, update
 from typing_extensions import override
 
 from bot.chat.console.operation import DeadLetter
 from bot.chat.incoming import ForgetRequested, Incoming, Pressed, Said
 from bot.chat.outgoing import OutboxState
+from bot.errors import Undecodable
 from bot.ports import Clock, DeadLetters
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import conversation, inbox, is_dead, is_set_aside, lane, outbox
@@ -20,7 +22,10 @@ _MAX_REFUSALS = 8
 # A row that was dropped has no error any more: it only keeps its place in its turn.
 _IS_LISTED = is_dead & outbox.c.error.is_not(None)
 _RECEIVED = (
-    select(inbox.c.id, inbox.c.conversation, inbox.c.kind, inbox.c.received_at, inbox.c.crashes)
+    select(
+        *(inbox.c.id, inbox.c.conversation, inbox.c.kind, inbox.c.received_at, inbox.c.crashes),
+        inbox.c.payload,
+    )
     .where(is_set_aside)
     .order_by(inbox.c.id)
 )
@@ -73,8 +78,10 @@ class SqlDeadLetters(DeadLetters):
     async def all(self) -> Sequence[DeadLetter]:
         def unit(connection: Connection) -> list[DeadLetter]:
             received = [
-                DeadLetter(f"{_IN}-{id_}", place, kind, at, f"killed the process {crashes} times")
-                for id_, place, kind, at, crashes in connection.execute(_RECEIVED)
+                DeadLetter(
+                    f"{_IN}-{row.id}", row.conversation, row.kind, row.received_at, _why(row)
+                )
+                for row in connection.execute(_RECEIVED)
             ]
             unsent = [
                 DeadLetter(f"{_OUT}-{id_}", place, op, at, error)
@@ -98,7 +105,12 @@ class SqlDeadLetters(DeadLetters):
             if kind == _OUT:
                 return connection.execute(_TEXT, {"row": row}).scalar_one_or_none()
             found = connection.execute(_EVENT, {"row": row}).first()
-            return None if found is None else _text_of(decode_event(found.kind, found.payload))
+            if found is None:
+                return None
+            try:
+                return _text_of(decode_event(found.kind, found.payload))
+            except Undecodable as error:
+                return f"cannot be read: {error}"
 
         return await self._database.read(unit) if kind else None
 
@@ -152,6 +164,17 @@ def _parse(name: str) -> tuple[str, int]:
     kind, _, number = name.partition("-")
     is_known = kind in {_IN, _OUT} and number.isascii() and number.isdigit() and len(number) < 18
     return (kind, int(number)) if is_known else ("", 0)
+
+
+def _why(row: Row[*tuple[Any, ...]]) -> str:
+    """Return why a message was set aside; whether it can be read now is not stored."""
+    try:
+        decode_event(row.kind, row.payload)
+    except Undecodable as error:
+        return f"cannot be read: {error}"
+    if row.crashes:
+        return f"killed the process {row.crashes} times"
+    return "could not be read by an earlier version; retry it"
 
 
 def _text_of(event: Incoming) -> str:

@@ -9,6 +9,7 @@ from bot.chat.console.operation import Pause, WaitingMessage
 from bot.chat.incoming import Address, Said
 from bot.chat.outgoing import MessageContent, OutboxOperation
 from bot.ports import Clock, Pauses
+from bot.runtime.decoding import decode_all
 from bot.storage.engine.statements import Unit
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import conversation, inbox, is_unanswered, pause
@@ -75,7 +76,7 @@ class SqlPauses(Pauses):
             .limit(limit)
         )
         rows = await self._database.read(lambda c: c.execute(query, asked).all())
-        events = [(row, decode_event(row.kind, row.payload)) for row in rows]
+        events = decode_all("inbox", rows, lambda row: (row, decode_event(row.kind, row.payload)))
         return [
             WaitingMessage(row.id, said, bool(row.is_held))
             for row, said in events

@@ -1,7 +1,9 @@
 """Histories, and who may process them: each step of a message is one unit of work."""
 
+import contextlib
 from collections.abc import Callable, Collection, Sequence
 
+import structlog
 from sqlalchemy import BindParameter, Connection, bindparam, delete, func, insert, select, update
 from typing_extensions import override
 
@@ -20,7 +22,9 @@ from bot.chat.session import (
     StoredTurn,
     TurnResult,
 )
+from bot.errors import Fenced, StoreError, Undecodable
 from bot.ports import Clock, Conversations
+from bot.runtime.decoding import decode, decode_all
 from bot.storage.cache.session_windows import SessionWindows, window_of
 from bot.storage.cache.shared_windows import SharedWindows
 from bot.storage.engine.statements import Statement, Unit
@@ -55,6 +59,7 @@ from bot.storage.units.turn_rows import (
     to_turn_row,
 )
 
+_log = structlog.get_logger(__name__)
 _OF: BindParameter[str] = bindparam("of")
 _CURRENT = select(conversation.c.session).where(conversation.c.key == _OF)
 _SESSION = Statement(_CURRENT)
@@ -132,10 +137,35 @@ class SqlConversations(Conversations):
         found = await self._database.run(
             lambda: units.begin(keys, owner, lease_seconds, now, dialect)
         )
-        begun = [ClaimedMessage(claim, _to_message(message)) for claim, message in found]
-        for one in begun:
-            self._windows.begin(one.claim)
+        begun = []
+        for claim, stored in found:
+            message = await self._first_readable(claim, stored)
+            if message is not None:
+                begun.append(ClaimedMessage(claim, message))
+                self._windows.begin(claim)
         return begun
+
+    async def _first_readable(
+        self, claim: Claim, stored: units.NextMessage | None
+    ) -> InboxMessage | None:
+        """Return the message that was begun, or the next; what cannot be read is set aside."""
+        while stored is not None:
+            try:
+                return _to_message(stored)
+            except Undecodable as error:
+                number = stored.id
+                _log.error(
+                    "message_set_aside",
+                    conversation=claim.conversation,
+                    dead_letter=f"in-{number}",
+                    reason=str(error),
+                )
+            try:
+                stored = await self._database.run(lambda: units.set_aside(claim, number))  # noqa: B023 # runs at once
+            except (Fenced, StoreError) as error:  # whoever claims it next finds it again
+                _log.warning("claim_failed", queue="conversations", reason=str(error))
+                return None
+        return None
 
     @override
     async def renew(self, claims: Collection[Claim], lease_seconds: float) -> Sequence[Claim]:
@@ -168,7 +198,7 @@ class SqlConversations(Conversations):
     @override
     async def waiting(self, claim: Claim, limit: int) -> Sequence[InboxMessage]:
         found = await self._database.run(lambda: units.waiting(claim, limit))
-        return [_to_message(one) for one in found]
+        return decode_all("inbox", found, _to_message)
 
     @override
     async def following(
@@ -176,7 +206,10 @@ class SqlConversations(Conversations):
     ) -> Sequence[InboxMessage]:
         after = message.newest.id
         found = await self._database.run(lambda: units.following(claim, after, limit))
-        return [_to_message(one) for one in found]
+        messages: list[InboxMessage] = []
+        with contextlib.suppress(Undecodable):  # it ends the group, and is set aside in its turn
+            messages.extend(_to_message(one) for one in found)
+        return messages
 
     @override
     async def load_session(self, claim: Claim, max_turns: int) -> Session:
@@ -198,7 +231,7 @@ class SqlConversations(Conversations):
         def unit() -> Unit[Session]:
             rows = yield _NEWEST.query_alone(asked)
             if rows:
-                return Session(rows[0][-1], tuple(map(to_turn, reversed(rows))))
+                return Session(rows[0][-1], tuple(decode_all("turn", reversed(rows), to_turn)))
             found = yield _SESSION.query_alone({"of": conversation_key})
             return Session(found[0][0] if found else 1, ())
 
@@ -309,7 +342,7 @@ class SqlConversations(Conversations):
             self._windows.put(claim, window)
             if self._shared is not None and following is None:
                 self._shared.keep(claim, window)
-        return FinishedTurn(_to_message(following) if following else None, taken)
+        return FinishedTurn(await self._first_readable(claim, following), taken)
 
     async def _note_deleted(self, claim: Claim, ids: Collection[int], now: float) -> None:
         """Keep outside of the database which turns are about to be deleted."""
@@ -336,8 +369,8 @@ def _to_message(stored: units.NextMessage) -> InboxMessage:
         stored.id,
         incoming,
         stored.crashes,
-        stored.own_crashes,
-        stored.received_at,
+        decode(int, stored.own_crashes),
+        decode(float, stored.received_at),
         bool(stored.is_followed),
     )
 

@@ -1,7 +1,8 @@
 """Messages from people that are not answered yet."""
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 from sqlalchemy import Connection, Select, bindparam, func, literal_column, or_, select
 from typing_extensions import override
@@ -9,6 +10,7 @@ from typing_extensions import override
 from bot.chat.incoming import Address, Incoming
 from bot.chat.session import Attempt
 from bot.ports import Clock, Inbox
+from bot.runtime.decoding import decode_all
 from bot.storage.engine.statements import DialectName, Statement, Unit
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import cursor, inbox, is_unanswered
@@ -102,7 +104,7 @@ class SqlInbox(Inbox):
                 .where(or_(inbox.c.id == first.id, _IS_GATHERED & (inbox.c.id > first.id)))
                 .order_by(inbox.c.id)
             )
-            return [decode_event(*row) for row in connection.execute(group)]
+            return _events(connection.execute(group))
 
         return await self._database.read(unit)
 
@@ -118,6 +120,11 @@ class SqlInbox(Inbox):
 
         def unit() -> Unit[list[Incoming]]:
             rows = yield _WAITING.query_alone(asked)
-            return [decode_event(kind, payload) for kind, payload in rows if payload is not None]
+            return _events(rows)
 
         return await self._database.run(unit)
+
+
+def _events(rows: Iterable[Sequence[Any]]) -> list[Incoming]:
+    """Read rows of `kind` and `payload`; their worker sets aside what cannot be read."""
+    return decode_all("inbox", rows, lambda row: decode_event(*row))

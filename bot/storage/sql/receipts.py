@@ -11,6 +11,7 @@ from typing_extensions import override
 from bot.chat.receipt import Receipt
 from bot.chat.session import Claim, InboxMessage
 from bot.ports import Receipts
+from bot.runtime.decoding import decode_all
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import has_content, receipt
 
@@ -87,19 +88,19 @@ class SqlReceipts(Receipts):
     async def newest(self, conversation: str) -> Sequence[tuple[int, Receipt]]:
         values = {"conversation_key": conversation}
         rows = await self._database.read(lambda c: c.execute(_NEWEST, values).all())
-        return [_decode_row(row) for row in rows]
+        return decode_all("receipt", rows, _decode_row)
 
     @override
     async def of_answer(self, conversation: str, at: float) -> Sequence[tuple[int, Receipt]]:
         values = {"conversation_key": conversation, "moment": at}
         rows = await self._database.read(lambda c: c.execute(_OF_ANSWER, values).all())
-        return [_decode_row(row) for row in rows]
+        return decode_all("receipt", rows, _decode_row)
 
     @override
     async def get(self, number: int) -> Receipt | None:
         values = {"receipt_id": number}
-        row = await self._database.read(lambda c: c.execute(_BY_ID, values).one_or_none())
-        return _decode_row(row)[1] if row else None
+        rows = await self._database.read(lambda c: c.execute(_BY_ID, values).all())
+        return next((one for _, one in decode_all("receipt", rows, _decode_row)), None)
 
 
 def _decode_row(row: Row[*tuple[Any, ...]]) -> tuple[int, Receipt]:

@@ -12,6 +12,7 @@ from typing_extensions import override
 from bot.chat.session import SessionTurns, StoredTurn, Summary
 from bot.chat.storable import make_storable
 from bot.ports import Summaries
+from bot.runtime.decoding import decode_all
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import conversation, summary, turn, upsert
 from bot.storage.units.turn_rows import TURN_COLUMNS, to_turn
@@ -120,6 +121,7 @@ def _load_turns(connection: Connection, conversation_key: str) -> SessionTurns:
     values: dict[str, object] = {"conversation_key": conversation_key}
     session = connection.execute(_SESSION_NUMBER, values).scalar() or 1
     values["session_number"] = session
-    turns = tuple(StoredTurn(row.id, to_turn(row)) for row in connection.execute(_TURNS, values))
+    rows = connection.execute(_TURNS, values)
+    turns = tuple(decode_all("turn", rows, lambda row: StoredTurn(row.id, to_turn(row))))
     row = connection.execute(_SUMMARY, values).one_or_none()
     return SessionTurns(session, turns, Summary(session, *row) if row else None)

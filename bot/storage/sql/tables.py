@@ -127,6 +127,8 @@ Index(
     sqlite_where=is_ready,
     postgresql_where=is_ready,
 )
+# PostgreSQL finds the beginning of a key only by such operators, whatever its collation.
+Index("ix_conversation_prefix", conversation.c.key, postgresql_ops={"key": "text_pattern_ops"})
 
 # Which of several processes does what only one may do at a time, such as polling a bot's updates.
 role_lease = Table(
@@ -227,6 +229,14 @@ turn = Table(
 )
 has_message = turn.c.message_id.is_not(None)
 Index("ix_turn_message", turn.c.message_id, sqlite_where=has_message, postgresql_where=has_message)
+has_speaker = turn.c.speaker_id.is_not(None)
+Index(
+    "ix_turn_speaker",
+    turn.c.speaker_id,
+    turn.c.conversation,
+    sqlite_where=has_speaker,
+    postgresql_where=has_speaker,
+)
 
 # Sends, edits and deletions. Within a lane they are carried out in the order of their ids.
 outbox = Table(
@@ -290,6 +300,7 @@ sent_message = Table(
     Column("external_id", Text, primary_key=True),
     Column("turn", Text, nullable=False),
     Column("part", Integer, nullable=False),
+    Index("ix_sent_message_turn", "turn"),
 )
 
 # When the first unsent row of a lane is due, or its sender's lease ends; NULL: all is sent.
@@ -317,6 +328,7 @@ choice = Table(
     # earlier version of Troupe has written the row
     Column("conversation", Text, nullable=False, server_default="?"),
     Index("ix_choice_conversation", "conversation"),
+    Index("ix_choice_prefix", "scope", postgresql_ops={"scope": "text_pattern_ops"}),
 )
 
 # Every version of a preset that the service started with; the numbers of a name only grow.

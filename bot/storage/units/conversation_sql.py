@@ -223,6 +223,11 @@ DONE = Statement(
         payload=case((_IS_SET_ASIDE, inbox.c.payload), else_=null()),
     )
 )
+SET_ASIDE = Statement(
+    update(inbox)
+    .where(inbox.c.id == bindparam("message"), is_unanswered)
+    .values(state=literal_column("'dead'"))
+)
 RECORD_ATTEMPT = Statement(
     update(inbox).where(inbox.c.id == bindparam("message")).values(attempt=bindparam("attempted"))
 )

@@ -164,6 +164,13 @@ def _next_message(claim: Claim) -> Unit[NextMessage | None]:
     return None
 
 
+def set_aside(claim: Claim, message: int) -> Unit[NextMessage | None]:
+    """Keep a message that cannot be read for an operator, and begin the next one."""
+    yield from _check(claim)
+    yield sql.SET_ASIDE.query({"message": message})
+    return (yield from _next_message(claim))
+
+
 def renew(claims: Collection[Claim], seconds: float, now: float) -> Unit[list[Claim]]:
     """Hold claims of one owner for so long from now on; return those that a later one fenced."""
     keys = json.dumps([claim.conversation for claim in claims])

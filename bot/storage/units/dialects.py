@@ -1,9 +1,9 @@
-"""What the two dialects spell differently: upserts, the clock of leases, locks."""
+"""What the two dialects spell differently: upserts, the clock of leases, locks, prefixes."""
 
 from collections.abc import Collection
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, Float, Select, bindparam, cast, func, select
+from sqlalchemy import Column, ColumnElement, Float, Select, and_, bindparam, cast, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.schema import Table
 
@@ -64,6 +64,17 @@ def bound_texts(name: str, dialect: DialectName) -> Select[tuple[str]]:
     listed = cast(bindparam(name), postgresql.JSONB)
     # The alias is no column of any table: that one would be read instead.
     return select(func.jsonb_array_elements_text(listed).column_valued("bound_text"))
+
+
+def has_prefix(column: Column[str], prefix: str, dialect: str) -> ColumnElement[bool]:
+    """Match texts that begin with a prefix by an index of the column.
+
+    SQLite uses none for LIKE, but orders texts by code point; on PostgreSQL the index needs
+    `text_pattern_ops`.
+    """
+    if dialect == "sqlite":
+        return and_(column >= prefix, column < f"{prefix}\U0010ffff")
+    return column.startswith(prefix, autoescape=True)
 
 
 def is_served(table: Table, dialect: DialectName) -> ColumnElement[bool]:

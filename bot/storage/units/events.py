@@ -6,6 +6,8 @@ from typing import Any
 import msgspec
 
 from bot.chat.incoming import Deleted, Edited, ForgetRequested, Incoming, Joined, Pressed, Said
+from bot.errors import Undecodable
+from bot.runtime.decoding import decode
 
 _KINDS: Mapping[type, str] = {
     Said: "said",
@@ -15,7 +17,7 @@ _KINDS: Mapping[type, str] = {
     Joined: "joined",
     ForgetRequested: "forget",
 }
-_DECODERS: Mapping[str, Callable[[bytes], Incoming]] = {
+_DECODERS: Mapping[str, Callable[[bytes | str], Incoming]] = {
     kind: msgspec.json.Decoder(event).decode for event, kind in _KINDS.items()
 }
 
@@ -27,12 +29,24 @@ def event_kind(event: Incoming) -> str:
     return _KINDS[type(event)]
 
 
-def decode_event(kind: str, payload: bytes) -> Incoming:
-    """Read an event, also one that an earlier version stored."""
+def decode_event(kind: str, payload: bytes | str | Undecodable | None) -> Incoming:
+    """Read an event, also one that an earlier version stored; raises `Undecodable`."""
+    if kind not in _DECODERS:
+        raise Undecodable(f"unknown kind {kind!r}")
+    if payload is None:
+        raise Undecodable("no payload")
+    if isinstance(payload, Undecodable):  # it cannot be decrypted
+        raise payload
     try:
-        return _DECODERS[kind](payload)
-    except msgspec.ValidationError:
-        return msgspec.convert(_with_quote(msgspec.json.decode(payload)), Said)
+        return decode(_DECODERS[kind], payload)
+    except Undecodable:
+        if kind != "said":
+            raise
+        return decode(_decode_with_quote, payload)
+
+
+def _decode_with_quote(payload: bytes | str) -> Said:
+    return msgspec.convert(_with_quote(msgspec.json.decode(payload, type=dict)), Said)
 
 
 def _with_quote(said: dict[str, Any]) -> dict[str, Any]:

@@ -2,19 +2,21 @@
 
 import itertools
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 from sqlalchemy import ColumnElement, and_, bindparam, func, select, union_all
 
 from bot.chat.incoming import MediaItem, Person, address_of
 from bot.chat.outgoing import OutboxOperation, OutboxState
+from bot.chat.prompt import Role
 from bot.chat.session import Exchange, Session, StoredTurn, Turn
 from bot.chat.storable import make_storable
-from bot.storage.engine.statements import DialectName, Statement, Unit
+from bot.runtime.decoding import decode_all
+from bot.storage.engine.statements import DialectName, Rows, Statement, Unit
 from bot.storage.sql.tables import conversation as conversation_table
 from bot.storage.sql.tables import has_external_id, outbox, sent_message, turn
 from bot.storage.units.dialects import bound_texts
@@ -144,7 +146,7 @@ _SAID_BY_OTHERS = Statement(
 def load_exchange(conversation: str, message_id: str, max_turns: int) -> Unit[Exchange | None]:
     """Return a person's message with its answers and so many turns before it."""
     found = yield _QUESTION.query({"of": conversation, "message": message_id})
-    return (yield from _load_exchange(conversation, found[0], max_turns)) if found else None
+    return (yield from _load_exchange(conversation, found, max_turns))
 
 
 def load_answered(conversation: str, part: str, max_turns: int) -> Unit[Exchange | None]:
@@ -154,25 +156,21 @@ def load_answered(conversation: str, part: str, max_turns: int) -> Unit[Exchange
     the history.
     """
     asked = {"of": conversation, "part": encode_parts((part,))}
-    found = yield _SENT_AS.query(asked)
+    found = decode_all("turn", (yield _SENT_AS.query(asked)), _with_session)
     if not found:
         return None
-    *row, is_active = found[0]
-    *columns, session, _current = row
-    sent = _to_stored(columns)
+    [(sent, (session, current, is_active))] = found
     if sent.turn.role == "user":
-        return (yield from _load_unanswered(conversation, row))
+        return (yield from _load_unanswered(conversation, sent, session, current))
     before = {"of": conversation, "in_session": session, "answer": sent.id}
-    questions = yield _QUESTION_BEFORE.query(before)
-    if not (is_active and questions):
-        return None
-    return (yield from _load_exchange(conversation, questions[0], max_turns))
+    questions = (yield _QUESTION_BEFORE.query(before)) if is_active else ()
+    return (yield from _load_exchange(conversation, questions, max_turns))
 
 
-def _load_unanswered(conversation: str, row: Sequence[Any]) -> Unit[Exchange | None]:
+def _load_unanswered(
+    conversation: str, question: StoredTurn, session: int, current: int
+) -> Unit[Exchange | None]:
     """Return a question whose answer failed; None if it was asked again, and is in the history."""
-    *columns, session, current = row
-    question = _to_stored(columns)
     if question.turn.message_id is not None:
         again = {"of": conversation, "message": question.turn.message_id}
         if (yield _QUESTION.query(again)):
@@ -182,12 +180,14 @@ def _load_unanswered(conversation: str, row: Sequence[Any]) -> Unit[Exchange | N
     return Exchange(question, (), Session(session, ()), session == current, parts)
 
 
-def _load_exchange(conversation: str, row: Sequence[Any], max_turns: int) -> Unit[Exchange]:
-    *columns, session, current = row
-    question = _to_stored(columns)
+def _load_exchange(conversation: str, rows: Rows, max_turns: int) -> Unit[Exchange | None]:
+    found = decode_all("turn", rows, _with_session)
+    if not found:
+        return None
+    [(question, (session, current))] = found
     asked = {"of": conversation, "in_session": session, "question": question.id}
     before = yield _BEFORE.query({**asked, "most": max_turns})
-    later = [_to_stored(row) for row in (yield _AFTER.query(asked))]
+    later = _read_turns((yield _AFTER.query(asked)))
     answers = tuple(itertools.takewhile(lambda one: one.turn.role == "assistant", later))
     rest = later[len(answers) :]
     is_newest = session == current and all(one.turn.role == "user" for one in rest)
@@ -196,11 +196,11 @@ def _load_exchange(conversation: str, row: Sequence[Any], max_turns: int) -> Uni
     versions = []
     for one in answers:
         rows = yield _VERSIONS.query({"answer": one.id})
-        versions.append(tuple(map(_to_stored, rows)))
+        versions.append(tuple(_read_turns(rows)))
     return Exchange(
         question,
         answers,
-        Session(session, tuple(_to_stored(row).turn for row in reversed(before))),
+        Session(session, tuple(one.turn for one in _read_turns(reversed(before)))),
         is_newest,
         tuple(name for name in names if name in known),
         tuple(versions),
@@ -255,7 +255,7 @@ def find(conversation: str, message_ids: Collection[str]) -> Unit[list[StoredTur
         wanted = encode_parts((f"{name}/{part}",))
         rows += yield _ANSWERS.query({"of": conversation, "part": wanted})
     by_id = {row[0]: row for row in rows}
-    return [_to_stored(by_id[number]) for number in sorted(by_id)]
+    return _read_turns(by_id[number] for number in sorted(by_id))
 
 
 def encode_parts(names: Sequence[str]) -> str | None:
@@ -278,10 +278,36 @@ def decode_files(stored: str | None) -> tuple[MediaItem, ...]:
 
 
 def _to_stored(row: Sequence[Any]) -> StoredTurn:
-    id_, role, speaker_id, speaker_name, text, at, *others = row
+    """Read a row that starts with `id` and `_COLUMNS`; further columns are ignored."""
+    return StoredTurn(row[0], read_turn(row[1:6], row[6 : 1 + len(_COLUMNS)]))
+
+
+def read_turn(said: Sequence[Any], others: Sequence[Any]) -> Turn:
+    """Make a turn of its columns; raises one of the errors that `decode` translates.
+
+    Args:
+        said: role, speaker_id, speaker_name, text, at.
+        others: preset, preset_version, message_id, sent_as, observed, files.
+    """
+    role, speaker_id, speaker_name, text, at = said
     preset, version, message_id, sent_as, observed, files = others
     speaker = Person(speaker_id, speaker_name) if speaker_id else None
-    parts = tuple(name for name in (sent_as or "").split("\n") if name)
-    moment = datetime.fromtimestamp(at, UTC)
-    answered = (preset, version, message_id, parts, bool(observed))
-    return StoredTurn(id_, Turn(role, text, speaker, moment, *answered, decode_files(files)))
+    if role not in get_args(Role) or not isinstance(text, str):
+        raise TypeError(role)
+    if speaker is not None and not isinstance(speaker.name, str):
+        raise TypeError("speaker_name")
+    return Turn(
+        *(role, text, speaker, datetime.fromtimestamp(at, UTC), preset, version, message_id),
+        sent_as=tuple(name for name in (sent_as or "").split("\n") if name),
+        observed=bool(observed),
+        files=decode_files(files),
+    )
+
+
+def _with_session(row: Sequence[Any]) -> tuple[StoredTurn, Sequence[Any]]:
+    """Read a turn and the columns that follow it."""
+    return _to_stored(row), row[1 + len(_COLUMNS) :]
+
+
+def _read_turns(rows: Iterable[Sequence[Any]]) -> list[StoredTurn]:
+    return decode_all("turn", rows, _to_stored)

@@ -19,8 +19,9 @@ from bot.chat.outgoing import (
     OutboxRow,
     OutboxState,
 )
-from bot.errors import Fenced
+from bot.errors import Fenced, Undecodable
 from bot.frozen_dataclass import frozen_dataclass
+from bot.runtime.decoding import decode
 from bot.storage.engine.statements import DialectName, Query, Rows, Unit
 from bot.storage.units import functions, lane_sql
 from bot.storage.units.lane_sql import SENDING_SECONDS
@@ -189,7 +190,7 @@ def _begin(
 ) -> Unit[OutboxRow | None]:
     """Begin to send the first row of a lane, or wait until it may be sent."""
     now = leased[0][0] - SENDING_SECONDS  # by the clock of the database
-    row, not_before, started_at = _to_row(head[0], at)
+    row, not_before, started_at = _to_row(tuple(head[0]), at)
     if row.state is OutboxState.SENDING:  # its sender died
         row = replace(row, state=OutboxState.UNKNOWN)
         not_before = max(not_before, (started_at or 0.0) + sender.settle_seconds)
@@ -213,7 +214,7 @@ def given_row(columns: Sequence[Any], at: Moment) -> OutboxRow | None:
     """Read the row that a function of the database has taken, if it took one."""
     if columns[0] is None:
         return None
-    row, _, _ = _to_row(columns, at)
+    row, _, _ = _to_row(tuple(columns), at)
     return row
 
 
@@ -365,12 +366,43 @@ def _lane(row: dict[str, Any], now: float) -> dict[str, Any]:
     }
 
 
-def _to_row(columns: Sequence[Any], at: Moment) -> tuple[OutboxRow, float, float | None]:
+def _to_row(columns: tuple[Any, ...], at: Moment) -> tuple[OutboxRow, float, float | None]:
+    """Read the columns of a head, `not_before` and `started_at`.
+
+    A row that cannot be read says why: its sender sets it aside.
+    """
+    try:
+        return decode(lambda one: _read_row(one, at), columns)
+    except Undecodable as error:
+        id_, turn, part, _, platform, bot_id, chat, thread = columns[:8]
+        attempts = columns[12]
+        row = OutboxRow(
+            id=id_,
+            turn=turn,
+            address=Address(platform, chat, thread, bot_id),
+            part=part if isinstance(part, int) else 0,
+            op=OutboxOperation.SEND,
+            content=MessageContent(""),
+            reply_to=None,
+            interaction=None,
+            state=OutboxState.PENDING,
+            attempts=(attempts if isinstance(attempts, int) else 0) + 1,
+            external_id=None,
+            not_before=0.0,
+            send_before=_sending_deadline(at),
+            problem=str(error),
+        )
+        return row, 0.0, None
+
+
+def _read_row(columns: tuple[Any, ...], at: Moment) -> tuple[OutboxRow, float, float | None]:
     (id_, turn, part, op, platform, bot_id, chat, thread, text, reply_to, interaction) = columns[
         :11
     ]
     (state, attempts, not_before, file_name, file_text, face, buttons) = columns[11:18]
     started_at, external_id = columns[18:]
+    if not isinstance(part, int) or any(isinstance(one, bytes) for one in columns):
+        raise TypeError(part)  # SQLite keeps values of any type
     row = OutboxRow(
         id=id_,
         turn=turn,
@@ -388,4 +420,4 @@ def _to_row(columns: Sequence[Any], at: Moment) -> tuple[OutboxRow, float, float
         thread=decode_thread(buttons),
         send_before=_sending_deadline(at),
     )
-    return row, not_before, started_at
+    return row, float(not_before), None if started_at is None else float(started_at)

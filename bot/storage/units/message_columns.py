@@ -1,7 +1,9 @@
 """What a message says and shows, as columns of the outbox."""
 
 import json
-from collections.abc import Iterable
+from typing import TypeAlias
+
+import msgspec
 
 from bot.chat.outgoing import (
     AnswerThread,
@@ -15,6 +17,21 @@ from bot.chat.outgoing import (
 )
 from bot.chat.storable import make_storable
 
+_Button: TypeAlias = tuple[str, str, ButtonStyle, int]
+
+
+class _Controls(msgspec.Struct):
+    """The JSON of the column `buttons`; a list has nothing but buttons."""
+
+    buttons: list[_Button] = []
+    menus: list[tuple[str, str, list[tuple[str, str, str, bool]]]] = []
+    thread: tuple[str, str] | None = None
+    thoughts: str = ""
+    prompt: tuple[str, str] | None = None
+
+
+_decode_controls = msgspec.json.Decoder(list[_Button] | _Controls).decode
+_decode_face = msgspec.json.Decoder(tuple[str, str | None, bool]).decode
 NOTHING = {"text": "", "face": None, "buttons": None}
 """The columns of a row without a message, such as a deletion."""
 
@@ -36,20 +53,20 @@ def encode_content(
 
 
 def decode_content(text: str, face: str | None, buttons: str | None) -> MessageContent:
-    """Return what `encode_content` was given."""
+    """Return what `encode_content` was given; raises what `bot.runtime.decoding` translates."""
     if face is None and buttons is None:
         return MessageContent(text)
-    controls = json.loads(buttons or "[]")
-    if isinstance(controls, list):  # nothing but buttons
-        controls = {"buttons": controls, "menus": []}
-    prompt = controls.get("prompt")
+    controls = _read_controls(buttons)
     return MessageContent(
         text,
-        None if face is None else Face(*json.loads(face)),
-        tuple(_decode_button(*one) for one in controls["buttons"]),
-        tuple(_decode_menu(*one) for one in controls["menus"]),
-        controls.get("thoughts", ""),
-        None if prompt is None else ReplyPrompt(*prompt),
+        None if face is None else Face(*_decode_face(face)),
+        tuple(Button(*one) for one in controls.buttons),
+        tuple(
+            Menu(data, title, tuple(MenuOption(*one) for one in options))
+            for data, title, options in controls.menus
+        ),
+        controls.thoughts,
+        None if controls.prompt is None else ReplyPrompt(*controls.prompt),
     )
 
 
@@ -57,9 +74,13 @@ def decode_thread(buttons: str | None) -> AnswerThread | None:
     """Return the thread that a message is sent to; None: it is sent to the channel."""
     if buttons is None or '"thread"' not in buttons:
         return None
-    controls = json.loads(buttons)
-    thread = controls.get("thread") if isinstance(controls, dict) else None
+    thread = _read_controls(buttons).thread
     return None if thread is None else AnswerThread(*thread)
+
+
+def _read_controls(buttons: str | None) -> _Controls:
+    controls = _decode_controls(buttons or "[]")
+    return _Controls(controls) if isinstance(controls, list) else controls
 
 
 def _encode_controls(content: MessageContent, thread: AnswerThread | None) -> str | None:
@@ -85,17 +106,9 @@ def _encode_button(button: Button) -> list[object]:
     return [make_storable(button.label), button.data, button.style, button.row]
 
 
-def _decode_button(label: str, data: str, style: str, row: int) -> Button:
-    return Button(label, data, ButtonStyle(style), row)
-
-
 def _encode_menu(menu: Menu) -> list[object]:
     options = [
         [make_storable(one.label), one.value, make_storable(one.description), one.is_chosen]
         for one in menu.options
     ]
     return [menu.data, make_storable(menu.title), options]
-
-
-def _decode_menu(data: str, title: str, options: Iterable[tuple[str, str, str, bool]]) -> Menu:
-    return Menu(data, title, tuple(MenuOption(*one) for one in options))

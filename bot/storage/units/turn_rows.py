@@ -1,10 +1,8 @@
 """The rows of the turns of a history, as `bot.storage.units` writes and reads them."""
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
-from bot.chat.incoming import Person
 from bot.chat.session import HistoryChange, Turn
 from bot.chat.storable import make_storable
 from bot.storage.sql.tables import turn
@@ -42,15 +40,8 @@ def from_turn_row(row: Mapping[str, object]) -> Turn:
 
 def to_turn(row: Sequence[Any]) -> Turn:
     """Read a row that starts with `TURN_COLUMNS`; further columns are ignored."""
-    role, speaker_id, speaker_name, text, at, preset, version, *others = row
-    speaker = Person(speaker_id, speaker_name) if speaker_id else None
-    moment = datetime.fromtimestamp(at, UTC)
-    message_id, observed, files, *_ = others
-    return Turn(
-        *(role, text, speaker, moment, preset, version, message_id),
-        observed=bool(observed),
-        files=history.decode_files(files),
-    )
+    *answered, observed, files = row[5 : len(TURN_COLUMNS)]
+    return history.read_turn(row[:5], (*answered, None, observed, files))
 
 
 def to_change_rows(change: HistoryChange) -> ChangedRows:

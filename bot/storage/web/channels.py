@@ -4,7 +4,7 @@ Readers ask for what changed after the revision that they know. So a reader that
 gets each message once, as it reads now, however often it was edited meanwhile.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from bot.chat.playground.web_channel import WebChannel, WebMessage
 from bot.chat.storable import make_storable
 from bot.errors import Refused
 from bot.ports import Signals, WebChannels
+from bot.runtime.decoding import decode_all
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import upsert, web_channel, web_message
 
@@ -86,13 +87,13 @@ class SqlWebChannels(WebChannels):
     @override
     async def get(self, channel_id: str) -> WebChannel | None:
         chosen = _CHANNELS.where(web_channel.c.id == channel_id)
-        row = await self._database.read(lambda c: c.execute(chosen).one_or_none())
-        return _to_channel(row) if row else None
+        rows = await self._database.read(lambda c: c.execute(chosen).all())
+        return next(iter(decode_all("web_channel", rows, _to_channel)), None)
 
     @override
     async def all(self) -> Sequence[WebChannel]:
         rows = await self._database.read(lambda c: c.execute(_CHANNELS).all())
-        return [_to_channel(row) for row in rows]
+        return decode_all("web_channel", rows, _to_channel)
 
     @override
     async def add(self, channel_id: str, messages: Sequence[WebMessage]) -> None:
@@ -141,8 +142,7 @@ class SqlWebChannels(WebChannels):
     @override
     async def find(self, channel_id: str, message_id: str) -> WebMessage | None:
         asked = {"of": channel_id, "message_id": message_id}
-        row = await self._database.read(lambda c: c.execute(_BY_ID, asked).one_or_none())
-        return _to_message(row) if row else None
+        return next(iter(await self._read(_BY_ID, asked)), None)
 
     @override
     async def newest(self, channel_id: str, limit: int) -> Sequence[WebMessage]:
@@ -162,11 +162,11 @@ class SqlWebChannels(WebChannels):
 
         return end
 
-    async def _read(self, statement: Any, values: dict[str, object]) -> list[WebMessage]:
+    async def _read(self, statement: Any, values: Mapping[str, object]) -> list[WebMessage]:
         rows: Iterable[Row[*tuple[Any, ...]]] = await self._database.read(
             lambda c: c.execute(statement, values).all()
         )
-        return [_to_message(row) for row in rows]
+        return decode_all("web_message", rows, _to_message)
 
     def _tell_handlers(self, channel_ids: Sequence[str]) -> None:
         for handler in list(self._handlers.values()):

@@ -1,0 +1,181 @@
+"""Contract of rows that cannot be read, on both databases: their neighbors are, and none raises."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from sqlalchemy import Table, insert, update
+
+from bot.chat.incoming import Address
+from bot.chat.outgoing import MessageContent, OutgoingPart
+from bot.chat.session import Turn, TurnResult
+from bot.errors import StoreError
+from bot.prompting.presets.preset import Preset
+from bot.routing.history_scopes import HistoryScopes
+from bot.routing.preset_resolver import PresetResolver
+from bot.runtime.clock import SystemClock
+from bot.runtime.signals import InProcessSignals
+from bot.storage.operation.dead_letters import SqlDeadLetters
+from bot.storage.operation.pauses import SqlPauses
+from bot.storage.personal_data import SqlPersonalData
+from bot.storage.sql.receipts import SqlReceipts
+from bot.storage.sql.tables import inbox, outbox, receipt, turn, web_channel
+from bot.storage.units.events import encode_event
+from bot.storage.web.channels import SqlWebChannels
+from tests.contracts.conftest import Store
+from tests.samples import ALICE, begin, make_incoming, read_session
+
+LANE = "telegram:5"
+GOOD = encode_event(make_incoming("poison"))
+BAD_EVENTS: Mapping[str, tuple[str, bytes | None]] = {
+    "unknown kind": ("voted", GOOD),
+    "no JSON": ("said", b"{"),
+    "a list": ("said", b"[]"),
+    "no keys": ("edited", b"{}"),
+    "wrong type": ("said", GOOD.replace(b'"poison"', b"[7]")),
+    "no UTF-8": ("said", b'{"text": "\xff"}'),
+    "deep": ("said", b"[" * 100_000),
+    "quote of another kind": ("said", b'{"quote": "words"}'),
+    "nothing": ("pressed", None),
+}
+
+
+async def put(store: Store, table: Table, **values: Any) -> None:
+    await store.database.write(lambda c: c.execute(insert(table).values(**values)))
+
+
+async def put_event(store: Store, kind: str, payload: bytes | None, key: str = "5:bad") -> None:
+    await store.inbox.receive([make_incoming("poison", key=key)], {})
+    bad = update(inbox).where(inbox.c.external_key == key).values(kind=kind, payload=payload)
+    await store.database.write(lambda c: c.execute(bad))
+
+
+def letters(store: Store) -> SqlDeadLetters:
+    return SqlDeadLetters(store.database, SystemClock())
+
+
+@pytest.mark.parametrize("name", BAD_EVENTS)
+async def test_event_is_set_aside_and_the_next_one_is_begun(store: Store, name: str) -> None:
+    await put_event(store, *BAD_EVENTS[name])
+    await store.inbox.receive([make_incoming("next", key="5:2")], {})
+    assert await store.inbox.find_in_progress(Address("telegram", "5"), "5:bad") == []
+    [waiting] = await store.inbox.waiting([LANE], 9, 9)
+    [asked] = await SqlPauses(store.database, SystemClock()).waiting(0, 9)
+    claim, message = await begin(store.conversations)
+    assert message.incoming == waiting == asked.said == make_incoming("next", key="5:2")
+
+    [letter] = await letters(store).all()
+    assert letter.reason.startswith("cannot be read: ")
+    assert "poison" not in letter.reason
+    assert await letters(store).text(letter.name) == letter.reason
+    with pytest.raises(StoreError):
+        await letters(store).retry(letter.name)
+    assert [one.name for one in await letters(store).all()] == [letter.name]
+    await store.conversations.finish(claim, message, TurnResult())
+    assert await store.conversations.ready(9, ["telegram"]) == []
+
+
+async def test_event_behind_another_is_not_gathered_and_ends_no_group(store: Store) -> None:
+    await store.inbox.receive([make_incoming("a", key="5:1")], {})
+    await put_event(store, "said", b"{}")
+    await store.inbox.receive([make_incoming("b", key="5:2")], {})
+    claim, message = await begin(store.conversations)
+    assert await store.conversations.following(claim, message, 9) == []
+    assert len(await store.conversations.waiting(claim, 9)) == 2
+    finished = await store.conversations.finish(claim, message, TurnResult())
+    assert finished.next_message is not None
+    assert finished.next_message.incoming == make_incoming("b", key="5:2")
+
+
+async def test_chat_of_nothing_but_such_events_is_released(store: Store) -> None:
+    await put_event(store, "voted", GOOD)
+    await store.inbox.receive([make_incoming(chat="6", key="6:1")], {})
+    [other] = await store.conversations.begin([LANE, "telegram:6"], "me", 60)
+    assert other.claim.conversation == "telegram:6"
+    assert await store.conversations.ready(9, ["telegram"]) == []
+
+
+async def test_event_that_a_later_version_can_read_is_retried(store: Store) -> None:
+    await put_event(store, "voted", GOOD)
+    assert await store.conversations.begin([LANE], "me", 60) == []
+    await store.database.write(lambda c: c.execute(update(inbox).values(kind="said")))
+    [letter] = await letters(store).all()
+    assert letter.reason == "could not be read by an earlier version; retry it"
+    assert await letters(store).retry(letter.name) == LANE
+    _, message = await begin(store.conversations)
+    assert message.incoming.author == ALICE  # type: ignore[union-attr]
+
+
+async def test_person_who_wants_to_be_forgotten_is_found_in_such_an_event(store: Store) -> None:
+    await put_event(store, "voted", GOOD)
+    await store.conversations.begin([LANE], "me", 60)
+    await SqlPersonalData(store.database, SystemClock()).drop_set_aside("telegram:99")
+    assert len(await letters(store).all()) == 1
+    await SqlPersonalData(store.database, SystemClock()).drop_set_aside(ALICE.id)
+    assert await letters(store).all() == []
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"op": "pin"},
+        {"state": "odd"},
+        {"face": "{"},
+        {"face": "[1, 2, 3]"},
+        {"buttons": "{}x"},
+        {"buttons": '[["label"]]'},
+        {"buttons": '[[1, 2, "plain", 0]]'},
+        {"buttons": '[["a", "b", "glowing", 0]]'},
+        {"buttons": '{"buttons": 5, "menus": []}'},
+        {"buttons": '{"buttons": [], "menus": [], "thread": [1, 2]}'},
+    ],
+    ids=repr,
+)
+async def test_row_to_send_says_what_is_wrong_and_its_lane_goes_on(
+    store: Store, bad: Mapping[str, str]
+) -> None:
+    await store.inbox.receive([make_incoming()], {})
+    claim, message = await begin(store.conversations)
+    parts = [OutgoingPart(number, MessageContent(f"part {number}")) for number in (0, 1)]
+    await store.conversations.finish(claim, message, TurnResult(outgoing=parts))
+    changed = update(outbox).where(outbox.c.part == 0).values(**bad)
+    await store.database.write(lambda c: c.execute(changed))
+    [row] = await store.outbox.take([LANE])
+    assert row.problem
+    following = await store.outbox.set_aside(row, row.problem, "a part is missing")
+    assert following is not None
+    assert following.text == "part 1"
+    [letter] = await letters(store).all()
+    assert (letter.name, letter.reason) == (f"out-{row.id}", row.problem)
+
+
+async def test_turns_are_left_out_of_their_history(store: Store) -> None:
+    await store.inbox.receive([make_incoming()], {})
+    claim, message = await begin(store.conversations)
+    said = Turn("user", "a", ALICE, message.incoming.at, message_id="1")
+    await store.conversations.finish(claim, message, TurnResult([said]))
+    of = {"conversation": LANE, "session": 1, "active": True}
+    await put(store, turn, **of, role="narrator", text="b", at=1.0)
+    await put(store, turn, **of, role="user", text="c", at=1e300, message_id="2")
+    await put(store, turn, **of, role="assistant", text="d", at=2.0, speaker_id="x")
+    assert [one.text for one in (await read_session(store.database, LANE)).turns] == ["a"]
+    assert await store.conversations.load_exchange(claim, "2", 9) is None
+    found = await store.conversations.load_exchange(claim, "1", 9)
+    assert found is not None
+    assert found.answers == ()
+    assert len(await store.conversations.find_turns(claim, ["1", "2"])) == 1
+
+
+async def test_receipts_settings_and_web_channels_are_left_out(store: Store) -> None:
+    await put(store, receipt, conversation=LANE, turn="t", at=1.0, content=b"no zlib")
+    assert await SqlReceipts(store.database).newest(LANE) == []
+    assert await SqlReceipts(store.database).get(1) is None
+    await store.chat_settings.set(LANE, "scope", "galaxy", "telegram:1")
+    nora = Preset.model_validate({"name": "nora", "provider": "p", "model": "m"})
+    resolver = PresetResolver({"nora": nora}, "nora", store.chat_settings)
+    scopes = HistoryScopes(store.chat_settings, resolver)
+    assert await scopes.find([LANE]) is None
+    channels = SqlWebChannels(store.database, InProcessSignals())
+    await put(store, web_channel, id="w1", revision=0, content=b"{}", created_at=1.0)
+    assert await channels.get("w1") is None
+    assert await channels.all() == []
