@@ -18,6 +18,7 @@ from bot.chat.prompt import (
     GenerationEvent,
     Prompt,
     QueuePosition,
+    RateLimitWait,
     ReasoningDelta,
 )
 from bot.chat.story import PackedVector
@@ -197,7 +198,9 @@ class FakeSurface(Surface):
             raise self._errors[call].popleft()
 
 
-ScriptStep = str | Finish | ReasoningDelta | QueuePosition | asyncio.Event | Exception
+ScriptStep = (
+    str | Finish | ReasoningDelta | QueuePosition | RateLimitWait | asyncio.Event | Exception
+)
 
 
 class FakeBackend(Backend):
@@ -223,7 +226,7 @@ class FakeBackend(Backend):
                 match step:
                     case str():
                         yield Delta(step)
-                    case ReasoningDelta() | QueuePosition():
+                    case ReasoningDelta() | QueuePosition() | RateLimitWait():
                         yield step
                     case asyncio.Event():
                         await step.wait()

@@ -159,6 +159,13 @@ class QueuePosition:
 
 
 @frozen_dataclass
+class RateLimitWait:
+    """The provider wants no request for a while; sent before the first delta."""
+
+    seconds: float
+
+
+@frozen_dataclass
 class Usage:
     """The tokens of an answer as the model reports them; 0 where it does not."""
 
@@ -192,7 +199,10 @@ class Finish:
     """What the provider wants back with these calls, such as its reasoning."""
 
 
-GenerationEvent: TypeAlias = QueuePosition | ReasoningDelta | Delta | Finish
+Waiting: TypeAlias = QueuePosition | RateLimitWait
+"""Why nothing is generated yet."""
+
+GenerationEvent: TypeAlias = Waiting | ReasoningDelta | Delta | Finish
 """What a backend yields."""
 
 

@@ -22,6 +22,7 @@ from bot.chat.prompt import (
     Message,
     Prompt,
     QueuePosition,
+    RateLimitWait,
     ReasoningDelta,
 )
 from bot.cli.text_io import print_line
@@ -402,7 +403,7 @@ async def _ask_model(
                         thoughts = True
                     case Finish():
                         finish = event
-                    case QueuePosition():
+                    case QueuePosition() | RateLimitWait():
                         pass
     finally:
         await _close(backend.close)

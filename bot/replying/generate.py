@@ -13,8 +13,10 @@ from bot.chat.prompt import (
     GenerationEvent,
     Prompt,
     QueuePosition,
+    RateLimitWait,
     ReasoningDelta,
     Usage,
+    Waiting,
 )
 from bot.chat.receipt import Receipt, Timings
 from bot.chat.tool import ToolRecord
@@ -113,7 +115,7 @@ async def generate_answer(
     backend: Backend,
     prompt: Prompt,
     show: Callable[[str], None],
-    show_queue_position: Callable[[QueuePosition], None],
+    show_wait: Callable[[Waiting], None],
     clock: Clock,
     stop: StopFlag | None = None,
     may_continue: Callable[[], Awaitable[bool]] = always,
@@ -130,7 +132,7 @@ async def generate_answer(
         backend: generates.
         prompt: what the model is sent.
         show: is called with each new piece of the filtered text.
-        show_queue_position: is called while the request waits for the model.
+        show_wait: is called while the request waits for the model or its provider.
         clock: time.
         stop: ends the answer, and the model's work on it, at once.
         may_continue: whether a further request may be made for the answer.
@@ -143,7 +145,7 @@ async def generate_answer(
     interrupted = False
     stop = stop or StopFlag()
     shows = (show, stop.note_words)
-    answer = _AnswerBuilder(prompt, shows, show_queue_position, clock, limit)
+    answer = _AnswerBuilder(prompt, shows, show_wait, clock, limit)
     try:
         if not stop.requested:
             with stop.ends_block():
@@ -280,14 +282,14 @@ class _AnswerBuilder:
         self,
         prompt: Prompt,
         shows: Sequence[Callable[[str], None]],
-        show_queue_position: Callable[[QueuePosition], None],
+        show_wait: Callable[[Waiting], None],
         clock: Clock,
         limit: VisibleLimit | None,
     ) -> None:
         self._shows = shows
         self._limit = limit
         self._visible_tokens = 0
-        self._show_queue_position = show_queue_position
+        self._show_wait = show_wait
         self._clock = clock
         self._echo_filter = EchoFilter(prompt.answers_as, prompt.speakers)
         self._output_filter = OutputFilter(prompt.filtered)
@@ -356,8 +358,8 @@ class _AnswerBuilder:
             case Finish():
                 self._finish = event
                 record_usage(event.usage)
-            case QueuePosition():
-                self._show_queue_position(event)
+            case QueuePosition() | RateLimitWait():
+                self._show_wait(event)
 
     def begin_continuation(self) -> None:
         """Take the following text as the rest of what was written before."""

@@ -15,7 +15,7 @@ import structlog
 
 from bot.chat.incoming import Address
 from bot.chat.outgoing import Button, Face, MessageContent, OutgoingPart
-from bot.chat.prompt import QueuePosition
+from bot.chat.prompt import RateLimitWait, Waiting
 from bot.chat.session import OpenedPart
 from bot.errors import AnswerRefused, PlatformError, RateLimited, StoreError
 from bot.ports import Clock, DraftingSurface, Surface
@@ -133,9 +133,9 @@ class LiveReply:
         )
         return next(known, None) == part.content
 
-    def show_queue_position(self, waiting: QueuePosition) -> None:
-        """Show the position in the queue until the first text replaces it."""
-        self._buffer.set_notice(translate(queue_notice(waiting), self._language))
+    def show_wait(self, waiting: Waiting) -> None:
+        """Show what the answer waits for until the first text replaces it."""
+        self._buffer.set_notice(translate(waiting_notice(waiting), self._language))
         self._on_change()
 
     def show_slow_start(self) -> None:
@@ -277,8 +277,13 @@ class LiveReply:
             self._known[part] = opening.content
 
 
-def queue_notice(waiting: QueuePosition) -> Text:
-    """Say at which position of the queue a person waits, and for how long."""
+def waiting_notice(waiting: Waiting) -> Text:
+    """Say for what a person waits, at which position of the queue, and for how long."""
+    if isinstance(waiting, RateLimitWait):
+        seconds = max(1, math.ceil(waiting.seconds))
+        return translatable(
+            "⏳ The model is busy and will be asked again in {seconds} s …", seconds=seconds
+        )
     position = waiting.position
     first = (
         translatable("You are next")

@@ -21,6 +21,7 @@ class StopFlag:
         self._part = self._chars = 0
         self._task: asyncio.Task[object] | None = None
         self._cancelled = False
+        self._is_kept = False
 
     def request(self) -> None:
         """Stop the answer: the block that is running ends at once, and none should begin.
@@ -38,9 +39,13 @@ class StopFlag:
 
     def supersede(self) -> None:
         """Stop the answer for another one; a request to stop comes first, before and after."""
-        if not self.requested and self._shown_to is None:
+        if not self.requested and self._shown_to is None and not self._is_kept:
             self.is_superseded = True
             self._end()
+
+    def keep(self) -> None:
+        """Let no newer message end the answer: each gets its own, behind it."""
+        self._is_kept = True
 
     def begin_again(self) -> None:
         """Let another answer begin instead of the one that was superseded."""

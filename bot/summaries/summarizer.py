@@ -13,7 +13,16 @@ from typing import Protocol
 import structlog
 
 from bot.chat.incoming import Said
-from bot.chat.prompt import Delta, Finish, Message, Prompt, QueuePosition, ReasoningDelta, Usage
+from bot.chat.prompt import (
+    Delta,
+    Finish,
+    Message,
+    Prompt,
+    QueuePosition,
+    RateLimitWait,
+    ReasoningDelta,
+    Usage,
+)
 from bot.chat.session import StoredTurn, Summary, fingerprint_turns
 from bot.errors import BackendError, StoreError, UserError
 from bot.ports import Backend, ConversationMemory, Summaries, TokenCountingBackend
@@ -204,7 +213,7 @@ async def _stream_summary(backend: Backend, request: SummaryRequest) -> None:
                     request.usage = usage
                 case ReasoningDelta():
                     request.has_thoughts = True
-                case QueuePosition():
+                case QueuePosition() | RateLimitWait():
                     pass
 
 

@@ -8,7 +8,7 @@ from functools import partial
 import structlog
 
 from bot.chat.incoming import Said
-from bot.chat.prompt import FinishReason, QueuePosition
+from bot.chat.prompt import FinishReason, RateLimitWait, Waiting
 from bot.chat.receipt import Receipt
 from bot.errors import BackendError, BudgetUsedUp
 from bot.markup.graphemes import is_visible
@@ -178,25 +178,27 @@ class ModelRequests:
         has_fallback: bool,
     ) -> Receipt:
         preset, backend = speaker.preset, self._backends[speaker.preset.provider]
-        output_limit = bare_prompt(preset).output_limit
-        visible_limit = None
-        if output_limit is not None and (preset.provider, preset.model) in self._thinking_models:
+        visible_limit = await self._visible_limit(preset)
+        if visible_limit is not None:
             preset = preset.without_output_limit
-            token_counter = counter_for_model(preset.model)
-            await token_counter.load()
-            visible_limit = VisibleLimit(output_limit, token_counter)
         begun_at = self._clock.monotonic()
         tools = await self._tools.for_answer(preset, backend, context)
         fitted = await self._sources.fit(preset, context, tools.specs if tools else ())
         composed = self._clock.monotonic() - begun_at
         is_shown = preset.stream and not context.in_place_of
         show = _prefix_speaker_line(line, live_reply.feed if is_shown else _discard)
-        show_position = _discard if context.in_place_of else live_reply.show_queue_position
+
+        def show_wait(waiting: Waiting) -> None:
+            if isinstance(waiting, RateLimitWait):
+                stop.keep()
+            if not context.in_place_of:
+                live_reply.show_wait(waiting)
+
         most_tokens = fitted.tokens + (MAX_TOOL_TOKENS if tools else 0)
         async with self._spending.reserved(
             preset, context.said, fitted.prompt, most_tokens
         ) as reservation:
-            async with self._slot(preset.provider, context.said, stop, show_position):
+            async with self._slot(preset.provider, context.said, stop, show_wait):
                 prompt = reservation.prompt
                 if has_fallback:
                     prompt = replace(prompt, has_fallback=True)
@@ -204,10 +206,10 @@ class ModelRequests:
                 waited = WaitedSeconds(max(composed, queued), composed)
                 with logged_steps(waited, fitted.tokens, self._clock), ExitStack() as stack:
                     if not context.in_place_of and context.said.wake is not None:
-                        show_wait = live_reply.show_slow_start
-                        stack.callback(self._clock.call_later(_SECONDS_BEFORE_NOTICE, show_wait))
+                        notice = live_reply.show_slow_start
+                        stack.callback(self._clock.call_later(_SECONDS_BEFORE_NOTICE, notice))
                     answer = await generate_answer(
-                        *(backend, prompt, show, show_position, self._clock, stop),
+                        *(backend, prompt, show, show_wait, self._clock, stop),
                         partial(self._spending.reserve_continuation, reservation),
                         tools,
                         visible_limit,
@@ -224,12 +226,21 @@ class ModelRequests:
         scopes = context.said.scopes
         return build_receipt(answer, fitted, preset, speaker.version, waited, charge, scopes)
 
+    async def _visible_limit(self, preset: Preset) -> VisibleLimit | None:
+        """Return the limit that is not sent to a model that thinks; None for any other."""
+        limit = bare_prompt(preset).output_limit
+        if limit is None or (preset.provider, preset.model) not in self._thinking_models:
+            return None
+        token_counter = counter_for_model(preset.model)
+        await token_counter.load()
+        return VisibleLimit(limit, token_counter)
+
     def _slot(
         self,
         provider: str,
         said: Said,
         stop: StopFlag,
-        show_position: Callable[[QueuePosition], None],
+        show_position: Callable[[Waiting], None],
     ) -> AbstractAsyncContextManager[None]:
         if self._slots is None:
             return nullcontext()

@@ -3,7 +3,15 @@
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
-from bot.chat.prompt import Delta, Finish, Message, Prompt, QueuePosition, ReasoningDelta
+from bot.chat.prompt import (
+    Delta,
+    Finish,
+    Message,
+    Prompt,
+    QueuePosition,
+    RateLimitWait,
+    ReasoningDelta,
+)
 from bot.errors import BackendError
 from bot.ports import Backend
 
@@ -46,7 +54,7 @@ async def ask(backend: Backend, question: Prompt | None = None) -> Answer:
                         answer.reasoning.append(text)
                     case Finish():
                         answer.finish = piece
-                    case QueuePosition():
+                    case QueuePosition() | RateLimitWait():
                         assert not answer.deltas, "a queue position comes before the first delta"
     except BackendError as error:
         answer.error = error

@@ -32,7 +32,7 @@ from bot.backends.openai_compatible.backend import OpenAICompatibleBackend
 from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.chat.incoming import Edited, Incoming, Said
 from bot.chat.outgoing import OutboxRow
-from bot.chat.prompt import Delta, Finish, Prompt, ReasoningDelta
+from bot.chat.prompt import GenerationEvent, Prompt
 from bot.chat.session import Claim, FinishedTurn, InboxMessage, TurnResult
 from bot.delivery.sender import Sender
 from bot.intake.intake import InboxIntake
@@ -130,7 +130,7 @@ def _during_generation(passed: OnPass) -> None:
 
     async def generate(
         self: HttpChatBackend[OpenAISettings], prompt: Prompt
-    ) -> AsyncGenerator[Delta | ReasoningDelta | Finish, None]:
+    ) -> AsyncGenerator[GenerationEvent, None]:
         async with aclosing(original(self, prompt)) as stream:
             async for event in stream:
                 yield event
@@ -317,7 +317,7 @@ def _fatal_message() -> None:
 
     def generate(
         self: HttpChatBackend[OpenAISettings], prompt: Prompt
-    ) -> AsyncGenerator[Delta | ReasoningDelta | Finish, None]:
+    ) -> AsyncGenerator[GenerationEvent, None]:
         if FATAL_WORD in str(prompt.messages[-1].content):
             os.kill(os.getpid(), signal.SIGKILL)
         return original(self, prompt)

@@ -5,9 +5,11 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
+import pytest
 from sqlalchemy import select, update
 
 from bot.chat.incoming import Person, Said, WakeReason
+from bot.chat.prompt import RateLimitWait
 from bot.chat.session import Attempt
 from bot.errors import BackendUnavailable
 from bot.storage.sql.database import Database
@@ -71,6 +73,22 @@ async def test_first_message_of_an_idle_channel_waits_for_nothing(database: Data
     setup = make_setup(database, FakeBackend(["one"]))
     await setup.say(asked(1))
     assert setup.texts == ["one"]
+
+
+@pytest.mark.parametrize("wake", [WakeReason.DM, MENTION])
+async def test_question_during_a_rate_limit_gets_an_answer_of_its_own(
+    database: Database, wake: WakeReason
+) -> None:
+    go_on = asyncio.Event()
+    setup = make_setup(database, FakeBackend([RateLimitWait(19.6), go_on, "one"], ["two"]))
+    async with answering(setup, asked(1, wake=wake)) as worker:
+        await pass_time_until(setup, lambda: bool(setup.texts))
+        assert setup.texts == ["⏳ The model is busy and will be asked again in 20 s …"]
+        await setup.receive(asked(2, wake=wake))
+        await advance_in_steps(setup.clock, 2)
+        go_on.set()
+        await end(setup, worker)
+    assert setup.texts == ["one", "two"]
 
 
 async def test_messages_during_an_answer_get_one_answer(database: Database) -> None:

@@ -18,11 +18,9 @@ from bot.backends.chat_completions.stream_parser import ResponseContext, StreamP
 from bot.backends.chat_completions.token_estimates import PromptTokenEstimator
 from bot.chat.console.operation import ModelHealth
 from bot.chat.prompt import (
-    Delta,
-    Finish,
+    GenerationEvent,
     Prompt,
     PromptDescription,
-    ReasoningDelta,
     TemplateChoice,
 )
 from bot.ports import (
@@ -95,7 +93,7 @@ class HttpChatBackend(
         """Return the request for a prompt, as the vendor wants it."""
 
     @override
-    def generate(self, prompt: Prompt) -> AsyncGenerator[Delta | ReasoningDelta | Finish, None]:
+    def generate(self, prompt: Prompt) -> AsyncGenerator[GenerationEvent, None]:
         model = self._resolve_model(prompt)
         request = self._to_request(prompt, model)
         learn = partial(self._estimator.learn, prompt, model)

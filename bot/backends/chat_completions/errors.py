@@ -1,5 +1,6 @@
 """Translate a provider's failures into a message for the operator and a notice for the chat."""
 
+import math
 import re
 from collections.abc import Callable, Collection, Mapping
 from http import HTTPStatus
@@ -8,10 +9,10 @@ from types import MappingProxyType
 import msgspec
 from typing_extensions import override
 
-from bot.backends.chat_completions.retries import retry_after
+from bot.backends.chat_completions.retries import wait_asked_for
 from bot.errors import TroupeError
 from bot.frozen_dataclass import frozen_dataclass
-from bot.texts.text import translatable
+from bot.texts.text import Text, translatable
 
 _TRANSIENT = frozenset({408, 409, 429})
 _OVERLOADED = 529  # of Anthropic
@@ -70,6 +71,7 @@ _UNREADABLE_IMAGE = re.compile(
     re.IGNORECASE,
 )
 
+_SECONDS_WORTH_TELLING = 5.0
 _BUSY_NOTICE = translatable("The model is busy right now. Please try again in a moment.")
 _LOADING_NOTICE = translatable(
     "The model is still being loaded. Please try again in a few minutes."
@@ -268,11 +270,13 @@ def translate_status(
         )
     if status in _TRANSIENT or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         is_busy = status in {HTTPStatus.TOO_MANY_REQUESTS, _OVERLOADED}
+        wait = wait_asked_for(headers, body, now)
+        asks = f"it asks to wait {wait:g} s; " if wait else ""
         return RequestFailed(
-            f"{endpoint} returned status {status}{_codes(body)}; try again later",
-            notice=_BUSY_NOTICE if is_busy else "",
+            f"{endpoint} returned status {status}{_codes(body)}; {asks}try again later",
+            notice=_busy_notice(wait) if is_busy or wait else "",
             retryable=True,
-            retry_after_seconds=retry_after(headers.get("retry-after"), now),
+            retry_after_seconds=wait,
             is_away=status >= HTTPStatus.INTERNAL_SERVER_ERROR,
         )
     if status < HTTPStatus.BAD_REQUEST:
@@ -285,6 +289,23 @@ def translate_status(
     return RequestFailed(
         f"{endpoint} {what}", notice=_CONFIGURATION_NOTICE, provider_unhealthy=False
     )
+
+
+def _busy_notice(wait_seconds: float) -> Text:
+    """Say that the model is busy, and for how long if that is worth telling."""
+    if wait_seconds < _SECONDS_WORTH_TELLING:
+        return _BUSY_NOTICE
+    return translatable(
+        "The model is busy right now. Please try again in {time}.", time=rough_time(wait_seconds)
+    )
+
+
+def rough_time(seconds: float) -> str:
+    """Write a time in its largest fitting unit, rounded up: 45 s, 2 min, 3 h."""
+    for size, unit in ((3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{math.ceil(seconds / size)} {unit}"
+    return f"{math.ceil(seconds)} s"
 
 
 def _translate_refusal(

@@ -21,6 +21,8 @@ from fnmatch import fnmatchcase
 from http import HTTPStatus
 from typing import Protocol
 
+import structlog
+
 from bot.backends.chat_completions import errors, retries
 from bot.backends.chat_completions.errors import Endpoint, RequestFailed
 from bot.backends.chat_completions.reasoning import ANY_FORMAT, ReasoningFormat
@@ -29,7 +31,7 @@ from bot.backends.chat_completions.stream_parser import ResponseContext, StreamP
 from bot.backends.chat_completions.timeouts import Timeouts
 from bot.backends.spec import ProviderSettings
 from bot.chat.console.operation import ModelHealth
-from bot.chat.prompt import Delta, Finish, ReasoningDelta
+from bot.chat.prompt import Delta, Finish, RateLimitWait, ReasoningDelta
 from bot.errors import BackendInterrupted, BackendUnavailable, TroupeError
 from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Clock
@@ -38,6 +40,7 @@ from bot.runtime.http.connection import HttpResponse
 from bot.runtime.http.failures import ConnectionFailed
 from bot.texts.text import translatable
 
+_log = structlog.get_logger(__name__)
 # A short answer is complete after the first pause. What is read every 0.2 s is read often enough
 # for a platform, where the first message of a longer one is due after 0.8 s, and edits more rarely.
 _PAUSES_SECONDS = (0.03, 0.2)  # the last one repeats; a stop takes at most that much longer
@@ -148,7 +151,7 @@ class ChatRequestRunner:
 
     async def run(
         self, request: ChatRequest, report_tokens: Callable[[int], None] | None = None
-    ) -> AsyncGenerator[Delta | ReasoningDelta | Finish, None]:
+    ) -> AsyncGenerator[Delta | ReasoningDelta | Finish | RateLimitWait, None]:
         """Send a request and stream its answer; behaves as `Backend.generate` does.
 
         Args:
@@ -157,8 +160,7 @@ class ChatRequestRunner:
         """
         time = asyncio.get_running_loop().time
         deadline = time() + self._settings.total_seconds
-        may_load = 0.0 if request.has_fallback else self._settings.first_token_seconds
-        loading_deadline = time() + may_load
+        may_load_until = self._clock.monotonic() + self._settings.first_token_seconds
         retry_count = 0
         breaker = self._breakers[request.model]
         self._refuse_known_error(request)
@@ -190,20 +192,29 @@ class ChatRequestRunner:
                     raise BackendInterrupted(
                         str(error), notice, can_continue=error.retryable
                     ) from error
-                if error.is_loading and time() + _LOADING_POLL_SECONDS < loading_deadline:
-                    await self._clock.sleep(_LOADING_POLL_SECONDS)
-                    continue
                 # A failed trial call is not repeated: the next trial is another message's.
                 is_over = breaker.is_open and (is_trial or request.has_fallback)
-                pause = None if is_over else self._pause_before_retry(error, request, retry_count)
+                may_retry = (request, retry_count, may_load_until)
+                pause = None if is_over else self._pause_before_retry(error, *may_retry)
                 if pause is None or pause >= deadline - time():
                     raise BackendUnavailable(str(error), error.notice) from error
+                wait = self._announce_retry(error, request, pause)
             else:
                 breaker.record(self._clock.monotonic(), success=True)
                 self._lasting_errors.pop(request.model, None)
                 return
             retry_count += 1
+            if wait is not None:
+                yield wait
             await self._clock.sleep(pause)
+
+    def _announce_retry(
+        self, error: RequestFailed, request: ChatRequest, pause: float
+    ) -> RateLimitWait | None:
+        """Log why a request is repeated; return what people see meanwhile."""
+        names = {"provider": self._endpoint.name, "model": request.model}
+        _log.info("request_repeated", **names, seconds=round(pause, 1), reason=str(error))
+        return RateLimitWait(pause) if error.retry_after_seconds else None
 
     def _refuse_known_error(self, request: ChatRequest) -> None:
         """Let the fallback answer at once while the first model is silent or misconfigured.
@@ -255,9 +266,15 @@ class ChatRequestRunner:
             await self._clock.sleep(_BREAKER_POLL_SECONDS)
 
     def _pause_before_retry(
-        self, error: RequestFailed, request: ChatRequest, retry_count: int
+        self,
+        error: RequestFailed,
+        request: ChatRequest,
+        retry_count: int,
+        may_load_until: float,
     ) -> float | None:
         """Return the seconds until the next attempt; None when there should be none."""
+        if error.is_loading and self._clock.monotonic() < may_load_until:
+            return None if request.has_fallback else _LOADING_POLL_SECONDS
         if not error.retryable or retry_count >= self._max_retries:
             return None
         longest = (

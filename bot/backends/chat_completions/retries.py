@@ -3,7 +3,8 @@
 import email.utils
 import re
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 
 MAX_RETRIES = 2
 MAX_RETRY_AFTER_SECONDS = 30.0
@@ -19,6 +20,15 @@ _FIRST_BACKOFF_SECONDS = 0.5
 _MAX_BACKOFF_SECONDS = 8.0
 _MIN_AWAY_CALLS = 3
 _MIN_AWAY_REQUESTS = 2
+_FIRST_UNIX_TIME = 10**9  # smaller numbers are seconds to wait
+_MAX_ERROR_BYTES = 8192
+_NUMBER = r"[0-9]{1,9}(?:\.[0-9]{1,9})?"
+_UNIT = r"(?:ms|milliseconds?|[smhd]|secs?|seconds?|mins?|minutes?|hours?|days?)"
+_DURATION = rf"(?:{_NUMBER} ?{_UNIT} ?)+"
+_WAIT_FIELD = re.compile(
+    r"(?:retry[-_]?after|retry[-_]?delay|ratelimit-reset)[\"' ]*[:=][\"' ]*([0-9][\w.:+-]*)"
+)
+_WAIT_WORDS = re.compile(rf"(?:again|retry|wait|available)\b[^0-9\n]{{0,25}}({_DURATION})(?!\w)")
 
 
 def max_backoff_seconds(retries: int) -> float:
@@ -26,20 +36,59 @@ def max_backoff_seconds(retries: int) -> float:
     return min(_MAX_BACKOFF_SECONDS, _FIRST_BACKOFF_SECONDS * 2.0**retries)
 
 
+def wait_asked_for(headers: Mapping[str, str], body: bytes, now: float) -> float:
+    """Return how many seconds a provider that refuses a request asks to wait; 0: it does not say.
+
+    It may say so in headers, in fields of the error, or in its words: "try again in 1m2.5s"
+    (OpenAI, Groq), "retry in 43s" (Gemini), "retry after 6 seconds" (Azure).
+    """
+    seconds = retry_after(headers.get("retry-after-ms"), now) / 1000
+    seconds = seconds or retry_after(headers.get("retry-after"), now)
+    text = body[:_MAX_ERROR_BYTES].decode(errors="replace").lower()
+    for pattern in (_WAIT_FIELD, _WAIT_WORDS):
+        if not seconds and (found := pattern.search(text)):
+            seconds = retry_after(found[1], now)
+    if seconds:
+        return seconds
+    resets = (
+        retry_after(value, now)
+        for name, value in headers.items()
+        if "ratelimit" in name
+        and "reset" in name
+        # Each of several limits has its own; one of them is used up.
+        and headers.get(name.replace("reset", "remaining"), "0").strip() == "0"
+    )
+    return max(resets, default=0)
+
+
 def retry_after(value: str | None, now: float) -> float:
-    """Return the seconds of a Retry-After header, which may hold a date (RFC 9110, 10.2.3).
+    """Read a wait: seconds, a duration such as 1m2.5s, a Unix time, or a date (RFC 9110, 10.2.3).
 
     A wait of more than a day is taken for a day.
     """
-    if not value:
-        return 0
-    if re.fullmatch(r"\d+(\.\d+)?", value, re.ASCII):
-        return min(float(value), MAX_RETRY_AFTER)
+    value = (value or "").strip()
     try:
-        seconds = email.utils.parsedate_to_datetime(value).timestamp() - now
+        if re.fullmatch(r"\d+(\.\d+)?", value, re.ASCII):
+            seconds = float(value)
+            if seconds > 1000 * _FIRST_UNIX_TIME:
+                seconds /= 1000
+            seconds -= now if seconds > _FIRST_UNIX_TIME else 0
+        elif re.fullmatch(_DURATION, value):
+            parts = re.findall(rf"({_NUMBER}) ?({_UNIT})", value)
+            seconds = sum(float(number) * _seconds_of(unit) for number, unit in parts)
+        elif re.match(r"\d{4}-", value, re.ASCII):
+            seconds = datetime.fromisoformat(value).timestamp() - now
+        else:
+            seconds = email.utils.parsedate_to_datetime(value).timestamp() - now
     except (ValueError, OverflowError):
         return 0
     return min(max(0.0, seconds), MAX_RETRY_AFTER)
+
+
+def _seconds_of(unit: str) -> float:
+    if unit.startswith(("ms", "mil")):
+        return 0.001
+    return {"s": 1, "m": 60, "h": 3600, "d": 86_400}[unit[0]]
 
 
 class RetryBudget:

@@ -25,7 +25,16 @@ from bot.backends.factory import make_backend
 from bot.backends.llama_cpp.settings import LlamaCppSettings, local_settings
 from bot.backends.model_files.store import find_model
 from bot.backends.openai_compatible.settings import OpenAISettings
-from bot.chat.prompt import Delta, Finish, Message, Prompt, QueuePosition, ReasoningDelta, Usage
+from bot.chat.prompt import (
+    Delta,
+    Finish,
+    Message,
+    Prompt,
+    QueuePosition,
+    RateLimitWait,
+    ReasoningDelta,
+    Usage,
+)
 from bot.cli.text_io import print_line, print_progress
 from bot.cli.typer_apps import command_app
 from bot.errors import BackendUnavailable
@@ -106,7 +115,7 @@ class _BenchRun:
                         answer.append(text)
                     case Finish(_, usage):
                         self.turns.append(_TurnCost(number, first, usage))
-                    case QueuePosition() | ReasoningDelta():
+                    case QueuePosition() | RateLimitWait() | ReasoningDelta():
                         pass
         history.append(Message("assistant", "".join(answer)))
         # The server closes the connection after each answer; give our client time to notice.

@@ -256,7 +256,7 @@ async def test_server_that_loads_its_model_is_waited_for(
     connect: Connect, service: FakeOpenAI, clock: FakeClock, body: str
 ) -> None:
     service.plays(*[Script([body.encode()], status=503)] * 20)
-    answer = await ask(connect())
+    answer = await ask(connect(first_token_seconds=300))
     assert (answer.text, len(service.log)) == ("Hello there", 21)
     assert sum(clock.slept) == 20
 

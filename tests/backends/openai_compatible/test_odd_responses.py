@@ -3,15 +3,18 @@
 import asyncio
 import gzip
 import json
+from contextlib import aclosing
 
 import pytest
+from structlog.testing import capture_logs
 
 from bot.backends.chat_completions.errors import Endpoint, RequestFailed
 from bot.backends.chat_completions.retries import retry_after
 from bot.backends.chat_completions.stream_parser import ResponseContext, StreamParser
 from bot.backends.chat_completions.wire import ChatCompletionsParser
-from bot.chat.prompt import FinishReason
+from bot.chat.prompt import Finish, FinishReason, RateLimitWait
 from bot.errors import BackendInterrupted
+from bot.texts.text import translate
 from tests.backends.asking import ask, prompt
 from tests.backends.conftest import Connect, FakeClock
 from tests.rigs.fake_openai import DONE, STOP, FakeOpenAI, Script, chunk, event, said
@@ -146,11 +149,67 @@ async def test_compressed_response_is_not_unpacked(connect: Connect, service: Fa
         ("Wed, 21 Oct 2015 07:28:00 GMT", 0.0),
         ("Wed, 99 Oct 99999 07:28:00 GMT", 0.0),
         ("-5", 0.0), ("nan", 0.0), ("inf", 0.0), ("٣", 0.0), ("", 0.0),
-        ("2.5", 2.5),
+        ("2.5", 2.5), ("1m2.5s", 62.5), ("2 minutes", 120.0), ("250ms", 0.25),
+        ("1800000060", 60.0), ("1800000060000", 60.0), ("2027-01-15T08:01:00Z", 60.0),
     ],
 )  # fmt: skip
 def test_retry_after_of_any_kind_is_a_wait_of_at_most_a_day(value: str, seconds: float) -> None:
     assert retry_after(value, 1_800_000_000.0) == seconds
+
+
+@pytest.mark.parametrize(
+    ("headers", "body"),
+    [
+        ({"Retry-After": "20"}, ""),
+        ({"Retry-After-Ms": "20000", "Retry-After": "21"}, ""),
+        ({"X-RateLimit-Reset": "20"}, ""),
+        (
+            {
+                "X-RateLimit-Reset-Requests": "20s",
+                "X-RateLimit-Remaining-Requests": "0",
+                "X-RateLimit-Reset-Tokens": "6m0s",
+                "X-RateLimit-Remaining-Tokens": "70",
+            },
+            "",
+        ),
+        ({}, '{"error": {"message": "Limit 3 / min. Please try again in 20s. Visit"}}'),
+        ({}, '{"error": {"message": "Please retry in 20.0s.", "code": 429}}'),
+        ({}, '{"error": {"message": "Please retry after 20 seconds."}}'),
+        ({}, '[{"error": {"details": [{"retryDelay": "20s"}]}}]'),
+        ({}, '{"message": "Too many requests", "retry_after": 20}'),
+    ],
+)
+async def test_wait_that_a_provider_asks_for_is_kept_and_announced(
+    connect: Connect,
+    service: FakeOpenAI,
+    clock: FakeClock,
+    headers: dict[str, str],
+    body: str,
+) -> None:
+    service.plays(Script([body.encode()], status=429, headers=headers))
+    events = []
+    with capture_logs() as logs:
+        async with aclosing(connect().generate(prompt())) as pieces:
+            events = [piece async for piece in pieces]
+    assert isinstance(events[0], RateLimitWait)
+    assert 20 <= clock.slept[0] == events[0].seconds < 20.6
+    assert isinstance(events[-1], Finish)
+    [logged] = [one for one in logs if one["event"] == "request_repeated"]
+    assert "status 429" in logged["reason"]
+    assert logged["seconds"] == round(clock.slept[0], 1)
+
+
+@pytest.mark.parametrize(
+    ("wait", "told"), [("45", "in 45 s."), ("240", "in 4 min."), ("10800", "in 3 h.")]
+)
+async def test_long_wait_is_told(
+    connect: Connect, service: FakeOpenAI, wait: str, told: str
+) -> None:
+    service.plays(Script([b"{}"], status=429, headers={"Retry-After": wait}))
+    answer = await ask(connect())
+    assert answer.error is not None
+    assert translate(answer.error.notice, "en").endswith(told)
+    assert f"asks to wait {wait} s" in str(answer.error)
 
 
 async def test_huge_retry_after_is_kept(connect: Connect, service: FakeOpenAI) -> None:

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from bot.backends.chat_completions.connections.pooled_connection import PooledConnection
 from bot.backends.chat_completions.request import HttpConnection, HttpStatusError
-from bot.backends.chat_completions.retries import retry_after
+from bot.backends.chat_completions.retries import wait_asked_for
 from bot.backends.chat_completions.settings import HttpProviderSettings
 from bot.ports import Clock
 from bot.runtime.http.connection import HttpResponse
@@ -120,7 +120,7 @@ class KeyRotation(HttpConnection):
             case HTTPStatus.UNAUTHORIZED | HTTPStatus.PAYMENT_REQUIRED:
                 seconds = _WRONG_KEY_SECONDS
             case HTTPStatus.TOO_MANY_REQUESTS:
-                seconds = retry_after(error.headers.get("retry-after"), now)
+                seconds = wait_asked_for(error.headers, error.body, now)
                 seconds = seconds or _RATE_LIMITED_SECONDS
             case _:
                 return False

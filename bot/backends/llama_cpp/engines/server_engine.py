@@ -41,7 +41,7 @@ from bot.backends.llama_cpp.engines.server_api import (
 )
 from bot.backends.llama_cpp.hardware import check_cpu
 from bot.backends.llama_cpp.settings import LlamaCppSettings
-from bot.chat.prompt import Delta, Finish, ReasoningDelta
+from bot.chat.prompt import Delta, Finish, RateLimitWait, ReasoningDelta
 from bot.errors import SettingsError
 from bot.runtime.subprocesses import ChildFailed, SupervisedProcess
 from bot.runtime.tasks import cancel_and_wait
@@ -112,7 +112,8 @@ class ServerEngine(Engine):
         chat_request = ChatRequest(path, body, self._model, request.stop, NO_FORMAT)
         async with aclosing(self._request_runner.run(chat_request)) as events:
             async for event in events:
-                yield event
+                if not isinstance(event, RateLimitWait):  # it has no rate limit
+                    yield event
 
     async def _media_marker(self) -> str:
         """Return what stands for an image in a prompt; the server invents it at every start."""
