@@ -188,7 +188,9 @@ class Sender:
             self._notify_waiters(row, None)
         OUTBOX_SENDS.labels(row.address.platform, outcome).inc()
         platform, ended = row.address.platform, self._clock.now()
-        record_span("deliver", row.turn, began, ended, platform=platform, outcome=outcome)
+        attributes = {"troupe.platform": platform, "troupe.outcome": outcome}
+        failure = None if outcome == "sent" else outcome
+        record_span("deliver", row.turn, began, ended, attributes=attributes, error=failure)
         return following if wait is None else await self._take_again(row.address.lane, wait)
 
     async def _give_up(self, row: OutboxRow, error: Refused) -> OutboxRow | None:

@@ -74,7 +74,8 @@ class InboxIntake(Intake):
             MESSAGES_RECEIVED.labels(one.address.platform).inc()
         for one in kept:
             turn, platform = f"{one.address.source}:{one.external_key}", one.address.platform
-            record_span("receive", turn, began, time.time(), platform=platform)
+            attributes = {"troupe.platform": platform}
+            record_span("receive", turn, began, time.time(), attributes=attributes)
         self._announce(storable)
         self._wake(list(dict.fromkeys(one.address.conversation for one in storable)))
 

@@ -34,6 +34,7 @@ from bot.replying.stop_flag import StopFlag
 from bot.replying.tool_rounds import ToolRounds, total_usage
 from bot.telemetry.metrics import SECONDS_TO_FIRST_TOKEN, record_usage
 from bot.telemetry.secret_masker import TokenFilter, mask_pasted_tokens
+from bot.telemetry.traces import record_span
 from bot.texts.text import EMPTY, Text, joined, translatable
 
 _log = structlog.get_logger(__name__)
@@ -121,6 +122,7 @@ async def generate_answer(
     may_continue: Callable[[], Awaitable[bool]] = always,
     tools: ToolRounds | None = None,
     limit: VisibleLimit | None = None,
+    provider: str = "",
 ) -> GeneratedAnswer:
     """Generate an answer and show its text while it arrives.
 
@@ -138,6 +140,7 @@ async def generate_answer(
         may_continue: whether a further request may be made for the answer.
         tools: what the model may call; its results are in a further request each.
         limit: ends the answer, where the prompt has no limit because the model thinks.
+        provider: the name of the backend's provider, for traces.
 
     Raises:
         BackendError: there is no text.
@@ -145,7 +148,7 @@ async def generate_answer(
     interrupted = False
     stop = stop or StopFlag()
     shows = (show, stop.note_words)
-    answer = _AnswerBuilder(prompt, shows, show_wait, clock, limit)
+    answer = _AnswerBuilder(prompt, shows, show_wait, clock, limit, provider)
     try:
         if not stop.requested:
             with stop.ends_block():
@@ -219,11 +222,12 @@ async def _stream_request(
 
 
 async def _add_events(backend: Backend, prompt: Prompt, answer: "_AnswerBuilder") -> None:
-    async with aclosing(backend.generate(prompt)) as stream:
-        async for event in stream:
-            answer.add(event)
-            if answer.is_complete:  # closing the stream stops the model
-                break
+    with answer.traced(prompt):
+        async with aclosing(backend.generate(prompt)) as stream:
+            async for event in stream:
+                answer.add(event)
+                if answer.is_complete:  # closing the stream stops the model
+                    break
 
 
 def _can_continue(backend: Backend, prompt: Prompt) -> bool:
@@ -285,8 +289,10 @@ class _AnswerBuilder:
         show_wait: Callable[[Waiting], None],
         clock: Clock,
         limit: VisibleLimit | None,
+        provider: str,
     ) -> None:
         self._shows = shows
+        self._provider = provider
         self._limit = limit
         self._visible_tokens = 0
         self._show_wait = show_wait
@@ -360,6 +366,29 @@ class _AnswerBuilder:
                 record_usage(event.usage)
             case QueuePosition() | RateLimitWait():
                 self._show_wait(event)
+
+    @contextmanager
+    def traced(self, prompt: Prompt) -> Iterator[None]:
+        """Record the request within the block as a span of the message."""
+        began, error = self._clock.now(), None
+        try:
+            yield
+        except BackendError as failed:
+            error = type(failed).__name__
+            raise
+        finally:
+            usage = self._finish.usage
+            attributes = {
+                "gen_ai.operation.name": "chat",
+                "gen_ai.provider.name": self._provider,
+                "gen_ai.request.model": prompt.model,
+                "gen_ai.response.finish_reasons": [str(self._finish.reason)],
+                "gen_ai.usage.input_tokens": usage.prompt_tokens,
+                "gen_ai.usage.output_tokens": usage.output_tokens,
+            }
+            name, ended = f"chat {prompt.model}", self._clock.now()
+            span = {"attributes": attributes, "error": error, "is_remote_call": True}
+            record_span(name, None, began, ended, **span)
 
     def begin_continuation(self) -> None:
         """Take the following text as the rest of what was written before."""

@@ -18,6 +18,7 @@ from bot.ports import Clock, Tools
 from bot.prompting.text.confusables import strip_hidden_text
 from bot.prompting.text.token_counter import get_counter
 from bot.telemetry.secret_masker import mask_pasted_tokens
+from bot.telemetry.traces import record_span
 from bot.tools.tool import Tool, ToolFailed
 
 _log = structlog.get_logger(__name__)
@@ -63,6 +64,10 @@ class Toolbox(Tools):
         name = call.name if call.name in self._tools else UNKNOWN_TOOL
         seconds = self._clock.monotonic() - started_at
         self._seconds += seconds
+        ended, failure = self._clock.now(), None if outcome == "done" else outcome
+        attributes = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name}
+        span = f"execute_tool {name}"
+        record_span(span, None, ended - seconds, ended, attributes=attributes, error=failure)
         quoted = await _quote_within_limit(name, result)
         _log.info("tool_called", tool=name, outcome=outcome, seconds=round(seconds, 3))
         arguments = mask_pasted_tokens(make_storable(call.arguments))[:_MAX_ARGUMENT_CHARS]

@@ -213,6 +213,7 @@ class ModelRequests:
                         partial(self._spending.reserve_continuation, reservation),
                         tools,
                         visible_limit,
+                        preset.provider,
                     )
             usages = usages_of(answer, fitted.tokens)
             charge = self._spending.charged(reservation, preset, usages)

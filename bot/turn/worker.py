@@ -43,7 +43,7 @@ from bot.routing.decision_log import DecisionLog, describe_silence
 from bot.runtime.wake_ups import WakeUps
 from bot.telemetry.logs import BoundTurn
 from bot.telemetry.metrics import FENCED, MESSAGES_FINISHED, SECONDS_TO_FINISH
-from bot.telemetry.traces import record_span
+from bot.telemetry.traces import ROOT, record_span
 from bot.texts.text import (
     translatable,
 )
@@ -73,6 +73,7 @@ _MAX_WAITING = 1000
 _SET_ASIDE = translatable(
     "⚠ This message crashed the service repeatedly, so it will not be answered."
 )
+_FAILED_OUTCOMES = {"failed", "set_aside"}
 _BUG = translatable("Something went wrong on my side. The error was logged; please try again.")
 
 
@@ -281,7 +282,10 @@ class ConversationWorker:
             MESSAGES_FINISHED.labels(incoming.address.platform, outcome).inc()
             now = self._clock.now()
             SECONDS_TO_FINISH.observe(max(0.0, now - incoming.at.timestamp()))
-            record_span("answer", one.turn, began, now, outcome=outcome)
+            attributes = {"troupe.platform": incoming.address.platform, "troupe.outcome": outcome}
+            failure = outcome if outcome in _FAILED_OUTCOMES else None
+            for name, since in (("answer", began), (ROOT, incoming.at.timestamp())):
+                record_span(name, one.turn, since, now, attributes=attributes, error=failure)
         return following
 
     async def _handle(self, claim: Claim, group: MessageGroup) -> tuple[str, InboxMessage | None]:

@@ -49,8 +49,11 @@ def test_link_without_a_service_names_the_remedy() -> None:
         CliRunner().invoke(app, ["console", "url"], catch_exceptions=False)
 
 
-def test_tokens_are_added_listed_and_revoked() -> None:
-    token = console("token", "add", "backup", "--scope", "read", "--scope", "operate")
+@pytest.mark.parametrize(
+    "scopes", [("--scope", "read", "--scope", "operate"), ("--scope", "operate, read")]
+)
+def test_tokens_are_added_listed_and_revoked(scopes: tuple[str, ...]) -> None:
+    token = console("token", "add", "backup", *scopes)
 
     async def find() -> frozenset[Scope]:
         async with open_database("sqlite:///data/troupe.db") as database:
@@ -63,6 +66,8 @@ def test_tokens_are_added_listed_and_revoked() -> None:
     assert token.startswith("troupe_")
     assert asyncio.run(find()) == {Scope.READ, Scope.OPERATE}
     assert console("token", "list") == "backup: operate, read"
+    with pytest.raises(UserError, match="there is no scope 'oparate'; did you mean operate"):
+        console("token", "add", "other", "--scope", "read,oparate")
     with pytest.raises(UserError, match="there is a token 'backup' already"):
         CliRunner().invoke(
             app, ["console", "token", "add", "backup", "--scope", "read"], catch_exceptions=False

@@ -8,23 +8,37 @@ from typing import Any
 import pytest
 from opentelemetry import trace
 
-from bot.errors import SettingsError
+from bot.chat.prompt import Finish, FinishReason, Usage
+from bot.chat.tool import ToolCall
+from bot.errors import BackendUnavailable, SettingsError
 from bot.intake.intake import InboxIntake
 from bot.runtime.clock import SystemClock
 from bot.storage.sql.database import Database
 from bot.storage.sql.inbox import SqlInbox
 from bot.telemetry import traces
-from bot.telemetry.traces import MessageTraces, record_span, start_traces
+from bot.telemetry.traces import ROOT, MessageTraces, TurnIds, record_span, start_traces
 from tests.samples import make_incoming
+from tests.turn.setup import Setup
+from tests.turn.test_tools import CallingFakeBackend
 
 
 @dataclass
 class RecordedSpan:
     name: str
+    parent: trace.SpanContext
     trace_id: int
-    attributes: dict[str, str]
+    span_id: int
+    attributes: dict[str, Any]
+    kind: trace.SpanKind
     began: int
     ended: int = 0
+    status: trace.StatusCode = trace.StatusCode.UNSET
+
+    def set_status(self, status: trace.StatusCode, _description: str = "") -> None:
+        self.status = status
+
+    def set_attribute(self, name: str, value: str) -> None:
+        self.attributes[name] = value
 
     def end(self, end_time: int) -> None:
         self.ended = end_time
@@ -34,38 +48,83 @@ class RecordedSpan:
 class RecordingTracer:
     """Keeps the spans that are started, as an exporter would get them."""
 
+    ids: TurnIds = field(default_factory=TurnIds)
     spans: list[RecordedSpan] = field(default_factory=list)
 
     def start_span(
-        self, name: str, *, context: Any, attributes: dict[str, str], start_time: int
+        self,
+        name: str,
+        *,
+        context: Any,
+        kind: trace.SpanKind,
+        attributes: dict[str, Any],
+        start_time: int,
     ) -> RecordedSpan:
         parent = trace.get_current_span(context).get_span_context()
-        assert parent.is_valid
-        assert parent.trace_flags.sampled
-        self.spans.append(RecordedSpan(name, parent.trace_id, attributes, start_time))
-        return self.spans[-1]
+        trace_id = parent.trace_id if parent.is_valid else self.ids.generate_trace_id()
+        span_id = self.ids.generate_span_id()
+        made = RecordedSpan(name, parent, trace_id, span_id, dict(attributes), kind, start_time)
+        self.spans.append(made)
+        return made
 
 
 @pytest.fixture
 def tracer() -> Iterator[RecordingTracer]:
     recording = RecordingTracer()
-    kept = MessageTraces(recording)
+    kept = MessageTraces(recording, recording.ids)
     traces._current.append(kept)
     yield recording
     traces._current.remove(kept)
 
 
-def test_spans_of_a_turn_share_a_trace_and_those_of_another_do_not(
+def test_spans_of_a_turn_have_its_root_and_those_of_another_do_not(
     tracer: RecordingTracer,
 ) -> None:
-    record_span("answer", "telegram:5:1", 10.0, 10.5, outcome="answered")
-    record_span("deliver", "telegram:5:1", 10.5, 10.7, platform="telegram", outcome="sent")
-    record_span("answer", "telegram:5:2", 10.0, 9.0, outcome="answered")
-    answer, deliver, other = tracer.spans
-    assert answer.trace_id == deliver.trace_id != other.trace_id
+    record_span("answer", "telegram:5:1", 10.0, 10.5, attributes={"troupe.outcome": "answered"})
+    record_span("deliver", "telegram:5:1", 10.5, 10.7, error="refused")
+    record_span("answer", "telegram:5:2", 10.0, 9.0)
+    record_span(ROOT, "telegram:5:1", 9.0, 10.5)
+    answer, deliver, other, root = tracer.spans
+    assert answer.trace_id == deliver.trace_id == root.trace_id != other.trace_id
+    assert answer.parent.span_id == deliver.parent.span_id == root.span_id
+    assert not root.parent.is_valid
+    assert len({span.span_id for span in tracer.spans}) == 4
     assert answer.attributes == {"troupe.outcome": "answered"}
+    assert answer.status is root.status is trace.StatusCode.OK
+    assert deliver.status is trace.StatusCode.ERROR
+    assert deliver.attributes == {"error.type": "refused"}
     assert (answer.began, answer.ended) == (10_000_000_000, 10_500_000_000)
     assert other.ended == other.began, "a clock that was set back makes no negative span"
+
+
+async def test_models_and_tools_have_spans(tracer: RecordingTracer, database: Database) -> None:
+    call = ToolCall("c1", "dice", '{"dice": "2d6", "secret": "words"}')
+    first = Finish(FinishReason.STOP, Usage(7, 0, 5), (call,))
+    setup = Setup(
+        database,
+        backend=CallingFakeBackend([first], ["secret An eight!"], [BackendUnavailable("away")]),
+        preset={"tools": ["dice"]},
+    )
+    await setup.say("roll two secret dice")
+    await setup.say("again")
+    asked, failed = (one.trace_id for one in tracer.spans if one.name == ROOT)
+    spans = {(one.trace_id, one.name): one for one in tracer.spans}
+    tool, model = spans[asked, "execute_tool dice"], spans[failed, "chat m"]
+    assert tool.attributes["gen_ai.tool.name"] == "dice"
+    assert model.status is spans[failed, ROOT].status is trace.StatusCode.ERROR
+    assert model.attributes["error.type"] == "BackendUnavailable"
+    assert model.kind is trace.SpanKind.CLIENT
+    [first_request] = [one for one in tracer.spans if 7 in one.attributes.values()]
+    assert first_request.trace_id == asked
+    assert first_request.attributes == {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "p",
+        "gen_ai.request.model": "m",
+        "gen_ai.response.finish_reasons": ["stop"],
+        "gen_ai.usage.input_tokens": 7,
+        "gen_ai.usage.output_tokens": 5,
+    }
+    assert "secret" not in repr(tracer.spans)
 
 
 async def test_received_message_begins_the_trace_of_its_turn(

@@ -1,5 +1,6 @@
 """`troupe console token`: add, list and revoke tokens for the API."""
 
+import difflib
 from typing import Annotated
 
 import typer
@@ -20,21 +21,34 @@ app = command_app("Add, list and revoke tokens for the API.")
 def add(
     name: Annotated[str, typer.Argument(help="What the token is for, such as backups.")],
     scope: Annotated[
-        list[Scope],
-        typer.Option(help="What it may do: read, presets or operate; may be given several times."),
+        list[str],
+        typer.Option(
+            help="What it may do: read, presets, operate; several of them with commas, or by"
+            " several options."
+        ),
     ],
 ) -> None:
     """Make a token for the API and print it; it is stored as a hash only."""
+    scopes = frozenset(_parse_scope(name) for given in scope for name in given.split(","))
     token = new_api_token()
     now = SystemClock().now()
-    new = ApiToken(name, frozenset(scope), now)
+    new = ApiToken(name, scopes, now)
     digest = token_digest(token)
-    entry = AuditEntry(now, COMMAND_LINE, "add token", name, after=", ".join(sorted(scope)))
+    entry = AuditEntry(now, COMMAND_LINE, "add token", name, after=", ".join(sorted(scopes)))
     if not change_tokens(read_settings(), lambda all_: all_.add_api_token(digest, new), entry):
         raise UserError(
             f"there is a token {name!r} already; `troupe console token revoke {name}` deletes it"
         )
     print_line(token)
+
+
+def _parse_scope(name: str) -> Scope:
+    try:
+        return Scope(name.strip().lower())
+    except ValueError:
+        near = difflib.get_close_matches(name, list(Scope), n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(Scope)}"
+        raise UserError(f"--scope: there is no scope {name.strip()!r}; {hint}") from None
 
 
 @app.command("list")
