@@ -13,7 +13,7 @@ from typing import Final
 from bot.backends import call_syntax
 from bot.backends.call_syntax import Parameters, read_calls
 from bot.backends.tool_calls import MAX_ARGUMENT_CHARS, MAX_CALLS, MAX_NAME_CHARS
-from bot.chat.prompt import Delta, Finish, FinishReason, ReasoningDelta
+from bot.chat.prompt import Delta, Finish, FinishReason, GenerationEvent
 from bot.chat.tool import ToolCall
 from bot.templates.tool_forms import ToolForm
 
@@ -110,10 +110,10 @@ class WrittenCallParser:
 
 
 async def separate_calls(
-    events: AsyncGenerator[Delta | ReasoningDelta | Finish, None],
+    events: AsyncGenerator[GenerationEvent, None],
     form: ToolForm,
     offered: Mapping[str, Parameters],
-) -> AsyncGenerator[Delta | ReasoningDelta | Finish, None]:
+) -> AsyncGenerator[GenerationEvent, None]:
     """Pass the events of an answer on; its calls come with the finish."""
     parser = WrittenCallParser(form, offered)
     async with aclosing(events):

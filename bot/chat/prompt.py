@@ -149,6 +149,11 @@ class ReasoningDelta:
 
 
 @frozen_dataclass
+class Retraction:
+    """All text of the response so far was reasoning: its end has come without a beginning."""
+
+
+@frozen_dataclass
 class QueuePosition:
     """The position in a backend's queue; sent before the first delta, whenever it changes."""
 
@@ -202,7 +207,7 @@ class Finish:
 Waiting: TypeAlias = QueuePosition | RateLimitWait
 """Why nothing is generated yet."""
 
-GenerationEvent: TypeAlias = Waiting | ReasoningDelta | Delta | Finish
+GenerationEvent: TypeAlias = Waiting | ReasoningDelta | Retraction | Delta | Finish
 """What a backend yields."""
 
 

@@ -24,6 +24,7 @@ from bot.chat.prompt import (
     QueuePosition,
     RateLimitWait,
     ReasoningDelta,
+    Retraction,
 )
 from bot.cli.text_io import print_line
 from bot.cli.typer_apps import command_app
@@ -401,6 +402,8 @@ async def _ask_model(
                         text += event.text
                     case ReasoningDelta():
                         thoughts = True
+                    case Retraction():
+                        text, thoughts = "", True
                     case Finish():
                         finish = event
                     case QueuePosition() | RateLimitWait():

@@ -15,6 +15,7 @@ from bot.chat.prompt import (
     QueuePosition,
     RateLimitWait,
     ReasoningDelta,
+    Retraction,
     Usage,
     Waiting,
 )
@@ -123,6 +124,7 @@ async def generate_answer(
     tools: ToolRounds | None = None,
     limit: VisibleLimit | None = None,
     provider: str = "",
+    replace_shown: Callable[[str], None] = lambda _: None,
 ) -> GeneratedAnswer:
     """Generate an answer and show its text while it arrives.
 
@@ -141,6 +143,7 @@ async def generate_answer(
         tools: what the model may call; its results are in a further request each.
         limit: ends the answer, where the prompt has no limit because the model thinks.
         provider: the name of the backend's provider, for traces.
+        replace_shown: is called with what remains of the shown text when the rest was reasoning.
 
     Raises:
         BackendError: there is no text.
@@ -148,7 +151,7 @@ async def generate_answer(
     interrupted = False
     stop = stop or StopFlag()
     shows = (show, stop.note_words)
-    answer = _AnswerBuilder(prompt, shows, show_wait, clock, limit, provider)
+    answer = _AnswerBuilder(prompt, shows, replace_shown, show_wait, clock, limit, provider)
     try:
         if not stop.requested:
             with stop.ends_block():
@@ -286,21 +289,21 @@ class _AnswerBuilder:
         self,
         prompt: Prompt,
         shows: Sequence[Callable[[str], None]],
+        replace_shown: Callable[[str], None],
         show_wait: Callable[[Waiting], None],
         clock: Clock,
         limit: VisibleLimit | None,
         provider: str,
     ) -> None:
+        self._prompt = prompt
         self._shows = shows
         self._provider = provider
+        self._replace_shown = replace_shown
         self._limit = limit
         self._visible_tokens = 0
         self._show_wait = show_wait
         self._clock = clock
-        self._echo_filter = EchoFilter(prompt.answers_as, prompt.speakers)
-        self._output_filter = OutputFilter(prompt.filtered)
-        self._token_filter = TokenFilter()
-        self._repetition = RepetitionDetector()
+        self._begin_filters()
         self._repeated_thought = RepetitionDetector()
         self._chunks: list[str] = []
         self._written: list[str] = []
@@ -309,7 +312,7 @@ class _AnswerBuilder:
         self._reasoning: list[str] = []
         self._finish = Finish(FinishReason.STOP)
         self._usages: list[Usage] = []
-        self._written_before = 0
+        self._written_before = self._chunks_before = 0
         self._started_at = clock.monotonic()
         self._first_word_seconds: float | None = None
 
@@ -338,7 +341,7 @@ class _AnswerBuilder:
         self._finish = Finish(FinishReason.STOP)
         if written.strip():
             self._feed("\n\n")
-        self._written_before = len(self.written)
+        self._written_before, self._chunks_before = len(self.written), len(self._chunks)
         return written
 
     @property
@@ -361,6 +364,8 @@ class _AnswerBuilder:
             case ReasoningDelta(text):
                 self._reasoning.append(text.replace("\0", ""))
                 self._repeated_thought.feed(text)
+            case Retraction():
+                self._retract()
             case Finish():
                 self._finish = event
                 record_usage(event.usage)
@@ -389,6 +394,21 @@ class _AnswerBuilder:
             name, ended = f"chat {prompt.model}", self._clock.now()
             span = {"attributes": attributes, "error": error, "is_remote_call": True}
             record_span(name, None, began, ended, **span)
+
+    def _begin_filters(self) -> None:
+        self._echo_filter = EchoFilter(self._prompt.answers_as, self._prompt.speakers)
+        self._output_filter = OutputFilter(self._prompt.filtered)
+        self._token_filter = TokenFilter()
+        self._repetition = RepetitionDetector()
+
+    def _retract(self) -> None:
+        """Take the text of this request as reasoning."""
+        self._reasoning += self._chunks[self._chunks_before :]
+        del self._chunks[self._chunks_before :]
+        self._written = [self.written[: self._written_before]]
+        self._visible_tokens = 0
+        self._begin_filters()
+        self._replace_shown("".join(self._chunks))
 
     def begin_continuation(self) -> None:
         """Take the following text as the rest of what was written before."""

@@ -114,6 +114,11 @@ class LiveReply:
         self._buffer.feed(text, self._clock.monotonic())
         self._on_change()
 
+    def replace(self, text: str) -> None:
+        """Show this text instead of all that was fed."""
+        self._buffer.clear()
+        self.feed(text)
+
     def set_final(self, texts: Sequence[str]) -> None:
         """Note the whole answer, part by part, once the block has ended."""
         self._final = texts

@@ -34,6 +34,11 @@ class StreamBuffer:
         if self._first_fed_at is None or self._first_fed_at == -math.inf:
             self._first_fed_at = now
 
+    def clear(self) -> None:
+        """Drop all text."""
+        self._chunks, self._chars = [], 0
+        self._changed = True
+
     def set_notice(self, notice: str) -> None:
         """Show this instead of the answer until its first text."""
         if self._chars == 0 and notice != self._notice:

@@ -21,6 +21,7 @@ from bot.chat.prompt import (
     QueuePosition,
     RateLimitWait,
     ReasoningDelta,
+    Retraction,
     Usage,
 )
 from bot.chat.session import StoredTurn, Summary, fingerprint_turns
@@ -213,6 +214,8 @@ async def _stream_summary(backend: Backend, request: SummaryRequest) -> None:
                     request.usage = usage
                 case ReasoningDelta():
                     request.has_thoughts = True
+                case Retraction():
+                    request.text, request.has_thoughts = "", True
                 case QueuePosition() | RateLimitWait():
                     pass
 

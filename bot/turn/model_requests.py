@@ -187,6 +187,7 @@ class ModelRequests:
         composed = self._clock.monotonic() - begun_at
         is_shown = preset.stream and not context.in_place_of
         show = _prefix_speaker_line(line, live_reply.feed if is_shown else _discard)
+        replace_shown = (lambda text: live_reply.replace(line + text)) if is_shown else _discard
 
         def show_wait(waiting: Waiting) -> None:
             if isinstance(waiting, RateLimitWait):
@@ -214,6 +215,7 @@ class ModelRequests:
                         tools,
                         visible_limit,
                         preset.provider,
+                        replace_shown,
                     )
             usages = usages_of(answer, fitted.tokens)
             charge = self._spending.charged(reservation, preset, usages)

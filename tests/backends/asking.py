@@ -11,6 +11,7 @@ from bot.chat.prompt import (
     QueuePosition,
     RateLimitWait,
     ReasoningDelta,
+    Retraction,
 )
 from bot.errors import BackendError
 from bot.ports import Backend
@@ -52,6 +53,9 @@ async def ask(backend: Backend, question: Prompt | None = None) -> Answer:
                     case ReasoningDelta(text):
                         assert text, "a reasoning delta must not be empty"
                         answer.reasoning.append(text)
+                    case Retraction():
+                        answer.reasoning += answer.deltas
+                        answer.deltas.clear()
                     case Finish():
                         answer.finish = piece
                     case QueuePosition() | RateLimitWait():

@@ -21,7 +21,7 @@ from bot.backends.llama_cpp.engines.engine import (
 )
 from bot.backends.llama_cpp.engines.server_engine import running_engine
 from bot.backends.llama_cpp.settings import LlamaCppSettings
-from bot.chat.prompt import Delta, Finish, FinishReason, ReasoningDelta
+from bot.chat.prompt import Delta, Finish, FinishReason
 from bot.errors import BackendUnavailable
 from bot.runtime.subprocesses import SupervisedProcess
 from tests.backends.local_model import ENGINES, lend_model
@@ -79,10 +79,10 @@ async def ask(
         match piece:
             case Delta(words):
                 said += words
-            case ReasoningDelta():
-                raise AssertionError("an engine does not know thoughts from words")
             case Finish():
                 finish = piece
+            case _:
+                raise AssertionError("an engine does not know thoughts from words")
     assert finish is not None
     return Answer(said, finish, time.monotonic() - begun)
 

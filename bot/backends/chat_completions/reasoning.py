@@ -1,119 +1,74 @@
 """Separate a model's reasoning from its answer: only the answer is for the reader.
 
-Each model family has its own tags around its reasoning. They count only at the beginning of an
-answer, before any other word: a model that explains the tag <think> does not reason. Some templates
-write the start tag themselves, so that the answer begins inside the reasoning.
+Reasoning stands at the beginning of an answer, or between tags later on. Tags in code or in quotes
+are text: a model that explains <think> does not reason. Many templates write the start tag
+themselves, so that the answer begins inside the reasoning and has an end tag alone.
 """
 
+import re
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import NamedTuple
 
+import regex
+
+from bot.backends.chat_completions.reasoning_families import (
+    CALLEE,
+    FIRST_CHARS,
+    INCOMPLETE,
+    Tag,
+    TagKind,
+    control_tokens,
+    tag_at,
+)
 from bot.backends.chat_completions.stop_strings import StopStringFilter
-from bot.chat.prompt import Delta, Finish, FinishReason, ReasoningDelta
+from bot.chat.prompt import (
+    Delta,
+    Finish,
+    FinishReason,
+    GenerationEvent,
+    ReasoningDelta,
+    Retraction,
+)
 from bot.frozen_dataclass import frozen_dataclass
 from bot.templates.text_spans import TextSpan
 
-
-@frozen_dataclass
-class _Family:
-    """The reasoning tags of one family, as its templates and llama.cpp's parsers have them."""
-
-    start_tags: tuple[str, ...]
-    end_tag: str
-    answer_markers: tuple[str, ...] = ()
-    """Text around the answer itself that is no part of it."""
-    identified_by: tuple[str, ...] = ()
-    """Texts that identify such a model; none: its end tag."""
-    has_channels: bool = False
-    """Every part of an answer is tagged, so reasoning may come anywhere."""
-
-
-_FAMILIES = (
-    _Family(("<think>",), "</think>"),  # DeepSeek-R1, Qwen3, QwQ, GLM, SmolLM3, Kimi-K2, MiniMax
-    _Family(
-        ("<think>",), "</think>", ("<answer>", "</answer>"), ("<think>", "<answer>")
-    ),  # Hunyuan
-    _Family(("<thinking>",), "</thinking>"),
-    _Family(("<thought>",), "</thought>"),  # EXAONE Deep
-    _Family(("<Thought>",), "</Thought>", ("<Output>", "</Output>")),  # Marco-o1
-    _Family(("<seed:think>",), "</seed:think>"),  # Seed-OSS
-    _Family(("<mm:think>",), "</mm:think>"),  # MiniMax M3
-    _Family(("[THINK]",), "[/THINK]"),  # Magistral
-    _Family(("<|thought_start|>",), "<|thought_end|>"),  # MiniCPM3
-    _Family(("<|inner_prefix|>",), "<|inner_suffix|>"),  # Apertus
-    _Family(("<|channel>thought",), "<channel|>"),  # Gemma 4
-    _Family(
-        ("<|START_THINKING|>",),
-        "<|END_THINKING|>",
-        ("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"),
-    ),  # Command R7B and later
-    _Family(
-        ("<|channel|>analysis<|message|>", "<|channel|>commentary<|message|>"),
-        "<|end|>",
-        ("<|start|>assistant", "<|channel|>final<|message|>"),
-        ("<|channel|>", "<|message|>"),
-        has_channels=True,
-    ),  # gpt-oss
-    _Family(
-        ("<|think|>",),
-        "<|end|>",
-        ("<|begin|>assistant", "<|content|>"),
-        ("<|think|>", "<|content|>"),
-        has_channels=True,
-    ),  # Solar Open
-)
+_FIRST_CHAR = re.compile("[<[\u25c1]")
+_QUOTES = tuple("`\"'“‘«„「『(")
+_FENCE = re.compile(r"^\s{0,3}(?:```|~~~)", re.MULTILINE)
 
 
 @frozen_dataclass
 class ReasoningFormat:
     """How reasoning is written in the answers of one model."""
 
-    tags: tuple[tuple[str, str], ...]
-    """Pairs of a start tag and its end tag."""
-    answer_markers: tuple[str, ...] = ()
-    """Text around the answer itself that is no part of it."""
-    anywhere: bool = False
-    """Reasoning may come anywhere in an answer, not only at its beginning."""
-    open_end_tag: str | None = None
-    """The end tag of the reasoning that the prompt itself has opened."""
+    is_tagged: bool = True
+    """Whether the text may have reasoning in it."""
+    open_tag: str | None = None
+    """The start tag with which the prompt ends: the answer begins inside the reasoning."""
+    assumed_end: str | None = None
+    """The end tag of the model's last reasoning that no tag had begun: this may begin so, too."""
     special_tokens: tuple[str, ...] = ()
     """All tags of this model's own: an engine must return them as text."""
+    keeps_calls: bool = False
+    """Whether calls of tools stay in the text, where somebody else reads them."""
+    end_tokens: frozenset[str] = frozenset()
+    """Those among them that end reasoning."""
 
 
-ANY_FORMAT = ReasoningFormat(
-    tuple((each.start_tags[0], each.end_tag) for each in _FAMILIES if not each.has_channels)
-)
-"""For a model that nothing is known of: all tags that nobody writes by chance."""
+ANY_FORMAT = ReasoningFormat()
+"""For a model that nothing is known of."""
 
-NO_FORMAT = ReasoningFormat(())
+NO_FORMAT = ReasoningFormat(is_tagged=False)
 """For an answer whose reasoning is separated elsewhere."""
 
 
 def detect_format(template: str | None, vocabulary: Iterable[str]) -> ReasoningFormat:
     """Detect a model's reasoning format from its chat template and its special tokens."""
-    known = f"{template or ''} {' '.join(vocabulary)}"
-    families = [
-        family
-        for family in _FAMILIES
-        if all(word in known for word in family.identified_by or (family.end_tag,))
-    ]
-    if not families:
-        return ANY_FORMAT
-    has_channels = any(family.has_channels for family in families)
-    tags = tuple((start, family.end_tag) for family in families for start in family.start_tags)
-    markers = tuple(
-        marker
-        for family in families
-        for marker in family.answer_markers
-        if has_channels or marker in known
-    )
+    tokens, ends = control_tokens(template or "", vocabulary)
     return ReasoningFormat(
-        tags=tags if has_channels else (*tags, *ANY_FORMAT.tags),
-        answer_markers=markers,
-        anywhere=has_channels,
-        special_tokens=tuple(dict.fromkeys([*(tag for pair in tags for tag in pair), *markers])),
+        special_tokens=tokens, end_tokens=frozenset(ends), keeps_calls=bool(tokens)
     )
 
 
@@ -122,8 +77,11 @@ def detect_open_tag(reasoning: ReasoningFormat, prompt: Sequence[TextSpan]) -> R
     if not prompt or not prompt[-1].trusted:
         return reasoning
     end = prompt[-1].text.rstrip()
-    end_tags = (end_tag for start_tag, end_tag in reasoning.tags if end.endswith(start_tag))
-    return replace(reasoning, open_end_tag=next(end_tags, None))
+    for match in _FIRST_CHAR.finditer(end):
+        tag = tag_at(end, match.start())
+        if tag and tag.kind is TagKind.START and end.endswith(tag.text, match.start()):
+            return replace(reasoning, open_tag=tag.text)
+    return reasoning
 
 
 class SeparatedText(NamedTuple):
@@ -131,99 +89,223 @@ class SeparatedText(NamedTuple):
 
     answer: str
     reasoning: str
+    retracts: bool = False
+    """All of the answer before this piece was reasoning."""
 
 
 class ReasoningParser:
     """Take an answer in pieces of any size and separate its reasoning from its text."""
 
     def __init__(self, reasoning: ReasoningFormat = ANY_FORMAT) -> None:
-        self._end_tags = dict(reasoning.tags)
-        self._first_tags = (*self._end_tags, *reasoning.answer_markers)
-        self._later_tags = self._first_tags if reasoning.anywhere else reasoning.answer_markers
-        self._end_tag = reasoning.open_end_tag  # None outside of reasoning
+        self._is_tagged = reasoning.is_tagged
+        self._keeps_calls = reasoning.keeps_calls
+        self._closing: regex.Pattern[str] | None = None  # None outside of reasoning
+        # A start tag and text that are reasoning only if the end tag follows; None: certain.
+        self._tentative: list[str] | None = None
+        self._is_assumed = False  # the text may have begun inside reasoning
         self._in_answer = False  # a word of the answer itself has come
-        self._has_reasoned = self._end_tag is not None
+        self._has_reasoned = False
+        self._wrapper: regex.Pattern[str] | None = None
         self._held = ""
-        self._later_first_chars = {tag[0] for tag in self._later_tags}
+        self._is_final = False  # nothing follows what is held
+        self._in_fence, self._line = False, ""  # where the answer is, for tags in code
+        self._unread: list[str] = []
+        self._answer: list[str] = []
+        self._reasoning: list[str] = []
+        self._retracts = False
+        self.lone_end: str | None = None
+        """The end tag of reasoning that no tag of the answer has begun."""
+        if reasoning.open_tag is not None:
+            tag = tag_at(reasoning.open_tag, 0)
+            self._closing = tag and tag.closing
+            self._has_reasoned = True
+        elif reasoning.assumed_end is not None:
+            self._closing = regex.compile(regex.escape(reasoning.assumed_end))
+            self._tentative, self._is_assumed = [""], True
 
     def feed(self, text: str) -> SeparatedText:
         """Take the next piece; what could become a tag is held back."""
+        if not self._is_tagged:
+            return SeparatedText(text, "")
         if (
             self._in_answer
-            and self._end_tag is None
+            and self._closing is None
             and not self._held
-            and self._later_first_chars.isdisjoint(text)
+            and FIRST_CHARS.isdisjoint(text)
         ):
+            self._unread.append(text)
             return SeparatedText(text, "")  # nearly every piece of every answer
         self._held += text
-        answer: list[str] = []
-        reasoning: list[str] = []
-        while self._held and self._step(answer, reasoning):
+        while self._held and self._step():
             pass
-        return SeparatedText("".join(answer), "".join(reasoning))
+        return self._take()
 
-    def flush(self) -> SeparatedText:
-        """Return what was held back; call it at the end of the answer."""
-        held, self._held = self._held, ""
-        if self._end_tag is not None:
-            return SeparatedText("", held)
-        is_blank = self._has_reasoned and not self._in_answer and not held.strip()
-        return SeparatedText("" if is_blank else held, "")
+    def note_separate_reasoning(self) -> None:
+        """Take note that the provider has separated reasoning itself: the text has none."""
+        self._has_reasoned = True
+        if self._is_assumed and not any(self._tentative or ()):
+            self._closing, self._tentative, self._is_assumed = None, None, False
 
-    def _step(self, answer: list[str], reasoning: list[str]) -> bool:
+    def flush(self, *, is_cut: bool = False) -> SeparatedText:
+        """Return what was held back; call it at the end of the answer.
+
+        Args:
+            is_cut: whether the answer was longer than it may be.
+        """
+        self._is_final = True
+        while self._held and self._step():
+            pass
+        if self._closing is not None:
+            is_answer = self._tentative is not None and not (self._is_assumed and is_cut)
+            target = self._answer if is_answer else self._reasoning
+            target.extend(self._tentative or ())
+        elif not self._has_reasoned:
+            self._answer.append(self._held)
+        self._closing, self._tentative, self._held = None, None, ""
+        return self._take()
+
+    def _take(self) -> SeparatedText:
+        taken = SeparatedText("".join(self._answer), "".join(self._reasoning), self._retracts)
+        self._answer, self._reasoning, self._retracts = [], [], False
+        return taken
+
+    def _step(self) -> bool:
         """Consume a part of what is held; False when more must come first."""
-        if self._end_tag is not None:
-            return self._parse_reasoning(self._end_tag, reasoning)
-        return self._parse_answer(answer) if self._in_answer else self._parse_beginning()
+        if self._closing is not None:
+            return self._parse_reasoning(self._closing)
+        return self._parse_answer() if self._in_answer else self._parse_beginning()
 
-    def _parse_reasoning(self, end_tag: str, reasoning: list[str]) -> bool:
-        before, found, after = self._held.partition(end_tag)
-        if found:
-            reasoning.append(before)
-            self._end_tag, self._held = None, after
-            return True
-        kept = _overlap(before, [end_tag])
-        reasoning.append(before[: len(before) - kept])
-        self._held = before[len(before) - kept :]
-        return False
+    def _add(self, reasoning: str) -> None:
+        (self._reasoning if self._tentative is None else self._tentative).append(reasoning)
+
+    def _say(self, answer: str) -> None:
+        self._answer.append(answer)
+        self._unread.append(answer)
+
+    def _parse_reasoning(self, closing: "regex.Pattern[str]") -> bool:
+        match = closing.search(self._held, partial=not self._is_final)
+        begin = len(self._held) if match is None else match.start()
+        self._add(self._held[:begin])
+        if match is None or match.partial:
+            self._held = self._held[begin:]
+            return False
+        self._held = self._held[match.end() :]
+        if self._is_assumed:
+            self.lone_end, self._is_assumed = match[0], False
+        self._reasoning.extend((self._tentative or ())[1:])  # without the start tag
+        self._closing, self._tentative = None, None
+        self._has_reasoned = True
+        return True
 
     def _parse_beginning(self) -> bool:
         """Decide by what follows: until now there was nothing but white space."""
         text = self._held.lstrip()
-        tag = next((tag for tag in self._first_tags if text.startswith(tag)), None)
-        if tag is not None:
-            self._consume_tag(tag, text[len(tag) :])
-        elif any(tag.startswith(text) for tag in self._first_tags):
+        if not text:
             return False
+        tag = tag_at(text, 0, may_continue=not self._is_final)
+        if tag is INCOMPLETE:
+            return False
+        if tag and (tag.kind is not TagKind.WRAPPER or self._has_reasoned):
+            if tag.kind is TagKind.LONE_END and not self._has_reasoned:
+                self.lone_end = tag.text
+            self._has_reasoned = self._has_reasoned or tag.kind is not TagKind.MARKER
+            self._open(tag, is_certain=not tag.is_wording)
+            self._held = text[len(tag.text) :]
         else:
             self._in_answer = True
             if self._has_reasoned:
                 self._held = text
         return True
 
-    def _parse_answer(self, answer: list[str]) -> bool:
-        found = [(at, tag) for tag in self._later_tags if (at := self._held.find(tag)) >= 0]
-        if found:
-            at, tag = min(found)
-            answer.append(self._held[:at])
-            self._consume_tag(tag, self._held[at + len(tag) :])
+    def _open(self, tag: Tag, *, is_certain: bool) -> None:
+        if tag.kind is TagKind.WRAPPER:
+            self._wrapper = tag.closing
+        elif tag.kind is TagKind.START and self._keeps_calls and CALLEE in tag.text:
+            self._in_answer = True
+            self._say(tag.text.removeprefix("<|start|>assistant"))
+        elif tag.kind is TagKind.START:
+            self._closing = tag.closing
+            self._tentative = None if is_certain else [tag.text]
+
+    def _parse_answer(self) -> bool:
+        for first in _FIRST_CHAR.finditer(self._held):
+            at = first.start()
+            tag = self._tag_at(at)
+            if tag is None:
+                continue
+            if tag is INCOMPLETE:
+                return self._hold_from(at)
+            before, after = self._held[:at], self._held[at + len(tag.text) :]
+            if self._is_quoted(before):
+                continue
+            if tag.kind is TagKind.LONE_END:
+                return self._end_alone(tag.text, before, after)
+            self._say(before)
+            self._held = after
+            _, line = self._context("")
+            self._open(tag, is_certain=not tag.is_markup or not line.strip())
             return True
-        kept = _overlap(self._held, self._later_tags)
-        answer.append(self._held[: len(self._held) - kept])
-        self._held = self._held[len(self._held) - kept :]
+        return self._hold_from(len(self._held))
+
+    def _tag_at(self, at: int) -> Tag | None:
+        tag = tag_at(self._held, at, may_continue=not self._is_final)
+        if self._wrapper is not None and tag is not INCOMPLETE:
+            match = self._wrapper.match(self._held, at, partial=not self._is_final)
+            if match is not None:
+                return INCOMPLETE if match.partial else Tag(TagKind.MARKER, match[0])
+        return None if tag and tag.kind is TagKind.WRAPPER else tag
+
+    def _end_alone(self, tag: str, before: str, after: str) -> bool:
+        """Take what came before an end tag as reasoning; False when more must come first.
+
+        At the very end of an answer it ends nothing. After reasoning with a start tag of its own,
+        it has to stand at the end of a line: others write about it.
+        """
+        rest = after.lstrip()
+        if not rest and not self._is_final:
+            return self._hold_from(len(before))
+        _, line = self._context(before)
+        is_at_end = not line or "\n" in after[: len(after) - len(rest)]
+        if not rest:
+            self._say(before)
+            self._held = ""
+        elif self._has_reasoned and not is_at_end:
+            self._say(before + tag)
+            self._held = after
+        else:
+            self._reasoning += [*self._answer, before]
+            self._answer, self._retracts = [], True
+            self.lone_end = tag
+            self._has_reasoned, self._in_answer = True, False
+            self._held = after
+        return True
+
+    def _hold_from(self, at: int) -> bool:
+        self._say(self._held[:at])
+        self._held = self._held[at:]
         return False
 
-    def _consume_tag(self, tag: str, after: str) -> None:
-        self._end_tag = self._end_tags.get(tag)
-        self._has_reasoned = True
-        self._held = after
+    def _is_quoted(self, before: str) -> bool:
+        in_fence, line = self._context(before)
+        return in_fence or line.count("`") % 2 == 1 or line.endswith(_QUOTES)
+
+    def _context(self, before: str) -> tuple[bool, str]:
+        """Return whether what follows this text stands in a code block, and its line so far."""
+        self._in_fence, self._line = _advance(self._in_fence, self._line, "".join(self._unread))
+        self._unread.clear()
+        return _advance(self._in_fence, self._line, before)
+
+
+def _advance(in_fence: bool, line: str, text: str) -> tuple[bool, str]:
+    lines, _, line = f"{line}{text}".rpartition("\n")
+    return in_fence != (len(_FENCE.findall(lines)) % 2 == 1), line
 
 
 async def separate_reasoning(
-    answer: AsyncGenerator[Delta | ReasoningDelta | Finish, None],
+    answer: AsyncGenerator[GenerationEvent, None],
     reasoning: ReasoningFormat,
     stop: Sequence[str],
-) -> AsyncGenerator[Delta | ReasoningDelta | Finish, None]:
+) -> AsyncGenerator[GenerationEvent, None]:
     """Turn reasoning in an answer's text into `ReasoningDelta` and end it at a stop string.
 
     A stop string inside the reasoning does not count. Closes `answer`; behaves as
@@ -232,10 +314,16 @@ async def separate_reasoning(
     parser, stop_filter = ReasoningParser(reasoning), StopStringFilter(stop)
     async with aclosing(answer) as events:
         async for event in events:
-            if isinstance(event, ReasoningDelta):
+            if not isinstance(event, Delta | Finish):
                 yield event
                 continue
-            parsed = parser.feed(event.text) if isinstance(event, Delta) else parser.flush()
+            if isinstance(event, Delta):
+                parsed = parser.feed(event.text)
+            else:
+                parsed = parser.flush(is_cut=event.reason is FinishReason.LENGTH)
+            if parsed.retracts:
+                stop_filter = StopStringFilter(stop)
+                yield Retraction()
             if parsed.reasoning:
                 yield ReasoningDelta(parsed.reasoning)
             text = stop_filter.feed(parsed.answer)
@@ -248,16 +336,3 @@ async def separate_reasoning(
             elif stop_filter.hit:
                 yield Finish(FinishReason.STOP)
                 return
-
-
-def _overlap(text: str, tags: Iterable[str]) -> int:
-    """Return how many characters at the end of `text` are the beginning of one of `tags`."""
-    return max(
-        (
-            size
-            for tag in tags
-            for size in range(1, min(len(text), len(tag) - 1) + 1)
-            if text.endswith(tag[:size])
-        ),
-        default=0,
-    )

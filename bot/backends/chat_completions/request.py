@@ -16,6 +16,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import aclosing
+from dataclasses import replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from http import HTTPStatus
@@ -31,7 +32,15 @@ from bot.backends.chat_completions.stream_parser import ResponseContext, StreamP
 from bot.backends.chat_completions.timeouts import Timeouts
 from bot.backends.spec import ProviderSettings
 from bot.chat.console.operation import ModelHealth
-from bot.chat.prompt import Delta, Finish, RateLimitWait, ReasoningDelta
+from bot.chat.prompt import (
+    Delta,
+    Finish,
+    FinishReason,
+    GenerationEvent,
+    RateLimitWait,
+    ReasoningDelta,
+    Retraction,
+)
 from bot.errors import BackendInterrupted, BackendUnavailable, TroupeError
 from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Clock
@@ -138,6 +147,8 @@ class ChatRequestRunner:
         self._budget = RetryBudget()
         self._lasting_errors: dict[str, tuple[float, RequestFailed]] = {}
         """By the model: until when a request with a fallback is not tried, and why."""
+        self._lone_ends: dict[str, str] = {}
+        """By the model: the end tag of its last reasoning that had no start tag."""
         self._breakers = defaultdict[str, CircuitBreaker](new_breaker)
 
     def model_health(self) -> Sequence[ModelHealth]:
@@ -151,7 +162,7 @@ class ChatRequestRunner:
 
     async def run(
         self, request: ChatRequest, report_tokens: Callable[[int], None] | None = None
-    ) -> AsyncGenerator[Delta | ReasoningDelta | Finish | RateLimitWait, None]:
+    ) -> AsyncGenerator[GenerationEvent, None]:
         """Send a request and stream its answer; behaves as `Backend.generate` does.
 
         Args:
@@ -173,8 +184,8 @@ class ChatRequestRunner:
                 timeouts = Timeouts(self._settings, self._endpoint, deadline, time)
                 async with aclosing(self._attempt(request, timeouts)) as events:
                     async for event in events:
-                        if isinstance(event, Delta):
-                            has_text = True
+                        if isinstance(event, Delta | Retraction):
+                            has_text = isinstance(event, Delta)
                         elif report_tokens is not None and isinstance(event, Finish):
                             report_tokens(event.usage.prompt_tokens)
                         yield event
@@ -290,7 +301,7 @@ class ChatRequestRunner:
 
     async def _attempt(
         self, request: ChatRequest, timeouts: Timeouts
-    ) -> AsyncGenerator[Delta | ReasoningDelta | Finish, None]:
+    ) -> AsyncGenerator[GenerationEvent, None]:
         """Send the request once; raises `RequestFailed`.
 
         Closing the generator closes the connection, which stops the model.
@@ -307,6 +318,8 @@ class ChatRequestRunner:
                     timeouts.record_progress(has_text=bool(parsed.text))
                 if parser.reason is not None:
                     timeouts.record_finish()
+                if parsed.retracts:
+                    yield Retraction()
                 if parsed.reasoning:
                     yield ReasoningDelta(parsed.reasoning)
                 if parsed.text:
@@ -318,7 +331,15 @@ class ChatRequestRunner:
                 pause = next(pauses, _PAUSES_SECONDS[-1]) if is_flowing else 0.0
         finally:
             await response.close()
+        self._note_lone_end(parser, request.model)
         yield parser.finish
+
+    def _note_lone_end(self, parser: StreamParser, model: str) -> None:
+        """Note whether the answers of a model begin inside of reasoning."""
+        if parser.lone_end is not None:
+            self._lone_ends[model] = parser.lone_end
+        elif parser.reason is FinishReason.STOP:
+            self._lone_ends.pop(model, None)
 
     def _parser(self, response: HttpResponse, request: ChatRequest) -> StreamParser:
         header = response.headers.get("content-type", "")
@@ -327,13 +348,16 @@ class ChatRequestRunner:
             raise errors.malformed(self._endpoint, "a web page")
         if response.headers.get("content-encoding", "identity").strip().lower() != "identity":
             raise errors.malformed(self._endpoint, "a compressed response, which it was not asked")
+        reasoning = request.reasoning
+        if not request.is_continuation:
+            reasoning = replace(reasoning, assumed_end=self._lone_ends.get(request.model))
         context = ResponseContext(
             self._endpoint,
             request.model,
             request.stop,
             is_streamed=content_type != "application/json",
             now=self._clock.now(),
-            reasoning=request.reasoning,
+            reasoning=reasoning,
         )
         return self._new_parser(context)
 

@@ -8,11 +8,16 @@ from dataclasses import replace
 import msgspec
 
 from bot.backends.chat_completions import errors
-from bot.backends.chat_completions.deltas import AttachedFields
 from bot.backends.chat_completions.errors import Endpoint, RequestFailed
-from bot.backends.chat_completions.reasoning import ANY_FORMAT, ReasoningFormat, ReasoningParser
+from bot.backends.chat_completions.reasoning import (
+    ANY_FORMAT,
+    ReasoningFormat,
+    ReasoningParser,
+    SeparatedText,
+)
 from bot.backends.chat_completions.sse import SseEventTooLong, SseParser
 from bot.backends.chat_completions.stop_strings import StopStringFilter
+from bot.backends.deltas import AttachedFields
 from bot.backends.tool_calls import ToolCallParser
 from bot.chat.prompt import Finish, FinishReason, Usage
 from bot.chat.storable import SurrogateJoiner
@@ -51,6 +56,8 @@ class ParsedChunk:
     """The model produced something; comments and empty deltas do not count."""
     error: RequestFailed | None = None
     """What failed after the text."""
+    retracts: bool = False
+    """All text before was reasoning."""
 
 
 class StreamParser(ABC):
@@ -75,6 +82,7 @@ class StreamParser(ABC):
         self._has_events = False
         self._text: list[str] = []
         self._reasoning: list[str] = []
+        self._retracts = False
 
     def feed(self, chunk: bytes) -> ParsedChunk:
         """Parse the next bytes."""
@@ -132,6 +140,11 @@ class StreamParser(ABC):
         attached = self._attached.fields if calls else {}
         return Finish(self.reason or FinishReason.STOP, self.usage, calls, attached)
 
+    @property
+    def lone_end(self) -> str | None:
+        """The end tag of reasoning that no tag of the answer has begun."""
+        return self._reasoning_parser.lone_end
+
     @abstractmethod
     def _parse_event(self, data: bytes) -> bool:
         """Parse an event, or a whole response, and return whether the model produced something.
@@ -149,15 +162,24 @@ class StreamParser(ABC):
 
     def _add_text(self, text: str) -> None:
         """Add a piece of the answer's text, which may still have tagged reasoning in it."""
-        parsed = self._reasoning_parser.feed(self._text_joiner.feed(text))
-        self._reasoning.append(parsed.reasoning)
-        self._text.append(self._stop_filter.feed(parsed.answer))
+        self._add_separated(self._reasoning_parser.feed(self._text_joiner.feed(text)))
         if self._stop_filter.hit:
             self.reason, self.done = FinishReason.STOP, True
+
+    def _add_separated(self, parsed: SeparatedText) -> None:
+        if parsed.retracts:
+            self._reasoning += self._text
+            self._text.clear()
+            self._stop_filter = StopStringFilter(self._context.stop)
+            self._retracts = True
+        self._reasoning.append(parsed.reasoning)
+        self._text.append(self._stop_filter.feed(parsed.answer))
 
     def _add_reasoning(self, text: str) -> None:
         """Add a piece of reasoning that the provider has separated itself."""
         self._reasoning.append(self._reasoning_joiner.feed(text))
+        if text:
+            self._reasoning_parser.note_separate_reasoning()
 
     def _malformed(self, what: str) -> ParsedChunk:
         return ParsedChunk("", error=errors.malformed(self._context.endpoint, what))
@@ -183,12 +205,14 @@ class StreamParser(ABC):
         if error or self.reason is not None:
             self._add_text(self._text_joiner.flush())
             self._reasoning.append(self._reasoning_joiner.flush())
-            rest = self._reasoning_parser.flush()
-            self._reasoning.append(rest.reasoning)
-            self._text.append(self._stop_filter.feed(rest.answer) + self._stop_filter.flush())
-        parsed = ParsedChunk("".join(self._text), "".join(self._reasoning), progress, error)
+            is_cut = self.reason is not FinishReason.STOP
+            self._add_separated(self._reasoning_parser.flush(is_cut=is_cut))
+            self._text.append(self._stop_filter.flush())
+        text, reasoning = "".join(self._text), "".join(self._reasoning)
+        parsed = ParsedChunk(text, reasoning, progress, error, self._retracts)
         self._text.clear()
         self._reasoning.clear()
+        self._retracts = False
         return parsed
 
 

@@ -9,7 +9,6 @@ import msgspec
 from typing_extensions import override
 
 from bot.backends.chat_completions import errors
-from bot.backends.chat_completions.deltas import JsonObject, reasoning_of, text_of
 from bot.backends.chat_completions.quirks import NO_QUIRKS, Quirks
 from bot.backends.chat_completions.stop_strings import STRING_TEMPLATE_PARAMETERS, stop_strings_of
 from bot.backends.chat_completions.stream_parser import (
@@ -17,6 +16,7 @@ from bot.backends.chat_completions.stream_parser import (
     decode_event,
     token_count,
 )
+from bot.backends.deltas import JsonObject, reasoning_of, text_of
 from bot.backends.tool_calls import (
     exchanges_to_wire,
     spec_to_wire,

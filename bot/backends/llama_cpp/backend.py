@@ -25,16 +25,7 @@ from bot.backends.model_files import store as model_store
 from bot.backends.model_files.projector import find_projector
 from bot.backends.tool_limits import RESULTS_FRACTION, fit_tools
 from bot.chat.console.operation import ModelInMemory
-from bot.chat.prompt import (
-    Delta,
-    Finish,
-    GenerationEvent,
-    Prompt,
-    PromptDescription,
-    PromptToken,
-    ReasoningDelta,
-    TemplateChoice,
-)
+from bot.chat.prompt import GenerationEvent, Prompt, PromptDescription, PromptToken, TemplateChoice
 from bot.errors import BackendInterrupted, BackendUnavailable, SettingsError, TemplateError
 from bot.ports import (
     Backend,
@@ -110,7 +101,7 @@ class LlamaCpp(
 
     async def _generate(
         self, model: LoadedModel, prompt: Prompt, rendered: RenderedPrompt, images: Sequence[str]
-    ) -> AsyncGenerator[Delta | ReasoningDelta | Finish, None]:
+    ) -> AsyncGenerator[GenerationEvent, None]:
         """Generate, and retry once if the engine crashes before the first token."""
         for tries_left in (1, 0):
             restarts = model.engine.restarts

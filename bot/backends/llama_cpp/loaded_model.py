@@ -30,7 +30,7 @@ from bot.backends.llama_cpp.tokenizer import Tokenizer
 from bot.backends.model_files.gguf import read_special_tokens
 from bot.backends.model_files.store import DEFAULT_FILE
 from bot.backends.written_calls import MARKERS, separate_calls
-from bot.chat.prompt import Delta, Finish, Prompt, ReasoningDelta
+from bot.chat.prompt import GenerationEvent, Prompt
 from bot.errors import BackendUnavailable
 from bot.frozen_dataclass import frozen_dataclass
 from bot.runtime.clock import SystemClock
@@ -78,7 +78,7 @@ class LoadedModel:
 
     async def generate(
         self, prompt: Prompt, rendered: RenderedPrompt, images: Sequence[str]
-    ) -> AsyncGenerator[Delta | ReasoningDelta | Finish, None]:
+    ) -> AsyncGenerator[GenerationEvent, None]:
         """Generate in the conversation's slot, as `Backend.generate` does."""
         stop = self._stop_strings(prompt, rendered)
         engine_stop = self._engine_stops(rendered) if self.reasoning.special_tokens else stop
@@ -93,7 +93,7 @@ class LoadedModel:
 
     async def _generate(
         self, prompt: Prompt, rendered: RenderedPrompt, stop: Sequence[str], images: Sequence[str]
-    ) -> AsyncGenerator[Delta | ReasoningDelta | Finish, None]:
+    ) -> AsyncGenerator[GenerationEvent, None]:
         sampling, limit = to_sampling(prompt, self.engine_name), prompt.output_limit
         if limit is None and self.path.name == DEFAULT_FILE:
             limit = _DEFAULT_MODEL_OUTPUT_TOKENS
@@ -134,7 +134,7 @@ class LoadedModel:
         The engine would also find a speaker's tag or a closing tag within the reasoning, so that
         those are looked for in the answer alone.
         """
-        closing = {end_tag for _, end_tag in self.reasoning.tags}
+        closing = self.reasoning.end_tokens
         end_strings = dict.fromkeys((*rendered.stop, *self.end_strings))
         return tuple(word for word in end_strings if word and word not in closing)
 

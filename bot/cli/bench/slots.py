@@ -33,6 +33,7 @@ from bot.chat.prompt import (
     QueuePosition,
     RateLimitWait,
     ReasoningDelta,
+    Retraction,
     Usage,
 )
 from bot.cli.text_io import print_line, print_progress
@@ -115,6 +116,8 @@ class _BenchRun:
                         answer.append(text)
                     case Finish(_, usage):
                         self.turns.append(_TurnCost(number, first, usage))
+                    case Retraction():
+                        answer.clear()
                     case QueuePosition() | RateLimitWait() | ReasoningDelta():
                         pass
         history.append(Message("assistant", "".join(answer)))

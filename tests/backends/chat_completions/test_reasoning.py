@@ -1,6 +1,7 @@
 """Reasoning is separated from the answer, however the text is split into chunks."""
 
 from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import assume, given
@@ -16,6 +17,7 @@ from bot.backends.chat_completions.reasoning import (
     detect_open_tag,
     separate_reasoning,
 )
+from bot.backends.chat_completions.reasoning_families import FIRST_CHARS
 from bot.chat.prompt import Delta, Finish, FinishReason, ReasoningDelta
 from bot.templates.text_spans import TextSpan
 
@@ -35,6 +37,12 @@ WORDS = [
     "<|start|>assistant",
     "<|START_THINKING|>",
     "<|END_RESPONSE|>",
+    "<|end|>",
+    "<answer>",
+    "</answer>",
+    "<reasoning>",
+    "`",
+    "```\n",
     "<",
     "<thin",
     "\n",
@@ -48,53 +56,154 @@ MODELS = st.sampled_from([ANY_FORMAT, NO_FORMAT, GPT_OSS, COHERE, INSIDE])
 
 def separate(reasoning: ReasoningFormat, pieces: Sequence[str]) -> SeparatedText:
     parser = ReasoningParser(reasoning)
-    parts = [*(parser.feed(piece) for piece in pieces), parser.flush()]
-    return SeparatedText(
-        "".join(each.answer for each in parts), "".join(each.reasoning for each in parts)
-    )
+    answer = thoughts = ""
+    retracts = False
+    for part in [*map(parser.feed, pieces), parser.flush()]:
+        if part.retracts:
+            answer, thoughts, retracts = "", thoughts + answer, True
+        answer, thoughts = answer + part.answer, thoughts + part.reasoning
+    return SeparatedText(answer, thoughts, retracts)
+
+
+THINK_TAGS = [
+    ("<think>", "</think>"),
+    ("<THINK>", "</THINK>"),
+    ('<think duration="3">', "</think>"),
+    ("<thinking>", "</thinking>"),
+    ("<thought>", "</thought>"),
+    ("<Thought>", "</Thought>"),
+    ("<reason>", "</reason>"),
+    ("<reasoning>", "</reasoning>"),
+    ("<seed:think>", "</seed:think>"),
+    ("<mm:think>", "</mm:think>"),
+    ("<longcat_think>", "</longcat_think>"),
+    ("<think:opensource>", "</think:opensource>"),
+    ("<ifm|think_fast>", "</ifm|think_fast>"),
+    ("<SCRATCHPAD>", "</SCRATCHPAD>"),
+    ("[THINK]", "[/THINK]"),
+    ("◁think▷", "◁/think▷"),
+    ("[unused16]", "[unused17]"),
+    ("<|begin_of_thought|>", "<|end_of_thought|>"),
+    ("<|START_THINKING|>", "<|END_THINKING|>"),
+    ("<|thought_start|>", "<|thought_end|>"),
+    ("<|think:start|>", "<|think:end|>"),
+    ("<|plamo:begin_think:plamo|>", "<|plamo:end_think:plamo|>"),
+    ("<|inner_prefix|>", "<|inner_suffix|>"),
+    ("<|channel>thought", "<channel|>"),
+    ("<|open|>think<|sep|>", "<|close|>think<|sep|>"),
+]
+MORE_TAGS = [
+    ("<details type=\"reasoning\" done=\"true\">", "</details>"),
+    ("<|think|>", "<|end|><|begin|>assistant<|content|>"),
+    ("<|think|>", "<|/think|>"),
+    ("<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>"),
+    ("<|start|>assistant<|channel|>analysis<|message|>", "<|end|><|channel|>final<|message|>"),
+    ("<|channel|>commentary to=functions.x <|constrain|>json<|message|>",
+     "<|call|><|start|>assistant<|channel|>final<|message|>"),
+    ("<|start|>assistant to=functions.x<|channel|>commentary json<|message|>",
+     "<|call|><|start|>assistant<|channel|>final<|message|>"),
+    ("to=self<|message|>", "<|eom|><|start|>assistant to=user<|message|>"),
+    ("<|content_thinking|>", "<|end_message|><|message_model|><|content_text|>"),
+    ("Here is my thought process:", "Here is my response:"),
+    ("Here's my thought process:", "Here's my response:"),
+]  # fmt: skip
+WRAPPERS = [
+    ("", ""),
+    ("<answer>\n", "\n</answer>"),
+    ("<Output>", "</Output>"),
+    ("<|begin_of_solution|>\n\n", "<|end_of_solution|>"),
+    ("<|START_RESPONSE|>", "<|END_RESPONSE|>"),
+    ("<|open|>response<|sep|>", "<|close|>response<|sep|><|close|>message<|sep|>"),
+    ("<|begin_of_box|>", "<|end_of_box|>"),
+    ("", "<|return|>"),
+]
+
+
+@pytest.mark.parametrize(("start", "end"), [*THINK_TAGS, *MORE_TAGS])
+@pytest.mark.parametrize("size", [1, 3, 1000])
+def test_reasoning_of_every_family_is_separated_for_an_unknown_model(
+    start: str, end: str, size: int
+) -> None:
+    for opened, closed in WRAPPERS:
+        written = f"{start}\nHm, 1 < 2.\n{end}\n\n{opened}Hello, 2 > 1.{closed}"
+        pieces = [written[at : at + size] for at in range(0, len(written), size)]
+        separated = separate(ANY_FORMAT, pieces)
+        assert separated.answer.strip() == "Hello, 2 > 1."
+        assert separated.reasoning.strip() == "Hm, 1 < 2."
+
+
+@pytest.mark.parametrize("end", [end for _, end in THINK_TAGS] + [
+    "<|end|><|start|>assistant<|channel|>final<|message|>", "<|START_RESPONSE|>",
+])  # fmt: skip
+@pytest.mark.parametrize("size", [1, 3, 1000])
+def test_end_tag_alone_makes_everything_before_it_reasoning(end: str, size: int) -> None:
+    written = f"The user says hi.\nI should greet.\n{end}\n\nHello!"
+    pieces = [written[at : at + size] for at in range(0, len(written), size)]
+    separated = separate(ANY_FORMAT, pieces)
+    assert (separated.answer, separated.retracts) == ("Hello!", True)
+    again = ReasoningParser(ReasoningFormat(assumed_end=end))
+    assert "".join(again.feed(piece).answer for piece in pieces[:-1]) in "Hello!"
+    assert separate(ReasoningFormat(assumed_end=end), pieces).answer == "Hello!"
+    assert separate(ReasoningFormat(assumed_end=end), ["Hi", " there."]).answer == "Hi there."
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The mark <think> opens.",
+        "Put it between `<think>` and `</think>`, please.",
+        'It ends with "</think>" as always.',
+        "As in:\n\n```xml\n<think>\nHm.\n</think>\n```\n\nThat is all.",
+        "<thinner> is no mark",
+        "<thi",
+        "<|start|> begins a header",
+        "1 < 2 [and] <b>bold</b> [THIS](https://example.com)",
+        "Here's my thought process: first, look around.",
+        "analysis is the word",
+        "<answer>42</answer>",
+        "The <output> element, and <response>.",
+    ],
+)
+@pytest.mark.parametrize("size", [1, 3, 1000])
+def test_text_about_tags_is_text(text: str, size: int) -> None:
+    pieces = [text[at : at + size] for at in range(0, len(text), size)]
+    assert separate(ANY_FORMAT, pieces) == SeparatedText(text, "")
 
 
 @pytest.mark.parametrize(
     ("reasoning_format", "written", "answer", "reasoning"),
     [
         (ANY_FORMAT, "Hello.", "Hello.", ""),
-        (ANY_FORMAT, "<think>\nHm.\n</think>\n\nHello.", "Hello.", "\nHm.\n"),
         (ANY_FORMAT, "\n<think>a</think> <think>b</think>Hi", "Hi", "ab"),
         (ANY_FORMAT, "<think>never an end", "", "never an end"),
-        (ANY_FORMAT, "[THINK]Hm.[/THINK]Hello.", "Hello.", "Hm."),
-        (ANY_FORMAT, "<seed:think>Hm.</seed:think>Hello.", "Hello.", "Hm."),
-        (ANY_FORMAT, "<|channel>thought\nHm.<channel|>Hello.", "Hello.", "\nHm."),
-        (ANY_FORMAT, "The mark <think> opens.", "The mark <think> opens.", ""),
-        (ANY_FORMAT, "<thinner> is no mark", "<thinner> is no mark", ""),
-        (ANY_FORMAT, "<thi", "<thi", ""),
+        (ANY_FORMAT, "Sure. <think>hidden</think>Here", "Sure. Here", "hidden"),
+        (ANY_FORMAT, "Sure.\n<think>hidden", "Sure.\n", "hidden"),
+        (ANY_FORMAT, "<think>a <think> b</think> c\n</think>\nHi", "Hi", "a <think> bc\n"),
+        (ANY_FORMAT, "<think>a</think>Close it with </think> later.",
+         "Close it with </think> later.", "a"),
+        (ANY_FORMAT, "Hello!\n</think>", "Hello!\n", ""),
+        (ANY_FORMAT, "</think>\n\nHello!", "Hello!", ""),
+        (ANY_FORMAT, "It is <|begin_of_box|>42<|end_of_box|>.", "It is 42.", ""),
         (INSIDE, "Hm.\n</think>\n\nHello.", "Hello.", "Hm.\n"),
+        (ANY_FORMAT, "analysisWe greet.assistantfinalHello.", "Hello.", "We greet."),
         (INSIDE, "Hm, too long", "", "Hm, too long"),
-        (
-            COHERE,
-            "<|START_THINKING|>Hm.<|END_THINKING|><|START_RESPONSE|>Hi<|END_RESPONSE|>",
-            "Hi",
-            "Hm.",
-        ),
-        (
-            GPT_OSS,
-            "<|channel|>analysis<|message|>Hm.<|end|>"
-            "<|start|>assistant<|channel|>final<|message|>Hello.",
-            "Hello.",
-            "Hm.",
-        ),
+        (GPT_OSS, "<|channel|>final<|message|>Hello.", "Hello.", ""),
         (NO_FORMAT, "<think>a</think>b", "<think>a</think>b", ""),
     ],
-)
+)  # fmt: skip
 def test_parser_separates_reasoning_from_the_answer(
     reasoning_format: ReasoningFormat, written: str, answer: str, reasoning: str
 ) -> None:
-    assert separate(reasoning_format, [written]) == SeparatedText(answer, reasoning)
+    assert separate(reasoning_format, [written])[:2] == (answer, reasoning)
 
 
 @given(MODELS, TEXTS, st.data())
 def test_parser_output_does_not_depend_on_chunking(
     reasoning_format: ReasoningFormat, answer: str, data: st.DataObject
 ) -> None:
+    reasoning_format = replace(
+        reasoning_format, assumed_end=data.draw(st.sampled_from([None, "</think>"]))
+    )
     ends = data.draw(st.lists(st.integers(0, len(answer)), max_size=8).map(sorted))
     pieces = [
         answer[begin:end] for begin, end in zip([0, *ends], [*ends, len(answer)], strict=True)
@@ -105,9 +214,7 @@ def test_parser_output_does_not_depend_on_chunking(
 
 @given(st.text())
 def test_answer_without_tags_is_unchanged(answer: str) -> None:
-    assume(
-        not any(start_tag in answer for start_tag, _ in ANY_FORMAT.tags)
-    )  # Hypothesis reads our source
+    assume(not FIRST_CHARS.intersection(answer))  # Hypothesis reads our source
 
     assert separate(ANY_FORMAT, list(answer)) == SeparatedText(answer, "")
 
@@ -121,27 +228,29 @@ def test_reasoning_never_appears_in_the_answer(reasoning: str, answer: str) -> N
 
 
 def test_format_is_detected_from_template_and_vocabulary() -> None:
-    assert detect_format("{{ content.split('</think>')[-1] }}", []).special_tokens == (
-        "<think>",
-        "</think>",
+    assert detect_format("{{ '<think>' }}{{ content.split('</think>')[-1] }}", []) == (
+        ReasoningFormat(
+            special_tokens=("<think>", "</think>"),
+            keeps_calls=True,
+            end_tokens=frozenset({"</think>"}),
+        )
     )
     assert detect_format(None, ["[THINK]", "[/THINK]"]).special_tokens == ("[THINK]", "[/THINK]")
-    assert GPT_OSS.anywhere
+    assert GPT_OSS.special_tokens == ("<|start|>", "<|channel|>", "<|message|>", "<|end|>")
+    assert GPT_OSS.end_tokens == {"<|end|>"}
     assert detect_format("{{ bos_token }}", ["<|im_start|>", "<|end|>"]) == ANY_FORMAT
 
 
 def test_only_trusted_text_at_the_end_of_a_prompt_opens_reasoning() -> None:
     theirs = [TextSpan("Say ", trusted=True), TextSpan("<think>", trusted=False)]
 
-    assert INSIDE.open_end_tag == "</think>"
-    assert detect_open_tag(ANY_FORMAT, theirs).open_end_tag is None
+    assert INSIDE.open_tag == "<think>"
+    assert detect_open_tag(ANY_FORMAT, theirs).open_tag is None
     assert (
-        detect_open_tag(
-            ANY_FORMAT, [TextSpan("<think>\n\n</think>\n\n", trusted=True)]
-        ).open_end_tag
+        detect_open_tag(ANY_FORMAT, [TextSpan("<think>\n\n</think>\n\n", trusted=True)]).open_tag
         is None
     )
-    assert detect_open_tag(ANY_FORMAT, []).open_end_tag is None
+    assert detect_open_tag(ANY_FORMAT, []).open_tag is None
 
 
 async def said_by(*texts: str) -> AsyncGenerator[Delta | ReasoningDelta | Finish, None]:
@@ -168,4 +277,6 @@ async def test_held_back_text_is_returned_at_the_end() -> None:
         )
     ]
 
-    assert told == [Delta("I think <thi"), Delta("\nAd"), Finish(FinishReason.LENGTH)]
+    *text, finish = told
+    assert "".join(one.text for one in text if isinstance(one, Delta)) == "I think <thi\nAd"
+    assert finish == Finish(FinishReason.LENGTH)

@@ -14,6 +14,8 @@ from bot.backends.chat_completions.stream_parser import ResponseContext, StreamP
 from bot.backends.chat_completions.wire import ChatCompletionsParser
 from bot.chat.prompt import Finish, FinishReason, RateLimitWait
 from bot.errors import BackendInterrupted
+from bot.replying.generate import GeneratedAnswer, generate_answer
+from bot.runtime.clock import SystemClock
 from bot.texts.text import translate
 from tests.backends.asking import ask, prompt
 from tests.backends.conftest import Connect, FakeClock
@@ -320,3 +322,37 @@ async def test_character_that_is_split_over_two_events_is_joined(
     assert [one.arguments for one in answer.finish.tool_calls] == [whole]
     assert answer.finish.attached == {"reasoning_content": whole}
     assert (await ask(connect())).text == whole  # in the form of llama.cpp's own server
+
+
+async def test_thoughts_before_an_end_tag_alone_are_withdrawn_and_then_held_back(
+    connect: Connect, service: FakeOpenAI
+) -> None:
+    thoughts = said("The user ", "says hi.\n", "I should greet.\n</th", "ink>\n")
+    script = [thoughts[:-40], 0.05, thoughts[-40:] + said("\nHel", "lo!") + STOP + DONE]
+    service.plays(script, script, [said("Just ", "so.") + STOP + DONE])
+    backend = connect()
+    shown: list[str] = []
+
+    async def answered() -> GeneratedAnswer:
+        shown.clear()
+        return await generate_answer(
+            *(backend, prompt("hi"), shown.append, lambda _: None, SystemClock()),
+            replace_shown=lambda text: shown.__setitem__(slice(None), [f"<replaced>{text}"]),
+        )
+
+    first = await answered()
+    assert (first.text, first.thoughts) == ("Hello!", "The user says hi.\nI should greet.")
+    assert "".join(shown) == "<replaced>Hello!"
+    assert (await answered()).text == "".join(shown) == "Hello!"  # never shown from now on
+    assert (await answered()).text == "".join(shown) == "Just so."  # it did not think
+
+
+async def test_tags_do_not_count_where_a_service_separates_reasoning(
+    connect: Connect, service: FakeOpenAI
+) -> None:
+    alone = [said("Hm.\n</think>\nHello") + STOP + DONE]
+    separate = [chunk(reasoning="Hm.") + said("Use </think> here.") + STOP + DONE]
+    service.plays(alone, separate)
+    backend = connect()
+    assert (await ask(backend)).text == "Hello"
+    assert (await ask(backend)).text == "Use </think> here."

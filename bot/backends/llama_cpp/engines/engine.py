@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from bot.backends.llama_cpp.settings import LlamaCppSettings
-from bot.chat.prompt import Delta, Finish, ReasoningDelta
+from bot.chat.prompt import GenerationEvent
 from bot.frozen_dataclass import frozen_dataclass
 
 IMAGE_PLACEHOLDER: Final = "\ufffc"  # Unicode's object replacement character
@@ -71,9 +71,7 @@ class Engine(Protocol):
         """Return the size of one slot: as configured, or the model's own limit."""
         ...
 
-    def generate(
-        self, request: GenerationRequest
-    ) -> AsyncGenerator[Delta | ReasoningDelta | Finish, None]:
+    def generate(self, request: GenerationRequest) -> AsyncGenerator[GenerationEvent, None]:
         """Generate as `Backend.generate` does; closing the generator stops the model."""
         ...
 

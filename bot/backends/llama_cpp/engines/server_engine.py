@@ -41,7 +41,7 @@ from bot.backends.llama_cpp.engines.server_api import (
 )
 from bot.backends.llama_cpp.hardware import check_cpu
 from bot.backends.llama_cpp.settings import LlamaCppSettings
-from bot.chat.prompt import Delta, Finish, RateLimitWait, ReasoningDelta
+from bot.chat.prompt import GenerationEvent
 from bot.errors import SettingsError
 from bot.runtime.subprocesses import ChildFailed, SupervisedProcess
 from bot.runtime.tasks import cancel_and_wait
@@ -102,9 +102,7 @@ class ServerEngine(Engine):
         return self._context_tokens
 
     @override
-    async def generate(
-        self, request: GenerationRequest
-    ) -> AsyncGenerator[Delta | ReasoningDelta | Finish, None]:
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[GenerationEvent, None]:
         marker = await self._media_marker() if request.images else ""
         # With a projector the server takes only text at OpenAI's path.
         path = "/completions" if self._has_vision else "/v1/completions"
@@ -112,8 +110,7 @@ class ServerEngine(Engine):
         chat_request = ChatRequest(path, body, self._model, request.stop, NO_FORMAT)
         async with aclosing(self._request_runner.run(chat_request)) as events:
             async for event in events:
-                if not isinstance(event, RateLimitWait):  # it has no rate limit
-                    yield event
+                yield event
 
     async def _media_marker(self) -> str:
         """Return what stands for an image in a prompt; the server invents it at every start."""
