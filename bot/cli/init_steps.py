@@ -11,6 +11,7 @@ from bot.backends.llama_cpp.settings import local_settings
 from bot.backends.model_files import hub
 from bot.backends.model_files.memory import free_bytes
 from bot.backends.model_files.metadata import read_metadata
+from bot.backends.openai_compatible.azure import PROVIDER as AZURE
 from bot.cli.questions import ask, ask_secret, choose, print_qr_code
 from bot.cli.text_io import print_line, print_progress
 from bot.errors import SettingsError, TroupeError, UserError
@@ -100,6 +101,9 @@ def _ask_for_service() -> ModelChoice | None:
     if not key:
         return None
     choice = ModelChoice(names[chosen], api_key=key)
+    if choice.provider == AZURE:  # it has no address of its own, and lists no deployments
+        address = ask("Its endpoint, such as https://NAME.openai.azure.com (Enter: back):")
+        return _ask_model_name(replace(choice, base_url=address), ()) if address else None
     return _ask_model_name(choice, asyncio.run(list_models(choice)))
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from bot.backends.factory import make_backend
-from bot.backends.openai_compatible.services import KEYLESS, WELL_KNOWN
+from bot.backends.openai_compatible.services import KEYLESS, SERVICES, WELL_KNOWN
 from bot.backends.registry import backend_spec, backend_specs, default_spec
 from bot.backends.spec import ProviderSettings
 from bot.chat.prompt import Delta, Message, Prompt
@@ -100,7 +100,7 @@ SUGGESTED: Sequence[SuggestedModel] = (
 
 def known_services() -> Sequence[str]:
     """Return the ids of the online services that need a key only."""
-    elsewhere = [name for name in WELL_KNOWN if name not in KEYLESS]
+    elsewhere = [name for name in SERVICES if name not in KEYLESS]
     return sorted({*elsewhere, *_services_of_other_kinds()})
 
 

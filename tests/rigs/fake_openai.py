@@ -63,6 +63,7 @@ class FakeOpenAI:
     def __init__(self):
         self.log = []  # of dictionaries: path, headers, body, ended ("whole", "hung up", "cut")
         self.scripts = []
+        self.listed = []  # path and api-key of requests for the models
         self.models_status = 200
         self.models_body = b'{"object":"list","data":[{"id":"m"}]}'
         self.unknown_models = set()
@@ -126,7 +127,8 @@ class FakeOpenAI:
         path = head[0].split(" ")[1]
         headers = {k.lower(): v.strip() for k, v in (x.split(":", 1) for x in head[1:] if ":" in x)}
         raw = await reader.readexactly(int(headers.get("content-length", 0)))
-        if path.endswith("/models"):
+        if path.partition("?")[0].endswith("/models"):
+            self.listed.append((path, headers.get("api-key")))
             body = self.models_body
             writer.write(b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n" % (self.models_status, len(body)))
             writer.write(body)

@@ -65,7 +65,7 @@ class OpenAICompatibleBackend(
     def _to_request(self, prompt: Prompt, model: str) -> ChatRequest:
         names = bool(self._settings.message_names)
         return ChatRequest(
-            "/chat/completions",
+            self._settings.request_path("/chat/completions", model),
             to_wire(prompt, model, names=names, quirks=self._quirks(model)),
             model,
             stop_strings_of(prompt),

@@ -19,7 +19,12 @@ class OpenAIConnection(PooledConnection):
         unix_socket: Path | None = None,
         content_type: str = "application/json",
     ) -> None:
-        super().__init__(settings, _headers(settings, key, content_type), unix_socket)
+        super().__init__(
+            settings,
+            _headers(settings, key, content_type),
+            unix_socket,
+            settings.request_path("/models"),
+        )
 
 
 def _headers(settings: OpenAISettings, key: SecretStr | None, content_type: str) -> dict[str, str]:
@@ -29,6 +34,8 @@ def _headers(settings: OpenAISettings, key: SecretStr | None, content_type: str)
         "User-Agent": f"troupe/{__version__}",
         **settings.basic_auth_headers,
     }
-    if key is not None:
+    if key is not None and settings.has_api_key_header:
+        headers["api-key"] = key.get_secret_value()
+    elif key is not None:
         headers["Authorization"] = f"Bearer {key.get_secret_value()}"
     return headers

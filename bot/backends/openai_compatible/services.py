@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from bot.backends.chat_completions.quirks import NO_QUIRKS, Continuation, Quirks
+from bot.backends.openai_compatible import azure
 from bot.frozen_dataclass import frozen_dataclass
 from bot.templates.capabilities import ALL_CAPABILITIES, Capabilities
 
@@ -53,15 +54,19 @@ class KnownService:
     """The context of its models where nothing is set; None: as much as it accepts."""
 
 
+_OPENAI = KnownService(
+    "https://api.openai.com/v1",
+    Quirks(renamed=_LIMIT, has_names=True),
+    # Later models take sampling parameters again while they do not reason.
+    re.compile(r"(o[1-9](-mini|-pro)?|gpt-5(-mini|-nano|-pro)?)(-\d{4}-\d\d-\d\d)?"),
+    Quirks(renamed=_LIMIT, refused=_SAMPLING, has_names=True),
+    sees_images=True,
+)
+
 SERVICES: Mapping[str, KnownService] = {
-    "openai": KnownService(
-        "https://api.openai.com/v1",
-        Quirks(renamed=_LIMIT, has_names=True),
-        # Later models take sampling parameters again while they do not reason.
-        re.compile(r"(o[1-9](-mini|-pro)?|gpt-5(-mini|-nano|-pro)?)(-\d{4}-\d\d-\d\d)?"),
-        Quirks(renamed=_LIMIT, refused=_SAMPLING, has_names=True),
-        sees_images=True,
-    ),
+    "openai": _OPENAI,
+    # Each resource has an address of its own, and lists models that are not deployed.
+    azure.PROVIDER: replace(_OPENAI, address="", lists_all=False),
     "deepseek": KnownService(
         "https://api.deepseek.com/v1",
         Quirks(renamed=_ONE_LIMIT),
@@ -158,7 +163,7 @@ SERVICES: Mapping[str, KnownService] = {
 }
 """By the id of the provider."""
 
-WELL_KNOWN = {name: service.address for name, service in SERVICES.items()}
+WELL_KNOWN = {name: service.address for name, service in SERVICES.items() if service.address}
 """The addresses of providers whose id is enough to find them."""
 
 KEYLESS = frozenset(name for name, service in SERVICES.items() if service.is_own_server)
@@ -171,6 +176,8 @@ def known_service(provider: str, base_url: str) -> KnownService | None:
     """Return the service at an address, or the server that a provider's id means at any address."""
     if base_url in _BY_ADDRESS:
         return _BY_ADDRESS[base_url]
+    if azure.is_azure(provider, base_url):
+        return SERVICES[azure.PROVIDER]
     return SERVICES[provider] if provider in KEYLESS else None
 
 

@@ -1,13 +1,16 @@
 """The settings of providers of the kind `openai`, and the well-known ones among them."""
 
 from typing import Literal, Self
+from urllib.parse import quote
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 from typing_extensions import override
 
 from bot.backends.chat_completions.settings import HttpProviderSettings, well_known_address
+from bot.backends.openai_compatible import azure
 from bot.backends.openai_compatible.services import (
     KEYLESS,
+    SERVICES,
     WELL_KNOWN,
     KnownService,
     known_service,
@@ -46,14 +49,37 @@ class OpenAISettings(HttpProviderSettings):
         " conversation to the same one, whose prefix cache knows it; its value is a keyed hash. By"
         " default X-Session-ID, and none to well-known public services. Write - for none.",
     )
+    api_version: str | None = Field(
+        None,
+        pattern=r"^[\w-]*$",
+        description="For Azure OpenAI: the api-version of requests to deployments in the older"
+        " form; by default the one in the address, and none for the form /openai/v1.",
+    )
     message_names: bool | None = Field(
         None,
         description="Send speakers in the field `name` of messages as well; by default to OpenAI"
         " only, because many services reject unknown fields.",
     )
 
+    _is_azure: bool = PrivateAttr(default=False)
+
+    @property
+    def has_api_key_header(self) -> bool:
+        """Whether the key is sent as `api-key`."""
+        return self._is_azure
+
+    def request_path(self, path: str, model: str | None = None) -> str:
+        """Return a path behind the base URL; Azure's older form has one for each deployment."""
+        if not self._is_azure:
+            return path
+        if model and azure.has_path_for_each_deployment(self.base_url or ""):
+            path = f"/deployments/{quote(model, safe='')}{path}"
+        return f"{path}?api-version={self.api_version}" if self.api_version else path
+
     @override
     def completed(self, provider: str) -> Self:
+        if provider == azure.PROVIDER:
+            _require_azure_settings(self)
         base_url = well_known_address(self, provider, WELL_KNOWN, KEYLESS)
         if self.keys and self.basic_auth is not None:
             prefix = f"TROUPE_PROVIDERS__{provider.upper()}__"
@@ -82,7 +108,16 @@ class OpenAISettings(HttpProviderSettings):
         found |= {
             name: each for name, each in patience.items() if name not in self.model_fields_set
         }
-        return self.model_copy(update=found)
+        completed = self.model_copy(update=found)
+        if azure.is_azure(provider, base_url):
+            completed._read_azure_address(base_url)  # noqa: SLF001 # of this class
+        return completed
+
+    def _read_azure_address(self, base_url: str) -> None:
+        address = azure.read_azure_address(base_url, self.api_version)
+        self._is_azure = True
+        self.base_url, self.api_version = address.base_url, address.api_version
+        self.model = self.model or address.deployment
 
     def _session_header(self, service: KnownService | None) -> str | None:
         if self.session_header is None:
@@ -91,11 +126,22 @@ class OpenAISettings(HttpProviderSettings):
         return self.session_header.strip("-") or None
 
 
+def _require_azure_settings(settings: OpenAISettings) -> None:
+    prefix = f"TROUPE_PROVIDERS__{azure.PROVIDER.upper()}__"
+    if settings.base_url is None:
+        raise ValueError(
+            f"provider {azure.PROVIDER!r} has no endpoint; set {prefix}BASE_URL to that of the"
+            " resource, such as https://NAME.openai.azure.com"
+        )
+    if not settings.keys and not settings.stored_keys:
+        raise ValueError(f"provider {azure.PROVIDER!r} has no key; set {prefix}API_KEY")
+
+
 SPEC = BackendSpec(
     kind="openai",
     settings=OpenAISettings,
     factory="bot.backends.openai_compatible.backend:make",
-    provider_ids=frozenset(WELL_KNOWN),
+    provider_ids=frozenset(SERVICES),
     providers_without_settings=KEYLESS,
     calls_tools=True,
 )

@@ -28,6 +28,7 @@ class TranscriptionService:
     """A client with connections of its own: what it sends is no JSON."""
 
     def __init__(self, settings: OpenAISettings, endpoint: Endpoint, clock: Clock) -> None:
+        self._path = settings.request_path("/audio/transcriptions", settings.transcription_model)
         self._model = settings.transcription_model or ""
         self._endpoint = endpoint
         self._boundary = secrets.token_hex(16)  # nobody can have it in a file
@@ -70,7 +71,7 @@ class TranscriptionService:
     async def _post(self, body: bytes) -> bytes:
         return await post_and_read(
             self._connection,
-            "/audio/transcriptions",
+            self._path,
             body,
             _TIMEOUT_SECONDS,
             self._endpoint,

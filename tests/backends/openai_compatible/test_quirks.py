@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bot.backends.openai_compatible.backend import OpenAICompatibleBackend
-from bot.backends.openai_compatible.services import SERVICES
+from bot.backends.openai_compatible.services import WELL_KNOWN
 from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.chat.prompt import Message, Prompt, Usage
 from tests.backends.asking import ask, prompt
@@ -169,7 +169,7 @@ CONTINUED = {
 }
 
 
-@pytest.mark.parametrize("provider", sorted(SERVICES))
+@pytest.mark.parametrize("provider", sorted(WELL_KNOWN))
 async def test_beginning_of_an_answer_is_sent_where_the_service_goes_on_behind_it(
     provider: str,
 ) -> None:

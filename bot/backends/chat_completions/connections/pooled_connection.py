@@ -38,8 +38,10 @@ class PooledConnection(HttpConnection):
         settings: HttpProviderSettings,
         headers: Mapping[str, str],
         unix_socket: Path | None = None,
+        models_path: str = "/models",
     ) -> None:
         """Take an address and headers; with `unix_socket`, a server on this machine."""
+        self._models_path = models_path
         self._client = HttpClient(
             settings.base_url or "",
             # Unpacked bodies only, so that nobody can send a decompression bomb.
@@ -62,7 +64,7 @@ class PooledConnection(HttpConnection):
             Exception: as `post` does.
         """
         deadline = asyncio.get_running_loop().time() + _LIST_SECONDS
-        response = await self._request("GET", "/models", None, deadline)
+        response = await self._request("GET", self._models_path, None, deadline)
         await raise_for_status(response, deadline)
         try:
             body = await response.read_all(deadline, _MAX_LIST_BYTES)

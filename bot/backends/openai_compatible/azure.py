@@ -1,0 +1,58 @@
+"""Azure OpenAI: read the addresses of resources and deployments as people paste them.
+
+A resource has two forms of the API: `/openai/v1`, where the deployment is the request's model, and
+the older `/openai/deployments/NAME`, which wants an api-version (docs/sources.md#azure).
+"""
+
+import re
+from urllib.parse import parse_qs, urlsplit
+
+from bot.frozen_dataclass import frozen_dataclass
+
+PROVIDER = "azure_openai"
+_HOSTS = (
+    *(".openai.azure.com", ".cognitiveservices.azure.com", ".services.ai.azure.com"),
+    *(".openai.azure.us", ".openai.azure.cn"),
+)
+_DEFAULT_API_VERSION = "2024-10-21"
+
+
+@frozen_dataclass
+class AzureAddress:
+    """Where a resource's API is."""
+
+    base_url: str
+    api_version: str | None
+    """Sent with each request; the older form always has one."""
+    deployment: str | None
+    """Named in the address that was given."""
+
+
+def is_azure(provider: str, address: str) -> bool:
+    """Tell whether a provider is Azure OpenAI, by its id or its host."""
+    return provider == PROVIDER or (urlsplit(address).hostname or "").endswith(_HOSTS)
+
+
+def has_path_for_each_deployment(base_url: str) -> bool:
+    """Tell whether an address that was read is of the older form."""
+    return base_url.endswith("/openai")
+
+
+def read_azure_address(address: str, api_version: str | None) -> AzureAddress:
+    """Read a resource's endpoint, or the address of a request to one of its deployments.
+
+    Args:
+        address: such as https://NAME.openai.azure.com.
+        api_version: as it is set; else the one in the address.
+    """
+    parts = urlsplit(address)
+    before, _, behind = parts.path.rstrip("/").partition("/openai")
+    if not behind and (parts.hostname or "").endswith(_HOSTS):
+        before = ""  # of a project: /api/projects/NAME
+    api_version = api_version or next(iter(parse_qs(parts.query).get("api-version", ())), None)
+    root = f"{parts.scheme}://{parts.netloc}{before}/openai"
+    deployment = re.match(r"/deployments/([^/]+)", behind)
+    if deployment or (api_version and not behind.startswith("/v1")):
+        name = deployment[1] if deployment else None
+        return AzureAddress(root, api_version or _DEFAULT_API_VERSION, name)
+    return AzureAddress(f"{root}/v1", api_version, None)

@@ -1,0 +1,97 @@
+"""Azure OpenAI is reached at the addresses that people copy from its pages."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from bot.backends.openai_compatible.backend import OpenAICompatibleBackend
+from bot.backends.openai_compatible.settings import OpenAISettings
+from bot.cli.app import app
+from bot.errors import SettingsError
+from bot.settings import read_settings
+from tests.backends.asking import ask, prompt
+from tests.rigs.fake_openai import FakeOpenAI, Script
+
+V1 = "/openai/v1/chat/completions"
+CLASSIC = "/openai/deployments/my-gpt/chat/completions?api-version="
+
+
+@pytest.mark.parametrize(
+    ("pasted", "version", "path", "models"),
+    [
+        ("", None, V1, "/openai/v1/models"),
+        ("/", None, V1, "/openai/v1/models"),
+        ("/openai", None, V1, "/openai/v1/models"),
+        ("/openai/v1/", None, V1, "/openai/v1/models"),
+        ("/openai/v1/chat/completions", None, V1, "/openai/v1/models"),
+        ("/openai/v1?api-version=preview", None, f"{V1}?api-version=preview", None),
+        ("", "2024-06-01", f"{CLASSIC}2024-06-01", "/openai/models?api-version=2024-06-01"),
+        ("/?api-version=2024-06-01", None, f"{CLASSIC}2024-06-01", None),
+        ("/openai/deployments/my-gpt", None, f"{CLASSIC}2024-10-21", None),
+        (f"{CLASSIC}2025-01-01-preview", None, f"{CLASSIC}2025-01-01-preview", None),
+        ("/gateway/openai/v1", None, f"/gateway{V1}", None),
+    ],
+)
+async def test_pasted_addresses_reach_the_deployment(
+    pasted: str, version: str | None, path: str, models: str | None
+) -> None:
+    async with FakeOpenAI() as service:
+        given = {
+            "base_url": service.base_url.removesuffix("/v1") + pasted,
+            "api_key": "az-1",
+            "model": None if "my-gpt" in pasted else "my-gpt",
+            "api_version": version,
+        }
+        settings = OpenAISettings.model_validate(given).completed("azure_openai")
+        backend = OpenAICompatibleBackend(settings, "azure_openai")
+        service.plays(Script(service.well))
+        answer = await ask(backend, prompt(model="default", max_output_tokens=5))
+        checked = await backend.check_models(["default"])
+        await backend.close()
+    [sent] = service.log
+    assert answer.text == "Hello there"
+    assert sent["path"] == path
+    assert sent["headers"]["api-key"] == "az-1"
+    assert "authorization" not in sent["headers"]
+    assert (sent["body"]["model"], sent["body"]["max_completion_tokens"]) == ("my-gpt", 5)
+    assert models is None or service.listed == [(models, "az-1")]
+    assert checked.startswith("answers at ")
+
+
+@pytest.mark.parametrize(
+    ("provider", "address", "base_url"),
+    [
+        ("azure_openai", "https://me.openai.azure.com", "https://me.openai.azure.com/openai/v1"),
+        ("local", "https://me.openai.azure.com/", "https://me.openai.azure.com/openai/v1"),
+        (
+            "work",
+            "https://me.services.ai.azure.com/api/projects/p",
+            "https://me.services.ai.azure.com/openai/v1",
+        ),
+        ("groq", None, "https://api.groq.com/openai/v1"),
+    ],
+)
+def test_hosts_of_azure_are_known(provider: str, address: str | None, base_url: str) -> None:
+    given = OpenAISettings.model_validate({"base_url": address, "api_key": "k"})
+    completed = given.completed(provider)
+    assert completed.base_url == base_url
+    assert completed.has_api_key_header is (provider != "groq")
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "problem"),
+    [
+        ("API_KEY", "k", "has no endpoint; set TROUPE_PROVIDERS__AZURE_OPENAI__BASE_URL"),
+        ("BASE_URL", "https://me.openai.azure.com", "set TROUPE_PROVIDERS__AZURE_OPENAI__API_KEY"),
+    ],
+)
+def test_missing_settings_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str, value: str, problem: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(f"TROUPE_PROVIDERS__AZURE_OPENAI__{part}", value)
+    with pytest.raises(SettingsError, match=problem):
+        read_settings()
+    result = CliRunner().invoke(app, ["check"])
+    assert (result.exit_code, problem in result.output) == (1, True)
