@@ -17,6 +17,7 @@ from tests.backends.asking import ask
 from tests.backends.local_model import WITH_BINDINGS, lend_model
 from tests.rigs.fake_anthropic import FakeAnthropic
 from tests.rigs.fake_openai import FakeOpenAI
+from tests.waiting import PATIENCE_SECONDS
 
 KINDS = [
     "echo",
@@ -90,7 +91,7 @@ async def test_generation_may_be_cancelled(backend: Backend) -> None:
     task = asyncio.create_task(ask(backend, PROMPT))
     await asyncio.sleep(0)
     task.cancel()
-    ended, _ = await asyncio.wait({task}, timeout=5)
+    ended, _ = await asyncio.wait({task}, timeout=PATIENCE_SECONDS)
 
     assert ended
     assert (await ask(backend, PROMPT)).finish is not None

@@ -167,16 +167,18 @@ async def test_invalid_slot_file_is_refused(
 
 
 async def test_closing_the_generator_frees_the_slot(engine: Engine) -> None:
+    usual = await ask(engine, ASKED.format("hi"), 0, most=2)
     request = GenerationRequest(await ids(engine, ASKED.format("A long story!")), (), {}, 400, 0)
     async with aclosing(engine.generate(request)) as pieces:
         await anext(pieces)
 
     answer = await ask(engine, ASKED.format("hi"), 0, most=2)
 
-    assert answer.seconds < 2
+    assert answer.seconds < 10 * usual.seconds + 1
 
 
 async def test_cancelling_before_the_first_token_frees_the_slot(engine: Engine) -> None:
+    usual = await ask(engine, ASKED.format("hi"), 0, most=2)
     task = asyncio.create_task(ask(engine, LONG, 0))
     await asyncio.sleep(0.5)
     task.cancel()
@@ -184,7 +186,7 @@ async def test_cancelling_before_the_first_token_frees_the_slot(engine: Engine) 
 
     answer = await ask(engine, ASKED.format("hi"), 0, most=2)
 
-    assert answer.seconds < 2
+    assert answer.seconds < 10 * usual.seconds + 1
 
 
 @pytest.mark.parametrize("stop", ["<reponame>", "capital", "al of"])

@@ -30,6 +30,7 @@ from bot.storage.units.lanes import SenderIdentity
 from tests.checkout import CHECKOUT
 from tests.postgres import create_postgres_database
 from tests.samples import make_incoming
+from tests.waiting import PATIENCE_SECONDS
 
 _LIMITS = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
 _SET_REVISION = "UPDATE alembic_version SET version_num = '{}'"
@@ -255,7 +256,7 @@ async def running_pgbouncer(
             *(program, "-q", *as_user, str(folder / "pgbouncer.ini"))
         )
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 while not (folder / ".s.PGSQL.6432").exists():
                     assert process.returncode is None
                     await asyncio.sleep(0.02)

@@ -27,6 +27,7 @@ from tests.checkout import CHECKOUT
 from tests.contracts.conftest import Store
 from tests.postgres import create_postgres_database
 from tests.samples import make_incoming
+from tests.waiting import PATIENCE_SECONDS
 
 LANE = "telegram:5"
 _LEASE = 15.0
@@ -69,7 +70,7 @@ async def stopped_process(mode: str, url: str) -> AsyncIterator[asyncio.subproce
         stdout=asyncio.subprocess.PIPE,
     )
     try:
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while psutil.Process(process.pid).status() != psutil.STATUS_STOPPED:
                 assert process.returncode is None
                 await asyncio.sleep(0.02)
@@ -83,7 +84,7 @@ async def stopped_process(mode: str, url: str) -> AsyncIterator[asyncio.subproce
 async def wake(process: asyncio.subprocess.Process) -> str:
     """Let a stopped process go on; return what it printed."""
     process.send_signal(signal.SIGCONT)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         printed, _ = await process.communicate()
     return printed.decode().strip().splitlines()[-1]
 
@@ -137,7 +138,7 @@ async def test_stopped_transaction_does_not_block_others_for_ever(postgres_url: 
         await SqlInbox(database, SystemClock()).receive([make_incoming()], {})
         async with stopped_process("transaction", postgres_url) as process:
             begun = None
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 while begun is None:
                     try:
                         begun = await claim(conversations, "here")

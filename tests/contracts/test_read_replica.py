@@ -36,7 +36,7 @@ from tests.contracts.test_receipts import RECEIPT
 from tests.e2e.standby_postgres import PostgresPair, running_postgres_pair
 from tests.postgres import frozen_postgres
 from tests.samples import make_incoming
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = [pytest.mark.service, pytest.mark.asyncio(loop_scope="module")]
 
@@ -81,7 +81,7 @@ async def check_until(replica: ReadReplica, problem: str | None) -> None:
         await replica.check()
         return replica.problem == problem
 
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while not await is_so():  # noqa: ASYNC110 # a server makes it so
             await asyncio.sleep(0.02)
 
@@ -137,18 +137,18 @@ async def test_lag_is_measured_on_the_primary_also_while_replay_stands_still(
         await wait_until_paused(replica)
         await store_answer(primary, 3)
 
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while (await ages.read()).replication_lag < 0.5:  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
         await ask_standby(replica, "SELECT pg_wal_replay_resume()::text")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while (await ages.read()).replication_lag > 0.4:  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
     assert (await ages.read()).replicas == 1
 
 
 async def wait_until_paused(replica: ReadReplica) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         state = "SELECT pg_get_wal_replay_pause_state()"
         while await ask_standby(replica, state) != "paused":  # noqa: ASYNC110
             await asyncio.sleep(0.01)

@@ -40,7 +40,7 @@ from bot.storage.sql.tables import outbox
 from bot.storage.units.lanes import SenderIdentity
 from tests.fakes import LIMITS, FakeClock, FakeSurface
 from tests.samples import begin, make_incoming
-from tests.waiting import advance_in_steps, wait_until
+from tests.waiting import PATIENCE_SECONDS, advance_in_steps, wait_until
 
 LANE = "telegram:5"
 WITHOUT_NONCES = replace(LIMITS, can_repeat_sends=False)
@@ -548,7 +548,7 @@ async def test_waiter_is_notified_when_its_row_is_sent(database: Database) -> No
     await asyncio.sleep(0.05)
     assert not waiting.done()
     await delivery.work()
-    async with asyncio.timeout(0.5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         assert await waiting == "1"
 
 
@@ -568,7 +568,7 @@ async def test_several_tasks_may_wait_for_one_row(database: Database) -> None:
     waiting = [asyncio.create_task(delivery.sender.sent_rows.wait(1)) for _ in range(3)]
     await asyncio.sleep(0.05)
     await delivery.work()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         assert [await one for one in waiting] == ["1"] * 3
 
 

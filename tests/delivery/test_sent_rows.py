@@ -19,7 +19,7 @@ from bot.storage.sql.outbox import SqlOutbox
 from bot.storage.units.lanes import SenderIdentity
 from tests.fakes import LIMITS, FakeClock, FakeSurface, run_ready_tasks
 from tests.samples import begin, make_incoming
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 LANE = "telegram:5"
 
@@ -64,7 +64,7 @@ async def test_worker_hears_of_a_row_that_another_process_sent(database: Databas
     waiting = asyncio.create_task(both.delivery.wait_until_sent(1))
     await run_ready_tasks()
     await both.send()
-    async with asyncio.timeout(0.5):  # before the outbox is asked
+    async with asyncio.timeout(PATIENCE_SECONDS):  # before the outbox is asked
         assert await waiting == "1"
     assert list(both.surface.messages.values()) == ["an answer"]
 

@@ -76,9 +76,9 @@ class ShownMessages:
         """Return what the person who pressed is told alone; empty if it is nothing."""
         if where.name.startswith("telegram"):
             queries = self.platforms.telegram.queries
-            await wait_until(lambda: queries[press]["answered"] is not None, 20)
+            await wait_until(lambda: queries[press]["answered"] is not None)
             return str(queries[press]["answered"])
-        await wait_until(lambda: bool(press.acknowledged), 20)
+        await wait_until(lambda: bool(press.acknowledged))
         return str(press.response.content) if press.ephemeral else ""
 
     async def shows(self, where: Conversation, text: str, labels: list[str]) -> None:

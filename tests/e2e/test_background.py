@@ -21,7 +21,7 @@ def newest_prompt(model: ModelServer, token: str) -> str:
 
 async def answered(platforms: LoopbackPlatforms, where: Conversation, *tokens: str) -> None:
     expected = [expected_answer(f"T{token}:12") for token in tokens]
-    await wait_until(lambda: platforms.bot_texts(where) == expected, 30)
+    await wait_until(lambda: platforms.bot_texts(where) == expected)
 
 
 def reads(platforms: LoopbackPlatforms, where: Conversation) -> list[Any]:

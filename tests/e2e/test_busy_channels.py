@@ -42,7 +42,7 @@ async def shows(
 ) -> None:
     """Wait until the bot's messages are these answers, each to the questions of these names."""
     expected = [" ".join(expected_answer(f"T{name}:12") for name in one) for one in answers]
-    await wait_until(lambda: platforms.bot_texts(conversation) == expected, 40)
+    await wait_until(lambda: platforms.bot_texts(conversation) == expected)
 
 
 def asked_about(model: ModelServer, name: str) -> list[dict[str, Any]]:
@@ -53,7 +53,7 @@ async def ask_until_halfway(model: ModelServer, conversation: Conversation) -> s
     """Ask a question; wait until the model has written half of its answer and stops there."""
     name, before = next(_names), model.halfway
     conversation.ask(name)
-    await wait_until(lambda: model.halfway > before, 40)
+    await wait_until(lambda: model.halfway > before)
     return name
 
 
@@ -97,7 +97,7 @@ async def test_questions_during_an_answer_get_one_answer_after_it(
     model.gate.clear()
     try:
         name = await ask_until_halfway(model, conversation)
-        await wait_until(lambda: f"RS{name}" in "".join(platforms.bot_texts(conversation)), 40)
+        await wait_until(lambda: f"RS{name}" in "".join(platforms.bot_texts(conversation)))
         names = [next(_names) for _ in range(4)]
         for number, one in enumerate(names):
             conversation.ask(one, who=number % 2)
@@ -116,10 +116,10 @@ async def test_next_message_in_private_interrupts_and_both_are_answered(
     model.gate.clear()
     try:
         name, hung_up = await ask_until_halfway(model, conversation), model.hung_up
-        await wait_until(lambda: f"RS{name}" in "".join(platforms.bot_texts(conversation)), 40)
+        await wait_until(lambda: f"RS{name}" in "".join(platforms.bot_texts(conversation)))
         following = next(_names)
         conversation.ask(following)
-        await wait_until(lambda: model.hung_up > hung_up, 40)
+        await wait_until(lambda: model.hung_up > hung_up)
     finally:
         model.gate.set()
     await shows(platforms, conversation, [first], [name, following])
@@ -150,7 +150,7 @@ async def test_growing_answer_is_opened_with_its_first_words(
     model.gate.clear()
     try:
         name = await ask_until_halfway(model, conversation)
-        await wait_until(lambda: f"RS{name}" in "".join(platforms.bot_texts(conversation)), 40)
+        await wait_until(lambda: f"RS{name}" in "".join(platforms.bot_texts(conversation)))
     finally:
         model.gate.set()
     await shows(platforms, conversation, [first], [name])

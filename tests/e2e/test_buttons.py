@@ -72,7 +72,7 @@ async def test_buttons_work_after_a_restart_for_who_asked(
     await deployment.shown.press(where, "›")
     await deployment.shown.shows(where, answer, [*AT_ONCE, "‹", "2/2"])
     await deployment.shown.press(where, "🗑 Delete")
-    await wait_until(lambda: deployment.shown.texts(where) == [], 20)
+    await wait_until(lambda: deployment.shown.texts(where) == [])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -82,16 +82,16 @@ async def test_stop_button_ends_the_answer(deployment: Deployment, kind: str) ->
     deployment.model.gate.clear()
     try:
         where.ask("ab02", 40)
-        await wait_until(lambda: deployment.model.halfway > halfway, 20)
-        await wait_until(lambda: deployment.shown.buttons(where) == [["⏹ Stop"]], 20)
+        await wait_until(lambda: deployment.model.halfway > halfway)
+        await wait_until(lambda: deployment.shown.buttons(where) == [["⏹ Stop"]])
         refused = await deployment.shown.press(where, "⏹ Stop", who=1)
         assert await deployment.shown.words_alone(where, refused) == NOT_YOURS
         assert deployment.model.hung_up == hung_up
         await deployment.shown.press(where, "⏹ Stop")
-        await wait_until(lambda: deployment.model.hung_up > hung_up, 20)
+        await wait_until(lambda: deployment.model.hung_up > hung_up)
     finally:
         deployment.model.gate.set()
-    await wait_until(lambda: deployment.shown.buttons(where) == [AT_ONCE], 20)
+    await wait_until(lambda: deployment.shown.buttons(where) == [AT_ONCE])
     [shown] = deployment.shown.texts(where)
     assert shown.endswith("⚠ (stopped)")
 
@@ -102,21 +102,21 @@ async def test_menus_on_discord_are_their_authors_and_everybody_is_told(
     platforms = deployment.platforms
     channel = platforms.guild.create_text_channel("menus")
     shown = await platforms.admin.slash(channel, "settings menu")
-    await wait_until(lambda: shown.response and shown.response.components, 20)
+    await wait_until(lambda: shown.response and shown.response.components)
     assert shown.ephemeral
     assert shown.response.content.startswith("Who answers here: tester (the default)")
     await deployment.restart()
     presets = await platforms.admin.click(shown.response, label="🎭 Who answers")
-    await wait_until(lambda: presets.acknowledged, 20)
-    await wait_until(lambda: _options(shown.response.components) == ["nova", "tester"], 20)
+    await wait_until(lambda: presets.acknowledged)
+    await wait_until(lambda: _options(shown.response.components) == ["nova", "tester"])
     [menu] = [row["components"][0] for row in shown.response.components if _is_menu(row)]
     [value] = [one["value"] for one in menu["options"] if one["label"] == "nova"]
     await platforms.admin.select(shown.response, [value], custom_id=menu["custom_id"])
     chosen = "Who answers here: nova (chosen for this channel)"
-    await wait_until(lambda: shown.response.content.startswith(chosen), 20)
+    await wait_until(lambda: shown.response.content.startswith(chosen))
     told = "Changed by admin: nova answers here from now on."
     everybody = Conversation(f"discord:{channel.id}", "", print, print)
-    await wait_until(lambda: deployment.shown.texts(everybody) == [told], 20)
+    await wait_until(lambda: deployment.shown.texts(everybody) == [told])
 
 
 async def test_menus_on_telegram_are_locked_to_their_author(deployment: Deployment) -> None:
@@ -135,7 +135,7 @@ async def test_menus_on_telegram_are_locked_to_their_author(deployment: Deployme
     pressed = await deployment.shown.press(where, "nova")
     assert await deployment.shown.words_alone(where, pressed) == ""
     told = "Changed by U1: nova answers here from now on."
-    await wait_until(lambda: deployment.shown.texts(where)[1:] == [told], 20)
+    await wait_until(lambda: deployment.shown.texts(where)[1:] == [told])
     assert deployment.shown.texts(where)[0].startswith(
         "Who answers here: nova (chosen for this channel)"
     )
@@ -154,27 +154,27 @@ async def test_free_values_are_entered_into_forms_on_discord(deployment: Deploym
     platforms = deployment.platforms
     channel = platforms.guild.create_text_channel("forms")
     shown = await platforms.admin.slash(channel, "settings menu")
-    await wait_until(lambda: shown.response and shown.response.components, 20)
+    await wait_until(lambda: shown.response and shown.response.components)
     form = await platforms.admin.click(shown.response, label="✏ About me")
-    await wait_until(lambda: form.modal, 20)
+    await wait_until(lambda: form.modal)
     assert "How you describe yourself here" in str(form.modal)
     await deployment.restart()
     await platforms.admin.submit_modal(form, {"text": "I am a tall knight"})
     described = "How you describe yourself: chosen for this channel"
-    await wait_until(lambda: described in shown.response.content, 20)
+    await wait_until(lambda: described in shown.response.content)
     again = await platforms.admin.click(shown.response, label="✏ About me")
-    await wait_until(lambda: again.modal, 20)
+    await wait_until(lambda: again.modal)
     assert "I am a tall knight" in str(again.modal)
 
     presets = await platforms.admin.click(shown.response, label="🎭 Who answers")
-    await wait_until(lambda: presets.acknowledged, 20)
+    await wait_until(lambda: presets.acknowledged)
     by_name = "✏ By name"
-    await wait_until(lambda: by_name in _labels(shown.response.components), 20)
+    await wait_until(lambda: by_name in _labels(shown.response.components))
     form = await platforms.admin.click(shown.response, label=by_name)
-    await wait_until(lambda: form.modal, 20)
+    await wait_until(lambda: form.modal)
     await platforms.admin.submit_modal(form, {"text": "nova"})
     chosen = "Who answers here: nova (chosen for this channel)"
-    await wait_until(lambda: shown.response.content.startswith(chosen), 20)
+    await wait_until(lambda: shown.response.content.startswith(chosen))
 
 
 async def test_free_values_are_written_in_replies_on_telegram(deployment: Deployment) -> None:
@@ -184,13 +184,13 @@ async def test_free_values_are_written_in_replies_on_telegram(deployment: Deploy
     chat = asked["chat"]["id"]
     wire.chats[chat]["_admins"] = {TELEGRAM_PEOPLE[0]}
     shown = deployment.shown
-    await wait_until(lambda: any("✏ By name" in labels for labels in shown.buttons(where)), 20)
+    await wait_until(lambda: any("✏ By name" in labels for labels in shown.buttons(where)))
     before = len(wire.log)
     wire.fault("sendMessage", drop=True, after=True, match={"chat_id": chat})
     pressed = await shown.press(where, "✏ By name")
     assert await shown.words_alone(where, pressed) == ""
     question = "Who is to answer here? Reply to this message with the name of the preset."
-    await wait_until(lambda: shown.texts(where)[1:] == [question], 20)
+    await wait_until(lambda: shown.texts(where)[1:] == [question])
     [call] = [one["params"] for one in wire.log[before:] if one["method"] == "sendMessage"]
     assert call["reply_markup"] == {
         "force_reply": True,
@@ -201,18 +201,18 @@ async def test_free_values_are_written_in_replies_on_telegram(deployment: Deploy
     await deployment.restart()
     where.reply("nova")
     told = "nova answers here from now on."
-    await wait_until(lambda: shown.texts(where)[1:] == [question, told], 20)
+    await wait_until(lambda: shown.texts(where)[1:] == [question, told])
 
 
 async def test_description_is_written_in_a_reply_on_telegram(deployment: Deployment) -> None:
     where = deployment.open("group")
     where.say("/settings", 0)
     shown = deployment.shown
-    await wait_until(lambda: any("✏ About me" in labels for labels in shown.buttons(where)), 20)
+    await wait_until(lambda: any("✏ About me" in labels for labels in shown.buttons(where)))
     await shown.press(where, "✏ About me")
-    await wait_until(lambda: shown.texts(where)[-1].startswith("How do you describe"), 20)
+    await wait_until(lambda: shown.texts(where)[-1].startswith("How do you describe"))
     where.reply("a tall knight")
-    await wait_until(lambda: "a tall knight" in shown.texts(where)[-1], 20)
+    await wait_until(lambda: "a tall knight" in shown.texts(where)[-1])
 
 
 async def test_commands_in_the_menu_of_a_message(deployment: Deployment) -> None:
@@ -225,7 +225,7 @@ async def test_commands_in_the_menu_of_a_message(deployment: Deployment) -> None
         result = await who.context_menu(
             channel, name, ResponseMessage(platforms.discord.env, message)
         )
-        await wait_until(lambda: result.response and result.response.content, 20)
+        await wait_until(lambda: result.response and result.response.content)
         assert result.ephemeral
         return result.response.content
 
@@ -244,12 +244,12 @@ async def test_commands_in_the_menu_of_a_message(deployment: Deployment) -> None
     assert [one["role"] for one in model.requests[-1]["messages"]] == ["system", "user"]
     [_, shown] = deployment.shown.of(where)
     form = await alice.context_menu(channel, "Edit", ResponseMessage(platforms.discord.env, shown))
-    await wait_until(lambda: form.modal, 20)
+    await wait_until(lambda: form.modal)
     assert answer in str(form.modal)
     await deployment.restart()
     changed = await alice.submit_modal(form, {"text": "It was **quiet**."})
-    await wait_until(lambda: changed.response and changed.response.content == "Changed.", 20)
-    await wait_until(lambda: deployment.shown.texts(where) == [answer, "It was **quiet**."], 20)
+    await wait_until(lambda: changed.response and changed.response.content == "Changed.")
+    await wait_until(lambda: deployment.shown.texts(where) == [answer, "It was **quiet**."])
     assert deployment.shown.buttons(where)[1] == [*AT_ONCE, "‹", "2/2"]
     admin_forgets = await call(platforms.admin, "Forget", shown)
     assert admin_forgets.startswith("I have forgotten that message")

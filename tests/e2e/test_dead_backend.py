@@ -116,13 +116,13 @@ async def test_operators_are_told_once_in_private_and_nobody_else(
         where.ask(name, words=1)
         asked.append((where, [expected_answer(f"T{name}:1")]))
     for where, expected in asked:
-        await wait_until(lambda: platforms.bot_texts(where) == expected, 60)  # noqa: B023
+        await wait_until(lambda: platforms.bot_texts(where) == expected)  # noqa: B023
 
     def notes(private: Conversation) -> list[str]:
         return [text for text in platforms.bot_texts(private) if NOTE in text]
 
     for private in (on_discord, on_telegram):
-        await wait_until(lambda: notes(private), 30)  # noqa: B023
+        await wait_until(lambda: notes(private))  # noqa: B023
         assert len(notes(private)) == 1
     for where, expected in asked:
         assert platforms.bot_texts(where) == expected, "who asked is not told"

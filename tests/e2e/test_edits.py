@@ -45,7 +45,7 @@ class Deployment:
 
     async def shows(self, where: Conversation, *texts: str) -> None:
         """Wait until the bot's messages there are exactly these."""
-        await wait_until(lambda: self.platforms.bot_texts(where) == list(texts), 20)
+        await wait_until(lambda: self.platforms.bot_texts(where) == list(texts))
 
     def asked_about(self, token: str) -> list[dict[str, Any]]:
         """Return the requests of the model whose newest message has this token."""
@@ -77,7 +77,7 @@ async def test_edited_question_is_answered_again_in_place(
 
     deployment.edit(where, later, f"{where.mention}please Taa04:700")  # longer than one message
     texts = deployment.platforms.bot_texts
-    await wait_until(lambda: " ".join(texts(where)[1:]) == expected_answer("Taa04:700"), 20)
+    await wait_until(lambda: " ".join(texts(where)[1:]) == expected_answer("Taa04:700"))
     deployment.edit(where, later, f"{where.mention}please Taa05:3")
     await deployment.shows(where, expected_answer("Taa02:9"), expected_answer("Taa05:3"))
 
@@ -90,7 +90,7 @@ async def test_edit_during_the_answer_leaves_one_answer(deployment: Deployment, 
     asked = where.ask("bb01", 40)
     await wait_until(lambda: deployment.model.halfway > halfway)
     deployment.edit(where, asked, f"{where.mention}please Tbb02:9")
-    await wait_until(lambda: bool(deployment.asked_about("Tbb02")), 20)
+    await wait_until(lambda: bool(deployment.asked_about("Tbb02")))
     deployment.model.gate.set()
     await deployment.shows(where, expected_answer("Tbb02:9"))
 
@@ -159,12 +159,12 @@ async def test_question_deleted_before_its_answer_is_complete_is_withdrawn(
     model.gate.clear()
     try:
         asked = where.ask(f"{name}01", 40)
-        await wait_until(lambda: model.halfway > halfway, 20)
-        await wait_until(lambda: deployment.platforms.bot_texts(where), 20)
+        await wait_until(lambda: model.halfway > halfway)
+        await wait_until(lambda: deployment.platforms.bot_texts(where))
         waiting, _ = where.ask(f"{name}02"), where.ask(f"{name}03")
         wire.delete(waiting.channel_id, waiting.id)
         wire.delete(asked.channel_id, asked.id)
-        await wait_until(lambda: deployment.asked_about(f"T{name}03"), 20)
+        await wait_until(lambda: deployment.asked_about(f"T{name}03"))
     finally:
         model.gate.set()
     await deployment.shows(where, expected_answer(f"T{name}03:12"))
@@ -205,7 +205,7 @@ async def test_media_without_text_in_private_get_a_clear_word(deployment: Deploy
         pairs = zip(words, texts, strict=False)
         return len(texts) == len(words) and all(word in text for word, text in pairs)
 
-    await wait_until(shows_all, 20)
+    await wait_until(shows_all)
 
     on_discord = deployment.platforms.discord
     who = on_discord.member(deployment.platforms.guild, "photographer")

@@ -48,7 +48,7 @@ class Pair:
 
     async def wait_until_first_is_stopped(self) -> None:
         process = psutil.Process(self.first.process.pid)
-        await wait_until(lambda: process.status() == psutil.STATUS_STOPPED, 60)
+        await wait_until(lambda: process.status() == psutil.STATUS_STOPPED)
 
     async def wait_for_answers(self, count: int) -> None:
         """Wait until a process has answered so many questions."""
@@ -57,7 +57,7 @@ class Pair:
             result = check_transcripts(self.platforms.messages())
             return result.questions - len(result.lost) >= count
 
-        await wait_until(answered, 90)
+        await wait_until(answered)
 
     async def repeated(self) -> bool:
         """Wait until nothing changes any more; return whether an answer is there twice.
@@ -128,6 +128,6 @@ async def test_process_with_a_clock_ahead_takes_no_message_that_is_being_sent(
     pair.platforms.telegram.fault("sendMessage", delay=8.0)  # the platform accepts it late
     pair.platforms.telegram_dm().ask("a3")
     calls = pair.platforms.telegram.log
-    await wait_until(lambda: any(call["method"] == "sendMessage" for call in calls), 90)
+    await wait_until(lambda: any(call["method"] == "sendMessage" for call in calls))
     pair.second.process.send_signal(signal.SIGCONT)
     assert await pair.repeated() is expected

@@ -26,14 +26,14 @@ async def test_group_is_greeted_once_also_after_a_restart(
     in_system_channel = [("welcome", "Nora", GREETING)]
     join(platforms, guild)
     platforms.telegram.invite(1, int(group.name.removeprefix("telegram:")))
-    await wait_until(lambda: platforms.bot_texts(group) == [GREETING], 30)
-    await wait_until(lambda: greeted_in(platforms, guild) == in_system_channel, 30)
+    await wait_until(lambda: platforms.bot_texts(group) == [GREETING])
+    await wait_until(lambda: greeted_in(platforms, guild) == in_system_channel)
     await service.kill()
     platforms.telegram.invite(1, int(later.name.removeprefix("telegram:")))  # while it is down
     join(platforms, later_guild)
     await service.start_and_wait()
-    await wait_until(lambda: platforms.bot_texts(later) == [GREETING], 30)
-    await wait_until(lambda: greeted_in(platforms, later_guild) == in_system_channel, 30)
+    await wait_until(lambda: platforms.bot_texts(later) == [GREETING])
+    await wait_until(lambda: greeted_in(platforms, later_guild) == in_system_channel)
     send_guild(platforms, guild, was_unavailable=True)  # after an outage of Discord
     group.ask("a1")
     await wait_until(
@@ -42,7 +42,7 @@ async def test_group_is_greeted_once_also_after_a_restart(
     channel = platforms.channel()
     number = int(channel.name.removeprefix("discord:"))
     channel.say(f"{channel.mention}/new", 0)
-    said = await wait_until(lambda: spoken_by_webhooks(platforms, number), 30)
+    said = await wait_until(lambda: spoken_by_webhooks(platforms, number))
     assert said == [("Nora", GREETING)]
     assert greeted_in(platforms, guild) == greeted_in(platforms, later_guild) == in_system_channel
 

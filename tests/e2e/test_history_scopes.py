@@ -18,7 +18,7 @@ _names = (f"{number:04x}" for number in count(0xE000))
 async def shows(platforms: LoopbackPlatforms, where: Conversation, *names: str) -> None:
     """Wait until the newest messages of the bot answer these questions, in any order."""
     expected = {expected_answer(f"T{name}:12") for name in names}
-    await wait_until(lambda: set(platforms.bot_texts(where)[-len(names) :]) == expected, 40)
+    await wait_until(lambda: set(platforms.bot_texts(where)[-len(names) :]) == expected)
 
 
 async def set_scope(platforms: LoopbackPlatforms, where: Conversation, scope: str) -> None:
@@ -52,7 +52,7 @@ async def test_people_are_answered_side_by_side_and_replies_go_on(
         before = model.halfway
         where.ask(first, who=0)
         where.ask(second, who=1)
-        await wait_until(lambda: model.halfway == before + 2, 40)
+        await wait_until(lambda: model.halfway == before + 2)
     finally:
         model.gate.set()
     await shows(platforms, where, first, second)

@@ -70,7 +70,7 @@ async def test_no_log_line_holds_the_words_of_people(
     await service.kill()
     model.gate.set()
     await service.start_and_wait()
-    await wait_until(lambda: expected_answer("T983:40") in platforms.bot_texts(private), 90)
+    await wait_until(lambda: expected_answer("T983:40") in platforms.bot_texts(private))
     assert await service.stop() == 0
 
     printed = service.log.read_text()

@@ -61,7 +61,7 @@ async def test_long_answer_goes_on_in_a_thread_once(
         wire.fault("POST", "/webhooks/*", drop=True, after=True, times=2)
     where.ask(name, _WORDS)
     if fault == "killed":
-        await wait_until(lambda: any(one["status"] == "dropped" for one in wire.log), 40)
+        await wait_until(lambda: any(one["status"] == "dropped" for one in wire.log))
         await service.kill()
         wire.faults.clear()
         await service.start_and_wait()
@@ -71,7 +71,7 @@ async def test_long_answer_goes_on_in_a_thread_once(
         thread = thread_of(platforms, in_channel[0]) if in_channel else None
         return in_channel + texts(platforms, thread)
 
-    await wait_until(lambda: " ".join(shown()) == answer, 60)
+    await wait_until(lambda: " ".join(shown()) == answer)
     assert len(texts(platforms, channel)) == 1
     assert len(shown()) > 2
 
@@ -91,13 +91,13 @@ async def test_growing_answer_goes_on_in_its_thread(
     model.gate.clear()
     try:
         where.ask(name, _WORDS)
-        await wait_until(lambda: len(in_thread()) > 0, 40)
+        await wait_until(lambda: len(in_thread()) > 0)
         first = texts(platforms, channel)
         assert len(first) == 1
         assert answer.startswith(" ".join([*first, *in_thread()]))
     finally:
         model.gate.set()
-    await wait_until(lambda: " ".join([*first, *in_thread()]) == answer, 60)
+    await wait_until(lambda: " ".join([*first, *in_thread()]) == answer)
     assert texts(platforms, channel) == first
 
 
@@ -108,15 +108,15 @@ async def test_thread_knows_its_answer_and_needs_no_mention(
     where, long, short = platforms.channel(), next(_names), next(_names)
     channel = int(where.name.partition(":")[2])
     where.ask(long, _WORDS)
-    await wait_until(lambda: len(texts(platforms, channel)) == 1, 40)
+    await wait_until(lambda: len(texts(platforms, channel)) == 1)
 
     def thread() -> int | None:
         return thread_of(platforms, texts(platforms, channel)[0])
 
-    await wait_until(lambda: len(texts(platforms, thread())) > 1, 40)
+    await wait_until(lambda: len(texts(platforms, thread())) > 1)
     platforms.discord.say(platforms.people[1], thread(), f"and T{short}:3")
     answer = expected_answer(f"T{short}:3")
-    await wait_until(lambda: answer in texts(platforms, thread()), 40)
+    await wait_until(lambda: answer in texts(platforms, thread()))
     assert f"T{long}:" in str(model.requests[-1]["messages"])
 
 
@@ -127,5 +127,5 @@ async def test_long_answer_is_sent_in_parts_on_telegram(
     where, name = platforms.telegram_group(), next(_names)
     where.ask(name, _WORDS)
     answer = expected_answer(f"T{name}:{_WORDS}")
-    await wait_until(lambda: " ".join(platforms.bot_texts(where)) == answer, 60)
+    await wait_until(lambda: " ".join(platforms.bot_texts(where)) == answer)
     assert len(platforms.bot_texts(where)) > 1

@@ -59,7 +59,7 @@ class Deployment:
         return next(int(one) for one in recipients if int(one) != me)
 
     async def shows(self, where: Conversation, *texts: str) -> None:
-        await wait_until(lambda: self.platforms.bot_texts(where) == list(texts), 30)
+        await wait_until(lambda: self.platforms.bot_texts(where) == list(texts))
 
     def asked(self, token: str) -> Any:
         """Return what the newest message of the request with this token holds."""

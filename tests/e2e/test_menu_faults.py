@@ -57,7 +57,7 @@ class Deployment:
     async def menu(self, channel: Any, command: str) -> Any:
         """Open a menu as an admin; returns the result of the command."""
         result = await self.platforms.admin.slash(channel, command)
-        await wait_until(lambda: result.response and result.response.components, 20)
+        await wait_until(lambda: result.response and result.response.components)
         return result
 
     async def choose_nova(self, menu: Any) -> None:
@@ -86,8 +86,8 @@ async def test_choice_is_shown_and_told_once(deployment: Deployment, fault: str)
     menu = await deployment.menu(channel, "preset menu")
     deployment.disturb(fault)
     await deployment.choose_nova(menu)
-    await wait_until(lambda: menu.response.content.startswith(CHOSEN), 20)
-    await wait_until(lambda: deployment.shown.texts(where) == [TOLD], 20)
+    await wait_until(lambda: menu.response.content.startswith(CHOSEN))
+    await wait_until(lambda: deployment.shown.texts(where) == [TOLD])
 
 
 @pytest.mark.parametrize("fault", [one for one in FAULTS if not one.startswith("message")])
@@ -97,7 +97,7 @@ async def test_native_command_is_answered_in_public_once(
     channel, where = deployment.open()
     deployment.disturb(fault)
     result = await deployment.platforms.admin.slash(channel, "preset use", name="nova")
-    await wait_until(lambda: result.response and result.response.content, 20)
+    await wait_until(lambda: result.response and result.response.content)
     assert not result.ephemeral
     await wait_until(
         lambda: deployment.shown.texts(where) == ["nova answers here from now on."], 20
@@ -109,11 +109,11 @@ async def test_form_is_opened_and_followed(deployment: Deployment, fault: str) -
     channel, _ = deployment.open()
     admin, menu = deployment.platforms.admin, await deployment.menu(channel, "settings menu")
     form = await admin.click(menu.response, label="✏ About me")
-    await wait_until(lambda: form.modal, 20)
+    await wait_until(lambda: form.modal)
     deployment.disturb(fault)
     await admin.submit_modal(form, {"text": "I am a tall knight"})
     described = "How you describe yourself: chosen for this channel"
-    await wait_until(lambda: described in menu.response.content, 20)
+    await wait_until(lambda: described in menu.response.content)
 
 
 @pytest.mark.parametrize("point", ["before_finish", "after_finish", "after_http"])
@@ -124,8 +124,8 @@ async def test_choice_before_a_kill_is_shown_and_told_once(
     menu = await deployment.menu(channel, "preset menu")
     async with deployment.service.killed_at(point):
         await deployment.choose_nova(menu)
-    await wait_until(lambda: menu.response.content.startswith(CHOSEN), 40)
-    await wait_until(lambda: deployment.shown.texts(where) == [TOLD], 40)
+    await wait_until(lambda: menu.response.content.startswith(CHOSEN))
+    await wait_until(lambda: deployment.shown.texts(where) == [TOLD])
 
 
 async def test_album_is_answered_once_although_the_service_is_killed(
@@ -137,7 +137,7 @@ async def test_album_is_answered_once_although_the_service_is_killed(
     async with deployment.service.killed_at("during_generation"):
         person = deployment.platforms.people[0]
         wire.say(person, channel, f"{where.mention}compare Tee01:12", files=files)
-    await wait_until(lambda: deployment.shown.texts(where) == [expected_answer("Tee01:12")], 40)
+    await wait_until(lambda: deployment.shown.texts(where) == [expected_answer("Tee01:12")])
     content = deployment.model.requests[-1]["messages"][-1]["content"]
     assert [one["type"] for one in content] == ["text", "image_url", "image_url"]
     assert "> three" in str(content)

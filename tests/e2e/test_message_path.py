@@ -132,7 +132,7 @@ async def test_long_answer_is_split_in_order(deployment: Deployment, kind: str, 
     deployment.model.grow_slowly()
     before = len(deployment.answers(kind))
     answer = deployment.ask(kind, 1300)
-    await wait_until(lambda: " ".join(deployment.answers(kind)[before:]) == answer, 30)
+    await wait_until(lambda: " ".join(deployment.answers(kind)[before:]) == answer)
     parts = deployment.answers(kind)[before:]
     assert len(parts) > 1
     assert all(len(part) <= limit for part in parts)

@@ -66,7 +66,7 @@ async def wait_for_texts(
     server: LoopbackPlatforms, conversation: Conversation, expected: Sequence[str]
 ) -> None:
     """Wait until a bot said exactly this."""
-    await wait_until(lambda: server.bot_texts(conversation) == list(expected), 40)
+    await wait_until(lambda: server.bot_texts(conversation) == list(expected))
 
 
 async def test_each_process_delivers_its_own_platform(fleet: Fleet) -> None:

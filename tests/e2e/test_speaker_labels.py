@@ -22,7 +22,7 @@ async def ask_as(
     question = f"please T{next(_names)}:3"
     conversation.say(f"{conversation.mention}{question}", who)
     answer = expected_answer(question)
-    await wait_until(lambda: answer in platforms.bot_texts(conversation), 30)
+    await wait_until(lambda: answer in platforms.bot_texts(conversation))
     return question, answer, model.requests[-1]
 
 
@@ -76,7 +76,7 @@ async def test_two_characters_on_discord_speak_as_themselves(
         shown = platforms.discord.messages(channel.id)
         return [(one["author"]["username"], one["content"]) for one in shown if "webhook_id" in one]
 
-    await wait_until(lambda: said() == [("nova", answer), ("tester", answer)], 30)
+    await wait_until(lambda: said() == [("nova", answer), ("tester", answer)])
 
 
 async def test_two_characters_on_telegram_have_bold_speaker_lines(
@@ -101,7 +101,7 @@ async def test_two_characters_on_telegram_have_bold_speaker_lines(
 
     answer = expected_answer(f"T{name}:2")
     expected = [f"nova\n{answer}", f"tester\n{answer}"]
-    await wait_until(lambda: platforms.bot_texts(conversation)[1:] == expected, 30)
+    await wait_until(lambda: platforms.bot_texts(conversation)[1:] == expected)
     messages = list(platforms.telegram.msgs[chat].values())[-2:]
     assert [post["entities"] for post in messages] == [
         [{"type": "bold", "offset": 0, "length": size}] for size in (4, 6)

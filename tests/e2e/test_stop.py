@@ -18,7 +18,7 @@ _names = (f"{number:04x}" for number in count(0xF000))
 async def ask_until_halfway(model: ModelServer, conversation: Conversation, name: str) -> None:
     before = model.halfway
     conversation.ask(name)
-    await wait_until(lambda: model.halfway > before, 40)
+    await wait_until(lambda: model.halfway > before)
 
 
 @pytest.mark.parametrize("platform", ["telegram_dm", "discord_dm"])
@@ -33,10 +33,10 @@ async def test_stop_ends_the_request_and_keeps_what_was_shown(
     model.gate.clear()
     try:
         await ask_until_halfway(model, conversation, name)
-        await wait_until(lambda: whole[:5] in "".join(platforms.bot_texts(conversation)), 40)
+        await wait_until(lambda: whole[:5] in "".join(platforms.bot_texts(conversation)))
         conversation.say("/stop", 0)
-        await wait_until(lambda: model.hung_up > hung_up, 40)
-        await wait_until(lambda: len(platforms.bot_texts(conversation)) == 2, 40)
+        await wait_until(lambda: model.hung_up > hung_up)
+        await wait_until(lambda: len(platforms.bot_texts(conversation)) == 2)
     finally:
         model.gate.set()
     shown = f"{whole[: len(whole) // 2]}".strip()
@@ -45,7 +45,7 @@ async def test_stop_ends_the_request_and_keeps_what_was_shown(
         lambda: platforms.bot_texts(conversation) == [f"{shown}\n\n⚠ (stopped)", stopped], 40
     )
     conversation.say("/retry", 0)
-    await wait_until(lambda: platforms.bot_texts(conversation)[2:] == [whole], 40)
+    await wait_until(lambda: platforms.bot_texts(conversation)[2:] == [whole])
     conversation.say("/undo", 0)
     taken_back = f"Removed from the conversation: “please T{name}:12” and its answer."
-    await wait_until(lambda: platforms.bot_texts(conversation)[3:] == [taken_back], 40)
+    await wait_until(lambda: platforms.bot_texts(conversation)[3:] == [taken_back])

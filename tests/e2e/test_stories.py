@@ -12,6 +12,7 @@ import pytest
 
 from tests.checkout import CHECKOUT
 from tests.rigs.fake_openai import FakeOpenAI
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.service
 LATE = (
@@ -64,7 +65,7 @@ async def test_retrieved_story_is_in_the_prompt(tmp_path: Path) -> None:
         service = await chat(tmp_path, model)
         try:
             await wait_until_indexed(tmp_path)
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 said, _ = await service.communicate("迟到了就要请客喝咖啡吗？\n".encode())
         finally:
             if service.returncode is None:

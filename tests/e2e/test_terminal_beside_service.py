@@ -12,6 +12,7 @@ from tests.e2e.loopback_platforms import LoopbackPlatforms
 from tests.e2e.service_process import ServiceProcess
 from tests.e2e.transcript_checker import expected_answer
 from tests.e2e.waiting import wait_until
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.service, pytest.mark.asyncio(loop_scope="module")]
 
@@ -29,7 +30,7 @@ async def chat(service: ServiceProcess, *words: str) -> tuple[str, str]:
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         output, errors = await process.communicate("\n".join(words).encode())
     return output.decode(), errors.decode()
 
@@ -47,7 +48,7 @@ async def test_both_answer_their_own_chats(
 
     assert (output, errors) == (f"{expected_answer(f'T{names[1]}:5')}\n", "")
     expected = [expected_answer(f"T{name}:12") for name in (names[0], names[2])]
-    await wait_until(lambda: platforms.bot_texts(conversation) == expected, 40)
+    await wait_until(lambda: platforms.bot_texts(conversation) == expected)
     assert await service.readiness() == 200
     again, _ = await chat(service, "/retry")
     assert again == output, "what was said in the terminal is kept with everything else"

@@ -42,7 +42,7 @@ async def test_thoughts_are_a_spoiler_on_discord(
     answer = expected_answer(f"T{name}:12")
     folded = "They want a |\u200b|list|\u200b|, says @alice."
     shown = f"{answer}\n💭 ||{folded}||"
-    await wait_until(lambda: platforms.bot_texts(where) == [shown], 40)
+    await wait_until(lambda: platforms.bot_texts(where) == [shown])
     assert [one for one in said(platforms) if "They want" in one and one != shown] == []
 
 
@@ -57,7 +57,7 @@ async def test_thoughts_are_an_expandable_quote_on_telegram(
         chat = platforms.telegram.msgs[int(where.name.partition(":")[2])].values()
         return [one for one in chat if one["from"]["is_bot"] and "💭" in one.get("text", "")]
 
-    [message] = await wait_until(shown, 40)
+    [message] = await wait_until(shown)
     above, _, below = message["text"].partition("💭 ")
     assert above == f"{answer}\n\n"
     assert below.startswith("They want")

@@ -28,7 +28,7 @@ class Deployment:
 
     async def shows(self, where: Conversation, *texts: str) -> None:
         """Wait until the bot's messages there are exactly these."""
-        await wait_until(lambda: self.platforms.bot_texts(where) == list(texts), 30)
+        await wait_until(lambda: self.platforms.bot_texts(where) == list(texts))
 
     def reply_to_a_person(self, where: Conversation, text: str) -> None:
         """Let one person reply to another one's message."""
@@ -67,7 +67,7 @@ async def test_name_wakes_as_a_whole_word_and_never_what_is_for_others(
 async def test_mention_alone_is_answered(deployment: Deployment, kind: str) -> None:
     where = deployment.open(kind)
     where.say(where.mention.strip(), 0)  # the model has nothing to answer, which is told
-    await wait_until(lambda: len(deployment.platforms.bot_texts(where)) == 1, 30)
+    await wait_until(lambda: len(deployment.platforms.bot_texts(where)) == 1)
 
 
 async def test_thread_needs_no_mention_after_the_first_answer(deployment: Deployment) -> None:
@@ -87,4 +87,4 @@ async def test_settings_why_names_the_reasons(deployment: Deployment, kind: str)
     await deployment.shows(where, expected_answer("Tcd01:3"))
     where.say("/settings why", 0)
     reason = "was addressed: this is a private chat"
-    await wait_until(lambda: reason in deployment.platforms.bot_texts(where)[-1], 30)
+    await wait_until(lambda: reason in deployment.platforms.bot_texts(where)[-1])

@@ -4,8 +4,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from tests.waiting import PATIENCE_SECONDS
 
-async def wait_until(condition: Callable[[], Any], seconds: float = 120) -> Any:
+
+async def wait_until(condition: Callable[[], Any], seconds: float = PATIENCE_SECONDS) -> Any:
     """Wait until `condition()` is true, and return its value."""
     async with asyncio.timeout(seconds):
         while not (found := condition()):  # noqa: ASYNC110 # another process makes it so

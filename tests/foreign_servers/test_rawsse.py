@@ -19,6 +19,7 @@ from bot.errors import BackendError, BackendInterrupted, BackendUnavailable
 from tests.backends.asking import ask, prompt
 from tests.backends.conftest import FakeClock
 from tests.shared_data import shared_folder
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 WELL = "Hello from rawsse"  # what comes where no stream is queued, as at a repetition
@@ -115,7 +116,7 @@ async def test_answer_that_nobody_wants_any_more_ends_the_request(server: str) -
     backend = OpenAICompatibleBackend(OpenAISettings(base_url=f"{server}/v1"), "rawsse")
     async with aclosing(backend.generate(prompt())) as events:
         assert await anext(events) == Delta("t0 ")
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while not (await call(server, "log"))[0]["aborted"]:  # noqa: ASYNC110 # another process
             await asyncio.sleep(0.05)
     await backend.close()

@@ -89,13 +89,13 @@ class FakeOpenAI:
             task.cancel()
         await asyncio.wait(self._tasks, timeout=5) if self._tasks else None
 
-    async def asked(self, number=0, seconds=3):
+    async def asked(self, number=0, seconds=120):
         """Wait until a request has come."""
         async with asyncio.timeout(seconds):
             while len(self.log) <= number:
                 await asyncio.sleep(0.005)
 
-    async def ended(self, number=0, seconds=3):
+    async def ended(self, number=0, seconds=120):
         """How the request ended, waiting for it."""
         await self.asked(number, seconds)
         async with asyncio.timeout(seconds):

@@ -19,7 +19,7 @@ from bot.runtime.http.connection import HttpClientConnection, HttpResponse
 from bot.runtime.http.failures import ConnectionFailed
 from bot.runtime.http.write_condition import write_only_if
 from tests.runtime.http_server import ByteServer, Step, byte_server, play
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nX-Id: 7\r\n\r\n"
@@ -391,7 +391,7 @@ def test_client_is_closed_although_a_request_was_cancelled_while_it_connected(
             )
             with pytest.raises(asyncio.CancelledError):
                 await client.request_task
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 await client.close()
 
     run(cancel_and_close())

@@ -6,6 +6,7 @@ import pytest
 
 import bot.runtime.tasks
 from bot.runtime.tasks import cancel_and_wait, finish_within
+from tests.waiting import PATIENCE_SECONDS
 
 
 async def _ignore_cancellation(times: int) -> None:
@@ -27,7 +28,7 @@ async def test_swallowed_cancellation_is_repeated(
         asyncio.create_task(_ignore_cancellation(0)),
     )
     await asyncio.sleep(0)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         await cancel_and_wait([stubborn, plain])
     assert stubborn.cancelled()
     assert plain.cancelled()

@@ -15,7 +15,7 @@ from bot.runtime.clock import SystemClock
 from bot.service.platform_supervisor import PlatformSupervisor
 from tests.fakes import FakeClock
 from tests.platforms.telegram.conftest import FakeIntake
-from tests.waiting import advance_in_steps, wait_until
+from tests.waiting import PATIENCE_SECONDS, advance_in_steps, wait_until
 
 
 class FakePlatform(Platform):
@@ -79,7 +79,7 @@ async def test_platform_is_announced_once_it_is_connected() -> None:
     supervisor = PlatformSupervisor([FakePlatform()], FakeIntake(), SystemClock(), told.put_nowait)
     stopped = asyncio.create_task(supervisor.until_stopped())
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         assert await told.get() == "on fake as here"
 
     os.kill(os.getpid(), signal.SIGTERM)
@@ -148,7 +148,7 @@ async def test_fatal_refusal_at_the_start_ends_the_service() -> None:
 
 async def test_supervisor_returns_when_every_platform_has_ended() -> None:
     platforms = FailingPlatform("a"), FailingPlatform("b")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         await supervise(*platforms).until_stopped()
     assert [one.runs for one in platforms] == [1, 1]
 

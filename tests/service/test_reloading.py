@@ -19,7 +19,7 @@ from bot.service.run_options import RunOptions
 from bot.service.service import running
 from bot.service.wiring import Wiring
 from bot.settings import Settings
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 OPTIONS = RunOptions(has_port=False, answers_messages=False)
 
@@ -159,7 +159,7 @@ async def test_presets_are_read_again_at_a_change_or_a_hangup(
     monkeypatch.setattr(sys.stderr, "isatty", lambda: False, raising=False)
     platforms, options = companion_platforms(), RunOptions(has_port=False)
     opened = running(settings, lambda _: None, platforms, options)
-    async with asyncio.timeout(60), opened as service:
+    async with asyncio.timeout(PATIENCE_SECONDS), opened as service:
         write(settings, "nova", system="New.")
         with capture_logs() as logs:
             if is_asked:

@@ -26,7 +26,7 @@ from bot.storage.sql.chat_settings import SqlChatSettings
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import role_lease
 from tests.fakes import FakeClock
-from tests.waiting import advance_in_steps
+from tests.waiting import PATIENCE_SECONDS, advance_in_steps
 
 NORA = Preset.model_validate({"name": "nora", "provider": "test", "model": "m"})
 
@@ -84,7 +84,7 @@ async def test_job_is_done_by_one_process_until_that_ends(
         await job(StoredParts(process(database, clock, tmp_path, owner)))
 
     async def wait_until_held_by(owner: str) -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while (await read_holders(database)).get(name) != owner:
                 await clock.advance(0.5)
 
@@ -109,7 +109,7 @@ async def test_job_moves_at_once_when_the_process_that_ends_can_tell_the_others(
         await StoredParts(context).delete_expired_rows()
 
     async def wait_until_held_by(owner: str) -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while await read_holders(database) != {"delete expired rows": owner}:
                 await clock.advance(0)
 

@@ -78,7 +78,7 @@ from bot.turn.stops import StopRequests
 from bot.turn.worker import ConversationWorker
 from tests.fakes import LIMITS, FakeBackend, FakeClock, FakeSurface
 from tests.samples import BOB, format_receipt, make_incoming, mask_secret, read_session
-from tests.waiting import advance_in_steps, wait_until
+from tests.waiting import PATIENCE_SECONDS, advance_in_steps, wait_until
 
 CHAT = "telegram:5"
 
@@ -383,7 +383,7 @@ async def texts_before(
     async with running_worker(setup) as worker:
         await wait_until(lambda: len(setup.backend.prompts) == 1)
         await advance_in_steps(setup.clock, 3)
-        async with asyncio.timeout(20):  # the database may be slow
+        async with asyncio.timeout(PATIENCE_SECONDS):  # the database may be slow
             while is_streamed and not set(setup.texts) - {"…"}:
                 await advance_in_steps(setup.clock, 1)
         before = setup.texts

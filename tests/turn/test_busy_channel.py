@@ -17,7 +17,7 @@ from bot.storage.sql.tables import conversation, inbox, outbox
 from tests.fakes import LIMITS, FakeBackend
 from tests.samples import ALICE, BOB, make_incoming
 from tests.turn.setup import CHAT, Setup, running_worker
-from tests.waiting import advance_in_steps, wait_until
+from tests.waiting import PATIENCE_SECONDS, advance_in_steps, wait_until
 
 LIMITS_OF_CHATS = replace(LIMITS, answers_each_message=False)
 FIRST_WORDS = "These words are long enough for a first message. "
@@ -54,7 +54,7 @@ async def answering(setup: Setup, first: Said) -> AsyncIterator[asyncio.Task[Non
 
 async def pass_time_until(setup: Setup, condition: Callable[[], bool]) -> None:
     """Let time pass, as long as the database takes, until the condition is true."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while not condition():
             await advance_in_steps(setup.clock, 1)
 

@@ -14,7 +14,7 @@ from tests.fakes import LIMITS, FakeBackend
 from tests.samples import ALICE, BOB, make_incoming
 from tests.turn.setup import CHAT, Setup, running_worker
 from tests.turn.test_attachments import FILES, SeeingFakeBackend, download
-from tests.waiting import advance_in_steps, wait_until
+from tests.waiting import PATIENCE_SECONDS, advance_in_steps, wait_until
 
 SMALL = replace(LIMITS, max_units=200, unit="utf16")
 LONG = "word " * 40  # as long as a message can be
@@ -44,7 +44,7 @@ async def working(setup: Setup, *first: Said) -> AsyncIterator[asyncio.Task[None
 
 
 async def end(setup: Setup, worker: asyncio.Task[None]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while not worker.done():
             await advance_in_steps(setup.clock, 1)
     await worker

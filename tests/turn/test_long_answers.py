@@ -14,7 +14,7 @@ from tests.samples import make_incoming
 from tests.turn.setup import Setup, running_worker
 from tests.turn.test_pressed_buttons import pressed
 from tests.turn.test_quoted_messages import on
-from tests.waiting import advance_in_steps
+from tests.waiting import PATIENCE_SECONDS, advance_in_steps
 
 SHORT = replace(LIMITS, max_units=60, can_repeat_sends=False)
 LONG = f"{'x' * 30}\n\n{'y' * 40}"
@@ -52,7 +52,7 @@ async def test_growing_answer_shows_its_first_message_until_the_file_comes(
     setup = make_setup(database, [LONG, go_on, " And more."])
     await setup.receive("hello")
     async with running_worker(setup) as worker:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while not setup.texts:
                 await advance_in_steps(setup.clock, 1)
         assert (setup.texts, files(setup)) == ([BEGINNING], [])
@@ -76,7 +76,7 @@ async def test_answer_after_a_crash_has_the_file_once(database: Database) -> Non
     first = make_setup(database, [LONG, asyncio.Event()])
     await first.receive("hello")
     async with running_worker(first):
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while not first.texts:
                 await advance_in_steps(first.clock, 1)
     second = Setup(
@@ -165,7 +165,7 @@ async def test_no_thread_is_opened_in_a_thread_or_in_private(
 
 async def show(setup: Setup, messages: int) -> None:
     """Let time pass until so many messages of the growing answer are shown."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while len(setup.texts) < messages:
             await advance_in_steps(setup.clock, 1)
 

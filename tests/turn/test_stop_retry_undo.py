@@ -11,7 +11,7 @@ from bot.storage.sql.database import Database
 from tests.fakes import FakeBackend
 from tests.samples import ALICE, BOB, make_incoming
 from tests.turn.setup import WITHOUT_NONCES, Setup, failure, running_worker
-from tests.waiting import advance_in_steps, wait_until
+from tests.waiting import PATIENCE_SECONDS, advance_in_steps, wait_until
 
 CAROL = Person("telegram:3", "Carol")
 STOP_OF_OTHERS = "⚠ Only the person who asked the question, or an admin, can stop the answer."
@@ -64,7 +64,7 @@ async def test_stop_after_a_restart_leaves_the_message_that_was_shown(
     await setup.receive("a story")
     async with running_worker(setup):  # the process ends while it writes
         await wait_until(lambda: len(backend.prompts) == 1)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while not setup.texts:
                 await advance_in_steps(setup.clock, 1)
     async with running_worker(setup) as worker:
@@ -90,7 +90,7 @@ async def test_no_message_of_several_vanishes_by_a_stop_after_a_restart(
     await setup.receive("count")
     async with running_worker(setup):
         await wait_until(lambda: len(backend.prompts) == 1)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while len(setup.texts) < 2:
                 await advance_in_steps(setup.clock, 1)
     async with running_worker(setup) as worker:

@@ -11,7 +11,7 @@ from bot.errors import OutcomeUnknown
 from bot.storage.sql.database import Database
 from tests.fakes import LIMITS, FakeBackend, FakeSurface
 from tests.turn.setup import Setup, running_worker
-from tests.waiting import advance_in_steps
+from tests.waiting import PATIENCE_SECONDS, advance_in_steps
 
 PARTS = ["x" * 30, "y" * 30, "z" * 30]
 LONG = "\n\n".join(PARTS)
@@ -59,7 +59,7 @@ async def answer(
             for _ in range(5):
                 await advance_in_steps(setup.clock, 2)
             gate.set()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await worker
     await setup.finish_sending()
     assert setup.texts == PARTS[: len(setup.texts)]

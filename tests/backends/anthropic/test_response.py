@@ -29,6 +29,7 @@ from tests.rigs.fake_anthropic import (
     thinking,
 )
 from tests.rigs.fake_openai import CUT, Script
+from tests.waiting import BELOW_STALL_SECONDS
 
 QUICK = {"first_token_seconds": 0.2, "idle_seconds": 0.2}
 
@@ -183,7 +184,7 @@ async def test_pings_alone_do_not_extend_a_timeout(
 ) -> None:
     service.plays([start(), *[step for _ in range(100) for step in (PING, 0.05)]])
 
-    async with asyncio.timeout(3):
+    async with asyncio.timeout(BELOW_STALL_SECONDS):
         answer = await ask(connect(**QUICK))
 
     assert "TROUPE_PROVIDERS__CLAUDE__FIRST_TOKEN_SECONDS" in str(answer.error)
@@ -233,7 +234,7 @@ async def test_interrupted_stream_raises_after_its_text(
 ) -> None:
     service.plays(INTERRUPTED[name])
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(BELOW_STALL_SECONDS):
         answer = await ask(connect(**QUICK))
 
     assert answer.text == "partial"

@@ -17,7 +17,7 @@ from tests.attacks import attacks
 from tests.backends.asking import ask, prompt
 from tests.backends.conftest import Connect, FakeClock
 from tests.rigs.fake_openai import CUT, DONE, STOP, FakeOpenAI, Script, chunk, event, said
-from tests.waiting import wait_until
+from tests.waiting import BELOW_STALL_SECONDS, wait_until
 
 OVERLOADED = event({"error": {"message": "SECRET overloaded", "code": "overloaded"}})
 COMMENTS = [step for _ in range(300) for step in (b": OPENROUTER PROCESSING\n\n", 0.02)]
@@ -172,7 +172,7 @@ async def test_interrupted_stream_raises_after_its_text(
     steps, text = INTERRUPTED[name]
     service.plays(steps)
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(BELOW_STALL_SECONDS):
         answer = await ask(connect(**QUICK))
 
     assert answer.text == text
@@ -301,7 +301,7 @@ async def test_first_token_timeout_is_not_retried(
 ) -> None:
     service.plays(steps)
 
-    async with asyncio.timeout(3):
+    async with asyncio.timeout(BELOW_STALL_SECONDS):
         answer = await ask(connect(**QUICK))
 
     assert isinstance(answer.error, BackendUnavailable)
@@ -324,7 +324,7 @@ async def test_reasoning_extends_the_first_token_timeout(
 async def test_stalled_reasoning_times_out(connect: Connect, service: FakeOpenAI) -> None:
     service.plays([chunk(reasoning_content="hm"), 60])
 
-    async with asyncio.timeout(3):
+    async with asyncio.timeout(BELOW_STALL_SECONDS):
         answer = await ask(connect(**QUICK))
 
     assert isinstance(answer.error, BackendUnavailable)
@@ -333,7 +333,7 @@ async def test_stalled_reasoning_times_out(connect: Connect, service: FakeOpenAI
 async def test_endless_answer_hits_the_total_timeout(connect: Connect, service: FakeOpenAI) -> None:
     service.plays([step for _ in range(500) for step in (said("x"), 0.02)])
 
-    async with asyncio.timeout(3):
+    async with asyncio.timeout(BELOW_STALL_SECONDS):
         answer = await ask(connect(total_seconds=0.3))
 
     assert isinstance(answer.error, BackendInterrupted)

@@ -1,6 +1,5 @@
 """The turns of a conversation go to one of several model servers, whose cache knows them."""
 
-import asyncio
 import random
 import socket
 import sys
@@ -18,6 +17,7 @@ from bot.errors import BackendUnavailable
 from bot.runtime.subprocesses import supervised
 from tests.backends.tiny_gguf import Vocabulary, write
 from tests.rigs.hashing_proxy import HashingProxy, running_proxy
+from tests.waiting import wait_until
 
 _CONVERSATIONS, _TURNS = 12, 10
 
@@ -132,7 +132,5 @@ async def test_answer_that_is_stopped_is_aborted_at_the_server(tmp_path: Path) -
             async for event in events:
                 if isinstance(event, Delta):
                     break
-        async with asyncio.timeout(20):
-            while not proxy.broken_off:  # noqa: ASYNC110 # nothing would set an event
-                await asyncio.sleep(0.01)
+        await wait_until(lambda: bool(proxy.broken_off))
         await backend.close()

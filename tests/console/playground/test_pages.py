@@ -13,6 +13,7 @@ from bot.console.playground import events
 from bot.platforms.telegram.limits import GROUP
 from bot.settings import Settings
 from tests.console.playground.conftest import Playground, opened
+from tests.waiting import PATIENCE_SECONDS
 
 KEY = "00000000"
 
@@ -23,7 +24,7 @@ async def first_event(playground: Playground, after: str) -> dict[str, Any]:
     async with playground.client.get(url, headers={"Last-Event-ID": after}) as response:
         assert response.headers["Content-Type"] == "text/event-stream"
         number = ""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             async for line in response.content:
                 text = line.decode().strip()
                 if text.startswith("id: "):
@@ -190,7 +191,7 @@ async def test_events_end_when_the_session_ends(
     async with playground.client.get(url) as response:
         await response.content.readline()
         await playground.service._parts.stored.console_tokens.end_all_sessions()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await response.read()
     assert (await playground.client.get(url)).status == 401
 

@@ -10,6 +10,7 @@ import pytest
 
 from tests.console.playground.conftest import MARLOWE, NORA, Playground, opened
 from tests.platforms.web.channel import write_settings
+from tests.waiting import PATIENCE_SECONDS
 
 KEY = "00000000"
 
@@ -113,7 +114,7 @@ async def test_channel_is_exported_and_forgotten(playground: Playground) -> None
 
     assert (await playground.send(f"{path}/forget"))[0] == 303
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while json.loads((await read(playground, f"{path}/export"))[1])["messages"]:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     _, page = await read(playground, path)

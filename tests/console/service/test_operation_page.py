@@ -24,6 +24,7 @@ from tests.console.playground.conftest import hidden_fields
 from tests.console.service.operation import operation_page
 from tests.fakes import FakeBackend
 from tests.samples import make_incoming
+from tests.waiting import PATIENCE_SECONDS
 
 CLOCK = SystemClock()
 TURN = "telegram:5:1"
@@ -166,7 +167,7 @@ async def test_provider_is_tried_from_the_page(console: ConsoleUnderTest, parts:
 async def read_event(response: aiohttp.ClientResponse) -> tuple[str, str]:
     """Return the id and the data of the next event."""
     lines: list[str] = []
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while True:
             line = (await response.content.readline()).decode().rstrip("\n")
             if not line and any(each.startswith("id: ") for each in lines):
@@ -208,7 +209,7 @@ async def test_live_page_ends_when_its_token_is_revoked(
     async with console.client.get("/operation/events", headers=headers) as response:
         await read_event(response)
         assert await console.tokens.revoke_api_token("read")
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await response.read()
 
     assert response.status == 200

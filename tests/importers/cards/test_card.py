@@ -183,7 +183,7 @@ HOSTILE = {
 @pytest.mark.parametrize("case", list(HOSTILE))
 def test_hostile_file_gives_a_one_line_error_with_its_name(case: str) -> None:
     data, problem = HOSTILE[case]
-    begun = time.monotonic()
+    begun = time.process_time()
 
     with pytest.raises(PresetError, match=r"^evil\.png") as caught:
         read_card(data, "evil.png")
@@ -191,7 +191,7 @@ def test_hostile_file_gives_a_one_line_error_with_its_name(case: str) -> None:
     assert problem in str(caught.value)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 300
-    assert time.monotonic() - begun < 5
+    assert time.process_time() - begun < 5
 
 
 def test_zip_with_wrong_sizes_is_rejected() -> None:

@@ -235,7 +235,7 @@ async def test_new_session_fetches_missed_messages(
         await server.wire.forget()
         server.say("meanwhile")
         await wait_until(lambda: platform.connection_error is not None)
-        await wait_until(lambda: "meanwhile" in intake.texts, 25)
+        await wait_until(lambda: "meanwhile" in intake.texts)
         server.say("after")
         await wait_until(lambda: "after" in intake.texts)
     assert intake.texts == ["before", "meanwhile", "after"]

@@ -198,7 +198,7 @@ async def test_discord_says_how_many_shards_there_are_and_each_keeps_the_pace(
         guilds.say(1, "in the second")
         direct = wire.b.get_dm_channel(guilds.people[1].id)
         wire.b.create_message(direct.id, guilds.people[1].id, "in private")
-        await wait_until(lambda: len(intake.received) == 3, 30)
+        await wait_until(lambda: len(intake.received) == 3)
     assert sorted(intake.texts) == ["in private", "in the first", "in the second"]
     shards = sorted(one.shard for one in wire.sessions.values())
     assert shards == [(0, 2), (1, 2)]
@@ -212,7 +212,7 @@ async def test_a_shard_fetches_messages_of_its_own_channels_only(
     async with running(platform_with_shards(wire, 2), intake):
         guilds.say(0, "before in the first")
         guilds.say(1, "before in the second")
-        await wait_until(lambda: len(intake.received) == 2, 30)
+        await wait_until(lambda: len(intake.received) == 2)
     await wire.forget()
     guilds.say(0, "missed in the first")
     guilds.say(1, "missed in the second")
@@ -227,7 +227,7 @@ async def test_a_shard_fetches_messages_of_its_own_channels_only(
 
     wire.identified_at.clear()
     async with running(platform_with_shards(wire, 2), intake):
-        await wait_until(lambda: "missed in the first" in intake.texts, 30)
+        await wait_until(lambda: "missed in the first" in intake.texts)
 
 
 async def test_used_up_budget_is_waited_for(wire: SimWire, intake: FakeIntake) -> None:

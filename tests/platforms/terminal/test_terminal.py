@@ -20,6 +20,7 @@ from bot.platforms.terminal.lines import read_lines
 from bot.platforms.terminal.platform import TerminalPlatform
 from bot.platforms.terminal.surface import TerminalSurface
 from bot.ports import Intake
+from tests.waiting import PATIENCE_SECONDS
 
 CHANNEL = Address("terminal", "local")
 
@@ -54,7 +55,7 @@ class FakeService(Intake):
         self.platform = TerminalPlatform(
             wait_until_idle=self.wait_until_idle, source=source, screen=self.screen
         )
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await self.platform.run(self)
         return self.screen.getvalue()
 
@@ -107,11 +108,11 @@ async def test_terminal_shows_prompt_and_ends_when_closed() -> None:
         service.platform = TerminalPlatform(
             wait_until_idle=service.wait_until_idle, source=theirs, screen=screen
         )
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await service.platform.run(service)
     os.set_blocking(ours, False)
     shown = ""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while "hi.\r\nalice> " not in shown:  # a terminal delivers it in pieces
             with contextlib.suppress(BlockingIOError):
                 shown += os.read(ours, 10_000).decode()
