@@ -45,7 +45,11 @@ def kept_since(clock: Clock, days: float | None) -> float:
 
     That is 00:00 UTC of the day so many days ago; where it is kept for ever (None), -inf.
     """
-    return -math.inf if days is None else (clock.now() - days * _DAY) // _DAY * _DAY
+    return -math.inf if days is None else _begin_of_day(clock.now(), days)
+
+
+def _begin_of_day(now: float, days_before: float) -> float:
+    return (now - days_before * _DAY) // _DAY * _DAY
 
 
 async def delete_expired_turns(database: Database, clock: Clock, days: float) -> int:
@@ -57,7 +61,7 @@ async def delete_expired_turns(database: Database, clock: Clock, days: float) ->
     Raises:
         StoreError: the database failed.
     """
-    moment = kept_since(clock, days)
+    moment = _begin_of_day(await database.now(clock), days)
     deleted = last = 0
     while True:
         asked = {"last": last}

@@ -13,6 +13,7 @@ from bot.ports import Clock
 from bot.storage.replica.replay_lag import PRIMARY_POSITION, ReplayLag
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import conversation, is_ready, is_waiting, lane, pause
+from bot.storage.units.dialects import clock_at
 
 _IS_CURRENT = pause.c.ended_at.is_(None)
 
@@ -77,9 +78,10 @@ class SqlQueueAges:
 
     async def read(self) -> QueueAges:
         """Read them; raises `StoreError`."""
-        now, started = self._clock.now(), self._clock.monotonic()
+        here, started = self._clock.now(), self._clock.monotonic()
 
         def unit(connection: Connection) -> tuple[float, float]:
+            now = connection.execute(select(clock_at(connection.dialect.name, here))).scalar_one()
             ready = _oldest_ready(connection)
             due = connection.execute(_OLDEST_LANE).scalar_one()
             return (

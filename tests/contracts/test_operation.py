@@ -21,7 +21,6 @@ from bot.storage.personal_data import SqlPersonalData
 from bot.storage.sql.retention import delete_expired
 from bot.storage.sql.tables import conversation, inbox, node, outbox, role_lease
 from tests.contracts.conftest import Store
-from tests.fakes import FakeClock
 from tests.samples import ALICE, BOB, begin, make_incoming
 
 LANE = "telegram:5"
@@ -340,9 +339,10 @@ async def test_forgotten_channel_leaves_no_dead_letter(store: Store) -> None:
 
 async def test_old_dead_letters_are_deleted(store: Store) -> None:
     await set_aside(store)
-    clock = FakeClock(SystemClock().now() + 15 * 86_400)
+    old = update(inbox).values(received_at=inbox.c.received_at - 15 * 86_400)
+    await store.database.write(lambda c: c.execute(old).rowcount)
 
-    await delete_expired(store.database, clock, 30)
+    await delete_expired(store.database, SystemClock(), 30)
 
     assert await letters(store).all() == []
 

@@ -4,27 +4,35 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 
 import psutil
 import pytest
-from sqlalchemy import update
+from sqlalchemy import select, text, update
+from sqlalchemy.ext.asyncio import create_async_engine
 from typing_extensions import override
 
-from bot.chat.outgoing import MessageContent, OutgoingPart
+from bot.chat.outgoing import MessageContent, OutboxRow, OutgoingPart
 from bot.chat.session import ClaimedMessage, TurnResult
 from bot.errors import StoreError
 from bot.runtime.clock import SystemClock
+from bot.storage.console.service_state import SqlServiceState
 from bot.storage.encryption.codec import TextEncryption
+from bot.storage.expired_turns import delete_expired_turns
+from bot.storage.operation.dead_letters import SqlDeadLetters
+from bot.storage.queue_ages import SqlQueueAges
 from bot.storage.sql.conversations import SqlConversations
 from bot.storage.sql.database import open_database
 from bot.storage.sql.inbox import SqlInbox
 from bot.storage.sql.outbox import SqlOutbox
+from bot.storage.sql.retention import delete_expired
 from bot.storage.sql.tables import lane
+from bot.storage.sql.tables import outbox as outbox_table
 from bot.storage.units.lanes import SenderIdentity
 from tests.checkout import CHECKOUT
 from tests.contracts.conftest import Store
+from tests.fakes import FakeClock
 from tests.postgres import create_postgres_database
 from tests.samples import make_incoming
 from tests.waiting import PATIENCE_SECONDS
@@ -129,6 +137,76 @@ async def test_clock_that_is_behind_lets_an_unknown_outcome_settle(postgres_url:
         await outbox.mark_unknown(row, 10)
         assert await outbox.due_lanes(10, ["telegram"]) == []
         assert await outbox.take([LANE]) == []
+
+
+@pytest.mark.service
+async def test_clock_that_is_wrong_by_years_deletes_and_releases_nothing(postgres_url: str) -> None:
+    years = FakeClock(SystemClock().now() + 2 * 365 * 86_400)
+    async with open_database(postgres_url) as database:
+        conversations = SqlConversations(database, SystemClock())
+        await SqlInbox(database, SystemClock()).receive(
+            [make_incoming(), make_incoming(key="2")], {}
+        )
+        begun = await claim(conversations, "here")
+        assert begun is not None
+        answer = TurnResult(outgoing=[OutgoingPart(0, MessageContent("hi"))])
+        await conversations.finish(begun.claim, begun.message, answer)
+        outbox = SqlOutbox(database, BehindClock(), SenderIdentity("behind", 0))
+        [row] = await outbox.take([LANE])
+        assert await delete_expired(database, years, 14) == 0
+        assert await delete_expired_turns(database, years, 30) == 0
+        assert (await SqlServiceState(database, years).queues()).held == 1
+        ages = await SqlQueueAges(database, years).read()
+        assert max(ages.conversations, ages.lanes) < 60
+        await outbox.release_all()
+        assert await SqlOutbox(database, BehindClock(), SenderIdentity("next", 0)).take([LANE])
+        assert row.text == "hi"
+
+
+def give_up(store: SqlOutbox) -> Mapping[str, Callable[[OutboxRow], Awaitable[object]]]:
+    return {
+        "sent": lambda row: store.mark_sent(row, "1"),
+        "dead": lambda row: store.mark_dead(row, "refused"),
+        "again": lambda row: store.send_again(row, "refused", is_gone=True),
+        "set aside": lambda row: store.set_aside(row, "hopeless", "sorry"),
+        "later": lambda row: store.reschedule(row, 1),
+    }
+
+
+@pytest.mark.service
+@pytest.mark.parametrize("end", ["sent", "dead", "again", "set aside", "later", "retry"])
+async def test_lane_is_locked_before_its_rows(postgres_url: str, end: str) -> None:
+    async with open_database(postgres_url) as database:
+        clock = SystemClock()
+        conversations = SqlConversations(database, clock)
+        await SqlInbox(database, clock).receive([make_incoming()], {})
+        begun = await claim(conversations, "here")
+        assert begun is not None
+        answer = TurnResult(outgoing=[OutgoingPart(0, MessageContent("hi"))])
+        await conversations.finish(begun.claim, begun.message, answer)
+        outbox = SqlOutbox(database, clock, SenderIdentity("here", 0))
+        [row] = await outbox.take([LANE])
+        ends = give_up(outbox)
+        if end == "retry":
+            await outbox.mark_dead(row, "refused")
+
+        async def run() -> None:
+            if end == "retry":
+                await SqlDeadLetters(database, clock).retry(f"out-{row.id}")
+            else:
+                await ends[end](row)
+
+        engine = create_async_engine(postgres_url)
+        async with engine.connect() as other, asyncio.TaskGroup() as group:
+            await other.execute(select(lane).with_for_update())
+            group.create_task(run())
+            waits = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+            async with asyncio.timeout(20):
+                while not (await other.execute(waits)).scalar():
+                    await other.execute(text("SELECT pg_sleep(0.01)"))
+            await other.execute(select(outbox_table.c.id).with_for_update(nowait=True))
+            await other.rollback()
+        await engine.dispose()
 
 
 @pytest.mark.service

@@ -137,6 +137,8 @@ async def test_only_who_addresses_the_bot_is_told_and_only_where_it_is_paused(
     await setup.look()
     assert await notices(setup, "telegram:6") == [NOTICE]
     assert await notices(setup, "telegram:5") == []
+    await setup.resume("telegram:6")
+    assert setup.pauses._told == set()
 
 
 async def test_other_process_sends_no_second_notice(database: Database) -> None:

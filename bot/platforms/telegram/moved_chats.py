@@ -17,7 +17,9 @@ from aiogram.types import Message, Update
 
 from bot.chat.incoming import (
     Address,
+    Deleted,
     Edited,
+    ForgetRequested,
     Incoming,
     Joined,
     Person,
@@ -124,8 +126,12 @@ class MovedChats:
                 )
             case Joined():
                 return None  # it was in the group before
-            case _:
-                return incoming
+            case Deleted():
+                ids = tuple(str(int(one) + _IDS_ABOVE) for one in incoming.message_ids)
+                scopes = scopes_of(address)
+                return replace(incoming, address=address, scopes=scopes, message_ids=ids)
+            case ForgetRequested():
+                return replace(incoming, address=address, scopes=scopes_of(address))
 
     async def in_chat(
         self, address: Address, request: Callable[[ChatOfNow], Awaitable[Result]]

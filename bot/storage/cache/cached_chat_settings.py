@@ -12,6 +12,8 @@ from bot.ports import ChatSettings, Clock, ConversationMemory, Signals
 
 _TOPIC = "chat_settings"
 _MAX_SCOPES = 40_000  # those of ten thousand chats; a scope where nothing is set takes 300 bytes
+_UNCERTAIN_SECONDS = 60.0
+"""After that, what became of a write is settled: statements end within 20 s."""
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
@@ -43,7 +45,7 @@ class CachedChatSettings(ChatSettings, ConversationMemory):
         self._clock = clock
         self._max_age_seconds = max_age_seconds
         self._scopes: OrderedDict[str, _Scope] = OrderedDict()
-        self._uncertain: set[str] = set()  # never kept
+        self._uncertain: dict[str, float] = {}  # not kept until a moment
         self._changes = 0
         signals.subscribe(_TOPIC, self._drop)
 
@@ -57,7 +59,9 @@ class CachedChatSettings(ChatSettings, ConversationMemory):
             is_committed = True
         finally:
             if not is_committed:  # a write that failed or was cancelled may still be committed
-                self._uncertain.add(scope)
+                now = self._clock.monotonic()
+                self._uncertain = {one: end for one, end in self._uncertain.items() if end > now}
+                self._uncertain[scope] = now + _UNCERTAIN_SECONDS
             self._signals.publish(_TOPIC, [scope])
 
     @override
@@ -116,7 +120,7 @@ class CachedChatSettings(ChatSettings, ConversationMemory):
         return found
 
     def _keep(self, name: str, scope: _Scope) -> None:
-        if name in self._uncertain:
+        if scope.read_at < self._uncertain.get(name, 0.0):
             return
         self._scopes[name] = scope
         self._scopes.move_to_end(name)

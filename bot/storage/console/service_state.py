@@ -28,6 +28,7 @@ from bot.storage.sql.tables import (
     receipt,
     role_lease,
 )
+from bot.storage.units.dialects import clock_at
 
 _LANES = select(func.count()).select_from(lane).where(is_waiting)
 _UNSENT = select(func.count()).select_from(outbox).where(is_unsent)
@@ -78,7 +79,8 @@ class SqlServiceState(ServiceState):
 
     @override
     async def queues(self) -> QueueState:
-        is_held = case((conversation.c.lease_until > self._clock.now(), 1), else_=0)
+        now = clock_at(self._database.dialect, self._clock.now())
+        is_held = case((conversation.c.lease_until > now, 1), else_=0)
         ready = select(
             func.count(), func.min(conversation.c.ready_since), func.coalesce(func.sum(is_held), 0)
         ).where(is_ready)

@@ -15,6 +15,7 @@ from bot.errors import Undecodable
 from bot.ports import Clock, DeadLetters
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import conversation, inbox, is_dead, is_set_aside, lane, outbox
+from bot.storage.units.dialects import clock_at
 from bot.storage.units.events import decode_event, encode_event
 
 _IN, _OUT = "in", "out"
@@ -49,19 +50,16 @@ _FINISH = (
     .where(inbox.c.id == bindparam("row"), is_set_aside)
     .values(state="done", payload=None)
 )
-_MAKE_READY = (
-    update(conversation)
-    .where(conversation.c.key == bindparam("of"), conversation.c.ready_since.is_(None))
-    .values(ready_since=bindparam("moment"))
+_NOT_READY = update(conversation).where(
+    conversation.c.key == bindparam("of"), conversation.c.ready_since.is_(None)
 )
 # It may have arrived although nobody knows: it is looked for before it is sent again.
 _SEND_AGAIN = (
     update(outbox)
     .where(outbox.c.id == bindparam("row"), _IS_LISTED)
     .values(state=OutboxState.UNKNOWN, attempts=0, not_before=0.0, error=None, owner=None)
-    .returning(outbox.c.lane)
 )
-_MAKE_DUE = update(lane).where(lane.c.key == bindparam("of")).values(due_at=bindparam("moment"))
+_LANE_OF = select(outbox.c.lane).where(outbox.c.id == bindparam("row"), _IS_LISTED)
 _DROP = (
     update(outbox)
     .where(outbox.c.id == bindparam("row"), _IS_LISTED)
@@ -149,14 +147,17 @@ class SqlDeadLetters(DeadLetters):
                 received_at=now,
             )
         )
-        connection.execute(_MAKE_READY, {"of": key, "moment": now})
+        ready = _NOT_READY.values(ready_since=clock_at(connection.dialect.name, now))
+        connection.execute(ready, {"of": key})
         return key
 
     def _send_again(self, connection: Connection, row: int) -> str | None:
-        key = connection.execute(_SEND_AGAIN, {"row": row}).scalar_one_or_none()
-        if key is not None:
-            connection.execute(_MAKE_DUE, {"of": key, "moment": self._clock.now()})
-        return key
+        key = connection.execute(_LANE_OF, {"row": row}).scalar_one_or_none()
+        if key is None:
+            return None
+        now = clock_at(connection.dialect.name, self._clock.now())
+        connection.execute(update(lane).where(lane.c.key == key).values(due_at=now))
+        return key if connection.execute(_SEND_AGAIN, {"row": row}).rowcount else None
 
 
 def _parse(name: str) -> tuple[str, int]:

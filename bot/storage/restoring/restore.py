@@ -41,23 +41,14 @@ from bot.storage.sql.tables import (
     turn,
 )
 from bot.storage.units import changes
+from bot.storage.units.dialects import clock_at
 
 _UNKNOWN = (
     update(outbox)
     .where(is_unsent)
-    .values(
-        state=OutboxState.UNKNOWN,
-        owner=None,
-        attempts=0,
-        not_before=0.0,
-        started_at=func.coalesce(outbox.c.started_at, bindparam("moment")),
-    )
+    .values(state=OutboxState.UNKNOWN, owner=None, attempts=0, not_before=0.0)
 )
-_MAKE_DUE = (
-    update(lane)
-    .where(lane.c.key.in_(select(outbox.c.lane).where(is_unsent)))
-    .values(due_at=bindparam("moment"))
-)
+_HAS_UNSENT = update(lane).where(lane.c.key.in_(select(outbox.c.lane).where(is_unsent)))
 _RELEASE = update(conversation).values(owner=None, lease_until=0.0)
 # Without its attempts a message has no parts that were opened, which would be deleted.
 _FORGET_ATTEMPTS = update(inbox).where(is_unanswered).values(attempt=0, crashes=0, own_crashes=0)
@@ -116,11 +107,12 @@ async def prepare_restored(
             seconds: what people wrote before has been answered, as far as anybody knows.
         now: in Unix seconds.
     """
-    moment = {"moment": now}
 
     def unit(connection: Connection) -> RestoreReport:
-        unknown = connection.execute(_UNKNOWN, moment).rowcount
-        connection.execute(_MAKE_DUE, moment)
+        moment = clock_at(connection.dialect.name, now)
+        started = func.coalesce(outbox.c.started_at, moment)
+        connection.execute(_HAS_UNSENT.values(due_at=moment))
+        unknown = connection.execute(_UNKNOWN.values(started_at=started)).rowcount
         connection.execute(_RELEASE)
         connection.execute(_FORGET_ATTEMPTS)
         connection.execute(_FINISH_OTHERS)

@@ -19,6 +19,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from bot.errors import SettingsError, StoreError, UnknownDataKey
+from bot.ports import Clock
 from bot.runtime.addresses import require_encoded_login
 from bot.storage.encryption.codec import StoredAsIs, TextCodec, TextEncryption
 from bot.storage.encryption.data_keys import add_data_key, read_data_keys
@@ -26,6 +27,7 @@ from bot.storage.engine.failures import to_store_error
 from bot.storage.engine.statements import DialectName, StartUnit
 from bot.storage.sql.connections import ConnectionPool, SqliteThreadPool, UnitOfWork
 from bot.storage.sql.upgrading.revisions import NEWEST_REVISION, create_tables, read_revisions
+from bot.storage.units.dialects import clock_at
 
 T = TypeVar("T")
 
@@ -80,6 +82,14 @@ class Database:
     async def ping(self) -> None:
         """Ask the database whether it is there; raises `StoreError`."""
         await self.read(lambda connection: connection.execute(select(1)).scalar())
+
+    async def now(self, clock: Clock) -> float:
+        """Return the time by which rows expire, in Unix seconds: the database's own, if any."""
+        if self.is_sqlite:
+            return clock.now()
+        return await self.read(
+            lambda c: c.execute(select(clock_at("postgresql", 0.0))).scalar_one()
+        )
 
     async def truncate_log(self) -> None:
         """Remove deleted text from SQLite's write-ahead log, which keeps old pages.

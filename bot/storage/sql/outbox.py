@@ -11,7 +11,7 @@ from bot.ports import Clock, Outbox
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import has_external_id, is_unsent, lane, outbox
 from bot.storage.units import history, lane_holds, lanes
-from bot.storage.units.dialects import served_text
+from bot.storage.units.dialects import clock_at, served_text
 
 _MAX_KNOWN_IDS = 1000  # of a chat: more messages of ours than a probe ever looks back over
 
@@ -23,11 +23,6 @@ _KNOWN_IDS = (
 )
 _LANES_OF = select(outbox.c.lane).where(
     is_unsent, outbox.c.state == OutboxState.SENDING, outbox.c.owner == bindparam("sender")
-)
-_MAKE_DUE = (
-    update(lane)
-    .where(lane.c.key.in_(_LANES_OF), lane.c.due_at > bindparam("now"))
-    .values(due_at=bindparam("now"))
 )
 
 
@@ -90,8 +85,10 @@ class SqlOutbox(Outbox):
 
     @override
     async def release_all(self) -> None:
-        asked = {"sender": self._sender.owner, "now": self._clock.now()}
-        await self._database.write(lambda c: c.execute(_MAKE_DUE, asked).rowcount)
+        now = clock_at(self._database.dialect, self._clock.now())
+        held = update(lane).where(lane.c.key.in_(_LANES_OF), lane.c.due_at > now)
+        asked = {"sender": self._sender.owner}
+        await self._database.write(lambda c: c.execute(held.values(due_at=now), asked).rowcount)
 
     @override
     async def sent_ids(self, row_ids: Collection[int]) -> Mapping[int, str | None]:

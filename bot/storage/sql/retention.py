@@ -114,7 +114,7 @@ _DELETE_BUDGETS = delete(budget).where(budget.c.key < bindparam("oldest"))
 
 async def delete_expired(database: Database, clock: Clock, receipt_days: float) -> int:
     """Delete old rows that nothing depends on any more; return their number."""
-    now = clock.now()
+    now = await database.now(clock)
     waits = 0.0 if database.is_sqlite else _PARTITION_SECONDS
     received = inbox.c.received_at
     answered = _Expired(inbox, received, now - INBOX_SECONDS - waits, inbox.c.state != "new")

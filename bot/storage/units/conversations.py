@@ -278,12 +278,12 @@ def _finish_by_steps(
         yield sql.APPEND.query_many([{**of, **row} for row in rows.turns])
     if rows.receipts:
         yield sql.NOTE.query_many(rows.receipts)
-    if rows.change is not None:
-        yield from changes.apply(claim.conversation, rows.change, at.now)
     if rows.in_place_of:
         taken = yield from _queue_in_place(rows, sender, at)
     else:
         taken = yield from _queue_answer(rows.answer, sender, at, dialect)
+    if rows.change is not None:  # behind the lock of the lane, as it changes rows of the outbox
+        yield from changes.apply(claim.conversation, rows.change, at.now)
     if is_settled:
         return None, taken
     if rows.go_on:

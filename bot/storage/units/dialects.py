@@ -3,7 +3,18 @@
 from collections.abc import Collection
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, Float, Select, and_, bindparam, cast, func, select
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Float,
+    Select,
+    and_,
+    bindparam,
+    cast,
+    func,
+    literal,
+    select,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.schema import Table
 
@@ -41,6 +52,11 @@ def clock(dialect: DialectName) -> ColumnElement[float]:
     if dialect == "sqlite":
         return bindparam("now", type_=Float)
     return cast(func.extract("epoch", func.clock_timestamp()), Float(53))
+
+
+def clock_at(dialect: str, now: float) -> ColumnElement[float]:
+    """Return the same time for a statement that is built for one run; `now` is the process's."""
+    return literal(now, Float) if dialect == "sqlite" else clock("postgresql")
 
 
 def skip_locked(query: Select[*tuple[str]], dialect: DialectName) -> Select[*tuple[str]]:

@@ -340,10 +340,17 @@ RETURN NEXT;
 
 SENT = PostgresFunction(
     "sent",
-    parameters={"row": "bigint", "attempt": "int", "arrived_as": "text", **_IDENTITY},
+    parameters={
+        "row": "bigint",
+        "attempt": "int",
+        "arrived_as": "text",
+        "lane": "text",
+        **_IDENTITY,
+    },
     columns={"held": "boolean", **_HEAD_TYPES},
-    variables={"lane": "text", "leased": _FLOAT, "head": "record"},
+    variables={"leased": _FLOAT, "head": "record"},
     body=f"""
+PERFORM 1 FROM ({embed(lane_sql.LOCK, of="_lane")}) AS locked;
 {embed(lane_sql.SENT)} INTO _lane;
 _held := FOUND;
 IF _held THEN

@@ -98,6 +98,8 @@ MAKE_DUE_AND_TAKE = Statement(
 On SQLite, gives also whether the lane has unsent rows.
 """
 _THIS_LANE = lane.c.key == bindparam("of")
+LOCK = Statement(select(lane.c.key).where(_THIS_LANE).with_for_update())
+"""Whoever changes unsent rows locks their lane first: two units in two orders would deadlock."""
 TAKE = Statement(
     lambda dialect: (
         update(lane)

@@ -254,13 +254,16 @@ def sent(
     """Note that a row arrived, and take the next of its lane; raises `Fenced`."""
     values = _held(row, sender, arrived_as=external_id)
     if dialect == "postgresql":
-        call = functions.SENT.call.query_alone({**values, **identity(sender)})
+        lane = {"lane": row.address.lane}
+        call = functions.SENT.call.query_alone({**values, **lane, **identity(sender)})
         [[held, *following]] = yield call
         if not held:
             raise _fenced(row, sender)
         return given_row(following, at)
-    key = yield from _change(row, sender, lane_sql.SENT.query(values))
-    return (yield from _take_next_alone(key, sender, at))
+    changed = yield lane_sql.SENT.query(values)
+    if not changed:
+        raise _fenced(row, sender)
+    return (yield from _take_next_alone(changed[0][0], sender, at))
 
 
 def dead(row: OutboxRow, reason: str, sender: SenderIdentity, at: Moment) -> Unit[OutboxRow | None]:
@@ -327,6 +330,7 @@ def later(
     would look up an unknown outcome before the platform has settled it.
     """
     due = {"seconds": seconds, "now": at.now}
+    yield lane_sql.LOCK.query({"of": row.address.lane})
     changed = yield lane_sql.LATER.query(_held(row, sender, becomes=state, **due))
     if not changed:
         raise _fenced(row, sender)
@@ -339,6 +343,7 @@ def _held(row: OutboxRow, sender: SenderIdentity, **values: object) -> dict[str,
 
 
 def _change(row: OutboxRow, sender: SenderIdentity, change: Query) -> Generator[Query, Rows, str]:
+    yield lane_sql.LOCK.query({"of": row.address.lane})
     changed = yield change
     if not changed:
         raise _fenced(row, sender)

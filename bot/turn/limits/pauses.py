@@ -90,6 +90,7 @@ class AnsweringPauses:
             self._looked_at.clear()
             _log.info("answering_paused", scopes=[one.scope for one in self._current])
         if before - now:
+            self._told = {name for name in self._told if _pause_of(name) in now}
             _log.info("answering_resumed", paused=[one.scope for one in self._current])
             await self._go_on()
 
@@ -126,3 +127,8 @@ class AnsweringPauses:
         held = [one.number for one in waiting if one.is_in_progress]
         if waiting:
             self._told_to = min(held) - 1 if held else waiting[-1].number
+
+
+def _pause_of(notice: str) -> int:
+    """Return the number of the pause that a notice is about, from its name."""
+    return int(notice.partition(":")[0].removeprefix("pause-"))

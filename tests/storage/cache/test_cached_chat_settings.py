@@ -140,6 +140,11 @@ async def test_value_whose_change_failed_is_not_kept_any_more(processes: Process
     processes.stored.loses_answers = False
     await processes.stored.set("telegram:5", "preset", "nora", "telegram:1")  # it arrives late
     assert await processes.alone.resolve(SCOPES, "preset") == ChatSetting("telegram:5", "nora")
+    await processes.clock.advance(61)  # whatever became of it is settled
+    await processes.alone.resolve(SCOPES, "preset")
+    reads = len(processes.stored.reads)
+    assert await processes.alone.resolve(SCOPES, "preset") == ChatSetting("telegram:5", "nora")
+    assert len(processes.stored.reads) == reads
 
 
 async def test_forget_drops_what_people_said_of_themselves_there(processes: Processes) -> None:
