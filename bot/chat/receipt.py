@@ -14,7 +14,7 @@ class PromptSpan:
 
     section: str
     """One of "system", "persona", "lore", "stories"; "pinned"; "summary"; "history"; within the
-    newest message "people", "thread", "observed", "quote", "file", "post_history", "newest"."""
+    newest message "people", "thread", "observed", "quote", "file", "newest"; "post_history"."""
     message: int
     """The index of its first message."""
     messages: int = 1

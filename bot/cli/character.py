@@ -7,13 +7,14 @@ from typing import Annotated
 import typer
 
 from bot.backends.llama_cpp.settings import LlamaCppSettings
-from bot.cli.text_io import open_presets_folder, print_line, read_bytes
+from bot.cli.text_io import open_presets_folder, print_line, print_notes, read_bytes
 from bot.cli.typer_apps import command_app
 from bot.errors import PresetError, UserError
 from bot.importers.cards.card import MAX_FILE_BYTES, Card, CardContainer, read_card, write_card
 from bot.importers.cards.card_to_preset import preset_from_card
 from bot.importers.cards.stored_cards import card_file, load_card
 from bot.importers.file_kinds import CHARACTER_IMPORTS, check_file_kind
+from bot.importers.unsupported import unsupported_features
 from bot.media.fetching import FetchFailed, PublicFetcher
 from bot.prompting.presets.files import ReadPresets, export_preset, read_presets
 from bot.prompting.presets.folder import find_preset_file
@@ -51,6 +52,7 @@ def import_card(
     is_local = isinstance(provider, LlamaCppSettings)
     preset = import_character(data, file, folder, default, name, is_local=is_local)
     print_line(f"the preset {preset.name} was written to {folder / f'{preset.id}.json'}")
+    print_notes(unsupported_features(preset))
     if default is None:
         print_line(f"make it the default: TROUPE_DEFAULT_PRESET={preset.name!r} in .env")
         print_line("then talk to it: troupe chat")

@@ -3,6 +3,7 @@
 import os
 import sys
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
+from collections.abc import Iterable
 from pathlib import Path
 
 from bot.errors import UserError
@@ -13,6 +14,12 @@ from bot.runtime.shipped_files import writable_presets_folder
 def print_line(text: str, *, end: str = "\n") -> None:
     """Write a result to stdout; control characters in it are escaped."""
     sys.stdout.write(escape_control_characters(text) + end)
+
+
+def print_notes(notes: Iterable[str]) -> None:
+    """Write what a preset expresses differently than its file, or not at all."""
+    for note in notes:
+        print_line(f"note: {note}")
 
 
 def print_exactly(text: str, *, end: str = "") -> None:

@@ -14,6 +14,7 @@ from bot.importers.sillytavern.chat_completion import keys_of_chat_completion
 from bot.importers.sillytavern.context import keys_of_context, keys_of_system_prompt
 from bot.importers.sillytavern.instruct import keys_of_instruct
 from bot.importers.sillytavern.samplers import keys_of_sampler
+from bot.importers.unsupported import unsupported_features
 from bot.prompting.presets.files import parse_preset, validate_preset
 from bot.prompting.presets.names import MAX_NAME_CHARS
 from bot.prompting.presets.preset import DEFAULT_MODEL, Preset
@@ -69,11 +70,11 @@ def preset_from_text(
             return _from_own_json(text, source, name, provider, into)
         keys, notes = found
         if into is not None:
-            return ImportedPreset(_add_keys(into, keys, source), notes)
-        own = {"name": name or _name_in(keys, file), "provider": provider or "local"}
-        return ImportedPreset(
-            validate_preset({"model": DEFAULT_MODEL, **keys, **own}, source), notes
-        )
+            preset = _add_keys(into, keys, source)
+        else:
+            own = {"name": name or _name_in(keys, file), "provider": provider or "local"}
+            preset = validate_preset({"model": DEFAULT_MODEL, **keys, **own}, source)
+        return ImportedPreset(preset, [*notes, *unsupported_features(preset)])
     if into is not None:
         raise PresetError(
             translatable("{file} makes a preset of its own; import it without --into", file=file)
@@ -213,6 +214,10 @@ def _add_keys(preset: Preset, keys: Mapping[str, object], source: str) -> Preset
     }
     if not any(keys.get(key) for key in _TEXTS_WITH_MACROS):
         kept["macros"] = preset.macros
+    if keys.get("prompts") and not (preset.has_macros or preset.character):
+        # A card's system prompt stands in for the main prompt; another one says who it plays.
+        kept["persona"] = "\n\n".join(filter(None, (preset.system, preset.persona))) or None
+        kept["system"] = None
     return validate_preset(
         {**_merge_keys(preset.model_dump(exclude_unset=True), keys), **kept}, source
     )

@@ -278,8 +278,11 @@ def _without_pictures(fitted: FittedPrompt) -> Prompt:
     prompt = fitted.prompt
     if not fitted.draft.images:
         return prompt
-    *others, newest = prompt.messages
-    return replace(prompt, messages=(*others, replace(newest, parts=())))
+    newest = len(prompt.messages) - 1 - len(fitted.draft.closing)
+    messages = (
+        replace(one, parts=()) if at == newest else one for at, one in enumerate(prompt.messages)
+    )
+    return replace(prompt, messages=tuple(messages))
 
 
 class _AnswerBuilder:

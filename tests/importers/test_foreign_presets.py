@@ -149,13 +149,15 @@ def test_chat_completion_preset_keeps_the_prompts_around_the_chat() -> None:
     preset = result.preset
 
     assert (preset.provider, preset.model) == ("local", "default")
-    assert preset.system == "Write {{char}}'s reply."
-    assert [(one.role, one.text) for one in preset.messages] == [("user", "Begin.")]
-    assert preset.post_history_instructions == "Stay in character."
+    assert [(one.marker, one.role, one.content, one.depth) for one in preset.prompts] == [
+        ("main", "system", "Write {{char}}'s reply.", None),
+        (None, "user", "Begin.", None),
+        ("chatHistory", "system", "", None),
+        (None, "assistant", "I think.", 2),
+        ("jailbreak", "system", "Stay in character.", None),
+    ]
     assert preset.user_name_in_message == "add"
     assert (preset.max_output_tokens, preset.max_input_tokens) == (300, 3795)
-    (entry,) = preset.parsed_lorebook.entries if preset.parsed_lorebook else ()
-    assert (entry.content, entry.depth, entry.role) == ("I think.", 2, "assistant")
     assert "claude-sonnet of claude is left out" in result.notes[-1]
     assert imported(CHAT_COMPLETION, provider="anthropic").preset.model == "claude-sonnet"
 

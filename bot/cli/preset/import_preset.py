@@ -5,7 +5,14 @@ from typing import Annotated
 
 import typer
 
-from bot.cli.text_io import open_presets_folder, print_line, read_bytes, read_text, write_text
+from bot.cli.text_io import (
+    open_presets_folder,
+    print_line,
+    print_notes,
+    read_bytes,
+    read_text,
+    write_text,
+)
 from bot.cli.typer_apps import command_app
 from bot.errors import UserError
 from bot.importers.file_kinds import MAX_BYTES_READ, PRESET_IMPORTS, FileKind, check_file_kind
@@ -57,7 +64,7 @@ def import_preset(
         raise UserError(f"{target} exists already; remove it first or choose another --name")
     write_text(target, export_preset(preset))
     print_line(f"the preset {preset.name} was written to {target}")
-    _print_notes([*imported.notes, *missing_for(preset, settings)])
+    print_notes([*imported.notes, *missing_for(preset, settings)])
 
 
 def _add_to_preset(file: Path, preset: Preset, folder: Path) -> None:
@@ -68,9 +75,4 @@ def _add_to_preset(file: Path, preset: Preset, folder: Path) -> None:
     imported = preset_from_text(read_text(file), file, into=own)
     write_text(target, export_preset(imported.preset))
     print_line(f"{file} was added to the preset {preset.name} in {target}")
-    _print_notes(imported.notes)
-
-
-def _print_notes(notes: list[str]) -> None:
-    for note in notes:
-        print_line(f"note: {note}")
+    print_notes(imported.notes)

@@ -20,6 +20,7 @@ from bot.importers.file_kinds import (
     detect_file_kind,
 )
 from bot.importers.preset_files import preset_from_text
+from bot.importers.unsupported import unsupported_features
 from bot.prompting.presets.files import export_preset, validate_preset
 from bot.prompting.presets.folder import write_whole_file
 from bot.prompting.presets.names import MAX_NAME_CHARS
@@ -91,7 +92,7 @@ class PresetImports:
                 model=default.model,
                 is_local=self.is_local(default),
             )
-            return preset, []
+            return preset, unsupported_features(preset)
         if kind is FileKind.HARUHI:
             return self._keep_character(path, content, name, default), []
         imported = preset_from_text(_decode(path, content), path, name or None)

@@ -171,12 +171,19 @@ def _card(
         alternate_greetings=read.texts("alternate_greetings"),
         group_only_greetings=read.texts("group_only_greetings"),
         tags=read.texts("tags"),
-        character_book=read.object_or_none("character_book"),
+        character_book=_book(fields.get("character_book")),
         extensions=read.object_or_none("extensions") or {},
         older=older,
         image=image,
         assets=assets or {},
     )
+
+
+def _book(value: object) -> Json | None:
+    """Return a lorebook; some programs write the list of its entries, or no object at all."""
+    if isinstance(value, list):
+        return {"entries": value}
+    return value if isinstance(value, dict) else None
 
 
 def _spec_and_fields(content: Json, source: str) -> tuple[CardSpec, Json]:

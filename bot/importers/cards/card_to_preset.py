@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from bot.importers.cards.card import Card
 from bot.importers.cards.safe_json import Json
-from bot.prompting.compose.card_macros import ORIGINAL_SYSTEM
+from bot.prompting.compose.card_macros import DEPTH_NOTE, ORIGINAL_SYSTEM
 from bot.prompting.lorebook.files import read_lorebook
 from bot.prompting.presets.files import validate_preset
 from bot.prompting.presets.names import MAX_NAME_CHARS, name_problem
@@ -53,7 +53,9 @@ def preset_from_card(
         "role_name": role_name,
         "description": _first_line(card.creator_notes),
         "system": card.system_prompt.strip() or ORIGINAL_SYSTEM,
-        "persona": _persona(card),
+        "persona": card.description.strip() or None,
+        "personality": card.personality.strip() or None,
+        "scenario": card.scenario.strip() or None,
         "messages": example_turns(card.mes_example, (card.name, card.nickname)),
         "greeting": card.first_mes or None,
         "alternate_greetings": [text for text in card.alternate_greetings if text],
@@ -98,15 +100,6 @@ def _speaker_pattern(names: Sequence[str]) -> re.Pattern[str]:
     return re.compile(rf"\s*(?:(?P<user>{users})|{'|'.join(known)})\s*[:：]", re.IGNORECASE)
 
 
-def _persona(card: Card) -> str | None:
-    parts = [card.description.strip()]
-    if card.personality.strip():
-        parts.append(f"{{{{char}}}}'s personality: {card.personality.strip()}")
-    if card.scenario.strip():
-        parts.append(f"Scenario: {card.scenario.strip()}")
-    return "\n\n".join(part for part in parts if part) or None
-
-
 def _talkativeness(card: Card) -> float | None:
     """Read SillyTavern's talkativeness, a text from 0 to 1; None if it is missing or invalid."""
     try:
@@ -126,7 +119,7 @@ def _lorebook(card: Card, source: str) -> Json | None:
         entry = {
             "keys": [],
             "content": prompt,
-            "name": "note at depth",
+            "name": DEPTH_NOTE,
             "constant": True,
             "enabled": True,
             "insertion_order": 0,
@@ -138,7 +131,8 @@ def _lorebook(card: Card, source: str) -> Json | None:
             },
         }
         entries = book.get("entries") if book else []
-        book = {**(book or {}), "entries": [*(entries if isinstance(entries, list) else []), entry]}
+        listed = list(entries.values()) if isinstance(entries, dict) else entries
+        book = {**(book or {}), "entries": [*(listed if isinstance(listed, list) else []), entry]}
     if book is None:
         return None
     read_lorebook(book, source)

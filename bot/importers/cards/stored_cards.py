@@ -41,8 +41,8 @@ def _as_card(preset: Preset) -> dict[str, object]:
     fields: dict[str, object] = {
         "name": preset.character_name,
         "description": preset.persona or "",
-        "personality": "",
-        "scenario": "",
+        "personality": preset.personality or "",
+        "scenario": preset.scenario or "",
         "first_mes": preset.greeting or "",
         "mes_example": "\n".join(["<START>", *examples]) if examples else "",
         "creator_notes": preset.description,

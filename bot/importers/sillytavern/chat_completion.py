@@ -1,18 +1,28 @@
 """Import SillyTavern's chat-completion presets: parameters, and the prompts around a chat."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from typing import get_args
 
-from bot.frozen_dataclass import frozen_dataclass
 from bot.importers.sillytavern.instruct import Json
 from bot.importers.sillytavern.samplers import keys_of_sampler
+from bot.prompting.presets.preset import MarkerName
 from bot.prompting.text.json_fields import JsonFields
 
-_HISTORY = "chatHistory"
 _AT_DEPTH = 1  # the `injection_position` of prompts within the chat
 _ROLES = ("system", "user", "assistant")
 _NAMES_BEHAVIORS = {-1: "not_add", 2: "add"}
-_POSITION_AT_DEPTH = 4  # SillyTavern's number in lorebooks
 _DEFAULT_DEPTH = 4
+_EVERYBODY = 100001  # the `character_id` of the order that holds for all characters
+_MARKERS = frozenset(get_args(MarkerName))
+_PLACES = frozenset({"chatHistory", "dialogueExamples"})
+_OVERRIDABLE = frozenset({"main", "jailbreak"})
+_FORMATS = {
+    "charPersonality": "personality_format",
+    "scenario": "scenario_format",
+    "worldInfoBefore": "wi_format",
+    "worldInfoAfter": "wi_format",
+}
+"""The keys with the text around what a marker stands for."""
 _MODELS = {
     "openai": ("openai", "openai_model"),
     "claude": ("anthropic", "claude_model"),
@@ -42,8 +52,11 @@ def keys_of_chat_completion(
         keys["max_input_tokens"] = context - (answer or context // 4)
     behavior = read.integer("names_behavior")
     keys["user_name_in_message"] = _NAMES_BEHAVIORS.get(behavior or 0, "default")
-    keys |= _prompt_keys(list(_ordered_prompts(data)))
+    prompts = list(_ordered_prompts(data, read))
     service = read.text("chat_completion_source")
+    if service == "claude" and read.text("assistant_prefill").strip():
+        prompts.append({"role": "assistant", "content": read.text("assistant_prefill")})
+    keys |= {"prompts": prompts, "macros": True}
     own_provider, model_key = _MODELS.get(service, ("", ""))
     model = read.text(model_key) if model_key else read.text("custom_model")
     if model and provider == own_provider:
@@ -54,76 +67,41 @@ def keys_of_chat_completion(
     return keys, notes
 
 
-@frozen_dataclass
-class _ChatPrompt:
-    identifier: str
-    role: str
-    text: str
-    depth: int | None
-    """Within the chat, counted from its end; None: before or after the chat."""
-
-
-def _prompt_keys(prompts: Sequence[_ChatPrompt]) -> dict[str, object]:
-    names = [each.identifier for each in prompts]
-    middle = names.index(_HISTORY) if _HISTORY in names else len(prompts)
-    fixed = [(index, each) for index, each in enumerate(prompts) if each.text.strip()]
-    outside = [(index, each) for index, each in fixed if each.depth is None]
-    before = [each for index, each in outside if index < middle]
-    after = [each for index, each in outside if index > middle]
-    system = "\n\n".join(each.text.strip() for each in before if each.role == "system")
-    inside = [_lore_entry(each) for _, each in fixed if each.depth is not None]
-    keys: dict[str, object] = {
-        "system": system or None,
-        "messages": [
-            {"role": each.role, "content": each.text} for each in before if each.role != "system"
-        ],
-        "post_history_instructions": "\n\n".join(each.text.strip() for each in after) or None,
-        "macros": True,
-    }
-    return keys | ({"lorebook": {"entries": inside}} if inside else {})
-
-
-def _ordered_prompts(data: Json) -> Iterator[_ChatPrompt]:
-    """Yield the enabled prompts in the order of the file's last list, SillyTavern's general one."""
+def _ordered_prompts(data: Json, settings: JsonFields) -> Iterator[Json]:
+    """Yield the enabled prompts in the order of the list for all characters, else the last one."""
     known = {
         str(each.get("identifier")): each
         for each in _objects(data.get("prompts"))
         if each.get("identifier")
     }
-    orders = [each.get("order") for each in _objects(data.get("prompt_order"))]
-    order = _objects(orders[-1]) if orders else []
+    lists = _objects(data.get("prompt_order"))
+    lists = [each for each in lists if each.get("character_id") == _EVERYBODY] or lists
+    order = _objects(lists[-1].get("order")) if lists else []
     names = [str(each.get("identifier")) for each in order if each.get("enabled", True)]
     for name in names if order else known:
-        prompt = known.get(name)
-        if prompt is None:
-            continue
-        read = JsonFields(prompt, name, lenient=True)
-        role = read.text("role")
-        is_inside = read.integer("injection_position") == _AT_DEPTH
-        depth = read.integer("injection_depth")
-        yield _ChatPrompt(
-            name,
-            role if role in _ROLES else "system",
-            "" if read.flag("marker") else read.text("content"),
-            (_DEFAULT_DEPTH if depth is None else depth) if is_inside else None,
-        )
+        if name in known or name in _MARKERS:
+            prompt = _prompt(name, JsonFields(known.get(name, {}), name, lenient=True), settings)
+            if prompt.get("marker") or str(prompt["content"]).strip():
+                yield prompt
 
 
-def _lore_entry(prompt: _ChatPrompt) -> Json:
-    return {
-        "keys": [],
-        "content": prompt.text,
-        "name": prompt.identifier,
-        "constant": True,
-        "enabled": True,
-        "insertion_order": 0,
-        "extensions": {
-            "position": _POSITION_AT_DEPTH,
-            "depth": prompt.depth,
-            "role": _ROLES.index(prompt.role),
-            "ignore_budget": True,
-        },
+def _prompt(identifier: str, read: JsonFields, settings: JsonFields) -> Json:
+    role = read.text("role")
+    prompt: dict[str, object] = {
+        "role": role if role in _ROLES else "system",
+        "content": "" if read.flag("marker") else read.text("content"),
+        "name": read.text("name"),
     }
+    is_fixed = identifier in _OVERRIDABLE and read.flag("forbid_overrides")
+    if identifier in _MARKERS and not is_fixed:
+        prompt["marker"] = identifier
+        if identifier in _FORMATS:
+            prompt["content"] = settings.text(_FORMATS[identifier])
+    if read.integer("injection_position") == _AT_DEPTH and identifier not in _PLACES:
+        depth, order = read.integer("injection_depth"), read.integer("injection_order")
+        prompt["depth"] = _DEFAULT_DEPTH if depth is None else max(0, depth)
+        prompt["order"] = 100 if order is None else order
+    return prompt
 
 
 def _objects(value: object) -> list[Json]:

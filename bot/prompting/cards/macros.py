@@ -1,4 +1,4 @@
-"""Expand the macros of a card's text, such as `{{char}}`, `{{user}}`, `{{roll:2d6}}`, in one pass.
+"""Expand SillyTavern's macros in one pass: `{{char}}`, `{{random::a::b}}`, `{{if x}}..{{/if}}`.
 
 Only macros of the text itself are expanded: the values (a name, a line that a person wrote) are
 inserted unchanged, so nobody can inject a macro. Unknown macros stay as they are. See
@@ -7,38 +7,102 @@ docs/sources.md#sillytavern.
 
 import random
 import re
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 
 from bot.frozen_dataclass import frozen_dataclass
+from bot.prompting.cards.moment import describe_duration, format_moment, parse_moment
+from bot.prompting.cards.variables import VariableExpression, Variables
 
-_MAX_DEPTH = 8
+_MAX_DEPTH = 24
 _MAX_DICE, _MAX_SIDES = 100, 1_000_000
+_MAX_REPEATS = 100  # of {{newline::n}}
 _MAX_MACROS = 100_000  # a prompt with them takes seconds
-_CHARS_PER_MACRO = 20  # the argument of {{random}} is read once more in each level
+_CHARS_PER_MACRO = 20  # the arguments are read once more in each level
 _MAX_INSERTED_CHARS = 4_000_000  # far more than any model reads
 _ROLL = re.compile(r"(\d{0,4})d(\d{1,7})([+-]\d{1,7})?|(\d{1,7})", re.IGNORECASE)
-_LEGACY = re.compile(r"<(user|bot|char)>", re.IGNORECASE)  # the form of the oldest cards
+_LEGACY = re.compile(r"<(user|bot|char|charifnotgroup|group)>", re.IGNORECASE)
 _TRIM = "\x00trim\x00"  # no text contains it: NULs are removed first
-_BRACES = re.compile(r"\{\{|\}\}")
-_TIME_ZONE = re.compile(r"time_utc([+-]\d{1,2})", re.IGNORECASE)
-_FIELDS = {
-    "char": "char",
+_BRACES = re.compile(r"\{\{(?!\{)|\}\}")  # of three braces the outermost is text
+_CALL = re.compile(r"\s*([!?~>#/\s]*)([A-Za-z][\w-]*)(?=$|[\s:])")
+_TIME_ZONE = re.compile(r"\s*(?:time_|time\s*:+\s*)utc([+-]\d{1,2})\s*", re.IGNORECASE)
+_FALSE = frozenset({"", "false", "off", "0"})
+
+_ALIASES = {
     "bot": "char",
-    "charifnotgroup": "char",
-    "user": "user",
-    "group": "group",
-    "original": "original",
-    "persona": "persona",
-    "input": "last_user_message",
-    "lastmessage": "last_message",
-    "lastusermessage": "last_user_message",
-    "lastcharmessage": "last_char_message",
+    "charifnotgroup": "group",
+    "chardescription": "description",
+    "charpersonality": "personality",
+    "charscenario": "scenario",
+    "charcreatornotes": "creatornotes",
     "charversion": "version",
     "char_version": "version",
-    "model": "model",
+    "charfirstmessage": "greeting",
+    "idle_duration": "idleduration",
+    "mesexamplesraw": "mesexamples",
+    "lorebefore": "wibefore",
+    "loreafter": "wiafter",
 }
+_CONSTANTS = {
+    "lastgenerationtype": "normal",
+    "firstincludedmessageid": "0",
+    "firstdisplayedmessageid": "0",
+    "lastswipeid": "1",
+    "currentswipeid": "1",
+    "ismobile": "false",
+    "hasextension": "false",
+    **dict.fromkeys(
+        (
+            "noop", "comment", "hidden_key", "banned", "else", "anchorbefore", "anchorafter",
+            "systemprompt", "defaultsystemprompt", "instructsystem", "instructsystemprompt",
+            "exampleseparator", "chatseparator", "chatstart", "instructstorystringprefix",
+            "instructstorystringsuffix", "instructuserprefix", "instructinput",
+            "instructusersuffix", "instructassistantprefix", "instructoutput",
+            "instructassistantsuffix", "instructseparator", "instructsystemprefix",
+            "instructsystemsuffix", "instructfirstassistantprefix", "instructfirstoutputprefix",
+            "instructlastassistantprefix", "instructlastoutputprefix", "instructstop",
+            "instructuserfiller", "instructsysteminstructionprefix", "instructfirstuserprefix",
+            "instructfirstinput", "instructlastuserprefix", "instructlastinput",
+            "instructconsecutiveassistantmessage",
+        ),
+        "",
+    ),
+}  # fmt: skip
+"""What has one value here. Sequences of an instruct template are empty as SillyTavern's are with
+chat completions: the model's own template writes them."""
+
+FIELDS = frozenset({
+    "group", "groupnotmuted", "notchar", "original", "persona", "input", "lastmessage",
+    "lastusermessage", "lastcharmessage", "lastmessageid", "version", "model", "description",
+    "personality", "scenario", "mesexamples", "charprompt", "charinstruction", "chardepthprompt",
+    "creatornotes", "maxprompt", "summary", "wibefore", "wiafter",
+})  # fmt: skip
+"""The macros whose values depend on the character and the conversation; without one, empty."""
+
+_TIMES = {
+    "time": "LT",
+    "date": "LL",
+    "weekday": "dddd",
+    "isotime": "HH:mm",
+    "isodate": "YYYY-MM-DD",
+}
+_VARIABLE_MACROS = frozenset(
+    f"{verb}{scope}var" for scope in ("", "global") for verb in ("set", "add", "inc", "dec", "get",
+    "has", "delete", "flush")
+) | {"varexists", "globalvarexists"}  # fmt: skip
+_FUNCTIONS = frozenset({
+    "random", "pick", "roll", "reverse", "newline", "space", "trim", "if", "datetimeformat",
+    "idleduration", "timediff", "greeting", "outlet",
+})  # fmt: skip
+_KNOWN = (
+    {"char", "user"} | FIELDS | _CONSTANTS.keys() | _TIMES.keys() | _VARIABLE_MACROS | _FUNCTIONS
+)
+_SCOPED = frozenset({"if", "trim", "//", "reverse"}) | {
+    name for name in _VARIABLE_MACROS if name.startswith(("set", "add"))
+}
+"""What takes the text up to its closing tag as its last argument."""
 
 
 @dataclass(slots=True)
@@ -62,16 +126,17 @@ class Macros:
     now: datetime
     """The time that `{{time}}` and `{{date}}` show."""
     rng: random.Random = field(default_factory=random.Random)
-    group: str = ""
-    """The names of all speakers."""
-    original: str = ""
-    """The default instructions that the card replaces."""
-    persona: str = ""
-    last_user_message: str = ""
-    last_message: str = ""
-    last_char_message: str = ""
-    version: str = ""
-    model: str = ""
+    picks: Callable[[str], random.Random] = random.Random
+    """Makes the generator of a `{{pick}}`, the same in all prompts of a session."""
+    fields: Mapping[str, str] = field(default_factory=dict)
+    """The values of `FIELDS`."""
+    greetings: Sequence[str] = ()
+    outlets: Mapping[str, str] = field(default_factory=dict)
+    """Lore by the name of its outlet."""
+    idle: timedelta | None = None
+    """The time since the last message before the newest one."""
+    variables: Variables = field(default_factory=Variables, compare=False)
+    """Shared by all texts of the prompt, in their order."""
     budget: MacroBudget = field(default_factory=MacroBudget, compare=False)
     """Shared by all texts of the prompt, and by the copies of this value."""
 
@@ -81,67 +146,162 @@ class Macros:
             return text
         return remove_trim_marks(self._expand(text.replace("\x00", ""), 0), _TRIM)
 
+    def expand_field(self, name: str) -> str:
+        """Return the value of the macro with this name; `system` is a field of story strings."""
+        if name == "system":
+            return self.fields.get("system", "")
+        return self.expand("{{" + name + "}}")
+
     def _expand(self, text: str, depth: int) -> str:
+        if "{{" not in text:
+            return self._expand_legacy(text)
+        return self._expand_calls(_Document(text), 0, depth)
+
+    def _expand_calls(self, document: "_Document", first: int, depth: int, end: int = -1) -> str:
+        """Expand from one call of a document up to another one, or to its end."""
+        text, calls = document.text, document.calls
+        end = len(calls) if end < 0 else end
+        position = calls[first - 1].end if first else 0
+        stop = calls[end].start if end < len(calls) else len(text)
         parts: list[str] = []
-        position = 0
-        for start, end in _pairs(text):
-            inner = text[start + 2 : end - 2]
-            parts.append(self._expand_legacy(text[position:start]))
-            found = self._value_within_budget(inner, depth) if depth < _MAX_DEPTH else None
-            parts.append("{{" + inner + "}}" if found is None else found)
-            position = end
-        return "".join([*parts, self._expand_legacy(text[position:])])
+        index = first
+        while index < end:
+            call = calls[index]
+            parts.append(self._expand_legacy(text[position : call.start]))
+            closing = document.closing.get(index)
+            found = None
+            if depth < _MAX_DEPTH and not self.budget.is_spent():
+                self.budget.macros -= 1 + (call.end - call.start) // _CHARS_PER_MACRO
+                found = self._value(document, index, closing, depth)
+                self.budget.chars -= len(found or "")
+            if found is None:
+                closing = None
+                inner = text[call.start + 2 : call.end - 2]
+                found = "{{" + (self._expand(inner, depth + 1) if depth < _MAX_DEPTH else inner)
+                found += "}}"
+            parts.append(found)
+            index = index + 1 if closing is None else closing + 1
+            position = calls[index - 1].end
+        return "".join([*parts, self._expand_legacy(text[position:stop])])
 
     def _expand_legacy(self, text: str) -> str:
-        return _LEGACY.sub(
-            lambda found: self.user if found[1].lower() == "user" else self.char, text
-        )
+        def value(found: re.Match[str]) -> str:
+            match found[1].lower():
+                case "user":
+                    return self.user
+                case "group" | "charifnotgroup":
+                    return self.fields.get("group", self.char)
+                case _:
+                    return self.char
 
-    def _value_within_budget(self, inner: str, depth: int) -> str | None:
-        if self.budget.is_spent():
-            return None
-        self.budget.macros -= 1 + len(inner) // _CHARS_PER_MACRO
-        found = self._value(inner, depth)
-        self.budget.chars -= len(found or "")
-        return found
+        return _LEGACY.sub(value, text) if "<" in text else text
 
-    def _value(self, inner: str, depth: int) -> str | None:
+    def _value(
+        self, document: "_Document", index: int, closing: int | None, depth: int
+    ) -> str | None:
         """Return the value of a macro; None if it is unknown."""
-        if inner.lstrip().startswith("//"):
+        call = document.calls[index]
+        if call.name == "//":
             return ""
-        name, _, argument = inner.partition(":")
-        name = name.strip().lower()
-        if name in _FIELDS and not argument:
-            return str(getattr(self, _FIELDS[name]))
-        if (time := self._time_value(name)) is not None and not argument:
-            return time
+        if call.is_closing:
+            return None
+        if zone := _TIME_ZONE.fullmatch(call.inner):
+            offset = timedelta(hours=max(-14, min(14, int(zone[1]))))
+            return format_moment(self.now.astimezone(timezone(offset)), "LT")
+        if call.name == "if":
+            return self._choose_branch(document, index, closing, depth)
+        if expression := VariableExpression.parse(call.inner):
+            return self.variables.evaluate(
+                expression, lambda text: self._expand(text, depth + 1).strip()
+            )
+        if call.name in {"random", "pick"}:
+            return self._choose(call, depth)
+        if call.name not in _KNOWN:
+            return None
+        arguments = [self._expand(one, depth + 1).strip() for one in call.arguments]
+        if closing is not None:
+            scoped = self._expand_calls(document, index + 1, depth + 1, closing)
+            arguments.append(scoped if "#" in call.flags else scoped.strip())
+        return self._call(call.name, arguments)
+
+    def _call(self, name: str, arguments: Sequence[str]) -> str:
+        if name in _VARIABLE_MACROS:
+            return self.variables.call(name, arguments)
+        argument = arguments[0] if arguments else ""
         match name:
-            case "random" | "pick":
-                return self._choose(argument, depth)
             case "roll":
                 return self._roll(argument)
             case "reverse":
-                return self._expand(argument, depth + 1)[::-1]
-            case "newline":
-                return "\n"
+                return argument[::-1]
+            case "newline" | "space":
+                return ("\n" if name == "newline" else " ") * min(_count(argument, 1), _MAX_REPEATS)
             case "trim":
-                return _TRIM
-            case "noop" | "comment" | "hidden_key":
-                return ""
+                return argument if arguments else _TRIM
+            case "datetimeformat":
+                return format_moment(self.now, argument)
+            case "timediff":
+                return self._time_difference(argument, "".join(arguments[1:2]))
+            case "greeting":
+                return "".join(self.greetings[(number := _count(argument, 0)) : number + 1])
             case _:
-                return self._with_space(name)
+                return self._value_of(name, argument)
 
-    def _with_space(self, name: str) -> str | None:
-        """Expand `{{roll 1d20}}`, the older form of an argument."""
-        head, _, argument = name.partition(" ")
-        return self._roll(argument) if head == "roll" else None
+    def _value_of(self, name: str, argument: str) -> str:
+        if name in _TIMES:
+            return format_moment(self.now, _TIMES[name])
+        match name:
+            case "char":
+                return self.char
+            case "user":
+                return self.user
+            case "outlet":
+                return self.outlets.get(argument, "")
+            case "idleduration":
+                return "just now" if self.idle is None else describe_duration(self.idle)
+            case _:
+                return _CONSTANTS[name] if name in _CONSTANTS else self.fields.get(name, "")
 
-    def _choose(self, argument: str, depth: int) -> str:
-        """Choose one of `a,b,c`, or of `:a::b::c` if the options contain commas."""
-        options = _split(argument.removeprefix(":"), "::")
-        if len(options) == 1 and not argument.startswith(":"):
-            options = [option.strip() for option in _split(argument, ",")]
-        return self._expand(self.rng.choice(options), depth + 1)
+    def _time_difference(self, left: str, right: str) -> str:
+        first, second = parse_moment(left, self.now), parse_moment(right, self.now)
+        if first is None or second is None:
+            return ""
+        return describe_duration(first - second, relative=True)
+
+    def _choose_branch(
+        self, document: "_Document", index: int, closing: int | None, depth: int
+    ) -> str | None:
+        """Expand one branch of `{{if condition}}...{{else}}...{{/if}}` or of `{{if a::b}}`."""
+        call = document.calls[index]
+        condition, *rest = call.arguments or [""]
+        if closing is None and not rest:
+            return None
+        is_inverted = condition.lstrip().startswith("!") or "!" in call.flags
+        is_true = self._is_true(condition.strip().removeprefix("!"), depth) != is_inverted
+        if closing is None:
+            return self._expand("::".join(rest), depth + 1).strip() if is_true else ""
+        middle = document.else_of(index, closing)
+        if is_true:
+            found = self._expand_calls(document, index + 1, depth + 1, middle or closing)
+        else:
+            found = self._expand_calls(document, middle + 1, depth + 1, closing) if middle else ""
+        return found if "#" in call.flags else found.strip()
+
+    def _is_true(self, condition: str, depth: int) -> bool:
+        value = self._expand(condition, depth + 1).strip()
+        if VariableExpression.parse(value) or _canonical(value) in _KNOWN:
+            value = self._expand("{{" + value + "}}", depth + 1).strip()
+        return value.lower() not in _FALSE
+
+    def _choose(self, call: "_Call", depth: int) -> str:
+        """Choose one of `a,b,c`, or of `a::b::c` if the options contain commas."""
+        options = call.arguments
+        if len(options) == 1:
+            options = _split(options[0], "::")
+        if len(options) == 1:
+            listed = _split(options[0].replace("\\,", "\x00"), ",")
+            options = [one.strip().replace("\x00", ",") for one in listed]
+        rng = self.rng if call.name == "random" else self.picks(f"{call.start} {call.inner}")
+        return self._expand(rng.choice(options or [""]), depth + 1)
 
     def _roll(self, argument: str) -> str:
         """Roll `20`, `d20` or `3d6+2`; anything else gives an empty text."""
@@ -156,19 +316,21 @@ class Macros:
         rolls = (self.rng.randint(1, sides) for _ in range(count))
         return str(sum(rolls) + int(found[3] or 0))
 
-    def _time_value(self, name: str) -> str | None:
-        at = self.now
-        if zone := _TIME_ZONE.fullmatch(name):
-            at = at.astimezone(timezone(timedelta(hours=max(-14, min(14, int(zone[1]))))))
-            name = "time"
-        formats: dict[str, Callable[[], str]] = {
-            "time": lambda: at.strftime("%I:%M %p").lstrip("0"),
-            "date": lambda: f"{at:%B} {at.day}, {at.year}",
-            "weekday": lambda: at.strftime("%A"),
-            "isotime": lambda: at.strftime("%H:%M"),
-            "isodate": lambda: at.strftime("%Y-%m-%d"),
-        }
-        return formats[name]() if name in formats else None
+
+def unknown_macros(texts: Iterable[str]) -> Sequence[str]:
+    """Return the names of the macros in these texts that have no value here, each once."""
+    found: dict[str, None] = {}
+    pending = [text for text in texts if "{{" in text]
+    for text in pending:
+        for call in _Document(text).calls:
+            if "{{" in call.inner:
+                pending.append(call.inner)
+            is_known = call.name in _KNOWN or call.name == "//" or _TIME_ZONE.fullmatch(call.inner)
+            if not is_known and VariableExpression.parse(call.inner) is None:
+                written = _CALL.match(call.inner)
+                name = written[2] if written else " ".join(call.inner.split())
+                found.setdefault(name[:40])
+    return list(found)
 
 
 def remove_trim_marks(text: str, mark: str, breaks: str = "\n") -> str:
@@ -179,6 +341,82 @@ def remove_trim_marks(text: str, mark: str, breaks: str = "\n") -> str:
     *between, last = rest
     inner = [part.strip(breaks) for part in between]
     return "".join([first.rstrip(breaks), *inner, last.lstrip(breaks)])
+
+
+@dataclass(slots=True, frozen=True)
+class _Call:
+    """A macro in a text, as it is written."""
+
+    start: int
+    end: int
+    inner: str
+    name: str = ""
+    """In lower case, without aliases; empty if it has none."""
+    flags: str = ""
+    arguments: Sequence[str] = ()
+
+    @property
+    def is_closing(self) -> bool:
+        return "/" in self.flags
+
+
+class _Document:
+    """The outermost macros of a text, and which of them close others."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.calls = [_parse_call(text, start, end) for start, end in _pairs(text)]
+        self.closing: dict[int, int] = {}
+        opened: dict[str, list[int]] = defaultdict(list)
+        for index, call in enumerate(self.calls):
+            if call.is_closing and opened[call.name]:
+                self.closing[opened[call.name].pop()] = index
+            elif call.name in _SCOPED and len(call.arguments) < _scoped_argument(call.name):
+                opened[call.name].append(index)
+
+    def else_of(self, index: int, closing: int) -> int | None:
+        """Return the `{{else}}` of an `{{if}}`."""
+        at = index + 1
+        while at < closing:
+            if self.calls[at].name == "else":
+                return at
+            at = self.closing.get(at, at) + 1
+        return None
+
+
+def _count(argument: str, default: int) -> int:
+    return int(argument) if argument.isdecimal() and len(argument) < 4 else default
+
+
+def _scoped_argument(name: str) -> int:
+    """Return which argument of a macro may be scoped, counted from 1."""
+    return 2 if name == "if" or name in _VARIABLE_MACROS else 1
+
+
+def _parse_call(text: str, start: int, end: int) -> _Call:
+    inner = text[start + 2 : end - 2]
+    comment = inner.lstrip()
+    if comment.startswith("//"):
+        flags = "/" if comment.startswith("///") and not comment[3:].strip() else ""
+        return _Call(start, end, inner, "//", flags, () if comment == "//" else (comment,))
+    found = _CALL.match(inner)
+    if found is None:
+        return _Call(start, end, inner)
+    rest = inner[found.end() :]
+    stripped = rest.lstrip()
+    arguments: Sequence[str] = ()
+    if stripped.startswith("::"):
+        arguments = _split(stripped[2:], "::")
+    elif stripped.startswith(":"):
+        arguments = (stripped[1:],)
+    elif stripped:
+        arguments = _split(stripped, "::")
+    return _Call(start, end, inner, _canonical(found[2]), found[1], arguments)
+
+
+def _canonical(name: str) -> str:
+    lowered = name.lower()
+    return _ALIASES.get(lowered, lowered)
 
 
 def _pairs(text: str) -> list[tuple[int, int]]:

@@ -1,25 +1,20 @@
 """Parse and render SillyTavern's `story_string`, a Handlebars layout of the system message.
 
 Supported are `{{field}}`, `{{#if field}}...{{else}}...{{/if}}`, `{{#unless field}}`, `{{trim}}` and
-comments. Nothing is evaluated; anything else is an error that names it. See
+comments; every other name is a macro (macros.py). Other blocks are an error that names them. See
 docs/sources.md#sillytavern.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable
 
 from bot.errors import TemplateError
 from bot.frozen_dataclass import frozen_dataclass
 from bot.prompting.cards.macros import remove_trim_marks
 from bot.texts.text import translatable
 
-FIELDS = frozenset({
-    "system", "description", "personality", "scenario", "persona", "wiBefore", "wiAfter",
-    "loreBefore", "loreAfter", "anchorBefore", "anchorAfter", "mesExamples", "mesExamplesRaw",
-    "char", "user",
-})  # fmt: skip
-
 _TAG = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
+_OWN_NAMES = frozenset({"system", "else", ""})
 _MAX_CHARS = 50_000
 _MAX_DEPTH = 16
 _TRIM = "\x00"  # stands for {{trim}}; texts contain no other NULs
@@ -48,9 +43,9 @@ class StoryString:
 
     nodes: tuple[Node, ...]
 
-    def render(self, values: Mapping[str, str]) -> str:
-        """Render the layout; the values are inserted unchanged, and a missing one is empty."""
-        return remove_trim_marks(_render(self.nodes, values), _TRIM, "\r\n").strip()
+    def render(self, value_of: Callable[[str], str]) -> str:
+        """Render the layout with the value of each name; values are inserted unchanged."""
+        return remove_trim_marks(_render(self.nodes, value_of), _TRIM, "\r\n").strip()
 
 
 def parse_story_string(source: str) -> StoryString:
@@ -72,6 +67,14 @@ def parse_story_string(source: str) -> StoryString:
             translatable("story_string: {tag} closes no block; remove it", tag=f"{{{{{end}}}}}")
         )
     return StoryString(nodes)
+
+
+def story_macros(source: str) -> list[str]:
+    """Return the macros of a layout; `{{system}}` is none: only layouts have it."""
+    fields = (
+        field.partition(" ")[2] if field[:1] == "#" else field for field in _TAG.findall(source)
+    )
+    return [f"{{{{{name}}}}}" for name in fields if name not in _OWN_NAMES and name[:1] not in "/!"]
 
 
 class _StoryStringParser:
@@ -104,20 +107,18 @@ class _StoryStringParser:
 
     def _tag(self, tag: str, depth: int) -> list[Node]:
         kind, _, name = tag.partition(" ")
-        if kind in {"#if", "#unless"} and name in FIELDS:
+        if kind in {"#if", "#unless"} and name:
             return [self._conditional(kind.removeprefix("#"), name, depth)]
-        if tag in FIELDS:
-            return [FieldNode(tag)]
         if tag.lower() == "trim":
             return [_TRIM]
         if tag.startswith(("!", "//")):
             return []
+        if not tag.startswith(("#", "/", "^", ">", "else")):
+            return [FieldNode(tag)]
         raise TemplateError(
             translatable(
-                "story_string: {tag} is not supported; use #if, #unless, trim and the fields"
-                " {names}",
+                "story_string: {tag} is not supported; use #if, #unless and macros",
                 tag=f"{{{{{tag[:60]}}}}}",
-                names=", ".join(sorted(FIELDS)),
             )
         )
 
@@ -137,14 +138,14 @@ class _StoryStringParser:
         )
 
 
-def _render(nodes: tuple[Node, ...], values: Mapping[str, str]) -> str:
+def _render(nodes: tuple[Node, ...], value_of: Callable[[str], str]) -> str:
     texts = []
     for node in nodes:
         match node:
             case str():
                 texts.append(node)
             case FieldNode(name):
-                texts.append(values.get(name, "").replace(_TRIM, ""))
+                texts.append(value_of(name).replace(_TRIM, ""))
             case ConditionalNode(name, then, otherwise):
-                texts.append(_render(then if values.get(name) else otherwise, values))
+                texts.append(_render(then if value_of(name) else otherwise, value_of))
     return "".join(texts)

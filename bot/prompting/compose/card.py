@@ -2,7 +2,10 @@
 
 system message: system, lore before the character, persona, lore after it, lore before the examples
 examples, lore after them, history with lore at its depth
-newest message: speakers, notes and lore at depth 0, quote, the card's post-history instructions
+newest message: speakers, notes and lore at depth 0, quote
+the card's post-history instructions
+
+A preset with prompts of its own has their order instead (prompt_order.py).
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,21 +14,35 @@ from dataclasses import replace
 from bot.chat.prompt import Message
 from bot.prompting.cards.macros import Macros
 from bot.prompting.cards.story_string import parse_story_string
-from bot.prompting.compose.card_macros import ORIGINAL_SYSTEM, CardMacros, build_card_macros
+from bot.prompting.compose.card_macros import (
+    DEPTH_NOTE,
+    ORIGINAL_SYSTEM,
+    CardMacros,
+    build_card_macros,
+)
 from bot.prompting.compose.inputs import PromptInputs
+from bot.prompting.compose.instructions import PERSONA_FIELDS, persona_prefix
 from bot.prompting.compose.lore import (
     ScannedTurn,
+    deep_lore,
     find_lore,
     inactive_entries,
-    insert_at_depth,
+    insert_messages,
+    outlets,
     parts_at,
     parts_at_newest,
     parts_without_history,
 )
+from bot.prompting.compose.prompt_order import (
+    OrderedLore,
+    arrange_prompts,
+    places_persona,
+    places_summary,
+)
 from bot.prompting.draft.draft import Draft, PromptPart
 from bot.prompting.lorebook.entries import EntryPosition, Lorebook, LoreResult, TimedEffects
 from bot.prompting.presets.preset import Preset
-from bot.prompting.speakers.user_personas import describe_speakers
+from bot.prompting.speakers.user_personas import describe_speakers, sanitize_persona
 from bot.prompting.text.token_counter import counter_for_model
 
 _NO_LORE = LoreResult((), (), 0, TimedEffects())
@@ -37,35 +54,78 @@ def apply_card(draft: Draft, inputs: PromptInputs) -> Draft:
     Without a card and without personas the draft is unchanged.
     """
     preset = inputs.preset
+    people = describe_speakers(_newest_first(inputs), inputs.speakers.people, inputs.personas)
     if (
-        preset.macros
+        preset.has_macros
         or preset.parsed_lorebook
         or preset.post_history_instructions
         or preset.story_string
     ):
-        macros = build_card_macros(inputs)
-        if preset.macros:
-            draft = _expand_macros(draft, macros.stable)
-        book = preset.parsed_lorebook
-        lore = _find_lore(book, inputs, macros) if book else _NO_LORE
-        draft = _insert_lore(draft, lore)
-        draft = replace(
-            draft,
-            system=_system_parts(draft.system, lore, preset, macros),
-            context=(*draft.context, *_post_history(inputs, macros)),
-        )
-    if people := describe_speakers(_newest_first(inputs), inputs.speakers.people, inputs.personas):
+        draft = _apply(draft, inputs, people)
+    if people and not (preset.has_order and places_persona(preset.prompts)):
         draft = replace(draft, context=(PromptPart("people", people, priority=1), *draft.context))
     return draft
 
 
-def _expand_macros(draft: Draft, macros: Macros) -> Draft:
-    original = macros.expand(ORIGINAL_SYSTEM)
-    system = replace(macros, original=original)
+def _apply(draft: Draft, inputs: PromptInputs, people: str) -> Draft:
+    preset = inputs.preset
+    macros = build_card_macros(inputs)
+    if preset.has_macros:
+        draft = _expand_persona(draft, macros.stable)
+    macros = _with_card_fields(macros, draft, inputs)
+    book = preset.parsed_lorebook
+    lore = _find_lore(book, inputs, macros) if book else _NO_LORE
+    macros = macros.with_outlets(outlets(lore)).with_fields(
+        wibefore=_joined(parts_at(lore, EntryPosition.BEFORE_CHAR)),
+        wiafter=_joined(parts_at(lore, EntryPosition.AFTER_CHAR)),
+    )
+    if preset.has_macros:
+        draft = _expand_macros(draft, macros.stable)
+    if preset.has_order:
+        return _arrange(draft, inputs, macros, lore, people)
+    draft = _insert_lore(draft, lore)
     return replace(
         draft,
-        system=tuple(replace(part, text=system.expand(part.text)) for part in draft.system),
-        pinned=tuple(_expand_message(message, macros) for message in draft.pinned),
+        system=_system_parts(draft.system, lore, preset, macros),
+        closing=_post_history(preset, macros),
+    )
+
+
+def _arrange(
+    draft: Draft, inputs: PromptInputs, macros: CardMacros, lore: LoreResult, people: str
+) -> Draft:
+    """Return the draft in the preset's own order.
+
+    Its names are those of the whole conversation, but what depends on chance is new each time.
+    """
+    preset = inputs.preset
+    summary = draft.summary.text if draft.summary and places_summary(preset.prompts) else ""
+    given = replace(macros.current, user=macros.stable.user)
+    described = [text for text in inputs.personas.values() if text]
+    persona = sanitize_persona(described[0]) if len(described) == 1 else people
+    given = replace(given, fields={**given.fields, "persona": persona, "summary": summary})
+    arranged = arrange_prompts(
+        replace(draft, summary=None if summary else draft.summary),
+        preset,
+        given,
+        OrderedLore(
+            before=parts_at(lore, EntryPosition.BEFORE_CHAR),
+            after=parts_at(lore, EntryPosition.AFTER_CHAR),
+            examples_top=parts_at(lore, EntryPosition.EXAMPLES_TOP),
+            examples_bottom=parts_at(lore, EntryPosition.EXAMPLES_BOTTOM),
+        ),
+    )
+    return _insert_deep_lore(arranged, lore)
+
+
+def _expand_persona(draft: Draft, macros: Macros) -> Draft:
+    """Expand the persona first: its text is a value of other macros."""
+    return replace(
+        draft,
+        system=tuple(
+            replace(part, text=macros.expand(part.text)) if part.section == "persona" else part
+            for part in draft.system
+        ),
         context=tuple(
             replace(part, text=macros.expand(part.text)) if part.section == "stories" else part
             for part in draft.context
@@ -73,6 +133,44 @@ def _expand_macros(draft: Draft, macros: Macros) -> Draft:
         stories=tuple(
             replace(story, text=macros.expand(story.text.strip())) for story in draft.stories
         ),
+    )
+
+
+def _with_card_fields(macros: CardMacros, draft: Draft, inputs: PromptInputs) -> CardMacros:
+    """Add the values that come from the card: its persona, its examples, its own instructions."""
+    preset = inputs.preset
+    texts = [part.text for part in draft.system if part.section == "persona"]
+    names = [name for name in PERSONA_FIELDS if getattr(preset, name)]
+    persona = {
+        PERSONA_FIELDS[name]: text.removeprefix(persona_prefix(name, preset))
+        for name, text in zip(names, texts, strict=False)
+    }
+    own = preset.system if preset.system not in {None, ORIGINAL_SYSTEM} else ""
+    speaker = {"user": macros.stable.user, "assistant": macros.stable.char}
+    examples = [
+        f"{speaker.get(one.role, 'System')}: {macros.stable.expand(one.content)}"
+        for one in draft.pinned
+    ]
+    book = preset.parsed_lorebook
+    notes = [one.content for one in book.entries if one.name == DEPTH_NOTE] if book else []
+    return macros.with_fields(
+        **persona,
+        charprompt=own or "",
+        mesexamples="\n".join(examples),
+        chardepthprompt=notes[0] if notes else "",
+    )
+
+
+def _expand_macros(draft: Draft, macros: Macros) -> Draft:
+    original = macros.expand(ORIGINAL_SYSTEM)
+    system = replace(macros, fields={**macros.fields, "original": original})
+    return replace(
+        draft,
+        system=tuple(
+            part if part.section == "persona" else replace(part, text=system.expand(part.text))
+            for part in draft.system
+        ),
+        pinned=tuple(_expand_message(message, macros) for message in draft.pinned),
     )
 
 
@@ -98,11 +196,16 @@ def _find_lore(book: Lorebook, inputs: PromptInputs, macros: CardMacros) -> Lore
 
 def _insert_lore(draft: Draft, lore: LoreResult) -> Draft:
     """Insert the entries, except those in the system message."""
-    examples = "\n".join(part.text for part in parts_at(lore, EntryPosition.EXAMPLES_BOTTOM))
+    examples = _joined(parts_at(lore, EntryPosition.EXAMPLES_BOTTOM))
+    pinned = (*draft.pinned, *([Message("system", examples)] if examples else []))
+    return _insert_deep_lore(replace(draft, pinned=pinned), lore)
+
+
+def _insert_deep_lore(draft: Draft, lore: LoreResult) -> Draft:
+    """Insert the entries within the conversation and at its end."""
     return replace(
         draft,
-        pinned=(*draft.pinned, *([Message("system", examples)] if examples else [])),
-        history=insert_at_depth(lore, draft.history),
+        history=insert_messages(deep_lore(lore), draft.history),
         context=(
             *parts_without_history(lore, draft.history),
             *parts_at_newest(lore),
@@ -124,17 +227,10 @@ def _system_parts(
     examples = parts_at(lore, EntryPosition.EXAMPLES_TOP)
     if not preset.story_string:
         return (*system, *before, *persona, *after, *examples, *others)
+    # The examples are messages of their own.
+    values = {**macros.stable.fields, "system": _joined(system), "mesexamples": ""}
     text = parse_story_string(preset.story_string).render(
-        {
-            "system": _joined(system),
-            "description": _joined(persona),
-            "wiBefore": _joined(before),
-            "loreBefore": _joined(before),
-            "wiAfter": _joined(after),
-            "loreAfter": _joined(after),
-            "char": macros.stable.char,
-            "user": macros.stable.user,
-        }
+        replace(macros.stable, fields=values, rng=macros.current.rng).expand_field
     )
     rendered = [PromptPart("system", text, required=True)] if text else []
     return (*rendered, *examples, *others)
@@ -144,10 +240,10 @@ def _joined(parts: Sequence[PromptPart]) -> str:
     return "\n".join(part.text for part in parts)
 
 
-def _post_history(inputs: PromptInputs, macros: CardMacros) -> list[PromptPart]:
-    source = inputs.preset.post_history_instructions or ""
-    text = macros.current.expand(source) if inputs.preset.macros else source
-    return [PromptPart("post_history", text, required=True)] if text.strip() else []
+def _post_history(preset: Preset, macros: CardMacros) -> tuple[Message, ...]:
+    source = preset.post_history_instructions or ""
+    text = macros.current.expand(source) if preset.has_macros else source
+    return (Message("system", text),) if text.strip() else ()
 
 
 def _newest_first(inputs: PromptInputs) -> Iterator[str]:

@@ -6,8 +6,9 @@ whenever a prompt is composed for it, so a retry or a replay composes the same p
 
 import hashlib
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from bot.chat.incoming import Joined, Said
 from bot.chat.session import Turn
@@ -19,10 +20,13 @@ from bot.prompting.speakers.clean_name import clean_name
 from bot.prompting.speakers.user_personas import sanitize_persona
 
 ORIGINAL_SYSTEM = (
-    "Write {{char}}'s next reply in a conversation between {{char}} and {{group}}."
+    "Write {{char}}'s next reply in a conversation between {{char}} and {{notChar}}."
     " Stay in character, and never speak or act for anybody else."
 )
 """The default instructions of a card, and what `{{original}}` stands for."""
+
+DEPTH_NOTE = "note at depth"
+"""The name of the lorebook entry that a card's depth prompt becomes."""
 
 _MAX_LISTED_NAMES = 5
 _MAX_GREETING_CHARS = 20_000  # ten messages on Discord; nobody can stop a greeting
@@ -36,33 +40,63 @@ class CardMacros:
     """Here `{{user}}` is everybody in the conversation, because the author changes too often."""
     current: Macros
 
+    def with_fields(self, **fields: str) -> "CardMacros":
+        """Return them with further values, in both."""
+        return CardMacros(
+            replace(self.stable, fields={**self.stable.fields, **fields}),
+            replace(self.current, fields={**self.current.fields, **fields}),
+        )
+
+    def with_outlets(self, outlets: Mapping[str, str]) -> "CardMacros":
+        """Return them with lore by the name of its outlet."""
+        return CardMacros(
+            replace(self.stable, outlets=outlets), replace(self.current, outlets=outlets)
+        )
+
 
 def build_card_macros(inputs: PromptInputs) -> CardMacros:
     """Return the values of a card's macros for this message."""
     ids = [turn.speaker.id for turn in inputs.turns if turn.speaker]
     people = [inputs.speakers.people[one] for one in dict.fromkeys(ids)]
+    preset, author = inputs.preset, inputs.incoming.author.id
     characters = inputs.speakers.characters.items()
-    others = [label for preset, label in characters if preset != inputs.preset.name]
-    stable = Macros(
-        char=inputs.preset.character_name,
-        user=_listed(people),
-        group=_listed([*others, *people]),
-        now=inputs.incoming.at,
-        rng=seeded_random(inputs.seed),
-        version=str(inputs.preset.version),
-        model=inputs.preset.model,
-    )
+    others = [label for name, label in characters if name != preset.name]
+    group = ", ".join([preset.character_name, *others])
     user_texts = [turn.text for turn in reversed(inputs.turns) if turn.role == "user"]
     answers = [turn.text for turn in reversed(inputs.turns) if turn.role == "assistant"]
-    author = inputs.incoming.author.id
+    earlier = [turn.at for turn in inputs.turns[:-1] if turn.role == "user"]
+    stable = Macros(
+        char=preset.character_name,
+        user=_listed(people),
+        now=inputs.incoming.at,
+        rng=seeded_random(inputs.seed),
+        picks=partial(seeded_random, inputs.seed),
+        fields={
+            "group": group,
+            "groupnotmuted": group,
+            "notchar": _listed([*others, *people]),
+            "version": str(preset.version),
+            "model": preset.model,
+            "creatornotes": preset.description,
+            "charinstruction": preset.post_history_instructions or "",
+            "maxprompt": str(inputs.max_input_tokens or ""),
+        },
+        greetings=preset.greetings,
+        idle=inputs.incoming.at - earlier[-1] if earlier else None,
+    )
     current = replace(
         stable,
         user=inputs.speakers.people[author],
         rng=seeded_random(inputs.seed, turn_seed(inputs.turns[-1])),
-        persona=sanitize_persona(inputs.personas.get(author, "")),
-        last_user_message=user_texts[0],
-        last_message=inputs.turns[-1].text,
-        last_char_message=answers[0] if answers else "",
+        fields={
+            **stable.fields,
+            "persona": sanitize_persona(inputs.personas.get(author, "")),
+            "input": user_texts[0],
+            "lastusermessage": user_texts[0],
+            "lastmessage": inputs.turns[-1].text,
+            "lastcharmessage": answers[0] if answers else "",
+            "lastmessageid": str(len(inputs.turns) - 1),
+        },
     )
     return CardMacros(stable, current)
 
@@ -87,7 +121,7 @@ def choose_greeting(
         text = greetings[max(1, min(number, len(greetings))) - 1]
     else:
         text = rng.choice(greetings)
-    if not preset.macros:
+    if not preset.has_macros:
         return _cut(text)
     name = clean_name(incoming.author.name) if incoming.author else ""
     macros = Macros(
@@ -95,7 +129,8 @@ def choose_greeting(
         user=name or "user",
         now=incoming.at,
         rng=rng,
-        model=preset.model,
+        fields={"group": preset.character_name, "notchar": name, "model": preset.model},
+        greetings=greetings,
     )
     return _cut(macros.expand(text))
 

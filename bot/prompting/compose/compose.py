@@ -26,6 +26,7 @@ from bot.prompting.compose.instructions import (
     build_prompter,
     build_recent_stories,
     fill_card_persona,
+    further_persona,
     story_queries_for,
 )
 from bot.prompting.draft.draft import Draft, HistoryUnit, PromptPart, group_history
@@ -216,11 +217,13 @@ def _system_parts(
 ) -> tuple[list[PromptPart], FilledText]:
     """Return the instructions and the persona as parts of the system message, and as text."""
     preset, newest = inputs.preset, inputs.incoming.text
-    if preset.macros and not preset.prompter:
+    if preset.has_macros and not preset.prompter:
         # A card has its own roleplay instructions; its macros are expanded later (card.py).
         filled = fill_card_persona(preset, stories, newest=newest)
         system = _part("system", preset.system, required=True)
-        return [*system, *_part("persona", filled.text, required=True)], filled
+        persona = [filled.text, *further_persona(preset)]
+        parts = [one for text in persona for one in _part("persona", text, required=True)]
+        return [*system, *parts], filled
     filled = build_instructions(
         preset,
         stories,
@@ -228,7 +231,8 @@ def _system_parts(
         newest=newest,
         max_input_tokens=inputs.max_input_tokens,
     )
-    return _part("system", filled.text, required=True), filled
+    text = "\n\n".join([*([filled.text] if filled.text else []), *further_persona(preset)])
+    return _part("system", text, required=True), filled
 
 
 def _pinned_message(one: PresetMessage) -> Message:

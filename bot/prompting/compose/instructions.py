@@ -23,6 +23,23 @@ from bot.prompting.prompters.prompter import Instruction
 from bot.prompting.text.token_counter import counter_for_model
 
 _STORIES_DIVISOR = 4  # at most so large a part of the prompt
+PERSONA_FIELDS = {"persona": "description", "personality": "personality", "scenario": "scenario"}
+"""The keys of a preset that describe its character, with the macros that have their values."""
+
+
+def persona_prefix(key: str, preset: Preset) -> str:
+    """Return what stands in front of such a text where the preset has no order of its own."""
+    prefixes = {"personality": f"{preset.character_name}'s personality: ", "scenario": "Scenario: "}
+    return prefixes.get(key, "")
+
+
+def further_persona(preset: Preset) -> Sequence[str]:
+    """Return the texts that follow the persona."""
+    return [
+        persona_prefix(key, preset) + text
+        for key, text in (("personality", preset.personality), ("scenario", preset.scenario))
+        if text
+    ]
 
 
 def story_queries_for(preset: Preset, newest: str) -> Mapping[str, int]:

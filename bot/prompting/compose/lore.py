@@ -15,6 +15,7 @@ from bot.chat.session import Turn
 from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import TextTokenCounter
 from bot.prompting.cards.macros import Macros
+from bot.prompting.cards.variables import Variables
 from bot.prompting.compose.card_macros import seeded_random, turn_seed
 from bot.prompting.draft.draft import HistoryUnit, InsertedMessage, PromptPart
 from bot.prompting.lorebook.entries import (
@@ -41,6 +42,16 @@ _LORE_PRIORITY = 2  # lore has kept a budget of its own already, so other parts 
 
 
 @frozen_dataclass
+class DeepMessage:
+    """A message that stands within the history."""
+
+    depth: int
+    """How many messages follow it, the newest one included."""
+    message: Message
+    name: str
+
+
+@frozen_dataclass
 class ScannedTurn:
     """A turn with the text that keys are searched in, `Alice: hello`."""
 
@@ -64,7 +75,7 @@ def find_lore(
     texts = [one.text for one in turns]
     time_budget = RegexTimeBudget()
 
-    def search(length: int, timed: TimedEffects) -> LoreResult:
+    def search(length: int, timed: TimedEffects, macros: Macros) -> LoreResult:
         return search_lorebook(
             book,
             texts[:length],
@@ -78,8 +89,8 @@ def find_lore(
 
     timed = TimedEffects()
     for length in _earlier_prompts(book, turns):
-        timed = search(length, timed).timed
-    return search(len(turns), timed)
+        timed = search(length, timed, replace(macros, variables=Variables())).timed
+    return search(len(turns), timed, macros)
 
 
 def _earlier_prompts(book: Lorebook, turns: Sequence[ScannedTurn]) -> list[int]:
@@ -100,6 +111,15 @@ def parts_at(lore: LoreResult, *positions: EntryPosition) -> list[PromptPart]:
     return [_part(entry, reasons) for entry in lore.entries if entry.position in positions]
 
 
+def outlets(lore: LoreResult) -> Mapping[str, str]:
+    """Return the contents of the entries at outlets, by the name of the outlet."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for entry in lore.entries:
+        if entry.position is EntryPosition.OUTLET:
+            found[entry.outlet].append(entry.content)
+    return {name: "\n".join(contents) for name, contents in found.items()}
+
+
 def parts_at_newest(lore: LoreResult) -> list[PromptPart]:
     """Return what stands with the newest message: notes, and entries at depth 0."""
     reasons = _reasons(lore)
@@ -108,29 +128,41 @@ def parts_at_newest(lore: LoreResult) -> list[PromptPart]:
     return [*notes, *at_depth_0]
 
 
-def insert_at_depth(lore: LoreResult, history: Sequence[HistoryUnit]) -> tuple[HistoryUnit, ...]:
-    """Insert entries between the messages; those deeper than the history go to its start.
+def deep_lore(lore: LoreResult) -> list[DeepMessage]:
+    """Return the entries that stand within the history."""
+    reasons = _reasons(lore)
+    return [
+        DeepMessage(entry.depth, Message(entry.role, entry.content), _named_reason(entry, reasons))
+        for entry in lore.entries
+        if entry.position is EntryPosition.AT_DEPTH and not _is_at_newest(entry)
+    ]
+
+
+def insert_messages(
+    deep: Sequence[DeepMessage], history: Sequence[HistoryUnit]
+) -> tuple[HistoryUnit, ...]:
+    """Insert messages into the history; those deeper than it go to its start.
 
     They become part of the unit around them, so that a question keeps its answer.
     """
-    reasons = _reasons(lore)
+    if not deep:
+        return tuple(history)
     total = 1 + sum(len(unit.messages) for unit in history)  # with the newest message
-    waiting: dict[int, list[LoreEntry]] = defaultdict(list)  # by the number of messages before
-    for entry in lore.entries:
-        if entry.position is EntryPosition.AT_DEPTH and not _is_at_newest(entry):
-            waiting[max(0, total - entry.depth)].append(entry)
+    waiting: dict[int, list[DeepMessage]] = defaultdict(list)  # by the number of messages before
+    for one in deep:
+        waiting[max(0, total - one.depth)].append(one)
     units, before = [], 0
     for unit in history:
         length = len(unit.messages)
         is_last = before + length == total - 1  # it also takes what precedes the newest message
         inserted = tuple(
-            InsertedMessage(
-                index, Message(entry.role, entry.content), _named_reason(entry, reasons)
-            )
+            InsertedMessage(index, one.message, one.name)
             for index in range(length + is_last)
-            for entry in waiting[before + index]
+            for one in waiting[before + index]
         )
-        units.append(replace(unit, inserted=inserted) if inserted else unit)
+        # What was inserted before stands nearer to the end, at the same place.
+        more = sorted((*inserted, *unit.inserted), key=lambda one: one.after)
+        units.append(replace(unit, inserted=tuple(more)) if more else unit)
         before += length
     return tuple(units)
 
@@ -139,9 +171,10 @@ def parts_without_history(lore: LoreResult, history: Sequence[HistoryUnit]) -> l
     """Return the entries at a depth if there is no history to insert them into."""
     if history:
         return []
-    deep = (entry for entry in lore.entries if entry.position is EntryPosition.AT_DEPTH)
-    reasons = _reasons(lore)
-    return [_part(entry, reasons) for entry in deep if not _is_at_newest(entry)]
+    return [
+        PromptPart("lore", one.message.content, name=one.name, priority=_LORE_PRIORITY)
+        for one in deep_lore(lore)
+    ]
 
 
 def inactive_entries(lore: LoreResult) -> list[DroppedItem]:

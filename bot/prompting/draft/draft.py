@@ -90,6 +90,8 @@ class Draft:
     newest: Message
     images: tuple[Image, ...] = ()
     """The pictures of the newest message."""
+    closing: tuple[Message, ...] = ()
+    """Messages behind the newest one; an assistant's at the end is the beginning of the answer."""
     stories: tuple[Story, ...] = ()
     """The stories in the system text, in its order."""
     left_out: tuple[DroppedItem, ...] = ()
@@ -109,7 +111,7 @@ class Draft:
         for unit in self.history:
             found += unit.all_messages if unit.inserted else unit.messages
         found.append(_newest_message(self))
-        return tuple(found)
+        return (*found, *self.closing)
 
     @property
     def required_messages(self) -> tuple[Message, ...]:
@@ -149,7 +151,10 @@ class Draft:
         return (*spans, *self._newest_spans(at))
 
     def _newest_spans(self, at: int) -> Sequence[PromptSpan]:
-        return [*_part_spans(self.context, at), PromptSpan("newest", at)]
+        spans = [*_part_spans(self.context, at), PromptSpan("newest", at)]
+        if self.closing:
+            spans.append(PromptSpan("post_history", at + 1, len(self.closing)))
+        return spans
 
     def _history_names(self) -> Iterator[tuple[str, int]]:
         """Yield the name of each inserted message, and an empty one for runs of others."""

@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from bot.chat.prompt import Role
 from bot.frozen_dataclass import frozen_dataclass
+from bot.texts.text import Text
 
 
 class KeyLogic(StrEnum):
@@ -33,6 +34,8 @@ class EntryPosition(StrEnum):
     NOTE_BOTTOM = "note_bottom"
     AT_DEPTH = "at_depth"
     """`depth` messages before the end."""
+    OUTLET = "outlet"
+    """Where the macro `{{outlet::name}}` stands."""
 
 
 @frozen_dataclass
@@ -57,6 +60,7 @@ class LoreEntry:
     """In one position the highest comes last; it comes first for the token budget."""
     position: EntryPosition = EntryPosition.BEFORE_CHAR
     depth: int = 4
+    outlet: str = ""
     role: Role = "system"
     probability: float = 100
     ignores_budget: bool = False
@@ -121,6 +125,8 @@ class Lorebook:
     match_whole_words: bool = True
     min_activations: int = 0
     """Search older messages until this many entries are active."""
+    problems: tuple[Text, ...] = field(default=(), compare=False, repr=False)
+    """What its file has and cannot be used."""
     index: BookIndex | None = field(default=None, compare=False, repr=False)
     """Of a book with many keys; it belongs to these entries."""
 

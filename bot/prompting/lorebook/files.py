@@ -3,7 +3,7 @@
 See docs/sources.md#sillytavern and docs/sources.md#cards.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -31,6 +31,7 @@ POSITIONS = (
     EntryPosition.AT_DEPTH,
     EntryPosition.EXAMPLES_TOP,
     EntryPosition.EXAMPLES_BOTTOM,
+    EntryPosition.OUTLET,
 )
 ROLES: tuple[Role, ...] = ("system", "user", "assistant")
 
@@ -46,10 +47,16 @@ class LoreEntryError(PresetError):
 def read_lorebook(data: object, source: str) -> Lorebook:
     """Parse the JSON of a file or of a card's field; unknown keys are ignored.
 
+    Files of other programs are read as far as possible: what cannot be used is left out and named
+    in `problems`.
+
     Raises:
-        PresetError: it is not a lorebook, or an entry is malformed; the message names `source`.
+        PresetError: it is not a lorebook, is too large, or an entry has a content that is not a
+            text, or an order that is not a number; the message names `source`.
     """
-    if not isinstance(data, Mapping) or not isinstance(data.get("entries"), dict | list):
+    if isinstance(data, list):
+        data = {"entries": data}
+    if not isinstance(data, Mapping) or not isinstance(data.get("entries") or [], dict | list):
         raise PresetError(
             translatable(
                 "{source}: a lorebook is a JSON object with `entries`; export it from SillyTavern"
@@ -57,7 +64,7 @@ def read_lorebook(data: object, source: str) -> Lorebook:
                 source=source,
             )
         )
-    entries_field = data["entries"]
+    entries_field = data.get("entries") or []
     rows = list(entries_field.values()) if isinstance(entries_field, dict) else entries_field
     if len(rows) > MAX_ENTRIES:
         raise PresetError(
@@ -68,12 +75,12 @@ def read_lorebook(data: object, source: str) -> Lorebook:
             )
         )
     is_card = isinstance(entries_field, list)
-    entries = [_entry(row, index, is_card, source) for index, row in enumerate(rows)]
-    _check_keys(entries, source)
-    _check_regexes(entries, source)
-    book = JsonFields(data, source)
+    found = [_entry(row, index, is_card, source) for index, row in enumerate(rows)]
+    _check_keys([one for one in found if one], source)
+    problems = _problems(rows, found, source)
+    book = JsonFields(data, source, lenient=True)
     read = Lorebook(
-        entries=tuple(_with_unique_ids(entries)),
+        entries=tuple(_with_unique_ids(found)),
         name=book.text("name"),
         scan_depth=_or(book.integer("scan_depth"), 2),
         token_budget=book.integer("token_budget") or None,
@@ -81,21 +88,29 @@ def read_lorebook(data: object, source: str) -> Lorebook:
         case_sensitive=book.flag("case_sensitive"),
         match_whole_words=_or(book.optional_flag("match_whole_words"), default=True),
         min_activations=_or(book.integer("min_activations"), 0),
+        problems=tuple(problems),
     )
     return with_key_index(read)
 
 
-def _entry(row: object, index: int, is_card: bool, source: str) -> LoreEntry:
-    where = _entry_place(source, index)
+def _entry(row: object, index: int, is_card: bool, source: str) -> LoreEntry | None:
+    """Return an entry; None if the row is not an object."""
     if not isinstance(row, Mapping):
-        raise LoreEntryError(
-            translatable("{where} must be an object {example}", where=where, example="{...}"), index
-        )
-    read = JsonFields(row, where)
+        return None
+    where = _entry_place(source, index)
+    strict = JsonFields(row, where)
     try:
-        return _apply_decorators(_from_card(read) if is_card else _from_world_info(read))
+        content, order = strict.text("content"), strict.integer(_order_key(row))
     except PresetError as error:
         raise LoreEntryError(text_of(error), index) from error
+    is_card = "keys" in row or (is_card and "key" not in row)
+    read = JsonFields(row, where, lenient=True)
+    entry = _from_card(read) if is_card else _from_world_info(read)
+    return _apply_decorators(replace(entry, content=content, order=_or(order, 100)))
+
+
+def _order_key(row: Mapping[str, object]) -> str:
+    return "insertion_order" if "insertion_order" in row else "order"
 
 
 def _entry_place(source: str, index: int) -> Text:
@@ -116,20 +131,35 @@ def _check_keys(entries: Iterable[LoreEntry], source: str) -> None:
         )
 
 
-def _check_regexes(entries: Iterable[LoreEntry], source: str) -> None:
+def _problems(
+    rows: Sequence[object], entries: Sequence[LoreEntry | None], source: str
+) -> Iterator[Text]:
+    """Yield what cannot be used.
+
+    Raises:
+        PresetError: the regular expressions are too many or too long.
+    """
     left = _MAX_REGEX_WEIGHT
-    for index, entry in enumerate(entries):
+    for index, (row, entry) in enumerate(zip(rows, entries, strict=True)):
+        where = _entry_place(source, index)
+        if entry is None or not isinstance(row, Mapping):
+            yield translatable("{where} is left out: it is not an object", where=where)
+            continue
+        if not 0 <= _position_number(row) < len(POSITIONS):
+            yield translatable(
+                "{where}: the position {number} is not supported; it stands before the character",
+                where=where,
+                number=_position_number(row),
+            )
         for key in filter(is_regex, (*entry.keys, *entry.secondary_keys)):
             if isinstance(problem := compile_key(key), str):
-                raise LoreEntryError(
-                    translatable(
-                        "{where}: the key {key} cannot be used, {problem}; correct it",
-                        where=_entry_place(source, index),
-                        key=repr(key[:60]),
-                        problem=problem,
-                    ),
-                    index,
+                yield translatable(
+                    "{where}: the key {key} is matched as plain text: {problem}",
+                    where=where,
+                    key=repr(key[:60]),
+                    problem=problem,
                 )
+                continue
             left -= max(regex_weight(key), _MIN_REGEX_WEIGHT)
             if left < 0:
                 raise PresetError(
@@ -146,15 +176,14 @@ def _from_world_info(read: JsonFields) -> LoreEntry:
         read,
         LoreEntry(
             uid=str(read.values.get("uid", "")),
-            content=read.text("content"),
+            content="",  # added by `_entry`
             name=read.text("comment"),
-            keys=read.texts("key"),
-            secondary_keys=read.texts("keysecondary")
+            keys=_keys(read, "key"),
+            secondary_keys=_keys(read, "keysecondary")
             if read.flag("selective", default=True)
             else (),
             enabled=not read.flag("disable"),
             constant=read.flag("constant"),
-            order=_or(read.integer("order"), 100),
         ),
         camel=True,
     )
@@ -167,18 +196,15 @@ def _from_card(read: JsonFields) -> LoreEntry:
     more = JsonFields(
         extensions if isinstance(extensions, Mapping) else {}, read.where, lenient=True
     )
-    keys = read.texts("keys")
-    if read.flag("use_regex"):
-        keys = tuple(key if is_regex(key) else f"/{key}/" for key in keys)
+    # `use_regex` says nothing: SillyTavern writes it into every entry, and never reads it.
     entry = LoreEntry(
         uid=str(read.values.get("id", "")),
-        content=read.text("content"),
+        content="",  # added by `_entry`
         name=read.text("name") or read.text("comment"),
-        keys=keys,
-        secondary_keys=read.texts("secondary_keys") if read.flag("selective") else (),
+        keys=_keys(read, "keys"),
+        secondary_keys=_keys(read, "secondary_keys") if read.flag("selective") else (),
         enabled=read.flag("enabled", default=True),
         constant=read.flag("constant"),
-        order=_or(read.integer("insertion_order"), 100),
         case_sensitive=read.optional_flag("case_sensitive"),
     )
     entry = _with_shared_fields(more, entry, camel=False)
@@ -206,6 +232,7 @@ def _with_shared_fields(read: JsonFields, entry: LoreEntry, *, camel: bool) -> L
         entry,
         logic=LOGICS[logic] if 0 <= logic < len(LOGICS) else KeyLogic.AND_ANY,
         depth=_or(read.integer("depth"), 4),
+        outlet=read.text(key("outlet_name")).strip(),
         role=ROLES[role] if 0 <= role < len(ROLES) else "system",
         probability=100 if certain else _or(read.number("probability"), 100),
         ignores_budget=read.flag(key("ignore_budget")),
@@ -225,18 +252,28 @@ def _with_shared_fields(read: JsonFields, entry: LoreEntry, *, camel: bool) -> L
     )
 
 
+def _keys(read: JsonFields, name: str) -> tuple[str, ...]:
+    """Return keys: a list, or one text with commas between them."""
+    value = read.values.get(name)
+    if isinstance(value, str):
+        # A regular expression may have commas of its own.
+        value = [value] if is_regex(value.strip()) else value.split(",")
+    keys = value if isinstance(value, list) else []
+    texts = [str(key).strip() for key in keys if isinstance(key, str | int | float)]
+    return JsonFields({name: texts}, read.where).texts(name)
+
+
 def _position(read: JsonFields) -> EntryPosition:
-    number = read.integer("position") or 0
-    if not 0 <= number < len(POSITIONS):
-        raise PresetError(
-            translatable(
-                "{where}: the position {number} (an outlet, perhaps) is not supported; choose"
-                " another position in SillyTavern",
-                where=read.where,
-                number=number,
-            )
-        )
-    return POSITIONS[number]
+    number = _position_number(read.values)
+    return POSITIONS[number] if 0 <= number < len(POSITIONS) else POSITIONS[0]
+
+
+def _position_number(row: Mapping[str, object]) -> int:
+    """Return SillyTavern's number of a position; a card has it in `extensions`."""
+    extensions = row.get("extensions")
+    if not isinstance(row.get("position"), int) and isinstance(extensions, Mapping):
+        row = extensions
+    return JsonFields(row, "", lenient=True).integer("position") or 0
 
 
 def _apply_decorators(entry: LoreEntry) -> LoreEntry:
@@ -267,11 +304,13 @@ def _apply_decorator(entry: LoreEntry, name: str, value: str) -> LoreEntry:
             return entry
 
 
-def _with_unique_ids(entries: list[LoreEntry]) -> list[LoreEntry]:
-    """Replace missing and repeated ids by the position of the entry."""
+def _with_unique_ids(entries: Iterable[LoreEntry | None]) -> list[LoreEntry]:
+    """Replace missing and repeated ids by the position of the entry; leave out what is None."""
     used: set[str] = set()
     unique = []
     for index, entry in enumerate(entries):
+        if entry is None:
+            continue
         uid = entry.uid if entry.uid and entry.uid not in used else f"#{index}"
         used.add(uid)
         unique.append(replace(entry, uid=uid))

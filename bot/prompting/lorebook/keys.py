@@ -23,7 +23,8 @@ _MAX_QUOTED_CHARS = 60
 _KEY = StoredPattern(marked("key {key}"))
 _IN_LINE = StoredPattern(marked("key {key} in “{line}”"))
 _WITH_SECONDARY = StoredPattern(marked("{found} with {logic} of its secondary keys"))
-_REGEX_LITERAL = re.compile(r"/(.+)/([a-z]*)", re.DOTALL)
+# As SillyTavern reads it: a text with another slash, such as a path, is no regular expression.
+_REGEX_LITERAL = re.compile(r"/((?:[^/\\]|\\.)+)/([gimsuy]*)", re.DOTALL)
 _REGEX_TOKEN = re.compile(r"\\.|\[\^?\]?(?:\\.|[^]\\])*\]|\{\s*(\d+)[\d\s,]*\}|.", re.DOTALL)
 # Syntax in which brackets may be text, so that the weight of a pattern cannot be computed.
 _UNSUPPORTED = re.compile(r"\(\?(?:#|[\w-]*[xV])")
@@ -107,16 +108,17 @@ class KeyMatcher:
                 return not all(holds)
 
     def _holds(self, text: str, key: str, entry: LoreEntry) -> bool:
-        if is_regex(key):
+        if is_regex(key) and not isinstance(compile_key(key), str):
             return self._matches(text, key)
-        if not key.strip():
+        key = key.strip()
+        if not key:
             return False
         if not is_case_sensitive(entry, default=self._book.case_sensitive):
             key, text = key.lower(), self._lowered(text)
         whole = _or_default(entry.match_whole_words, self._book.match_whole_words)
-        if not whole or " " in key.strip():  # SillyTavern matches phrases as substrings
+        if not whole or len(key.split()) > 1:  # SillyTavern matches phrases as substrings
             return key in text
-        return find_word(key.strip(), text) is not None
+        return find_word(key, text) is not None
 
     def _lowered(self, text: str) -> str:
         if text not in self._lower:
@@ -171,8 +173,6 @@ def compile_key(key: str) -> regex.Pattern[str] | Text:
         )
     flags = regex.VERSION0
     for letter in letters:
-        if letter not in _FLAGS:
-            return translatable("it has the unknown flag {letter}", letter=repr(letter))
         flags |= _FLAGS[letter]
     try:
         return regex.compile(pattern, flags)

@@ -70,10 +70,18 @@ def search_lorebook(
     """
     limit = budget if book.token_budget is None else min(budget, book.token_budget)
     entries = tuple(
-        _expand(entry, expand) if _may_have_macros(book, entry) else entry for entry in book.entries
+        _expand_keys(entry, expand) if _may_have_macros(book, entry) else entry
+        for entry in book.entries
     )
     return _LorebookSearch(
-        replace(book, entries=entries), messages, limit, count, random_float, timed, time_budget
+        replace(book, entries=entries),
+        messages,
+        limit,
+        count,
+        random_float,
+        timed,
+        expand,
+        time_budget,
     ).run()
 
 
@@ -86,6 +94,7 @@ class _LorebookSearch:
         count: TextTokenCounter,
         random_float: Callable[[], float],
         timed: TimedEffects,
+        expand: Callable[[str], str],
         time_budget: RegexTimeBudget | None,
     ) -> None:
         self._book = book
@@ -93,6 +102,7 @@ class _LorebookSearch:
         self._budget = budget
         self._count = count
         self._random_float = random_float
+        self._expand = expand
         self._timed = _running_effects(timed, book, len(messages))
         self._sticky = {uid for uid, _, _ in self._timed.sticky}
         self._cooldown_ends = {uid: end for uid, _, end in self._timed.cooldown}
@@ -217,7 +227,16 @@ class _LorebookSearch:
         return KEYS_NOT_FOUND if entry.keys else marked("it has no keys")
 
     def _activate(self, triggered: Sequence[LoreEntry]) -> list[LoreEntry]:
-        """Activate the entries that their group, the probability and the budget admit."""
+        """Activate the entries that their group, the probability and the budget admit.
+
+        Only now are their contents expanded: a macro of another entry sets no variable.
+        """
+        triggered = [
+            replace(entry, content=self._expand(entry.content))
+            if _may_have_macros(self._book, entry)
+            else entry
+            for entry in triggered
+        ]
         rivals = reject_group_rivals(
             triggered,
             list(self._activated.values()),
@@ -331,10 +350,9 @@ def _may_have_macros(book: Lorebook, entry: LoreEntry) -> bool:
     return has_macros(entry) if book.index is None else entry.uid in book.index.with_macros
 
 
-def _expand(entry: LoreEntry, expand: Callable[[str], str]) -> LoreEntry:
+def _expand_keys(entry: LoreEntry, expand: Callable[[str], str]) -> LoreEntry:
     return replace(
         entry,
-        content=expand(entry.content),
         keys=tuple(expand(key) for key in entry.keys),
         secondary_keys=tuple(expand(key) for key in entry.secondary_keys),
     )

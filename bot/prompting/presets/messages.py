@@ -20,12 +20,12 @@ _BASE64_PREFIXES = {"iVBORw": "png", "/9j/": "jpeg", "R0lGOD": "gif", "UklGR": "
 _URL_PREFIXES = ("http://", "https://", "data:image/")
 
 
-def _lower(value: object) -> object:
+def lower(value: object) -> object:
     return value.lower() if isinstance(value, str) else value
 
 
 def _part_type(value: object) -> object:
-    lowered = _lower(value)
+    lowered = lower(value)
     return "image" if lowered in {"image_url", "imageurl"} else lowered
 
 
@@ -44,7 +44,7 @@ class ContentPart(StrictModel):
 
     type: Annotated[Literal["text", "image"], BeforeValidator(_part_type)]
     text: str
-    detail: Annotated[Literal["auto", "high", "low"] | None, BeforeValidator(_lower)] = None
+    detail: Annotated[Literal["auto", "high", "low"] | None, BeforeValidator(lower)] = None
 
     @property
     def image_url(self) -> str:
@@ -70,7 +70,7 @@ class ContentPart(StrictModel):
 class PresetMessage(StrictModel):
     """A message that begins every conversation. A bare string is one text part."""
 
-    role: Annotated[Role, BeforeValidator(_lower)]
+    role: Annotated[Role, BeforeValidator(lower)]
     content: tuple[ContentPart, ...]
     time: StrictInt | None = None
     """Unix seconds."""

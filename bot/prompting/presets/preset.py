@@ -14,7 +14,7 @@ from pydantic import (
     model_validator,
 )
 
-from bot.chat.prompt import OUTPUT_LIMIT_PARAMETERS
+from bot.chat.prompt import OUTPUT_LIMIT_PARAMETERS, Role
 from bot.chat.tool import ToolName
 from bot.errors import PresetError, TemplateError
 from bot.prompting.cards.story_string import parse_story_string
@@ -22,7 +22,7 @@ from bot.prompting.lorebook.entries import Lorebook
 from bot.prompting.lorebook.files import LoreEntryError, read_lorebook
 from bot.prompting.lorebook.keys import compile_key, is_regex
 from bot.prompting.personas.persona import parse_persona
-from bot.prompting.presets.messages import PresetMessage, StrictModel
+from bot.prompting.presets.messages import PresetMessage, StrictModel, lower
 from bot.prompting.presets.names import name_problem, preset_id
 from bot.prompting.presets.parameters import MAX_LIST_ITEMS, Parameters, parameter_problem
 from bot.prompting.text.token_counter import ENCODINGS
@@ -125,6 +125,11 @@ class SummaryChoice(StrictModel):
     max_output_tokens: StrictInt = Field(200, ge=16, le=_MAX_OUTPUT_TOKENS)
 
 
+MarkerName: TypeAlias = Literal[
+    "main", "jailbreak", "charDescription", "charPersonality", "scenario", "personaDescription",
+    "worldInfoBefore", "worldInfoAfter", "dialogueExamples", "chatHistory",
+]  # fmt: skip
+
 ScopeName: TypeAlias = Literal["channel", "user", "thread", "reply_chain"]
 
 
@@ -141,6 +146,22 @@ class PresetBudget(StrictModel):
 
 def _kind_to_object(value: object) -> object:
     return {"kind": value} if isinstance(value, str) else value
+
+
+class OrderedPrompt(StrictModel):
+    """One prompt of SillyTavern's prompt order: a text, or the place of something (`marker`)."""
+
+    marker: MarkerName | None = None
+    """What stands here. The text of `main` and `jailbreak` is used where the preset has no `system`
+    or no `post_history_instructions` of its own, and is what `{{original}}` stands for in them."""
+    role: Annotated[Role, BeforeValidator(lower)] = "system"
+    content: str = ""
+    name: str = ""
+    """For people: the model does not see it."""
+    depth: Annotated[StrictInt, Field(ge=0)] | None = None
+    """How many messages of the conversation follow it; null: it stands before or after all."""
+    order: StrictInt = 100
+    """At one depth the highest comes last."""
 
 
 class PrompterChoice(StrictModel):
@@ -187,8 +208,14 @@ class Preset(StrictModel):
     """One of all greetings is chosen at random, or by its number: `/new 2`."""
     group_greetings: NonEmptyTexts = ()
     """They take the place of the others where several characters are active."""
+    personality: str | None = None
+    """SillyTavern's summary of the persona, which follows it."""
+    scenario: str | None = None
+    """The circumstances of the conversation, which follow the persona."""
     post_history_instructions: str | None = None
-    """The last text of the prompt, in front of the newest message."""
+    """The system message behind the newest message."""
+    prompts: Annotated[tuple[OrderedPrompt, ...], Field(max_length=_MAX_MESSAGES)] = ()
+    """SillyTavern's prompt order; it replaces the usual order of the prompt."""
     lorebook: str | dict[str, object] | None = None
     """SillyTavern's World Info or a card's `character_book`, or a file relative to the preset's."""
     story_string: str | None = None
@@ -246,6 +273,16 @@ class Preset(StrictModel):
     def is_character(self) -> bool:
         """Whether it plays somebody, with a name or a picture of its own."""
         return bool(self.character or self.persona or self.role_name or self.avatar)
+
+    @property
+    def has_order(self) -> bool:
+        """Whether it has a prompt order of its own; a prompter has no use for one."""
+        return bool(self.prompts) and self.prompter is None
+
+    @property
+    def has_macros(self) -> bool:
+        """Whether its texts may have macros."""
+        return self.macros or bool(self.prompts)
 
     @property
     def greetings(self) -> tuple[str, ...]:

@@ -192,8 +192,8 @@ def _matches(one: Receipt, asked: AnswerSearch) -> bool:
     if asked.min_seconds is not None and seconds < asked.min_seconds:
         return False
     wanted = asked.text.casefold()
-    newest = one.prompt.messages[-1].content if one.prompt.messages else ""
-    return wanted in one.answer.casefold() or wanted in newest.casefold()
+    asked_for = (each.content for each in reversed(one.prompt.messages) if each.role == "user")
+    return wanted in one.answer.casefold() or wanted in next(asked_for, "").casefold()
 
 
 def _stored_answer(row: Row[*tuple[Any, ...]]) -> StoredAnswer:

@@ -94,8 +94,7 @@ async def test_mistakes_are_told_in_the_language_of_the_reader(console: Playgrou
         {"tools": ["dice"]},
         {"mcp_servers": ["files"]},
         {"lorebook": {"entries": 3}},
-        {"lorebook": {"entries": [{"keys": ["/(/"], "content": ""}]}},
-        {"lorebook": {"entries": [{"keys": "lamp", "content": ""}]}},
+        {"lorebook": {"entries": [{"keys": ["lamp"], "content": 5}]}},
     ],
     ids=str,
 )

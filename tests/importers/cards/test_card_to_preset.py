@@ -26,13 +26,11 @@ def test_v1_card_gets_the_default_instructions_and_keeps_its_texts() -> None:
     marta = preset("innkeeper.json")
 
     assert (marta.name, marta.role_name, marta.system) == ("Marta", "Marta", ORIGINAL_SYSTEM)
-    assert marta.persona == snapshot("""\
-{{char}} keeps the inn at the ford. She is sixty and has seen armies pass.
-
-{{char}}'s personality: dry, observant, kind to children
-
-Scenario: {{user}} comes in from the rain.\
-""")
+    assert (marta.persona, marta.personality, marta.scenario) == (
+        "{{char}} keeps the inn at the ford. She is sixty and has seen armies pass.",
+        "dry, observant, kind to children",
+        "{{user}} comes in from the rain.",
+    )
     assert [(one.role, one.text) for one in marta.messages] == snapshot(
         [
             ("user", "A room?"),

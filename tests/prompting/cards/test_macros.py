@@ -5,6 +5,7 @@ import time
 from dataclasses import replace
 from datetime import UTC, datetime
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,9 +15,8 @@ from tests.attacks import attacks, expanded
 AT = datetime(2026, 11, 21, 15, 7, tzinfo=UTC)
 
 
-def macros(**values: str) -> Macros:
-    given = {"char": "Nova", "user": "Alice", **values}
-    return Macros(now=AT, rng=random.Random(7), budget=MacroBudget(), **given)
+def macros(**fields: str) -> Macros:
+    return Macros("Nova", "Alice", AT, rng=random.Random(7), budget=MacroBudget(), fields=fields)
 
 
 def test_names_are_expanded_in_any_case_and_in_the_legacy_form() -> None:
@@ -26,9 +26,58 @@ def test_names_are_expanded_in_any_case_and_in_the_legacy_form() -> None:
 
 
 def test_unknown_or_unclosed_macros_are_unchanged() -> None:
-    for text in ("{{setvar::a::b}}", "{{ {% raw %} }}", "{{", "}}{{", "{{ 7*7 }}"):
+    for text in ("{{lumia::a::b}}", "{{ {% raw %} }}", "{{", "}}{{", "{{ 7*7 }}", "{{/if}}"):
         assert macros().expand(text) == text
     assert macros().expand("{{ open {{char}}") == "{{ open Nova"
+
+
+@pytest.mark.parametrize(
+    ("text", "filled"),
+    [
+        ("{{setvar::mood::dark}}It is {{getvar::mood}}.", "It is dark."),
+        ("{{setvar::n::2}}{{addvar::n::3}}{{incvar::n}} {{decvar::n}}", "6 5"),
+        ("{{addvar::list::a}}{{addvar::list::, b}}[{{getvar::list}}]", "[a, b]"),
+        ("{{setglobalvar::g::1}}{{getglobalvar::g}}{{getvar::g}}", "1"),
+        ("{{hasvar::x}} {{setvar::x::}}{{hasvar::x}}{{deletevar::x}} {{hasvar::x}}",
+         "false true false"),
+        ("{{setvar::x}}\nlong {{char}}\n{{/setvar}}[{{.x}}]", "[long Nova]"),
+        ("{{.n = 4}}{{.n++}}{{.n += 2}} {{.n}} {{.n > 6}} {{$n ?? none}}", "5 7 true none"),
+        ("{{getvar::unset}}|{{setvar::a::b::c}}{{getvar::a}}", "|b::c"),
+        ("{{setvar::n::{{random::7}}}}{{getvar::n}}", "7"),
+        ("{{if {{getvar::x}}}}yes{{else}}no{{/if}}", "no"),
+        ("{{setvar::x::1}}{{if .x}}a{{if !char}}b{{else}}c{{/if}}{{else}}d{{/if}}", "ac"),
+        ("{{if persona}}P{{/if}}{{#if char}} C {{/if}}{{if off}}x{{/if}}{{if char::in}}", " C in"),
+        ("{{if char}}{{setvar::a::1}}{{else}}{{setvar::a::2}}{{/if}}{{getvar::a}}", "1"),
+        ("{{// note }}{{//}}hidden {{char}}{{///}}a{{trim}}\nb{{newline::2}}{{space::3}}c",
+         "ab\n\n   c"),
+        ("{{datetimeformat YYYY-MM-DD [at] HH:mm}} {{datetimeformat::dddd, MMM Do}}",
+         "2026-11-21 at 15:07 Saturday, Nov 21st"),
+        ("{{timeDiff::2026-11-21 12:00::2026-11-21 15:00}}", "3 hours ago"),
+        ("{{time::UTC+8}} {{time_UTC-2}}", "11:07 PM 1:07 PM"),
+        ("{{idle_duration}}, {{lastGenerationType}}, {{banned \"x\"}}{{isMobile}}",
+         "just now, normal, false"),
+        ("{{group}} {{charIfNotGroup}} <GROUP> {{groupNotMuted}} {{notChar}}",
+         "Nova, Eve Nova, Eve Nova, Eve  Alice"),
+        ("{{{char}}} {{ {{char}} }} {{roll::1d1}}{{reverse::abc}}", "{Nova} {{ Nova }} 1cba"),
+        ("{{lumia {{char}}}}", "{{lumia Nova}}"),
+    ],
+)  # fmt: skip
+def test_macro_has_sillytaverns_value(text: str, filled: str) -> None:
+    assert macros(group="Nova, Eve", notchar="Alice").expand(text) == filled
+
+
+def test_pick_is_the_same_in_every_prompt_of_a_session_and_random_is_not() -> None:
+    numbers = ",".join(map(str, range(1000)))
+    first, later = macros(), replace(macros(), rng=random.Random(8))
+
+    assert first.expand(f"{{{{pick:{numbers}}}}}") == later.expand(f"{{{{pick:{numbers}}}}}")
+    assert first.expand(f"{{{{random:{numbers}}}}}") != later.expand(f"{{{{random:{numbers}}}}}")
+
+
+def test_value_of_a_variable_is_not_expanded_again() -> None:
+    one = macros(lastmessage="{{char}}")
+
+    assert one.expand("{{setvar::x::{{lastMessage}}}}{{getvar::x}}{{.x}}") == "{{char}}" * 2
 
 
 def test_time_macros() -> None:
@@ -46,7 +95,7 @@ def test_random_chooses_one_option_also_with_commas_in_it() -> None:
 
 
 def test_macros_of_a_prompt_insert_a_limited_number_of_characters() -> None:
-    one = macros(last_user_message="x" * 4_000)
+    one = macros(input="x" * 4_000)
     expanded_texts = [one.expand("{{input}}" * 800), replace(one).expand("{{input}}" * 800)]
 
     assert sum(text.count("x") for text in expanded_texts) == 4_000_000
@@ -83,7 +132,7 @@ def test_original_is_inserted_where_the_card_uses_it() -> None:
 
 @given(st.text(alphabet="{}charuse:,<>/ \n", max_size=60))
 def test_values_are_not_expanded_again(name: str) -> None:
-    filled = macros(last_user_message="{{char}}" + name).expand("{{lastUserMessage}}")
+    filled = macros(lastusermessage="{{char}}" + name).expand("{{lastUserMessage}}")
 
     assert filled == "{{char}}" + name
 
@@ -103,6 +152,9 @@ def test_hostile_braces_and_line_breaks_are_fast() -> None:
         "{{" * 200_000,
         "{{random:" * 20_000 + "}}" * 20_000,
         "{{reverse:" * 5_000,
+        "{{if 1}}" * 50_000 + "{{/if}}" * 50_000,
+        "{{if 1}}" * 50_000 + "{{/trim}}{{else}}" * 50_000,
+        "{{setvar::x::aaaa}}" + "{{addvar::x::{{getvar::x}}}}" * 10_000,
     ):
         begun = time.process_time()
         macros().expand(text)

@@ -101,11 +101,10 @@ NOTE
 
 DEPTH 0
 
-LAST WORD to Alice
-
 a dragon\
 """,
             ),
+            ("system", "LAST WORD to Alice"),
         ]
     )
 
@@ -116,7 +115,7 @@ def test_user_macro_is_everybody_in_the_stable_part_and_the_author_after_it() ->
     made = draft(one, "hi", history("hello", "hi", speaker=BOB))
 
     assert shown(made)[0] == ("system", "Talk to Bob and Alice.")
-    assert shown(made)[-1][1].startswith("Answer Alice.")
+    assert shown(made)[-1] == ("system", "Answer Alice.")
 
 
 def test_system_message_stays_equal_during_a_session() -> None:
@@ -142,9 +141,8 @@ def test_messages_are_never_expanded() -> None:
             made = draft(one, text, history(text, "ok"), personas={ALICE.id: text})
             assert made.newest.content == text
             assert made.history[0].messages[0].content == text
-    assert draft(one, "{{char}} {{roll:6}}").prompt.messages[-1].content == (
-        "{{char}} {{roll:6}}\n\n{{char}} {{roll:6}}"
-    )
+    texts = [message.content for message in draft(one, "{{char}} {{roll:6}}").prompt.messages[1:]]
+    assert texts == ["{{char}} {{roll:6}}"] * 2
 
 
 def test_sticky_lore_depends_on_the_history_alone() -> None:

@@ -1,5 +1,6 @@
 """Lorebook files of SillyTavern and of cards are parsed into the same entries."""
 
+import re
 from typing import Any
 
 import pytest
@@ -133,7 +134,7 @@ def test_fields_of_the_card_specification_are_enough() -> None:
     assert (entry.position, entry.order) == (EntryPosition.AFTER_CHAR, 1)
     assert entry.secondary_keys == ()  # it is not selective
     assert entry.case_sensitive is True
-    assert card_entry(use_regex=True).keys == ("/k/",)
+    assert card_entry(use_regex=True).keys == ("k",)  # as SillyTavern reads what it writes
 
 
 def test_v3_decorators_are_applied_and_removed() -> None:
@@ -159,34 +160,63 @@ def test_repeated_ids_are_made_unique() -> None:
     assert [entry.uid for entry in book.entries] == ["1", "#1"]
 
 
+@pytest.mark.parametrize("book", [None, {}, {"entries": None}, {"entries": {}}, []])
+def test_book_without_entries_is_empty(book: object) -> None:
+    assert read_lorebook(book or {}, "card").entries == ()
+
+
+@pytest.mark.parametrize("entries", [[{"key": ["a"]}], {"x": {"keys": ["a"]}}, {"0": {"key": "a"}}])
+def test_entries_are_read_in_every_form(entries: object) -> None:
+    for book in [{"entries": entries}, *([entries] if isinstance(entries, list) else [])]:
+        assert [entry.keys for entry in read_lorebook(book, "book").entries] == [("a",)]
+
+
+@pytest.mark.parametrize(
+    ("keys", "read"),
+    [
+        ("fox, Mr. Fox (old) ,", ("fox", "Mr. Fox (old)")),
+        ("/a{1,2}/i", ("/a{1,2}/i",)),
+        (["a", 7, None, {}, ""], ("a", "7")),
+        (None, ()),
+        (5, ()),
+    ],
+)
+def test_keys_are_read_in_every_form(keys: object, read: tuple[str, ...]) -> None:
+    assert card_entry(keys=keys).keys == read
+
+
+@pytest.mark.parametrize(
+    ("entry", "problem"),
+    [
+        (5, "entry 1 is left out: it is not an object"),
+        ({"position": 8}, "the position 8 is not supported"),
+        ({"keys": ["/(/"]}, r"the key '/\(/' is matched as plain text: it is not a regular"),
+        ({"keys": ["/(a{1000}){1000000}/"]}, "its repetition counts are too high"),
+        ({"keys": ["/(?a)(?u)b/"]}, "ASCII, LOCALE and UNICODE flags"),
+        ({"keys": [f"/{'a' * 301}|b/"]}, "it has more than 300 characters between two bars"),
+        ({"keys": ["/((){1000}){1000}/"]}, "its repetition counts are too high"),
+        ({"keys": ["/(((([]))))]a){99}){99}){99}){99}/"]}, "its repetition counts are too high"),
+        ({"keys": ["/{9((}a){999}){999}/"]}, "its repetition counts are too high"),
+        ({"keys": ["/(?x)((a #))\n){999}){999}/"]}, r"it has \(\?x\)"),
+        ({"keys": ["/((a(?#[)){999}){999}]/"]}, "or a comment"),
+    ],
+)
+def test_what_cannot_be_used_is_named_and_its_neighbors_are_read(
+    entry: object, problem: str
+) -> None:
+    book = read_lorebook({"entries": [entry, {"keys": ["fox"], "content": "RED"}]}, "w.json")
+
+    assert book.entries[-1].keys == ("fox",)
+    [named] = book.problems
+    assert re.search(rf"^w.json: lorebook .*{problem}", named)
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ([], "a lorebook is a JSON object with `entries`"),
         ({"entries": 5}, "a lorebook is a JSON object with `entries`"),
-        ({"entries": [5]}, "lorebook entry 1 must be an object"),
-        ({"entries": [{"keys": "k"}]}, "entry 1: keys must be a list of texts, not str"),
-        ({"entries": [{"keys": [1]}]}, "entry 1: keys must be a list of texts"),
-        ({"entries": [{"keys": ["/(/"]}]}, r"the key '/\(/' cannot be used, it is not a regular"),
-        ({"entries": {"a": {"position": 7}}}, "the position 7 .* is not supported"),
+        ({"entries": [{"content": 5}]}, "entry 1: content must be a text, not int"),
         ({"entries": [{}] * (MAX_ENTRIES + 1)}, "more than 10000 entries; split"),
-        (
-            {"entries": [{"keys": ["/(a{1000}){1000000}/"]}]},
-            "cannot be used, its repetition counts are too high",
-        ),
-        ({"entries": [{"keys": ["/(?a)(?u)b/"]}]}, "ASCII, LOCALE and UNICODE flags"),
-        (
-            {"entries": [{"keys": [f"/{'a' * 301}|b/"]}]},
-            "it has more than 300 characters between two bars",
-        ),
-        ({"entries": [{"keys": ["/((){1000}){1000}/"]}]}, "its repetition counts are too high"),
-        (
-            {"entries": [{"keys": ["/(((([]))))]a){99}){99}){99}){99}/"]}]},
-            "its repetition counts are too high",
-        ),
-        ({"entries": [{"keys": ["/{9((}a){999}){999}/"]}]}, "its repetition counts are too high"),
-        ({"entries": [{"keys": ["/(?x)((a #))\n){999}){999}/"]}]}, r"it has \(\?x\)"),
-        ({"entries": [{"keys": ["/((a(?#[)){999}){999}]/"]}]}, "or a comment"),
         ({"entries": [{"keys": ["/a/"] * 2000}]}, "too many or too long regular expressions"),
     ],
 )

@@ -275,7 +275,7 @@ def test_lorebook_may_be_inline_or_a_file(tmp_path: Path) -> None:
         ("../world.json", "'../world.json' is outside"),
         ("/etc/passwd", "'/etc/passwd' is outside"),
         ("none.json", "none.json: cannot be read"),
-        ({"entries": [5]}, "lorebook: .*inline: lorebook entry 1 must be an object"),
+        ({"entries": [{"content": 5}]}, "lorebook: .*entry 1: content must be a text"),
     ],
 )
 def test_lorebook_errors_name_the_problem(tmp_path: Path, lorebook: object, said: str) -> None:

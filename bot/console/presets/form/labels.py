@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from bot.texts.text import Text, marked, translatable
 
 LONG_TEXTS = frozenset({
-    "system", "persona", "greeting", "post_history_instructions", "story_string", "template",
-    "system_template", "user_template", "assistant_template",
+    "system", "persona", "personality", "scenario", "greeting", "post_history_instructions",
+    "story_string", "template", "system_template", "user_template", "assistant_template",
 })  # fmt: skip
 """The keys whose texts have several lines."""
 
@@ -19,8 +19,8 @@ GROUPS: Sequence[tuple[Text, Sequence[str]]] = (
     (translatable("Who answers"), ("provider", "model")),
     (
         translatable("Character"),
-        ("role_name", "description", "persona", "system", "greeting", "alternate_greetings",
-         "group_greetings", "post_history_instructions", "avatar", "aliases",
+        ("role_name", "description", "persona", "personality", "scenario", "system", "greeting",
+         "alternate_greetings", "group_greetings", "post_history_instructions", "avatar", "aliases",
          "user_name_in_message", "macros"),
     ),
     (
@@ -44,7 +44,7 @@ CHOICES: Sequence[str] = (
     marked("parts"), marked("file"), marked("hidden"), marked("folded"),
     marked("system"), marked("assistant"),
     marked("before char"), marked("after char"), marked("note top"), marked("note bottom"),
-    marked("at depth"), marked("examples top"), marked("examples bottom"),
+    marked("at depth"), marked("examples top"), marked("examples bottom"), marked("outlet"),
     marked("and any"), marked("not all"), marked("not any"), marked("and all"),
 )  # fmt: skip
 """What values to choose from are called, with spaces for their underscores."""
@@ -55,11 +55,13 @@ LABELS: Mapping[str, Text] = {
     "role_name": translatable("Name of the character"),
     "description": translatable("Description"),
     "persona": translatable("Persona"),
+    "personality": translatable("Personality"),
+    "scenario": translatable("Scenario"),
     "system": translatable("System text"),
     "greeting": translatable("Greeting"),
     "alternate_greetings": translatable("Further greetings"),
     "group_greetings": translatable("Greetings among several characters"),
-    "post_history_instructions": translatable("Instructions in front of the newest message"),
+    "post_history_instructions": translatable("Instructions behind the newest message"),
     "avatar": translatable("Address of the picture"),
     "aliases": translatable("Further names"),
     "user_name_in_message": translatable("Name the speakers"),

@@ -1,0 +1,42 @@
+"""Name what an imported preset brings and what has no effect here, for the note at its import."""
+
+from collections.abc import Iterator, Sequence
+
+from bot.prompting.cards.macros import unknown_macros
+from bot.prompting.cards.story_string import story_macros
+from bot.prompting.presets.preset import Preset
+from bot.texts.text import Text, translatable
+
+_MAX_NAMES = 40
+_MAX_PROBLEMS = 20
+
+
+def unsupported_features(preset: Preset) -> Sequence[Text]:
+    """Return a note for each kind of thing in a preset that has no effect."""
+    notes: list[Text] = []
+    if preset.has_macros and (unknown := unknown_macros(_texts(preset))):
+        names = ", ".join(f"{{{{{name}}}}}" for name in unknown[:_MAX_NAMES])
+        notes.append(
+            translatable(
+                "macros that have no value here stay as they are written: {names}",
+                names=names + (", …" if len(unknown) > _MAX_NAMES else ""),
+            )
+        )
+    problems = preset.parsed_lorebook.problems if preset.parsed_lorebook else ()
+    notes += problems[:_MAX_PROBLEMS]
+    if len(problems) > _MAX_PROBLEMS:
+        more = len(problems) - _MAX_PROBLEMS
+        notes.append(translatable("{number} more notes about the lorebook", number=more))
+    return notes
+
+
+def _texts(preset: Preset) -> Iterator[str]:
+    own = (preset.system, preset.persona, preset.personality, preset.scenario)
+    story = story_macros(preset.story_string or "")
+    others = (preset.post_history_instructions, *preset.greetings, *preset.group_greetings)
+    yield from filter(None, (*own, *others, *story))
+    yield from (message.text for message in preset.messages)
+    yield from (prompt.content for prompt in preset.prompts)
+    book = preset.parsed_lorebook
+    for entry in book.entries if book else ():
+        yield from (entry.content, *entry.keys, *entry.secondary_keys)

@@ -1,0 +1,130 @@
+"""The variables of macros: `{{setvar::name::value}}`, `{{getvar::name}}`, `{{.name += 2}}`.
+
+They live as long as one prompt. SillyTavern keeps them with the chat, but presets set them anew for
+each prompt, and what people can neither see nor reset is not stored here.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Self
+
+from bot.frozen_dataclass import frozen_dataclass
+
+_EXPRESSION = re.compile(
+    r"\s*([.$])\s*([A-Za-z](?:[\w-]*\w)?)\s*"
+    r"(?:(\+\+|--|\+=|-=|\|\|=|\?\?=|\|\||\?\?|==|!=|>=|<=|>|<|=)(.*))?",
+    re.DOTALL,
+)
+_NUMBER = re.compile(r"\s*(?:[+-]?(?:\d{1,40}\.?\d{0,40}|\.\d{1,40})(?:[eE][+-]?\d{1,2})?)?\s*")
+_FALSE = frozenset({"", "0", "false", "off"})
+
+
+@frozen_dataclass
+class VariableExpression:
+    """The short form: `.name` is a variable of the chat, `$name` a global one."""
+
+    name: str
+    operator: str
+    operand: str
+
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        """Return the expression that a macro consists of; None if it is another macro."""
+        found = _EXPRESSION.fullmatch(text) if text.lstrip()[:1] in {".", "$"} else None
+        if found is None:
+            return None
+        return cls(_key(found[2], is_global=found[1] == "$"), found[3] or "", found[4] or "")
+
+
+class Variables:
+    """The variables of one prompt."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, str] = {}
+
+    def call(self, macro: str, arguments: Sequence[str]) -> str:
+        """Return the value of a macro such as `setvar` or `getglobalvar`."""
+        verb = macro.replace("global", "").removesuffix("var")
+        key = _key(arguments[0] if arguments else "", is_global="global" in macro)
+        value = "::".join(arguments[1:])
+        match verb:
+            case "set":
+                self._values[key] = value
+            case "add":
+                self._add(key, value)
+            case "inc" | "dec":
+                return self._add(key, "1" if verb == "inc" else "-1")
+            case "has" | "varexists":
+                return str(key in self._values).lower()
+            case "delete" | "flush":
+                self._values.pop(key, None)
+            case _:
+                return self._values.get(key, "")
+        return ""
+
+    def evaluate(self, expression: VariableExpression, expand: Callable[[str], str]) -> str:
+        """Return the value of an expression; its operand is expanded only if it is needed."""
+        key, value = expression.name, self._values.get(expression.name, "")
+        is_false = value.strip().lower() in _FALSE
+        match expression.operator:
+            case "":
+                return value
+            case "=":
+                self._values[key] = expand(expression.operand)
+                return ""
+            case "++" | "--":
+                return self._add(key, "1" if expression.operator == "++" else "-1")
+            case "+=" | "-=":
+                operand = expand(expression.operand)
+                if expression.operator == "+=":
+                    self._add(key, operand)
+                elif (number := _number(operand)) is not None:
+                    self._add(key, _written(-number))
+                return ""
+            case "||" | "??" | "||=" | "??=":
+                if not (is_false if expression.operator[0] == "|" else key not in self._values):
+                    return value
+                value = expand(expression.operand)
+                if expression.operator.endswith("="):
+                    self._values[key] = value
+                return value
+            case _:
+                return str(_compare(value, expression.operator, expand(expression.operand))).lower()
+
+    def _add(self, key: str, value: str) -> str:
+        """Add a number to a number, or else append a text; return the new value."""
+        old = self._values.get(key, "")
+        left, right = _number(old), _number(value)
+        is_text = left is None or right is None
+        self._values[key] = old + value if is_text else _written((left or 0) + (right or 0))
+        return self._values[key]
+
+
+def _key(name: str, *, is_global: bool) -> str:
+    return ("$" if is_global else ".") + name.strip()
+
+
+def _number(text: str) -> float | None:
+    """Return a number; an empty text is 0, as in JavaScript."""
+    return float(text.strip() or 0) if _NUMBER.fullmatch(text) else None
+
+
+def _written(number: float) -> str:
+    return f"{number:.15g}"
+
+
+def _compare(left: str, operator: str, right: str) -> bool:
+    if operator in {"==", "!="}:
+        return (left == right) == (operator == "==")
+    first, second = _number(left), _number(right)
+    if first is None or second is None:
+        return False
+    match operator:
+        case ">":
+            return first > second
+        case ">=":
+            return first >= second
+        case "<":
+            return first < second
+        case _:
+            return first <= second
