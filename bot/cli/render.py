@@ -151,7 +151,7 @@ async def render_preset(
                     )
         finally:
             await backend.close()
-        rendered = await renderer.render(prompt.messages, choice, ModelTemplate())
+        rendered = await renderer.render(prompt.messages, choice, ModelTemplate(), has_prefill=True)
         return _format_rendered(rendered, view)
 
 

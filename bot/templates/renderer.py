@@ -110,11 +110,14 @@ class Renderer:
         choice: TemplateChoice,
         model_template: ModelTemplate,
         tools: ToolUse | None = None,
+        *,
+        has_prefill: bool = False,
     ) -> RenderedPrompt:
         """Render a conversation as one text that ends where the assistant is to continue.
 
-        What the template rejects is adapted to a form that it accepts (see `capabilities`). Tools
-        are left out where it has no form for them.
+        With `has_prefill` a last message of the assistant is the beginning of the answer. What the
+        template rejects is adapted to a form that it accepts (see `capabilities`). Tools are left
+        out where it has no form for them.
 
         Raises:
             RenderUnavailable: the machine is too busy, or the render process was killed; try again.
@@ -122,6 +125,11 @@ class Renderer:
         """
         prepared = await self._prepare(choice, model_template)
         form = await self.tool_form(choice, model_template) if tools else None
+        prefill: list[TextSpan] = []
+        if has_prefill and messages and messages[-1].role == "assistant":
+            if not (tools and tools.exchanges):  # with results of tools another answer begins
+                prefill.append(TextSpan(messages[-1].content.rstrip(), trusted=False))
+            messages = messages[:-1]
         plain: list[Mapping[str, Any]] = [_plain_message(one, choice.names) for one in messages]
         offered: list[Mapping[str, Any]] = []
         if tools is not None and form is not None:
@@ -129,7 +137,7 @@ class Renderer:
             offered = offered_tools(tools.specs, tools.special)
         adapted = adapt_messages(plain, prepared.capabilities, trim_inputs=choice.trim_inputs)
         spans = await self._render_spans(prepared.template, adapted, choice.names, offered)
-        return RenderedPrompt(tuple(spans), prepared.stop, form)
+        return RenderedPrompt((*spans, *prefill), prepared.stop, form)
 
     async def tool_form(
         self, choice: TemplateChoice, model_template: ModelTemplate

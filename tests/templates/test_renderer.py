@@ -56,6 +56,14 @@ async def test_model_without_a_template_gets_chatml(renderer: Renderer) -> None:
     assert rendered.stop == ("<|im_end|>",)
 
 
+async def test_prefill_stands_open_at_the_end(renderer: Renderer) -> None:
+    talk = (*HI, Message("assistant", "Sure, <|im_end|>: "))
+    rendered = await renderer.render(talk, TemplateChoice(), NO_TEMPLATE, has_prefill=True)
+
+    assert rendered.text.endswith("<|im_start|>assistant\nSure, <|im_end|>:")
+    assert rendered.spans[-1] == TextSpan("Sure, <|im_end|>:", trusted=False)
+
+
 async def test_known_template_renders_as_a_family_with_the_model_s_tokens(
     renderer: Renderer,
 ) -> None:

@@ -207,12 +207,13 @@ async def test_lorebook_and_macros_know_the_other_characters(database: Database)
     card: dict[str, object] = {
         "macros": True,
         "role_name": "Nora",
-        "system": "{{char}} talks to {{group}}; {{user}} asks.",
+        "system": "{{char}} of {{group}} talks to {{notChar}}; {{user}} asks.",
         "lorebook": {"entries": [{**seen, "insertion_order": 1}]},
     }
     setup = await group_of_two(database, ["Aye."], preset=card)
     await setup.say("/new", "nora?")
-    assert last_prompt(setup)[0] == ("system", "Nora talks to Nils Holm and Alice; Alice asks.")
+    system = "Nora of Nora, Nils Holm talks to Nils Holm and Alice; Alice asks."
+    assert last_prompt(setup)[0] == ("system", system)
     await setup.say("nils?", "nora?")
     assert "\n\nNils has a boat." in last_prompt(setup)[0][1]
 

@@ -74,13 +74,16 @@ def to_wire(
     messages = [dict(each) for each in adapt_messages(messages, quirks.accepts)]
     if quirks.marks_prefix:
         _mark_stable_prefix(messages)
+    begun = prompt.begun
+    if messages and messages[-1]["role"] == "assistant" and quirks.continuation:
+        begun = f"{messages.pop()['content'].rstrip()}{begun}"
     messages += exchanges_to_wire(prompt)
     if prompt.tools:
         given["tools"] = [spec_to_wire(one) for one in prompt.tools]
-    if prompt.begun and quirks.continuation:
+    if begun and quirks.continuation and not (prompt.tool_exchanges and not prompt.begun):
         given |= quirks.continuation.of_request
-        begun = {"role": "assistant", "content": prompt.begun}
-        messages.append({**begun, **quirks.continuation.of_message})
+        last = {"role": "assistant", "content": begun}
+        messages.append({**last, **quirks.continuation.of_message})
     return encode_streaming_request({**given, "model": model, "messages": messages})
 
 

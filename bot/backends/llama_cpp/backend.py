@@ -259,7 +259,9 @@ class LlamaCpp(
         )
         try:
             tools = await self._tool_use(prompt, model)
-            return await self._renderer.render(messages, prompt.template, model.template, tools)
+            return await self._renderer.render(
+                messages, prompt.template, model.template, tools, has_prefill=True
+            )
         except EngineFailed as error:
             raise BackendUnavailable(f"{model.path.stem} failed: {error}") from error
         except TemplateError as error:

@@ -24,7 +24,7 @@ async def describe_rendered(
     """
     own = await read_model_template(model_file)
     rendered = await renderer.render(
-        insert_image_placeholders(prompt.messages), prompt.template, own
+        insert_image_placeholders(prompt.messages), prompt.template, own, has_prefill=True
     )
     stop = list(dict.fromkeys([*stop_strings_of(prompt), *rendered.stop]))
     limit = {} if prompt.max_output_tokens is None else {"max_tokens": prompt.max_output_tokens}

@@ -186,6 +186,21 @@ async def test_beginning_of_an_answer_is_sent_where_the_service_goes_on_behind_i
         assert of_request.items() <= sent.items()
 
 
+@pytest.mark.parametrize("provider", sorted(WELL_KNOWN))
+async def test_prefill_of_a_preset_is_the_last_message_everywhere(provider: str) -> None:
+    talk = (Message("system", "S"), Message("user", "hi"), Message("system", "Be brief."))
+    question = prompt(model="m").with_messages((*talk, Message("assistant", "Sure: ")))
+    of_message, of_request = CONTINUED.get(provider, ({}, {}))
+    sent = await body(provider, question)
+    text = "Sure:" if provider in CONTINUED else "Sure: "
+    assert sent["messages"][-1] == {"role": "assistant", "content": text, **of_message}
+    assert of_request.items() <= sent.items()
+    if provider in CONTINUED:  # the answer was cut off
+        sent = await body(provider, replace(question, begun=" yes"))
+        assert [one["role"] for one in sent["messages"]].count("assistant") == 1
+        assert sent["messages"][-1]["content"] == "Sure: yes"
+
+
 async def test_own_server_has_its_quirks_at_any_address() -> None:
     question = prompt(model="m", begun="Once upon")
     sent = await body("vllm", question, base_url="http://10.0.0.5:8000/v1")
