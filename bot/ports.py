@@ -748,7 +748,15 @@ class Conversations(Protocol):
         """Return the exchange whose answer was sent as this part.
 
         An exchange without answers: the part says that the answer failed, and the question is not
-        in the history. None: unknown, or answered again since.
+        in the history; before it is what was gathered with it. None: unknown, or answered since.
+        """
+        ...
+
+    async def load_failed(self, claim: Claim) -> Sequence[StoredTurn]:
+        """Return the questions whose answers failed since the newest answer, newest first.
+
+        What was gathered with one has the same parts. Commands whose menus were sent are among
+        them.
         """
         ...
 

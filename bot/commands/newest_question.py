@@ -4,14 +4,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from bot.chat.attachments import with_kept_files
-from bot.chat.incoming import Person, Said, WakeReason
-from bot.chat.session import Turn, TurnRange
+from bot.chat.incoming import Person, WakeReason
+from bot.chat.session import StoredTurn, Turn, TurnRange
 from bot.commands.admins import AdminCheck
 from bot.commands.anonymous_admins import writes_as_the_group
 from bot.commands.request import AskedQuestion, CommandRequest, CommandResult
 from bot.errors import UserError
 from bot.frozen_dataclass import frozen_dataclass
 from bot.routing.active_presets import ActiveCharacters, ActivePreset
+from bot.routing.command_specs import parse
 from bot.texts.text import translatable
 
 READS_HISTORY = ("retry", "undo", "forget")
@@ -28,7 +29,12 @@ class NewestExchange:
 
     question: Turn
     answers: tuple[Turn, ...]
-    turns: TurnRange
+    turns: TurnRange | None
+    """Where they are in the history; None: the answer failed, so that they are not."""
+    earlier: tuple[Turn, ...] = ()
+    """What was gathered with a question whose answer failed."""
+    failed: tuple[int, ...] = ()
+    """The ids of the turns that are kept of such a question."""
 
 
 class NewestQuestionHandlers:
@@ -49,37 +55,29 @@ class NewestQuestionHandlers:
 
     async def _retry(self, request: CommandRequest) -> CommandResult:
         """Answer the newest question again; the old answers leave the history."""
-        if request.unanswered is not None:
-            await self._check_author(request, request.unanswered.author)
-            speakers = pick_speakers(request.active, ())
-            question = _asked_again(request, request.unanswered)
-            return CommandResult("", repeats=AskedQuestion(question, speakers))
         exchange = _newest_exchange(request)
-        await self._check_author(request, exchange.question.speaker)
+        question, before = exchange.question, exchange.earlier
+        await self._check_author(request, question.speaker)
+        if exchange.turns is not None:
+            newer = exchange.turns.newer + exchange.turns.count
+            before = tuple(request.recent[: len(request.recent) - newer])
         asked = replace(
             request.incoming,
-            text=exchange.question.text,
-            author=_author(exchange, request),
-            message_id=exchange.question.message_id,
+            text=question.text,
+            author=question.speaker or request.incoming.author,
+            asked_again_by=request.incoming.author.id,
+            message_id=question.message_id,
+            wake=WakeReason.DM,
         )
-        newer = exchange.turns.newer + exchange.turns.count
-        before = request.recent[: len(request.recent) - newer]
-        question = with_kept_files(_asked_again(request, asked), exchange.question, before)
-        speakers = pick_speakers(request.active, exchange.answers)
-        return CommandResult("", removes=exchange.turns, repeats=AskedQuestion(question, speakers))
+        repeats = AskedQuestion(
+            with_kept_files(asked, question, before),
+            pick_speakers(request.active, exchange.answers),
+            earlier=exchange.earlier,
+        )
+        return CommandResult("", removes=exchange.turns, repeats=repeats)
 
     async def _undo(self, request: CommandRequest) -> CommandResult:
         """Take the newest question and its answers out of the history."""
-        if request.unanswered is not None:
-            await self._check_removal(request, request.unanswered.author)
-            return CommandResult(
-                translatable(
-                    "Removed from the conversation: “{text}”.",
-                    text=_quoted(request.unanswered.text),
-                ),
-                removes=TurnRange(0, 0),
-                changes_channel=True,
-            )
         exchange = _newest_exchange(request)
         await self._check_removal(request, exchange.question.speaker)
         text = _quoted(exchange.question.text)
@@ -88,6 +86,7 @@ class NewestQuestionHandlers:
             if exchange.answers
             else translatable("Removed from the conversation: “{text}”.", text=text),
             removes=exchange.turns,
+            deletes=exchange.failed,
             changes_channel=True,
         )
 
@@ -107,12 +106,17 @@ class NewestQuestionHandlers:
             )
 
 
-def find_exchange(turns: Sequence[Turn], by: str) -> NewestExchange | None:
-    """Find the newest question in turns that are oldest first; None if there is none.
+def find_exchange(request: CommandRequest) -> NewestExchange | None:
+    """Find the newest question; None if there is none.
 
-    That is what the person `by` said last if nobody has answered it, else the message before the
-    newest answers. Lines that were only observed after those are left alone.
+    That is the one whose answer failed, or what the author of the command said last if nobody has
+    answered it, else the message before the newest answers. Lines that were only observed after
+    those are left alone.
     """
+    turns, by = request.recent, request.incoming.author.id
+    failed = _find_failed(request.failed, turns)
+    if failed is not None:
+        return failed
     end = len(turns)
     if turns and turns[-1].speaker is not None and turns[-1].speaker.id == by:
         return NewestExchange(turns[-1], (), TurnRange(0, 1))
@@ -129,31 +133,35 @@ def find_exchange(turns: Sequence[Turn], by: str) -> NewestExchange | None:
     )
 
 
+def _find_failed(kept: Sequence[StoredTurn], recent: Sequence[Turn]) -> NewestExchange | None:
+    """Find the newest question whose answer failed, in what is kept of those, newest first."""
+    known = {one.message_id for one in recent if one.message_id}  # another answer to it failed
+    questions = (
+        one
+        for one in kept
+        if one.turn.message_id not in known and parse(one.turn.text) is None  # no menu
+    )
+    newest = next(questions, None)
+    if newest is None:
+        return None
+    question = newest.turn
+    gathered = [one for one in kept if one.turn.sent_as == question.sent_as]
+    again = [one for one in kept if _name(one.turn) == _name(question)]  # it has failed repeatedly
+    earlier = tuple(one.turn for one in reversed(gathered) if one is not newest)
+    ids = {one.id for one in (*gathered, *again)}
+    return NewestExchange(question, (), None, earlier, tuple(sorted(ids)))
+
+
+def _name(question: Turn) -> object:
+    """Return what tells a question from others: a native command has no message."""
+    return question.message_id or (question.text, question.speaker)
+
+
 def _newest_exchange(request: CommandRequest) -> NewestExchange:
-    exchange = find_exchange(request.recent, request.incoming.author.id)
+    exchange = find_exchange(request)
     if exchange is None:
         raise UserError(translatable("There is no question in this conversation yet."))
     return exchange
-
-
-def _author(exchange: NewestExchange, request: CommandRequest) -> Person:
-    return exchange.question.speaker or request.incoming.author
-
-
-def _asked_again(request: CommandRequest, question: Said) -> Said:
-    """Return a question as if it came now, in the place of the command."""
-    return replace(
-        request.incoming,
-        text=question.text,
-        author=question.author,
-        asked_again_by=request.incoming.author.id,
-        message_id=question.message_id,
-        quote=question.quote,
-        attachments=question.attachments,
-        earlier_files=question.earlier_files,
-        repeated_files=question.repeated_files,
-        wake=WakeReason.DM,
-    )
 
 
 def pick_speakers(active: ActiveCharacters, answers: Sequence[Turn]) -> tuple[ActivePreset, ...]:

@@ -64,7 +64,7 @@ class PrivacyHandlers:
         Raises:
             UserError: there is none, or somebody else asked it.
         """
-        exchange = find_exchange(request.recent, request.incoming.author.id)
+        exchange = find_exchange(request)
         if exchange is None or exchange.question.message_id is None:
             raise UserError(translatable("There is no question in this conversation yet."))
         author = exchange.question.speaker

@@ -7,7 +7,7 @@ from enum import Enum, auto
 from bot.chat.command import Command
 from bot.chat.incoming import Said
 from bot.chat.outgoing import Attachment, Button, Menu
-from bot.chat.session import Turn, TurnRange
+from bot.chat.session import StoredTurn, Turn, TurnRange
 from bot.frozen_dataclass import frozen_dataclass
 from bot.routing.active_presets import ActiveCharacters, ActivePreset
 
@@ -34,8 +34,8 @@ class CommandRequest:
     recent: Sequence[Turn]
     """The newest turns, oldest first; only loaded for `READS_HISTORY` and groups of characters."""
     now: datetime
-    unanswered: Said | None = None
-    """The newest question, if its answer failed; then it is not in the history."""
+    failed: Sequence[StoredTurn] = ()
+    """See `Conversations.load_failed`; only loaded for `READS_HISTORY`."""
     stop: StopOutcome = StopOutcome.NOTHING
     decisions: Sequence[str] = ()
     """Why the newest messages were answered or not, a line for each."""
@@ -69,6 +69,8 @@ class AskedQuestion:
     speakers: tuple[ActivePreset, ...]
     in_place_of: tuple[str, ...] = ()
     """Names of parts that were sent before: the answer takes their messages."""
+    earlier: tuple[Turn, ...] = ()
+    """What was gathered with it and is kept before it, oldest first."""
 
 
 @frozen_dataclass
@@ -93,6 +95,8 @@ class CommandResult:
     """Whether the text asks the person, who is to be forgotten, if that is meant."""
     removes: TurnRange | None = None
     """What is deleted from the history."""
+    deletes: tuple[int, ...] = ()
+    """The ids of other stored turns that are deleted."""
     repeats: "AskedQuestion | None" = None
     """A question that is answered again, instead of the text."""
     file: Attachment | None = None

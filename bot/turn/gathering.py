@@ -5,7 +5,7 @@ What is gathered stays in the inbox until the answer is finished (docs/delivery.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 
 import structlog
@@ -90,14 +90,11 @@ class MessageGatherer:
         claim: Claim,
         group: MessageGroup,
         asked: AskedQuestion,
-        earlier: Sequence[Turn],
         limits: Limits,
     ) -> "Gathering":
         """Answer a question again, with what was gathered before it; nothing is added."""
         parts = MessageParts(limits, asked.speakers[0].preset.busy)
-        gathering = self._make(claim, group, asked, "queue", _ignore, parts)
-        gathering.earlier = tuple(earlier)
-        return gathering
+        return self._make(claim, group, asked, "queue", _ignore, parts)
 
     def _make(
         self,
@@ -139,8 +136,6 @@ class Gathering:
         """Begin with one message; see `MessageGatherer.begin`."""
         self.asked = asked
         """What the answer replies to, and who answers."""
-        self.earlier: tuple[Turn, ...] = ()
-        """What was said before the question and is kept with it, oldest first."""
         self.askers = {asked.incoming.author.id}
         """Whose messages are gathered into the answer: they may stop it."""
         self.decided: list[tuple[Said, Decision]] = []
@@ -294,7 +289,6 @@ class Gathering:
             user_turn(self.asked.incoming),
             *(turn for one in taken[:-1] for turn in _kept(one)),
         ]
-        self.earlier = (*self.earlier, *turns)
         self.decided += [(one.said, one.decision) for one in taken]
         self.askers.update(one.said.author.id for one in taken)
         for one in taken:
@@ -308,7 +302,8 @@ class Gathering:
             earlier_files=tuple(files),
             asked_with=(*reversed(askers), *self.asked.incoming.charged_people),
         )
-        self.asked = replace(self.asked, incoming=newest, speakers=tuple(speakers))
+        earlier = (*self.asked.earlier, *turns)
+        self.asked = replace(self.asked, incoming=newest, speakers=tuple(speakers), earlier=earlier)
         if self._free == 0 and not self._is_ended:
             await self._count_left_over()
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from bot.chat.incoming import Said
 from bot.chat.outgoing import Limits
 from bot.chat.session import Attempt, Claim, InboxMessage
+from bot.commands.request import AskedQuestion
 from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Clock, Conversations
 from bot.prompting.presets.preset import BusyRules
@@ -25,6 +26,8 @@ class MessageGroup:
     message: InboxMessage
     between: list[InboxMessage] = field(default_factory=list)
     """What others said between the parts of the message; not gathered yet."""
+    asked: AskedQuestion | None = None
+    """The question that is being answered."""
 
 
 @frozen_dataclass

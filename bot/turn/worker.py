@@ -29,6 +29,7 @@ from bot.chat.session import (
     ClaimedMessage,
     HistoryChange,
     InboxMessage,
+    StoredTurn,
     Turn,
     TurnResult,
 )
@@ -62,7 +63,6 @@ from bot.turn.outcomes.command_runs import CommandRuns
 from bot.turn.outcomes.finishing import TurnFinisher
 from bot.turn.outcomes.question_answers import QuestionAnswers
 from bot.turn.outcomes.stop_refusals import StopRefusals
-from bot.turn.outcomes.unanswered import UnansweredQuestions
 from bot.turn.stages import TurnStages
 
 _log = structlog.get_logger(__name__)
@@ -104,7 +104,6 @@ class ConversationWorker:
         self._owner = owner
         self._clock = clock
         self._leases = leases or LeaseKeeper(conversations, clock)
-        self._unanswered = UnansweredQuestions()
         self._decisions = DecisionLog()
         self._gate = IsolationGate(clock)
         self._starts = WakeUps()
@@ -118,7 +117,7 @@ class ConversationWorker:
         )
         self._answers = QuestionAnswers(
             *(stages.pipeline, stages.gatherer, stages.stops, stages.replies),
-            *(self._decisions, self._unanswered, self._finisher, replies_to_commands),
+            *(self._decisions, self._finisher, replies_to_commands),
             *(stages.queue_limit, stages.refused_chats),
         )
         in_place = AnswersInPlace(stages.pipeline, stages.replies, stages.stops)
@@ -136,8 +135,7 @@ class ConversationWorker:
         stages.stops.tell_refusal = StopRefusals(conversations, stages.replies).tell
         self._command_runs = CommandRuns(
             *(stages.commands, conversations, stages.replies, stages.channel_forgetting),
-            *(quoted_messages, self._unanswered, self._answers),
-            *(self._finisher, replies_to_commands),
+            *(quoted_messages, self._answers, self._finisher, replies_to_commands),
         )
 
     def stop_after_current(self) -> None:
@@ -276,7 +274,9 @@ class ConversationWorker:
             )
         except Exception:  # noqa: BLE001 -- the only one: a bug must not silence a conversation
             _log.exception("turn_failed", turn=message.turn, error_id=message.error_id)
-            following = await self._finisher.finish_unanswered(claim, group.message, _BUG)
+            following = await self._finisher.finish_unanswered(
+                claim, group.message, _BUG, group.asked
+            )
         for one in (message, *group.message.gathered, *group.message.refused):
             incoming = one.incoming
             MESSAGES_FINISHED.labels(incoming.address.platform, outcome).inc()
@@ -354,9 +354,6 @@ class ConversationWorker:
         self, claim: Claim, message: InboxMessage, message_ids: Collection[str]
     ) -> InboxMessage | None:
         """Delete the turns that were said in these messages, and what was derived from them."""
-        question = self._unanswered.get(claim.conversation)
-        if question is not None and question.message_id in message_ids:
-            self._unanswered.drop(claim.conversation)
         message = message.forgetting(lambda said: said.message_id in message_ids)
         turns = await self._conversations.find_turns(claim, message_ids)
         if not turns:
@@ -394,15 +391,17 @@ class ConversationWorker:
             case Command() as command:
                 if stages.command_limits is not None:
                     await stages.command_limits.admit(said, command)
+                failed: Sequence[StoredTurn] = ()
                 if command.name in READS_HISTORY:
                     recent = await self._recent(claim)
+                    failed = await self._conversations.load_failed(claim)
                 request = CommandRequest(
                     command,
                     said,
                     active,
                     recent,
                     self._now(),
-                    self._unanswered.get(claim.conversation),
+                    failed,
                     stages.stops.outcome_of(said),
                     self._decisions.newest(said.address.channel),
                     part=message.part_name(0),

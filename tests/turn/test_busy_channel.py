@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import select, update
 
-from bot.chat.incoming import Person, Said, WakeReason
+from bot.chat.button import ButtonAction, ButtonData
+from bot.chat.incoming import Address, Incoming, Person, Pressed, Said, WakeReason
 from bot.chat.prompt import RateLimitWait
 from bot.chat.session import Attempt
 from bot.errors import BackendUnavailable
@@ -245,8 +246,20 @@ async def test_stop_prevails_over_an_interruption(database: Database) -> None:
     assert await setup.history() == [("user", "q1"), ("user", "q2")]
 
 
+@pytest.mark.parametrize(
+    "again",
+    [
+        asked(3, wake=WakeReason.COMMAND, text="/retry"),
+        Pressed(
+            *(Address("telegram", "5"), "cb1", "900", ALICE),
+            ButtonData(ButtonAction.RETRY, "telegram:5:1/0").encode(),
+            *(asked(3).at, ("telegram:5",)),
+        ),
+    ],
+    ids=["command", "button"],
+)
 async def test_failed_answer_to_several_messages_leaves_no_trace_and_is_retried(
-    database: Database,
+    database: Database, again: Incoming
 ) -> None:
     away = BackendUnavailable("refused", notice="The model is away.")
     setup = make_setup(database, FakeBackend([away], ["now"]))
@@ -256,8 +269,10 @@ async def test_failed_answer_to_several_messages_leaves_no_trace_and_is_retried(
     [notice] = setup.texts
     assert notice.startswith("⚠ The model is away. (error ")
     assert await setup.history() == []
-    await setup.say(asked(3, wake=WakeReason.COMMAND, text="/retry"))
-    assert setup.texts[1:] == ["now"]
+    backend, surface = setup.backend, setup.surface
+    await Setup(database, backend=backend, surface=surface, limits=LIMITS_OF_CHATS).say(again)
+    assert setup.texts[-1] == "now"
+    assert contents(setup)[-2:] == ["q1", "q2"]
     assert [text for _, text in await setup.history()] == ["q1", "q2", "now"]
 
 

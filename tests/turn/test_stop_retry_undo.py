@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -202,6 +203,38 @@ async def test_retry_answers_a_question_that_failed(database: Database) -> None:
         *(("user", "a"), ("assistant", "one")),
         *(("user", "b"), ("assistant", "two")),
     ]
+
+
+def elsewhere(setup: Setup, **parts: Any) -> Setup:
+    """Return a worker that knows of a conversation only what is stored."""
+    return Setup(setup.database, backend=setup.backend, surface=setup.surface, **parts)
+
+
+async def test_newest_question_is_the_one_that_failed_in_another_process(
+    database: Database,
+) -> None:
+    away = BackendUnavailable("refused", notice="The model is away.")
+    backend = FakeBackend(["one"], [away], [away], ["two"], [away])
+    setup = Setup(database, backend=backend)
+    await setup.say("a", "b", make_incoming("by the way", key="5:70", author=BOB, wake=None))
+    await setup.say("/settings menu")  # a menu is kept like a question that failed
+    await elsewhere(setup).say(said("/retry", key="5:91"))
+    await elsewhere(setup).say(said("/retry", key="5:92"))
+    answered = [("user", "a"), ("assistant", "one"), ("user", "b"), ("assistant", "two")]
+    assert [one for one in await setup.history() if one[1] != "by the way"] == answered
+    await elsewhere(setup).say(said("c", key="5:93"))
+    for number, removed in enumerate(["c”.", "b” and its answer.", "a” and its answer."]):
+        await elsewhere(setup).say(said("/undo", key=f"5:10{number}"))
+        assert setup.texts[-1] == f"Removed from the conversation: “{removed}"
+    await elsewhere(setup).say(said("/undo", key="5:110"))
+    assert setup.texts[-1] == "⚠ There is no question in this conversation yet."
+
+
+async def test_retry_that_failed_is_tried_again_without_asking_twice(database: Database) -> None:
+    away = BackendUnavailable("refused", notice="The model is away.")
+    setup = Setup(database, backend=FakeBackend(["one"], [away], ["two"]))
+    await setup.say("a", "/retry", "/retry")
+    assert await setup.history() == [("user", "a"), ("assistant", "two")]
 
 
 async def test_failed_retry_keeps_the_old_answer(database: Database) -> None:

@@ -256,6 +256,10 @@ class SqlConversations(Conversations):
         )
 
     @override
+    async def load_failed(self, claim: Claim) -> Sequence[StoredTurn]:
+        return await self._database.run(lambda: history.load_failed(claim.conversation))
+
+    @override
     async def find_said_by(self, claim: Claim, person_id: str) -> Sequence[int]:
         return await self._database.run(lambda: history.find_said_by(claim.conversation, person_id))
 

@@ -258,6 +258,26 @@ _IN_RANGE = turn.c.id.in_(
     .limit(bindparam("count"))
     .offset(bindparam("newer"))
 )
+_removed = turn.alias("removed")
+# A question that failed before it was answered is kept besides, see `load_failed`. With an OR in
+# one statement, SQLite deletes the first rows before it looks for the others.
+_FAILED_BEFORE = and_(
+    turn.c.conversation == bindparam("of"),
+    not_(turn.c.active),
+    turn.c.sent_as.is_not(None),
+    turn.c.message_id.in_(
+        select(_removed.c.message_id)
+        .where(
+            _removed.c.conversation == bindparam("of"),
+            _removed.c.session == bindparam("of_session"),
+            _removed.c.active,
+        )
+        .order_by(_removed.c.id.desc())
+        .limit(bindparam("count"))
+        .offset(bindparam("newer"))
+    ),
+)
+REMOVE_FAILED = Statement(delete(turn).where(_FAILED_BEFORE))
 REMOVE = Statement(delete(turn).where(_IN_RANGE))
 SUPERSEDE = Statement(update(turn).where(_IN_RANGE).values(active=false()))
 APPEND = Statement(lambda dialect: insert_into(turn, dialect, *TURN_ROW).values(parent=_PARENT))

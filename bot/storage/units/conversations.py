@@ -269,7 +269,9 @@ def _finish_by_steps(
     dialect: DialectName,
 ) -> Unit[tuple[NextMessage | None, OutboxRow | None]]:
     session, is_settled = yield from _end_messages(claim, rows, dialect)
-    for change, turns in ((sql.REMOVE, rows.removes), (sql.SUPERSEDE, rows.supersedes)):
+    removed, superseded = rows.removes, rows.supersedes
+    gone = ((sql.REMOVE_FAILED, removed), (sql.REMOVE, removed), (sql.SUPERSEDE, superseded))
+    for change, turns in gone:
         if turns is not None:
             found = {"of": claim.conversation, "of_session": session}
             yield change.query({**found, "count": turns.count, "newer": turns.newer})

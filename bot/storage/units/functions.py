@@ -295,6 +295,7 @@ FOREACH _message IN ARRAY _messages LOOP
     {embed(conversation_sql.DONE)};
 END LOOP;
 IF _removed_count > 0 THEN
+    {embed(conversation_sql.REMOVE_FAILED, **_range("removed"))};
     {embed(conversation_sql.REMOVE, **_range("removed"))};
 END IF;
 IF _superseded_count > 0 THEN

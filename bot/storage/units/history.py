@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, get_args
 
 import msgspec
-from sqlalchemy import ColumnElement, and_, bindparam, func, select, union_all
+from sqlalchemy import ColumnElement, and_, bindparam, func, not_, or_, select, union_all
 
 from bot.chat.incoming import MediaItem, Person, address_of
 from bot.chat.outgoing import OutboxOperation, OutboxState
@@ -22,6 +22,7 @@ from bot.storage.sql.tables import has_external_id, outbox, sent_message, turn
 from bot.storage.units.dialects import bound_texts
 
 _MAX_LATER_TURNS = 400
+_MAX_FAILED = 100  # the commands that people chose from menus since are among them
 _encode_files = msgspec.json.Encoder().encode
 _decode_files = msgspec.json.Decoder(tuple[MediaItem, ...]).decode
 _COLUMNS = (
@@ -84,6 +85,13 @@ _SENT_AS = Statement(
         .limit(1)
     )
 )
+# What was gathered with a question whose answer failed.
+_GATHERED = Statement(
+    select(turn.c.id, *_COLUMNS)
+    .where(turn.c.conversation == bindparam("of"), turn.c.session == bindparam("in_session"))
+    .where(turn.c.id < bindparam("question"), turn.c.sent_as == bindparam("sent_as"))
+    .order_by(turn.c.id)
+)
 _answer = turn.alias("answer")
 _VERSIONS = Statement(
     select(turn.c.id, *_COLUMNS)
@@ -126,6 +134,29 @@ _KEPT_IDS = Statement(
     ).where(sent_message.c.turn.in_(bound_texts("names", dialect)))
 )
 
+_CURRENT = (
+    select(conversation_table.c.session)
+    .where(conversation_table.c.key == bindparam("of"))
+    .scalar_subquery()
+)
+_later = turn.alias("later")
+# Of what was said or answered in the history; lines that were only observed do not count.
+_NEWEST_ANSWERED = (
+    select(_later.c.id)
+    .where(_later.c.conversation == bindparam("of"), _later.c.session == _CURRENT)
+    .where(_later.c.active, or_(_later.c.role == "assistant", not_(_later.c.observed)))
+    .order_by(_later.c.id.desc())
+    .limit(1)
+    .scalar_subquery()
+)
+_FAILED = Statement(
+    select(turn.c.id, *_COLUMNS)
+    .where(turn.c.conversation == bindparam("of"), turn.c.session == _CURRENT)
+    .where(not_(turn.c.active), turn.c.role == "user", turn.c.sent_as.is_not(None))
+    .where(turn.c.id > func.coalesce(_NEWEST_ANSWERED, 0))
+    .order_by(turn.c.id.desc())
+    .limit(_MAX_FAILED)
+)
 
 _HERE = turn.c.conversation == bindparam("of")
 _PERSON = turn.c.speaker_id == bindparam("person")
@@ -177,7 +208,19 @@ def _load_unanswered(
             return None
     known = yield from find_parts(question.turn.sent_as)
     parts = tuple(name for name in question.turn.sent_as if name in known)
-    return Exchange(question, (), Session(session, ()), session == current, parts)
+    sent_as = encode_parts(question.turn.sent_as)
+    asked = {"of": conversation, "in_session": session, "question": question.id}
+    rows = yield _GATHERED.query({**asked, "sent_as": sent_as})
+    earlier = tuple(_to_stored(one).turn for one in rows)
+    return Exchange(question, (), Session(session, earlier), session == current, parts)
+
+
+def load_failed(conversation: str) -> Unit[list[StoredTurn]]:
+    """Return the questions whose answers failed since the newest answer, newest first.
+
+    What was gathered with a question precedes it in the history and has the same parts.
+    """
+    return list(map(_to_stored, (yield _FAILED.query({"of": conversation}))))
 
 
 def _load_exchange(conversation: str, rows: Rows, max_turns: int) -> Unit[Exchange | None]:

@@ -176,7 +176,7 @@ class PressedButtons:
         asked = with_kept_files(asked, question, exchange.before.turns)
         speakers = pick_speakers(active, _turns(exchange))
         if not exchange.answers:  # its answer has failed: nothing of it is in the history
-            return AskedQuestion(asked, speakers, exchange.parts)
+            return AskedQuestion(asked, speakers, exchange.parts, tuple(exchange.before.turns))
         return await self.in_place.answer(
             claim, message, asked, pressed.at, exchange, active, speakers, {}
         )

@@ -79,7 +79,8 @@ class QuotedMessages:
         asked = with_kept_files(asked, question, exchange.before.turns)
         speakers = pick_speakers(request.active, [one.turn for one in exchange.answers])
         if found.turn.role == "user" and found.turn.sent_as:
-            return AskedQuestion(asked, speakers, exchange.parts), None
+            earlier = tuple(exchange.before.turns)
+            return AskedQuestion(asked, speakers, exchange.parts, earlier), None
         session = await self.conversations.load_session(claim, _MAX_TURNS)
         newer = _turns_since(question, session.turns)
         return AskedQuestion(asked, speakers), TurnRange(0, newer)

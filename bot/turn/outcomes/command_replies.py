@@ -10,7 +10,7 @@ from datetime import datetime
 
 from bot.chat.incoming import Address, Said
 from bot.chat.outgoing import Face, MessageContent, OutgoingPart
-from bot.chat.session import InboxMessage, Turn, TurnResult
+from bot.chat.session import HistoryChange, InboxMessage, Turn, TurnResult
 from bot.commands.request import CommandRequest, CommandResult
 from bot.frozen_dataclass import frozen_dataclass
 from bot.replying.answer_buttons import forget_buttons
@@ -79,6 +79,7 @@ class CommandReplies:
             outgoing=[*outgoing, *spoken.outgoing],
             new_session=result.new_session,
             removes=result.removes,
+            change=HistoryChange(deleted=result.deletes) if result.deletes else None,
         )
 
     async def greet(

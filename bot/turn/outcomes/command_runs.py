@@ -24,7 +24,6 @@ from bot.turn.joining import MessageGroup
 from bot.turn.outcomes.command_replies import CommandReplies
 from bot.turn.outcomes.finishing import TurnFinisher
 from bot.turn.outcomes.question_answers import QuestionAnswers
-from bot.turn.outcomes.unanswered import UnansweredQuestions
 
 _FORGOTTEN = translatable("I have forgotten that message and everything that was stored about it.")
 _CHANGED = translatable("Changed.")
@@ -39,7 +38,6 @@ class CommandRuns:
     replies: LiveReplies
     channel_forgetting: ChannelForgetting
     quoted_messages: QuotedMessages
-    unanswered: UnansweredQuestions
     answers: QuestionAnswers
     finisher: TurnFinisher
     replies_to_commands: CommandReplies
@@ -91,15 +89,14 @@ class CommandRuns:
             result: what it has brought about.
             menu: what the author reads instead of its text, in place of the menu that was used.
         """
-        if result.new_session or result.removes is not None:
-            self.unanswered.drop(claim.conversation)
         if result.deletes_history:
             others = await self.channel_forgetting.request(request.incoming)
             deleted = _deleted(others + await self.finisher.delete_history(claim))
             result = _with_first_words(result, deleted)
             message = message.forgetting(lambda _said: True)
         stored = await self.replies_to_commands.compose(message, request, result, menu)
-        following = await self.finisher.finish(claim, message, stored)
+        finish = self.finisher.finish_forgetting if result.deletes else self.finisher.finish
+        following = await finish(claim, message, stored)
         if result.new_session:
             await self.finisher.end_session(claim.conversation)
         return following
@@ -116,12 +113,8 @@ class CommandRuns:
         """
         if person_id is None:
             await self.finisher.delete_history(claim)
-            self.unanswered.drop(claim.conversation)
             message = message.forgetting(lambda _said: True)
             return await self.finisher.finish(claim, message, TurnResult(new_session=True))
-        question = self.unanswered.get(claim.conversation)
-        if question is not None and question.author.id == person_id:
-            self.unanswered.drop(claim.conversation)
         ids = await self.conversations.find_said_by(claim, person_id)
         change = HistoryChange(deleted=ids)
         message = message.forgetting(lambda said: said.author.id == person_id)

@@ -79,6 +79,7 @@ class TurnFinisher:
         """Say that an answer failed, and keep the question, so that it can be asked again."""
         incoming, in_place_of = message.newest.incoming, asked.in_place_of if asked else ()
         said = asked.incoming if asked else incoming if isinstance(incoming, Said) else None
+        earlier = asked.earlier if asked else ()
         text = translatable(
             "⚠ {problem} (error {number})", problem=problem, number=message.error_id
         )
@@ -91,7 +92,8 @@ class TurnFinisher:
             outgoing = self.replies.with_buttons(incoming.address, outgoing, buttons)
         # What takes the messages of an earlier notice has its question kept already.
         is_new = not in_place_of
-        unanswered = [replace(user_turn(said), sent_as=names)] if said and is_new else []
+        kept = [*earlier, user_turn(said)] if said and is_new else []
+        unanswered = [replace(one, sent_as=names) for one in kept]
         result = TurnResult(outgoing=outgoing, unanswered=unanswered, in_place_of=in_place_of)
         return await self.finish(claim, message, result)
 

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import structlog
 
-from bot.chat.attachments import files_of_gathered
 from bot.chat.incoming import Said
 from bot.chat.session import Claim, InboxMessage, TurnRange, TurnResult
 from bot.commands.request import AskedQuestion
@@ -22,7 +21,6 @@ from bot.turn.limits.queue_limit import QueueLimit
 from bot.turn.limits.refused_chats import RefusedChats
 from bot.turn.outcomes.command_replies import CommandReplies, has_private_response
 from bot.turn.outcomes.finishing import TurnFinisher
-from bot.turn.outcomes.unanswered import UnansweredQuestions
 from bot.turn.stops import StopRequests
 
 _log = structlog.get_logger(__name__)
@@ -37,7 +35,6 @@ class QuestionAnswers:
     stops: StopRequests
     replies: LiveReplies
     decisions: DecisionLog
-    unanswered: UnansweredQuestions
     finisher: TurnFinisher
     replies_to_commands: CommandReplies
     queue_limit: QueueLimit | None = None
@@ -75,14 +72,13 @@ class QuestionAnswers:
             return "failed", following
         for one, decision in gathering.decided:
             self.decisions.note(one, decision)
-        self.unanswered.drop(claim.conversation)
         if result is None:  # what was opened for the answer is deleted
             gone = TurnResult(was_stopped=True, is_withdrawn=True)
             return "withdrawn", await self.finisher.finish_forgetting(claim, group.message, gone)
         asked = gathering.asked
         channel = asked.incoming.address.channel
         self.decisions.note_substitutes(channel, asked.speakers, result.receipts)
-        turns = [*result.earlier, *gathering.earlier, user_turn(asked.incoming), *result.turns]
+        turns = [*result.earlier, *asked.earlier, user_turn(asked.incoming), *result.turns]
         result = replace(result, turns=turns, supersedes=removed, in_place_of=asked.in_place_of)
         if gathering.left_over and result.outgoing:
             waiting = _more_waiting(gathering)
@@ -97,7 +93,7 @@ class QuestionAnswers:
         """
         asked, result = gathering.asked, TurnResult()
         if is_new and not asked.in_place_of:
-            result = TurnResult([*gathering.earlier, observed_turn(asked.incoming)])
+            result = TurnResult([*asked.earlier, observed_turn(asked.incoming)])
         if self.refused_chats is None:
             return result
         reason = self.refused_chats.explain(asked.incoming)
@@ -105,14 +101,8 @@ class QuestionAnswers:
 
     def repeat(self, claim: Claim, group: MessageGroup, asked: AskedQuestion) -> Gathering:
         """Ask a question again, with what was gathered before it when its answer failed."""
-        failed = self.unanswered.get(claim.conversation)
-        is_same = failed is not None and failed.message_id == asked.incoming.message_id
-        earlier = self.unanswered.earlier(claim.conversation) if is_same else ()
-        if earlier and not asked.incoming.earlier_files:
-            files = files_of_gathered(earlier)
-            asked = replace(asked, incoming=replace(asked.incoming, earlier_files=files))
         limits = self.replies.limits(asked.incoming.address)
-        return self.gatherer.repeat(claim, group, asked, earlier, limits)
+        return self.gatherer.repeat(claim, group, asked, limits)
 
     async def _answer_all(
         self,
@@ -134,16 +124,15 @@ class QuestionAnswers:
             async with self._limited(claim, group, gathering):
                 await gathering.gather_waiting()
                 while True:
-                    asked = gathering.asked
+                    asked = group.asked = gathering.asked
                     is_alone = is_new and not group.message.gathered
                     self.stops.extend(asked.incoming, gathering.askers, is_alone=is_alone)
-                    self.unanswered.note(asked.incoming, gathering.earlier)
                     async with gathering.interrupting(stop):
                         result = await self.pipeline.answer(
                             *(claim, group.message, asked.incoming, active, asked.speakers, stop),
                             removed,
                             in_place_of=asked.in_place_of,
-                            gathered=gathering.earlier,
+                            gathered=asked.earlier,
                             first_part=first_part,
                         )
                     if not stop.is_superseded:
