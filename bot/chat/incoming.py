@@ -295,6 +295,8 @@ class Pressed:
     """Whether the channel is a thread or a forum post that belongs to one topic of talk."""
     thread_title: str = ""
     """The title of the thread or forum post, if people have opened it."""
+    shown_at: datetime | None = None
+    """When the message with the button was sent, if the platform tells."""
 
 
 @frozen_dataclass

@@ -1,6 +1,7 @@
 """Look up what the buttons under an answer stand for, and who may press them."""
 
 from collections.abc import Awaitable, Callable, Collection
+from datetime import timedelta
 
 from bot.chat.button import FORM_ACTIONS, MENU_ACTIONS, ButtonAction, ButtonData, read_button
 from bot.chat.incoming import (
@@ -43,6 +44,10 @@ _HOW_TO_TYPE = {
     ),
 }
 """What a person is told where there is no form to write in."""
+_TOO_OLD = translatable(
+    "This button works for 15 minutes only, so nothing was deleted. Send /forget me again."
+)
+_TIME_TO_CONFIRM = timedelta(minutes=15)
 _MAX_TURNS_BEFORE = 400
 _FOR_AUTHOR_ALONE = MENU_ACTIONS | {ButtonAction.FORGET, ButtonAction.KEEP}
 _NEEDS_NEWEST = frozenset({ButtonAction.RETRY, ButtonAction.CONTINUE})
@@ -132,6 +137,9 @@ class AnswerButtons:
                 )
         else:
             await self._check_author(pressed, {author.id} if author is not None else set())
+        asked_at = pressed.shown_at or exchange.question.turn.at
+        if data.action is ButtonAction.FORGET and pressed.at - asked_at > _TIME_TO_CONFIRM:
+            raise UserError(_TOO_OLD)
         if data.action in _NEEDS_NEWEST and exchange.answers and not exchange.is_newest:
             raise UserError(MOVED_ON)
         return exchange

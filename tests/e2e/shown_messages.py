@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,9 +61,27 @@ class ShownMessages:
         found = self.platforms.discord.buttons(shown)
         return [(one["label"], one["custom_id"]) for one in found]
 
-    async def press(self, where: Conversation, label: str, who: int = 0) -> Any:
+    async def press(
+        self, where: Conversation, label: str, who: int = 0, seconds_later: float = 0
+    ) -> Any:
         """Press a button of the newest message; returns what shows how it was acknowledged."""
         message = self.of(where)[-1]
+        with self._later(message, seconds_later):
+            return await self._press(where, message, label, who)
+
+    @contextmanager
+    def _later(self, message: Any, seconds: float) -> Iterator[None]:
+        """Let a message be this old while the block runs."""
+        clock = self.platforms.discord.b.clock
+        if isinstance(message, dict):
+            message["date"] -= int(seconds)
+        clock.advance(seconds)
+        try:
+            yield
+        finally:
+            clock.advance(-seconds)
+
+    async def _press(self, where: Conversation, message: Any, label: str, who: int) -> Any:
         [data] = [data for one, data in self._buttons_of(where, message) if one == label]
         if where.name.startswith("telegram"):
             wire, chat = self.platforms.telegram, message["chat"]["id"]

@@ -147,6 +147,23 @@ async def test_forget_me_reaches_summaries_and_saved_slots(deployment: Deploymen
 
 
 @pytest.mark.parametrize("kind", GROUPS)
+async def test_forget_me_is_confirmed_within_15_minutes(deployment: Deployment, kind: str) -> None:
+    shown, where = deployment.shown, getattr(deployment.platforms, kind)()
+    mine = f"late-of-{kind}"
+    await deployment.say(where, f"{mine} Td01:3")
+    where.say(f"{where.mention}/forget me", 0)
+    await wait_until(lambda: shown.texts(where)[-1].startswith(QUESTION))
+    async with deployment.service.killed_at("after_commit"):
+        where.say(f"{where.mention}hello Td02:3", 1)
+    late = await shown.press(where, FORGET, seconds_later=1000)
+    refusal = (
+        "This button works for 15 minutes only, so nothing was deleted. Send /forget me again."
+    )
+    assert await shown.words_alone(where, late) == refusal
+    assert mine.encode() in deployment.stored()
+
+
+@pytest.mark.parametrize("kind", GROUPS)
 async def test_forget_me_can_be_declined(deployment: Deployment, kind: str) -> None:
     where = getattr(deployment.platforms, kind)()
     await deployment.say(where, f"kept-of-{kind} Tb01:3")

@@ -128,6 +128,7 @@ def press_to_incoming(interaction: discord.Interaction, bot_id: str = "") -> Pre
         address=address,
         external_key=f"i{interaction.id}",
         message_id=str(message.id) if message else None,
+        shown_at=message.created_at if message else None,
         author=_to_person(interaction.user),
         data=str(data.get("custom_id", "")),
         at=interaction.created_at,

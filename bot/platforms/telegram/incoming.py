@@ -235,6 +235,7 @@ def _to_pressed(query: CallbackQuery, bot_id: str) -> Pressed | None:
         address=address,
         external_key=f"{PRESS_KEY_PREFIX}{query.id}",
         message_id=str(message.message_id),
+        shown_at=message.date if isinstance(message, Message) else None,
         author=_user_to_person(query.from_user),
         data=data,
         at=datetime.now(UTC),  # Telegram does not tell
