@@ -30,6 +30,10 @@ class ArrivalSignals:
         for key in conversations:
             self._watched.pop(key, None)
 
+    def has_arrived(self, conversation: str) -> bool:
+        """Return whether something was received since the conversation is watched."""
+        return self._watched.get(conversation, False)
+
     def subscribe(self, conversation: str, on_arrival: Callable[[], None]) -> Callable[[], None]:
         """Call `on_arrival` from now on, at once if something arrived before.
 
@@ -40,7 +44,7 @@ class ArrivalSignals:
         """
         listeners = self._listeners[conversation]
         listeners.append(on_arrival)
-        if self._watched.get(conversation):
+        if self.has_arrived(conversation):
             on_arrival()
 
         def unsubscribe() -> None:

@@ -1,14 +1,15 @@
 """Stop answers that are being made: /stop, its button, edits and deletions overtake what is before.
 
 The command is stored in the inbox like any other and answered in its turn. Before that, a signal
-tells the process that is making the answer; where one is lost, the inbox tells (missed_signals.py).
+tells the process that is making the answer. What came before that began is in the inbox, as is what
+a lost signal told of (missed_signals.py).
 """
 
 import asyncio
 import contextlib
 import hashlib
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeAlias, TypeVar
@@ -19,7 +20,7 @@ import structlog
 from bot.chat.attachments import described_text
 from bot.chat.button import ButtonAction, read_button
 from bot.chat.incoming import Deleted, Edited, Incoming, Pressed, Request, Said
-from bot.chat.session import Claim
+from bot.chat.session import Claim, InboxMessage
 from bot.commands.request import StopOutcome
 from bot.errors import Fenced, StoreError
 from bot.frozen_dataclass import frozen_dataclass
@@ -73,6 +74,14 @@ TellRefusal: TypeAlias = Callable[[Claim, Said, StopOutcome], Awaitable[bool]]
 whether that was done."""
 
 
+FindLater: TypeAlias = Callable[[Claim, InboxMessage], Awaitable[Sequence[Incoming]]]
+"""Returns what waits behind a message in its conversation."""
+
+
+async def _find_nothing(_claim: Claim, _message: InboxMessage) -> Sequence[Incoming]:
+    return ()
+
+
 async def _tell_nobody(_claim: Claim, _command: Said, _outcome: StopOutcome) -> bool:
     return False
 
@@ -101,6 +110,8 @@ class StopRequests:
         self._outcomes: OrderedDict[tuple[str, str], StopOutcome] = OrderedDict()
         self._told: OrderedDict[tuple[str, str], None] = OrderedDict()
         self.tell_refusal: TellRefusal = _tell_nobody
+        self.find_later: FindLater = _find_nothing
+        self._edited: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._deleted: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._to_decide: asyncio.Queue[Request] = asyncio.Queue()
         signals.subscribe(_TOPIC, self._receive)
@@ -119,16 +130,18 @@ class StopRequests:
             if signals:
                 self._signals.publish(topic, [_encode(one).decode() for one in signals])
 
-    @contextlib.contextmanager
-    def answering(
-        self, claim: Claim, asked: Said, edited_at: datetime | None = None
-    ) -> Iterator[StopFlag]:
+    @contextlib.asynccontextmanager
+    async def answering(
+        self, claim: Claim, message: InboxMessage, asked: Said, edited_at: datetime | None = None
+    ) -> AsyncIterator[StopFlag]:
         """Let the answer to a message be stopped while the block runs.
 
-        An edit of the message stops it as well, and is followed afterwards.
+        An edit of the message stops it as well, and is followed afterwards. What waits behind it
+        already counts, too.
 
         Args:
             claim: the conversation.
+            message: the row of the inbox that it is answered for.
             asked: the message, as it reads now.
             edited_at: when it was edited to that; None: it is as it was sent.
         """
@@ -138,6 +151,7 @@ class StopRequests:
             claim, asked, _turn(asked), {asked.author.id}, flag, at
         )
         try:
+            self.consider(await self.find_later(claim, message))
             yield flag
         finally:
             del self._answers[conversation]
@@ -156,8 +170,17 @@ class StopRequests:
         answer.askers, answer.is_alone = askers, is_alone
 
     def outcome_of(self, command: Said) -> StopOutcome:
-        """Return what a /stop has brought about, once it is answered itself."""
-        return self._outcomes.pop(_key(command), StopOutcome.NOTHING)
+        """Return what a /stop has brought about, once it is answered itself.
+
+        It stops nothing any more: what is answered from now on was asked after it.
+        """
+        outcome = self._outcomes.get(_key(command), StopOutcome.NOTHING)
+        _keep(self._outcomes, _key(command), outcome)
+        return outcome
+
+    def was_edited(self, message_id: str | None, conversation: str) -> bool:
+        """Return whether an edit has ended an answer to this message here."""
+        return (conversation, message_id or "") in self._edited
 
     def was_told(self, command: Incoming) -> bool:
         """Return whether the author of a /stop was told its outcome already."""
@@ -235,7 +258,7 @@ class StopRequests:
     def _consider(self, request: Request) -> None:
         """Decide at once for who asked the question; ask the platform about others."""
         answer = self._answers.get(request.address.conversation)
-        if answer is None:
+        if answer is None or _key(request) in self._outcomes:
             return
         if request.author.id in answer.askers:
             self._decide(request, StopOutcome.STOPPED)
@@ -244,16 +267,20 @@ class StopRequests:
 
     def _receive_edits(self, signals: Sequence[str]) -> None:
         for edit in decode_all("signal", signals, _decode_edit):
-            self._consider_edit(edit)
+            if self._consider_edit(edit):
+                _keep(self._edited, (edit.conversation, edit.message_id), None)
 
-    def _consider_edit(self, edit: _EditSignal) -> None:
+    def _consider_edit(self, edit: _EditSignal) -> bool:
+        """Return whether an answer in progress ends by this."""
         answer = self._answers.get(edit.conversation)
         if answer is None or answer.asked.message_id != edit.message_id:
-            return
-        # An edit that is delivered again is not newer than what is being answered; one that
-        # changed a preview or the formatting leaves the question as it is.
-        if edit.at > answer.at and edit.digest != _digest(answer.asked):
+            return False
+        # An edit that is delivered again is not newer than what is being answered (Telegram counts
+        # whole seconds); one that changed a preview or the formatting leaves the question as it is.
+        ends = edit.at >= answer.at and edit.digest != _digest(answer.asked)
+        if ends:
             answer.flag.request()
+        return ends
 
     def _receive_deletions(self, deletions: Sequence[str]) -> None:
         for deleted in decode_all("signal", deletions, _decode_deletion):

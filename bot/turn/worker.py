@@ -19,6 +19,7 @@ from bot.chat.incoming import (
     Deleted,
     Edited,
     ForgetRequested,
+    Incoming,
     Joined,
     Pressed,
     Said,
@@ -68,6 +69,9 @@ from bot.turn.stages import TurnStages
 _log = structlog.get_logger(__name__)
 TURNS_FOR_ROUTING = 40
 """Who spoke before these does not matter to who speaks next."""
+_SECONDS_BETWEEN_EDITS = 1.0
+_MAX_LATER = 50
+"""A stop further behind has its signal."""
 _MAX_WAITING = 1000
 """During a pause, deletions further behind wait for the end of a pause."""
 _SET_ASIDE = translatable(
@@ -132,6 +136,7 @@ class ConversationWorker:
             *(conversations, stages.buttons, stages.resolver, stages.replies),
             self._edited_messages,
         )
+        stages.stops.find_later = self._find_later
         stages.stops.tell_refusal = StopRefusals(conversations, stages.replies).tell
         self._command_runs = CommandRuns(
             *(stages.commands, conversations, stages.replies, stages.channel_forgetting),
@@ -299,6 +304,7 @@ class ConversationWorker:
             case Said() as said if self._stages.is_void(said):
                 return "ignored", await self._finisher.finish(claim, message, TurnResult())
             case Said() as said:
+                said = await self._as_edited(claim, message, said)
                 if not said.is_late and self._stages.is_context(message):
                     said = replace(said, is_late=True)
                 return await self._handle_said(claim, group, said)
@@ -345,10 +351,48 @@ class ConversationWorker:
     async def _handle_edited(
         self, claim: Claim, group: MessageGroup, edited: Edited
     ) -> tuple[str, InboxMessage | None]:
+        if await self._is_superseded(claim, group.message, edited):
+            return "superseded", await self._finisher.finish(claim, group.message, TurnResult())
         result = await self._edited_messages.follow(claim, group.message, edited)
         if isinstance(result, Said):
             return await self._handle_said(claim, group, result)
         return "edited", await self._finisher.finish(claim, group.message, result)
+
+    async def _as_edited(self, claim: Claim, message: InboxMessage, said: Said) -> Said:
+        """Return a message as its newest edit says that waits behind it."""
+        edits = [
+            one
+            for one in await self._find_later(claim, message)
+            if isinstance(one, Edited) and one.message_id == said.message_id
+        ]
+        return edits[-1].said if edits and said.message_id is not None else said
+
+    async def _is_superseded(self, claim: Claim, message: InboxMessage, edited: Edited) -> bool:
+        """Return whether a newer edit of the same message waits.
+
+        Where people edit faster than they are answered, another edit is waited for a moment.
+        """
+
+        async def has_newer() -> bool:
+            later = await self._find_later(claim, message)
+            return any(
+                isinstance(one, Edited) and one.message_id == edited.message_id for one in later
+            )
+
+        if await has_newer():
+            return True
+        if not self._stages.stops.was_edited(edited.message_id, claim.conversation):
+            return False
+        await self._clock.sleep(_SECONDS_BETWEEN_EDITS)
+        return await has_newer()
+
+    async def _find_later(self, claim: Claim, message: InboxMessage) -> Sequence[Incoming]:
+        """Return what waits behind a message and those gathered with it, in order."""
+        arrivals = self._stages.arrivals
+        if not (message.is_followed or arrivals.has_arrived(claim.conversation)):
+            return ()
+        waiting = await self._conversations.waiting(claim, _MAX_LATER)
+        return [one.incoming for one in waiting if one.id > message.newest.id]
 
     async def _handle_deleted(
         self, claim: Claim, message: InboxMessage, message_ids: Collection[str]

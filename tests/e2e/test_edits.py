@@ -96,6 +96,22 @@ async def test_edit_during_the_answer_leaves_one_answer(deployment: Deployment, 
 
 
 @pytest.mark.parametrize("kind", KINDS)
+async def test_newest_of_many_edits_supersedes_the_others(
+    deployment: Deployment, kind: str
+) -> None:
+    where, answered = deployment.open(kind), deployment.model.requests
+    asked = where.ask("bc00")
+    await deployment.shows(where, expected_answer("Tbc00:12"))
+    before = len(answered)
+    for number in range(100):
+        deployment.edit(where, asked, f"{where.mention}please Tbd{number:02}:9")
+    await deployment.service.kill()
+    await deployment.service.start_and_wait()
+    await deployment.shows(where, expected_answer("Tbd99:9"))
+    assert len(answered) - before < 10
+
+
+@pytest.mark.parametrize("kind", KINDS)
 async def test_edit_of_an_older_message_changes_the_history(
     deployment: Deployment, kind: str
 ) -> None:

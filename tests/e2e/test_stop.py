@@ -49,3 +49,21 @@ async def test_stop_ends_the_request_and_keeps_what_was_shown(
     conversation.say("/undo", 0)
     taken_back = f"Removed from the conversation: “please T{name}:12” and its answer."
     await wait_until(lambda: platforms.bot_texts(conversation)[3:] == [taken_back])
+
+
+@pytest.mark.parametrize("platform", ["telegram_dm", "discord_dm"])
+async def test_stop_sent_right_behind_its_question_stops_it(
+    service: ServiceProcess, platforms: LoopbackPlatforms, model: ModelServer, platform: str
+) -> None:
+    if not service.is_running:
+        await service.start_and_wait()
+    conversation: Conversation = getattr(platforms, platform)()
+    stopped, later = next(_names), next(_names)
+    conversation.ask(stopped, 400)
+    conversation.say("/stop", 0)
+    conversation.ask(later)
+    answer = expected_answer(f"T{later}:12")
+    await wait_until(lambda: answer in platforms.bot_texts(conversation))
+    shown = platforms.bot_texts(conversation)
+    assert "Stopped. /retry answers again." in shown
+    assert expected_answer(f"T{stopped}:400")[-20:] not in " ".join(shown)

@@ -15,6 +15,7 @@ from bot.storage.sql.tables import has_content, receipt, turn
 from tests.fakes import FakeBackend
 from tests.samples import ALICE, BOB, make_incoming
 from tests.turn.setup import WITHOUT_NONCES, Setup, running_worker
+from tests.turn.test_busy_channel import end
 from tests.waiting import advance_in_steps, wait_until
 
 CHAT = make_incoming().address
@@ -40,8 +41,9 @@ async def receive(setup: Setup, *events: Incoming) -> None:
 
 
 async def handle(setup: Setup, *events: Incoming) -> None:
-    await receive(setup, *events)
-    await setup.work()
+    for event in events:
+        await receive(setup, event)
+        await setup.work()
 
 
 async def versions(setup: Setup) -> Sequence[tuple[str, bool]]:
@@ -101,7 +103,7 @@ async def test_edit_during_the_answer_leaves_one_answer_to_the_new_text(
         await advance_in_steps(setup.clock, 2)
         await receive(setup, change)
         setup.stops.announce([change])
-        await worker
+        await end(setup, worker)
     assert setup.texts == ["Rome."]
     assert await setup.history() == [("user", "capital of Italy?"), ("assistant", "Rome.")]
     assert await versions(setup) == [("capital of Italy?", True), ("Rome.", True)]
@@ -118,8 +120,36 @@ async def test_edit_before_the_first_word_leaves_no_empty_message(database: Data
         await advance_in_steps(setup.clock, 2)
         await receive(setup, change)
         setup.stops.announce([change])
-        await worker
+        await end(setup, worker)
     assert setup.texts == ["Rome."]
+
+
+async def test_only_the_newest_of_many_edits_asks_the_model(database: Database) -> None:
+    hundred = [edit(f"capital of {number}?", "5:1", number) for number in range(1, 101)]
+    setup = Setup(database, backend=FakeBackend(["Paris."], ["Rome."], ["Oslo."]))
+    await handle(setup, said("capital of France?", "5:1"))
+    await receive(setup, *hundred)
+    await Setup(database, backend=setup.backend, surface=setup.surface).work()  # restarted
+    assert setup.texts == ["Rome."]
+    await receive(setup, said("and of Norway?", "5:2"), edit("capital of Norway?", "5:2"))
+    await setup.work()
+    asked = [one.messages[-1].content for one in setup.backend.prompts]
+    assert asked == ["capital of France?", "capital of 100?", "capital of Norway?"]
+    assert setup.texts == ["Rome.", "Oslo."]
+
+
+async def test_edits_during_answers_are_waited_for(database: Database) -> None:
+    backend = FakeBackend(["It is", asyncio.Event()], ["Oslo."])
+    setup = Setup(database, backend=backend)
+    await setup.receive(said("capital of France?", "5:1"))
+    async with running_worker(setup) as worker:
+        for number in range(1, 31):
+            await advance_in_steps(setup.clock, 0.2)
+            await setup.receive(edit(f"capital of {number}?", "5:1", number))
+        await end(setup, worker)
+    assert setup.texts == ["Oslo."]
+    asked = [one.messages[-1].content for one in backend.prompts]
+    assert asked == ["capital of France?", "capital of 30?"]
 
 
 async def test_edit_of_an_older_message_changes_the_history_only(database: Database) -> None:
@@ -175,7 +205,7 @@ async def test_mention_that_is_lost_during_the_answer_withdraws_the_question(
         await advance_in_steps(setup.clock, 2)
         await receive(setup, change)
         setup.stops.announce([change])
-        await worker
+        await end(setup, worker)
     assert setup.texts == []
     assert await setup.history() == [("user", "what is 3+4?")]
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from bot.chat.incoming import Person, Said, WakeReason
+from bot.chat.button import ButtonAction, ButtonData
+from bot.chat.incoming import Person, Pressed, Said, WakeReason
 from bot.errors import BackendUnavailable, RateLimited
 from bot.storage.sql.database import Database
 from tests.fakes import FakeBackend
@@ -103,6 +104,55 @@ async def test_no_message_of_several_vanishes_by_a_stop_after_a_restart(
     assert "delete" not in [call for call, _ in setup.surface.calls]
 
 
+async def test_stop_behind_its_question_counts_before_the_answer_begins(
+    database: Database,
+) -> None:
+    setup = Setup(database, backend=FakeBackend(["Two."]))
+    await setup.say(said("first", key="5:1"), said("/stop", key="5:2"), said("second", key="5:3"))
+    await setup.say(said("/stop", key="5:4"), said("third", key="5:5"))
+    assert setup.texts == [
+        *("Stopped. /retry answers again.", "Two."),
+        *("⚠ No answer is being written here.", "Two."),
+    ]
+    assert [text for _, text in await setup.history()] == [
+        "first",
+        "second",
+        "Two.",
+        "third",
+        "Two.",
+    ]
+
+
+async def test_late_signal_of_a_stop_leaves_the_next_answer_alone(database: Database) -> None:
+    go_on = asyncio.Event()
+    setup = Setup(database, backend=FakeBackend(["Once", go_on, " upon."]))
+    await setup.say(stop := said("/stop"))
+    await setup.receive(said("a story", key="5:91"))
+    async with running_worker(setup) as worker:
+        await wait_until(lambda: len(setup.backend.prompts) == 1)
+        setup.stops.announce([stop])
+        go_on.set()
+        await worker
+    assert setup.texts[-1] == "Once upon."
+
+
+@pytest.mark.parametrize("is_button", [False, True])
+async def test_stop_counts_that_waits_when_a_process_starts(
+    database: Database, is_button: bool
+) -> None:
+    backend = FakeBackend([asyncio.Event()])
+    setup = Setup(database, backend=backend, limits=WITHOUT_NONCES)
+    await setup.receive("a story")
+    async with running_worker(setup):
+        await wait_until(lambda: len(backend.prompts) == 1)
+    data = ButtonData(ButtonAction.STOP, "telegram:5:1/0").encode()
+    asked = said("/stop")
+    press = Pressed(asked.address, "cb1", "900", ALICE, data, asked.at, asked.scopes)
+    await elsewhere(setup).say(press if is_button else asked)
+    assert len(backend.prompts) == 1
+    assert await setup.history() == [("user", "a story")]
+
+
 async def test_stopped_conversation_goes_on_with_the_next_message(database: Database) -> None:
     setup = Setup(database, backend=FakeBackend(["One", asyncio.Event()], ["Two."]))
     await setup.receive("first")
@@ -170,7 +220,8 @@ async def test_admin_stops_the_answer_to_somebody_else(database: Database) -> No
 
 async def test_stop_without_an_answer_says_so(database: Database) -> None:
     setup = Setup(database, backend=FakeBackend(["Hi."]))
-    await setup.say("hello", "/stop")
+    await setup.say("hello")
+    await setup.say("/stop")
     assert setup.texts == ["Hi.", "⚠ No answer is being written here."]
 
 

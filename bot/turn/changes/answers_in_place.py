@@ -57,7 +57,7 @@ class AnswersInPlace:
         """
         removed = None if texts else TurnRange(0, 0)  # nothing is deleted, but variety is wanted
         try:
-            with self.stops.answering(claim, said, at) as stop:
+            async with self.stops.answering(claim, message, said, at) as stop:
                 result = await self.pipeline.answer(
                     claim,
                     message,

@@ -120,26 +120,28 @@ class QuestionAnswers:
         is_new = isinstance(group.message.incoming, Said) and removed is None
         # The first part of a native command is for its author; the answer is for everybody.
         first_part = 1 if has_private_response(group.message) else 0
-        with self.stops.answering(claim, gathering.asked.incoming) as stop:
-            async with self._limited(claim, group, gathering):
-                await gathering.gather_waiting()
-                while True:
-                    asked = group.asked = gathering.asked
-                    is_alone = is_new and not group.message.gathered
-                    self.stops.extend(asked.incoming, gathering.askers, is_alone=is_alone)
-                    async with gathering.interrupting(stop):
-                        result = await self.pipeline.answer(
-                            *(claim, group.message, asked.incoming, active, asked.speakers, stop),
-                            removed,
-                            in_place_of=asked.in_place_of,
-                            gathered=asked.earlier,
-                            first_part=first_part,
-                        )
-                    if not stop.is_superseded:
-                        return None if stop.is_withdrawn else result
-                    first_part = result.next_part
-                    stop.begin_again()
-                    await gathering.gather_until_quiet()
+        async with (
+            self.stops.answering(claim, group.message, gathering.asked.incoming) as stop,
+            self._limited(claim, group, gathering),
+        ):
+            await gathering.gather_waiting()
+            while True:
+                asked = group.asked = gathering.asked
+                is_alone = is_new and not group.message.gathered
+                self.stops.extend(asked.incoming, gathering.askers, is_alone=is_alone)
+                async with gathering.interrupting(stop):
+                    result = await self.pipeline.answer(
+                        *(claim, group.message, asked.incoming, active, asked.speakers, stop),
+                        removed,
+                        in_place_of=asked.in_place_of,
+                        gathered=asked.earlier,
+                        first_part=first_part,
+                    )
+                if not stop.is_superseded:
+                    return None if stop.is_withdrawn else result
+                first_part = result.next_part
+                stop.begin_again()
+                await gathering.gather_until_quiet()
 
     def _limited(
         self, claim: Claim, group: MessageGroup, gathering: Gathering
