@@ -19,6 +19,7 @@ from bot.turn.arrivals import ArrivalSignals
 from bot.turn.gathering import MessageGatherer
 from bot.turn.limits.command_limits import CommandLimits
 from bot.turn.limits.queue_limit import QueueLimit
+from bot.turn.limits.rare_notices import RareNotices
 from bot.turn.limits.refused_chats import RefusedChats
 from bot.turn.provider_pool import ProviderPool
 from bot.turn.stops import StopRequests
@@ -56,6 +57,8 @@ class TurnStages:
     """Whether a message is from before a restore, so that nothing is done about it."""
     is_context: Callable[[InboxMessage], bool] = _never
     """Whether a message has waited so long that it is remembered instead of being answered."""
+    notices: RareNotices = RareNotices()
+    """How often the service says in a channel that it is busy."""
     queue_limit: QueueLimit | None = None
     """How many questions may wait in a conversation; None: any number."""
     command_limits: CommandLimits | None = None

@@ -122,7 +122,7 @@ class ConversationWorker:
         self._answers = QuestionAnswers(
             *(stages.pipeline, stages.gatherer, stages.stops, stages.replies),
             *(self._decisions, self._finisher, replies_to_commands),
-            *(stages.queue_limit, stages.refused_chats),
+            *(stages.notices, stages.queue_limit, stages.refused_chats),
         )
         in_place = AnswersInPlace(stages.pipeline, stages.replies, stages.stops)
         self._edited_messages = EditedMessages(

@@ -24,7 +24,7 @@ import uvloop
 from redis.asyncio import Redis
 
 from bot.chat.incoming import Request, Said
-from bot.chat.session import Claim
+from bot.chat.session import Claim, InboxMessage
 from bot.runtime.clock import SystemClock
 from bot.runtime.tasks import cancel_and_wait
 from bot.service.resources import make_chat_settings
@@ -83,7 +83,8 @@ async def listen(addresses: Addresses, rounds: int) -> None:
         settings = make_chat_settings(database, signals, has_remote_signals=True)
         polling = asyncio.create_task(missed.run())
         for number in range(rounds):
-            with stops.answering(_CLAIM, question(number)) as flag:
+            asked = question(number)
+            async with stops.answering(_CLAIM, InboxMessage(0, asked, 0), asked) as flag:
                 print("ready", flush=True)  # noqa: T201 # the protocol of this bench
                 while not flag.requested:  # noqa: ASYNC110 # as a turn would look at it
                     await asyncio.sleep(_POLL_SECONDS)

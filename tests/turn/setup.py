@@ -250,23 +250,22 @@ class Setup(Delivery):
         forgetting = PersonForgetting(
             SqlPersonalData(database, self.clock), personas, self._receive_events
         )
+        notices = RareNotices(InProcessRateLimits(self.clock))
         setups = TurnStages(
             *(resolver, commands, pipeline, replies, self.stops, self.buttons),
             *(forgetting, ChannelForgetting(index, self._receive_events), gatherer),
             *(arrivals, VoiceMessages(download, backends), dice),
             is_paused=self.pauses.covers,
             is_context=self.pauses.is_context,
+            notices=notices,
             queue_limit=QueueLimit(
                 *(self.conversations, arrivals, replies),
-                *(RareNotices(InProcessRateLimits(self.clock)), self.clock, max_waiting),
+                *(notices, self.clock, max_waiting),
             )
             if max_waiting
             else None,
             command_limits=command_limits,
-            refused_chats=RefusedChats(
-                *(self.clock, self.signals, RareNotices(InProcessRateLimits(self.clock))),
-                admin_notes,
-            ),
+            refused_chats=RefusedChats(self.clock, self.signals, notices, admin_notes),
             provider_pool=self.pool,
         )
         self.worker = ConversationWorker(

@@ -8,7 +8,7 @@ import pytest
 
 from bot.chat.button import MENU_ACTIONS, ButtonAction
 from bot.chat.incoming import Address, Deleted, Pressed, Quote, Said, WakeReason
-from bot.chat.session import Claim, HistoryScope
+from bot.chat.session import Claim, HistoryScope, InboxMessage
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import choice
 from tests.fakes import FakeBackend
@@ -157,7 +157,8 @@ async def test_stop_that_is_forged_in_another_chat_stops_nothing(database: Datab
     own = Address("telegram", OWN_CHAT)
     press = pressed(ButtonAction.STOP, by=BOB)
     forged = replace(press, address=own, scopes=(own.lane,), author_is_admin=True)
-    with setup.stops.answering(Claim(CHAT, 1, "me"), make_incoming(SECRET)) as stop:
+    asked, claim = make_incoming(SECRET), Claim(CHAT, 1, "me")
+    async with setup.stops.answering(claim, InboxMessage(0, asked, 0), asked) as stop:
         setup.stops.announce([forged, replace(forged, author=ALICE)])
         assert not stop.requested
         setup.stops.announce([replace(press, author=ALICE)])  # that was asked by Alice

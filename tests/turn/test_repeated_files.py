@@ -95,7 +95,8 @@ async def test_question_is_asked_again_with_its_text_file(
 ) -> None:
     setup = make_setup(database, "one", "two", "three")
     asked = question(NOTES)
-    await setup.say(asked, again(asked))
+    await setup.say(asked)
+    await setup.say(again(asked))
     await setup.say(make_incoming("/retry", key="5:72"))
     contents = [one.messages[-1].content for one in setup.backend.prompts]
     assert [one.startswith("[file notes.txt]\n> milk\n> eggs\n\n") for one in contents] == [
@@ -183,7 +184,8 @@ async def test_what_another_version_has_stored_is_left_out(database: Database) -
 async def test_picture_that_an_edit_takes_away_is_not_asked_with_again(database: Database) -> None:
     setup = make_setup(database, "one", "two", "three")
     asked = question(NOTES)
-    await setup.say(asked, Edited("5:70:e1", replace(asked, attachments=()), asked.at))
+    await setup.say(asked)
+    await setup.say(Edited("5:70:e1", replace(asked, attachments=()), asked.at))
     await setup.say(make_incoming("/retry", key="5:72"))
     contents = [one.messages[-1].content for one in setup.backend.prompts]
     assert ["> milk" in one for one in contents] == [True, False, False]

@@ -95,6 +95,7 @@ class AnsweringParts:
             is_paused=queue.pauses.covers,
             is_void=queue.restored.is_void,
             is_context=queue.is_context,
+            notices=self._limits.notices,
             queue_limit=self._queue_limit,
             command_limits=self._limits.command_limits,
             refused_chats=self._refused_chats,

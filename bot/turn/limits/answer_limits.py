@@ -120,7 +120,7 @@ class AnswerLimits:
         self, said: Said, rates: list[Rate], wait: float, *, is_refused: bool
     ) -> Text | None:
         """Say what happens to the messages of a channel, once in ten minutes."""
-        if not await self._notices.is_due(said.address.conversation, _SECONDS_BETWEEN_NOTICES):
+        if not await self._notices.is_due(said.address.channel, _SECONDS_BETWEEN_NOTICES):
             return None
         most, seconds = min(rate.count for rate in rates), f"{self._seconds:g}"
         rule = translatable_count(

@@ -16,7 +16,6 @@ from bot.texts.text import Text, translatable, translatable_count
 from bot.turn.limits.rare_notices import RareNotices
 
 _log = structlog.get_logger(__name__)
-_SECONDS_BETWEEN_NOTICES = 60.0
 _SECONDS_BETWEEN_UNREADABLE = 20.0
 _PER_ANSWER = 2
 _ALWAYS_ADMITTED = 30
@@ -68,10 +67,8 @@ class CommandLimits:
         refusal = await self._refusal(said, kind)
         if refusal is None:
             return
-        name = f"{kind}:{said.address.channel}:{said.author.id}"
         # Only a native command waits for a response of its own.
-        is_due = await self._notices.is_due(name, _SECONDS_BETWEEN_NOTICES)
-        if is_due or said.interaction is not None:
+        if said.interaction is not None or await self._notices.is_due_in(said.address.channel):
             raise UserError(refusal)
         raise ToldAlready
 
@@ -84,6 +81,8 @@ class CommandLimits:
         kinds = ",".join(sorted({one.kind for one in said.attachments}))
         name = f"unreadable:{said.address.channel}:{said.author.id}:{kinds}"
         is_told = await self._notices.is_due(name, _SECONDS_BETWEEN_UNREADABLE)
+        if is_told and not said.is_private:
+            is_told = await self._notices.is_due_in(said.address.channel)
         if not is_told:
             LIMITED_MESSAGES.labels("unreadable").inc()
         return is_told

@@ -30,7 +30,6 @@ _LOOK_SECONDS = 1.0
 """After which what has arrived is counted: a burst is counted once."""
 _COUNTED_BEYOND = 100
 """How many messages beyond the limit one look finds; the next look finds the others."""
-_SECONDS_BETWEEN_NOTICES = 60.0
 
 
 @frozen_dataclass
@@ -101,11 +100,9 @@ class QueueLimit:
             group.message = replace(group.message, refused=(*group.message.refused, message))
 
     async def _refuse(self, claim: Claim, message: InboxMessage, said: Said, position: int) -> None:
-        """Tell the author, who is not told again for every further message."""
+        """Tell the author, if nobody in the channel was told lately; a native command always."""
         LIMITED_MESSAGES.labels("queue_full").inc()
-        name = f"queue:{claim.conversation}:{said.author.id}"
-        is_due = await self.notices.is_due(name, _SECONDS_BETWEEN_NOTICES)
-        if not is_due and said.interaction is None:
+        if said.interaction is None and not await self.notices.is_due_in(said.address.channel):
             return
         text = translatable(
             "⏳ I am busy: your message would be number {position} of those that wait here. I have"
