@@ -15,6 +15,8 @@ MAX_RESPONSE_BYTES = 1024 * 1024
 
 NOT_REACHED = -32098
 """The code of an error response to a request that nobody has received."""
+NOT_ANSWERED = -32097
+"""The same, where somebody may have received it: the connection ended before a response."""
 
 
 class BoundedTransport(httpx2.AsyncHTTPTransport):
@@ -32,9 +34,7 @@ class BoundedTransport(httpx2.AsyncHTTPTransport):
         except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout) as error:
             return _refusal(NOT_REACHED, f"it cannot be reached ({str(error) or 'no answer'})")
         except httpx2.HTTPError as error:
-            return _refusal(
-                mcp_types.CONNECTION_CLOSED, f"no response ({str(error) or 'no answer'})"
-            )
+            return _refusal(NOT_ANSWERED, f"no response ({str(error) or 'no answer'})")
         problem = None
         if response.has_redirect_location and not _is_same_server(response, request.url):
             # which one may be a secret

@@ -28,7 +28,7 @@ from bot.ports import Clock, ToolServer
 from bot.prompting.text.confusables import strip_hidden_text
 from bot.runtime.secret_file import read_one_secret
 from bot.telemetry.secret_masker import mask_from_now_on, mask_pasted_tokens
-from bot.tool_servers.bounded_http import LOGIN_REFUSED, NOT_REACHED, BoundedTransport
+from bot.tool_servers.bounded_http import LOGIN_REFUSED, NOT_ANSWERED, NOT_REACHED, BoundedTransport
 from bot.tool_servers.settings import McpServerSettings
 from bot.tool_servers.stdio import stdio_transport
 from bot.tool_servers.tool_names import offered_name
@@ -135,7 +135,8 @@ class McpServer(ToolServer):
         if error.code == NOT_REACHED or error.message == _SESSION_UNKNOWN:
             return False
         is_process = self._settings.command is not None
-        return True if is_process and error.code == mcp_types.CONNECTION_CLOSED else None
+        ended = mcp_types.CONNECTION_CLOSED if is_process else NOT_ANSWERED
+        return True if error.code == ended else None
 
     async def run(self) -> None:
         """Stay connected until cancelled."""

@@ -250,6 +250,10 @@ async def test_server_that_was_restarted_over_http_costs_no_call(tmp_path: Path)
             pass
         # it does not know the session
         assert (await server.call("demo_weather", {"city": "Bonn"})).startswith("Bonn: rain")
+        dying = asyncio.create_task(server.call("demo_die_once", {"file": str(tmp_path / "died")}))
+        await wait_until((tmp_path / "died").exists)
+        await restart()
+        assert await dying == "alive"
 
 
 async def accepts_connections(port: int | None) -> bool:
