@@ -25,6 +25,8 @@ _Json: TypeAlias = Mapping[str, object]
 
 _HARUHI_PATH = re.compile(r"(^|/)system_prompt\.txt$|(^|/)(content|texts)/[^/]+\.txt$|\.jsonl$")
 _FROM_LINE = re.compile(r"^[ \t]*from[ \t]+\S", re.IGNORECASE | re.MULTILINE)
+_JSON_START = re.compile(r"\{\s*[\"}/]|\[\s*[\[{\"\]]")
+_YAML_KEY = re.compile(r"^([A-Za-z_]\w*):(?: .*)?$", re.MULTILINE)
 _JINJA_TAG = re.compile(r"\{%[-+]?\s*\w")
 _JINJA_VALUE = re.compile(r"\{\{-?\s*[\w'\"(]")
 
@@ -99,6 +101,18 @@ class FileKind(Enum):
             "a setting of SillyTavern's own interface (a theme, a layout, quick replies, a list)"
         ),
         marked("nothing in Troupe takes it"),
+    )
+    REGEX_SCRIPTS = _Words(
+        marked("a regular expression script of SillyTavern, or a list of them"),
+        marked("nothing in Troupe takes it"),
+    )
+    YAML_CARD = _Words(
+        marked("a character in YAML, as text-generation-webui writes it"),
+        marked("open it there, export it as a character card, and import that"),
+    )
+    YAML = _Words(marked("a YAML file"), marked("nothing in Troupe takes it"))
+    JSON_LIST = _Words(
+        marked("a JSON list"), marked("a preset or a card is one JSON object: {{...}}")
     )
     IMAGE_WORKFLOW = _Words(
         marked("an image workflow of ComfyUI"), marked("nothing in Troupe takes it")
@@ -199,13 +213,18 @@ def _detect_text(text: str) -> FileKind:
             known = [kind for kind in kinds if kind is not FileKind.UNKNOWN]
             if known:
                 return known[0]
+            if _JSON_START.match(stripped):
+                return FileKind.UNKNOWN  # its importer says where it is broken
     if _JINJA_TAG.search(text):  # a Modelfile's templates are Go's and have none
         return FileKind.JINJA
     if _FROM_LINE.search(text):
         return FileKind.MODELFILE
+    keys = set(_YAML_KEY.findall(text)) if _YAML_KEY.match(stripped) else set()
+    if "name" in keys and keys & {"context", "greeting", "description", "persona"}:
+        return FileKind.YAML_CARD
     if _JINJA_VALUE.search(text):
         return FileKind.JINJA
-    return FileKind.UNKNOWN
+    return FileKind.YAML if len(keys) > 1 else FileKind.UNKNOWN
 
 
 def _detect_json(value: object) -> FileKind:
@@ -219,11 +238,22 @@ def _detect_json(value: object) -> FileKind:
             is_index = bool(value) and all(
                 isinstance(each, dict) and {"filename", "type"} <= each.keys() for each in value
             )
-            return FileKind.INTERFACE if is_index else FileKind.UNKNOWN
+            if is_index:
+                return FileKind.INTERFACE
+            return _detect_list(value)
         case dict():
             return next((kind for kind, fits in _JSON_SHAPES if fits(value)), FileKind.UNKNOWN)
         case _:
             return FileKind.UNKNOWN
+
+
+def _detect_list(rows: list[object]) -> FileKind:
+    keys = [set(row) if isinstance(row, dict) else set() for row in rows]
+    if keys and all({"findRegex", "replaceString"} <= each for each in keys):
+        return FileKind.REGEX_SCRIPTS
+    if keys and all("content" in each and each & {"key", "keys"} for each in keys):
+        return FileKind.LOREBOOK
+    return FileKind.JSON_LIST
 
 
 def _detect_json_lines(text: str) -> FileKind:
@@ -298,6 +328,7 @@ def _is_system_prompt(data: _Json) -> bool:
 
 
 _JSON_SHAPES: Final[tuple[tuple[FileKind, Callable[[_Json], bool]], ...]] = (
+    (FileKind.REGEX_SCRIPTS, _has("findRegex", "replaceString")),
     (FileKind.INTERFACE, _is_interface),
     (FileKind.IMAGE_WORKFLOW, _is_image_workflow),
     (FileKind.CARD_JSON, _is_card),

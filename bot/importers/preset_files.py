@@ -23,7 +23,7 @@ from bot.templates.lmdeploy.role_template import SAMPLING_KEYS
 from bot.texts.text import text_of, translatable
 
 _Keys: TypeAlias = tuple[dict[str, object], list[str]]
-_JSON_STARTS = ("{", "//", "/*")
+_JSON_STARTS = ("{", "[", "//", "/*")
 _BLOB = re.compile(r"sha256[-:][0-9a-f]{64}")
 _FROM_COMMENT = re.compile(r"^#\s*FROM\s+(\S+)\s*$", re.MULTILINE)
 _TEXTS_WITH_MACROS = ("system", "story_string", "post_history_instructions")
@@ -141,9 +141,11 @@ def _keys_from_other_program(text: str, source: str, provider: str | None) -> _K
         data = read_json(text).value
     except JsonSyntaxError:
         return None
+    kind = detect_file_kind(text.encode(errors="surrogatepass"))
+    if isinstance(data, list) and kind is FileKind.LOREBOOK:
+        data = {"entries": data}
     if not isinstance(data, dict):
         return None
-    kind = detect_file_kind(text.encode(errors="surrogatepass"))
     if kind is FileKind.CHAT_COMPLETION:
         keys, notes = keys_of_chat_completion(data, source, provider)
     elif kind in _CONVERTERS:

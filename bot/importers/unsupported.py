@@ -22,7 +22,17 @@ def unsupported_features(preset: Preset) -> Sequence[Text]:
                 names=names + (", …" if len(unknown) > _MAX_NAMES else ""),
             )
         )
-    problems = preset.parsed_lorebook.problems if preset.parsed_lorebook else ()
+    book = preset.parsed_lorebook
+    similar = [one for one in book.entries if one.vectorized and not one.keys] if book else []
+    if similar:
+        notes.append(
+            translatable(
+                "{number} lorebook entries without keys are never used: only SillyTavern finds them"
+                " by similarity (vectorized); give them keys",
+                number=len(similar),
+            )
+        )
+    problems = book.problems if book else ()
     notes += problems[:_MAX_PROBLEMS]
     if len(problems) > _MAX_PROBLEMS:
         more = len(problems) - _MAX_PROBLEMS

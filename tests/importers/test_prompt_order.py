@@ -190,6 +190,14 @@ def test_macros_without_a_value_are_named_once() -> None:
     assert len(unsupported_features(card(character_book=bad, first_mes="{{Lumia}}"))) == 3
 
 
+def test_lore_that_only_similarity_would_find_is_named() -> None:
+    entry = {"keys": [], "content": "LORE", "extensions": {"vectorized": True}}
+    book = {"entries": [entry, {**entry, "keys": ["fox"]}]}
+
+    [note] = unsupported_features(card(character_book=book))
+    assert note.startswith("1 lorebook entries without keys are never used")
+
+
 def test_lore_of_an_outlet_stands_where_the_macro_is() -> None:
     place = {"position": 7, "outlet_name": "facts"}
     book = {"entries": [{"keys": ["now"], "content": "LORE", "extensions": place}]}

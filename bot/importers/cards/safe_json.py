@@ -30,7 +30,9 @@ def load_json(data: bytes, source: str) -> Json:
     except RecursionError:
         raise _too_deep(source) from None
     except ValueError as error:
-        problem = error.msg if isinstance(error, json.JSONDecodeError) else text_of(error)
+        problem = text_of(error)
+        if isinstance(error, json.JSONDecodeError):
+            problem = f"{error.msg}: line {error.lineno}, column {error.colno}"
         raise PresetError(
             translatable(
                 "{source}: the card is not valid JSON ({problem}); export it again",

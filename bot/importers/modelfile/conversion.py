@@ -258,7 +258,7 @@ def _parameters(values: Mapping[str, str]) -> dict[str, Any]:
         if name in _SAMPLING:
             parameters[name] = _number(name, text)
         elif name not in _ENGINE | _COMMANDS:
-            near = difflib.get_close_matches(name, [*_SAMPLING, *_ENGINE, "stop"], n=1)
+            near = difflib.get_close_matches(name, [*_SAMPLING, *_ENGINE, "stop"], n=1, cutoff=0.75)
             hint = translatable("; did you mean {name}?", name=repr(near[0])) if near else EMPTY
             raise PresetError(
                 translatable("unknown parameter {name}{hint}", name=repr(name), hint=hint)

@@ -54,6 +54,8 @@ class LoreEntry:
     enabled: bool = True
     constant: bool = False
     """Needs no key."""
+    vectorized: bool = False
+    """SillyTavern finds it by similarity, besides its keys."""
     never_active: bool = False
     """The decorator `@@dont_activate` of V3 cards."""
     order: int = 100

@@ -232,6 +232,7 @@ def _with_shared_fields(read: JsonFields, entry: LoreEntry, *, camel: bool) -> L
         entry,
         logic=LOGICS[logic] if 0 <= logic < len(LOGICS) else KeyLogic.AND_ANY,
         depth=_or(read.integer("depth"), 4),
+        vectorized=read.flag("vectorized"),
         outlet=read.text(key("outlet_name")).strip(),
         role=ROLES[role] if 0 <= role < len(ROLES) else "system",
         probability=100 if certain else _or(read.number("probability"), 100),

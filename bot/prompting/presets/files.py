@@ -146,9 +146,10 @@ def parse_preset(text: str, source: str) -> Preset:
     except JsonSyntaxError as error:
         raise PresetError(
             translatable(
-                "{file}, line {line}: {problem}",
+                "{file}, line {line}: {problem} (column {column})",
                 file=source,
                 line=error.line,
+                column=error.column,
                 problem=error.problem,
             )
         ) from error

@@ -25,12 +25,13 @@ _OF_PYTHON = (
 
 
 class JsonSyntaxError(Exception):
-    """The text is not JSON with comments; `line` counts from 1."""
+    """The text is not JSON with comments; `line` and `column` count from 1."""
 
-    def __init__(self, problem: Text, line: int) -> None:
+    def __init__(self, problem: Text, line: int, column: int) -> None:
         super().__init__(problem)
         self.problem = problem
         self.line = line
+        self.column = column
 
 
 @frozen_dataclass
@@ -179,7 +180,8 @@ class _JsoncReader:
         return bisect_left(self._line_ends, self._at if position is None else position) + 1
 
     def _fail(self, problem: Text, line: int | None = None) -> NoReturn:
-        raise JsonSyntaxError(problem, line or self._line())
+        column = self._at - self._text.rfind("\n", 0, self._at)
+        raise JsonSyntaxError(problem, line or self._line(), column)
 
     def _refuse_constant(self, word: str) -> NoReturn:
         self._fail(translatable("{word} is not a JSON number", word=word))

@@ -152,7 +152,7 @@ HOSTILE = {
     "not base64": (png_of(chunk(b"tEXt", b"chara\0{]~}")), "not base64"),
     "base64 of no JSON": (
         png_of(chunk(b"tEXt", b"chara\0" + base64.b64encode(b"hi"))),
-        "not valid JSON",
+        "not valid JSON (",
     ),
     "a list": (png_of(chunk(b"tEXt", b"chara\0" + base64.b64encode(b"[]"))), "not a JSON object"),
     "not UTF-8": (b'{"name": "\xff"}', "not UTF-8"),

@@ -211,6 +211,7 @@ PARAMETER repeat_last_n -1
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
+        ("PARAMETER rope_frequency_base 1e6", "unknown parameter 'rope_frequency_base'"),
         ("PARAMETER temprature 1", "unknown parameter 'temprature'; did you mean 'temperature'?"),
         ("PARAMETER top_k many", "PARAMETER top_k: invalid int value 'many'"),
         (
@@ -220,7 +221,9 @@ PARAMETER repeat_last_n -1
     ],
 )
 def test_invalid_parameter_is_named(line: str, problem: str) -> None:
-    assert problem_with(f"FROM x\n{line}").startswith(problem)
+    found = problem_with(f"FROM x\n{line}")
+    assert found.startswith(problem)
+    assert ("did you mean" in found) == ("did you mean" in problem)
 
 
 def test_preset_survives_export_and_import() -> None:

@@ -107,7 +107,7 @@ def test_image_may_be_a_link_a_data_uri_or_base64(given_text: str, address: str)
             "nova.json, line 2: unknown key 'temprature';"
             " did you mean 'parameters': {\"temperature\": ...}?",
         ),
-        ('{"name": "nova" "x": 1}', 'nova.json, line 1: a "," or "}" is missing here'),
+        ('{"name": "nova" "x": 1}', 'nova.json, line 1: a "," or "}" is missing here (column 17)'),
         ("[]", "nova.json: a preset is one JSON object: {...}"),
     ],
 )
