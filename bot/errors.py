@@ -210,6 +210,10 @@ class BackendUnavailable(BackendError):
     pass
 
 
+class PromptTooLong(BackendUnavailable):
+    """The model cannot read so long a prompt; its backend has learned how long one may be."""
+
+
 class BackendInterrupted(BackendError):
     def __init__(self, message: str, notice: str = "", *, can_continue: bool = False) -> None:
         super().__init__(message, notice)

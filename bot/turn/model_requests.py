@@ -10,7 +10,7 @@ import structlog
 from bot.chat.incoming import Said
 from bot.chat.prompt import FinishReason, RateLimitWait, Waiting
 from bot.chat.receipt import Receipt
-from bot.errors import BackendError, BudgetUsedUp
+from bot.errors import BackendError, BudgetUsedUp, PromptTooLong
 from bot.markup.graphemes import is_visible
 from bot.ports import Backend, Clock
 from bot.prompting.compose.background import split_observed
@@ -159,13 +159,18 @@ class ModelRequests:
         *,
         has_fallback: bool = False,
     ) -> Receipt:
-        """Ask one model, and again where thoughts took all that the preset allows its answer."""
+        """Ask one model, and again where the first request has shown what it takes.
+
+        Thoughts took all that the preset allows an answer, or the prompt was too long.
+        """
         given = (speaker, line, context, live_reply, stop)
         try:
             return await self._generate_once(*given, has_fallback=has_fallback)
         except _LimitSpentOnThinking:
             _log.info("output_limit_spent_on_thinking", preset=speaker.preset.name)
-            return await self._generate_once(*given, has_fallback=has_fallback)
+        except PromptTooLong as error:
+            _log.info("prompt_too_long", preset=speaker.preset.name, reason=str(error))
+        return await self._generate_once(*given, has_fallback=has_fallback)
 
     async def _generate_once(
         self,

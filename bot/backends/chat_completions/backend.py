@@ -16,6 +16,7 @@ from bot.backends.chat_completions.request import ChatRequest, ChatRequestRunner
 from bot.backends.chat_completions.settings import HttpProviderSettings
 from bot.backends.chat_completions.stream_parser import ResponseContext, StreamParser
 from bot.backends.chat_completions.token_estimates import PromptTokenEstimator
+from bot.backends.context_limits import TooLong
 from bot.chat.console.operation import ModelHealth
 from bot.chat.prompt import (
     GenerationEvent,
@@ -35,6 +36,9 @@ from bot.ports import (
     TokenCountingBackend,
     ToolCallingBackend,
 )
+
+_DEFAULT_ANSWER_FRACTION = 4  # an answer without a limit gets a quarter of the context
+_CONTEXT_OF_REJECTED = 0.9  # of its tokens, where a service does not say how many it reads
 
 S = TypeVar("S", bound=HttpProviderSettings)
 
@@ -77,6 +81,8 @@ class HttpChatBackend(
         self._settings = settings
         self._endpoint = Endpoint(name, settings.base_url or "")
         self._estimator = PromptTokenEstimator()
+        self._learned_contexts: dict[str, int] = {}
+        """By the model, in tokens: from rejected prompts."""
         self._connection = KeyRotation(connect, settings, clock)
         self._request_runner = ChatRequestRunner(
             settings,
@@ -97,7 +103,16 @@ class HttpChatBackend(
         model = self._resolve_model(prompt)
         request = self._to_request(prompt, model)
         learn = partial(self._estimator.learn, prompt, model)
-        return self._request_runner.run(request, learn)
+        return self._request_runner.run(request, learn, partial(self._learn_context, prompt, model))
+
+    def _learn_context(self, prompt: Prompt, model: str, rejected: TooLong) -> None:
+        """Note how long prompts may be: as the service says, else a little less than this one."""
+        tokens = self._estimator.learn_rejected(prompt, model, rejected)
+        context = rejected.context_tokens
+        if context is None and tokens is not None:
+            context = int(tokens * _CONTEXT_OF_REJECTED)
+        if context is not None:
+            self._learned_contexts[model] = context
 
     @override
     async def count_tokens(self, prompt: Prompt) -> int:
@@ -109,7 +124,18 @@ class HttpChatBackend(
 
     @override
     async def max_prompt_tokens(self, prompt: Prompt) -> int | None:
-        return None  # the service rejects a prompt that is too long, and says so
+        model = prompt.model if prompt.model != "default" else self._settings.model or ""
+        limits = (self._context_tokens, self._learned_contexts.get(model))
+        context = min((each for each in limits if each is not None), default=None)
+        if context is None:
+            return None  # the service rejects a prompt that is too long, and says so
+        output = prompt.output_limit or context // _DEFAULT_ANSWER_FRACTION
+        return context - output if output < context else context // 2
+
+    @property
+    def _context_tokens(self) -> int | None:
+        """The context of the models as the settings have it."""
+        return None
 
     @override
     async def describe(self, prompt: Prompt) -> PromptDescription:

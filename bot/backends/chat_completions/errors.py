@@ -10,6 +10,7 @@ import msgspec
 from typing_extensions import override
 
 from bot.backends.chat_completions.retries import wait_asked_for
+from bot.backends.context_limits import TooLong, read_too_long
 from bot.errors import TroupeError
 from bot.frozen_dataclass import frozen_dataclass
 from bot.texts.text import Text, translatable
@@ -22,12 +23,15 @@ _PROMPT_TOO_LONG = re.compile(
     rb"|prompt is too long|exceed context|request_too_large|contextwindowexceeded|too many tokens"
     rb"|maximum number of tokens allowed|input is too long|prompt too long|reduce the length"
     rb"|request too large for|tokens \+ .?max_new_tokens.? must be|maximum model length"
-    rb"|model token limit|range of input length|must have less than \d+ tokens"
+    rb"|model token limit|range of input length|must have less than \d+ tokens|max_seq_len"
+    rb"|maximum prompt length|max_tokens must be at least 1, got -"
     rb"|\"code\": ?\"?1261\b",  # Zhipu, whose words are Chinese
     re.IGNORECASE,
 )
 _ALWAYS_TOO_LARGE = re.compile(rb"request too large for", re.IGNORECASE)
-_LIMIT_TOO_HIGH = re.compile(rb"max_(completion_|new_)?tokens.{0,60}is too large", re.IGNORECASE)
+_LIMIT_TOO_HIGH = re.compile(
+    rb"max_(completion_|new_)?tokens.{0,60}is too large(: (?P<tokens>\d+))?", re.IGNORECASE
+)
 _NO_MEMORY = re.compile(rb"requires more (system|gpu|video)? ?memory", re.IGNORECASE)
 _QUOTA_USED_UP = re.compile(
     rb"insufficient[_ ](quota|balance|credits?|funds)|credit balance is too low|billing_hard_limit"
@@ -127,6 +131,15 @@ def _names_unknown_model(body: bytes) -> bool:
     return bool(_UNKNOWN_MODEL.search(body) or _MODEL_NOT_ALLOWED.search(body))
 
 
+def _is_output_limit_too_high(body: bytes) -> bool:
+    """Whether no prompt leaves room for the answer; vLLM says the same of a long prompt."""
+    match = _LIMIT_TOO_HIGH.search(body)
+    if match is None or match["tokens"] is None:
+        return match is not None
+    context = read_too_long(body).context_tokens
+    return context is None or int(match["tokens"]) >= context
+
+
 def _by_words(pattern: re.Pattern[bytes]) -> Callable[[int, bytes], bool]:
     return lambda _, body: pattern.search(body) is not None
 
@@ -154,7 +167,7 @@ _LASTING_ERRORS = (
         _CONFIGURATION_NOTICE,
     ),
     _LastingError(
-        _by_words(_LIMIT_TOO_HIGH),
+        lambda _, body: _is_output_limit_too_high(body),
         "rejected the limit of the answer as too high for {model!r} ({status}); lower the preset's"
         " max_output_tokens",
         _CONFIGURATION_NOTICE,
@@ -208,6 +221,7 @@ class RequestFailed(TroupeError):
         is_lasting: bool = False,
         is_away: bool = False,
         is_loading: bool = False,
+        too_long: TooLong | None = None,
     ) -> None:
         super().__init__(message)
         self.notice = notice
@@ -224,6 +238,8 @@ class RequestFailed(TroupeError):
         """Nothing answers there; the circuit breaker opens sooner."""
         self.is_loading = is_loading
         """The server is reading its model; it is asked again until the first token is due."""
+        self.too_long = too_long
+        """The prompt is longer than the model can read."""
 
 
 @frozen_dataclass
@@ -336,6 +352,7 @@ def _translate_refusal(
                 notice=known.notice,
                 provider_unhealthy=False,
                 is_lasting=known.is_of_account,
+                too_long=read_too_long(body) if known.notice is _TOO_LONG_NOTICE else None,
             )
     return None
 

@@ -30,6 +30,7 @@ from bot.backends.chat_completions.reasoning import ANY_FORMAT, ReasoningFormat
 from bot.backends.chat_completions.retries import CircuitBreaker, RetryBudget
 from bot.backends.chat_completions.stream_parser import ResponseContext, StreamParser
 from bot.backends.chat_completions.timeouts import Timeouts
+from bot.backends.context_limits import TooLong
 from bot.backends.spec import ProviderSettings
 from bot.chat.console.operation import ModelHealth
 from bot.chat.prompt import (
@@ -41,7 +42,7 @@ from bot.chat.prompt import (
     ReasoningDelta,
     Retraction,
 )
-from bot.errors import BackendInterrupted, BackendUnavailable, TroupeError
+from bot.errors import BackendInterrupted, BackendUnavailable, PromptTooLong, TroupeError
 from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Clock
 from bot.runtime.clock import SystemClock
@@ -161,13 +162,17 @@ class ChatRequestRunner:
         ]
 
     async def run(
-        self, request: ChatRequest, report_tokens: Callable[[int], None] | None = None
+        self,
+        request: ChatRequest,
+        report_tokens: Callable[[int], None] | None = None,
+        report_too_long: Callable[[TooLong], None] | None = None,
     ) -> AsyncGenerator[GenerationEvent, None]:
         """Send a request and stream its answer; behaves as `Backend.generate` does.
 
         Args:
             request: what is sent.
             report_tokens: is called with the tokens of the prompt as the service counts them.
+            report_too_long: is called where the service rejects the prompt for its length.
         """
         time = asyncio.get_running_loop().time
         deadline = time() + self._settings.total_seconds
@@ -208,7 +213,7 @@ class ChatRequestRunner:
                 may_retry = (request, retry_count, may_load_until)
                 pause = None if is_over else self._pause_before_retry(error, *may_retry)
                 if pause is None or pause >= deadline - time():
-                    raise BackendUnavailable(str(error), error.notice) from error
+                    raise _unavailable(error, report_too_long) from error
                 wait = self._announce_retry(error, request, pause)
             else:
                 breaker.record(self._clock.monotonic(), success=True)
@@ -470,6 +475,15 @@ class ChatRequestRunner:
             self._clock.now(),
             parameters,
         )
+
+
+def _unavailable(
+    error: RequestFailed, report_too_long: Callable[[TooLong], None] | None
+) -> BackendUnavailable:
+    if error.too_long is None or report_too_long is None:
+        return BackendUnavailable(str(error), error.notice)
+    report_too_long(error.too_long)
+    return PromptTooLong(str(error), error.notice)
 
 
 def resolve_model(name: str, settings: ProviderSettings, endpoint: Endpoint) -> str:

@@ -9,6 +9,7 @@ import math
 from collections import Counter
 from operator import attrgetter
 
+from bot.backends.context_limits import TooLong
 from bot.chat.prompt import Prompt
 from bot.ports import TextTokenCounter
 from bot.prompting.text.token_counter import EncodingCounter, counter_for_model, known_encoding
@@ -61,6 +62,23 @@ class PromptTokenEstimator:
         is_known = known_encoding(model) is not None
         after = max(before, ratio) if is_known else max(before * _DECAY**answers, ratio * _MARGIN)
         self._ratios[model] = min(_MAX_RATIO, max(_MIN_RATIO, after))
+
+    def learn_rejected(self, prompt: Prompt, model: str, rejected: TooLong) -> int | None:
+        """Correct the ratio by a prompt that was too long; return its estimated tokens.
+
+        None: they cannot be estimated.
+        """
+        token_counter, before = self._counter_and_ratio(model)
+        if not token_counter.loaded:
+            return None
+        counted = max(1, token_counter.prompt_tokens(prompt))
+        estimated, context = math.ceil(counted * before), rejected.context_tokens
+        tokens = rejected.prompt_tokens
+        if tokens is None and context is not None and estimated <= context:
+            tokens = context + 1
+        if tokens is not None and tokens > estimated:
+            self._ratios[model] = min(_MAX_RATIO, tokens / counted * _MARGIN)
+        return max(estimated, tokens or 0)
 
     def _counter_and_ratio(self, model: str) -> tuple[EncodingCounter, float]:
         initial = _INITIAL_RATIO if known_encoding(model) is None else 1.0

@@ -31,7 +31,6 @@ from bot.templates.renderer import Renderer
 
 _SESSION_BYTES = 16
 _MAX_CACHED_HASHES = 4096
-_DEFAULT_ANSWER_FRACTION = 4  # an answer without a limit gets a quarter of the context
 
 
 class OpenAICompatibleBackend(
@@ -74,12 +73,10 @@ class OpenAICompatibleBackend(
             is_continuation=bool(prompt.begun),
         )
 
+    @property
     @override
-    async def max_prompt_tokens(self, prompt: Prompt) -> int | None:
-        context = self._settings.context_tokens
-        if context is None:
-            return await super().max_prompt_tokens(prompt)
-        return max(1, context - (prompt.output_limit or context // _DEFAULT_ANSWER_FRACTION))
+    def _context_tokens(self) -> int | None:
+        return self._settings.context_tokens
 
     @override
     def sees_images(self, model: str) -> bool:

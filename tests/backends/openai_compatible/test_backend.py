@@ -272,10 +272,10 @@ async def test_unstreamed_json_response_is_parsed(connect: Connect, service: Fak
 async def test_closing_the_generator_closes_the_connection(
     connect: Connect, service: FakeOpenAI
 ) -> None:
-    service.plays([said("a"), 0.1, *[said("b"), 0.01] * 1000])
+    service.plays([said("x"), 0.1, *[said("b"), 0.01] * 1000])
 
     async with aclosing(connect().generate(prompt())) as pieces:
-        assert await anext(pieces) == Delta("a")
+        assert await anext(pieces) == Delta("x")
 
     assert await service.ended() == "hung up"
 
