@@ -798,6 +798,22 @@ class Conversations(Protocol):
         ...
 
 
+class MessageNotes(Protocol):
+    """What every process may read about messages that one of them has processed."""
+
+    async def add(self, notes: Sequence[tuple[str, str]]) -> None:
+        """Store notes, each under a key."""
+        ...
+
+    async def newest(self, key: str, limit: int) -> Sequence[str]:
+        """Return the newest notes of a key, oldest first."""
+        ...
+
+    async def forget(self, key: str) -> None:
+        """Delete the notes of a key."""
+        ...
+
+
 class HistoryIndex(Protocol):
     """Where messages stand in the histories of a channel that has several."""
 

@@ -173,7 +173,7 @@ class CommandHandlers:
         await self._admins.require(request.incoming, _SEE_WHY, audited_as="read decisions")
         refusals = await self._refusals(request.incoming.address.lane)
         if not (request.decisions or refusals):
-            raise UserError(translatable("I have seen no messages here since I was started."))
+            raise UserError(translatable("I have seen no messages here lately."))
         scope = await self._history_scope.describe(request.incoming.scopes)
         return CommandResult(joined([scope, *request.decisions, *refusals]))
 

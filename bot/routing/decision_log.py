@@ -1,94 +1,127 @@
-"""Remember why the newest messages of each channel were answered or not, for admins."""
+"""Keep why the newest messages of each channel were answered or not, for admins.
 
-from collections import OrderedDict, deque
+A note is stored within a second, so that every process tells it and a restart leaves it.
+"""
+
 from collections.abc import Sequence
+
+import msgspec
+import structlog
 
 from bot.chat.incoming import Said
 from bot.chat.receipt import Receipt
+from bot.errors import StoreError
 from bot.frozen_dataclass import frozen_dataclass
+from bot.ports import Clock, MessageNotes
 from bot.routing.active_presets import ActivePreset
 from bot.routing.decide import Answer, Decision, Ignore, Observe
 from bot.routing.speaker_selection import SpeakerCandidate
-from bot.texts.stored import looked_up
-from bot.texts.text import Text, joined, translatable
+from bot.texts.stored import StoredPattern, looked_up
+from bot.texts.text import Text, joined, marked, translatable
 
-_MAX_CHANNELS = 1000
+_log = structlog.get_logger(__name__)
 _MAX_MESSAGES = 8
 _MAX_CHARS = 40
-_ANSWERED = translatable("answered")
-_OBSERVED = translatable("not answered, but remembered")
-_IGNORED = translatable("not answered")
+_STORE_SECONDS = 1.0
+_MAX_PENDING = 1000
+_ANSWERED = marked("answered")
+_OBSERVED = marked("not answered, but remembered")
+_IGNORED = marked("not answered")
+_IN_PLACE_OF = StoredPattern(marked("{name}: {used} answered in place of {expected}"))
 
 
 @frozen_dataclass
 class _NotedDecision:
     """A decision on a message; it is put into words once somebody asks for them."""
 
-    name: str
-    """Of the author."""
-    begin: str
+    outcome: str
+    """In English."""
+    name: str = ""
+    """Of the author; empty: the outcome says it all."""
+    begin: str = ""
     """Of the message."""
-    outcome: Text
-    candidates: Sequence[SpeakerCandidate]
+    candidates: tuple[SpeakerCandidate, ...] = ()
 
     def describe(self) -> Text:
+        outcome = looked_up(self.outcome)
+        if not self.name:
+            return outcome
         reasons = joined(map(_with_reasons, self.candidates), "; ")
         return translatable(
             "{name}: “{text}” – {outcome}",
             name=self.name,
             text=self.begin,
-            outcome=joined([self.outcome, reasons], ": "),
+            outcome=joined([outcome, reasons], ": "),
         )
 
 
-class DecisionLog:
-    """What this process decided; it is lost with the process."""
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(_NotedDecision).decode
 
-    def __init__(self) -> None:
-        self._lines: OrderedDict[str, deque[Text | _NotedDecision]] = OrderedDict()
+
+class DecisionLog:
+    """Stores decisions a moment after they were made, many at once."""
+
+    def __init__(self, notes: MessageNotes, clock: Clock) -> None:
+        self._notes = notes
+        self._clock = clock
+        self._pending: list[tuple[str, str]] = []
+
+    async def run(self) -> None:
+        """Store what was noted until cancelled, and then the rest."""
+        try:
+            while True:
+                await self._clock.sleep(_STORE_SECONDS)
+                await self._store()
+        finally:
+            await self._store()
 
     def note(self, said: Said, decision: Decision) -> None:
-        """Remember the decision on a message, unless it is a command."""
+        """Note the decision on a message, unless it is a command."""
         noted = _note_of(said, decision)
-        if noted is None:
-            return
-        key = said.address.channel
-        lines = self._lines.get(key)
-        if lines is None:
-            lines = self._lines[key] = deque(maxlen=_MAX_MESSAGES)
-            if len(self._lines) > _MAX_CHANNELS:
-                self._lines.popitem(last=False)
-        lines.append(noted)
-        self._lines.move_to_end(key)
+        if noted is not None:
+            self._add(said.address.channel, noted)
 
     def note_substitutes(
         self, channel: str, speakers: Sequence[ActivePreset], receipts: Sequence[Receipt]
     ) -> None:
-        """Remember which answers another model gave than that of the character's preset."""
+        """Note which answers another model gave than that of the character's preset."""
         own = {one.preset.name: (one.preset.provider, one.preset.model) for one in speakers}
         for receipt in receipts:
             expected = own.get(receipt.preset)
             used = (receipt.provider, receipt.prompt.model)
-            if expected is not None and used != expected and channel in self._lines:
-                self._lines[channel].append(
-                    translatable(
-                        "{name}: {used} answered in place of {expected}",
-                        name=receipt.preset,
-                        used="/".join(used),
-                        expected="/".join(expected),
-                    )
-                )
+            if expected is not None and used != expected:
+                names = {"used": "/".join(used), "expected": "/".join(expected)}
+                outcome = _IN_PLACE_OF.with_values(name=receipt.preset, **names)
+                self._add(channel, _NotedDecision(outcome))
 
-    def newest(self, channel: str) -> tuple[Text, ...]:
-        """Return a line for each of the newest messages, oldest first."""
-        return tuple(
-            one.describe() if isinstance(one, _NotedDecision) else one
-            for one in self._lines.get(channel, ())
-        )
+    async def newest(self, channel: str) -> tuple[Text, ...]:
+        """Return a line for each of the newest messages, oldest first; raises `StoreError`."""
+        await self._store()
+        found = await self._notes.newest(_key(channel), _MAX_MESSAGES)
+        return tuple(_decode(one).describe() for one in found)
 
-    def forget(self, channel: str) -> None:
-        """Drop what is remembered of a channel."""
-        self._lines.pop(channel, None)
+    async def forget(self, channel: str) -> None:
+        """Delete what is kept of a channel; raises `StoreError`."""
+        self._pending = [one for one in self._pending if one[0] != _key(channel)]
+        await self._notes.forget(_key(channel))
+
+    def _add(self, channel: str, noted: _NotedDecision) -> None:
+        if len(self._pending) < _MAX_PENDING:
+            self._pending.append((_key(channel), _encode(noted).decode()))
+
+    async def _store(self) -> None:
+        pending, self._pending = self._pending, []
+        if not pending:
+            return
+        try:
+            await self._notes.add(pending)
+        except StoreError as error:
+            _log.warning("decisions_not_stored", reason=str(error))
+
+
+def _key(channel: str) -> str:
+    return f"why:{channel}"
 
 
 def describe_silence(decision: Observe | Ignore) -> Text:
@@ -106,7 +139,7 @@ def _note_of(said: Said, decision: Decision) -> _NotedDecision | None:
             outcome = _IGNORED
         case _:
             return None
-    return _NotedDecision(said.author.name, _short(said.text), outcome, candidates)
+    return _NotedDecision(outcome, said.author.name, _short(said.text), candidates)
 
 
 def _with_reasons(one: SpeakerCandidate) -> Text:

@@ -3,10 +3,12 @@
 from collections import deque
 from collections.abc import Sequence
 
+import msgspec
 from structlog.typing import EventDict, WrappedLogger
 
 from bot.chat.console.operation import FailedMessage, LoggedStep
 from bot.chat.session import error_id_of
+from bot.ports import MessageNotes
 
 _MAX_EVENTS = 2000
 _MAX_CHARS = 2000  # of one value: a traceback may be long
@@ -52,6 +54,27 @@ class RecentEvents:
     def _failed(self, turn: str) -> FailedMessage:
         steps = tuple(step for each, step in self._steps if each == turn)
         return FailedMessage(error_id_of(turn), turn, steps)
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(FailedMessage).decode
+
+
+def describe_failure(events: RecentEvents, turn: str) -> tuple[str, str]:
+    """Return what was logged of a message that failed as a note, with its key."""
+    error_id = error_id_of(turn)
+    failed = events.failure(error_id) or FailedMessage(error_id, turn, ())
+    return _key(error_id), _encode(failed).decode()
+
+
+async def find_failure(notes: MessageNotes, error_id: str) -> FailedMessage | None:
+    """Return a message that failed in any process; raises `StoreError`."""
+    found = await notes.newest(_key(error_id), 1)
+    return _decode(found[0]) if found else None
+
+
+def _key(error_id: str) -> str:
+    return f"error:{error_id}"
 
 
 RECENT_EVENTS = RecentEvents()

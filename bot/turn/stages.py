@@ -10,7 +10,9 @@ from bot.commands.forgetting import ChannelForgetting, PersonForgetting
 from bot.commands.handlers import CommandHandlers
 from bot.frozen_dataclass import frozen_dataclass
 from bot.media.voice_messages import VoiceMessages
+from bot.ports import MessageNotes
 from bot.replying.live_replies import LiveReplies
+from bot.routing.decision_log import DecisionLog
 from bot.routing.preset_resolver import PresetResolver
 from bot.routing.wake_rules import Dice
 from bot.texts.text import Text
@@ -48,6 +50,8 @@ class TurnStages:
     gatherer: MessageGatherer
     arrivals: ArrivalSignals
     voices: VoiceMessages
+    decisions: DecisionLog
+    notes: MessageNotes
     dice: Dice = random.random
     explain_silence: Callable[[Said, Text], Awaitable[None]] = _explain_nothing
     """Tells the people of a channel why nobody answers, where the platform shows that."""

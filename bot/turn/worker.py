@@ -41,14 +41,12 @@ from bot.ports import Clock, ConversationMemory, Conversations
 from bot.replying.media_notice import explain_unreadable
 from bot.routing.active_presets import ActiveCharacters
 from bot.routing.decide import Answer, Decision, Ignore, Observe, Unreadable, decide
-from bot.routing.decision_log import DecisionLog, describe_silence
+from bot.routing.decision_log import describe_silence
 from bot.runtime.wake_ups import WakeUps
 from bot.telemetry.logs import BoundTurn
 from bot.telemetry.metrics import FENCED, MESSAGES_FINISHED, SECONDS_TO_FINISH
 from bot.telemetry.traces import ROOT, record_span
-from bot.texts.text import (
-    translatable,
-)
+from bot.texts.text import Text, translatable
 from bot.turn.changes.answers_in_place import AnswersInPlace
 from bot.turn.changes.edited_messages import EditedMessages
 from bot.turn.changes.pressed_buttons import ChosenCommand, PressedButtons
@@ -108,13 +106,13 @@ class ConversationWorker:
         self._owner = owner
         self._clock = clock
         self._leases = leases or LeaseKeeper(conversations, clock)
-        self._decisions = DecisionLog()
+        self._decisions = stages.decisions
         self._gate = IsolationGate(clock)
         self._starts = WakeUps()
         self._joiner = PartJoiner(conversations, clock)
         self._finisher = TurnFinisher(
             *(conversations, memories, stages.replies, stages.arrivals, self._decisions),
-            stages.is_paused,
+            *(stages.is_paused, stages.notes),
         )
         self._command_replies = replies_to_commands = CommandReplies(
             stages.replies, stages.resolver
@@ -447,7 +445,7 @@ class ConversationWorker:
                     self._now(),
                     failed,
                     stages.stops.outcome_of(said),
-                    self._decisions.newest(said.address.channel),
+                    await self._newest_decisions(command, said),
                     part=message.part_name(0),
                 )
                 return await self._command_runs.run(claim, group, request)
@@ -457,6 +455,10 @@ class ConversationWorker:
                 asked = AskedQuestion(said, speakers)
                 gathering = stages.gatherer.begin(claim, group, asked, limits, decide_next)
                 return await self._answers.answer(claim, group, gathering, active)
+
+    async def _newest_decisions(self, command: Command, said: Said) -> Sequence[Text]:
+        is_asked = command.name == "settings" and command.action == "why"
+        return await self._decisions.newest(said.address.channel) if is_asked else ()
 
     async def _finish_unreadable(
         self, claim: Claim, message: InboxMessage, said: Said

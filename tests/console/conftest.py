@@ -19,6 +19,7 @@ from bot.service.console import make_console
 from bot.settings import ConsoleSettings
 from bot.storage.console.tokens import SqlConsoleTokens
 from bot.storage.operation.dead_letters import SqlDeadLetters
+from bot.storage.operation.message_notes import SqlMessageNotes
 from bot.storage.operation.nodes import SqlNodeRegistry
 from bot.storage.operation.pauses import SqlPauses
 from bot.storage.sql.database import Database, open_database
@@ -107,4 +108,5 @@ def installation(database: Database) -> Installation:
         SqlNodeRegistry(database, clock),
         SqlPauses(database, clock),
         SqlDeadLetters(database, clock),
+        SqlMessageNotes(database, clock),
     )

@@ -33,6 +33,7 @@ from bot.media.voice_messages import VoiceMessages
 from bot.ports import Backend, Clock, Signals
 from bot.prompting.presets.preset import Preset
 from bot.replying.live_replies import LiveReplies
+from bot.routing.decision_log import DecisionLog
 from bot.routing.history_scopes import HistoryScopes
 from bot.routing.preset_resolver import PresetResolver
 from bot.runtime.keyed_worker_pool import KeyedWorkerPool
@@ -40,6 +41,7 @@ from bot.runtime.signals import InProcessSignals
 from bot.service.exclusive_role import ExclusiveRole
 from bot.storage.coordination.role_leases import SqlRoleLeases
 from bot.storage.history_index import SqlHistoryIndex
+from bot.storage.operation.message_notes import SqlMessageNotes
 from bot.storage.personal_data import SqlPersonalData
 from bot.storage.sql.chat_settings import SqlChatSettings
 from bot.storage.sql.conversations import SqlConversations
@@ -251,6 +253,7 @@ class SimulatedProcess:
             backends,
         )
         arrivals = ArrivalSignals(signals)
+        notes = SqlMessageNotes(database, clock)
         stages = TurnStages(
             resolver,
             commands,
@@ -263,6 +266,8 @@ class SimulatedProcess:
             MessageGatherer(self.conversations, arrivals, clock),
             arrivals,
             VoiceMessages(_download_nothing, backends),
+            DecisionLog(notes, clock),
+            notes,
             rng.random,
         )
         self.worker = ConversationWorker(self.conversations, (), stages, name, clock, leases)

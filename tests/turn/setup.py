@@ -39,6 +39,7 @@ from bot.media.voice_messages import VoiceMessages
 from bot.ports import ConversationMemory, Delivery
 from bot.prompting.presets.preset import Preset
 from bot.replying.live_replies import LiveReplies
+from bot.routing.decision_log import DecisionLog
 from bot.routing.history_scopes import HistoryScopes
 from bot.routing.preset_resolver import PresetResolver
 from bot.runtime.rate_limits import InProcessRateLimits
@@ -47,6 +48,7 @@ from bot.storage.console.audit import SqlAuditLog
 from bot.storage.expired_turns import kept_since
 from bot.storage.history_index import SqlHistoryIndex
 from bot.storage.operation.dead_letters import SqlDeadLetters
+from bot.storage.operation.message_notes import SqlMessageNotes
 from bot.storage.operation.pauses import SqlPauses
 from bot.storage.personal_data import SqlPersonalData
 from bot.storage.sql.chat_settings import SqlChatSettings
@@ -251,10 +253,13 @@ class Setup(Delivery):
             SqlPersonalData(database, self.clock), personas, self._receive_events
         )
         notices = RareNotices(InProcessRateLimits(self.clock))
+        self.notes = SqlMessageNotes(database, self.clock)
+        self.decisions = DecisionLog(self.notes, self.clock)
         setups = TurnStages(
             *(resolver, commands, pipeline, replies, self.stops, self.buttons),
             *(forgetting, ChannelForgetting(index, self._receive_events), gatherer),
-            *(arrivals, VoiceMessages(download, backends), dice),
+            *(arrivals, VoiceMessages(download, backends), self.decisions),
+            *(self.notes, dice),
             is_paused=self.pauses.covers,
             is_context=self.pauses.is_context,
             notices=notices,

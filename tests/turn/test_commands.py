@@ -1,5 +1,6 @@
 """Test commands in a conversation: what they say, and what they leave of the history."""
 
+import asyncio
 from dataclasses import replace
 
 from sqlalchemy import select
@@ -9,12 +10,14 @@ from bot.chat.incoming import (
 )
 from bot.chat.outgoing import Attachment
 from bot.errors import Refused
+from bot.runtime.tasks import cancel_and_wait
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import turn
 from bot.turn.limits.refused_chats import REFUSED_SECONDS
 from tests.fakes import LIMITS, FakeBackend
 from tests.samples import BOB, make_incoming
 from tests.turn.setup import CHAT, WITHOUT_NONCES, Setup
+from tests.waiting import advance_in_steps
 
 
 async def test_context_shows_the_receipt_of_the_last_answer(database: Database) -> None:
@@ -135,6 +138,24 @@ async def test_settings_why_names_the_reason_of_each_message(database: Database)
         "was not addressed",
         "Alice: “hi Nora” – answered: nora is the only character here, was called by name",
     ]
+
+
+async def test_settings_why_tells_what_other_processes_decided_until_it_is_forgotten(
+    database: Database,
+) -> None:
+    setup = Setup(database, backend=FakeBackend(["Hi."], ["Hello."]))
+    storing = asyncio.create_task(setup.decisions.run())
+    await setup.say("hello")
+    await advance_in_steps(setup.clock, 1)
+    await cancel_and_wait([storing])
+    restarted = Setup(database, backend=setup.backend, surface=setup.surface)
+    await restarted.say("good morning", "/settings why")
+    reasons = "answered: nora is the only character here, was addressed: this is a private chat"
+    assert setup.texts[-1].splitlines()[1:] == [
+        f"Alice: “{text}” – {reasons}" for text in ("hello", "good morning")
+    ]
+    await restarted.say("/forget channel", "/settings why")
+    assert "hello" not in setup.texts[-1]
 
 
 async def test_settings_why_names_what_the_platform_refused(database: Database) -> None:

@@ -35,13 +35,14 @@ from bot.ports import (
     Clock,
     DeadLetters,
     LoadingBackend,
+    MessageNotes,
     MonitoredBackend,
     NodeRegistry,
     Pauses,
     RateLimits,
     ServiceState,
 )
-from bot.telemetry.recent_events import RecentEvents
+from bot.telemetry.recent_events import RecentEvents, find_failure
 
 _PROBE_SECONDS = 2.0
 _FRESH_SECONDS = 1.0
@@ -65,6 +66,7 @@ class Installation:
     nodes: NodeRegistry
     pauses: Pauses
     dead_letters: DeadLetters
+    notes: MessageNotes
     reports: FindReports = no_reports
 
 
@@ -189,6 +191,9 @@ class OperationReports:
         here = self.events.failure(error_id)
         if here is not None:
             return here
+        stored = await find_failure(self.installation.notes, error_id)
+        if stored is not None:
+            return stored
         others = await self._others(await self.installation.nodes.nodes())
         told = (one for report in others.values() for one in report.errors)
         return next((one for one in told if one.error_id == error_id), None)

@@ -8,6 +8,7 @@ from bot.media.attachment_reader import AttachmentReader
 from bot.media.fetching import PublicFetcher
 from bot.media.voice_messages import VoiceMessages
 from bot.ports import ConversationMemory
+from bot.routing.decision_log import DecisionLog
 from bot.service.parts.commands import CommandParts
 from bot.service.parts.limits import LimitParts
 from bot.service.parts.platform_calls import PlatformCalls
@@ -72,6 +73,10 @@ class AnsweringParts:
             self._sending.leases,
         )
 
+    @cached_property
+    def decisions(self) -> DecisionLog:
+        return DecisionLog(self._stored.message_notes, self._context.clock)
+
     def _stages(self) -> TurnStages:
         stored, requests, queue = self._stored, self._requests, self._queue
         answer_limits = self._limits.answer_limits
@@ -91,6 +96,8 @@ class AnsweringParts:
                 self._context.models.backends,
                 answer_limits.admits_voice if answer_limits is not None else None,
             ),
+            self.decisions,
+            stored.message_notes,
             explain_silence=self._calls.explain_silence,
             is_paused=queue.pauses.covers,
             is_void=queue.restored.is_void,

@@ -194,7 +194,8 @@ class ConsoleParts:
     def _installation(self) -> Installation:
         stored = self._stored
         return Installation(
-            stored.nodes, stored.pauses, stored.dead_letters, self._reports_of_others
+            *(stored.nodes, stored.pauses, stored.dead_letters, stored.message_notes),
+            self._reports_of_others,
         )
 
     async def _reports_of_others(self, owners: Sequence[str]) -> Mapping[str, ProcessReport]:

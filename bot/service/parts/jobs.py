@@ -99,7 +99,7 @@ class JobParts:
             await pool.drain(DRAIN_SECONDS)
 
         jobs = [pool.run, worker.keep_leases, queue.stops.run, answering.summarizer.run]
-        jobs += [queue.pauses.run, self._queue_metrics.run]
+        jobs += [queue.pauses.run, self._queue_metrics.run, answering.decisions.run]
         if not self._context.is_alone:
             missed = MissedSignals(stored.inbox, queue.stops, queue.arrivals, self._context.clock)
             jobs += [missed.run, answering.shared_memories.run]

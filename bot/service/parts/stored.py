@@ -14,6 +14,7 @@ from bot.storage.console.tokens import SqlConsoleTokens
 from bot.storage.coordination.role_leases import SqlRoleLeases
 from bot.storage.history_index import SqlHistoryIndex
 from bot.storage.operation.dead_letters import SqlDeadLetters
+from bot.storage.operation.message_notes import SqlMessageNotes
 from bot.storage.operation.nodes import SqlNodeRegistry
 from bot.storage.operation.pauses import SqlPauses
 from bot.storage.personal_data import SqlPersonalData
@@ -70,6 +71,10 @@ class StoredParts:
     @cached_property
     def dead_letters(self) -> SqlDeadLetters:
         return SqlDeadLetters(self._database, self._clock)
+
+    @cached_property
+    def message_notes(self) -> SqlMessageNotes:
+        return SqlMessageNotes(self._database, self._clock)
 
     @cached_property
     def _lane_sender(self) -> SenderIdentity:

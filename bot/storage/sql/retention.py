@@ -32,6 +32,7 @@ from bot.storage.sql.tables import (
     is_job,
     is_set_aside,
     is_unanswered,
+    message_note,
     node,
     outbox,
     pause,
@@ -123,7 +124,9 @@ async def delete_expired(database: Database, clock: Clock, receipt_days: float) 
     paused = _Expired(pause, pause.c.ended_at, now - INBOX_SECONDS, pause.c.ended_at.is_not(None))
     noted = _Expired(forgotten, forgotten.c.at, now - FORGOTTEN_SECONDS, true())
     audited = _Expired(audit, audit.c.at, now - USAGE_SECONDS, true())
-    tables = (answered, sent, usage, noted, paused, audited)
+    noted_before = now - min(INBOX_SECONDS, receipt_days * _DAY)
+    notes = _Expired(message_note, message_note.c.at, noted_before, true())
+    tables = (answered, sent, usage, noted, paused, audited, notes)
     deleted = sum([await _delete(database, expired) for expired in tables])
     if not database.is_sqlite:
         await database.write(lambda c: _empty_dead_letters(c, now))

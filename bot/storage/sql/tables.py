@@ -417,6 +417,20 @@ console_token = Table(
     Column("expires_at", Float),  # NULL: when it is revoked
 )
 
+# Why the newest messages of a channel were answered or not, and what was logged of those that
+# failed.
+# The key begins with what it is about.
+message_note = Table(
+    "message_note",
+    metadata,
+    Column("id", _Id, primary_key=True),
+    Column("key", Text, nullable=False),
+    Column("at", Float, nullable=False),
+    Column("content", EncryptableText("message_note.content"), nullable=False),  # as JSON
+    Index("ix_message_note_key_id", "key", "id"),
+    sqlite_autoincrement=True,
+)
+
 # Who changed what over the console, with the command line, or as an admin in a chat.
 audit = Table(
     "audit",

@@ -6,10 +6,11 @@ from dataclasses import dataclass, field, replace
 from bot.chat.incoming import Pressed, Said, address_of
 from bot.chat.session import Claim, InboxMessage, TurnResult
 from bot.commands.request import AskedQuestion
-from bot.ports import ConversationMemory, Conversations
+from bot.ports import ConversationMemory, Conversations, MessageNotes
 from bot.replying.answer_buttons import retry_button
 from bot.replying.live_replies import LiveReplies
 from bot.routing.decision_log import DecisionLog
+from bot.telemetry.recent_events import RECENT_EVENTS, describe_failure
 from bot.texts.text import language_of, translatable, translate
 from bot.turn.arrivals import ArrivalSignals
 from bot.turn.gathering import observed_turn, user_turn
@@ -31,6 +32,7 @@ class TurnFinisher:
     decisions: DecisionLog
     is_paused: Callable[[str], bool]
     """Whether a conversation, by its key, has to wait."""
+    notes: MessageNotes
     stopping: bool = field(default=False, init=False)
     """Whether the process ends: no next message is taken then."""
 
@@ -95,13 +97,14 @@ class TurnFinisher:
         kept = [*earlier, user_turn(said)] if said and is_new else []
         unanswered = [replace(one, sent_as=names) for one in kept]
         result = TurnResult(outgoing=outgoing, unanswered=unanswered, in_place_of=in_place_of)
+        await self.notes.add([describe_failure(RECENT_EVENTS, message.turn)])
         return await self.finish(claim, message, result)
 
     async def finish_forgetting(
         self, claim: Claim, message: InboxMessage, result: TurnResult
     ) -> InboxMessage | None:
         """Finish with turns deleted, and release what backends have cached of them."""
-        self.decisions.forget(address_of(claim.conversation).channel)
+        await self.decisions.forget(address_of(claim.conversation).channel)
         try:
             return await self.finish(claim, message, result)
         finally:  # it may be committed although it failed
@@ -110,7 +113,7 @@ class TurnFinisher:
 
     async def delete_history(self, claim: Claim) -> int:
         """Delete all that is kept of a conversation; return how many turns that was."""
-        self.decisions.forget(address_of(claim.conversation).channel)
+        await self.decisions.forget(address_of(claim.conversation).channel)
         try:
             return await self.conversations.forget(claim)
         finally:  # it may be committed although it failed

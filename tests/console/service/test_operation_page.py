@@ -17,8 +17,9 @@ from bot.errors import BackendUnavailable
 from bot.ports import LoadingBackend, MonitoredBackend
 from bot.runtime.clock import SystemClock
 from bot.runtime.rate_limits import InProcessRateLimits
+from bot.storage.operation.message_notes import SqlMessageNotes
 from bot.storage.sql.inbox import SqlInbox
-from bot.telemetry.recent_events import RecentEvents
+from bot.telemetry.recent_events import RecentEvents, describe_failure
 from tests.console.conftest import ConsoleUnderTest, MakeParts
 from tests.console.playground.conftest import hidden_fields
 from tests.console.service.operation import operation_page
@@ -143,6 +144,18 @@ async def test_error_shows_the_steps_of_its_message(
     assert steps[0]["details"] == {"state": "unanswered"}
     assert "503 &lt;b&gt;" in page
     assert (await console.client.get("/operation/errors/nothing")).status == 404
+
+
+async def test_error_is_shown_that_another_process_has_told_a_person(
+    console: ConsoleUnderTest,
+) -> None:
+    other = Parts()
+    other.log("warning", "not_answered", reason="503")
+    await SqlMessageNotes(console.database, CLOCK).add([describe_failure(other.events, TURN)])
+    await console.log_in()
+    page = await console.client.get(f"/operation/errors/{error_id_of(TURN)}")
+    assert "503" in await page.text()
+    assert page.status == 200
 
 
 async def test_provider_is_tried_from_the_page(console: ConsoleUnderTest, parts: Parts) -> None:

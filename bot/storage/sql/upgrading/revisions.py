@@ -13,7 +13,7 @@ from sqlalchemy.schema import Column
 from bot.errors import SettingsError
 from bot.storage.sql.tables import metadata, supported_revision
 
-NEWEST_REVISION = "0030"
+NEWEST_REVISION = "0031"
 """The revision in migrations/ that creates exactly the tables of `bot.storage.sql.tables`."""
 
 OLDEST_REVISION = "0026"
