@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 from bot.chat.storable import make_json_storable
@@ -46,6 +47,11 @@ def _strings(items: object, names: Sequence[str]) -> Iterator[str]:
                 yield given
 
 
+@lru_cache(256)
+def _is_attached(name: str) -> bool:
+    return _ATTACHED.search(name) is not None
+
+
 class AttachedFields:
     """Collects from the deltas of a response what has to go back to its provider with its calls.
 
@@ -60,7 +66,7 @@ class AttachedFields:
     def feed(self, delta: JsonObject) -> None:
         """Add the fields of a delta."""
         for name, value in delta.items():
-            if value is None or not _ATTACHED.search(name):
+            if value is None or not _is_attached(name):
                 continue
             if isinstance(value, str):
                 self._texts.setdefault(name, []).append(value)

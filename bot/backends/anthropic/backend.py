@@ -13,7 +13,6 @@ from bot.backends.anthropic.settings import AnthropicSettings
 from bot.backends.anthropic.wire import AnthropicParser, to_wire
 from bot.backends.chat_completions.backend import HttpChatBackend
 from bot.backends.chat_completions.connections.pooled_connection import PooledConnection
-from bot.backends.chat_completions.reasoning import NO_FORMAT
 from bot.backends.chat_completions.request import ChatRequest, resolve_model
 from bot.backends.chat_completions.stop_strings import stop_strings_of
 from bot.chat.prompt import Prompt
@@ -53,7 +52,6 @@ class AnthropicBackend(HttpChatBackend[AnthropicSettings]):
             msgspec.json.encode(body),
             model,
             stop_strings_of(prompt),
-            NO_FORMAT,  # reasoning comes in blocks of its own
             parameters=body.keys() - _CONTENT_FIELDS,
             has_fallback=prompt.has_fallback,
             is_continuation=bool(prompt.begun),

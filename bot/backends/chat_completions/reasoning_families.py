@@ -4,7 +4,7 @@ Sources: the families' chat templates and model cards, and the reasoning parsers
 SGLang and Open WebUI.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import Enum
 from functools import lru_cache
 from typing import Final, NamedTuple
@@ -137,13 +137,14 @@ _TAGS = (
     (_compile(_MARKER), TagKind.MARKER, None),
     (_compile(_WRAPPER), TagKind.WRAPPER, None),
 )
+_HEAD_CHARS = 3
 _IN_TEMPLATES = regex.compile(r"<[^<>\s]{1,40}>|\[/?[A-Z]+\]|◁/?think▷")
 
 
 def tag_at(text: str, at: int, *, may_continue: bool = False) -> Tag | None:
     """Return the longest tag at a place, or an incomplete one where the text may continue."""
     found: Tag | None = None
-    for pattern, kind, family in _TAGS:
+    for pattern, kind, family in _possible(text[at : at + _HEAD_CHARS]):
         match = pattern.match(text, at, partial=may_continue)
         if match is None:
             continue
@@ -157,6 +158,12 @@ def tag_at(text: str, at: int, *, may_continue: bool = False) -> Tag | None:
             is_markup = family is not None and family.is_markup
             found = Tag(kind, match[0], closing, is_wording, is_markup)
     return found
+
+
+@lru_cache(4096)
+def _possible(head: str) -> "Sequence[tuple[regex.Pattern[str], TagKind, _Family | None]]":
+    """Return the tags that may begin so: nearly always none."""
+    return [each for each in _TAGS if each[0].match(head, partial=True)]
 
 
 @lru_cache(256)

@@ -211,14 +211,14 @@ class ChatCompletionsParser(StreamParser):
         """Decode an event; raises `RequestFailed` for an error or an unknown format."""
         context = self._context
         try:
-            event = decode_event(data)
-            chunk = msgspec.convert(event, _Chunk)
+            chunk = _decode_chunk(data)
         except (msgspec.ValidationError, ValueError, RecursionError):
             what = "an event that is not a chat chunk"
             raise errors.malformed(context.endpoint, what) from None
         if chunk.error:
-            raise self._reported(event)
+            raise self._reported(decode_event(data))
         if chunk.choices is None and chunk.usage is None:
+            event = decode_event(data)
             native = _read_llama_cpp_chunk(event)
             if native is not None:
                 self.done = self.done or native.stop  # no [DONE] follows
@@ -361,4 +361,12 @@ def _is_error_report(event: object) -> bool:
     return bool(found.detail) or bool(found.message and is_named)
 
 
+def _decode_chunk(data: bytes) -> _Chunk:
+    try:
+        return _chunk_decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return msgspec.convert(decode_event(data), _Chunk)
+
+
+_chunk_decoder = msgspec.json.Decoder(_Chunk)
 _plain_chunk_decoder = msgspec.json.Decoder(_PlainChunk)

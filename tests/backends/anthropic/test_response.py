@@ -158,12 +158,13 @@ async def test_redacted_thinking_is_passed_over(connect: Connect, service: FakeA
     assert (answer.reasoning, answer.text) == ([], "Hi.")
 
 
-async def test_tags_of_other_models_in_the_text_are_kept(
+async def test_reasoning_in_the_text_of_other_models_behind_this_api_is_hidden(
     connect: Connect, service: FakeAnthropic
 ) -> None:
-    service.plays([start() + block(text("<think>", "x</think>")) + finish() + STOP])
+    service.plays([start() + block(text("<think>", "x</think>", "Hello")) + finish() + STOP])
 
-    assert (await ask(connect())).text == "<think>x</think>"
+    answer = await ask(connect())
+    assert (answer.text, answer.reasoning) == ("Hello", ["x"])
 
 
 async def test_thinking_extends_the_first_token_timeout(
