@@ -1,10 +1,11 @@
 """Sessions: the stored history of a conversation, and what one processed message adds to it."""
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from datetime import datetime
 from enum import IntEnum, StrEnum
+from typing import Any
 
 from bot.chat.incoming import Edited, Incoming, MediaItem, Person, Said
 from bot.chat.outgoing import MessageContent, OutboxRow, OutgoingPart
@@ -252,6 +253,8 @@ class Session:
     """/new starts the next one; earlier ones are kept."""
     turns: tuple[Turn, ...]
     """The newest turns, oldest first."""
+    memo: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
+    """What was computed of the turns and is used again: it is forgotten with them."""
 
     @property
     def is_new(self) -> bool:

@@ -18,6 +18,7 @@ from bot.ports import (
     PersonalData,
     Signals,
 )
+from bot.runtime.text_caches import clear_text_caches
 
 _log = structlog.get_logger(__name__)
 _TOPIC = "forgotten"
@@ -128,6 +129,7 @@ class SharedMemories(ConversationMemory):
 
     @override
     async def end_session(self, conversation: str) -> None:
+        clear_text_caches()
         for memory in self._memories():
             await memory.end_session(conversation)
 
@@ -168,5 +170,6 @@ class SharedMemories(ConversationMemory):
             await self._clock.sleep(_LOOK_SECONDS)
 
     async def _forget_here(self, conversation: str) -> None:
+        clear_text_caches()
         for memory in self._memories():
             await memory.forget(conversation)

@@ -5,12 +5,13 @@ and `maths_block`; the content of the last two is TeX.
 """
 
 import re
-from functools import lru_cache
 
 from markdown_it import MarkdownIt
 from markdown_it.rules_block import StateBlock
 from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token
+
+from bot.runtime.text_caches import text_cache
 
 _SPOILER_MARK = "||"
 # `$5 and $10` is money: a formula begins and ends without a space, and looks like one.
@@ -107,7 +108,7 @@ def _make_parser() -> MarkdownIt:
 _PARSER = _make_parser()
 
 
-@lru_cache(maxsize=64)
+@text_cache(64)
 def parse_markdown(text: str) -> tuple[Token, ...]:
     """Return the tokens of a text; nobody may change them."""
     return tuple(_PARSER.parse(text))

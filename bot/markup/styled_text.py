@@ -7,7 +7,6 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import lru_cache
 
 from markdown_it.token import Token
 
@@ -16,6 +15,7 @@ from bot.markup.graphemes import is_visible
 from bot.markup.maths import set_maths
 from bot.markup.parser import parse_markdown
 from bot.markup.tables import Alignment, set_table
+from bot.runtime.text_caches import text_cache
 
 _BULLETS = ("•", "◦", "▪")
 _RULE = "⸻"
@@ -75,7 +75,7 @@ def has_markup(text: str) -> bool:
     return _MARKUP.search(text) is not None
 
 
-@lru_cache(maxsize=128)
+@text_cache(128)
 def style_markdown(source: str, *, has_links: bool = True) -> StyledText:
     """Return what readers are to see of a Markdown text; of nothing visible, the source.
 

@@ -5,6 +5,7 @@ import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,7 +34,7 @@ from bot.storage.sql.database import Database
 from bot.stories.retrieve import no_stories
 from bot.templates.renderer import Renderer
 from tests.fakes import FakeBackend, FakeClock, FakeSurface, run_ready_tasks
-from tests.samples import make_incoming
+from tests.samples import ALICE, make_incoming
 from tests.waiting import wait_until
 
 T = TypeVar("T")
@@ -139,10 +140,10 @@ class RunningParts:
         assert isinstance(surface, FakeSurface)
         self.surface = surface
 
-    async def answer(self, key: str, finish: asyncio.Event | None) -> None:
+    async def answer(self, key: str, finish: asyncio.Event | None, **fields: Any) -> None:
         """Receive a message; show how its answer begins, and let the model `finish` it."""
         sent, asked = len(self.surface.messages), len(self._backend.prompts)
-        await self._intake.receive([make_incoming(key=key)], {})
+        await self._intake.receive([replace(make_incoming(key=key), **fields)], {})
         if finish is not None:
             await self._until(lambda: len(self._backend.prompts) > asked)
             await self._clock.advance(0.9)
@@ -221,7 +222,7 @@ async def running_parts(
     async with Renderer() as renderer:
         models = Models(renderer, {"p": backend}, no_stories)
         resources = Resources(database, {}, signals, chat_settings, resolver, models)
-        clock, settings = FakeClock(), Settings(data_dir=folder)
+        clock, settings = FakeClock(), Settings(data_dir=folder, admins=frozenset({ALICE.id}))
         parts = Wiring(settings, resources, [QUIET], pytest.fail, RunOptions(), clock)
         service = RunningParts(parts, backend, clock, counts)
         pools = [asyncio.create_task(parts.jobs.conversation_pool.run())]

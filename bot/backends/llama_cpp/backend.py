@@ -243,6 +243,7 @@ class LlamaCpp(
         self._rendered_prompts.pop(conversation, None)
         for model in self._loaded_models():
             await model.slots.forget(conversation)
+            model.tokenizer.clear()
         # ... and the files of models that are not loaded
         delete_saved_slots(self._slots_folder, conversation)
 

@@ -156,6 +156,11 @@ class Tokenizer:
             oldest = next(iter(self._cache))
             self._cached_ids -= len(self._cache.pop(oldest))
 
+    def clear(self) -> None:
+        """Drop the texts that were tokenized, whoever wrote them."""
+        self._cache.clear()
+        self._cached_ids = 0
+
     async def _detect_traits(self) -> "_TokenizerTraits":
         """Detect once what the model's tokenizer adds to a text."""
         if self._traits is None:

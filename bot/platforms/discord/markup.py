@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 
 from markdown_it.token import Token
 
@@ -10,6 +9,7 @@ from bot.markup.graphemes import is_visible
 from bot.markup.maths import set_maths
 from bot.markup.parser import find_formula, parse_markdown
 from bot.markup.styled_text import style_markdown
+from bot.runtime.text_caches import text_cache
 
 # Headings below the third level, rules, tables, formulas, pictures, `~~~` fences, tasks.
 _FOREIGN = re.compile(
@@ -28,7 +28,7 @@ _FENCE_RUN = re.compile(r"[`~]{3,}")
 _RULE = "⸻"
 
 
-@lru_cache(maxsize=128)
+@text_cache(128)
 def to_dialect(source: str) -> str:
     """Return a Markdown text as Discord shows it best; most texts stay as they are."""
     if _FOREIGN.search(source) is None:

@@ -37,7 +37,7 @@ from bot.prompting.prompters.alpaca import AlpacaPrompter
 from bot.prompting.prompters.chat import ChatPrompter
 from bot.prompting.prompters.form_fields import ask_usage, parse_fields, strip_ask_command
 from bot.prompting.speakers.labels import uses_tags
-from bot.prompting.text.incremental_map import IncrementalMap
+from bot.prompting.text.incremental_map import map_incrementally
 from bot.templates import names
 from bot.texts.text import marked, translatable
 
@@ -45,7 +45,6 @@ T = TypeVar("T")
 
 _NOT_RETRIEVED = marked("the search failed or took too long")
 _TEMPERATURE_OF_ANOTHER_ANSWER = 0.5
-_MAX_MESSAGES = 40_000  # of all conversations whose prompts were composed last
 _MODELS_TEMPLATE = TemplateChoice()
 _TEMPLATE_KEYS = frozenset({"system_template", "user_template", "assistant_template"}) | {
     "end_template"
@@ -109,6 +108,7 @@ def compose(
         newest=newest,
         images=files.images,
         stories=filled.stories,
+        memo=inputs.session.memo,
         left_out=(*background.left_out, *_left_out(inputs, len(turns) - len(sent), stories)),
     )
     return apply_card(draft, inputs)
@@ -286,7 +286,8 @@ def _history_and_newest(
 ) -> tuple[tuple[HistoryUnit, ...], Message]:
     messages = _turn_messages(turns, inputs, tagged=tagged)
     questions = [turn.speaker is not None for turn in turns[:-1]]
-    units = group_history(messages[:-1], questions=questions, key=inputs.history_key)
+    memo, own = inputs.session.memo, inputs.preset.name
+    units = group_history(messages[:-1], questions=questions, memo=memo, key=own)
     return units, messages[-1]
 
 
@@ -305,19 +306,16 @@ def _turn_messages(
         tagged_text = labels.tag_text(label, turn.text)
         return Message(_role_of(turn, own), tagged_text, name=label)
 
-    key = inputs.history_key
+    # The earlier turns of a conversation become the same messages again in each of its prompts.
+    memo, key = inputs.session.memo, ("messages", own)
     if not tagged:
-        return _messages.map(key, None, turns, plain_message)
-    return _messages.map(key, labels.form, turns, tagged_message)
+        return map_incrementally(memo, key, None, turns, plain_message)
+    return map_incrementally(memo, key, labels.form, turns, tagged_message)
 
 
 def _role_of(turn: Turn, own: str) -> Role:
     """Return the role of a turn for the preset `own`: to it, other characters are users."""
     return turn.role if turn.preset is None or turn.preset == own else "user"
-
-
-# The earlier turns of a conversation become the same messages again in each of its prompts.
-_messages: IncrementalMap[Turn, Message] = IncrementalMap(_MAX_MESSAGES)
 
 
 def _stop_strings(inputs: PromptInputs) -> tuple[str, ...]:

@@ -10,9 +10,7 @@ from bot.frozen_dataclass import frozen_dataclass
 from bot.prompting.presets.preset import Preset
 from bot.prompting.speakers.labels import SpeakerLabels, label_speakers
 from bot.prompting.text.confusables import strip_hidden_text
-from bot.prompting.text.incremental_map import IncrementalMap
-
-_MAX_TURNS = 40_000  # of all conversations whose texts were cleaned last
+from bot.prompting.text.incremental_map import map_incrementally
 
 
 @frozen_dataclass
@@ -36,11 +34,6 @@ class PromptInputs:
     def seed(self) -> str:
         """The seed of random choices that hold for the whole session."""
         return f"{self.conversation} {self.session.number}"
-
-    @property
-    def history_key(self) -> tuple[str, str]:
-        """Names the history as this preset reads it, for what is kept between its prompts."""
-        return self.conversation, self.preset.name
 
     def is_own(self, turn: Turn) -> bool:
         """Whether the character of the preset said it."""
@@ -68,7 +61,7 @@ def gather_inputs(
     newest = Turn("user", described_text(incoming), incoming.author, incoming.at)
     said = (*session.turns, newest, *answers)
     conversation = incoming.address.conversation
-    turns = _visible_turns.map(conversation, None, said, _without_hidden_text)
+    turns = map_incrementally(session.memo, "visible", None, said, _without_hidden_text)
     removed = {turn.preset: turn.preset for turn in turns if turn.preset}
     names = {**removed, **(characters or {}), preset.name: preset.character_name}
     quote = incoming.quote
@@ -91,6 +84,3 @@ def _without_hidden_text(turn: Turn) -> Turn:
         return turn
     visible = strip_hidden_text(turn.text)
     return turn if visible == turn.text else replace(turn, text=visible)
-
-
-_visible_turns: IncrementalMap[Turn, Turn] = IncrementalMap(_MAX_TURNS)

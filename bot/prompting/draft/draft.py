@@ -4,20 +4,20 @@ Required parts are marked; the others may be dropped if the budget is small (fit
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from itertools import groupby, pairwise
 from operator import attrgetter, itemgetter
+from typing import Any
 
 from bot.chat.prompt import Image, Message, Prompt
 from bot.chat.receipt import DroppedItem, PromptSpan
 from bot.chat.story import Story
 from bot.frozen_dataclass import frozen_dataclass
-from bot.prompting.text.incremental_map import IncrementalMap
+from bot.prompting.text.incremental_map import map_incrementally
 
 _SEPARATOR = "\n\n"
 """Between the parts of one message."""
 _inserted_of, _messages_of = attrgetter("inserted"), attrgetter("messages")
-_MAX_UNITS = 20_000  # of all histories that were grouped last
 
 
 @frozen_dataclass
@@ -96,6 +96,8 @@ class Draft:
     """The stories in the system text, in its order."""
     left_out: tuple[DroppedItem, ...] = ()
     """What was dropped before the budget was applied."""
+    memo: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
+    """That of the session."""
 
     @property
     def prompt(self) -> Prompt:
@@ -166,7 +168,11 @@ class Draft:
 
 
 def group_history(
-    messages: Iterable[Message], *, questions: Sequence[bool] = (), key: Hashable = None
+    messages: Iterable[Message],
+    *,
+    questions: Sequence[bool] = (),
+    memo: dict[Hashable, Any] | None = None,
+    key: Hashable = None,
 ) -> tuple[HistoryUnit, ...]:
     """Group a history into units: each question begins one and is followed by its answers.
 
@@ -175,20 +181,15 @@ def group_history(
         questions: whether each message is a question; by default every message with another role
             than "assistant". Answers of other characters have the role "user" without being
             questions.
-        key: names the history; units that its last prompt had are the same objects again.
+        memo: that of the session; units that its last prompt had are the same objects again.
+        key: who reads the history.
     """
     history = tuple(messages)
     begins = questions or [one.role != "assistant" for one in history]
     starts = [at for at, is_question in enumerate(begins) if is_question or at == 0]
     groups = [history[at:end] for at, end in pairwise([*starts, len(history)])]
-    return (
-        tuple(map(HistoryUnit, groups))
-        if key is None
-        else _units.map(key, None, groups, HistoryUnit)
-    )
-
-
-_units: IncrementalMap[tuple[Message, ...], HistoryUnit] = IncrementalMap(_MAX_UNITS)
+    known = {} if memo is None else memo
+    return map_incrementally(known, ("units", key), None, groups, HistoryUnit)
 
 
 def story_title(story: Story) -> str:

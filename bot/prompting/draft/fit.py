@@ -18,14 +18,13 @@ from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import TextTokenCounter
 from bot.prompting.draft.draft import Draft, HistoryUnit, PromptPart, story_title
 from bot.prompting.text.image_tokens import image_tokens
-from bot.prompting.text.incremental_map import IncrementalMap
+from bot.prompting.text.incremental_map import map_incrementally
 from bot.prompting.text.token_counter import count_tokens
 from bot.texts.text import marked, translatable
 
 # A generous estimate of a template's tokens per message: <|im_start|>assistant\n ... <|im_end|>\n
 TOKENS_AROUND_A_MESSAGE = 8
 _BYTES_PER_CHAR = 4  # of UTF-8, at most
-_MAX_UNITS = 20_000  # of all histories that were fitted last
 _TOO_LARGE = marked("larger than the remaining budget")
 _FULL = marked("the budget was used up")
 _MAX_GUESSES = 4  # then the search halves the remaining interval
@@ -250,8 +249,5 @@ def _unit_sizes(draft: Draft, estimate: TextTokenCounter) -> list[int]:
     def size(unit: HistoryUnit) -> int:
         return sum(estimate_message_tokens(unit.all_messages, estimate))
 
-    key = draft.base.conversation, draft.base.character
-    return list(reversed(_sizes.map(key, estimate, draft.history, size)))
-
-
-_sizes: IncrementalMap[HistoryUnit, int] = IncrementalMap(_MAX_UNITS)
+    key = "sizes", draft.base.character
+    return list(reversed(map_incrementally(draft.memo, key, estimate, draft.history, size)))

@@ -3,7 +3,6 @@
 import hashlib
 import re
 import unicodedata
-from functools import lru_cache
 from itertools import groupby
 
 from bot.prompting.text.confusables import (
@@ -13,6 +12,7 @@ from bot.prompting.text.confusables import (
     mixes_confusable_scripts,
     script_of,
 )
+from bot.runtime.text_caches import text_cache
 
 MAX_LABEL_CHARS = 32
 _MAX_NAME_CHARS = 1000  # longer names are cut first; platforms allow a tenth of it
@@ -33,7 +33,7 @@ _SKIN_TONES = range(0x1F3FB, 0x1F400)
 _FLAG_LETTER_PREFIX = "regional indicator symbol letter "
 
 
-@lru_cache(_CACHE_SIZE)
+@text_cache(_CACHE_SIZE)
 def clean_name(name: str) -> str:
     """Keep the letters, digits, marks and emoji of every script.
 
@@ -52,7 +52,7 @@ def clean_name(name: str) -> str:
     return _cut(" ".join(kept.split())).strip(f" .-{_JOINERS}")
 
 
-@lru_cache(_CACHE_SIZE)
+@text_cache(_CACHE_SIZE)
 def is_unambiguous(name: str) -> bool:
     """Whether `clean_name` keeps the name as people see it: on one line and in one script."""
     one_line = len(name.splitlines()) <= 1

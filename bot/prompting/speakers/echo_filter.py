@@ -3,10 +3,10 @@
 import re
 import unicodedata
 from collections.abc import Iterable
-from functools import lru_cache
 
 from bot.prompting.speakers.tag_detection import MAX_TAG_CHARS, strip_name_suffix
 from bot.prompting.text.confusables import COLON, is_invisible
+from bot.runtime.text_caches import text_cache
 
 _LINE_END = re.compile(r"[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
 _OPENING = "*_~`\"'“”„«‘「『【[(<＊"  # models write **Nora:** or 「Nora」：
@@ -123,4 +123,4 @@ def _plain(text: str) -> str:
     return " ".join("".join(kept).split())
 
 
-_plain_label = lru_cache(maxsize=1024)(_plain)  # of each answer, for the same few speakers
+_plain_label = text_cache(1024)(_plain)  # of each answer, for the same few speakers

@@ -2,7 +2,6 @@
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from typing import Literal
 
 from bot.chat.incoming import Person
@@ -16,6 +15,7 @@ from bot.prompting.speakers.tag_detection import (
     starts_with_role_tag,
 )
 from bot.prompting.text.confusables import skeleton, spell_enclosed_letters
+from bot.runtime.text_caches import text_cache
 
 NamingMode = Literal["default", "add", "not_add"]
 
@@ -94,7 +94,7 @@ def label_speakers(people: Iterable[Person], characters: Mapping[str, str]) -> S
     return replace(labels, people={one: labels.people[one] for one in newest})
 
 
-@lru_cache(_MAX_CACHED_LABELS)
+@text_cache(_MAX_CACHED_LABELS)
 def _label_speakers(
     people: tuple[tuple[str, str], ...], characters: tuple[tuple[str, str], ...]
 ) -> SpeakerLabels:

@@ -2,7 +2,8 @@
 
 import re
 import unicodedata
-from functools import lru_cache
+
+from bot.runtime.text_caches import text_cache
 
 # The confusables of UTS #39 that matter for names: Cyrillic and Greek letters that look Latin, and
 # characters that screen fonts draw alike. Applied after case folding.
@@ -86,7 +87,7 @@ _BLANK = frozenset(
 _THROUGH, _ABOVE_OR_BELOW = 1, 200
 
 
-@lru_cache(_CACHE_SIZE)
+@text_cache(_CACHE_SIZE)
 def skeleton(text: str) -> str:
     """Return the skeleton of a name (UTS #39): confusable names have equal skeletons.
 

@@ -4,10 +4,9 @@ The history of a conversation is the same from one prompt to the next but for th
 perhaps for the oldest, which it loses. Only what is new is computed.
 """
 
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from itertools import takewhile
-from typing import Generic, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 _USUALLY_NEW = 4
 """At most so many items at the end of the last sequence usually differ: the newest message is one
@@ -17,49 +16,31 @@ Item = TypeVar("Item")
 Value = TypeVar("Value")
 
 
-_Mapped: TypeAlias = tuple[Hashable, tuple[Item, ...], tuple[Value, ...]]
-"""The form, the items and their values."""
-
-
-class IncrementalMap(Generic[Item, Value]):
-    """The results for the sequences that were mapped last.
+def map_incrementally(
+    memo: dict[Hashable, Any],
+    key: Hashable,
+    form: Hashable,
+    items: Sequence[Item],
+    compute: Callable[[Item], Value],
+) -> tuple[Value, ...]:
+    """Return the value of each item.
 
     Args:
-        max_items: of all sequences together; the one that was used longest ago is dropped first.
+        memo: keeps the results for the next call; it belongs to the conversation.
+        key: names the sequence.
+        form: what the values depend on besides the items; once it changes, all are computed.
+        items: the sequence now.
+        compute: a pure function of an item and the form.
     """
-
-    def __init__(self, max_items: int) -> None:
-        self._max_items = max_items
-        self._mapped: OrderedDict[Hashable, _Mapped[Item, Value]] = OrderedDict()
-        self._items = 0
-
-    def map(
-        self, key: Hashable, form: Hashable, items: Sequence[Item], compute: Callable[[Item], Value]
-    ) -> tuple[Value, ...]:
-        """Return the value of each item.
-
-        Args:
-            key: names the sequence.
-            form: what the values depend on besides the items; once it changes, all are computed.
-            items: the sequence now.
-            compute: a pure function of an item and the form.
-        """
-        items = tuple(items)
-        before = self._mapped.pop(key, None)
-        known: tuple[Value, ...] = ()
-        if before is not None:
-            form_before, items_before, values_before = before
-            self._items -= len(items_before)
-            if form_before == form:
-                begin, end = _overlap(items_before, items)
-                known = values_before[begin:end]
-        values = (*known, *map(compute, items[len(known) :]))
-        self._mapped[key] = form, items, values
-        self._items += len(items)
-        while self._items > self._max_items:
-            _, (_, oldest, _) = self._mapped.popitem(last=False)
-            self._items -= len(oldest)
-        return values
+    items = tuple(items)
+    form_before, items_before, values_before = memo.pop(key, (form, (), ()))
+    known: tuple[Value, ...] = ()
+    if form_before == form:
+        begin, end = _overlap(items_before, items)
+        known = values_before[begin:end]
+    values = (*known, *map(compute, items[len(known) :]))
+    memo[key] = form, items, values
+    return values
 
 
 def _overlap(before: tuple[Item, ...], now: tuple[Item, ...]) -> tuple[int, int]:

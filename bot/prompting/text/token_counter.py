@@ -1,7 +1,6 @@
 """Count tokens offline in the encodings of OpenAI's models: an estimate for other models."""
 
 import asyncio
-import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, lru_cache
@@ -14,7 +13,6 @@ from typing import Any
 from toktok import _encoding as load_encoding
 
 from bot.chat.prompt import Prompt
-from bot.prompting.text.bounded_cache import BoundedCache
 from bot.prompting.text.image_tokens import image_tokens
 
 ENCODINGS: Mapping[str, str] = MappingProxyType(
@@ -43,7 +41,7 @@ _ENCODINGS_OF_MODELS = (
     ("gpt-3.5", "cl100k_base"),
 )
 
-_MAX_CACHED_BYTES = 8_000_000
+_MAX_CACHED_TEXTS = 40_000
 _MAX_CACHED_MODELS = 1024
 _NORMALIZED = frozenset({"qwen3.5"})  # its tokenizer normalizes texts first
 
@@ -65,11 +63,12 @@ class EncodingCounter:
         self.loaded = False
         self._read = read
         self._reading = Lock()
-        self._tokens = BoundedCache(self._count, sys.getsizeof, _MAX_CACHED_BYTES)
+        # By their hashes, which Python salts: texts are kept by their conversations alone.
+        self._tokens: dict[tuple[int, int], int] = {}
 
     def __call__(self, texts: Iterable[str]) -> Sequence[int]:
         """Return the tokens of each text; special tokens count as plain text."""
-        return list(map(self._tokens.__getitem__, texts))
+        return list(map(self._tokens_of, texts))
 
     async def count_prompt(self, prompt: Prompt) -> int:
         """Return `prompt_tokens`; load the encoding first."""
@@ -87,8 +86,16 @@ class EncodingCounter:
         messages = prompt.messages
         overhead = _ANSWER_START_TOKENS + _TOKENS_PER_MESSAGE * len(messages)
         images = sum([sum(map(image_tokens, one.images)) for one in messages if one.parts])
-        tokens_of = self._tokens
-        return overhead + images + sum([tokens_of[message.content] for message in messages])
+        return overhead + images + sum(self([message.content for message in messages]))
+
+    def _tokens_of(self, text: str) -> int:
+        key = hash(text), len(text)
+        tokens = self._tokens.get(key)
+        if tokens is None:
+            tokens = self._tokens[key] = self._count(text)
+            if len(self._tokens) > _MAX_CACHED_TEXTS:
+                del self._tokens[next(iter(self._tokens))]
+        return tokens
 
     def _load(self) -> Any:
         # The first messages of several chats ask for it together. A second copy would be dropped,

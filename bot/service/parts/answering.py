@@ -137,7 +137,10 @@ class AnsweringParts:
         resources = self._context.resources
         backends = self._context.models.backends
         return SharedMemories(
-            lambda: [one for one in backends.values() if isinstance(one, ConversationMemory)],
+            lambda: [
+                self._stored.conversations.windows,
+                *(one for one in backends.values() if isinstance(one, ConversationMemory)),
+            ],
             resources.signals,
             SqlForgottenConversations(resources.database),
             self._context.clock,

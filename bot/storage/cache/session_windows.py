@@ -6,11 +6,15 @@ somebody else had the conversation meanwhile.
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from typing_extensions import override
 
 from bot.chat.session import Claim, Session, Turn, TurnRange
 from bot.frozen_dataclass import frozen_dataclass
+from bot.ports import ConversationMemory
 
 _MAX_CONVERSATIONS = 10_000
 _MAX_TURNS = 400  # of one conversation
@@ -28,29 +32,34 @@ class SessionWindow:
     """Whether the session has no older turns."""
     size: int
     """Characters that it takes, about."""
+    memo: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
+    """That of its sessions."""
 
     def newest(self, max_turns: int) -> Session | None:
         """Return so many of the newest turns, None if the window does not reach back so far."""
         if len(self.turns) < max_turns and not self.is_whole:
             return None
-        return Session(self.session, self.turns[-max_turns:] if max_turns > 0 else ())
+        newest = self.turns[-max_turns:] if max_turns > 0 else ()
+        return Session(self.session, newest, self.memo)
 
     def extended(self, turns: Sequence[Turn]) -> "SessionWindow":
         """Return the window after turns were appended to the session."""
         if not turns:
             return self
-        return _make_window(self.session, (*self.turns, *turns), self.size, turns, self.is_whole)
+        grown = _make_window(self.session, (*self.turns, *turns), self.size, turns, self.is_whole)
+        return replace(grown, memo=self.memo)
 
     def without(self, removed: TurnRange) -> "SessionWindow":
         """Return the window after turns were deleted from the session."""
         kept = removed.removed_from(self.turns)
-        return SessionWindow(self.session, kept, self.is_whole, sum(map(_size, kept)))
+        return SessionWindow(self.session, kept, self.is_whole, sum(map(_size, kept)), self.memo)
 
 
 def window_of(session: Session, max_turns: int) -> SessionWindow:
     """Make a window of a session of which at most so many turns were read."""
     is_whole = len(session.turns) < max_turns
-    return _make_window(session.number, session.turns, 0, session.turns, is_whole)
+    window = _make_window(session.number, session.turns, 0, session.turns, is_whole)
+    return replace(window, memo=session.memo)
 
 
 def _make_window(
@@ -71,7 +80,7 @@ class _Entry:
     window: SessionWindow | None
 
 
-class SessionWindows:
+class SessionWindows(ConversationMemory):
     """The windows of the conversations that were claimed last.
 
     A window belongs to a claim. `take` it before anything is written and `put` its successor back
@@ -82,6 +91,16 @@ class SessionWindows:
         self._max_chars = max_chars
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
         self._chars = 0
+
+    @override
+    async def end_session(self, conversation: str) -> None:
+        """A window of an ended session was dropped when that was written."""
+
+    @override
+    async def forget(self, conversation: str) -> None:
+        entry = self._entries.pop(conversation, None)
+        if entry is not None and entry.window is not None:
+            self._chars -= entry.window.size
 
     def begin(self, claim: Claim) -> None:
         """Hand the window of the claim just before this one over to it; drop any older one."""

@@ -120,7 +120,8 @@ class SqlConversations(Conversations):
         self._database = database
         self._clock = clock
         self._sender = sender
-        self._windows = SessionWindows()
+        self.windows = SessionWindows()
+        """The histories in memory."""
         self._shared = shared
         self._record_tombstone = record_tombstone
 
@@ -142,7 +143,7 @@ class SqlConversations(Conversations):
             message = await self._first_readable(claim, stored)
             if message is not None:
                 begun.append(ClaimedMessage(claim, message))
-                self._windows.begin(claim)
+                self.windows.begin(claim)
         return begun
 
     async def _first_readable(
@@ -174,10 +175,10 @@ class SqlConversations(Conversations):
 
     @override
     async def release(self, claim: Claim) -> None:
-        window = self._windows.take(claim)
+        window = self.windows.take(claim)
         await self._database.run(lambda: units.release(claim))
         if window is not None:
-            self._windows.put(claim, window)
+            self.windows.put(claim, window)
 
     @override
     async def release_all(self, owner: str) -> None:
@@ -213,16 +214,16 @@ class SqlConversations(Conversations):
 
     @override
     async def load_session(self, claim: Claim, max_turns: int) -> Session:
-        window = self._windows.get(claim)
+        window = self.windows.get(claim)
         if window is None and self._shared is not None:
             window = await self._shared.find(claim)
             if window is not None:
-                self._windows.put(claim, window)
+                self.windows.put(claim, window)
         known = window.newest(max_turns) if window else None
         if known is not None:
             return known
         session = await self._read_session(claim.conversation, max_turns)
-        self._windows.put(claim, window_of(session, max_turns))
+        self.windows.put(claim, window_of(session, max_turns))
         return session
 
     async def _read_session(self, conversation_key: str, max_turns: int) -> Session:
@@ -265,7 +266,7 @@ class SqlConversations(Conversations):
 
     @override
     async def forget(self, claim: Claim) -> int:
-        self._windows.take(claim)
+        self.windows.take(claim)
         # what people said of themselves here is kept under person@conversation
         told_here = delete(choice).where(
             choice.c.conversation.in_([claim.conversation, "?"]),
@@ -330,7 +331,7 @@ class SqlConversations(Conversations):
         if result.change is not None and result.change.deleted:
             await self._note_deleted(claim, result.change.deleted, at.now)
         # Whatever happens to the unit, a window is kept only of what is known to be committed.
-        window = self._windows.take(claim)
+        window = self.windows.take(claim)
         following, taken = await self._database.run(
             lambda: units.finish(claim, rows, self._sender, at, self._database.dialect)
         )
@@ -343,7 +344,7 @@ class SqlConversations(Conversations):
             if gone is not None:
                 window = window.without(gone)
             window = window.extended([from_turn_row(row) for row in rows.turns if row["active"]])
-            self._windows.put(claim, window)
+            self.windows.put(claim, window)
             if self._shared is not None and following is None:
                 self._shared.keep(claim, window)
         return FinishedTurn(await self._first_readable(claim, following), taken)

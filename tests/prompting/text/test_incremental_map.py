@@ -1,14 +1,17 @@
 """Results of a growing sequence are kept, and never differ from newly computed ones."""
 
+from collections.abc import Hashable
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.prompting.text.incremental_map import IncrementalMap
+from bot.prompting.text.incremental_map import map_incrementally
 
 
 class Shouting:
-    def __init__(self, max_items: int = 100) -> None:
-        self._map: IncrementalMap[str, str] = IncrementalMap(max_items)
+    def __init__(self) -> None:
+        self._memo: dict[Hashable, Any] = {}
         self.computed: list[str] = []
 
     def __call__(self, texts: str, key: str = "a", form: str = "!") -> str:
@@ -16,7 +19,7 @@ class Shouting:
             self.computed.append(text)
             return text.upper() + form
 
-        return " ".join(self._map.map(key, form, texts, shout))
+        return " ".join(map_incrementally(self._memo, key, form, texts, shout))
 
     def take(self) -> str:
         computed, self.computed = self.computed, []
@@ -46,17 +49,16 @@ def test_other_form_computes_all_items() -> None:
     assert (shout("ab", form="?"), shout.take()) == ("A? B?", "ab")
 
 
-def test_sequences_are_separate_and_those_used_longest_ago_are_dropped() -> None:
-    shout = Shouting(max_items=6)
-    for key in ("a", "b", "a", "c"):
+def test_sequences_are_separate() -> None:
+    shout = Shouting()
+    for key in ("a", "b"):
         shout("xyz", key)
-    shout.take()
+    assert shout.take() == "xyzxyz"
     assert (shout("xyz", "a"), shout.take()) == ("X! Y! Z!", "")
-    assert (shout("xyz", "b"), shout.take()) == ("X! Y! Z!", "xyz")
 
 
 @given(st.lists(st.text("abc", max_size=6), max_size=8))
 def test_any_sequences_give_what_a_new_map_gives(histories: list[str]) -> None:
-    shout = Shouting(max_items=12)
+    shout = Shouting()
     for texts in histories:
         assert shout(texts) == Shouting()(texts)

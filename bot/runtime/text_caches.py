@@ -1,0 +1,29 @@
+"""Caches of pure functions of people's words and names, which go when anything is forgotten."""
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import ParamSpec, TypeVar
+
+Parameters = ParamSpec("Parameters")
+Value = TypeVar("Value")
+
+_clear: list[Callable[[], None]] = []
+
+
+def text_cache(
+    max_size: int,
+) -> Callable[[Callable[Parameters, Value]], Callable[Parameters, Value]]:
+    """Return a decorator as `lru_cache`, for functions whose arguments people may have written."""
+
+    def decorate(compute: Callable[Parameters, Value]) -> Callable[Parameters, Value]:
+        cached = lru_cache(max_size)(compute)
+        _clear.append(cached.cache_clear)
+        return cached  # type: ignore[return-value] # its parameters are any hashable values
+
+    return decorate
+
+
+def clear_text_caches() -> None:
+    """Drop what all of them hold; the next messages fill them again."""
+    for clear in _clear:
+        clear()
