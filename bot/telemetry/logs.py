@@ -4,7 +4,7 @@ import logging
 import math
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TextIO
@@ -58,21 +58,20 @@ class RateLimitedHandler(logging.StreamHandler[TextIO]):
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
-        self._seen: dict[str, tuple[float, int, logging.LogRecord]] = {}
-        """When each was written, how often it was repeated since then, and the newest of these."""
+        self._seen: dict[str, tuple[float, list[logging.LogRecord]]] = {}
+        """When each was written, and its repeats since then."""
 
     @override
     def emit(self, record: logging.LogRecord) -> None:
         now = record.created
         key = _sameness(record) if record.levelno >= logging.WARNING else None
         if key is not None and key in self._seen:
-            written, repeats, _ = self._seen[key]
-            self._seen[key] = written, repeats + 1, record
+            self._seen[key][1].append(record)
         self._write_counts(now, now - _REPEAT_SECONDS)
         if key is None:
             super().emit(record)
         elif key not in self._seen:
-            self._seen[key] = now, 0, record
+            self._seen[key] = now, []
             super().emit(record)
 
     @override
@@ -82,21 +81,25 @@ class RateLimitedHandler(logging.StreamHandler[TextIO]):
 
     def _write_counts(self, now: float, before: float) -> None:
         """Write the newest of what was repeated since a line that is old; forget the others."""
-        for key, (written, repeats, record) in list(self._seen.items()):
+        for key, (written, repeats) in list(self._seen.items()):
             if written > before:
                 continue
             del self._seen[key]
             if repeats:
-                super().emit(_counted(record, repeats))
-                self._seen[key] = now, 0, record
+                super().emit(_counted(repeats))
+                self._seen[key] = now, []
 
 
-def _counted(record: logging.LogRecord, repeats: int) -> logging.LogRecord:
-    """Return a record that says how often it was repeated."""
+def _counted(repeats: Sequence[logging.LogRecord]) -> logging.LogRecord:
+    """Return the newest record with the count, and the ids that people were told."""
+    *_, record = repeats
     if isinstance(record.msg, dict):  # of structlog
-        record.msg = {**record.msg, "repeats": repeats}
+        events = [one.msg for one in repeats if isinstance(one.msg, dict)]
+        ids = [event["error_id"] for event in events if "error_id" in event]
+        more = {"error_ids": ids} if ids else {}
+        record.msg = {**record.msg, "repeats": len(repeats), **more}
     else:
-        record.msg, record.args = f"{record.getMessage()} (repeats: {repeats})", ()
+        record.msg, record.args = f"{record.getMessage()} (repeats: {len(repeats)})", ()
     return record
 
 

@@ -129,9 +129,11 @@ def test_repeated_error_is_written_once_a_minute_and_counted(
                 structlog.get_logger("bot.test").error("store_failed", reason=f"after {now} s")
                 logging.getLogger("discord").warning("%s s behind, at %r", now, object())
             structlog.get_logger("bot.test").warning("refused", lane=f"telegram:{turn}")
+            structlog.get_logger("bot.test").error("not_answered", error_id=f"{turn}{passed}")
     logging.getLogger().handlers[0].close()
 
     lines = log.getvalue().splitlines()
+    assert all(f"{turn}30" in log.getvalue() for turn in "ab"), "people were told this id"
     for event in ("store_failed", "s behind", "telegram:a", "telegram:b"):
         first, *later = [re.findall(r"repeats\W+(\d+)", one) for one in lines if event in one]
         assert first == []

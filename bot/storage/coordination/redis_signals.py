@@ -14,6 +14,7 @@ import structlog
 from redis.asyncio import Redis
 from redis.asyncio.client import PubSub
 from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 from typing_extensions import override
 
 from bot.errors import SignalsUnavailable
@@ -31,7 +32,7 @@ from bot.storage.coordination.redis_client import (
 _log = structlog.get_logger(__name__)
 _MAX_QUEUED = 10_000
 _MAX_SIGNALS_IN_A_MESSAGE = 500
-_CHECK_SECONDS = 2.0
+_CHECK_SECONDS = 1.2
 _PAUSE_SECONDS = 1.0
 _MAX_PAUSE_SECONDS = 15.0
 _BEAT_SECONDS = 2.0
@@ -230,12 +231,19 @@ async def check_redis(url: str) -> None:
     """
     redis = open_client(url)
     try:
-        async with asyncio.timeout(_CHECK_SECONDS):
-            await redis.publish(SIGNALS_CHANNEL, _encode(_Message("check", [])))
+        try:
+            await _publish_check(redis)
+        except (TimeoutError, RedisTimeoutError):  # this process may have been busy
+            await _publish_check(redis)
     except (TimeoutError, RedisError, OSError) as error:
         raise SignalsUnavailable(describe_redis_error(error, redis)) from error
     finally:
         await redis.aclose()
+
+
+async def _publish_check(redis: Redis) -> None:
+    async with asyncio.timeout(_CHECK_SECONDS):
+        await redis.publish(SIGNALS_CHANNEL, _encode(_Message("check", [])))
 
 
 async def publish_once(url: str, topic: str, keys: Sequence[str]) -> bool:
