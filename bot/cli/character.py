@@ -11,10 +11,9 @@ from bot.cli.text_io import open_presets_folder, print_line, print_notes, read_b
 from bot.cli.typer_apps import command_app
 from bot.errors import PresetError, UserError
 from bot.importers.cards.card import MAX_FILE_BYTES, Card, CardContainer, read_card, write_card
-from bot.importers.cards.card_to_preset import preset_from_card
+from bot.importers.cards.card_to_preset import card_notes, preset_from_card
 from bot.importers.cards.stored_cards import card_file, load_card
 from bot.importers.file_kinds import CHARACTER_IMPORTS, check_file_kind
-from bot.importers.unsupported import unsupported_features
 from bot.media.fetching import FetchFailed, PublicFetcher
 from bot.prompting.presets.files import ReadPresets, export_preset, read_presets
 from bot.prompting.presets.folder import find_preset_file
@@ -45,14 +44,14 @@ def import_card(
     settings = read_settings()
     data = _read_card_file(file, settings)
     check_file_kind(data, Path(file), CHARACTER_IMPORTS)
-    read_card(data, file)  # a file that is no card makes no folder
+    card = read_card(data, file)  # a file that is no card makes no folder
     folder = open_presets_folder(settings.presets_dir)
     default = find_default(folder, settings.default_preset)
     provider = settings.providers.get(default.provider if default else "local")
     is_local = isinstance(provider, LlamaCppSettings)
     preset = import_character(data, file, folder, default, name, is_local=is_local)
     print_line(f"the preset {preset.name} was written to {folder / f'{preset.id}.json'}")
-    print_notes(unsupported_features(preset))
+    print_notes(card_notes(card, preset))
     if default is None:
         print_line(f"make it the default: TROUPE_DEFAULT_PRESET={preset.name!r} in .env")
         print_line("then talk to it: troupe chat")

@@ -17,6 +17,7 @@ from bot.prompting.compose.background import split_observed
 from bot.prompting.compose.compose import bare_prompt
 from bot.prompting.draft.fit import FittedPrompt
 from bot.prompting.presets.preset import Preset
+from bot.prompting.presets.regex_scripts import run_scripts
 from bot.prompting.text.token_counter import counter_for_model
 from bot.replying.generate import (
     GeneratedAnswer,
@@ -190,7 +191,8 @@ class ModelRequests:
         tools = await self._tools.for_answer(preset, backend, context)
         fitted = await self._sources.fit(preset, context, tools.specs if tools else ())
         composed = self._clock.monotonic() - begun_at
-        is_shown = preset.stream and not context.in_place_of
+        scripts = preset.answer_scripts
+        is_shown = preset.stream and not (context.in_place_of or scripts)
         show = _prefix_speaker_line(line, live_reply.feed if is_shown else _discard)
         replace_shown = (lambda text: live_reply.replace(line + text)) if is_shown else _discard
 
@@ -222,6 +224,8 @@ class ModelRequests:
                         preset.provider,
                         replace_shown,
                     )
+                    scripted = run_scripts(scripts, answer.text, preset.character_name).strip()
+                    answer = replace(answer, text=scripted or answer.text)
             usages = usages_of(answer, fitted.tokens)
             charge = self._spending.charged(reservation, preset, usages)
         if answer.thoughts:

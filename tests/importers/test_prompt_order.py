@@ -1,17 +1,19 @@
 """Files of SillyTavern give the prompts that SillyTavern makes of them."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bot.importers.cards.card import read_card
-from bot.importers.cards.card_to_preset import preset_from_card
+from bot.importers.cards.card_to_preset import card_notes, preset_from_card
 from bot.importers.preset_files import ImportedPreset, preset_from_text
 from bot.importers.unsupported import unsupported_features
 from bot.prompting.presets.files import export_preset, parse_preset
 from bot.prompting.presets.preset import Preset
+from bot.prompting.presets.regex_scripts import run_scripts
 from tests.prompting.compose.test_card import draft, history, shown
 from tests.samples import ALICE
 
@@ -256,3 +258,68 @@ def test_entry_may_have_its_own_kind_of_match(flags: dict[str, bool], found: lis
 
     said = ["the Lantern", "lanterns", "LANTERN!"]
     assert [text for text in said if "LORE-X" in shown(draft(aria, text))[0][1]] == found
+
+
+def script(find: str, replace: str = "", **flags: Any) -> dict[str, Any]:
+    return {
+        "scriptName": find,
+        "findRegex": find,
+        "replaceString": replace,
+        "placement": [2],
+        **flags,
+    }
+
+
+@pytest.mark.parametrize(
+    ("given", "shown_text"),
+    [
+        (script("/<ledger>[\\s\\S]*?<\\/ledger>/g"), "Hi.  Bye b b."),
+        (script("/b/"), "Hi. <ledger>{1}</ledger> Bye  b."),
+        (script("/(b) (b)/g", "$2-$1 {{match}} {{char}}"),
+         "Hi. <ledger>{1}</ledger> Bye b-b b b Aria."),
+        (script("b", "c"), "Hi. <ledger>{1}</ledger> Bye c b."),
+        (script("/<ledger>(.*?)<\\/ledger>/", "```html\n<style>a{}</style><div>HP $1</div>\n```",
+                markdownOnly=True), "Hi. HP {1} Bye b b."),
+        (script("/b/g", "", promptOnly=True), "Hi. <ledger>{1}</ledger> Bye b b."),
+        (script("/b/g", "", disabled=True), "Hi. <ledger>{1}</ledger> Bye b b."),
+        (script("/b/g", "", markdownOnly=True, minDepth=3), "Hi. <ledger>{1}</ledger> Bye b b."),
+        (script("/[{]/g", "", trimStrings=["1"]), "Hi. <ledger>1}</ledger> Bye b b."),
+    ],
+)  # fmt: skip
+def test_script_of_a_card_changes_its_answers(given: dict[str, Any], shown_text: str) -> None:
+    aria = card(extensions={"regex_scripts": [given]})
+    answer = "Hi. <ledger>{1}</ledger> Bye b b."
+
+    assert run_scripts(aria.answer_scripts, answer, "Aria") == shown_text
+    assert parse_preset(export_preset(aria), "aria.json") == aria
+
+
+def test_script_for_prompts_changes_the_history() -> None:
+    hide = script("/T\\w+/g", "-", promptOnly=True, placement=[1, 2], minDepth=2)
+    aria = card(extensions={"regex_scripts": [hide]})
+    made = shown(draft(aria, "Tea?", history("Two?", "Ten.", "Tip", "Top")))
+
+    assert [text for _, text in made[1:]] == ["-?", "-.", "-", "Top", "Tea?"]
+
+
+def test_scripts_that_cannot_be_run_and_extensions_are_named() -> None:
+    scripts = [script("/(a{1000}){1000}/"), script("/x/", "{{setvar::a::b}}"), script("/ok/")]
+    content = {"name": "A", "extensions": {"regex_scripts": scripts, "tavern_helper": {}}}
+    data = json.dumps({"spec": "chara_card_v3", "spec_version": "3.0", "data": content})
+    given = read_card(data.encode(), "a.json")
+    preset = preset_from_card(given, "a.json")
+
+    assert [one.name for one in preset.regex_scripts] == ["/ok/"]
+    assert card_notes(given, preset) == [
+        "regular expression scripts that are not run: /(a{1000}){1000}/, /x/",
+        "extensions of the card without effect here: tavern_helper",
+    ]
+
+
+def test_slow_script_ends_in_time() -> None:
+    slow = [script("/(x+x+)+y/g", "-")] * 20
+    aria = card(extensions={"regex_scripts": slow})
+    begun = time.process_time()
+
+    assert run_scripts(aria.answer_scripts, "x" * 5_000, "Aria") == "x" * 5_000
+    assert time.process_time() - begun < 1

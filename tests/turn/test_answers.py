@@ -137,6 +137,17 @@ async def test_too_long_message_is_refused_without_asking_the_model(
     assert await setup.history() == []
 
 
+async def test_regex_scripts_change_answer_and_history(database: Database) -> None:
+    scripts = [{"find": "/<ledger>.*?<\\/ledger>/g", "replace": ""}]
+    backend = FakeBackend(["Hi <led", "ger>{1}</ledger>", "there"])
+    setup = Setup(database, backend=backend, preset={"regex_scripts": scripts})
+    await setup.say("hello", "again")
+
+    assert setup.texts == ["Hi there"] * 2
+    assert (await setup.history())[1] == ("assistant", "Hi there")
+    assert not any("led" in str(each) for each in setup.surface.contents)
+
+
 async def test_filter_chars_are_removed_from_answer_and_history(
     database: Database,
 ) -> None:

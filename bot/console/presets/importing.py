@@ -10,7 +10,7 @@ from bot.console.presets.editing import PresetEditing
 from bot.errors import CharacterError, PresetError, TemplateError, UserError
 from bot.frozen_dataclass import frozen_dataclass
 from bot.importers.cards.card import read_card
-from bot.importers.cards.card_to_preset import preset_from_card
+from bot.importers.cards.card_to_preset import card_notes, preset_from_card
 from bot.importers.character_files import read_character_content
 from bot.importers.file_kinds import (
     CHARACTER_IMPORTS,
@@ -20,7 +20,6 @@ from bot.importers.file_kinds import (
     detect_file_kind,
 )
 from bot.importers.preset_files import preset_from_text
-from bot.importers.unsupported import unsupported_features
 from bot.prompting.presets.files import export_preset, validate_preset
 from bot.prompting.presets.folder import write_whole_file
 from bot.prompting.presets.names import MAX_NAME_CHARS
@@ -84,15 +83,16 @@ class PresetImports:
         if kind is FileKind.LOREBOOK:
             raise UserError(translatable("This is a lorebook: open a preset, and drop it there."))
         if kind in CHARACTER_IMPORTS:
+            card = read_card(content, path.name)
             preset = preset_from_card(
-                read_card(content, path.name),
+                card,
                 path.name,
                 name=name or None,
                 provider=default.provider,
                 model=default.model,
                 is_local=self.is_local(default),
             )
-            return preset, unsupported_features(preset)
+            return preset, card_notes(card, preset)
         if kind is FileKind.HARUHI:
             return self._keep_character(path, content, name, default), []
         imported = preset_from_text(_decode(path, content), path, name or None)

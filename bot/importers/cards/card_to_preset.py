@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 
 from bot.importers.cards.card import Card
 from bot.importers.cards.safe_json import Json
+from bot.importers.sillytavern.regex_scripts import scripts_of
+from bot.importers.unsupported import unsupported_features
 from bot.prompting.compose.card_macros import DEPTH_NOTE, ORIGINAL_SYSTEM
 from bot.prompting.lorebook.files import read_lorebook
 from bot.prompting.presets.files import validate_preset
@@ -16,6 +18,8 @@ _MAX_DESCRIPTION_CHARS = 200
 _SAMPLING = {"temperature": 0.8}  # every service takes it
 _LOCAL_SAMPLING = {"temperature": 0.8, "top_p": 0.95, "repeat_penalty": 1.1}
 _START = re.compile(r"^[ \t]*<START>[ \t]*$", re.IGNORECASE | re.MULTILINE)
+# "fav" and "world" are of SillyTavern's own lists; cards have their lorebook with them.
+_KNOWN_EXTENSIONS = frozenset({"regex_scripts", "depth_prompt", "talkativeness", "fav", "world"})
 _POSITION_AT_DEPTH = 4  # SillyTavern's number
 _ROLES = {"system": 0, "user": 1, "assistant": 2}
 
@@ -63,10 +67,18 @@ def preset_from_card(
         "post_history_instructions": card.post_history_instructions or None,
         "lorebook": _lorebook(card, source),
         "macros": True,
+        "regex_scripts": scripts_of(card.extensions)[0],
         "parameters": _LOCAL_SAMPLING if is_local else _SAMPLING,
         "talkativeness": _talkativeness(card),
     }
     return validate_preset(data, source)
+
+
+def card_notes(card: Card, preset: Preset) -> list[str]:
+    """Return what a card has and its preset has not, or expresses differently."""
+    others = sorted(card.extensions.keys() - _KNOWN_EXTENSIONS)
+    notes = [f"extensions of the card without effect here: {', '.join(others)}"] if others else []
+    return [*scripts_of(card.extensions)[1], *notes, *unsupported_features(preset)]
 
 
 def example_turns(text: str, names: Sequence[str] = ()) -> list[Json]:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import get_args
 
 from bot.importers.sillytavern.instruct import Json
+from bot.importers.sillytavern.regex_scripts import scripts_of
 from bot.importers.sillytavern.samplers import keys_of_sampler
 from bot.prompting.presets.preset import MarkerName
 from bot.prompting.text.json_fields import JsonFields
@@ -56,7 +57,9 @@ def keys_of_chat_completion(
     service = read.text("chat_completion_source")
     if service == "claude" and read.text("assistant_prefill").strip():
         prompts.append({"role": "assistant", "content": read.text("assistant_prefill")})
-    keys |= {"prompts": prompts, "macros": True}
+    scripts, script_notes = scripts_of(data.get("extensions"))
+    keys |= {"prompts": prompts, "macros": True, "regex_scripts": scripts}
+    notes += script_notes
     own_provider, model_key = _MODELS.get(service, ("", ""))
     model = read.text(model_key) if model_key else read.text("custom_model")
     if model and provider == own_provider:

@@ -39,9 +39,10 @@ from bot.prompting.compose.prompt_order import (
     places_persona,
     places_summary,
 )
-from bot.prompting.draft.draft import Draft, PromptPart
+from bot.prompting.draft.draft import Draft, HistoryUnit, PromptPart
 from bot.prompting.lorebook.entries import EntryPosition, Lorebook, LoreResult, TimedEffects
 from bot.prompting.presets.preset import Preset
+from bot.prompting.presets.regex_scripts import run_scripts
 from bot.prompting.speakers.user_personas import describe_speakers, sanitize_persona
 from bot.prompting.text.token_counter import counter_for_model
 
@@ -54,6 +55,7 @@ def apply_card(draft: Draft, inputs: PromptInputs) -> Draft:
     Without a card and without personas the draft is unchanged.
     """
     preset = inputs.preset
+    draft = replace(draft, history=_scripted(draft.history, preset))
     people = describe_speakers(_newest_first(inputs), inputs.speakers.people, inputs.personas)
     if (
         preset.has_macros
@@ -65,6 +67,28 @@ def apply_card(draft: Draft, inputs: PromptInputs) -> Draft:
     if people and not (preset.has_order and places_persona(preset.prompts)):
         draft = replace(draft, context=(PromptPart("people", people, priority=1), *draft.context))
     return draft
+
+
+def _scripted(history: Sequence[HistoryUnit], preset: Preset) -> tuple[HistoryUnit, ...]:
+    """Return the history as the preset's regular expression scripts leave it."""
+    if not any(one.where != "answer" for one in preset.regex_scripts):
+        return tuple(history)
+    depth, units = sum(len(unit.messages) for unit in history), []
+
+    def scripted(message: Message) -> Message:
+        nonlocal depth
+        fitting = [
+            one
+            for one in preset.regex_scripts
+            if one.fits("prompt", depth) and (message.role == "assistant" or one.people)
+        ]
+        depth -= 1
+        text = run_scripts(fitting, message.content, preset.character_name)
+        return message if text == message.content else replace(message, content=text)
+
+    for unit in history:
+        units.append(replace(unit, messages=tuple(map(scripted, unit.messages))))
+    return tuple(units)
 
 
 def _apply(draft: Draft, inputs: PromptInputs, people: str) -> Draft:

@@ -25,6 +25,7 @@ from bot.prompting.personas.persona import parse_persona
 from bot.prompting.presets.messages import PresetMessage, StrictModel, lower
 from bot.prompting.presets.names import name_problem, preset_id
 from bot.prompting.presets.parameters import MAX_LIST_ITEMS, Parameters, parameter_problem
+from bot.prompting.presets.regex_scripts import RegexScript
 from bot.prompting.text.token_counter import ENCODINGS
 from bot.templates import RoleTemplate, get
 from bot.texts.text import joined, text_of, translatable
@@ -218,6 +219,8 @@ class Preset(StrictModel):
     """SillyTavern's prompt order; it replaces the usual order of the prompt."""
     lorebook: str | dict[str, object] | None = None
     """SillyTavern's World Info or a card's `character_book`, or a file relative to the preset's."""
+    regex_scripts: Annotated[tuple[RegexScript, ...], Field(max_length=MAX_LIST_ITEMS)] = ()
+    """Replacements in answers, which are then shown when they are complete, and in prompts."""
     story_string: str | None = None
     """SillyTavern's layout of the system message."""
     macros: StrictBool = False
@@ -273,6 +276,11 @@ class Preset(StrictModel):
     def is_character(self) -> bool:
         """Whether it plays somebody, with a name or a picture of its own."""
         return bool(self.character or self.persona or self.role_name or self.avatar)
+
+    @property
+    def answer_scripts(self) -> tuple[RegexScript, ...]:
+        """The scripts that change a new answer."""
+        return tuple(one for one in self.regex_scripts if one.fits("answer", 0))
 
     @property
     def has_order(self) -> bool:

@@ -1,0 +1,91 @@
+"""Regular expression scripts of a preset: find and replace, in answers and in prompts.
+
+They come from strangers, so each has a time limit, and all of one text together have another one.
+"""
+
+import time
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+import regex
+from pydantic import Field, StrictBool, StrictInt, field_validator
+
+from bot.prompting.lorebook.keys import compile_key
+from bot.prompting.presets.messages import StrictModel
+from bot.texts.text import translatable
+
+_MAX_SECONDS = 0.05  # of one script
+_MAX_SECONDS_TOGETHER = 0.2
+_MAX_GROWTH = 4  # how many times as long a text may become, and some
+_MAX_ADDED_CHARS = 20_000
+_REFERENCE = regex.compile(r"\$(\d{1,2})|\{\{(match|char)\}\}", regex.IGNORECASE)
+
+
+class RegexScript(StrictModel):
+    """One replacement, as SillyTavern's extension Regex makes it."""
+
+    name: str = ""
+    find: Annotated[str, Field(min_length=1)]
+    """A regular expression, `/pattern/flags`; without `g` only the first match is replaced."""
+    replace: str = ""
+    """May have `$1`, `{{match}}` and `{{char}}`."""
+    trim: tuple[str, ...] = ()
+    """Texts that are removed from what was matched."""
+    where: Literal["answer", "prompt", "both"] = "answer"
+    people: StrictBool = False
+    """Whether it also changes what people wrote, in prompts."""
+    min_depth: Annotated[StrictInt, Field(ge=0)] | None = None
+    """How many messages must follow a message at least for it to be changed."""
+    max_depth: Annotated[StrictInt, Field(ge=0)] | None = None
+
+    @field_validator("find")
+    @classmethod
+    def _compiles(cls, find: str) -> str:
+        if isinstance(problem := compile_key(find), str):
+            raise ValueError(  # noqa: TRY004 -- pydantic
+                translatable("{word} cannot be used: {problem}", word=repr(find), problem=problem)
+            )
+        return find
+
+    def fits(self, where: str, depth: int) -> bool:
+        """Whether it applies there to a message that so many others follow."""
+        if self.where not in {where, "both"} or depth < (self.min_depth or 0):
+            return False
+        return self.max_depth is None or depth <= self.max_depth
+
+
+def run_scripts(scripts: Sequence[RegexScript], text: str, char: str) -> str:
+    """Return a text with the replacements of these scripts; those that are too slow have none."""
+    deadline = time.thread_time() + _MAX_SECONDS_TOGETHER
+    for script in scripts:
+        left = min(_MAX_SECONDS, deadline - time.thread_time())
+        if left <= 0:
+            break
+        text = _run(script, text, char, left)
+    return text
+
+
+def _run(script: RegexScript, text: str, char: str, seconds: float) -> str:
+    pattern = compile_key(script.find)
+    if isinstance(pattern, str):
+        return text
+
+    def filled(found: regex.Match[str]) -> str:
+        def value(reference: regex.Match[str]) -> str:
+            if (reference[2] or "").lower() == "char":
+                return char
+            number = int(reference[1] or 0)
+            matched = found[number] if number <= len(found.groups()) else ""
+            for unwanted in script.trim:
+                matched = (matched or "").replace(unwanted, "")
+            return matched or ""
+
+        text: str = _REFERENCE.sub(value, script.replace)
+        return text
+
+    is_global = "g" in script.find.rpartition("/")[2]
+    try:
+        changed: str = pattern.sub(filled, text, count=0 if is_global else 1, timeout=seconds)
+    except TimeoutError:
+        return text
+    return changed if len(changed) <= _MAX_GROWTH * len(text) + _MAX_ADDED_CHARS else text
