@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from dataclasses import field, replace
 from datetime import datetime
 from enum import IntEnum, StrEnum
+from itertools import dropwhile
 from typing import Any
 
 from bot.chat.incoming import Edited, Incoming, MediaItem, Person, Said
@@ -257,9 +258,10 @@ class Session:
     """What was computed of the turns and is used again: it is forgotten with them."""
 
     @property
-    def is_new(self) -> bool:
-        """Whether nothing was ever stored of its conversation."""
-        return not self.turns and self.number == 1
+    def is_answered(self) -> bool:
+        """Whether one of these turns answers a question; a greeting answers none."""
+        since_question = dropwhile(lambda one: one.observed or one.role != "user", self.turns)
+        return any(one.role == "assistant" for one in since_question)
 
 
 @frozen_dataclass

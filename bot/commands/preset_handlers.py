@@ -178,7 +178,7 @@ class PresetHandlers:
 
     def _begin(self, text: str, preset: Preset, request: CommandRequest) -> CommandResult:
         greeting = choose_greeting(preset, request.incoming, rng=self._dice, number=None)
-        result = CommandResult(text, new_session=True, changes_channel=True)
+        result = CommandResult(text, new_session=True, keeps_unanswered=True, changes_channel=True)
         return with_greeting(result, preset, greeting)
 
 

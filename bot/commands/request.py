@@ -79,6 +79,8 @@ class CommandResult:
 
     text: str
     new_session: bool = False
+    keeps_unanswered: bool = False
+    """Whether the session goes on although a new one is wanted, if nothing was answered in it."""
     greeting: str | None = None
     """The first line of the history, or the next one; part of the text already."""
     greeter: str | None = None

@@ -48,8 +48,12 @@ class ChannelReader:
         self._read_start = read_start
         self._kept_since = kept_since
 
-    async def read(self, said: Said, active: ActiveCharacters) -> tuple[Turn, ...]:
-        """Return what was said before, oldest first; nothing where it cannot or must not be read.
+    async def read(
+        self, said: Said, active: ActiveCharacters, known: Sequence[Turn] = ()
+    ) -> tuple[Turn, ...]:
+        """Return what was said before and is not known, oldest first.
+
+        Nothing is returned where it cannot or must not be read.
 
         A channel of which nothing could be read is answered all the same.
         """
@@ -64,7 +68,8 @@ class ChannelReader:
             conversation, reason = said.address.conversation, str(error) or "no answer"
             _log.info("channel_not_read", conversation=conversation, reason=reason)
             return ()
-        return self._observed_turns(found)
+        ids = {turn.message_id for turn in known}
+        return self._observed_turns([one for one in found if one.message_id not in ids])
 
     async def read_start(
         self, said: Said, active: ActiveCharacters, known: Sequence[Turn]

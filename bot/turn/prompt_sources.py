@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import partial
+from itertools import takewhile
 from typing import TypeAlias
 
 from bot.chat.attachments import NO_FILES, AttachedFiles
@@ -144,13 +145,17 @@ class PromptSources:
             max_turns += removed.newer + removed.count
             session = await self.conversations.load_session(claim, max_turns)
             session = replace(session, turns=removed.removed_from(session.turns))
-        is_new_channel = before is None and removed is None and session.is_new
-        oldest = message.incoming if gathered and isinstance(message.incoming, Said) else said
-        is_read = is_new_channel and await self.resolver.observes(said.scopes)
-        earlier = await self.channel_reader.read(oldest, active) if is_read else ()
-        known = (*session.turns, *earlier) if earlier else session.turns
+        session = _without_old_greetings(session, active)
         # What was put away or forgotten ended the first session: its beginning is not read again.
         is_new_question = before is None and removed is None and session.number == 1
+        is_whole = len(session.turns) < max_turns
+        is_new_channel = is_new_question and is_whole and not session.is_answered
+        oldest = message.incoming if gathered and isinstance(message.incoming, Said) else said
+        is_read = is_new_channel and await self.resolver.observes(said.scopes)
+        earlier = await self.channel_reader.read(oldest, active, session.turns) if is_read else ()
+        known = session.turns
+        if earlier:
+            known = tuple(sorted((*earlier, *known), key=lambda one: one.at))
         start = (
             await self.channel_reader.read_start(oldest, active, known) if is_new_question else ()
         )
@@ -229,6 +234,18 @@ class PromptSources:
     def _sees_images(self, preset: Preset) -> bool:
         backend = self.backends[preset.provider]
         return isinstance(backend, SeeingBackend) and backend.sees_images(preset.model)
+
+
+def _without_old_greetings(session: Session, active: ActiveCharacters) -> Session:
+    """Leave out greetings before the first question that another preset was chosen after."""
+    begun = takewhile(lambda one: one.observed or one.role != "user", session.turns)
+    greetings = [at for at, one in enumerate(begun) if one.role == "assistant"]
+    if not greetings:
+        return session
+    is_active = session.turns[greetings[-1]].preset in active.names
+    old = set(greetings[:-1] if is_active else greetings)
+    turns = tuple(one for at, one in enumerate(session.turns) if at not in old)
+    return replace(session, turns=turns)
 
 
 def _turns_to_load(speakers: Sequence[ActivePreset]) -> int:

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from bot.chat.incoming import Deleted, Edited, Said, WakeReason
+from bot.chat.incoming import Deleted, Edited, Quote, Said, WakeReason
 from bot.errors import PlatformError, Refused, Unreachable
 from bot.storage.expired_turns import delete_expired_turns
 from bot.storage.sql.database import Database
@@ -99,6 +99,49 @@ async def test_new_channel_is_read_once_before_the_first_answer(database: Databa
     assert second.messages[0].content == "Bob:line 10"
     assert channel.reads == 1
     assert len(await setup.history()) == 54
+
+
+@pytest.mark.parametrize(
+    "commands",
+    [["/preset use nova"], ["/preset use nova", "/preset use tester"], ["/preset reset"]],
+    ids=" then ".join,
+)
+async def test_channel_stays_new_while_presets_are_chosen(
+    database: Database, commands: list[str]
+) -> None:
+    channel = Channel("old news")
+    setup = Setup(
+        database,
+        backend=FakeBackend(["Hm.", "Ho."]),
+        preset={"name": "tester", "greeting": "tester says hi"},
+        others=[{"name": "nova", "greeting": "nova says hi"}],
+        read_before=channel.read_before,
+    )
+    for number, command in enumerate(commands):
+        await setup.say(make_incoming(command, key=f"6:{number}", admin=True))
+    await setup.say(QUESTION)
+    [prompt] = setup.backend.prompts
+    assert "> Bob:old news" in str(prompt.messages)
+    assert str(prompt.messages).count("says hi") == 1
+    await setup.say(make_incoming("/preset use nova", key="6:8", admin=True))
+    await setup.say(make_incoming("more", key="6:9", wake=WakeReason.MENTION))
+    assert "old news" not in str(setup.backend.prompts[-1].messages)
+
+
+async def test_channel_where_something_was_overheard_is_new_until_its_first_answer(
+    database: Database,
+) -> None:
+    channel = Channel("before", "heard")
+    setup = Setup(
+        database,
+        backend=FakeBackend([Unreachable("away")], ["Ho."]),
+        read_before=channel.read_before,
+    )
+    heard = replace(make_incoming("heard", key="5:2", author=BOB, wake=None), message_id="2")
+    await setup.say(heard, QUESTION, make_incoming("more", key="5:10", wake=WakeReason.MENTION))
+    newest = setup.backend.prompts[-1].messages
+    assert str(newest).count("Bob:before") == 1
+    assert str(newest).count("Bob:heard") == 1
 
 
 async def test_thread_begins_with_what_it_was_opened_about(database: Database) -> None:
@@ -213,6 +256,23 @@ async def test_channel_is_not_read_where_only_questions_count(
     )
     await setup.say(replace(QUESTION, wake=wake))
     assert channel.reads == 0
+
+
+async def test_line_that_is_forgotten_before_the_first_answer_is_not_read_again(
+    database: Database,
+) -> None:
+    channel = Channel("secret", "kept")
+    setup = Setup(database, backend=FakeBackend(["Hm."]), read_before=channel.read_before)
+    secret, kept = (
+        make_incoming(text, key=f"5:{number}", wake=None)
+        for number, text in enumerate(("secret", "kept"), 1)
+    )
+    await setup.say(secret, kept)
+    forget = make_incoming("/forget", key="5:3", wake=WakeReason.COMMAND)
+    await setup.say(replace(forget, quote=Quote(secret.author, "1", "secret")), QUESTION)
+    prompt = str(setup.backend.prompts[-1].messages)
+    assert "kept" in prompt
+    assert "secret" not in prompt
 
 
 @pytest.mark.parametrize("command", ["/new", "/forget", "deleted"])

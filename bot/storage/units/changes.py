@@ -64,7 +64,30 @@ _EMPTY_UNSENT = Statement(
         .values(text="", file_text=None, error=None)
     )
 )
-# A channel whose first session is empty is read: what was deleted must not come back.
+# A channel is read until the first answer in its first session: what was deleted must not come
+# back. So what is left of that session becomes the next one.
+_question, _answer = turn.alias("question"), turn.alias("answer")
+_MOVE_UNANSWERED = Statement(
+    update(turn)
+    .where(
+        turn.c.conversation == bindparam("of"),
+        turn.c.session == 1,
+        exists().where(
+            conversation_table.c.key == bindparam("of"), conversation_table.c.session == 1
+        ),
+        ~exists().where(
+            _question.c.conversation == bindparam("of"),
+            _question.c.session == 1,
+            _question.c.role == "user",
+            _question.c.observed.is_(False),
+            _answer.c.conversation == bindparam("of"),
+            _answer.c.session == 1,
+            _answer.c.role == "assistant",
+            _answer.c.id > _question.c.id,
+        ),
+    )
+    .values(session=2)
+)
 _END_EMPTY_SESSION = Statement(
     update(conversation_table)
     .where(
@@ -146,6 +169,7 @@ def apply(conversation: str, change: ChangedRows, now: float) -> Unit[None]:
         names = sorted({part.rpartition("/")[0] for part in parts})
         yield _EMPTY_UNSENT.query({"names": json.dumps(names)})
         yield _DELETE.query(_rows(change.deleted))
+        yield _MOVE_UNANSWERED.query({"of": conversation})
         yield _END_EMPTY_SESSION.query({"of": conversation})
         yield _NOTE_FORGOTTEN.query({"of": conversation, "moment": now})
 

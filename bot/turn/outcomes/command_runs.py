@@ -27,6 +27,7 @@ from bot.turn.outcomes.question_answers import QuestionAnswers
 
 _FORGOTTEN = translatable("I have forgotten that message and everything that was stored about it.")
 _CHANGED = translatable("Changed.")
+_MAX_TURNS = 400
 
 
 @frozen_dataclass
@@ -89,6 +90,10 @@ class CommandRuns:
             result: what it has brought about.
             menu: what the author reads instead of its text, in place of the menu that was used.
         """
+        if result.keeps_unanswered:
+            session = await self.conversations.load_session(claim, _MAX_TURNS)
+            is_begun = session.is_answered or len(session.turns) >= _MAX_TURNS
+            result = replace(result, new_session=is_begun)
         if result.deletes_history:
             others = await self.channel_forgetting.request(request.incoming)
             deleted = _deleted(others + await self.finisher.delete_history(claim))
