@@ -1,12 +1,20 @@
 """Sessions: the stored history of a conversation, and what one processed message adds to it."""
 
 import hashlib
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Hashable,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from dataclasses import field, replace
 from datetime import datetime
 from enum import IntEnum, StrEnum
 from itertools import dropwhile
-from typing import Any
+from typing import Any, TypeAlias
 
 from bot.chat.incoming import Edited, Incoming, MediaItem, Person, Said
 from bot.chat.outgoing import MessageContent, OutboxRow, OutgoingPart
@@ -262,6 +270,14 @@ class Session:
         """Whether one of these turns answers a question; a greeting answers none."""
         since_question = dropwhile(lambda one: one.observed or one.role != "user", self.turns)
         return any(one.role == "assistant" for one in since_question)
+
+
+ReadableTurns: TypeAlias = Callable[[Sequence[Turn]], Awaitable[Sequence[Turn]]]
+"""Leaves out the turns that no model may read any more."""
+
+
+async def all_turns(turns: Sequence[Turn]) -> Sequence[Turn]:
+    return turns
 
 
 @frozen_dataclass

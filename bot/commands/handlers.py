@@ -149,6 +149,8 @@ class CommandHandlers:
             return await self.menus.settings(request)
         if request.command.action == "overhear":
             return await self._privacy.set_observing(request)
+        if request.command.action == "me":
+            return await self._privacy.set_observing_author(request)
         if request.command.action == "scope":
             return await self._history_scope.handle(request)
         if request.command.action == "anonymous":
@@ -165,7 +167,8 @@ class CommandHandlers:
                 translatable(
                     "Use /settings menu (all that can be set here), /settings why (why I answered"
                     " the newest messages or not), /settings usage (what your answers cost),"
-                    " /settings overhear (what I remember here), /settings scope (who shares a"
+                    " /settings me (whether I overhear you), /settings overhear (what I remember"
+                    " here), /settings scope (who shares a"
                     " conversation here), /settings notes (where it is told that a model"
                     " fails) or /settings anonymous (the rights of who writes anonymously)."
                 )

@@ -25,6 +25,19 @@ _ONLY_SAID_TO_ME = translatable(
     "From now on I remember only what is said to me here, and my answers."
 )
 
+_AUTHOR_UNOBSERVED = translatable(
+    "I overhear you nowhere: in all chats I use only what you say to me, and nobody can quote the"
+    " rest to me. /settings me on changes that."
+)
+_AUTHOR_OBSERVED = translatable(
+    "Where a channel lets me overhear, what you say there to others is background for my answers."
+    " /settings me off stops that for you, in all chats."
+)
+_WRITE_AS_YOURSELF = translatable(
+    "You write as the group itself, as all of its anonymous admins do. Write under your own name to"
+    " choose this for yourself."
+)
+
 
 class PrivacyHandlers:
     """The handlers; everybody may use them for what they said themselves."""
@@ -104,6 +117,22 @@ class PrivacyHandlers:
             exported.messages,
         )
         return CommandResult(text, file=exported.file)
+
+    async def set_observing_author(self, request: CommandRequest) -> CommandResult:
+        """Switch, in all chats, whether what the author does not say to the bot is remembered.
+
+        Raises:
+            UserError: there is no such value, or the author is shown as the group itself.
+        """
+        value, author = request.argument.lower(), request.incoming.author.id
+        if value not in {"", "on", "off"}:
+            raise UserError(translatable("Use /settings me off or /settings me on."))
+        if value:
+            if writes_as_the_group(request.incoming):
+                raise UserError(_WRITE_AS_YOURSELF)
+            await self._resolver.set_observing_person(author, on=value == "on")
+        is_off = bool(await self._resolver.unobserved([author]))
+        return CommandResult(_AUTHOR_UNOBSERVED if is_off else _AUTHOR_OBSERVED)
 
     async def set_observing(self, request: CommandRequest) -> CommandResult:
         """Switch whether what is not said to the bot is remembered in this channel.

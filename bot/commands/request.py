@@ -79,8 +79,6 @@ class CommandResult:
 
     text: str
     new_session: bool = False
-    keeps_unanswered: bool = False
-    """Whether the session goes on although a new one is wanted, if nothing was answered in it."""
     greeting: str | None = None
     """The first line of the history, or the next one; part of the text already."""
     greeter: str | None = None
@@ -110,3 +108,5 @@ class CommandResult:
     buttons: tuple[Button, ...] = ()
     in_place_of: tuple[str, ...] = ()
     """The part with the menu that was used: the text and its menus take its place."""
+    keeps_unanswered: bool = False
+    """Whether the session goes on although a new one is wanted, if nothing was answered in it."""

@@ -108,13 +108,22 @@ COMMANDS = (
     CommandSpec(
         "settings",
         marked(
-            "tell why I answered (why), costs (usage); choose what I remember (overhear), of whom"
-            " (scope); menu"
+            "`me off`: do not overhear me in any chat; tell why I answered (why), costs (usage);"
+            " choose what I remember (overhear, scope); menu"
         ),
         actions=(
             CommandSpec("menu", marked("show what is set here and where, and change it")),
             CommandSpec(
                 "why", marked("tell why the newest messages were answered or not (admins)")
+            ),
+            CommandSpec(
+                "me",
+                marked("let me overhear you, or not, in all chats; alone: show it"),
+                (
+                    CommandOption(
+                        "value", marked("on or off"), required=False, choices=("on", "off")
+                    ),
+                ),
             ),
             CommandSpec(
                 "overhear",

@@ -5,7 +5,8 @@ from typing import TypeAlias
 
 import structlog
 
-from bot.chat.session import ChatSetting
+from bot.chat.incoming import Said
+from bot.chat.session import ChatSetting, Turn
 from bot.errors import PresetError, SettingsError, StoreError, UserError
 from bot.ports import ChatSettings
 from bot.prompting.presets.files import find_preset
@@ -15,6 +16,7 @@ from bot.routing.active_presets import ActiveCharacters, ActivePreset
 _log = structlog.get_logger(__name__)
 _KEY = "preset"
 _OBSERVE_KEY = "observe"
+_OBSERVE_PERSON_KEY = "observe_person"
 
 LoadPublished: TypeAlias = Callable[[str], Awaitable[tuple[Preset, int] | None]]
 """Return the newest version of a preset by its name, and its number; None: it was deleted.
@@ -148,6 +150,32 @@ class PresetResolver:
         """Allow or forbid that in a scope; None: as in the wider scope. `by` is the admin's id."""
         value = None if on is None else "on" if on else "off"
         await self._chat_settings.set(scope, _OBSERVE_KEY, value, by, audited=audited)
+
+    async def set_observing_person(self, person: str, *, on: bool) -> None:
+        """Allow or forbid, in all chats, to remember what a person does not say to the bot."""
+        await self._chat_settings.set(person, _OBSERVE_PERSON_KEY, None if on else "off", person)
+
+    async def unobserved(self, people: Iterable[str]) -> frozenset[str]:
+        """Return those of these people, by their ids, who have forbidden that."""
+        ids = list(dict.fromkeys(people))
+        return frozenset(await self._chat_settings.get_all(ids, _OBSERVE_PERSON_KEY))
+
+    async def is_unobserved(self, said: Said) -> bool:
+        """Return whether a message is not said to the bot, by somebody who has forbidden that."""
+        is_said_to_bot = said.wake is not None or said.opened_from is not None
+        return not is_said_to_bot and bool(await self.unobserved([said.author.id]))
+
+    async def readable(self, turns: Sequence[Turn]) -> tuple[Turn, ...]:
+        """Leave out what people said to each other who have forbidden to remember it."""
+        people = [one.speaker.id for one in turns if one.observed and one.speaker]
+        unobserved = await self.unobserved(people) if people else frozenset()
+        if not unobserved:
+            return tuple(turns)
+        return tuple(
+            one
+            for one in turns
+            if not (one.observed and one.speaker and one.speaker.id in unobserved)
+        )
 
     def find(self, name: str) -> Preset:
         """Find a preset by its name in any case.

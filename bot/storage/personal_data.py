@@ -84,7 +84,8 @@ class SqlPersonalData(PersonalData):
     @override
     async def descriptions(self, person_id: str) -> Mapping[str, str]:
         is_own = _is_of(person_id, self._database.dialect)
-        query = select(choice.c.scope, choice.c.value).where(is_own)
+        is_description = choice.c.key == "persona"
+        query = select(choice.c.scope, choice.c.value).where(is_description, is_own)
         rows = await self._database.read(lambda c: c.execute(query).all())
         return {row.scope: row.value for row in rows}
 

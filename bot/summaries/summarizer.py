@@ -24,7 +24,7 @@ from bot.chat.prompt import (
     Retraction,
     Usage,
 )
-from bot.chat.session import StoredTurn, Summary, fingerprint_turns
+from bot.chat.session import ReadableTurns, StoredTurn, Summary, all_turns, fingerprint_turns
 from bot.errors import BackendError, StoreError, UserError
 from bot.ports import Backend, ConversationMemory, Summaries, TokenCountingBackend
 from bot.prompting.compose.inputs import lower_limit
@@ -82,10 +82,12 @@ class Summarizer:
         summaries: Summaries,
         backends: Mapping[str, Backend],
         spending: SummarySpending | None = None,
+        readable: ReadableTurns = all_turns,
     ) -> None:
         self._summaries = summaries
         self._backends = backends
         self._spending = spending
+        self._readable = readable
         self._requested: dict[str, tuple[Preset, int, Said]] = {}
         self._in_progress: set[str] = set()
         self._wake = asyncio.Event()
@@ -170,6 +172,8 @@ class Summarizer:
         turns: Sequence[StoredTurn],
         said: Said,
     ) -> str:
+        read = {id(one) for one in await self._readable([one.turn for one in turns])}
+        turns = [one for one in turns if id(one.turn) in read]
         messages = (Message("user", transcript(last.text if last else "", turns)),)
         provider, prompt = _summary_prompt(preset, f"{conversation}:summary", messages)
         backend = self._backends[provider]

@@ -74,7 +74,14 @@ class AnswerPipeline:
             backends,
             clock,
             spending or Spending({}, clock),
-            tools or AnswerTools(sources.conversations, sources.retrieve_stories, clock, dice),
+            tools
+            or AnswerTools(
+                sources.conversations,
+                sources.retrieve_stories,
+                clock,
+                dice,
+                readable=sources.resolver.readable,
+            ),
             FallbackNotes(notices or RareNotices(), admin_notes),
             slots,
         )

@@ -5,7 +5,7 @@ What is gathered stays in the inbox until the answer is finished (docs/delivery.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 
 import structlog
@@ -64,7 +64,7 @@ class MessageGatherer:
         group: MessageGroup,
         asked: AskedQuestion,
         limits: Limits,
-        decide_next: Callable[[Said], Decision],
+        decide_next: Callable[[Said], Awaitable[Decision]],
     ) -> "Gathering":
         """Begin with a message that is to be answered; nothing is gathered yet.
 
@@ -102,7 +102,7 @@ class MessageGatherer:
         group: MessageGroup,
         asked: AskedQuestion,
         mode: BusyMode,
-        decide_next: Callable[[Said], Decision],
+        decide_next: Callable[[Said], Awaitable[Decision]],
         parts: MessageParts,
     ) -> "Gathering":
         return Gathering(
@@ -127,7 +127,7 @@ class Gathering:
         group: MessageGroup,
         asked: AskedQuestion,
         mode: BusyMode,
-        decide_next: Callable[[Said], Decision],
+        decide_next: Callable[[Said], Awaitable[Decision]],
         parts: MessageParts,
         conversations: Conversations,
         arrivals: ArrivalSignals,
@@ -248,7 +248,7 @@ class Gathering:
                 self._is_ended = True
                 return
             seen = self._with_part(message) or _SeenMessage((message,), said, Ignore())
-            decision = self._decide_next(seen.said)
+            decision = await self._decide_next(seen.said)
             if isinstance(decision, Command | Unreadable):
                 self._is_ended = True
                 return
@@ -313,7 +313,7 @@ class Gathering:
         self.left_over = sum(isinstance(one, Said) and one.wake is not None for one in waiting)
 
 
-def _ignore(_said: Said) -> Decision:
+async def _ignore(_said: Said) -> Decision:
     return Ignore()
 
 

@@ -35,6 +35,7 @@ from bot.turn.channel_reader import ChannelReader
 PayerOf: TypeAlias = Callable[[Preset, Said], EmbeddingPayer]
 """Returns who pays for what a preset retrieves for a message."""
 
+_UNOBSERVED_QUOTE = "(not shown: the author does not want to be overheard)"
 _MAX_TURNS = 400
 _MIN_TOKENS_PER_TURN = 10  # on average, with its frame; more turns than fit are not loaded
 
@@ -137,28 +138,21 @@ class PromptSources:
         Pictures are read if anybody sees them.
         """
         max_turns = _turns_to_load(speakers)
-        if before is not None:
-            session = replace(before, turns=before.turns[-max_turns:])
-        elif removed is None:
-            session = await self.conversations.load_session(claim, max_turns)
-        else:
-            max_turns += removed.newer + removed.count
-            session = await self.conversations.load_session(claim, max_turns)
-            session = replace(session, turns=removed.removed_from(session.turns))
-        session = _without_old_greetings(session, active)
+        session = before or await self._load_session(claim, max_turns, removed)
+        session = replace(session, turns=session.turns[-max_turns:])
         # What was put away or forgotten ended the first session: its beginning is not read again.
         is_new_question = before is None and removed is None and session.number == 1
         is_whole = len(session.turns) < max_turns
         is_new_channel = is_new_question and is_whole and not session.is_answered
+        readable = await self.resolver.readable(session.turns)
+        session = _without_old_greetings(replace(session, turns=readable), active)
+        said = await self._with_readable_quote(said, session)
         oldest = message.incoming if gathered and isinstance(message.incoming, Said) else said
-        is_read = is_new_channel and await self.resolver.observes(said.scopes)
-        earlier = await self.channel_reader.read(oldest, active, session.turns) if is_read else ()
+        earlier = await self._read_channel(oldest, active, session) if is_new_channel else ()
         known = session.turns
         if earlier:
             known = tuple(sorted((*earlier, *known), key=lambda one: one.at))
-        start = (
-            await self.channel_reader.read_start(oldest, active, known) if is_new_question else ()
-        )
+        start = await self._read_start(oldest, active, known) if is_new_question else ()
         if start or earlier or gathered:
             session = replace(session, turns=(*start, *known, *gathered))
         files = NO_FILES
@@ -180,6 +174,39 @@ class PromptSources:
             tuple(in_place_of),
             replaces_answers=removed is not None,
         )
+
+    async def _load_session(
+        self, claim: Claim, max_turns: int, removed: TurnRange | None
+    ) -> Session:
+        if removed is None:
+            return await self.conversations.load_session(claim, max_turns)
+        loaded = max_turns + removed.newer + removed.count
+        session = await self.conversations.load_session(claim, loaded)
+        return replace(session, turns=removed.removed_from(session.turns))
+
+    async def _read_channel(
+        self, oldest: Said, active: ActiveCharacters, session: Session
+    ) -> tuple[Turn, ...]:
+        if not await self.resolver.observes(oldest.scopes):
+            return ()
+        found = await self.channel_reader.read(oldest, active, session.turns)
+        return await self.resolver.readable(found)
+
+    async def _read_start(
+        self, oldest: Said, active: ActiveCharacters, known: Sequence[Turn]
+    ) -> tuple[Turn, ...]:
+        found = await self.channel_reader.read_start(oldest, active, known)
+        return await self.resolver.readable(found)
+
+    async def _with_readable_quote(self, said: Said, session: Session) -> Said:
+        """Leave out a quoted message that was not said to the bot, where its author wants that."""
+        quote, author = said.quote, said.quote.author if said.quote else None
+        if quote is None or author is None or quote.is_ours or author.id == said.author.id:
+            return said
+        to_bot = {turn.message_id for turn in session.turns if not turn.observed}
+        if quote.message_id in to_bot or not await self.resolver.unobserved([author.id]):
+            return said
+        return replace(said, quote=replace(quote, text=_UNOBSERVED_QUOTE, attachments=()))
 
     async def fit(
         self, preset: Preset, context: TurnContext, tools: Sequence[ToolSpec] = ()

@@ -411,15 +411,14 @@ class ConversationWorker:
         active = await stages.resolver.resolve(said.scopes)
         preset, limits = active.first.preset, stages.replies.limits(said.address)
         if isinstance(message.incoming, Said):
-            parts = MessageParts(limits, preset.busy)
-            said = await self._joiner.join(claim, group, said, parts)
-            said = await stages.voices.write_down(said, preset.provider)
+            said = await self._joiner.join(claim, group, said, MessageParts(limits, preset.busy))
+            said = await self._with_speech(said, preset.provider)
             message = group.message
         needs_recent = active.is_group or said.in_thread
         recent = await self._recent(claim) if needs_recent else ()
 
         decide_next = partial(self._decide, active, recent)
-        decision = decide_next(said)
+        decision = await decide_next(said)
         self._decisions.note(said, decision)
         if isinstance(decision, Ignore | Observe) and decision.candidates:
             await stages.explain_silence(said, describe_silence(decision))
@@ -427,9 +426,8 @@ class ConversationWorker:
             case Ignore():
                 return "ignored", await self._finisher.finish(claim, message, TurnResult())
             case Observe():
-                observes = said.wake is not None or await stages.resolver.observes(said.scopes)
-                turns = [observed_turn(said)] if observes else []
-                return "observed", await self._finisher.finish(claim, message, TurnResult(turns))
+                result = TurnResult([observed_turn(said)])
+                return "observed", await self._finisher.finish(claim, message, result)
             case Command() as command:
                 if stages.command_limits is not None:
                     await stages.command_limits.admit(said, command)
@@ -469,10 +467,23 @@ class ConversationWorker:
         text = explain_unreadable(said.attachments)
         return await self._finisher.finish_with_text(claim, message, text)
 
-    def _decide(self, active: ActiveCharacters, recent: Sequence[Turn], said: Said) -> Decision:
+    async def _with_speech(self, said: Said, provider: str) -> Said:
+        if await self._stages.resolver.is_unobserved(said):
+            return said
+        return await self._stages.voices.write_down(said, provider)
+
+    async def _decide(
+        self, active: ActiveCharacters, recent: Sequence[Turn], said: Said
+    ) -> Decision:
         if self._stages.stops.was_deleted(said):
             return Ignore()
-        return decide(said, active, recent, dice=self._stages.dice, now=self._now())
+        if await self._stages.resolver.is_unobserved(said):
+            return Ignore()
+        decision = decide(said, active, recent, dice=self._stages.dice, now=self._now())
+        if isinstance(decision, Observe) and said.wake is None:
+            may_observe = await self._stages.resolver.observes(said.scopes)
+            return decision if may_observe else Ignore(decision.candidates)
+        return decision
 
     async def _recent(self, claim: Claim) -> Sequence[Turn]:
         session = await self._conversations.load_session(claim, TURNS_FOR_ROUTING)

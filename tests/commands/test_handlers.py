@@ -114,6 +114,7 @@ async def test_preset_use_sets_the_preset_and_begins_a_session(setup: Setup) -> 
         "nova",
         "nova answers here from now on.",
         changes_channel=True,
+        keeps_unanswered=True,
     )
     assert await setup.active() == ["nova"]
 

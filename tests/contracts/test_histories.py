@@ -123,7 +123,7 @@ async def test_observed_turn_stays_one(store: Store) -> None:
     assert (await store.conversations.load_session(claim, 10)).turns == tuple(turns)
 
 
-async def test_session_that_is_deleted_whole_is_not_new_again(store: Store) -> None:
+async def test_unanswered_session_with_deleted_turns_is_not_the_first_one(store: Store) -> None:
     claim, message = await begin(store)
     await store.conversations.finish(claim, message, TurnResult(turns=[said("a"), said("b")]))
     for number in (2, 3):
@@ -132,7 +132,7 @@ async def test_session_that_is_deleted_whole_is_not_new_again(store: Store) -> N
         change = HistoryChange(deleted=[ids[0]])
         await store.conversations.finish(claim, message, TurnResult(change=change))
         session = await read_session(store.database, LANE, 10)
-        assert (session.number, session.is_new) == (number - 1, False)
+        assert (session.number, len(session.turns)) == (number, 3 - number)
 
 
 async def test_finish_removes_turns_of_the_session_before_it_appends(store: Store) -> None:

@@ -69,3 +69,39 @@ async def test_what_people_said_is_background_also_after_a_restart(
     assert "please Tb4:12" in newest_prompt(model, "Tb6:")
     assert "please Tb5:12" in newest_prompt(model, "Tb7:")
     assert len(reads(platforms, channel)) <= 2  # once before the first answer, once to catch up
+
+
+async def test_person_stops_being_observed(
+    platforms: LoopbackPlatforms, model: ModelServer, service: ServiceProcess
+) -> None:
+    platforms.telegram.me["can_read_all_group_messages"] = True
+    if not service.is_running:
+        await service.start_and_wait()
+    for number, where in enumerate((platforms.channel(), platforms.telegram_group())):
+        where.say("the code is SECRET", 1)
+        where.say(f"{where.mention}/settings me off", 1)
+        await wait_until(lambda: "nowhere" in str(platforms.bot_texts(where)), 30)  # noqa: B023
+        where.say("the key is SECRET", 1)
+        other = platforms.channel() if number == 0 else platforms.telegram_group()
+        other.say("elsewhere it is SECRET", 1)
+        for place, token in ((where, f"d{number}1"), (other, f"d{number}2")):
+            place.ask(token)
+            answer = expected_answer(f"T{token}:12")
+            await wait_until(lambda: answer in platforms.bot_texts(place), 30)  # noqa: B023
+            assert "SECRET" not in str(model.requests[-1])
+        where.say(f"{where.mention}/settings me on", 1)
+        await wait_until(lambda: "Where a channel" in str(platforms.bot_texts(where)), 30)  # noqa: B023
+
+
+async def test_channel_stays_new_while_its_preset_is_chosen(
+    platforms: LoopbackPlatforms, model: ModelServer, service: ServiceProcess
+) -> None:
+    if not service.is_running:
+        await service.start_and_wait()
+    where = platforms.channel()
+    where.say("the ferry sank", 0)
+    where.say(f"{where.mention}/preset use tester", 1)
+    await wait_until(lambda: platforms.bot_texts(where), 30)
+    where.ask("e1")
+    await wait_until(lambda: expected_answer("Te1:12") in platforms.bot_texts(where), 30)
+    assert "the ferry sank" in newest_prompt(model, "Te1:")

@@ -128,7 +128,7 @@ async def test_channel_stays_new_while_presets_are_chosen(
     assert "old news" not in str(setup.backend.prompts[-1].messages)
 
 
-async def test_channel_where_something_was_overheard_is_new_until_its_first_answer(
+async def test_channel_with_background_is_new_until_its_first_answer(
     database: Database,
 ) -> None:
     channel = Channel("before", "heard")
@@ -137,8 +137,8 @@ async def test_channel_where_something_was_overheard_is_new_until_its_first_answ
         backend=FakeBackend([Unreachable("away")], ["Ho."]),
         read_before=channel.read_before,
     )
-    heard = replace(make_incoming("heard", key="5:2", author=BOB, wake=None), message_id="2")
-    await setup.say(heard, QUESTION, make_incoming("more", key="5:10", wake=WakeReason.MENTION))
+    known = replace(make_incoming("heard", key="5:2", author=BOB, wake=None), message_id="2")
+    await setup.say(known, QUESTION, make_incoming("more", key="5:10", wake=WakeReason.MENTION))
     newest = setup.backend.prompts[-1].messages
     assert str(newest).count("Bob:before") == 1
     assert str(newest).count("Bob:heard") == 1

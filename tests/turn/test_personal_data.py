@@ -8,7 +8,7 @@ import pytest
 from typing_extensions import override
 
 from bot.chat.button import ButtonAction
-from bot.chat.incoming import Address, Incoming, Person, Request, Said, WakeReason
+from bot.chat.incoming import Address, Incoming, Person, Quote, Request, Said, WakeReason
 from bot.commands.admins import AdminCheck
 from bot.commands.anonymous_admins import AnonymousAdmins
 from bot.commands.export import PrivateCommands
@@ -143,3 +143,62 @@ async def test_nothing_is_observed_where_an_admin_forbids_it(database: Database)
     await setup.say(said("/settings overhear on", "5:5"))
     await setup.say(make_incoming("once more", key="5:6", wake=None))
     assert [text for _, text in await setup.history()] == ["by the way", "once more"]
+
+
+def line(text: str, key: str, author: Person = BOB) -> Said:
+    return make_incoming(text, key=key, author=author, wake=None)
+
+
+async def test_person_can_stop_being_observed_in_all_chats(database: Database) -> None:
+    async def read_before(_said: Said, _limit: int) -> Sequence[Said]:
+        return [line("SECRET before", "9:1"), line("public before", "9:2", ALICE)]
+
+    setup = Setup(
+        database,
+        backend=FakeBackend(),
+        preset={"context": "all", "wake": {"words": ["nora"]}},
+        read_before=read_before,
+    )
+
+    def asked() -> str:
+        return str(setup.backend.prompts[-1].messages)
+
+    await setup.say(line("SECRET heard", "5:1"), said("/settings me off", "5:2", BOB))
+    assert setup.texts[-1].startswith("I overhear you nowhere")
+    await setup.say(line("SECRET nora", "5:3"), line("public talk", "5:4", ALICE))
+    ask = make_incoming("well?", key="5:5", author=BOB, wake=WakeReason.MENTION)
+    await setup.say(ask)
+    assert len(setup.backend.prompts) == 1
+    assert "SECRET" not in asked()
+    assert all(text in asked() for text in ("public before", "public talk", "well?"))
+    # What others quote is not shown, unless it was said to the bot.
+    for key, quoted, is_shown in (("1", "SECRET heard", False), ("5", "well?", True)):
+        question = make_incoming("really?", key=f"5:6{key}", wake=WakeReason.MENTION)
+        await setup.say(replace(question, quote=Quote(BOB, key, quoted)))
+        assert ("does not want to be overheard" in asked()) is not is_shown
+    elsewhere = make_incoming("and here?", key="6:2", chat="6", wake=WakeReason.MENTION)
+    secret = replace(
+        line("SECRET there", "6:1"), address=elsewhere.address, scopes=elsewhere.scopes
+    )
+    await setup.receive(secret, elsewhere)
+    await setup.work("telegram:6")
+    assert "and here?" in asked()
+    assert "SECRET" not in asked()
+    exported = await SqlPersonalData(database, setup.clock).descriptions(BOB.id)
+    assert exported == {}
+    await setup.say(said("/settings me on", "5:7", BOB), line("heard again", "5:8"))
+    await setup.say(make_incoming("so?", key="5:9", wake=WakeReason.MENTION))
+    assert "heard again" in asked()
+
+
+async def test_choice_of_a_person_is_made_in_its_own_name(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend())
+    for command, reply in (
+        ("/settings me", "Where a channel lets me overhear"),
+        ("/settings me perhaps", "⚠ Use /settings me off or /settings me on."),
+    ):
+        await setup.say(said(command, f"5:{len(command)}"))
+        assert setup.texts[-1].startswith(reply)
+    group = Person("telegram:5", "Group")
+    await setup.say(said("/settings me off", "5:1", group))
+    assert setup.texts[-1].startswith("⚠ You write as the group itself")

@@ -152,7 +152,8 @@ class AnsweringParts:
         limits = self._limits
         spending = BudgetedSummaries(limits.spending, self._stored.usage_log, limits.provider_slots)
         summaries = SqlSummaries(self._context.resources.database)
-        return Summarizer(summaries, self._context.models.backends, spending)
+        readable = self._context.resources.resolver.readable
+        return Summarizer(summaries, self._context.models.backends, spending, readable)
 
     @cached_property
     def prompt_sources(self) -> PromptSources:
@@ -192,6 +193,7 @@ class AnsweringParts:
                 random.random,
                 models.tool_servers,
                 partial(EmbeddingSpending, spending=limits.spending),
+                self._context.resources.resolver.readable,
             ),
             admin_notes=self._commands.admin_notes,
         )

@@ -5,7 +5,7 @@ from dataclasses import field
 
 import structlog
 
-from bot.chat.session import Turn
+from bot.chat.session import ReadableTurns, Turn, all_turns
 from bot.chat.story import Story
 from bot.chat.tool import ToolName
 from bot.frozen_dataclass import frozen_dataclass
@@ -40,6 +40,8 @@ class AnswerTools:
     """By the name that presets give."""
     embedding_payer: PayerOf | None = None
     """Who pays for the embedding of a search; None: nobody."""
+    readable: ReadableTurns = all_turns
+    """Leaves out what people said to each other who do not want that to be remembered."""
 
     async def for_answer(
         self, preset: Preset, backend: Backend, context: TurnContext
@@ -68,7 +70,8 @@ class AnswerTools:
     def _history_tool(self, preset: Preset, context: TurnContext) -> Tool:
         async def load_turns() -> Sequence[Turn]:
             session = await self.conversations.load_session(context.claim, _MAX_SEARCHED_TURNS)
-            return [one for one in session.turns if not one.observed or preset.context == "all"]
+            turns = await self.readable(session.turns)
+            return [one for one in turns if not one.observed or preset.context == "all"]
 
         def label(turns: Sequence[Turn]) -> Callable[[Turn, str], str]:
             people = [one.speaker for one in turns if one.speaker]
