@@ -58,7 +58,11 @@ _FAMILIES = (
     _literal("[THINK]", "[/THINK]"),  # Magistral
     _literal("◁think▷", "◁/think▷"),  # Kimi-VL
     _literal("[unused16]", "[unused17]"),  # Pangu
-    _literal("<|channel>thought", "<channel|>", "<|channel>", "<channel|>"),  # Gemma 4
+    _Family(  # Gemma 4
+        r"<\|channel>(?:thought|analysis|commentary)",
+        r"<channel\|>",
+        ("<|channel>", "<channel|>"),
+    ),
     _literal("<|inner_prefix|>", "<|inner_suffix|>"),  # Apertus
     _literal(  # Kimi K3
         *("<|open|>think<|sep|>", "<|close|>think<|sep|>", "<|open|>", "<|close|>", "<|sep|>")
@@ -83,19 +87,23 @@ _FAMILIES = (
     _Family(  # Granite
         r"Here(?:'s| is) my thought process:", r"Here(?:'s| is) my response:", is_wording=True
     ),
+    _Family(  # Apriel
+        "Here are my reasoning steps:", r"\[BEGIN FINAL RESPONSE\]", is_wording=True
+    ),
 )
 # What ends reasoning that nothing has begun: its start stands in the prompt, or was removed.
 _LONE_END = (
     rf"</{_NAME}>|<\|(?=[\w:]*{_WORD})[\w:]*?end[\w:]*\|>|\[/THINK\]|◁/think▷|\[unused17\]"
     r"|<channel\|>|<\|inner_suffix\|>|<\|close\|>think<\|sep\|>|<\|open\|>response<\|sep\|>"
-    r"|<\|START_(?:RESPONSE|TEXT)\|>|<\|content_text\|>"
+    r"|<\|START_(?:RESPONSE|TEXT)\|>|<\|content_text\|>|\[BEGIN FINAL RESPONSE\]"
     rf"|(?:<\|(?:end|eom)\|>)?{_ASSISTANT}(?:<\|channel\|>final[^<>]{{0,100}}|\s?to=user)"
     r"<\|message\|>"
 )
 # Around an answer, and no part of it.
 _MARKER = (
     r"<\|(?:begin|end)_of_(?:box|solution)\|>|<\|END_(?:RESPONSE|TEXT)\|>"
-    r"|<\|close\|>(?:response|message)<\|sep\|>|<\|(?:start|begin)\|>\s?assistant"
+    r"|\[END FINAL RESPONSE\]|<\|close\|>(?:response|message)<\|sep\|>"
+    r"|<\|(?:start|begin)\|>\s?assistant"
     r"|<\|(?:return|end|eom|content|message_model|end_message|content_model_end_sampling)\|>"
 )
 _WRAPPER = r"<(?P<name>answer|output|response|solution|conclusion|final(?:[_-]answer)?)>"

@@ -106,6 +106,7 @@ MORE_TAGS = [
     ("<|content_thinking|>", "<|end_message|><|message_model|><|content_text|>"),
     ("Here is my thought process:", "Here is my response:"),
     ("Here's my thought process:", "Here's my response:"),
+    ("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]"),
 ]  # fmt: skip
 WRAPPERS = [
     ("", ""),
@@ -116,6 +117,7 @@ WRAPPERS = [
     ("<|open|>response<|sep|>", "<|close|>response<|sep|><|close|>message<|sep|>"),
     ("<|begin_of_box|>", "<|end_of_box|>"),
     ("", "<|return|>"),
+    ("", "\n[END FINAL RESPONSE]\n<|end|>"),
 ]
 
 
@@ -134,6 +136,7 @@ def test_reasoning_of_every_family_is_separated_for_an_unknown_model(
 
 @pytest.mark.parametrize("end", [end for _, end in THINK_TAGS] + [
     "<|end|><|start|>assistant<|channel|>final<|message|>", "<|START_RESPONSE|>",
+    "[BEGIN FINAL RESPONSE]",
 ])  # fmt: skip
 @pytest.mark.parametrize("size", [1, 3, 1000])
 def test_end_tag_alone_makes_everything_before_it_reasoning(end: str, size: int) -> None:
