@@ -4,7 +4,7 @@ import logging
 import math
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import TextIO
@@ -25,6 +25,7 @@ _CONTROL_CHARACTERS = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u
 
 
 _REPEAT_SECONDS = 60.0
+_MAX_ERROR_IDS = 500
 _OF_ONE_EVENT = {"timestamp", "turn", "error_id"}
 # A number that is no part of a name or an address: how long something took, an object's id.
 _VARIABLE = re.compile(r"0x[0-9a-f]+|(?<=Task-)\d+|(?<![\w.:=-])\d+(?:\.\d+)?(?!\.?\d)")
@@ -49,6 +50,31 @@ class ConsoleLogRenderer:
         return "\n".join([*lines, *(f"  {_escape(line)}" for line in traceback)])
 
 
+class _Repeats:
+    """Counts the repeats of a record."""
+
+    def __init__(self) -> None:
+        self.newest: logging.LogRecord | None = None
+        self._count = 0
+        self._error_ids: list[str] = []  # which people were told
+
+    def add(self, record: logging.LogRecord) -> None:
+        self.newest = record
+        self._count += 1
+        error_id = record.msg.get("error_id") if isinstance(record.msg, dict) else None
+        if error_id is not None and len(self._error_ids) < _MAX_ERROR_IDS:
+            self._error_ids.append(error_id)
+
+    def counted(self, record: logging.LogRecord) -> logging.LogRecord:
+        """Return the record with what was counted."""
+        if isinstance(record.msg, dict):  # of structlog
+            ids = {"error_ids": self._error_ids} if self._error_ids else {}
+            record.msg = {**record.msg, "repeats": self._count, **ids}
+        else:
+            record.msg, record.args = f"{record.getMessage()} (repeats: {self._count})", ()
+        return record
+
+
 class RateLimitedHandler(logging.StreamHandler[TextIO]):
     """Write the same warning or error once a minute, and how often it was repeated.
 
@@ -58,7 +84,7 @@ class RateLimitedHandler(logging.StreamHandler[TextIO]):
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
-        self._seen: dict[str, tuple[float, list[logging.LogRecord]]] = {}
+        self._seen: dict[str, tuple[float, _Repeats]] = {}
         """When each was written, and its repeats since then."""
 
     @override
@@ -66,12 +92,12 @@ class RateLimitedHandler(logging.StreamHandler[TextIO]):
         now = record.created
         key = _sameness(record) if record.levelno >= logging.WARNING else None
         if key is not None and key in self._seen:
-            self._seen[key][1].append(record)
+            self._seen[key][1].add(record)
         self._write_counts(now, now - _REPEAT_SECONDS)
         if key is None:
             super().emit(record)
         elif key not in self._seen:
-            self._seen[key] = now, []
+            self._seen[key] = now, _Repeats()
             super().emit(record)
 
     @override
@@ -85,22 +111,9 @@ class RateLimitedHandler(logging.StreamHandler[TextIO]):
             if written > before:
                 continue
             del self._seen[key]
-            if repeats:
-                super().emit(_counted(repeats))
-                self._seen[key] = now, []
-
-
-def _counted(repeats: Sequence[logging.LogRecord]) -> logging.LogRecord:
-    """Return the newest record with the count, and the ids that people were told."""
-    *_, record = repeats
-    if isinstance(record.msg, dict):  # of structlog
-        events = [one.msg for one in repeats if isinstance(one.msg, dict)]
-        ids = [event["error_id"] for event in events if "error_id" in event]
-        more = {"error_ids": ids} if ids else {}
-        record.msg = {**record.msg, "repeats": len(repeats), **more}
-    else:
-        record.msg, record.args = f"{record.getMessage()} (repeats: {len(repeats)})", ()
-    return record
+            if repeats.newest is not None:
+                super().emit(repeats.counted(repeats.newest))
+                self._seen[key] = now, _Repeats()
 
 
 def _sameness(record: logging.LogRecord) -> str:

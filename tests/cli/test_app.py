@@ -55,6 +55,31 @@ def test_command_line_imports_no_library_that_it_does_not_need(
     assert not imported_by(tmp_path, *words) & HEAVY
 
 
+@pytest.mark.parametrize("place", ["variable", "file"])
+@pytest.mark.parametrize("words", [("run",), ("check",), ("nonsense",), ("preset", "show", "x")])
+def test_every_line_is_json_if_that_is_set(
+    tmp_path: Path, place: str, words: tuple[str, ...]
+) -> None:
+    settings = {"PYTHONPATH": str(CHECKOUT), "TROUPE_CONSOLE__PORT": "wrong"}
+    if place == "variable":
+        settings["TROUPE_LOG_FORMAT"] = "json"
+    else:
+        (tmp_path / "troupe.toml").write_text('log_format = "json"\n', "utf-8")
+    result = subprocess.run(
+        [sys.executable, "-m", "bot", *words],
+        env=settings,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+    assert result.returncode != 0
+    lines = [json.loads(line) for line in (result.stdout + result.stderr).splitlines()]
+    assert {"event", "level", "timestamp"} == set.intersection(*map(set, lines))
+    assert any(line["level"] == "error" or "Error" in line["event"] for line in lines)
+
+
 GROUPS = [app, preset.app, bench.app, console.app]
 
 
