@@ -18,7 +18,7 @@ from bot.ports import (
     PersonalData,
     Signals,
 )
-from bot.runtime.text_caches import clear_text_caches
+from bot.texts.caches import clear_text_caches
 
 _log = structlog.get_logger(__name__)
 _TOPIC = "forgotten"

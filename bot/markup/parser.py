@@ -11,7 +11,7 @@ from markdown_it.rules_block import StateBlock
 from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token
 
-from bot.runtime.text_caches import text_cache
+from bot.texts.caches import text_cache
 
 _SPOILER_MARK = "||"
 # `$5 and $10` is money: a formula begins and ends without a space, and looks like one.

@@ -15,7 +15,7 @@ from bot.markup.graphemes import is_visible
 from bot.markup.maths import set_maths
 from bot.markup.parser import parse_markdown
 from bot.markup.tables import Alignment, set_table
-from bot.runtime.text_caches import text_cache
+from bot.texts.caches import text_cache
 
 _BULLETS = ("•", "◦", "▪")
 _RULE = "⸻"

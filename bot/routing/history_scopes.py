@@ -6,7 +6,6 @@ from bot.chat.session import ChatSetting, HistoryScope, scopes_of_person
 from bot.ports import ChatSettings
 from bot.prompting.presets.preset import ScopeName
 from bot.routing.preset_resolver import PresetResolver
-from bot.runtime.decoding import decode_all
 from bot.texts.text import marked
 
 _KEY = "scope"
@@ -49,8 +48,8 @@ class HistoryScopes:
         own = scopes_of_person(person_id, scopes) if person_id else ()
         found = await self._chat_settings.get_scopes([*scopes, *own])
         chosen = [found[one][_KEY] for one in scopes if _KEY in found.get(one, ())]
-        for known in decode_all("setting", chosen[:1], HistoryScope):
-            return known
+        if chosen and chosen[0] in list(HistoryScope):  # a newer version may know others
+            return HistoryScope(chosen[0])
         if all(one.scope == "channel" for one in self._resolver.presets.values()):
             return None
         active = await self._resolver.resolve(scopes)

@@ -10,7 +10,7 @@ from bot.chat.incoming import Edited, Incoming, Pressed, Said, address_of
 from bot.chat.session import Turn
 from bot.errors import Undecodable
 from bot.ports import Clock, ForgottenConversations, PersonalData
-from bot.runtime.decoding import decode_all
+from bot.storage.decoding import decode_all
 from bot.storage.restoring.tombstones import Tombstone
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import choice, forgotten, inbox, is_set_aside, turn

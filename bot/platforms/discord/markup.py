@@ -9,7 +9,7 @@ from bot.markup.graphemes import is_visible
 from bot.markup.maths import set_maths
 from bot.markup.parser import find_formula, parse_markdown
 from bot.markup.styled_text import style_markdown
-from bot.runtime.text_caches import text_cache
+from bot.texts.caches import text_cache
 
 # Headings below the third level, rules, tables, formulas, pictures, `~~~` fences, tasks.
 _FOREIGN = re.compile(

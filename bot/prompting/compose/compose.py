@@ -108,10 +108,9 @@ def compose(
         newest=newest,
         images=files.images,
         stories=filled.stories,
-        memo=inputs.session.memo,
         left_out=(*background.left_out, *_left_out(inputs, len(turns) - len(sent), stories)),
     )
-    return apply_card(draft, inputs)
+    return replace(apply_card(draft, inputs), memo=inputs.session.memo)
 
 
 def template_of(preset: Preset) -> TemplateChoice:

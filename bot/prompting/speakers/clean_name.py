@@ -12,7 +12,7 @@ from bot.prompting.text.confusables import (
     mixes_confusable_scripts,
     script_of,
 )
-from bot.runtime.text_caches import text_cache
+from bot.texts.caches import text_cache
 
 MAX_LABEL_CHARS = 32
 _MAX_NAME_CHARS = 1000  # longer names are cut first; platforms allow a tenth of it

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from bot.prompting.speakers.tag_detection import MAX_TAG_CHARS, strip_name_suffix
 from bot.prompting.text.confusables import COLON, is_invisible
-from bot.runtime.text_caches import text_cache
+from bot.texts.caches import text_cache
 
 _LINE_END = re.compile(r"[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
 _OPENING = "*_~`\"'“”„«‘「『【[(<＊"  # models write **Nora:** or 「Nora」：

@@ -15,7 +15,7 @@ from bot.prompting.speakers.tag_detection import (
     starts_with_role_tag,
 )
 from bot.prompting.text.confusables import skeleton, spell_enclosed_letters
-from bot.runtime.text_caches import text_cache
+from bot.texts.caches import text_cache
 
 NamingMode = Literal["default", "add", "not_add"]
 

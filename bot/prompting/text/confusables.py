@@ -3,7 +3,7 @@
 import re
 import unicodedata
 
-from bot.runtime.text_caches import text_cache
+from bot.texts.caches import text_cache
 
 # The confusables of UTS #39 that matter for names: Cyrillic and Greek letters that look Latin, and
 # characters that screen fonts draw alike. Applied after case folding.

@@ -17,7 +17,7 @@ from bot.chat.prompt import FinishReason
 from bot.chat.receipt import Receipt
 from bot.chat.session import Turn
 from bot.ports import AnswerLog
-from bot.runtime.decoding import decode_all
+from bot.storage.decoding import decode_all
 from bot.storage.sql.database import Database
 from bot.storage.sql.receipts import decode_receipt
 from bot.storage.sql.tables import has_content, is_unsent, outbox, receipt, turn

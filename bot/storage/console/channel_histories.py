@@ -9,7 +9,7 @@ from bot.chat.console.operation import KnownSession
 from bot.chat.incoming import Person
 from bot.chat.session import Turn
 from bot.ports import ChannelHistories
-from bot.runtime.decoding import decode_all
+from bot.storage.decoding import decode_all
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import turn
 from bot.storage.units.turn_rows import TURN_COLUMNS, to_turn

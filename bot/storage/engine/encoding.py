@@ -28,7 +28,7 @@ def _decode_row(row: Sequence[Any], sql: CompiledSql, codec: TextCodec) -> Seque
         value: Any
         try:
             value = type_.decode(codec, row[index])
-        except Undecodable as error:  # only its row is lost: see runtime/decoding.py
+        except Undecodable as error:  # only its row is lost: see storage/decoding.py
             value = error
         if value is not row[index]:
             columns = columns or list(row)

@@ -9,7 +9,7 @@ from bot.chat.console.operation import Pause, WaitingMessage
 from bot.chat.incoming import Address, Said
 from bot.chat.outgoing import MessageContent, OutboxOperation
 from bot.ports import Clock, Pauses
-from bot.runtime.decoding import decode_all
+from bot.storage.decoding import decode_all
 from bot.storage.engine.statements import Unit
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import conversation, inbox, is_unanswered, pause

@@ -24,9 +24,9 @@ from bot.chat.session import (
 )
 from bot.errors import Fenced, StoreError, Undecodable
 from bot.ports import Clock, Conversations
-from bot.runtime.decoding import decode, decode_all
 from bot.storage.cache.session_windows import SessionWindows, window_of
 from bot.storage.cache.shared_windows import SharedWindows
+from bot.storage.decoding import decode, decode_all
 from bot.storage.engine.statements import Statement, Unit
 from bot.storage.restoring.tombstones import Tombstone
 from bot.storage.sql import receipts as receipt_rows

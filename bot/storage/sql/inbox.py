@@ -10,7 +10,7 @@ from typing_extensions import override
 from bot.chat.incoming import Address, Incoming
 from bot.chat.session import Attempt
 from bot.ports import Clock, Inbox
-from bot.runtime.decoding import decode_all
+from bot.storage.decoding import decode_all
 from bot.storage.engine.statements import DialectName, Statement, Unit
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import cursor, inbox, is_unanswered

@@ -11,7 +11,7 @@ from typing_extensions import override
 from bot.chat.receipt import Receipt
 from bot.chat.session import Claim, InboxMessage
 from bot.ports import Receipts
-from bot.runtime.decoding import decode_all
+from bot.storage.decoding import decode_all
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import has_content, receipt
 

@@ -12,7 +12,7 @@ from typing_extensions import override
 from bot.chat.session import SessionTurns, StoredTurn, Summary
 from bot.chat.storable import make_storable
 from bot.ports import Summaries
-from bot.runtime.decoding import decode_all
+from bot.storage.decoding import decode_all
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import conversation, summary, turn, upsert
 from bot.storage.units.turn_rows import TURN_COLUMNS, to_turn

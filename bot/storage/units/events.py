@@ -7,7 +7,7 @@ import msgspec
 
 from bot.chat.incoming import Deleted, Edited, ForgetRequested, Incoming, Joined, Pressed, Said
 from bot.errors import Undecodable
-from bot.runtime.decoding import decode
+from bot.storage.decoding import decode
 
 _KINDS: Mapping[type, str] = {
     Said: "said",

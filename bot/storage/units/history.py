@@ -15,7 +15,7 @@ from bot.chat.outgoing import OutboxOperation, OutboxState
 from bot.chat.prompt import Role
 from bot.chat.session import Exchange, Session, StoredTurn, Turn
 from bot.chat.storable import make_storable
-from bot.runtime.decoding import decode_all
+from bot.storage.decoding import decode_all
 from bot.storage.engine.statements import DialectName, Rows, Statement, Unit
 from bot.storage.sql.tables import conversation as conversation_table
 from bot.storage.sql.tables import has_external_id, outbox, sent_message, turn

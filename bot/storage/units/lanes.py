@@ -21,7 +21,7 @@ from bot.chat.outgoing import (
 )
 from bot.errors import Fenced, Undecodable
 from bot.frozen_dataclass import frozen_dataclass
-from bot.runtime.decoding import decode
+from bot.storage.decoding import decode
 from bot.storage.engine.statements import DialectName, Query, Rows, Unit
 from bot.storage.units import functions, lane_sql
 from bot.storage.units.lane_sql import SENDING_SECONDS

@@ -53,7 +53,7 @@ def encode_content(
 
 
 def decode_content(text: str, face: str | None, buttons: str | None) -> MessageContent:
-    """Return what `encode_content` was given; raises what `bot.runtime.decoding` translates."""
+    """Return what `encode_content` was given; raises what `bot.storage.decoding` translates."""
     if face is None and buttons is None:
         return MessageContent(text)
     controls = _read_controls(buttons)

@@ -16,7 +16,7 @@ from bot.chat.playground.web_channel import WebChannel, WebMessage
 from bot.chat.storable import make_storable
 from bot.errors import Refused
 from bot.ports import Signals, WebChannels
-from bot.runtime.decoding import decode_all
+from bot.storage.decoding import decode_all
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import upsert, web_channel, web_message
 
