@@ -26,6 +26,7 @@ from bot.chat.prompt import (
     ReasoningDelta,
     Retraction,
 )
+from bot.cli.preset.validate_presets import template_problems
 from bot.cli.text_io import print_line
 from bot.cli.typer_apps import command_app
 from bot.embedders.registry import make_embedder
@@ -35,7 +36,6 @@ from bot.errors import (
     PresetError,
     SettingsError,
     StoreError,
-    TemplateError,
     TroupeError,
 )
 from bot.frozen_dataclass import frozen_dataclass
@@ -60,7 +60,7 @@ from bot.storage.data_dir import create_data_dir
 from bot.storage.operation.nodes import SqlNodeRegistry
 from bot.storage.sql.database import Database, open_database
 from bot.telemetry.json_lines import JsonLines
-from bot.templates.renderer import ModelTemplate, Renderer
+from bot.templates.renderer import Renderer
 from bot.tool_servers.factory import make_tool_servers
 
 Report = Callable[[str], None]
@@ -230,7 +230,7 @@ async def _test_presets(settings: Settings, renderer: Renderer) -> str:
     usable = {name: one for name, one in found.presets.items() if name not in refused}
     make_backends(settings, usable, renderer)
     for preset in usable.values():
-        problems += await _template_problems(preset, renderer)
+        problems += await template_problems(preset, renderer)
     default = ""
     try:
         default = found.find(settings.default_preset).name
@@ -240,17 +240,6 @@ async def _test_presets(settings: Settings, renderer: Renderer) -> str:
     if problems:
         raise PresetError("\n".join(problems))
     return f"{len(usable)} in {folder}; {default} is the default"
-
-
-async def _template_problems(preset: Preset, renderer: Renderer) -> Sequence[str]:
-    """Return why a preset's template fails; one in a GGUF is not tested."""
-    choice = template_of(preset)
-    if choice.source or choice.named or choice.strings:
-        try:
-            await renderer.render([Message("user", "Hello")], choice, ModelTemplate())
-        except TemplateError as error:
-            return [f"preset {preset.name!r}: its template: {error}"]
-    return []
 
 
 async def _test_database(settings: Settings) -> str:

@@ -162,8 +162,8 @@ TEMPLATE_FILES: Final = frozenset({
 """What `troupe render --template` takes."""
 
 
-def check_file_kind(data: bytes, file: Path, accepted: Collection[FileKind]) -> None:
-    """Refuse a file that another command takes; an unknown one is left to the importer.
+def check_file_kind(data: bytes, file: Path, accepted: Collection[FileKind]) -> FileKind:
+    """Return what a file is; an unknown one is left to the importer.
 
     Raises:
         UserError: the text says what the file is and which command takes it.
@@ -171,6 +171,7 @@ def check_file_kind(data: bytes, file: Path, accepted: Collection[FileKind]) -> 
     kind = detect_file_kind(data)
     if kind is not FileKind.UNKNOWN and kind not in accepted:
         raise UserError(kind.describe(file))
+    return kind
 
 
 def detect_file_kind(data: bytes) -> FileKind:
@@ -207,7 +208,7 @@ def _detect_text(text: str) -> FileKind:
     stripped = text.lstrip()
     if stripped.startswith(("{", "[", "//", "/*")) and not stripped.startswith(("{{", "{%", "{#")):
         try:
-            return _detect_json(read_json(text).value)
+            return _detect_json(_read_any_json(text))
         except (JsonSyntaxError, RecursionError):
             kinds = (_detect_json_lines(stripped), _guess_broken_json(stripped))
             known = [kind for kind in kinds if kind is not FileKind.UNKNOWN]
@@ -225,6 +226,14 @@ def _detect_text(text: str) -> FileKind:
     if _JINJA_VALUE.search(text):
         return FileKind.JINJA
     return FileKind.YAML if len(keys) > 1 else FileKind.UNKNOWN
+
+
+def _read_any_json(text: str) -> object:
+    """Parse JSON at once where it is strict: comments and lines take a hundred times as long."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return read_json(text).value
 
 
 def _detect_json(value: object) -> FileKind:

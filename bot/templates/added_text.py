@@ -16,10 +16,21 @@ from bot.templates.registry import names
 from bot.templates.renderer import ModelTemplate, Renderer
 from bot.templates.text_spans import TextSpan
 
-_PROBE = (Message("system", "Zq system zq."), Message("user", "Zq question zq."))
-_MARKUP = re.compile(r"<[^<>\n]{1,40}>|\[/?[A-Z_]{2,20}\]")
+_PROBE = (
+    Message("system", "Zq system zq."),
+    Message("user", "Zq question zq."),
+    Message("assistant", "Zq answer zq."),
+    Message("user", "Zq question zq."),
+)
+_MARKUP = re.compile(r"<[^<>\s]{1,40}>|\[/?(?:[A-Z_]{2,20}|gMASK)\]")
 _WORD = re.compile(r"[^\W\d_]+")
-_MAX_ROLE_WORDS = 6  # system, user, assistant, and what stands between them
+_ROLES = frozenset(
+    {
+        *("system", "sys", "user", "human", "assistant", "ai", "bot", "gpt", "model", "developer"),
+        *("tool", "instruction", "instructions", "input", "response", "question", "answer", "sop"),
+        *("系统", "用户", "助手", "人类", "问", "答"),
+    }
+)
 _MIN_SIMILARITY = 0.3
 
 
@@ -47,7 +58,7 @@ async def find_added_text(template: ModelTemplate, renderer: Renderer) -> AddedT
     rendered = await renderer.render(_PROBE, TemplateChoice(), template)
     added = _template_text(rendered.spans)
     plain = " ".join(_MARKUP.sub(" ", added).split())
-    if len(_WORD.findall(plain)) <= _MAX_ROLE_WORDS:
+    if all(word.casefold() in _ROLES for word in _WORD.findall(plain)):
         return AddedText("", None)
     return AddedText(plain, await _nearest(added, renderer))
 

@@ -195,13 +195,7 @@ class ModelRequests:
         is_shown = preset.stream and not (context.in_place_of or scripts)
         show = _prefix_speaker_line(line, live_reply.feed if is_shown else _discard)
         replace_shown = (lambda text: live_reply.replace(line + text)) if is_shown else _discard
-
-        def show_wait(waiting: Waiting) -> None:
-            if isinstance(waiting, RateLimitWait):
-                stop.keep()
-            if not context.in_place_of:
-                live_reply.show_wait(waiting)
-
+        show_wait = partial(_show_wait, stop, None if context.in_place_of else live_reply)
         most_tokens = fitted.tokens + (MAX_TOOL_TOKENS if tools else 0)
         async with self._spending.reserved(
             preset, context.said, fitted.prompt, most_tokens
@@ -294,6 +288,14 @@ def _check(answer: GeneratedAnswer, preset: Preset, sent_limit: int | None) -> N
         raise BackendError("an empty answer", notice=notice)
     if answer.reason in {FinishReason.LENGTH, FinishReason.REPETITION}:
         _log.info("answer_cut", preset=preset.name, reason=answer.reason)
+
+
+def _show_wait(stop: StopFlag, live_reply: LiveReply | None, waiting: Waiting) -> None:
+    """Show what an answer waits for; questions that come meanwhile do not end it."""
+    if isinstance(waiting, RateLimitWait):
+        stop.keep()
+    if live_reply is not None:
+        live_reply.show_wait(waiting)
 
 
 def _discard(_shown: object) -> None:

@@ -154,7 +154,12 @@ async def test_check_finds_failing_template(folder: Path) -> None:
     passed, lines = await run_check()
     assert not passed
     [line] = wrong_lines(lines)
-    assert line.startswith("presets: preset 'assistant': its template: TemplateSyntaxError: ")
+    assert line.startswith("presets: presets/assistant.json, line 1: template: line 1: unexpected")
+    write_preset(folder, {**ECHO, "template": "{{ nope() }}"})
+    passed, lines = await run_check()
+    assert not passed
+    [line] = wrong_lines(lines)
+    assert line.startswith("presets: preset 'assistant': its template: UndefinedError: ")
 
 
 async def test_check_names_setting_of_missing_provider(folder: Path) -> None:

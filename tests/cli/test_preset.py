@@ -82,6 +82,37 @@ def test_validate_reads_the_character_beside_the_file(folder: Path) -> None:
     assert troupe("preset", "validate", file) == f"{file}: the preset nora is valid\n"
 
 
+BROKEN = [
+    ("{% for x in", "line 1: "),
+    ("{{ messages[0].content " * 3, "line 1: "),
+    ("{{ messages | nofilter }}", "there is no filter or test 'nofilter'"),
+    ("{# " + "x" * 900_000 + " #}{{ messages }}", "the template is longer than 64 KiB"),
+    ("{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}", ""),
+]
+
+
+@pytest.mark.parametrize(("template", "problem"), BROKEN, ids=range(len(BROKEN)))
+def test_template_that_cannot_be_used_is_refused(folder: Path, template: str, problem: str) -> None:
+    preset = {"name": "nova", "provider": "echo", "model": "m", "template": template}
+    (folder / "nova.json").write_text(json.dumps(preset), encoding="utf-8")
+    for command in ("validate", "import"):
+        with pytest.raises(PresetError) as raised:
+            troupe("preset", command, "nova.json")
+        assert "nova.json, line 1: template: " in str(raised.value)
+        assert problem in str(raised.value)
+        assert len(str(raised.value)) < 500
+
+
+@pytest.mark.parametrize(
+    "template", ["{{ raise_exception('no') }}", "{% for x in range(10**9) %}{{ x }}{% endfor %}"]
+)
+def test_validate_renders_templates(folder: Path, template: str) -> None:
+    preset = {"name": "nova", "provider": "echo", "model": "m", "template": template}
+    (folder / "nova.json").write_text(json.dumps(preset), encoding="utf-8")
+    with pytest.raises(PresetError, match=r"nova\.json: preset 'nova': its template: "):
+        troupe("preset", "validate", "nova.json")
+
+
 def test_validate_reports_good_files_beside_bad_ones(
     folder: Path,
 ) -> None:

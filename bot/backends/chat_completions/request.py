@@ -204,10 +204,7 @@ class ChatRequestRunner:
                 )
                 self._record_lasting(error, request.model)
                 if has_text:
-                    notice = error.notice or _INTERRUPTED_NOTICE
-                    raise BackendInterrupted(
-                        str(error), notice, can_continue=error.retryable
-                    ) from error
+                    raise _interrupted(error) from error
                 # A failed trial call is not repeated: the next trial is another message's.
                 is_over = breaker.is_open and (is_trial or request.has_fallback)
                 may_retry = (request, retry_count, may_load_until)
@@ -475,6 +472,11 @@ class ChatRequestRunner:
             self._clock.now(),
             parameters,
         )
+
+
+def _interrupted(error: RequestFailed) -> BackendInterrupted:
+    notice = error.notice or _INTERRUPTED_NOTICE
+    return BackendInterrupted(str(error), notice, can_continue=error.retryable)
 
 
 def _unavailable(

@@ -17,7 +17,6 @@ from bot.importers.file_kinds import (
     PRESET_IMPORTS,
     FileKind,
     check_file_kind,
-    detect_file_kind,
 )
 from bot.importers.preset_files import preset_from_text
 from bot.prompting.presets.files import export_preset, validate_preset
@@ -62,8 +61,7 @@ class PresetImports:
             UserError: it cannot be imported; the text says what it is, and what to do with it.
         """
         path = Path(Path(file.name.replace("\\", "/").replace("\0", "")).name or "file")
-        check_file_kind(file.content, path, _ACCEPTED)
-        kind = detect_file_kind(file.content)
+        kind = await asyncio.to_thread(check_file_kind, file.content, path, _ACCEPTED)
         try:
             if into and kind in _ADDED_TO_PRESETS:
                 return await self._add_to(into, path, file.content, who)

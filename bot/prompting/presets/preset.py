@@ -28,6 +28,7 @@ from bot.prompting.presets.parameters import MAX_LIST_ITEMS, Parameters, paramet
 from bot.prompting.presets.regex_scripts import RegexScript
 from bot.prompting.text.token_counter import ENCODINGS
 from bot.templates import RoleTemplate, get
+from bot.templates.jinja.jinja_template import check_source
 from bot.texts.text import joined, text_of, translatable
 
 DEFAULT_MODEL = "default"
@@ -352,9 +353,10 @@ class Preset(StrictModel):
                 RoleTemplate.from_json(template)
             except TemplateError as error:
                 raise ValueError(text_of(error)) from None
-        elif template not in {None, "model"} and "{{" not in template and "{%" not in template:
+        elif template not in {None, "model"}:
+            is_inline = "{{" in template or "{%" in template
             try:
-                get(template)
+                (check_source if is_inline else get)(template)
             except TemplateError as error:
                 raise ValueError(text_of(error)) from None
         return template

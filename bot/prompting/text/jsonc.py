@@ -3,7 +3,7 @@
 import json
 import math
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NoReturn
 
 from bot.frozen_dataclass import frozen_dataclass
@@ -14,6 +14,9 @@ Path = tuple[str | int, ...]
 """The path of a value: ("messages", 0, "role")."""
 
 MAX_DEPTH = 64
+MAX_CHARS = 10 * 2**20
+MAX_COMMAS = 100_000
+"""In texts with more, which take seconds, only strict JSON is read, and no lines are recorded."""
 _OF_PYTHON = (
     marked("expecting value"),
     marked("invalid control character at"),
@@ -54,7 +57,48 @@ def read_json(text: str) -> JsonDocument:
     Raises:
         JsonSyntaxError: also for a duplicate key in one object, for NaN and for Infinity.
     """
-    return _JsoncReader(text.removeprefix("\ufeff")).read()
+    text = text.removeprefix("\ufeff")
+    if len(text) > MAX_CHARS:
+        told = translatable("the text is longer than {limit} characters", limit=f"{MAX_CHARS:,}")
+        raise JsonSyntaxError(told, 1, 1)
+    return _read_large(text) if text.count(",") > MAX_COMMAS else _JsoncReader(text).read()
+
+
+def _read_large(text: str) -> JsonDocument:
+    def refuse_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            raise JsonSyntaxError(translatable("a key is there twice in one object"), 1, 1)
+        return found
+
+    value: object = None
+    try:
+        value = json.loads(text, object_pairs_hook=refuse_duplicates)
+        level = [value]
+        for _ in range(MAX_DEPTH + 1):
+            level = [inner for outer in level for inner in _children(outer)]
+        is_deep = bool(level)
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+    except json.JSONDecodeError as error:
+        problem = looked_up(error.msg[0].lower() + error.msg[1:])
+        raise JsonSyntaxError(problem, error.lineno, error.colno) from None
+    except RecursionError:
+        is_deep = True
+    except UnicodeEncodeError:
+        problem = translatable("this text has a lone surrogate, which cannot be stored")
+        raise JsonSyntaxError(problem, 1, 1) from None
+    except ValueError:  # not a number, or one with too many digits
+        raise JsonSyntaxError(translatable("this number is too large"), 1, 1) from None
+    if is_deep:
+        problem = translatable("brackets are nested deeper than {limit}", limit=MAX_DEPTH)
+        raise JsonSyntaxError(problem, 1, 1)
+    return JsonDocument(value, {(): 1})
+
+
+def _children(value: object) -> Iterable[object]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
 
 
 class _JsoncReader:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import jinja2
 
 from bot.errors import TemplateError
-from bot.templates.jinja.sandbox import compile_template
+from bot.templates.jinja.sandbox import ENVIRONMENT, compile_template
 
 Message = Mapping[str, Any]  # "role", "content" and what else a template reads, such as tool_calls
 
@@ -35,6 +35,7 @@ RENDER_ERRORS: Final = (
     ValueError,
 )
 _MAX_ERROR_CHARS: Final = 1000
+MAX_SOURCE_BYTES: Final = 64 * 1024  # of a template from people
 CONTINUE_MARK: Final = "CONTINUE_FINAL_MESSAGE_TAG "  # the same text that transformers appends
 
 
@@ -125,6 +126,29 @@ class JinjaTemplate:
         if text.startswith(CONTINUE_MARK, end):
             return text[:end]
         return text[:end].rstrip()  # the template strips its messages
+
+
+def check_source(source: str) -> None:
+    """Parse a template from people; nothing of it is run, not even its constants.
+
+    Raises:
+        TemplateError: it is too long, cannot be parsed, or names a filter that does not exist.
+    """
+    if len(source.encode(errors="surrogatepass")) > MAX_SOURCE_BYTES:
+        raise TemplateError(f"the template is longer than {MAX_SOURCE_BYTES // 1024} KiB")
+    try:
+        parsed = ENVIRONMENT.parse(source)
+        used = parsed.find_all((jinja2.nodes.Filter, jinja2.nodes.Test))
+        for node in used:
+            known = (
+                ENVIRONMENT.filters if isinstance(node, jinja2.nodes.Filter) else ENVIRONMENT.tests
+            )
+            if node.name not in known:
+                raise TemplateError(f"line {node.lineno}: there is no filter or test {node.name!r}")
+    except jinja2.TemplateSyntaxError as error:
+        raise TemplateError(f"line {error.lineno}: {error.message}") from None
+    except RENDER_ERRORS as error:
+        raise translate_error(error) from error
 
 
 def translate_error(error: Exception) -> TemplateError:

@@ -22,7 +22,7 @@ import structlog
 
 from bot.errors import RenderUnavailable, TemplateError, TemplateLimitExceeded
 from bot.templates.capabilities import PROBES, Capabilities, capabilities_from_probes
-from bot.templates.jinja.jinja_template import Message
+from bot.templates.jinja.jinja_template import MAX_SOURCE_BYTES, Message
 from bot.templates.render_process.child import (
     LENGTH_PREFIX,
     MAX_CPU_SECONDS,
@@ -34,7 +34,6 @@ from bot.templates.text_spans import TextSpan
 
 _log = structlog.get_logger(__name__)
 
-MAX_SOURCE_BYTES: Final = 64 * 1024
 SECONDS_WITHOUT_ANSWER: Final = 30.0  # far more than MAX_CPU_SECONDS on the busiest machine
 SECONDS_TO_START: Final = 60.0
 SECONDS_UNTIL_IDLE: Final = 30.0

@@ -2,7 +2,9 @@
 
 import base64
 import html
+import io
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +165,28 @@ async def test_what_is_no_preset_is_named(
     status, answer = await add(console, name, content)
     assert status == 422
     assert problem in answer["error"]
+
+
+LEAST = {"name": "big", "provider": "echo", "model": "m"}
+HUGE = [
+    {**LEAST, "parameters": {"logit_bias": {str(token): 1 for token in range(400_000)}}},
+    {**LEAST, "stop_sequences": ["x"] * 900_000},
+    {"spec": "chara_card_v2", "data": {"name": "A", "tags": [[]] * 900_000}},
+    {**LEAST, "wake": {"words": [{"a": 1}] * 300_000}},
+]
+
+
+@pytest.mark.parametrize("content", HUGE, ids=range(len(HUGE)))
+async def test_huge_file_is_refused_off_the_event_loop(console: Playground, content: Any) -> None:
+    form = aiohttp.FormData({"csrf": console.csrf, "into": "", "name": ""})
+    form.add_field("file", io.BytesIO(json.dumps(content).encode()), filename="big.json")
+    before = time.thread_time()
+    async with console.client.post(
+        f"{console.address}/presets/import", data=form, headers={"Origin": console.address}
+    ) as response:
+        status = response.status
+    assert time.thread_time() - before < 1.5  # it took 6 s, in which nobody was answered
+    assert status == 422
 
 
 async def test_form_without_a_file_or_token_is_refused(console: Playground) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.prompting.text.jsonc import JsonSyntaxError, read_json
+from bot.prompting.text.jsonc import MAX_CHARS, MAX_COMMAS, JsonSyntaxError, read_json
 
 values = st.recursive(
     st.none()
@@ -68,3 +68,27 @@ def test_errors_name_the_problem_and_the_line(text: str, line: int, problem: str
         read_json(text)
 
     assert (raised.value.line, str(raised.value)) == (line, problem)
+
+
+@pytest.mark.parametrize(
+    ("end", "problem"),
+    [
+        ('"a": 1, "a": 2', "a key is there twice in one object"),
+        ('"a": "\\ud83d"', "this text has a lone surrogate, which cannot be stored"),
+        ('"a": 1e999', "this number is too large"),
+        ('"a": NaN', "this number is too large"),
+        ('"a": 1,', "property name enclosed in double quotes"),
+        (f'"a": {"[" * 70}{"]" * 70}', "brackets are nested deeper than 64"),
+        (f'"a": {"[" * 9000}{"]" * 9000}', "brackets are nested deeper than 64"),
+        (f'"a": "{"x" * MAX_CHARS}"', "the text is longer than"),
+    ],
+)
+def test_large_texts_follow_the_same_rules(end: str, problem: str) -> None:
+    values = ", ".join(map(str, range(MAX_COMMAS + 2)))
+    assert read_json(f'{{"list": [{values}], "b": 1}}').value == {
+        "list": list(range(MAX_COMMAS + 2)),
+        "b": 1,
+    }
+    with pytest.raises(JsonSyntaxError) as raised:
+        read_json(f'{{"list": [{values}], {end}}}')
+    assert problem in str(raised.value.problem)
