@@ -14,6 +14,7 @@ from bot.errors import BackendError, BudgetUsedUp, PromptTooLong
 from bot.markup.graphemes import is_visible
 from bot.ports import Backend, Clock
 from bot.prompting.compose.background import split_observed
+from bot.prompting.compose.card_macros import reply_macros, seeded_random
 from bot.prompting.compose.compose import bare_prompt
 from bot.prompting.draft.fit import FittedPrompt
 from bot.prompting.presets.preset import Preset
@@ -191,8 +192,7 @@ class ModelRequests:
         tools = await self._tools.for_answer(preset, backend, context)
         fitted = await self._sources.fit(preset, context, tools.specs if tools else ())
         composed = self._clock.monotonic() - begun_at
-        scripts = preset.answer_scripts
-        is_shown = preset.stream and not (context.in_place_of or scripts)
+        is_shown = preset.stream and not (context.in_place_of or preset.answer_scripts)
         show = _prefix_speaker_line(line, live_reply.feed if is_shown else _discard)
         replace_shown = (lambda text: live_reply.replace(line + text)) if is_shown else _discard
         show_wait = partial(_show_wait, stop, None if context.in_place_of else live_reply)
@@ -218,8 +218,7 @@ class ModelRequests:
                         preset.provider,
                         replace_shown,
                     )
-                    scripted = run_scripts(scripts, answer.text, preset.character_name).strip()
-                    answer = replace(answer, text=scripted or answer.text)
+                    answer = _run_scripts(answer, preset, context.said)
             usages = usages_of(answer, fitted.tokens)
             charge = self._spending.charged(reservation, preset, usages)
         if answer.thoughts:
@@ -274,6 +273,15 @@ def _prefix_speaker_line(line: str, show: Callable[[str], None]) -> Callable[[st
             pending.clear()
 
     return show_with_line if line else show
+
+
+def _run_scripts(answer: GeneratedAnswer, preset: Preset, said: Said) -> GeneratedAnswer:
+    """Return the answer as the preset's scripts leave it, unless nothing would be left."""
+    if not preset.answer_scripts:
+        return answer
+    expand = reply_macros(preset, said, seeded_random(answer.text)).expand
+    text = run_scripts(preset.answer_scripts, answer.text, expand).strip()
+    return replace(answer, text=text or answer.text)
 
 
 def _check(answer: GeneratedAnswer, preset: Preset, sent_limit: int | None) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from bot.importers.cards.card import read_card
 from bot.importers.cards.card_to_preset import card_notes, preset_from_card
 from bot.importers.preset_files import ImportedPreset, preset_from_text
 from bot.importers.unsupported import unsupported_features
+from bot.prompting.cards.macros import Macros
 from bot.prompting.presets.files import export_preset, parse_preset
 from bot.prompting.presets.preset import Preset
 from bot.prompting.presets.regex_scripts import run_scripts
@@ -18,6 +20,7 @@ from tests.prompting.compose.test_card import draft, history, shown
 from tests.samples import ALICE
 
 TALK = history("One?", "Two.")
+MACROS = Macros("Aria", "Alice", datetime(2026, 11, 21, tzinfo=UTC))
 MAIN = {"identifier": "main", "content": "MAIN"}
 
 
@@ -277,6 +280,8 @@ def script(find: str, replace: str = "", **flags: Any) -> dict[str, Any]:
         (script("/b/"), "Hi. <ledger>{1}</ledger> Bye  b."),
         (script("/(b) (b)/g", "$2-$1 {{match}} {{char}}"),
          "Hi. <ledger>{1}</ledger> Bye b-b b b Aria."),
+        (script("/(b) b/", "{{random:$1 x,$1 x}}"), "Hi. <ledger>{1}</ledger> Bye b x."),
+        (script("/<ledger>.*</ledger>/", "{{match}}!"), "Hi. <ledger>{1}</ledger>! Bye b b."),
         (script("b", "c"), "Hi. <ledger>{1}</ledger> Bye c b."),
         (script("/<ledger>(.*?)<\\/ledger>/", "```html\n<style>a{}</style><div>HP $1</div>\n```",
                 markdownOnly=True), "Hi. HP {1} Bye b b."),
@@ -290,7 +295,7 @@ def test_script_of_a_card_changes_its_answers(given: dict[str, Any], shown_text:
     aria = card(extensions={"regex_scripts": [given]})
     answer = "Hi. <ledger>{1}</ledger> Bye b b."
 
-    assert run_scripts(aria.answer_scripts, answer, "Aria") == shown_text
+    assert run_scripts(aria.answer_scripts, answer, MACROS.expand) == shown_text
     assert parse_preset(export_preset(aria), "aria.json") == aria
 
 
@@ -303,7 +308,7 @@ def test_script_for_prompts_changes_the_history() -> None:
 
 
 def test_scripts_that_cannot_be_run_and_extensions_are_named() -> None:
-    scripts = [script("/(a{1000}){1000}/"), script("/x/", "{{setvar::a::b}}"), script("/ok/")]
+    scripts = [script("/(a{1000}){1000}/"), script("/x/", "{{lumia}}"), script("/ok/")]
     content = {"name": "A", "extensions": {"regex_scripts": scripts, "tavern_helper": {}}}
     data = json.dumps({"spec": "chara_card_v3", "spec_version": "3.0", "data": content})
     given = read_card(data.encode(), "a.json")
@@ -321,5 +326,5 @@ def test_slow_script_ends_in_time() -> None:
     aria = card(extensions={"regex_scripts": slow})
     begun = time.process_time()
 
-    assert run_scripts(aria.answer_scripts, "x" * 5_000, "Aria") == "x" * 5_000
+    assert run_scripts(aria.answer_scripts, "x" * 5_000) == "x" * 5_000
     assert time.process_time() - begun < 1

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pydantic import ValidationError
 
 from bot.importers.sillytavern.instruct import Json
+from bot.prompting.cards.macros import unknown_macros
 from bot.prompting.presets.regex_scripts import RegexScript
 from bot.prompting.text.json_fields import JsonFields
 
@@ -17,7 +18,8 @@ _HIDDEN_HTML = re.compile(
 )
 _TAG = re.compile(r"</?[a-zA-Z!][^<>]*>")
 _FENCE = re.compile(r"^```\w*\n?|\n?```$", re.MULTILINE)
-_OTHER_MACRO = re.compile(r"\{\{(?!\s*(?:match|char)\s*\}\})", re.IGNORECASE)
+_LITERAL = re.compile(r"/(.+)/([a-zA-Z]*)", re.DOTALL)
+_BARE_SLASH = re.compile(r"(\\.)|/", re.DOTALL)
 
 
 def scripts_of(extensions: object) -> tuple[list[dict[str, object]], list[str]]:
@@ -61,10 +63,11 @@ def _script(row: Json, name: str) -> dict[str, object]:
     # Without either flag a message is changed for good: an answer when it comes.
     in_prompt = read.flag("promptOnly") or (_PEOPLE in places and not read.flag("markdownOnly"))
     find, replace = read.text("findRegex"), read.text("replaceString")
-    if not find.startswith("/"):
-        find = f"/{find.replace('/', chr(92) + '/')}/"
+    pattern, flags = found.groups() if (found := _LITERAL.fullmatch(find)) else (find, "")
+    find = f"/{_BARE_SLASH.sub(lambda slash: slash[1] or chr(92) + '/', pattern)}/{flags}"
     is_usable = (in_answer or in_prompt) and {_PEOPLE, _CHARACTER} & {*places}
-    if not is_usable or read.number("substituteRegex") or _OTHER_MACRO.search(replace):
+    is_filled = not set(unknown_macros([replace])) - {"match"}
+    if not (is_usable and is_filled) or read.number("substituteRegex"):
         return {"name": name}
     script: dict[str, object] = {
         "name": name,

@@ -53,9 +53,13 @@ _CONSTANTS = {
     "currentswipeid": "1",
     "ismobile": "false",
     "hasextension": "false",
+    "reasoningprefix": "<think>",
+    "reasoningsuffix": "</think>",
+    "reasoningseparator": "\n\n",
     **dict.fromkeys(
         (
             "noop", "comment", "hidden_key", "banned", "else", "anchorbefore", "anchorafter",
+            "authorsnote", "charauthorsnote", "defaultauthorsnote",
             "systemprompt", "defaultsystemprompt", "instructsystem", "instructsystemprompt",
             "exampleseparator", "chatseparator", "chatstart", "instructstorystringprefix",
             "instructstorystringsuffix", "instructuserprefix", "instructinput",

@@ -19,6 +19,8 @@ from bot.prompting.compose.card_macros import (
     ORIGINAL_SYSTEM,
     CardMacros,
     build_card_macros,
+    reply_macros,
+    seeded_random,
 )
 from bot.prompting.compose.inputs import PromptInputs
 from bot.prompting.compose.instructions import PERSONA_FIELDS, persona_prefix
@@ -55,7 +57,7 @@ def apply_card(draft: Draft, inputs: PromptInputs) -> Draft:
     Without a card and without personas the draft is unchanged.
     """
     preset = inputs.preset
-    draft = replace(draft, history=_scripted(draft.history, preset))
+    draft = replace(draft, history=_scripted(draft.history, inputs))
     people = describe_speakers(_newest_first(inputs), inputs.speakers.people, inputs.personas)
     if (
         preset.has_macros
@@ -69,10 +71,12 @@ def apply_card(draft: Draft, inputs: PromptInputs) -> Draft:
     return draft
 
 
-def _scripted(history: Sequence[HistoryUnit], preset: Preset) -> tuple[HistoryUnit, ...]:
+def _scripted(history: Sequence[HistoryUnit], inputs: PromptInputs) -> tuple[HistoryUnit, ...]:
     """Return the history as the preset's regular expression scripts leave it."""
+    preset = inputs.preset
     if not any(one.where != "answer" for one in preset.regex_scripts):
         return tuple(history)
+    macros = reply_macros(preset, inputs.incoming, seeded_random(inputs.seed))
     depth, units = sum(len(unit.messages) for unit in history), []
 
     def scripted(message: Message) -> Message:
@@ -83,7 +87,7 @@ def _scripted(history: Sequence[HistoryUnit], preset: Preset) -> tuple[HistoryUn
             if one.fits("prompt", depth) and (message.role == "assistant" or one.people)
         ]
         depth -= 1
-        text = run_scripts(fitting, message.content, preset.character_name)
+        text = run_scripts(fitting, message.content, macros.expand)
         return message if text == message.content else replace(message, content=text)
 
     for unit in history:
@@ -169,7 +173,6 @@ def _with_card_fields(macros: CardMacros, draft: Draft, inputs: PromptInputs) ->
         PERSONA_FIELDS[name]: text.removeprefix(persona_prefix(name, preset))
         for name, text in zip(names, texts, strict=False)
     }
-    own = preset.system if preset.system not in {None, ORIGINAL_SYSTEM} else ""
     speaker = {"user": macros.stable.user, "assistant": macros.stable.char}
     examples = [
         f"{speaker.get(one.role, 'System')}: {macros.stable.expand(one.content)}"
@@ -179,7 +182,7 @@ def _with_card_fields(macros: CardMacros, draft: Draft, inputs: PromptInputs) ->
     notes = [one.content for one in book.entries if one.name == DEPTH_NOTE] if book else []
     return macros.with_fields(
         **persona,
-        charprompt=own or "",
+        charprompt="" if preset.system == ORIGINAL_SYSTEM else preset.system or "",
         mesexamples="\n".join(examples),
         chardepthprompt=notes[0] if notes else "",
     )

@@ -123,16 +123,20 @@ def choose_greeting(
         text = rng.choice(greetings)
     if not preset.has_macros:
         return _cut(text)
+    return _cut(reply_macros(preset, incoming, rng).expand(text))
+
+
+def reply_macros(preset: Preset, incoming: Said | Joined, rng: random.Random) -> Macros:
+    """Return the macros of what is said to somebody, such as a greeting."""
     name = clean_name(incoming.author.name) if incoming.author else ""
-    macros = Macros(
+    return Macros(
         char=preset.character_name,
         user=name or "user",
         now=incoming.at,
         rng=rng,
         fields={"group": preset.character_name, "notchar": name, "model": preset.model},
-        greetings=greetings,
+        greetings=preset.greetings,
     )
-    return _cut(macros.expand(text))
 
 
 def seeded_random(*seeds: str) -> random.Random:

@@ -4,7 +4,7 @@ They come from strangers, so each has a time limit, and all of one text together
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Literal
 
 import regex
@@ -18,7 +18,8 @@ _MAX_SECONDS = 0.05  # of one script
 _MAX_SECONDS_TOGETHER = 0.2
 _MAX_GROWTH = 4  # how many times as long a text may become, and some
 _MAX_ADDED_CHARS = 20_000
-_REFERENCE = regex.compile(r"\$(\d{1,2})|\{\{(match|char)\}\}", regex.IGNORECASE)
+_REFERENCE = regex.compile(r"\$(\d{1,2})")
+_MATCH = regex.compile(r"\{\{match\}\}", regex.IGNORECASE)
 
 
 class RegexScript(StrictModel):
@@ -28,7 +29,7 @@ class RegexScript(StrictModel):
     find: Annotated[str, Field(min_length=1)]
     """A regular expression, `/pattern/flags`; without `g` only the first match is replaced."""
     replace: str = ""
-    """May have `$1`, `{{match}}` and `{{char}}`."""
+    """May have `$1`, `{{match}}` and macros."""
     trim: tuple[str, ...] = ()
     """Texts that are removed from what was matched."""
     where: Literal["answer", "prompt", "both"] = "answer"
@@ -54,34 +55,37 @@ class RegexScript(StrictModel):
         return self.max_depth is None or depth <= self.max_depth
 
 
-def run_scripts(scripts: Sequence[RegexScript], text: str, char: str) -> str:
-    """Return a text with the replacements of these scripts; those that are too slow have none."""
+def run_scripts(
+    scripts: Sequence[RegexScript], text: str, expand: Callable[[str], str] = str
+) -> str:
+    """Return a text with the replacements of these scripts; those that are too slow have none.
+
+    `expand` fills the macros of a replacement, before the matched text is put into it.
+    """
     deadline = time.thread_time() + _MAX_SECONDS_TOGETHER
     for script in scripts:
         left = min(_MAX_SECONDS, deadline - time.thread_time())
         if left <= 0:
             break
-        text = _run(script, text, char, left)
+        text = _run(script, text, expand, left)
     return text
 
 
-def _run(script: RegexScript, text: str, char: str, seconds: float) -> str:
+def _run(script: RegexScript, text: str, expand: Callable[[str], str], seconds: float) -> str:
     pattern = compile_key(script.find)
     if isinstance(pattern, str):
         return text
 
     def filled(found: regex.Match[str]) -> str:
         def value(reference: regex.Match[str]) -> str:
-            if (reference[2] or "").lower() == "char":
-                return char
-            number = int(reference[1] or 0)
+            number = int(reference[1])
             matched = found[number] if number <= len(found.groups()) else ""
             for unwanted in script.trim:
                 matched = (matched or "").replace(unwanted, "")
             return matched or ""
 
-        text: str = _REFERENCE.sub(value, script.replace)
-        return text
+        written: str = _REFERENCE.sub(value, expand(_MATCH.sub("$0", script.replace)))
+        return written
 
     is_global = "g" in script.find.rpartition("/")[2]
     try:
