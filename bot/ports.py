@@ -382,6 +382,15 @@ class SeeingBackend(Protocol):
 
 
 @runtime_checkable
+class SampleModelBackend(Protocol):
+    """A backend with a model that is too small for more than showing that everything works."""
+
+    def is_sample(self, model: str) -> bool:
+        """Return whether a preset's model is that one."""
+        ...
+
+
+@runtime_checkable
 class ContinuingBackend(Protocol):
     """A backend that can tell which of its models go on behind the beginning of an answer."""
 

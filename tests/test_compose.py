@@ -61,3 +61,11 @@ def test_containers_that_are_built_here_may_do_little(name: str) -> None:
         folder = _DEPLOY / service["build"]["context"]
         dockerfile = (folder / service["build"]["dockerfile"]).read_text()
         assert "\nUSER 10001\n" in dockerfile
+
+
+@pytest.mark.parametrize("name", ["compose.yaml", "compose.many.yaml"])
+def test_cards_can_be_imported_and_the_host_reached(name: str) -> None:
+    for service in read_services(name).values():
+        if service["image"] == "troupe":
+            assert service["extra_hosts"] == ["host.docker.internal:host-gateway"]
+            assert "../presets:/srv/troupe/presets" in service["volumes"]

@@ -301,7 +301,7 @@ class Pressed:
 
 @frozen_dataclass
 class Joined:
-    """The bot was added to a group or a server; the address is where it may greet."""
+    """The bot was added to a group or a server, or a chat was opened; it may greet there."""
 
     address: Address
     external_key: str
@@ -312,6 +312,8 @@ class Joined:
     message_id: None = None
     interaction: None = None
     locale: str | None = None
+    opens_chat: bool = False
+    """Whether a person has opened a chat, whose conversation may have begun before."""
 
 
 @frozen_dataclass

@@ -27,8 +27,8 @@ def chat(
     """Talk to your presets in this terminal.
 
     It opens no port and runs beside a service that uses the same data directory. The tokens of
-    other platforms are ignored. Lines from a pipe are answered one after the other:
-    echo hello | troupe chat
+    other platforms are ignored. Lines from a pipe begin a new conversation and are answered one
+    after the other; the exit code is 1 if one was not: echo hello | troupe chat
     """
     options = RunOptions(has_port=False, preset=preset, model=model)
     serve(read_settings(), terminal_platforms(), options)

@@ -25,7 +25,7 @@ from bot.errors import TroupeError, UserError
 from bot.settings import Settings, read_settings, set_in_environment
 from bot.setup.accounts import add_admins, platforms_with_tokens, token_variable
 from bot.setup.env_file import read_names, write_variables
-from bot.setup.models import INCLUDED, ModelChoice, known_providers
+from bot.setup.models import INCLUDED, ModelChoice, find_service, known_providers
 
 _INTERRUPTED = 130
 
@@ -119,6 +119,8 @@ def _given_model(
     """Return the model that the flags choose; None if they choose none."""
     if provider == INCLUDED:
         return ModelChoice()
+    if provider is not None and base_url is None:
+        provider = find_service(provider) or provider
     if provider is not None and provider not in known_providers() and base_url is None:
         near = difflib.get_close_matches(provider, known_providers(), n=1)
         hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known_providers())}"

@@ -12,6 +12,7 @@ from bot.backends.model_files import hub
 from bot.backends.model_files.memory import free_bytes
 from bot.backends.model_files.metadata import read_metadata
 from bot.backends.openai_compatible.azure import PROVIDER as AZURE
+from bot.backends.openai_compatible.services import KEYLESS
 from bot.cli.questions import ask, ask_secret, choose, print_qr_code
 from bot.cli.text_io import print_line, print_progress
 from bot.errors import SettingsError, TroupeError, UserError
@@ -26,8 +27,10 @@ from bot.setup.models import (
     FoundService,
     ModelChoice,
     find_local_services,
+    find_service,
     known_services,
     list_models,
+    service_title,
     try_model,
 )
 
@@ -54,17 +57,30 @@ def ask_for_model(settings: Settings) -> ModelChoice | None:
     found = asyncio.run(find_local_services())
     options = [
         "the small model that comes with Troupe (94 MB; English only, often wrong)",
-        *(f"{one.provider} on this machine: {', '.join(one.models[:3])}" for one in found),
-        "an online service, with a key",
+        *(
+            f"{service_title(one.provider)} on this machine: {', '.join(one.models[:3])}"
+            for one in found
+        ),
+        "an online service, with a key: OpenAI, Anthropic, OpenRouter ...",
         "download a better model to this machine",
         "a GGUF file that is here",
+        "a server with OpenAI's API, at its address",
     ]
+    services = [*known_services(), *sorted(KEYLESS)]
+
+    def find(words: str) -> int | None:
+        service = find_service(words)
+        return None if service not in services else len(options) + services.index(service)
+
     while True:
-        chosen = choose("Which one? (Enter: what is set now)", options)
+        chosen = choose("Which one? (Enter: what is set now)", options, find)
         if chosen is None:
             return None
         try:
-            choice = _ask_about(chosen, found, settings)
+            if chosen >= len(options):
+                choice = _ask_about_service(services[chosen - len(options)], settings)
+            else:
+                choice = _ask_about(chosen, found, settings)
         except TroupeError as error:
             print_line(f"  That does not work: {error}")
             continue
@@ -86,24 +102,53 @@ def _ask_about(
         choice = _ask_for_service()
     elif chosen == services + 2:
         return _ask_for_download(settings)
+    elif chosen == services + 4:
+        choice = _ask_for_address()
     else:
         file = ask("The path of the file:")
         choice = ModelChoice(model_path=Path(file).expanduser().absolute()) if file else None
     return None if choice is None else check_model(choice, None, settings)
 
 
+def _ask_about_service(service: str, settings: Settings) -> ModelChoice | None:
+    """Ask for the details of a service that was named."""
+    choice = _ask_for_key(service)
+    return None if choice is None else check_model(choice, None, settings)
+
+
 def _ask_for_service() -> ModelChoice | None:
     names = known_services()
-    chosen = choose("Which service? (Enter: back)", names)
-    if chosen is None:
-        return None
-    key = ask_secret(f"The key for {names[chosen]} (it is not shown; Enter: back):")
-    if not key:
-        return None
-    choice = ModelChoice(names[chosen], api_key=key)
-    if choice.provider == AZURE:  # it has no address of its own, and lists no deployments
+
+    def find(words: str) -> int | None:
+        service = find_service(words)
+        return None if service not in names else names.index(service)
+
+    titles = [service_title(name) for name in names]
+    chosen = choose("Which service? (Enter: back)", titles, find)
+    return None if chosen is None else _ask_for_key(names[chosen])
+
+
+def _ask_for_key(service: str) -> ModelChoice | None:
+    """Ask for the key of a service, unless it is a server of one's own, and for its model."""
+    choice = ModelChoice(service)
+    if service not in KEYLESS:
+        title = service_title(service)
+        key = ask_secret(f"The key for {title} (it is not shown; Enter: back):")
+        if not key:
+            return None
+        choice = replace(choice, api_key=key)
+    if service == AZURE:  # it has no address of its own, and lists no deployments
         address = ask("Its endpoint, such as https://NAME.openai.azure.com (Enter: back):")
         return _ask_model_name(replace(choice, base_url=address), ()) if address else None
+    return _ask_model_name(choice, asyncio.run(list_models(choice)))
+
+
+def _ask_for_address() -> ModelChoice | None:
+    address = ask("Its address, such as http://192.168.1.5:8000/v1 (Enter: back):")
+    if not address:
+        return None
+    key = ask_secret("Its key, if it needs one (it is not shown; Enter: none):")
+    choice = ModelChoice(base_url=address, api_key=key or None)
     return _ask_model_name(choice, asyncio.run(list_models(choice)))
 
 

@@ -4,7 +4,7 @@ import contextlib
 import io
 import sys
 import termios
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import segno
 
@@ -51,8 +51,15 @@ def confirm(question: str, *, default: bool) -> bool:
                 print_line("Please answer y or n.")
 
 
-def choose(question: str, options: Sequence[str]) -> int | None:
-    """Show numbered options and return the index of one; None for Enter alone."""
+def choose(
+    question: str,
+    options: Sequence[str],
+    find: Callable[[str], int | None] = lambda _: None,
+) -> int | None:
+    """Show numbered options and return the index of one; None for Enter alone.
+
+    `find` returns the index of an answer in words, which may be beyond the options.
+    """
     for number, option in enumerate(options, 1):
         print_line(f"  {number}) {option}")
     while True:
@@ -61,6 +68,9 @@ def choose(question: str, options: Sequence[str]) -> int | None:
             return None
         if answer.isascii() and answer.isdecimal() and 1 <= int(answer) <= len(options):
             return int(answer) - 1
+        named = find(answer)
+        if named is not None:
+            return named
         print_line(f"Please give a number from 1 to {len(options)}, or press Enter.")
 
 

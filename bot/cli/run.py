@@ -1,6 +1,8 @@
 """`troupe run`: start the service."""
 
 import gc
+import os
+import stat
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -31,6 +33,7 @@ from bot.storage.data_dir import create_data_dir
 from bot.storage.sql.database import database_exists
 from bot.telemetry.json_lines import JsonLines
 from bot.telemetry.logs import configure_logs, log_crash, open_log_stream
+from bot.telemetry.metrics import count_unanswered
 from bot.telemetry.traces import start_traces
 
 _GC_THRESHOLDS = (2_000, 500, 2)
@@ -76,8 +79,9 @@ def run(
 ) -> None:
     """Start the service on Discord, Telegram or here.
 
-    It answers on every platform that has a token, and in this terminal if none has one. The
-    tables of the database are upgraded first where that is needed. Ctrl+C stops it.
+    It answers on every platform that has a token, and in this terminal if none has one; lines
+    from a pipe begin a new conversation. The tables of the database are upgraded first where that
+    is needed. Ctrl+C stops it.
     """
     roles = parse_roles(role)
     settings = read_settings()
@@ -87,17 +91,26 @@ def run(
             init()
             settings = read_settings()
     served = None if providers is None else select_providers(providers, settings.providers)
-    options = RunOptions(roles=roles, providers=served)
     configured = settings.configured_platforms
     if platforms is not None:
         configured = select_platforms(platforms, configured)
+    has_port = bool(configured) or not _reads_pipe()
+    options = RunOptions(has_port=has_port, roles=roles, providers=served)
     if options.shares_work and not configured:
         raise SettingsError(
             "--role needs a platform whose messages are shared out: set TROUPE_TELEGRAM__TOKEN or"
             " TROUPE_DISCORD__TOKEN"
         )
-    companions = companion_platforms() if settings.console.pages else ()
+    companions = companion_platforms() if settings.console.pages and has_port else ()
     serve(settings, [*(configured or terminal_platforms()), *companions], options)
+
+
+def _reads_pipe() -> bool:
+    """Tell whether lines come from a program or a file, which nobody opens a console for."""
+    if sys.stdin is None:
+        return False
+    mode = os.fstat(sys.stdin.fileno()).st_mode
+    return stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
 
 
 def _is_first_start(settings: Settings) -> bool:
@@ -131,6 +144,8 @@ def serve(
     finally:
         if end_traces is not None:
             end_traces()
+    if uses_terminal and not sys.stdin.isatty() and count_unanswered("terminal"):
+        raise typer.Exit(1)
 
 
 async def _serve(

@@ -1,5 +1,6 @@
 """Handle chat commands: each handler gets a request and gives the reply."""
 
+import difflib
 import random
 from collections.abc import Mapping, Sequence
 
@@ -95,9 +96,7 @@ class CommandHandlers:
         """
         name = request.command.name
         if name not in COMMAND_NAMES:
-            raise UserError(
-                translatable("There is no command /{name}; /help lists them all.", name=name[:32])
-            )
+            raise UserError(_unknown_command(name))
         match name:
             case "preset":
                 return await self._preset.handle(request)
@@ -123,7 +122,7 @@ class CommandHandlers:
         preset, characters = active.first.preset, len(active.presets)
         greeting = choose_greeting(preset, arrival, rng=self._dice, characters=characters)
         if greeting is None:
-            return CommandResult(_introduction(preset))
+            return CommandResult(_introduction(preset, is_private=arrival.opens_chat))
         return CommandResult(greeting, greeting=greeting, greeter=preset.name)
 
     def _handle_at_once(self, request: CommandRequest) -> CommandResult:
@@ -133,8 +132,10 @@ class CommandHandlers:
                 return self._new(request)
             case "stop":
                 return _stop(request)
-            case "help" | "start":
+            case "help":
                 return self._help(request)
+            case "start":
+                return self._start(request)
             case "edit":
                 raise UserError(translatable("Which message? Write /edit TEXT as a reply to it."))
             case "ask":
@@ -259,27 +260,54 @@ class CommandHandlers:
                     translatable("Use /context, or /context prompt for the exact prompt (admins).")
                 )
 
+    def _start(self, request: CommandRequest) -> CommandResult:
+        """Say how to begin; the character greets unless the conversation has begun."""
+        preset, characters = request.active.first.preset, len(request.active.presets)
+        how = translatable("/help lists what I can do, /new begins a new conversation.")
+        if len(preset.greetings_among(characters)) > 1:
+            how = translatable("/help lists what I can do, /new 2 begins with another greeting.")
+        introduction = _introduction(preset, is_private=request.incoming.is_private)
+        result = CommandResult(joined([introduction, how, *_form_usage(preset)]))
+        if not all(turn.observed for turn in request.recent):
+            return result
+        greeting = choose_greeting(preset, request.incoming, rng=self._dice, characters=characters)
+        return with_greeting(result, preset, greeting)
+
     def _help(self, request: CommandRequest) -> CommandResult:
         preset = request.active.first.preset
         commands = [*COMMANDS, *self._platform_commands.get(request.incoming.address.platform, ())]
         lines = [
-            _introduction(preset),
+            _introduction(preset, is_private=request.incoming.is_private),
             *(
                 translatable("/{name} – {summary}", name=spec.name, summary=looked_up(spec.summary))
                 for spec in commands
             ),
         ]
-        if prompter := build_prompter(preset):
-            lines.append(
-                translatable(
-                    "This preset asks for values. Give them like this:\n{usage}",
-                    usage=ask_usage(prompter.fields),
-                )
-            )
-        return CommandResult(joined(lines))
+        return CommandResult(joined([*lines, *_form_usage(preset)]))
 
 
-def _introduction(preset: Preset) -> Text:
+def _form_usage(preset: Preset) -> Sequence[Text]:
+    prompter = build_prompter(preset)
+    if prompter is None:
+        return ()
+    usage = ask_usage(prompter.fields)
+    return [translatable("This preset asks for values. Give them like this:\n{usage}", usage=usage)]
+
+
+def _unknown_command(name: str) -> Text:
+    near = difflib.get_close_matches(name, COMMAND_NAMES, n=1)
+    if near:
+        return translatable(
+            "There is no command /{name}; did you mean /{near}? /help lists them all.",
+            name=name[:32],
+            near=near[0],
+        )
+    return translatable("There is no command /{name}; /help lists them all.", name=name[:32])
+
+
+def _introduction(preset: Preset, *, is_private: bool) -> Text:
+    if is_private:
+        return translatable("I am {name}. Write to me here.", name=preset.character_name)
     return translatable(
         "I am {name}. Write to me here; in a group, mention me or reply to me.",
         name=preset.character_name,

@@ -15,7 +15,7 @@ from bot.routing.active_presets import ActiveCharacters, ActivePreset
 from bot.routing.command_specs import parse
 from bot.texts.text import translatable
 
-READS_HISTORY = ("retry", "undo", "forget")
+READS_HISTORY = ("retry", "undo", "forget", "start")
 """The commands that need the newest turns."""
 _MAX_QUOTED_CHARS = 60
 RETRY_OTHERS = translatable("retry or undo a question that somebody else asked")

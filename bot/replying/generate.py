@@ -30,7 +30,7 @@ from bot.prompting.presets.preset import Preset
 from bot.prompting.speakers.echo_filter import EchoFilter
 from bot.replying.output_filter import OutputFilter
 from bot.replying.repeated_beginning import RepeatedBeginning
-from bot.replying.repetition import RepetitionDetector
+from bot.replying.repetition import RepetitionDetector, ends_in_loop
 from bot.replying.stop_flag import StopFlag
 from bot.replying.tool_rounds import ToolRounds, total_usage
 from bot.telemetry.metrics import SECONDS_TO_FIRST_TOKEN, record_usage
@@ -428,7 +428,8 @@ class _AnswerBuilder:
         reason = None if interrupted else self._finish.reason
         if self._is_too_long:
             reason = FinishReason.LENGTH
-        if self._is_repeating:
+        is_loop = reason is FinishReason.LENGTH and ends_in_loop(text)
+        if self._is_repeating or is_loop:
             reason = FinishReason.REPETITION
         return GeneratedAnswer(
             text=text,

@@ -5,6 +5,9 @@ exact repetition counts, and only a long one: lists, tables, code and refrains r
 never the same text that often in a row.
 """
 
+import re
+from collections import Counter
+
 _MAX_TAIL_CHARS = 8000
 _CHARS_BETWEEN_CHECKS = 48
 _PROBE_CHARS = 24
@@ -18,6 +21,25 @@ _MIN_CHARS = 400
 _FACTOR_IN_CODE = 5
 _MIN_CHARS_WITHOUT_LETTERS = 6000  # rulers, dots, matrices of zeros
 _SENTENCE_ENDS = (". ", "! ", "? ", "。", "！", "？", "\n")
+
+
+_LOOP_CHARS = 1500
+_FEWEST_SENTENCES = 5
+_SENTENCE = re.compile(r"[\n.!?。！？]+")
+_DIGITS = re.compile(r"\d+")
+
+
+def ends_in_loop(text: str) -> bool:
+    """Whether the end of an answer says the same again and again, numbers aside.
+
+    Only for answers that end at their limit: a list or a refrain may do so as well.
+    """
+    tail = _DIGITS.sub("", text[-_LOOP_CHARS:].casefold())
+    sentences = [one.strip() for one in _SENTENCE.split(tail)][1:]
+    counts = Counter(one for one in sentences if one)
+    if sum(counts.values()) < _FEWEST_SENTENCES:
+        return False
+    return len(counts) <= sum(counts.values()) // 2
 
 
 class RepetitionDetector:

@@ -106,7 +106,7 @@ class Service:
         parts, context = self._parts, self._parts.context
         if context.is_in_terminal or sys.stderr.isatty():
             link = await parts.console_links.make_login_link()
-            context.progress(f"console at {link} (works once, for 10 minutes)")
+            context.progress(f"console, by a link that works once, for 10 minutes:\n{link}")
 
     async def _keep_reloading(self) -> None:
         """Read the presets folder again whenever that is asked for."""

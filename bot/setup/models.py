@@ -98,6 +98,52 @@ SUGGESTED: Sequence[SuggestedModel] = (
 )
 
 
+_TITLES = {
+    "anthropic": "Anthropic (Claude)",
+    "anthropic_openai": "Anthropic, by OpenAI's API",
+    "azure_openai": "Azure OpenAI",
+    "cohere": "Cohere",
+    "dash_scope": "Alibaba DashScope (Qwen)",
+    "deepseek": "DeepSeek",
+    "deepseek_beta": "DeepSeek, beta",
+    "gemini": "Google Gemini",
+    "groq": "Groq",
+    "litellm": "LiteLLM",
+    "llama_server": "llama-server (llama.cpp)",
+    "lmstudio": "LM Studio",
+    "mistral_ai": "Mistral AI",
+    "moonshot": "Moonshot (Kimi)",
+    "ollama": "Ollama",
+    "open_router": "OpenRouter",
+    "openai": "OpenAI",
+    "sglang": "SGLang",
+    "silicon_flow": "SiliconFlow",
+    "together_ai": "Together AI",
+    "vllm": "vLLM",
+    "x_ai": "xAI (Grok)",
+    "zhipu": "Zhipu (GLM)",
+}
+
+
+def service_title(provider: str) -> str:
+    """Return the name under which people know a service."""
+    return _TITLES.get(provider, provider)
+
+
+def find_service(words: str) -> str | None:
+    """Return the id of the service that somebody names: "OpenRouter", "claude", "open_router"."""
+    wanted = _letters(words)
+    names = {name: (_letters(name), _letters(service_title(name))) for name in known_providers()}
+    exact = [name for name, known in names.items() if wanted in known]
+    part = [name for name, (_, title) in names.items() if wanted and wanted in title]
+    found = exact or part
+    return min(found, key=lambda name: len(service_title(name))) if found else None
+
+
+def _letters(text: str) -> str:
+    return "".join(char for char in text.casefold() if char.isalnum())
+
+
 def known_services() -> Sequence[str]:
     """Return the ids of the online services that need a key only."""
     elsewhere = [name for name in SERVICES if name not in KEYLESS]

@@ -1,6 +1,6 @@
 """Prometheus metrics of the service; labels come from closed sets, never from people."""
 
-from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client import REGISTRY, Counter, Gauge, Histogram
 
 from bot.chat.prompt import Usage
 
@@ -96,3 +96,14 @@ def record_usage(usage: Usage) -> None:
     ):
         if tokens:
             counter.inc(tokens)
+
+
+def count_unanswered(platform: str) -> int:
+    """Return how many messages of a platform got no answer but the reason for that."""
+    found = (
+        REGISTRY.get_sample_value(
+            "troupe_finished_total", {"platform": platform, "outcome": outcome}
+        )
+        for outcome in ("failed", "told", "set_aside")
+    )
+    return sum(int(count or 0) for count in found)

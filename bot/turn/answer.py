@@ -9,11 +9,13 @@ import structlog
 
 from bot.chat.incoming import Said
 from bot.chat.outgoing import Limits
+from bot.chat.prompt import FinishReason
 from bot.chat.receipt import Receipt, Timings
 from bot.chat.session import Claim, InboxMessage, Session, Turn, TurnRange, TurnResult
 from bot.commands.notes.admin_notes import AdminNotes
 from bot.errors import AnswerRefused, BackendError, ToldAlready, UserError
-from bot.ports import Backend, Clock
+from bot.ports import Backend, Clock, SampleModelBackend
+from bot.prompting.compose.card_macros import choose_greeting, seeded_random
 from bot.prompting.presets.preset import Preset
 from bot.replying.answer_buttons import answer_buttons
 from bot.replying.folded_thoughts import fold_thoughts
@@ -22,6 +24,7 @@ from bot.replying.live_replies import LiveReplies, final_parts
 from bot.replying.live_reply import LiveReply
 from bot.replying.long_answers import (
     LongAnswer,
+    PartPlaces,
     find_places,
     messages_of,
     shorten,
@@ -33,7 +36,7 @@ from bot.replying.tool_rounds import used_tools
 from bot.routing.active_presets import ActiveCharacters, ActivePreset
 from bot.routing.speaker_selection import MAX_ANSWERS_IN_A_ROW, select_reaction
 from bot.routing.wake_rules import Dice
-from bot.texts.text import Text, joined, language_of, translate
+from bot.texts.text import Text, joined, language_of, translatable, translate
 from bot.turn.limits.answer_limits import ADMITTED, Admission, AnswerLimits
 from bot.turn.limits.fallback_notes import FallbackNotes
 from bot.turn.limits.provider_slots import ProviderSlots
@@ -45,6 +48,12 @@ from bot.turn.tools.answer_tools import AnswerTools
 
 _log = structlog.get_logger(__name__)
 _MAX_NOTED_EDITS = 300
+_SECONDS_UNTIL_TOLD_AGAIN = 30 * 86400.0
+_LAST_LATIN = "\u024f"
+_SAMPLE_MODEL = translatable(
+    "⚠ That is beyond the small model that comes with Troupe. Whoever runs this bot can set up a"
+    " better one: `troupe init`."
+)
 
 
 class AnswerPipeline:
@@ -69,6 +78,8 @@ class AnswerPipeline:
         self._clock = clock
         self._dice = dice
         self._limits = limits
+        self._backends = backends
+        self._notices = notices or RareNotices()
         self._models = ModelRequests(
             sources,
             backends,
@@ -82,7 +93,7 @@ class AnswerPipeline:
                 dice,
                 readable=sources.resolver.readable,
             ),
-            FallbackNotes(notices or RareNotices(), admin_notes),
+            FallbackNotes(self._notices, admin_notes),
             slots,
         )
 
@@ -129,23 +140,58 @@ class AnswerPipeline:
         """
         admission = await self._limits.admit(said, stop) if self._limits else ADMITTED
         if admission.is_refused:
-            is_repetition = removed is not None
-            return self._refuse(said, admission.notice, first_part, is_repetition=is_repetition)
+            return self._refuse(said, admission.notice, first_part, is_new=removed is None)
         context = await self._sources.load(
             *(claim, message, said, active, speakers, removed, before),
             *(in_place_of, gathered, first_part),
         )
         if is_unreadable(said, context.files):
-            unread = explain_unread(context.files.unread)
-            return self._refuse(said, unread, first_part, is_repetition=False)
+            return self._refuse(said, explain_unread(context.files.unread), first_part)
+        if removed is None and before is None and not in_place_of:
+            context = await self._greet(context, len(gathered))
         await self._let_speak(speakers, context, stop)
         if stop.requested and not context.turns:
             await self._write_again_if_shown(speakers, context, stop)
-        if context.parts and active.first.preset.buttons:
+        if context.turns and active.first.preset.buttons:
             self._add_buttons(context)
         self._tell_notices(context, admission)
         _mark_shown(context)
         return context.to_result(was_stopped=stop.requested)
+
+    async def _greet(self, context: TurnContext, gathered: int) -> TurnContext:
+        """Have a character's greeting stand above the first answer of a conversation."""
+        active, session, first_part = context.active, context.session, context.first_part
+        speaker = active.first
+        before = session.turns[: len(session.turns) - gathered]
+        rng = seeded_random(context.part_name(first_part))
+        greeting = choose_greeting(
+            speaker.preset, context.said, rng=rng, characters=len(active.presets)
+        )
+        if not greeting or speaker.preset.prompter or not all(turn.observed for turn in before):
+            return context
+        limits = self._replies.limits(context.said.address)
+        face = active.face(speaker, context.character_names, limits)
+        line = active.speaker_line(speaker, context.character_names, limits)
+        parts = final_parts(line + greeting, limits, first_part, face)
+        places = PartPlaces(first_part, most_live=len(parts))
+        async with self._replies.live(context.claim, context.message, places, face=face) as live:
+            live.set_final([one.text for one in parts])
+        turn = Turn(
+            "assistant",
+            greeting,
+            None,
+            self._now(),
+            speaker.preset.name,
+            speaker.version,
+            sent_as=tuple(context.part_name(one.part) for one in parts),
+        )
+        context.parts.extend(parts)
+        context.shown.append(live)
+        return replace(
+            context,
+            session=replace(session, turns=(turn, *session.turns)),
+            earlier=(turn, *context.earlier),
+        )
 
     async def _let_speak(
         self, speakers: Sequence[ActivePreset], context: TurnContext, stop: StopFlag
@@ -186,7 +232,7 @@ class AnswerPipeline:
             await self._let_speak(speakers, context, stop)
 
     def _refuse(
-        self, said: Said, notice: Text | None, first_part: int, *, is_repetition: bool
+        self, said: Said, notice: Text | None, first_part: int, *, is_new: bool = True
     ) -> TurnResult:
         """Keep a message without an answer.
 
@@ -194,7 +240,7 @@ class AnswerPipeline:
             UserError: it was answered before, and its answer stays.
             ToldAlready: the same, and its author knows why.
         """
-        if is_repetition:
+        if not is_new:
             raise UserError(notice) if notice is not None else ToldAlready
         shown = translate(notice, language_of(said.locale)) if notice is not None else ""
         return TurnResult(outgoing=self._replies.final_parts(said.address, shown, first_part))
@@ -261,6 +307,20 @@ class AnswerPipeline:
             )
         )
         context.receipts.append(_with_edits(receipt, live_reply, context.said))
+        if await self._is_beyond_model(receipt, context):
+            context.notices.append(_SAMPLE_MODEL)
+
+    async def _is_beyond_model(self, receipt: Receipt, context: TurnContext) -> bool:
+        """Whether the model that comes with Troupe failed; true once in a conversation."""
+        backend = self._backends.get(receipt.provider)
+        model = receipt.prompt.model
+        if not isinstance(backend, SampleModelBackend) or not backend.is_sample(model):
+            return False
+        is_foreign = _is_foreign(context.said.text)
+        if receipt.reason is not FinishReason.REPETITION and not is_foreign:
+            return False
+        name = f"sample model {context.claim.conversation}"
+        return await self._notices.is_due(name, _SECONDS_UNTIL_TOLD_AGAIN)
 
     def _reaction(self, context: TurnContext) -> tuple[ActivePreset, ...]:
         if not context.active.is_group and context.speaks_last(context.active.first):
@@ -276,6 +336,12 @@ class AnswerPipeline:
 
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self._clock.now(), UTC)
+
+
+def _is_foreign(text: str) -> bool:
+    """Whether a text is in a script that no language of the sample model has."""
+    letters = [char for char in text if char.isalpha()]
+    return sum(char > _LAST_LATIN for char in letters) * 2 > len(letters)
 
 
 def _with_edits(receipt: Receipt, live_reply: LiveReply, said: Said) -> Receipt:

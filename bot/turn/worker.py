@@ -38,6 +38,7 @@ from bot.commands.newest_question import READS_HISTORY
 from bot.commands.request import AskedQuestion, CommandRequest
 from bot.errors import Fenced, StoreError, ToldAlready, UserError
 from bot.ports import Clock, ConversationMemory, Conversations
+from bot.prompting.presets.preset import Preset
 from bot.replying.media_notice import explain_unreadable
 from bot.routing.active_presets import ActiveCharacters
 from bot.routing.decide import Answer, Decision, Ignore, Observe, Unreadable, decide
@@ -46,7 +47,7 @@ from bot.runtime.wake_ups import WakeUps
 from bot.telemetry.logs import BoundTurn
 from bot.telemetry.metrics import FENCED, MESSAGES_FINISHED, SECONDS_TO_FINISH
 from bot.telemetry.traces import ROOT, record_span
-from bot.texts.text import Text, translatable
+from bot.texts.text import Text, translatable, translatable_count
 from bot.turn.changes.answers_in_place import AnswersInPlace
 from bot.turn.changes.edited_messages import EditedMessages
 from bot.turn.changes.pressed_buttons import ChosenCommand, PressedButtons
@@ -70,6 +71,7 @@ TURNS_FOR_ROUTING = 40
 _SECONDS_BETWEEN_EDITS = 1.0
 _MAX_LATER = 50
 """A stop further behind has its signal."""
+_MAX_COUNTED_TURNS = 10_000
 _MAX_WAITING = 1000
 """During a pause, deletions further behind wait for the end of a pause."""
 _SET_ASIDE = translatable(
@@ -320,8 +322,16 @@ class ConversationWorker:
     async def _greet(
         self, claim: Claim, message: InboxMessage, arrival: Joined
     ) -> InboxMessage | None:
-        """Greet a group once: its arrival is one row of the inbox."""
+        """Greet a group once: its arrival is one row of the inbox.
+
+        Where a person opens a chat whose conversation goes on, they are told that.
+        """
         active = await self._stages.resolver.resolve(arrival.scopes)
+        if arrival.opens_chat:
+            session = await self._conversations.load_session(claim, _MAX_COUNTED_TURNS)
+            if turns := [turn for turn in session.turns if not turn.observed]:
+                text = _going_on(active.first.preset, len(turns))
+                return await self._finisher.finish_with_text(claim, message, text)
         greeting = self._stages.commands.greet(arrival, active)
         if not greeting.greeting:
             return await self._finisher.finish_with_text(claim, message, greeting.text)
@@ -491,3 +501,12 @@ class ConversationWorker:
 
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self._clock.now(), UTC)
+
+
+def _going_on(preset: Preset, turns: int) -> Text:
+    return translatable_count(
+        "{name} answers here. This conversation has 1 message; /new begins another.",
+        "{name} answers here. This conversation has {count} messages; /new begins another.",
+        turns,
+        name=preset.character_name,
+    )

@@ -55,10 +55,12 @@ def chat(settings: dict[str, str], lines: str, *words: str) -> tuple[str, str]:
 
 
 @contextmanager
-def chatting(settings: dict[str, str], terminal: Terminal, *words: str) -> Iterator[Terminal]:
+def chatting(
+    settings: dict[str, str], terminal: Terminal, *words: str, command: str = "chat"
+) -> Iterator[Terminal]:
     """Chat in a terminal as a person would; the process ends with the block."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "bot", "chat", *words],
+        [sys.executable, "-m", "bot", command, *words],
         env=settings,
         stdin=terminal.theirs,
         stdout=terminal.theirs,
@@ -85,11 +87,22 @@ def test_preset_and_model_are_chosen_for_one_run(settings: dict[str, str]) -> No
     )
 
 
-def test_chat_with_a_preset_is_a_conversation_of_its_own(settings: dict[str, str]) -> None:
-    chat(settings, "a\n")
-    chat(settings, "b\n/preset use assistant\n", "--preset", "nora")
-    assert chat(settings, "/undo\n")[0] == "Removed from the conversation: “a” and its answer.\n"
-    assert chat(settings, "c\n", "--preset", "nora")[0] == "*Waves.* Nora here.\n"
+async def test_chat_with_a_preset_is_a_conversation_of_its_own(settings: dict[str, str]) -> None:
+    with open_terminal(60) as terminal, chatting(settings, terminal, "--preset", "nora"):
+        await terminal.shows_text("I am nora. Write to me here.")
+        terminal.enter("a")
+        await terminal.shows_text("Waves. Nora here.")
+        terminal.enter("/preset use assistant")
+        await terminal.shows_text("assistant answers here from now on.")
+        terminal.enter("b")
+        await terminal.shows_text("I am the assistant.")
+        terminal.enter("/quit")
+    with open_terminal(60) as terminal, chatting(settings, terminal):
+        await terminal.shows_text("I am assistant. Write to me here.")
+        terminal.enter("/quit")
+    with open_terminal(60) as terminal, chatting(settings, terminal, "--preset", "nora"):
+        await terminal.shows_text("nora answers here. This conversation has 2 messages;")
+        terminal.enter("/quit")
 
 
 def test_unknown_preset_is_named_with_the_nearest_one(settings: dict[str, str]) -> None:
@@ -191,30 +204,50 @@ async def test_repetition_of_the_included_model_is_cut(
         settings[f"TROUPE_PROVIDERS__LOCAL__{limit}_SECONDS"] = "600"
     answer, errors = chat(settings, "Write a poem about rain.\n", "--preset", "poet")
     mark = "⚠ (cut off: the model began to repeat itself; try again, or ask differently)"
-    assert answer.strip().endswith(f"\n\n{mark}")
+    beyond = "⚠ That is beyond the small model that comes with Troupe."
+    assert f"\n\n{mark}\n{beyond}" in answer
     assert len(answer) < 2500, "long before the limit of 2000 tokens"
     assert errors == ""
 
 
-def test_next_port_is_taken_and_named_where_the_usual_one_is_in_use(
+async def test_next_port_is_taken_and_named_where_the_usual_one_is_in_use(
     settings: dict[str, str],
 ) -> None:
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):  # somebody else has it: that will do as well
             stack.enter_context(socket.create_server(("127.0.0.1", 8710)))
+        terminal = stack.enter_context(open_terminal(80, rows=40))
+        stack.enter_context(chatting(settings, terminal, command="run"))
+        await terminal.shows("I am assistant. Write to me here.", "root>")
+        text = "\n".join(terminal.lines)
+        assert "troupe: port 8710 is in use; health at http://127.0.0.1:87" in text
+        assert re.search(r"^http://127\.0\.0\.1:87[123]\d/login#[\w-]{43}$", text, re.MULTILINE)
+        terminal.enter("/quit")
+
+
+def test_pipe_begins_a_new_conversation_and_opens_no_port(settings: dict[str, str]) -> None:
+    for _ in range(2):
         done = subprocess.run(
             [sys.executable, "-m", "bot", "run"],
             env=settings,
-            input="hello\n",
+            input="hello\n/context\n",
             capture_output=True,
             text=True,
             timeout=240,
-            check=False,
+            check=True,
         )
-    assert done.stdout == "I am the assistant.\n"
-    assert re.fullmatch(
-        r"troupe: port 8710 is in use; health at http://127\.0\.0\.1:(87[123]\d)/readyz\n"
-        r"troupe: console at http://127\.0\.0\.1:\1/login#[\w-]{43}"
-        r" \(works once, for 10 minutes\)\n",
-        done.stderr,
+        assert done.stderr == ""
+        assert done.stdout.startswith("I am the assistant.\n")
+        assert "history" not in done.stdout
+
+
+def test_pipe_without_an_answer_says_why_and_fails(settings: dict[str, str]) -> None:
+    presets = Path(settings["TROUPE_PRESETS_DIR"])
+    (presets / "away.json").write_text('{"name": "away", "provider": "away", "model": "m"}')
+    settings["TROUPE_PROVIDERS__AWAY__BASE_URL"] = "http://127.0.0.1:1/v1"
+    command = [sys.executable, "-m", "bot", "chat", "--preset", "away"]
+    done = subprocess.run(
+        command, env=settings, input="hi\n", capture_output=True, text=True, check=False
     )
+    assert done.returncode == 1
+    assert "Connection refused" in done.stdout

@@ -84,7 +84,7 @@ def test_operator_exports_the_own_words_of_a_person(
     stored = b"".join(file.read_bytes() for file in (folder / "data").glob("troupe.db*"))
     assert (b"in another one" in stored) != is_encrypted
 
-    text = export("--user", ALICE.id)
+    text = export(ALICE.id)
 
     assert words_in(text) == MINE
     assert json.loads(text)["person"] == ALICE.id

@@ -234,6 +234,23 @@ async def test_questions_lead_to_a_file_with_both_bots_and_an_admin(
 
 
 @pytest.mark.service
+async def test_server_is_chosen_by_its_address(folder: Path) -> None:
+    async with FakeOpenAI() as model:
+        with terminal(folder) as here:
+            await here.answer("Which one?", "5")
+            await here.answer("Its address", model.base_url)
+            await here.answer("Its key", "")
+            await here.answer("Which model?", "m")
+            await here.find("it answers")
+            await here.answer("Token for Discord", "")
+            await here.answer("Token for Telegram", "")
+            await here.answer("Write it?", "")
+            assert await here.wait() == 0
+        written = dotenv_values(folder / ".env")
+        assert written["TROUPE_PROVIDERS__LOCAL__BASE_URL"] == model.base_url
+
+
+@pytest.mark.service
 @pytest.mark.parametrize("stop_at", range(len(QUESTIONS)))
 async def test_ctrl_c_at_any_question_leaves_the_file_as_it_was(
     folder: Path, platforms: LoopbackPlatforms, stop_at: int
@@ -260,6 +277,10 @@ async def test_ctrl_c_at_any_question_leaves_the_file_as_it_was(
         (["3"], "another one, or back"),
         (["3", ""], "OWNER/NAME:FILE"),
         (["4"], "The path of the file:"),
+        (["5"], "Its address, such as"),
+        (["2", "openai"], "The key for OpenAI"),
+        (["OpenRouter"], "The key for OpenRouter"),
+        (["claude"], "The key for Anthropic (Claude)"),
     ],
 )
 async def test_ctrl_c_at_any_question_about_the_model_writes_nothing(

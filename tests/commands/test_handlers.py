@@ -304,9 +304,8 @@ async def test_each_command_has_a_handler(setup: Setup, name: str) -> None:
         await setup.run_command(f"/{name}")
 
 
-@pytest.mark.parametrize("line", ["/help", "/start"])
-async def test_help_lists_every_command(setup: Setup, line: str) -> None:
-    reply = await setup.run_command(line)
+async def test_help_lists_every_command(setup: Setup) -> None:
+    reply = await setup.run_command("/help")
     assert not reply.new_session
     assert all(f"/{spec.name} – " in reply.text for spec in COMMANDS)
 
@@ -325,7 +324,7 @@ async def test_new_takes_the_number_of_a_greeting(setup: Setup) -> None:
     await setup.run_command("/preset use fox")
 
     assert (await setup.run_command("/new 2")).greeting == "Ho, Alice."
-    assert (await setup.run_command("/new")).greeting in {"Hi, Alice.", "Ho, Alice."}
+    assert (await setup.run_command("/new")).greeting == "Hi, Alice."
     with pytest.raises(UserError, match="Give its number"):
         await setup.run_command("/new two")
     for wrong in ("/new 3", "/new 0"):
@@ -340,7 +339,7 @@ async def test_several_characters_are_greeted_by_greetings_for_groups(setup: Set
     await setup.run_command("/preset add nova")
 
     assert (await setup.run_command("/new 2")).greeting == "All of you."
-    assert (await setup.run_command("/new")).greeting in {"Everybody!", "All of you."}
+    assert (await setup.run_command("/new")).greeting == "Everybody!"
 
 
 async def test_new_says_how_many_greetings_there_are(setup: Setup) -> None:

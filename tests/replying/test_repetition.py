@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from bot.chat.prompt import FinishReason, Message, Prompt, ReasoningDelta
+from bot.chat.prompt import Finish, FinishReason, Message, Prompt, ReasoningDelta
 from bot.replying.generate import end_mark, generate_answer
 from bot.replying.repetition import RepetitionDetector
 from tests.fakes import FakeBackend, FakeClock
@@ -111,6 +111,22 @@ async def test_answer_that_runs_away_is_cut_and_the_model_stopped(unit: str) -> 
     assert len("".join(shown)) < 900
     assert backend.closed_early == 1
     assert "began to repeat itself" in end_mark(answer.reason)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("".join(f"Day {day}: We walk to the sea. " for day in range(30)), FinishReason.REPETITION),
+        ("- I can help you with your work.\n" * 9, FinishReason.REPETITION),
+        ("".join(f"{word} is a word. " for word in "abcdefgh"), FinishReason.LENGTH),
+    ],
+)
+async def test_loop_that_the_length_limit_ends_is_called_a_loop(
+    text: str, reason: FinishReason
+) -> None:
+    backend = FakeBackend([text, Finish(FinishReason.LENGTH)])
+    answer = await generate_answer(backend, PROMPT, lambda _: None, lambda _: None, FakeClock())
+    assert answer.reason is reason
 
 
 async def test_thinking_that_runs_away_is_ended() -> None:

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import select
 
 from bot.chat.incoming import Address, Joined, Person, Quote, WakeReason
-from bot.chat.outgoing import Face, MessageContent
+from bot.chat.outgoing import Face, Limits, MessageContent
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import outbox
 from tests.fakes import LIMITS, FakeBackend
@@ -105,3 +105,46 @@ async def test_greeting_of_a_typed_command_is_in_its_answer(database: Database) 
     setup = Setup(database, backend=FakeBackend(), preset={"greeting": "Well met."})
     await setup.say("/new")
     assert setup.texts == ["A new conversation begins.\n\nWell met."]
+
+
+@pytest.mark.parametrize("limits", [LIMITS, replace(LIMITS, can_edit=False)])
+async def test_character_greets_before_its_first_answer(database: Database, limits: Limits) -> None:
+    nora = {"greeting": "Well met, {{user}}.", "alternate_greetings": ["Two."], "macros": True}
+    setup = Setup(database, backend=FakeBackend(["Hello."]), preset=nora, limits=limits)
+    await setup.say("hi", "again")
+    assert setup.texts == ["Well met, Alice.", "Hello.", "Hello."]
+    assert [message.content for message in setup.backend.prompts[0].messages[-2:]] == [
+        "Well met, Alice.",
+        "hi",
+    ]
+    assert await setup.history() == [
+        ("assistant", "Well met, Alice."),
+        ("user", "hi"),
+        ("assistant", "Hello."),
+        ("user", "again"),
+        ("assistant", "Hello."),
+    ]
+
+
+async def test_start_is_two_lines_and_the_greeting(database: Database) -> None:
+    nora = {"greeting": "Well met.", "alternate_greetings": ["Two."], "role_name": "Nora"}
+    setup = Setup(database, backend=FakeBackend(["Hello."]), preset=nora)
+    start = replace(make_incoming("/start", wake=WakeReason.COMMAND), is_private=True)
+    how = (
+        "I am Nora. Write to me here.\n/help lists what I can do, /new 2 begins with another"
+        " greeting."
+    )
+    await setup.say(start, "hi", replace(start, external_key="5:3"))
+    assert setup.texts == [f"{how}\n\nWell met.", "Hello.", how]
+    assert (await setup.history())[0] == ("assistant", "Well met.")
+
+
+async def test_opened_chat_greets_or_says_how_long_it_goes_on(database: Database) -> None:
+    nora = {"greeting": "Well met.", "role_name": "Nora"}
+    setup = Setup(database, backend=FakeBackend(["Hello."]), preset=nora)
+    opened = replace(ARRIVAL, opens_chat=True)
+    for key in ("1", "2"):
+        await setup.inbox.receive([replace(opened, external_key=key)], {})
+        await setup.work()
+    count = "This conversation has 1 message; /new begins another."
+    assert setup.texts == ["Well met.", f"Nora answers here. {count}"]

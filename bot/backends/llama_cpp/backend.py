@@ -34,6 +34,7 @@ from bot.ports import (
     LoadingBackend,
     ModelCheckingBackend,
     PreloadingBackend,
+    SampleModelBackend,
     SeeingBackend,
     TextTokenCounter,
     TokenCountingBackend,
@@ -62,6 +63,7 @@ class LlamaCpp(
     DescribingBackend,
     PreloadingBackend,
     ModelCheckingBackend,
+    SampleModelBackend,
     SeeingBackend,
     LoadingBackend,
     ConversationMemory,
@@ -126,6 +128,14 @@ class LlamaCpp(
             return find_projector(path, self._settings, self._data_dir) is not None
         except SettingsError:
             return False
+
+    @override
+    def is_sample(self, model: str) -> bool:
+        try:
+            path = model_store.find_model(model, self._settings, self._data_dir)
+        except SettingsError:
+            return False
+        return path.name == model_store.DEFAULT_FILE
 
     @override
     async def calls_tools(self, model: str, template: TemplateChoice) -> bool:

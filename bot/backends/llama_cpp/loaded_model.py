@@ -36,6 +36,7 @@ from bot.frozen_dataclass import frozen_dataclass
 from bot.runtime.clock import SystemClock
 from bot.templates.renderer import ModelTemplate, RenderedPrompt
 
+_DEFAULT_MODEL_SAMPLING = {"repeat_penalty": 1.1}  # without it every third answer is a loop
 _DEFAULT_MODEL_OUTPUT_TOKENS = 400  # it is small, and what it writes beyond that is of no use
 
 
@@ -95,8 +96,9 @@ class LoadedModel:
         self, prompt: Prompt, rendered: RenderedPrompt, stop: Sequence[str], images: Sequence[str]
     ) -> AsyncGenerator[GenerationEvent, None]:
         sampling, limit = to_sampling(prompt, self.engine_name), prompt.output_limit
-        if limit is None and self.path.name == DEFAULT_FILE:
-            limit = _DEFAULT_MODEL_OUTPUT_TOKENS
+        if self.path.name == DEFAULT_FILE:
+            sampling = {**_DEFAULT_MODEL_SAMPLING, **sampling}
+            limit = limit or _DEFAULT_MODEL_OUTPUT_TOKENS
         owner = SlotOwner(prompt.conversation, prompt.character)
         ids = await self.prompt_ids(rendered)  # with images, an approximation to compare prompts
         try:

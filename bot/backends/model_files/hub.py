@@ -1,4 +1,4 @@
-"""Download a model from a hub's repository with `huggingface_hub`, if that is installed."""
+"""Download a model from a repository of the Hugging Face hub."""
 
 import re
 import sys
@@ -12,7 +12,6 @@ from bot.backends.model_files import store as model_store
 from bot.errors import SettingsError
 from bot.frozen_dataclass import frozen_dataclass
 
-_LIBRARY = "huggingface_hub"
 _PART = r"[A-Za-z0-9][\w.-]{0,95}"
 _SOURCE = re.compile(rf"(?P<repository>{_PART}/{_PART})(:(?P<file>[\w./-]{{1,200}}))?", re.ASCII)
 _ALTERNATIVE = "or download the file by other means and import it with `troupe model pull FILE`"
@@ -50,17 +49,14 @@ async def pull_model(
     Without `sha256` the expected hash is the one that the hub lists.
 
     Raises:
-        SettingsError: the library is missing, there is no such file, or the download failed.
+        SettingsError: there is no such file, or the download failed.
     """
-    if find_spec(_LIBRARY) is None:
-        raise SettingsError(
-            f"{source.repository} is on a hub, which needs the package {_LIBRARY}; "
-            f"`pip install {_LIBRARY}`, {_ALTERNATIVE}"
-        )
     progress(f"downloading from {source.repository} ...")
     try:
         with model_store.staging_folder(data_dir) as staging:
-            command = [sys.executable, "-m", "bot.backends.model_files.hub_child"]
+            # Repositories that need a token need the library as well.
+            module = "hub_child" if find_spec("huggingface_hub") else "hub_download"
+            command = [sys.executable, "-m", f"bot.backends.model_files.{module}"]
             succeeded, output = await model_store.run_command(
                 *command, source.repository, source.file, str(staging)
             )

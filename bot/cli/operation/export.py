@@ -21,7 +21,10 @@ app = command_app()
 
 @app.command()
 def export(
-    user: Annotated[str, typer.Option(help="What this person said, such as telegram:123456789.")],
+    person: Annotated[
+        str | None, typer.Argument(help="What this person said, such as telegram:123456789.")
+    ] = None,
+    user: Annotated[str | None, typer.Option(help="The same.")] = None,
     to: Annotated[
         Path | None, typer.Option(help="The new file to write; otherwise standard output.")
     ] = None,
@@ -31,7 +34,7 @@ def export(
     The file that `/export` sends to that person: the own words of every channel, nobody else's. The
     service may run meanwhile. A file of `--to` is readable by its owner only.
     """
-    person = checked_key(user, "--user", "telegram:123456789")
+    person = checked_key(person or user or "", "--user", "telegram:123456789")
     if to is not None and to.exists():
         raise UserError(f"{to} exists; give the file another name")
 

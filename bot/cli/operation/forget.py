@@ -29,9 +29,10 @@ app = command_app()
 
 @app.command()
 def forget(
-    user: Annotated[
-        str | None, typer.Option(help="What this person said, such as telegram:123456789.")
+    person: Annotated[
+        str | None, typer.Argument(help="What this person said, such as telegram:123456789.")
     ] = None,
+    user: Annotated[str | None, typer.Option(help="The same.")] = None,
     channel: Annotated[
         str | None,
         typer.Option(help="This channel with its topics, such as discord:81384788765712384."),
@@ -47,9 +48,10 @@ def forget(
     each conversation in its turn; while it is stopped, at its next start. Of a server, those
     conversations are found in which something was answered in the last 400 days.
     """
-    given = [one for one in (user, channel, server) if one]
+    given = [one for one in (person, user, channel, server) if one]
     if len(given) != 1:
         raise UserError("name one of --user, --channel and --server")
+    user = person or user
     if user:
         checked_key(user, "--user", "telegram:123456789")
     elif server:

@@ -5,7 +5,7 @@ import uuid
 from datetime import UTC, datetime
 
 from bot.chat.command import CommandOption, CommandSpec
-from bot.chat.incoming import Address, Person, Said, WakeReason
+from bot.chat.incoming import Address, Joined, Person, Said, WakeReason
 from bot.texts.text import language_of, marked, translatable, translate
 
 OWN_COMMANDS = (
@@ -24,11 +24,16 @@ class LocalChat:
         chat: which conversation of the terminal it is; empty: the usual one. One with a name has
             settings of its own, which end with it.
         locale: the language of the person, such as "zh_CN.UTF-8".
+        is_fresh: whether the conversation begins with this run, and ends with it.
     """
 
-    def __init__(self, chat: str = "", locale: str | None = None) -> None:
+    def __init__(
+        self, chat: str = "", locale: str | None = None, *, is_fresh: bool = False
+    ) -> None:
         self.run = uuid.uuid4().hex
         """Makes ids differ from those of earlier runs."""
+        if is_fresh:
+            chat = f"{chat or 'pipe'}-{self.run[:12]}"
         self.address = Address("terminal", chat or "local")
         self.person = to_person(_login_name())
         self.language = language_of(locale)
@@ -50,7 +55,20 @@ class LocalChat:
             wake=WakeReason.COMMAND if line.startswith("/") else WakeReason.DM,
             scopes=(self._scope,),
             author_is_admin=True,  # this person can edit the settings, too
+            is_private=True,
             locale=self._locale,
+        )
+
+    def to_opening(self) -> Joined:
+        """Return that a person has opened the chat."""
+        return Joined(
+            address=self.address,
+            external_key=f"{self.run}:0",
+            author=self.person,
+            at=datetime.now(UTC),
+            scopes=(self._scope,),
+            locale=self._locale,
+            opens_chat=True,
         )
 
     def rename(self, name: str) -> str:

@@ -32,9 +32,9 @@ def make(_settings: None, context: PlatformContext) -> Platform:
         )
         if client is not None:
             return client
-    return TerminalPlatform(
-        wait_until_idle=context.wait_until_idle, chat=LocalChat(context.chat, context.locale)
-    )
+    is_pipe = sys.stdin is None or not sys.stdin.isatty()
+    chat = LocalChat(context.chat, context.locale, is_fresh=is_pipe)
+    return TerminalPlatform(wait_until_idle=context.wait_until_idle, chat=chat)
 
 
 class TerminalPlatform(LocalPlatform):
@@ -78,6 +78,7 @@ class TerminalPlatform(LocalPlatform):
         try:
             if self._interactive:
                 self._surface.note(translate(_WELCOME, self._chat.language))
+                await intake.receive([self._chat.to_opening()], {})
             await self._wait_until_idle()  # answers left from an earlier run
             self._show_prompt()
             async for line in read_lines(self._source):

@@ -18,6 +18,7 @@ LIMITS = Limits(
     speaker_line="[{}]",
     closes_code_blocks=False,  # what was printed cannot be changed
     answers_each_message=True,
+    shows_causes=True,
 )
 _MAX_KEPT = 100  # messages whose nonce or text is kept
 

@@ -109,7 +109,8 @@ class ScreenPlatform(LocalPlatform):
         self._screen.show_waiting(tuple(self._lines) if self._is_busy else ())
 
     async def _answer_lines(self, intake: Intake) -> None:
-        await self._show_answers()  # those left from an earlier run
+        await intake.receive([self._chat.to_opening()], {})
+        await self._show_answers()  # also those left from an earlier run
         while True:
             await self._line_entered.wait()
             while self._lines:

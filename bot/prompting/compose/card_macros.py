@@ -109,7 +109,7 @@ def choose_greeting(
     number: int | None = None,
     characters: int = 1,
 ) -> str | None:
-    """Return a greeting by its number from 1, or a random one; None if the preset has none.
+    """Return a greeting by its number from 1, or the first one; None if the preset has none.
 
     Among several active characters a preset may have other greetings. What is longer than ten
     messages is cut.
@@ -117,10 +117,7 @@ def choose_greeting(
     greetings = preset.greetings_among(characters)
     if not greetings:
         return None
-    if number is not None:
-        text = greetings[max(1, min(number, len(greetings))) - 1]
-    else:
-        text = rng.choice(greetings)
+    text = greetings[max(1, min(number or 1, len(greetings))) - 1]
     if not preset.has_macros:
         return _cut(text)
     return _cut(reply_macros(preset, incoming, rng).expand(text))

@@ -207,7 +207,7 @@ class Preset(StrictModel):
     """Where its character's stories stand: in the persona, or in front of the newest message."""
     greeting: str | None = None
     alternate_greetings: NonEmptyTexts = ()
-    """One of all greetings is chosen at random, or by its number: `/new 2`."""
+    """A conversation begins with the first greeting, or with another by its number: `/new 2`."""
     group_greetings: NonEmptyTexts = ()
     """They take the place of the others where several characters are active."""
     personality: str | None = None

@@ -13,7 +13,7 @@ from bot.frozen_dataclass import frozen_dataclass
 from bot.replying.live_replies import LiveReplies
 from bot.routing.active_presets import ActiveCharacters
 from bot.routing.decision_log import DecisionLog
-from bot.texts.text import Text, translatable_count
+from bot.texts.text import Text, translatable, translatable_count
 from bot.turn.answer import AnswerPipeline
 from bot.turn.gathering import Gathering, MessageGatherer, observed_turn, user_turn
 from bot.turn.joining import MessageGroup
@@ -70,7 +70,10 @@ class QuestionAnswers:
             message, asked = group.message, gathering.asked
             number, reason = message.error_id, str(error)
             _log.warning("not_answered", turn=message.turn, error_id=number, reason=reason)
-            following = await self.finisher.finish_unanswered(claim, message, error.notice, asked)
+            problem = error.notice
+            if self.replies.limits(message.incoming.address).shows_causes:
+                problem = translatable("{problem}\n{cause}", problem=problem, cause=reason)
+            following = await self.finisher.finish_unanswered(claim, message, problem, asked)
             return "failed", following
         for one, decision in gathering.decided:
             self.decisions.note(one, decision)

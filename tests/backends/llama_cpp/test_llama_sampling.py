@@ -47,6 +47,13 @@ async def test_seed_and_temperature_change_the_answer(say: Say) -> None:
     assert await say(seed=1, **GREEDY) == await say(seed=2, **GREEDY)
 
 
+async def test_bundled_model_repeats_less_unless_the_preset_says_otherwise(say: Say) -> None:
+    plain = await say("Write the word no again and again.", **GREEDY)
+
+    assert plain == await say("Write the word no again and again.", repeat_penalty=1.1, **GREEDY)
+    assert plain != await say("Write the word no again and again.", repeat_penalty=1, **GREEDY)
+
+
 @pytest.mark.parametrize(
     "narrow",
     [

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from bot.backends.model_files import hub
 from bot.backends.model_files import store as model_store
@@ -116,10 +118,36 @@ async def test_unreachable_hub_is_reported_with_an_alternative(
     assert "`troupe model pull FILE`" in str(refused.value)
 
 
-async def test_missing_library_is_reported_with_an_alternative(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("cut_at", [None, 6])
+async def test_public_model_needs_no_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut_at: int | None
 ) -> None:
-    monkeypatch.setattr("bot.backends.model_files.hub.find_spec", lambda _: None)
+    """Also over a connection that ends in the middle."""
+    begins: list[int] = []
 
-    with pytest.raises(SettingsError, match=r"`pip install huggingface_hub`, or .* pull FILE`"):
-        await pull("small/model:q4", tmp_path)
+    async def describe(_request: web.Request) -> web.Response:
+        sha256 = hashlib.sha256(GGUF).hexdigest()
+        files = [{"rfilename": name, "lfs": {"sha256": sha256}} for name in FILES]
+        return web.json_response({"sha": "abc", "siblings": files})
+
+    async def send(request: web.Request) -> web.StreamResponse:
+        begin = request.http_range.start or 0
+        begins.append(begin)
+        content = GGUF[begin:]
+        response = web.StreamResponse(status=206 if begin else 200)
+        response.content_length = len(content)
+        await response.prepare(request)
+        await response.write(content if begin else content[:cut_at])
+        if cut_at and not begin and request.transport is not None:
+            request.transport.close()
+        return response
+
+    app = web.Application()
+    app.router.add_get("/api/models/small/model", describe)
+    app.router.add_get("/small/model/resolve/abc/small-Q4_K_M.gguf", send)
+    async with TestServer(app) as hub_server:
+        monkeypatch.setenv("HF_ENDPOINT", str(hub_server.make_url("")))
+        model = await pull("small/model:q4", tmp_path)
+
+    assert model.read_bytes() == GGUF
+    assert begins == ([0] if cut_at is None else [0, cut_at])

@@ -13,7 +13,7 @@ from prompt_toolkit.input.vt100 import Vt100Input
 from prompt_toolkit.output.vt100 import Vt100_Output
 from typing_extensions import override
 
-from bot.chat.incoming import Incoming, Said
+from bot.chat.incoming import Incoming, Joined, Said
 from bot.chat.outgoing import Attachment, MessageContent, OutgoingMessage
 from bot.platforms.spec import PlatformContext
 from bot.platforms.terminal.screen_platform import HISTORY_FILE, ScreenPlatform, make
@@ -52,6 +52,8 @@ class FakeService(Intake):
     @override
     async def receive(self, messages: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
         for one in messages:
+            if isinstance(one, Joined):  # the chat was opened
+                continue
             assert isinstance(one, Said)
             self.received.append(one)
             if one.text == "/stop":
