@@ -84,6 +84,7 @@ def test_prompts_in_the_chat_are_sorted_by_depth_then_order_then_role() -> None:
         inside("LAST", 0, 200), inside("S", 0), inside("U", 0, role="user"), inside("T", 0),
         inside("A", 0, role="assistant"), inside("ONE", 1), inside("DEEP", 99, role="user"),
         MAIN, "chatHistory", {"content": "AFTER", "role": "user"},
+        {"content": "SWIPE", "injection_trigger": ["swipe"]},
     )  # fmt: skip
 
     assert made == [
@@ -282,6 +283,7 @@ def script(find: str, replace: str = "", **flags: Any) -> dict[str, Any]:
          "Hi. <ledger>{1}</ledger> Bye b-b b b Aria."),
         (script("/(b) b/", "{{random:$1 x,$1 x}}"), "Hi. <ledger>{1}</ledger> Bye b x."),
         (script("/<ledger>.*</ledger>/", "{{match}}!"), "Hi. <ledger>{1}</ledger>! Bye b b."),
+        (script("/b b/", "</plan><br>c"), "Hi. <ledger>{1}</ledger> Bye </plan>c."),
         (script("b", "c"), "Hi. <ledger>{1}</ledger> Bye c b."),
         (script("/<ledger>(.*?)<\\/ledger>/", "```html\n<style>a{}</style><div>HP $1</div>\n```",
                 markdownOnly=True), "Hi. HP {1} Bye b b."),

@@ -82,6 +82,9 @@ def _ordered_prompts(data: Json, settings: JsonFields) -> Iterator[Json]:
     order = _objects(lists[-1].get("order")) if lists else []
     names = [str(each.get("identifier")) for each in order if each.get("enabled", True)]
     for name in names if order else known:
+        triggers = known.get(name, {}).get("injection_trigger")
+        if isinstance(triggers, list) and triggers and "normal" not in triggers:
+            continue  # a prompt for swipes or continuations alone
         if name in known or name in _MARKERS:
             prompt = _prompt(name, JsonFields(known.get(name, {}), name, lenient=True), settings)
             if prompt.get("marker") or str(prompt["content"]).strip():

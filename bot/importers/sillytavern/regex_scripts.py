@@ -16,7 +16,14 @@ _MAX_NAMED = 20
 _HIDDEN_HTML = re.compile(
     r"<(style|script|head)\b.*?(</\1\s*>|\Z)|<!--.*?(-->|\Z)", re.IGNORECASE | re.DOTALL
 )
-_TAG = re.compile(r"</?[a-zA-Z!][^<>]*>")
+# Other tags, such as <plan>, are what scripts find in a model's answer.
+_TAG = re.compile(
+    r"</?(a|abbr|article|aside|b|blockquote|body|br|button|center|code|details|div|em|fieldset|font"
+    r"|footer|form|h[1-6r]|head|header|html|i|iframe|img|input|label|legend|li|link|main|meta|nav|ol"
+    r"|p|pre|progress|q|s|script|section|small|span|strong|style|sub|summary|sup|svg|table|tbody|td"
+    r"|th|thead|tr|u|ul|!doctype)(?![\w-])[^<>]*>",
+    re.IGNORECASE,
+)
 _FENCE = re.compile(r"^```\w*\n?|\n?```$", re.MULTILINE)
 _LITERAL = re.compile(r"/(.+)/([a-zA-Z]*)", re.DOTALL)
 _BARE_SLASH = re.compile(r"(\\.)|/", re.DOTALL)
