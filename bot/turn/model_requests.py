@@ -213,10 +213,7 @@ class ModelRequests:
                     answer = await generate_answer(
                         *(backend, prompt, show, show_wait, self._clock, stop),
                         partial(self._spending.reserve_continuation, reservation),
-                        tools,
-                        visible_limit,
-                        preset.provider,
-                        replace_shown,
+                        *(tools, visible_limit, preset.provider, replace_shown),
                     )
                     answer = _run_scripts(answer, preset, context.said)
             usages = usages_of(answer, fitted.tokens)

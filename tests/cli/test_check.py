@@ -453,7 +453,7 @@ async def test_mcp_servers_are_asked_what_they_offer() -> None:
     }
     passed, lines = await run_check(mcp_servers=servers)
     assert not passed
-    [found] = [line for line in lines if line.startswith("ok     MCP server demo: 6 tools:")]
+    [found] = [line for line in lines if line.startswith("ok     MCP server demo: 8 tools:")]
     assert found.endswith(
         "; not offered, unless TROUPE_MCP_SERVERS__DEMO__TOOLS names them: delete"
     )

@@ -24,7 +24,7 @@ _ESCAPED = re.compile(r"\\(.)")
 _log = structlog.get_logger(__name__)
 
 
-class PasswordFile:
+class PostgresPasswordFile:
     """Returns the password for one server when asyncpg connects.
 
     Args:
@@ -68,7 +68,7 @@ class PasswordFile:
         raise SettingsError(f"no line of the password file {self._file} is for {searched}")
 
 
-def take_password_file(url: URL) -> tuple[URL, PasswordFile | None]:
+def take_password_file(url: URL) -> tuple[URL, PostgresPasswordFile | None]:
     """Take `?passfile=FILE` out of an address; without it, use what libpq would.
 
     Raises:
@@ -80,12 +80,12 @@ def take_password_file(url: URL) -> tuple[URL, PasswordFile | None]:
     if url.password or "password" in url.query or "PGPASSWORD" in environment:
         return url, None
     if given is not None:
-        return url, PasswordFile(Path(str(given)), list(_wanted(url)))
+        return url, PostgresPasswordFile(Path(str(given)), list(_wanted(url)))
     file = Path(environment.get("PGPASSFILE") or Path.home() / ".pgpass")
     if not file.is_file():
         return url, None
     try:
-        return url, PasswordFile(file, list(_wanted(url)))
+        return url, PostgresPasswordFile(file, list(_wanted(url)))
     except SettingsError as error:  # the server may want none
         _log.info("password_file_not_used", reason=str(error))
         return url, None
