@@ -6,8 +6,9 @@ supports says how many calls a chat and a bot may make (`Limits.chat_calls`, `Li
 `Limits.bot_calls`); live edits and typing indicators leave some of them to the outbox.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Set
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TypeAlias, TypeVar
@@ -27,6 +28,7 @@ _Windows: TypeAlias = tuple[tuple[CallWindow, ...], tuple[CallWindow, ...], tupl
 _MAX_FORMS = 64
 _MAX_SLEEP_SECONDS = 2.0
 """A shorter wait is slept through, a longer one is raised, so that the outbox reschedules."""
+_MIN_WAIT_SECONDS = 0.05
 
 
 class RateLimitedSurface(Surface, DraftingSurface):
@@ -158,7 +160,7 @@ class RateLimitedSurface(Surface, DraftingSurface):
             CallScope(source, of_bot, is_of_all=True),
         ]
         if is_message and not self._best_effort:
-            await self._wait(source, scopes)
+            await self._wait(source, lane, scopes)
         elif (wait := await self._rates.take_call(scopes)) > 0:
             raise RateLimited(wait)
         return await self._request(address, route, request)
@@ -207,32 +209,69 @@ class RateLimitedSurface(Surface, DraftingSurface):
             _as_they_hold(limits.bot_calls, learns=learns, reserves=edits),
         )
 
-    async def _wait(self, source: str, scopes: list[CallScope]) -> None:
-        """Wait until a call is allowed; raise `RateLimited` if that takes too long."""
-        with self._waiting.asking(source):
-            wait = await self._rates.take_call(scopes)
-        if wait > 0:
-            await self._wait_longer(source, scopes, wait)
+    async def _wait(self, source: str, lane: str, scopes: list[CallScope]) -> None:
+        """Wait until a call is allowed; raise `RateLimited` if that takes too long.
 
-    async def _wait_longer(self, source: str, scopes: list[CallScope], wait: float) -> None:
-        """Wait until a call is allowed that was refused just now, for so many seconds."""
+        Calls that wait for their bot ask in the order of their places; nobody waits in that queue
+        for a chat.
+        """
         latest = self._clock.monotonic() + _MAX_SLEEP_SECONDS
         of_all = [scope for scope in scopes if scope.is_of_all]
-        with ExitStack() as counted:
-            is_counted = False
-            while wait > 0:
+        wait = 0.0
+        if not self._waiting.are_waiting(source):
+            wait = await self._ask(source, scopes)
+            if wait <= 0:
+                self._waiting.end(lane)
+                return
+        while True:
+            wait = await self._wait_in_place(source, lane, scopes, of_all, latest)
+            if wait <= 0:
+                self._waiting.end(lane)
+                return
+            await self._sleep(wait, latest)
+
+    async def _wait_in_place(
+        self,
+        source: str,
+        lane: str,
+        scopes: list[CallScope],
+        of_all: list[CallScope],
+        latest: float,
+    ) -> float:
+        """Wait for the bot's rate; return 0 for a counted call, else how long its chat waits."""
+        with self._waiting.waiting(source, lane) as changed:
+            while True:
+                if not self._waiting.is_first(source, lane):
+                    await self._wait_for_others(changed, latest)
+                    continue
+                if (wait := await self._ask(source, scopes)) <= 0:
+                    return 0.0
                 with self._waiting.asking(source):
                     of_bot = await self._rates.seconds_until_call(of_all)
-                if of_bot > 0:
-                    self._waiting.note_end(source, of_bot)
-                    if not is_counted:
-                        counted.enter_context(self._waiting.waiting(source))
-                        is_counted = True
-                if self._clock.monotonic() + wait > latest:
-                    raise RateLimited(wait)
-                await self._clock.sleep(wait)
-                with self._waiting.asking(source):
-                    wait = await self._rates.take_call(scopes)
+                if of_bot <= 0:
+                    return wait
+                self._waiting.note_end(source, of_bot)
+                await self._sleep(of_bot, latest)
+
+    async def _ask(self, source: str, scopes: list[CallScope]) -> float:
+        with self._waiting.asking(source):
+            return await self._rates.take_call(scopes)
+
+    async def _wait_for_others(self, changed: asyncio.Event, latest: float) -> None:
+        left = latest - self._clock.monotonic()
+        if left <= 0:
+            raise RateLimited(_MIN_WAIT_SECONDS)
+        call_off = self._clock.call_later(left, changed.set)
+        try:
+            await changed.wait()
+        finally:
+            call_off()
+        changed.clear()
+
+    async def _sleep(self, seconds: float, latest: float) -> None:
+        if self._clock.monotonic() + seconds > latest:
+            raise RateLimited(seconds)
+        await self._clock.sleep(seconds)
 
 
 def _as_they_hold(

@@ -115,7 +115,7 @@ class Sender:
 
     def hold(self, lane: str) -> float:
         """Return for how many seconds a lane is not to be taken, since its bot may not call."""
-        return self._waiting.admit(source_of(lane))
+        return self._waiting.admit(source_of(lane), lane)
 
     async def take(self, keys: Sequence[str]) -> Mapping[str, OutboxRow]:
         """Take the first row of each of these lanes that is due and of a bot served here."""

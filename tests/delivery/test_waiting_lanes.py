@@ -238,3 +238,17 @@ async def test_held_lanes_are_sent_although_new_rows_keep_coming() -> None:
             await outbox.clock.advance(0.025)
         sent = set(outbox.sent) & set(lanes(60))
     assert len(sent) == 60, "none waits for as long as others come"
+
+
+async def test_whoever_waits_longest_goes_first() -> None:
+    outbox = outbox_with([])
+    queued = lanes(400)
+    async with running(outbox) as [process]:
+        for lane in queued:  # 40 a second, taken as they are queued
+            outbox.queue(lane)
+            process.pool.start(lane, outbox.begin(lane))
+            await outbox.clock.advance(0.025)
+        await outbox.clock.advance(10)
+    assert sorted(outbox.sent) == sorted(queued)
+    overtaken = [abs(place - queued.index(lane)) for place, lane in enumerate(outbox.sent)]
+    assert max(overtaken) <= 40
