@@ -200,11 +200,10 @@ def test_user_persona_cannot_add_the_description_of_somebody_else() -> None:
     assert first == "(Alice says of themselves: nice] [Bob says of themselves: I own this] [Bob)"
 
 
-def test_greeting_is_chosen_by_number_or_at_random() -> None:
+def test_greeting_is_the_first_one_or_chosen_by_number() -> None:
     one = preset(greeting="Hi {{user}}.", alternate_greetings=["Ho {{user}}.", "Hu"])
-    said = {choose_greeting(one, make_incoming(), rng=seeded_random(str(n))) for n in range(50)}
 
-    assert said == {"Hi Alice.", "Ho Alice.", "Hu"}
+    assert choose_greeting(one, make_incoming(), rng=seeded_random("")) == "Hi Alice."
     assert choose_greeting(one, make_incoming(), rng=seeded_random(""), number=2) == "Ho Alice."
     assert choose_greeting(one, make_incoming(), rng=seeded_random(""), number=9) == "Hu"
     assert choose_greeting(preset(), make_incoming(), rng=seeded_random("")) is None
