@@ -39,7 +39,7 @@ Declared beside the one part that raises and catches them, below the classes abo
 
 RequestFailed, HttpStatusError, NoModelList, SseEventTooLong        backends/chat_completions
 EngineFailed, EngineRefused                                         backends/llama_cpp/engines
-InvalidRequest, PromptTooLong, NativeError                          .../llama_cpp/bindings_child
+InvalidRequest, ContextExceeded, NativeError                          .../llama_cpp/bindings_child
 NotModified, NotEditable, ChatMoved, NoSuchMember, PollingConflict  platforms/telegram/api.py
 ReplyNotFound                                                       platforms/telegram/api.py
 WebhookNotFound, ChannelNotFound, ThreadExists                      platforms/discord/rest
@@ -210,7 +210,7 @@ class BackendUnavailable(BackendError):
     pass
 
 
-class PromptTooLong(BackendUnavailable):
+class ContextExceeded(BackendUnavailable):
     """The model cannot read so long a prompt; its backend has learned how long one may be."""
 
 

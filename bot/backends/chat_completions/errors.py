@@ -132,7 +132,7 @@ def _names_unknown_model(body: bytes) -> bool:
 
 
 def _is_output_limit_too_high(body: bytes) -> bool:
-    """Whether no prompt leaves room for the answer; vLLM says the same of a long prompt."""
+    """Whether every prompt would be too long; vLLM says the same of a long prompt."""
     match = _LIMIT_TOO_HIGH.search(body)
     if match is None or match["tokens"] is None:
         return match is not None

@@ -42,7 +42,7 @@ from bot.chat.prompt import (
     ReasoningDelta,
     Retraction,
 )
-from bot.errors import BackendInterrupted, BackendUnavailable, PromptTooLong, TroupeError
+from bot.errors import BackendInterrupted, BackendUnavailable, ContextExceeded, TroupeError
 from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Clock
 from bot.runtime.clock import SystemClock
@@ -485,7 +485,7 @@ def _unavailable(
     if error.too_long is None or report_too_long is None:
         return BackendUnavailable(str(error), error.notice)
     report_too_long(error.too_long)
-    return PromptTooLong(str(error), error.notice)
+    return ContextExceeded(str(error), error.notice)
 
 
 def resolve_model(name: str, settings: ProviderSettings, endpoint: Endpoint) -> str:
