@@ -51,4 +51,4 @@ async def test_both_answer_their_own_chats(
     await wait_until(lambda: platforms.bot_texts(conversation) == expected)
     assert await service.readiness() == 200
     again, _ = await chat(service, "/retry")
-    assert again == output, "what was said in the terminal is kept with everything else"
+    assert "There is no question" in again, "each pipe begins a conversation"
