@@ -12,6 +12,7 @@ from typing_extensions import override
 from bot.backends.llama_cpp.backend import LlamaCpp
 from bot.backends.llama_cpp.engines.engine import EngineConfig, GenerationRequest
 from bot.backends.llama_cpp.settings import LlamaCppSettings
+from bot.backends.model_files.store import DEFAULT_FILE
 from bot.chat.prompt import Delta, Finish, FinishReason, Prompt, TemplateChoice
 from bot.chat.tool import ToolCall, ToolExchange, ToolSpec
 from bot.templates.renderer import Renderer
@@ -56,8 +57,13 @@ class Local:
 
 
 @pytest.fixture
+def file_name() -> str:
+    return "m.gguf"
+
+
+@pytest.fixture
 async def local(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, file_name: str
 ) -> AsyncIterator[Callable[[], Local]]:
     engines: list[CallingEngine] = []
 
@@ -68,7 +74,7 @@ async def local(
 
     monkeypatch.setattr("bot.backends.llama_cpp.loaded_model.running_engine", running)
     family = tiny_gguf.Vocabulary("qwen2", ("<|im_end|>", "<|im_start|>"), ("<tool_call>",))
-    settings = LlamaCppSettings(model_path=tiny_gguf.write(tmp_path / "m.gguf", family), threads=1)
+    settings = LlamaCppSettings(model_path=tiny_gguf.write(tmp_path / file_name, family), threads=1)
     async with Renderer() as renderer:
         backend = LlamaCpp(settings, tmp_path, renderer)
         yield lambda: Local(backend, engines)
@@ -95,6 +101,15 @@ async def test_call_comes_with_the_finish_and_its_result_is_read_next(
     exchange = ToolExchange(answer.text, answer.finish.tool_calls, ("> 2d6: 8",))
     await ask(backend, asked(tools=(), tool_exchanges=(exchange,)))
     assert "<tool_response>\n> 2d6: 8\n</tool_response>" in engine.read()
+
+
+@pytest.mark.parametrize(("file_name", "limit"), [("m.gguf", None), (DEFAULT_FILE, 400)])
+async def test_only_the_model_that_comes_with_troupe_has_a_limit_of_its_own(
+    local: Callable[[], Local], limit: int | None
+) -> None:
+    await ask(local().backend, asked())
+    await ask(local().backend, asked(max_output_tokens=900))
+    assert [one.max_output_tokens for one in local().engine.requests] == [limit, 900]
 
 
 async def test_model_whose_template_has_no_form_is_offered_none(
