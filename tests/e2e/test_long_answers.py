@@ -1,4 +1,4 @@
-"""Answers longer than one message, with `long_answer: thread`, on the wires of both platforms."""
+"""Answers longer than one message, and one that may not be shown, on the wires."""
 
 from itertools import count
 
@@ -129,3 +129,19 @@ async def test_long_answer_is_sent_in_parts_on_telegram(
     answer = expected_answer(f"T{name}:{_WORDS}")
     await wait_until(lambda: " ".join(platforms.bot_texts(where)) == answer)
     assert len(platforms.bot_texts(where)) > 1
+
+
+async def test_answer_that_automod_blocks_is_replaced_by_a_word_to_the_asker(
+    service: ServiceProcess, platforms: LoopbackPlatforms
+) -> None:
+    await start(service)
+    where, blocked, shown = platforms.channel(), next(_names), next(_names)
+    wire, channel = platforms.discord, where.name.removeprefix("discord:")
+    wire.fault("POST", f"/channels/{channel}/messages", status=400, code=200000)
+    where.ask(blocked, 3)
+    await wait_until(lambda: platforms.bot_texts(where), 40)
+    [notice] = [one for one in wire.messages(int(channel)) if one["author"].get("bot")]
+    assert "AutoMod" in notice["content"]
+    assert notice["message_reference"]["channel_id"] == channel
+    where.ask(shown, 3)
+    await wait_until(lambda: expected_answer(f"T{shown}:3") in platforms.bot_texts(where), 40)

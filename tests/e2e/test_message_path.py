@@ -93,20 +93,6 @@ async def test_reply_needs_no_mention(deployment: Deployment, kind: str) -> None
     await deployment.answered(kind, expected_answer(f"T{name}:3"))
 
 
-async def test_answer_that_automod_blocks_is_replaced_by_a_word_to_the_asker(
-    deployment: Deployment,
-) -> None:
-    wire = deployment.platforms.discord
-    channel = deployment.conversations["channel"].name.removeprefix("discord:")
-    wire.fault("POST", f"/channels/{channel}/messages", status=400, code=200000)
-    refused = deployment.ask("channel")
-    await wait_until(lambda: "AutoMod" in str(deployment.answers("channel")))
-    assert refused not in deployment.answers("channel")
-    [notice] = [one for one in wire.messages(int(channel)) if "AutoMod" in one["content"]]
-    assert notice["message_reference"]["channel_id"] == channel
-    await deployment.answered("channel", deployment.ask("channel"))
-
-
 async def test_messages_for_others_and_of_bots_are_not_answered(deployment: Deployment) -> None:
     platforms, before = (
         deployment.platforms,

@@ -86,6 +86,13 @@ async def test_telegram_calls_and_the_message_is_stored(rig: Rig) -> None:
     assert not rig.calls("getUpdates")
 
 
+async def test_unknown_variant_in_a_call_does_not_lose_the_message(rig: Rig) -> None:
+    media = {"star_count": 1, "paid_media": [{"type": "hologram"}]}
+    async with called(rig):
+        rig.telegram.say(1, "hello", paid_media=media)
+        await rig.wait_for_texts("hello")
+
+
 async def test_polling_removes_the_webhook(rig: Rig) -> None:
     async with called(rig):
         await rig.telegram.wait(lambda: rig.telegram.wh)
