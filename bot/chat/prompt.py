@@ -15,6 +15,14 @@ OUTPUT_LIMIT_PARAMETERS = (
 )
 
 
+def lowest_output_limit(
+    max_output_tokens: int | None, parameters: Mapping[str, object]
+) -> int | None:
+    """Return the lowest limit of output tokens, under any name; below 1 there is no limit."""
+    limits = (max_output_tokens, *(parameters.get(name) for name in OUTPUT_LIMIT_PARAMETERS))
+    return min((each for each in limits if isinstance(each, int) and each > 0), default=None)
+
+
 @frozen_dataclass
 class Image:
     """An image by its address; it is never fetched here."""
@@ -107,10 +115,8 @@ class Prompt:
 
     @property
     def output_limit(self) -> int | None:
-        """The lowest limit of output tokens, under any name; a number below 1 is no limit."""
-        names = OUTPUT_LIMIT_PARAMETERS
-        limits = (self.max_output_tokens, *(self.parameters.get(name) for name in names))
-        return min((each for each in limits if isinstance(each, int) and each > 0), default=None)
+        """The lowest limit of output tokens, under any name."""
+        return lowest_output_limit(self.max_output_tokens, self.parameters)
 
     def with_messages(self, messages: tuple[Message, ...]) -> "Prompt":
         """Return it with these messages, in half the time of `dataclasses.replace`."""

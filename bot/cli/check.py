@@ -44,7 +44,7 @@ from bot.platforms.account import BotAccount
 from bot.platforms.registry import make_account_setup, make_platform
 from bot.platforms.spec import PlatformContext, PlatformSpec
 from bot.ports import ModelCheckingBackend, ToolCallingBackend
-from bot.prompting.compose.compose import bare_prompt, template_of
+from bot.prompting.compose.compose import template_of
 from bot.prompting.presets.files import ReadPresets
 from bot.prompting.presets.names import preset_id
 from bot.prompting.presets.preset import Preset
@@ -367,8 +367,7 @@ def _lowest_output_limit(presets: Mapping[str, Preset], provider: str, model: st
     limited = [
         (limit, one.name, one)
         for one in presets.values()
-        if (provider, model) in used_models(one)
-        and (limit := bare_prompt(one).output_limit) is not None
+        if (provider, model) in used_models(one) and (limit := one.output_limit) is not None
     ]
     return min(limited)[-1] if limited else None
 
@@ -377,7 +376,7 @@ async def _ask_model(
     name: str, model: str, capped: Preset | None, settings: Settings, renderer: Renderer
 ) -> str:
     """Ask for the shortest answer; return how long it took and what it used."""
-    limit = None if capped is None else bare_prompt(capped).output_limit
+    limit = None if capped is None else capped.output_limit
     prompt = Prompt((Message("user", _QUESTION),), model, "check", max_output_tokens=limit)
     backend = make_backend(name, settings.providers[name], settings.data_dir, renderer)
     clock = SystemClock()
@@ -415,7 +414,7 @@ def _describe_thinking(capped: Preset | None) -> str:
             "it used up its output tokens for thinking and gave no answer; give it a larger"
             " context, turn its thinking off, or choose another model"
         )
-    limit = bare_prompt(capped).output_limit
+    limit = capped.output_limit
     return (
         f"it used up its {limit} output tokens for thinking and gave no answer; remove or raise"
         f" max_output_tokens in preset {capped.name!r}, or choose a model that does not think"

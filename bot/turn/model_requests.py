@@ -15,7 +15,6 @@ from bot.markup.graphemes import is_visible
 from bot.ports import Backend, Clock
 from bot.prompting.compose.background import split_observed
 from bot.prompting.compose.card_macros import reply_macros, seeded_random
-from bot.prompting.compose.compose import bare_prompt
 from bot.prompting.draft.fit import FittedPrompt
 from bot.prompting.presets.preset import Preset
 from bot.prompting.presets.regex_scripts import run_scripts
@@ -221,7 +220,7 @@ class ModelRequests:
         if answer.thoughts:
             self._thinking_models.add((preset.provider, preset.model))
         if not stop.requested:
-            _check(answer, preset, sent_limit=bare_prompt(preset).output_limit)
+            _check(answer, preset, sent_limit=preset.output_limit)
         self._request_summary(preset, context, fitted)
         if reservation.prompt is not fitted.prompt:
             fitted = replace(fitted, prompt=reservation.prompt)
@@ -230,7 +229,7 @@ class ModelRequests:
 
     async def _visible_limit(self, preset: Preset) -> VisibleLimit | None:
         """Return the limit that is not sent to a model that thinks; None for any other."""
-        limit = bare_prompt(preset).output_limit
+        limit = preset.output_limit
         if limit is None or (preset.provider, preset.model) not in self._thinking_models:
             return None
         token_counter = counter_for_model(preset.model)

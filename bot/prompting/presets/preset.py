@@ -14,7 +14,7 @@ from pydantic import (
     model_validator,
 )
 
-from bot.chat.prompt import OUTPUT_LIMIT_PARAMETERS, Role
+from bot.chat.prompt import OUTPUT_LIMIT_PARAMETERS, Role, lowest_output_limit
 from bot.chat.tool import ToolName
 from bot.errors import PresetError, TemplateError
 from bot.prompting.cards.story_string import parse_story_string
@@ -307,6 +307,11 @@ class Preset(StrictModel):
         """This preset, then copies of it with the model of each fallback."""
         others = ({"provider": one.provider, "model": one.model} for one in self.fallbacks)
         return (self, *(self.model_copy(update=other) for other in others))
+
+    @property
+    def output_limit(self) -> int | None:
+        """The lowest limit of its answers in tokens, under any name."""
+        return lowest_output_limit(self.max_output_tokens, self.parameters)
 
     @property
     def without_output_limit(self) -> "Preset":
