@@ -89,7 +89,7 @@ INSERT INTO budget (key, spent)
 INSERT INTO choice (scope, key, value, chosen_by, chosen_at, conversation)
     SELECT 'telegram:c' || n || '@telegram:c' || n, 'persona', 'tall', 'telegram:1', n,
         'telegram:c' || n
-    FROM generate_series(1, 10000) n;
+    FROM generate_series(1, 100000) n;
 ANALYZE
 """  # noqa: S608
 # To look into an empty partition is no scan.
