@@ -31,7 +31,7 @@ def run_failing(*words: str, **environment: str) -> list[str]:
     result = subprocess.run(
         [sys.executable, "-m", "bot", *words],
         env=settings,
-        input=b"hello\n",
+        stdin=subprocess.DEVNULL,
         capture_output=True,
         timeout=240,
         check=False,

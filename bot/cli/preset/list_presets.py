@@ -20,9 +20,10 @@ app = command_app()
 
 @app.command("list", cls=QuickCommand)
 def list_presets() -> None:
-    """List every preset and what it is for; files with a mistake are named on stderr.
+    """List every preset and what it is for.
 
-    `troupe preset validate FILE` and `troupe check` look for mistakes in them.
+    Files with a mistake are named on stderr; `troupe preset validate FILE` and `troupe check` look
+    for more of them.
     """
     for name, description in list(_names_and_descriptions(configured_presets_folder())):
         shown = f"{name}: {description}" if description else name
