@@ -34,6 +34,7 @@ TroupeError                 every error that is raised on purpose; it names the 
 └── BackendError            the model failed; `notice` is what the chat is told
     ├── BackendUnavailable  ... before the first token: a retry or another model may help
     └── BackendInterrupted  ... after it: keep the partial answer and mark it
+        └── ToolResultsTooLong  ... by results of tools: with less history they fit
 
 Declared beside the one part that raises and catches them, below the classes above:
 
@@ -219,3 +220,7 @@ class BackendInterrupted(BackendError):
         super().__init__(message, notice)
         self.can_continue = can_continue
         """Whether the model may be asked at once to go on behind what it wrote."""
+
+
+class ToolResultsTooLong(BackendInterrupted):
+    """The results of tools made a prompt too long; its backend has learned how long one may be."""

@@ -22,7 +22,13 @@ from bot.chat.prompt import (
 from bot.chat.receipt import Receipt, Timings
 from bot.chat.tool import ToolRecord
 from bot.chat.usage import AnswerCharge
-from bot.errors import BackendError, BackendInterrupted, BackendUnavailable
+from bot.errors import (
+    BackendError,
+    BackendInterrupted,
+    BackendUnavailable,
+    ContextExceeded,
+    ToolResultsTooLong,
+)
 from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Backend, Clock, ContinuingBackend, TextTokenCounter
 from bot.prompting.draft.fit import FittedPrompt
@@ -193,7 +199,9 @@ async def _stream(
         try:
             await _add_events(backend, request, answer)
         except BackendUnavailable as failed:  # what came before is charged
-            raise BackendInterrupted(str(failed), failed.notice) from failed
+            is_too_long = isinstance(failed, ContextExceeded)
+            kind = ToolResultsTooLong if is_too_long else BackendInterrupted
+            raise kind(str(failed), failed.notice) from failed
 
 
 async def _stream_request(

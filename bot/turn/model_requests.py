@@ -10,7 +10,7 @@ import structlog
 from bot.chat.incoming import Said
 from bot.chat.prompt import FinishReason, RateLimitWait, Waiting
 from bot.chat.receipt import Receipt
-from bot.errors import BackendError, BudgetUsedUp, ContextExceeded
+from bot.errors import BackendError, BudgetUsedUp, ContextExceeded, ToolResultsTooLong
 from bot.markup.graphemes import is_visible
 from bot.ports import Backend, Clock
 from bot.prompting.compose.background import split_observed
@@ -169,7 +169,7 @@ class ModelRequests:
             return await self._generate_once(*given, has_fallback=has_fallback)
         except _LimitSpentOnThinking:
             _log.info("output_limit_spent_on_thinking", preset=speaker.preset.name)
-        except ContextExceeded as error:
+        except (ContextExceeded, ToolResultsTooLong) as error:
             _log.info("prompt_too_long", preset=speaker.preset.name, reason=str(error))
         return await self._generate_once(*given, has_fallback=has_fallback)
 

@@ -9,10 +9,11 @@ import pytest
 from bot.backends.openai_compatible.backend import OpenAICompatibleBackend
 from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.storage.sql.database import Database
-from tests.rigs.fake_openai import DONE, STOP, FakeOpenAI, Script, event, said
+from tests.rigs.fake_openai import DONE, STOP, FakeOpenAI, Script, chunk, event, said
 from tests.turn.setup import Setup
 
 CONTEXT = 1000
+ROLL = json.dumps({"throw": "1d6"})
 
 
 class SmallModel:
@@ -65,3 +66,26 @@ async def test_every_message_is_answered_behind_a_full_context(
     sent = service.log[-1]["body"]["messages"]
     assert sent[-1]["content"].startswith("15 ")
     assert not any(one["content"].startswith("0 ") for one in sent)
+
+
+async def test_results_of_a_tool_that_fill_the_context_push_out_old_turns(
+    database: Database,
+) -> None:
+    error = "This model's maximum context length is {context} tokens."
+    model = SmallModel(error, 400)
+
+    def reply(body: Mapping[str, Any]) -> Script:
+        messages = [one for one in body["messages"] if one["content"]]
+        call = {"index": 0, "id": "a", "function": {"name": "dice", "arguments": ROLL}}
+        if messages[-1]["role"] == "user" and "roll" in messages[-1]["content"]:
+            return Script([chunk(tool_calls=[call]) + chunk(finish="tool_calls") + DONE])
+        return model.reply({"messages": messages})
+
+    async with FakeOpenAI() as service:
+        service.replies = reply
+        backend = OpenAICompatibleBackend(OpenAISettings(base_url=service.base_url), "p")
+        setup = Setup(database, backend=backend, preset={"tools": ["dice"]})  # type: ignore[arg-type]
+        await setup.say("word " * 380, "please roll", "and now?")
+        await backend.close()
+    assert model.rejections == 1
+    assert setup.texts == ["Fine.", "Fine.\n\n🔧 tools used: dice", "Fine."]
