@@ -291,8 +291,8 @@ NO_API = "sent {} in place of a list of its models; check TROUPE_PROVIDERS__MINE
         (200, '{"data": [{"id": "gpt-4o"}]}', "it has gpt-4o"),
         (
             200,
-            '{"data": [{"id": "x"}, {"id": "llama3.1:8b"}]}',
-            "did you mean 'llama3.1:8b'? It has x",
+            '{"data": [{"id": "x"}, {"id": "Llama3.1:8B"}]}',
+            "did you mean 'Llama3.1:8B'? It has x, Llama3.1:8B",
         ),
         (200, '[{"id": "meta/llama-3.1-8b-it"}]', "did you mean 'meta/llama-3.1-8b-it'?"),
         (200, '{"models": [{"name": "Llama-3.1-8b"}]}', None),

@@ -208,7 +208,8 @@ class ReasoningParser:
         if tag and (tag.kind is not TagKind.WRAPPER or self._has_reasoned):
             if tag.kind is TagKind.LONE_END and not self._has_reasoned:
                 self.lone_end = tag.text
-            self._has_reasoned = self._has_reasoned or tag.kind is not TagKind.MARKER
+            is_reasoning = tag.kind in {TagKind.START, TagKind.LONE_END}
+            self._has_reasoned = self._has_reasoned or is_reasoning
             self._open(tag, is_certain=not tag.is_wording)
             self._held = text[len(tag.text) :]
         else:
@@ -238,6 +239,12 @@ class ReasoningParser:
             before, after = self._held[:at], self._held[at + len(tag.text) :]
             if self._is_quoted(before):
                 continue
+            if tag.kind is TagKind.TURN_END:
+                if after.strip():
+                    continue
+                self._say(self._held[:at])
+                self._held = "" if self._is_final else self._held[at:]
+                return False
             if tag.kind is TagKind.LONE_END:
                 return self._end_alone(tag.text, before, after)
             self._say(before)

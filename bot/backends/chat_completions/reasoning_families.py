@@ -83,7 +83,9 @@ _FAMILIES = (
         ("<|channel|>", "<|message|>"),
     ),
     # gpt-oss by a server that removes control tokens
-    _Family(r"(?-i:analysis(?=[\p{Lu}\"“']))", "(?-i:assistantfinal)", is_wording=True),
+    _Family(
+        r"(?-i:(?:assistant)?analysis(?=[\p{L}\"“']))", "(?-i:assistantfinal)", is_wording=True
+    ),
     _Family(  # Granite
         r"Here(?:'s| is) my thought process:", r"Here(?:'s| is) my response:", is_wording=True
     ),
@@ -106,6 +108,11 @@ _MARKER = (
     r"|<\|(?:start|begin)\|>\s?assistant"
     r"|<\|(?:return|end|eom|content|message_model|end_message|content_model_end_sampling)\|>"
 )
+# What servers with wrong settings leave of a model's end of turn.
+_TURN_END = (
+    r"(?:(?:<\|(?:im_end|eot_id|eot|end_of_text|endoftext|end_of_turn_token)\|>"
+    r"|<end_of_turn>|<turn\|>|</s>|<｜end▁of▁sentence｜>|\[e~\[)\s*)+"
+)
 _WRAPPER = r"<(?P<name>answer|output|response|solution|conclusion|final(?:[_-]answer)?)>"
 FIRST_CHARS: Final = frozenset("<[◁")
 """What tags within an answer begin with."""
@@ -115,6 +122,8 @@ class TagKind(Enum):
     START = "start"
     LONE_END = "lone end"
     MARKER = "marker"
+    TURN_END = "turn end"
+    """It is no part of the answer that it ends."""
     WRAPPER = "wrapper"
     """Opens the answer; it counts only right after reasoning."""
     INCOMPLETE = "incomplete"
@@ -143,6 +152,7 @@ _TAGS = (
     *((_compile(family.start), TagKind.START, family) for family in _FAMILIES),
     (_compile(_LONE_END), TagKind.LONE_END, None),
     (_compile(_MARKER), TagKind.MARKER, None),
+    (_compile(_TURN_END), TagKind.TURN_END, None),
     (_compile(_WRAPPER), TagKind.WRAPPER, None),
 )
 _HEAD_CHARS = 3

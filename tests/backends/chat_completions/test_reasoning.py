@@ -163,6 +163,8 @@ def test_end_tag_alone_makes_everything_before_it_reasoning(end: str, size: int)
         "1 < 2 [and] <b>bold</b> [THIS](https://example.com)",
         "Here's my thought process: first, look around.",
         "analysis is the word",
+        "A line is <s>struck</s> so.",
+        "A turn ends with `<|im_end|>`",
         "<answer>42</answer>",
         "The <output> element, and <response>.",
     ],
@@ -177,6 +179,13 @@ def test_text_about_tags_is_text(text: str, size: int) -> None:
     ("reasoning_format", "written", "answer", "reasoning"),
     [
         (ANY_FORMAT, "Hello.", "Hello.", ""),
+        (ANY_FORMAT, "<think>a</think>Hello.<|im_end|>\n<|endoftext|>\n", "Hello.", "a"),
+        *((ANY_FORMAT, f"Hello.{end}", "Hello.", "") for end in (
+            "<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<turn|>", "</s>", "<|END_OF_TURN_TOKEN|>",
+            "<｜end▁of▁sentence｜>",
+        )),
+        (ANY_FORMAT, "analysiswe greet.assistantfinalHello!", "Hello!", "we greet."),
+        (ANY_FORMAT, "assistantanalysisHm.assistantfinalHello!", "Hello!", "Hm."),
         (ANY_FORMAT, "\n<think>a</think> <think>b</think>Hi", "Hi", "ab"),
         (ANY_FORMAT, "<think>never an end", "", "never an end"),
         (ANY_FORMAT, "Sure. <think>hidden</think>Here", "Sure. Here", "hidden"),
