@@ -28,6 +28,12 @@ _PROMPT_TOO_LONG = re.compile(
     rb"|\"code\": ?\"?1261\b",  # Zhipu, whose words are Chinese
     re.IGNORECASE,
 )
+# Of the chat templates of Gemma 2, Llama 2 and Mistral 0.1 and 0.2, and of those like them.
+_SYSTEM_REJECTED = re.compile(
+    rb"system (role|message|prompt)s? (is |are )?not (supported|allowed)|roles must alternate"
+    rb"|only [^\n]{0,40}roles? (are|is) supported|(unsupported|invalid|unknown|unexpected) role",
+    re.IGNORECASE,
+)
 _ALWAYS_TOO_LARGE = re.compile(rb"request too large for", re.IGNORECASE)
 _LIMIT_TOO_HIGH = re.compile(
     rb"max_(completion_|new_)?tokens.{0,60}is too large(: (?P<tokens>\d+))?", re.IGNORECASE
@@ -118,6 +124,8 @@ class _LastingError:
     """For the chat."""
     is_certain: bool = False
     """Also with a status that other errors pass with after a while."""
+    rejects_system: bool = False
+    """Whether the same request without a system message may be accepted."""
     is_of_account: bool = False
     """Whether every prompt meets it until the operator has acted."""
 
@@ -160,6 +168,13 @@ _LASTING_ERRORS = (
         _DAY_USED_UP_NOTICE,
         is_certain=True,
         is_of_account=True,
+    ),
+    _LastingError(
+        _by_words(_SYSTEM_REJECTED),
+        "rejected the roles of the messages for {model!r} ({status}{codes}); its chat template"
+        " takes other ones",
+        _CONFIGURATION_NOTICE,
+        rejects_system=True,
     ),
     _LastingError(
         _by_words(_NO_MEMORY),
@@ -221,6 +236,7 @@ class RequestFailed(TroupeError):
         is_lasting: bool = False,
         is_away: bool = False,
         is_loading: bool = False,
+        rejects_system: bool = False,
         too_long: TooLong | None = None,
     ) -> None:
         super().__init__(message)
@@ -238,6 +254,8 @@ class RequestFailed(TroupeError):
         """Nothing answers there; the circuit breaker opens sooner."""
         self.is_loading = is_loading
         """The server is reading its model; it is asked again until the first token is due."""
+        self.rejects_system = rejects_system
+        """The model's chat template may have no system message."""
         self.too_long = too_long
         """The prompt is longer than the model can read."""
 
@@ -352,6 +370,7 @@ def _translate_refusal(
                 notice=known.notice,
                 provider_unhealthy=False,
                 is_lasting=known.is_of_account,
+                rejects_system=known.rejects_system,
                 too_long=read_too_long(body) if known.notice is _TOO_LONG_NOTICE else None,
             )
     return None

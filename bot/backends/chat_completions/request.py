@@ -88,6 +88,8 @@ class ChatRequest:
     """One more header, as "Name: value"."""
     is_continuation: bool = False
     """Whether it goes on with an answer that was cut off; the retry budget pays for it."""
+    without_system: "Callable[[], ChatRequest] | None" = None
+    """Returns what is sent if the model rejects a system message; None: there is none."""
 
 
 class HttpStatusError(TroupeError):
@@ -308,7 +310,12 @@ class ChatRequestRunner:
 
         Closing the generator closes the connection, which stops the model.
         """
-        response = await self._post(request, timeouts)
+        try:
+            response = await self._post(request, timeouts)
+        except RequestFailed as error:
+            if not (error.rejects_system and request.without_system):
+                raise
+            response = await self._post(request.without_system(), timeouts)
         try:
             parser = self._parser(response, request)
             pauses = iter(_PAUSES_SECONDS)
@@ -518,9 +525,9 @@ def _suggest(model: str, listed: Sequence[str]) -> str:
     short = {one.rpartition("/")[2].partition(":")[0]: one for one in names}
     wanted = model.lower()
     near = get_close_matches(wanted, [*names, *short], n=1, cutoff=_MIN_SIMILARITY)
-    has = f"it has {', '.join(listed[:_MAX_NAMED_MODELS])}"
+    has = f"t has {', '.join(listed[:_MAX_NAMED_MODELS])}"
     nearest = [names[short.get(one, one)] for one in near]
-    return f"did you mean {nearest[0]!r}? {has.capitalize()}" if nearest else has
+    return f"did you mean {nearest[0]!r}? I{has}" if nearest else f"i{has}"
 
 
 def is_web_page(body: bytes) -> bool:

@@ -9,6 +9,7 @@ import hmac
 import random
 import secrets
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -58,11 +59,15 @@ class OpenAICompatibleBackend(
             random_source=random_source,
         )
         self._session_key = secrets.token_bytes()
+        self._without_system_role: set[str] = set()
+        """Models that have rejected one."""
         self._transcriptions = TranscriptionService(settings, self._endpoint, clock)
 
     @override
     def _to_request(self, prompt: Prompt, model: str) -> ChatRequest:
         names = bool(self._settings.message_names)
+        has_system = any(one.role == "system" for one in prompt.messages)
+        may_fold = has_system and model not in self._without_system_role
         return ChatRequest(
             self._settings.request_path("/chat/completions", model),
             to_wire(prompt, model, names=names, quirks=self._quirks(model)),
@@ -71,7 +76,13 @@ class OpenAICompatibleBackend(
             has_fallback=prompt.has_fallback,
             header=self._session_header(prompt),
             is_continuation=bool(prompt.begun),
+            without_system=partial(self._fold_system, prompt, model) if may_fold else None,
         )
+
+    def _fold_system(self, prompt: Prompt, model: str) -> ChatRequest:
+        """Return the request without a system message, as are all further ones for the model."""
+        self._without_system_role.add(model)
+        return self._to_request(prompt, model)
 
     @property
     @override
@@ -122,7 +133,11 @@ class OpenAICompatibleBackend(
         return f"{name}: {_hash_conversation(self._session_key, prompt.conversation)}"
 
     def _quirks(self, model: str) -> Quirks:
-        return quirks_of(self._endpoint.name, self._endpoint.base_url, model)
+        quirks = quirks_of(self._endpoint.name, self._endpoint.base_url, model)
+        if model not in self._without_system_role:
+            return quirks
+        accepts = replace(quirks.accepts, accepts_system=False, accepts_late_system=False)
+        return replace(quirks, accepts=accepts)
 
 
 @lru_cache(_MAX_CACHED_HASHES)

@@ -27,6 +27,8 @@ TEMPLATES = (
     "mistral-nemo",
     "mistral-v1-system",
     "llama-default",
+    "orig/mistral-v0.1",  # it has no system role, nor has the next
+    "orig/gemma-1.1",
 )
 SPEC = ToolSpec("dice", "Roll dice.", {"type": "object", "properties": {}})
 EXCHANGE = ToolExchange("I roll.", (ToolCall("abcdefghi", "dice", "{}"),), ("7",))
