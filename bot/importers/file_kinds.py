@@ -27,6 +27,7 @@ _HARUHI_PATH = re.compile(r"(^|/)system_prompt\.txt$|(^|/)(content|texts)/[^/]+\
 _FROM_LINE = re.compile(r"^[ \t]*from[ \t]+\S", re.IGNORECASE | re.MULTILINE)
 _JSON_START = re.compile(r"\{\s*[\"}/]|\[\s*[\[{\"\]]")
 _YAML_KEY = re.compile(r"^([A-Za-z_]\w*):(?: .*)?$", re.MULTILINE)
+_YAML_START = re.compile(r"\A(?:(?:---[ \t]*|#.*|[ \t]*)\r?\n)+")
 _JINJA_TAG = re.compile(r"\{%[-+]?\s*\w")
 _JINJA_VALUE = re.compile(r"\{\{-?\s*[\w'\"(]")
 
@@ -220,7 +221,8 @@ def _detect_text(text: str) -> FileKind:
         return FileKind.JINJA
     if _FROM_LINE.search(text):
         return FileKind.MODELFILE
-    keys = set(_YAML_KEY.findall(text)) if _YAML_KEY.match(stripped) else set()
+    is_yaml = _YAML_KEY.match(_YAML_START.sub("", stripped))
+    keys = {key.removeprefix("char_") for key in _YAML_KEY.findall(text)} if is_yaml else set()
     if "name" in keys and keys & {"context", "greeting", "description", "persona"}:
         return FileKind.YAML_CARD
     if _JINJA_VALUE.search(text):

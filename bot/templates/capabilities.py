@@ -125,7 +125,7 @@ def adapt_messages(
     """
     adapted = [_trim(message) for message in messages] if trim_inputs else list(messages)
     if not (capabilities.accepts_system and capabilities.accepts_late_system):
-        adapted = _fold_system_into_user(adapted, keep_first=capabilities.accepts_system)
+        adapted = _fold_system_into_user(adapted, capabilities)
     if not capabilities.accepts_repeated_roles:
         adapted = _merge_repeated_roles(adapted)
     if not capabilities.accepts_assistant_first:
@@ -133,19 +133,35 @@ def adapt_messages(
     return adapted if capabilities.accepts_text_content else _with_content_parts(adapted)
 
 
-def _fold_system_into_user(messages: Sequence[Message], *, keep_first: bool) -> list[Message]:
+def _fold_system_into_user(
+    messages: Sequence[Message], capabilities: Capabilities
+) -> list[Message]:
+    """Put system messages in front of the user's next one, else behind the one before."""
     folded: list[Message] = []
     pending: Message | None = None
     for index, message in enumerate(messages):
-        if message["role"] == "system" and not (keep_first and index == 0):
+        if message["role"] == "system" and not (capabilities.accepts_system and index == 0):
             pending = _join_messages(pending, {**message, "role": "user"}, "\n\n")
         elif pending is not None and message["role"] == "user":
             folded.append(_join_messages(pending, message, "\n\n"))
             pending = None
         else:
-            folded += [message] if pending is None else [pending, message]
+            _append_folded(folded, pending, capabilities)
+            folded.append(message)
             pending = None
-    return folded if pending is None else [*folded, pending]
+    _append_folded(folded, pending, capabilities)
+    return folded
+
+
+def _append_folded(
+    folded: list[Message], pending: Message | None, capabilities: Capabilities
+) -> None:
+    """Append a system message as the user's, as a paragraph of its own where roles alternate."""
+    if pending is None:
+        return
+    if folded and not capabilities.accepts_repeated_roles and _can_merge(folded[-1], pending):
+        pending = _join_messages(folded.pop(), pending, "\n\n")
+    folded.append(pending)
 
 
 def _merge_repeated_roles(messages: Sequence[Message]) -> list[Message]:

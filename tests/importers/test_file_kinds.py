@@ -66,6 +66,7 @@ FILES: dict[str, tuple[FileKind, bytes | str | object]] = {
     "zip": (FileKind.ARCHIVE, archive("photo.jpg")),
     "damaged zip": (FileKind.ARCHIVE, b"PK\x03\x04 half"),
     "YAML card": (FileKind.YAML_CARD, "name: Chiharu\ngreeting: |-\n  Hi {{user}}!\ncontext: C\n"),
+    "YAML card behind ---": (FileKind.YAML_CARD, "---\n# mine\nchar_name: C\nchar_persona: P\n"),
     "YAML": (FileKind.YAML, "temperature: 1.3\ntop_p: 0.9\n"),
     "regex scripts": (FileKind.REGEX_SCRIPTS, [{"findRegex": "/a/", "replaceString": ""}]),
     "JSON list": (FileKind.JSON_LIST, [1, {"a": 1}]),

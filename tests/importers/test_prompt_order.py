@@ -2,12 +2,14 @@
 
 import json
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bot.errors import PresetError, TemplateError
 from bot.importers.cards.card import read_card
 from bot.importers.cards.card_to_preset import card_notes, preset_from_card
 from bot.importers.preset_files import ImportedPreset, preset_from_text
@@ -168,6 +170,21 @@ def test_cards_own_instructions_stand_in_for_the_main_prompt_and_the_jailbreak()
     assert (fixed[0], fixed[-1]) == (("system", "MAIN"), ("system", "JB"))
 
 
+def test_default_instructions_of_earlier_imports_name_the_people() -> None:
+    aria = card()
+    earlier = (aria.system or "").replace("{{notChar}}", "{{group}}")
+    assert shown(draft(aria.model_copy(update={"system": earlier}), "Now?")) == shown(
+        draft(aria, "Now?")
+    )
+
+
+def test_limits_of_tokens_are_values_of_macros() -> None:
+    text = {"content": "{{maxPrompt}} {{maxContextTokens}} {{maxResponse}}"}
+    limits = {"openai_max_context": 1000, "openai_max_tokens": 100}
+
+    assert messages(text, "chatHistory", **limits)[0] == ("system", "900 1000 100")
+
+
 def test_preset_that_is_no_card_keeps_its_instructions_as_the_persona() -> None:
     nova = Preset.model_validate(
         {"name": "Nova", "provider": "p", "model": "m", "system": "You are Nova."}
@@ -233,6 +250,7 @@ def test_unknown_names_of_a_story_string_are_macros() -> None:
         ("C++", "I like c++ a lot"),
         (".", "well . so"),
         ("/lant(ern)?/i", "LANT"),
+        ("/(?<l>lan)tern \\k<l>/", "lantern lan"),
         ("/home/fox/", "in /home/fox/ there"),
         ("/(/", "a /(/ b"),
     ],
@@ -283,6 +301,7 @@ def script(find: str, replace: str = "", **flags: Any) -> dict[str, Any]:
          "Hi. <ledger>{1}</ledger> Bye b-b b b Aria."),
         (script("/(b) b/", "{{random:$1 x,$1 x}}"), "Hi. <ledger>{1}</ledger> Bye b x."),
         (script("/<ledger>.*</ledger>/", "{{match}}!"), "Hi. <ledger>{1}</ledger>! Bye b b."),
+        (script("/<ledger>(?<in>[^]*?)<.*/", "$<in>$<out>"), "Hi. {1}"),
         (script("/b b/", "</plan><br>c"), "Hi. <ledger>{1}</ledger> Bye </plan>c."),
         (script("b", "c"), "Hi. <ledger>{1}</ledger> Bye c b."),
         (script("/<ledger>(.*?)<\\/ledger>/", "```html\n<style>a{}</style><div>HP $1</div>\n```",
@@ -321,6 +340,20 @@ def test_scripts_that_cannot_be_run_and_extensions_are_named() -> None:
         "regular expression scripts that are not run: /(a{1000}){1000}/, /x/",
         "extensions of the card without effect here: tavern_helper",
     ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{{foo::" * 20_000 + "}}" * 20_000, "{{datetimeformat " + "[" * 60_000 + "}}", "{{" * 24_000],
+)
+def test_hostile_macros_cost_little(text: str) -> None:
+    begun = time.process_time()
+    draft(imported({"content": text}, "chatHistory").preset, "Now?")
+    data = json.dumps({"name": "s", "story_string": text[:50_000]})
+    with suppress(PresetError, TemplateError):
+        preset_from_text(data, Path("s.json"))
+
+    assert time.process_time() - begun < 5
 
 
 def test_slow_script_ends_in_time() -> None:

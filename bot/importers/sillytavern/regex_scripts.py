@@ -18,8 +18,8 @@ _HIDDEN_HTML = re.compile(
 )
 # Other tags, such as <plan>, are what scripts find in a model's answer.
 _TAG = re.compile(
-    r"</?(a|abbr|article|aside|b|blockquote|body|br|button|center|code|details|div|em|fieldset|font"
-    r"|footer|form|h[1-6r]|head|header|html|i|iframe|img|input|label|legend|li|link|main|meta|nav|ol"
+    r"(?<!\$)</?(a|abbr|article|aside|b|blockquote|body|br|button|center|code|details|div|em"
+    r"|fieldset|font|footer|form|h[1-6r]|head|header|html|i|iframe|img|input|label|legend|li|link|main|meta|nav|ol"
     r"|p|pre|progress|q|s|script|section|small|span|strong|style|sub|summary|sup|svg|table|tbody|td"
     r"|th|thead|tr|u|ul|!doctype)(?![\w-])[^<>]*>",
     re.IGNORECASE,

@@ -39,9 +39,13 @@ _ALIASES = {
     "charcreatornotes": "creatornotes",
     "charversion": "version",
     "char_version": "version",
+    "charjailbreak": "charinstruction",
     "charfirstmessage": "greeting",
     "idle_duration": "idleduration",
     "mesexamplesraw": "mesexamples",
+    "maxprompttokens": "maxprompt",
+    "maxcontexttokens": "maxcontext",
+    "maxresponsetokens": "maxresponse",
     "lorebefore": "wibefore",
     "loreafter": "wiafter",
 }
@@ -81,7 +85,7 @@ FIELDS = frozenset({
     "group", "groupnotmuted", "notchar", "original", "persona", "input", "lastmessage",
     "lastusermessage", "lastcharmessage", "lastmessageid", "version", "model", "description",
     "personality", "scenario", "mesexamples", "charprompt", "charinstruction", "chardepthprompt",
-    "creatornotes", "maxprompt", "summary", "wibefore", "wiafter",
+    "creatornotes", "maxprompt", "maxcontext", "maxresponse", "summary", "wibefore", "wiafter",
 })  # fmt: skip
 """The macros whose values depend on the character and the conversation; without one, empty."""
 
@@ -324,11 +328,10 @@ class Macros:
 def unknown_macros(texts: Iterable[str]) -> Sequence[str]:
     """Return the names of the macros in these texts that have no value here, each once."""
     found: dict[str, None] = {}
-    pending = [text for text in texts if "{{" in text]
-    for text in pending:
-        for call in _Document(text).calls:
-            if "{{" in call.inner:
-                pending.append(call.inner)
+    for _ in range(_MAX_DEPTH):
+        calls = [call for text in texts if "{{" in text for call in _Document(text).calls]
+        texts = [call.inner for call in calls]
+        for call in calls:
             is_known = call.name in _KNOWN or call.name == "//" or _TIME_ZONE.fullmatch(call.inner)
             if not is_known and VariableExpression.parse(call.inner) is None:
                 written = _CALL.match(call.inner)

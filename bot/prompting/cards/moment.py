@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 _TOKEN = re.compile(
-    r"\[([^\]]*)\]|LTS|LT|L{1,4}|YYYY|YY|MMMM|MMM|MM|Mo|M|Q|DDDD|DDD|Do|DD|D|dddd|ddd|dd|d|E|WW|W"
+    r"\[([^\[\]]*)\]|LTS|LT|L{1,4}|YYYY|YY|MMMM|MMM|MM|Mo|M|Q|DDDD|DDD|Do|DD|D|dddd|ddd|dd|d|E|WW|W"
     r"|HH|H|hh|h|mm|m|ss|s|SSS|A|a|ZZ|Z|X|x"
 )
 _LONG_FORMS = {

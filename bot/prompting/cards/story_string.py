@@ -60,7 +60,7 @@ def parse_story_string(source: str) -> StoryString:
                 "a story_string has at most {limit} characters; shorten it", limit=_MAX_CHARS
             )
         )
-    parser = _StoryStringParser(_TAG.split(source.replace(_TRIM, "")))
+    parser = _StoryStringParser(_split_tags(source.replace(_TRIM, "")))
     nodes, end = parser.block(0)
     if end:
         raise TemplateError(
@@ -72,9 +72,17 @@ def parse_story_string(source: str) -> StoryString:
 def story_macros(source: str) -> list[str]:
     """Return the macros of a layout; `{{system}}` is none: only layouts have it."""
     fields = (
-        field.partition(" ")[2] if field[:1] == "#" else field for field in _TAG.findall(source)
+        field.partition(" ")[2] if field[:1] == "#" else field
+        for field in _split_tags(source)[1::2]
     )
     return [f"{{{{{name}}}}}" for name in fields if name not in _OWN_NAMES and name[:1] not in "/!"]
+
+
+def _split_tags(source: str) -> list[str]:
+    """Return texts at even indexes and the contents of tags at odd ones."""
+    tagged, end, rest = source.rpartition("}}")  # each tag that is never closed costs a search
+    *tokens, last = _TAG.split(tagged + end)
+    return [*tokens, last + rest]
 
 
 class _StoryStringParser:

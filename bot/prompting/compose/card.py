@@ -19,6 +19,7 @@ from bot.prompting.compose.card_macros import (
     ORIGINAL_SYSTEM,
     CardMacros,
     build_card_macros,
+    own_instructions,
     reply_macros,
     seeded_random,
 )
@@ -182,7 +183,7 @@ def _with_card_fields(macros: CardMacros, draft: Draft, inputs: PromptInputs) ->
     notes = [one.content for one in book.entries if one.name == DEPTH_NOTE] if book else []
     return macros.with_fields(
         **persona,
-        charprompt="" if preset.system == ORIGINAL_SYSTEM else preset.system or "",
+        charprompt=own_instructions(preset),
         mesexamples="\n".join(examples),
         chardepthprompt=notes[0] if notes else "",
     )

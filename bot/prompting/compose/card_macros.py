@@ -25,6 +25,9 @@ ORIGINAL_SYSTEM = (
 )
 """The default instructions of a card, and what `{{original}}` stands for."""
 
+# Cards that were imported before `{{group}}` named the characters, as SillyTavern's does.
+_EARLIER_ORIGINAL_SYSTEM = ORIGINAL_SYSTEM.replace("{{notChar}}", "{{group}}")
+
 DEPTH_NOTE = "note at depth"
 """The name of the lorebook entry that a card's depth prompt becomes."""
 
@@ -80,6 +83,12 @@ def build_card_macros(inputs: PromptInputs) -> CardMacros:
             "creatornotes": preset.description,
             "charinstruction": preset.post_history_instructions or "",
             "maxprompt": str(inputs.max_input_tokens or ""),
+            "maxcontext": str(
+                inputs.max_input_tokens + (preset.max_output_tokens or 0)
+                if inputs.max_input_tokens
+                else ""
+            ),
+            "maxresponse": str(preset.max_output_tokens or ""),
         },
         greetings=preset.greetings,
         idle=inputs.incoming.at - earlier[-1] if earlier else None,
@@ -99,6 +108,12 @@ def build_card_macros(inputs: PromptInputs) -> CardMacros:
         },
     )
     return CardMacros(stable, current)
+
+
+def own_instructions(preset: Preset) -> str:
+    """Return the instructions that a card has itself; empty if they are the default ones."""
+    is_default = preset.system in {ORIGINAL_SYSTEM, _EARLIER_ORIGINAL_SYSTEM}
+    return "" if is_default else preset.system or ""
 
 
 def choose_greeting(

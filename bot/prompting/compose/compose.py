@@ -20,6 +20,7 @@ from bot.chat.story import Story
 from bot.errors import UserError
 from bot.prompting.compose.background import build_background, split_observed
 from bot.prompting.compose.card import apply_card
+from bot.prompting.compose.card_macros import ORIGINAL_SYSTEM, own_instructions
 from bot.prompting.compose.inputs import PromptInputs, gather_inputs
 from bot.prompting.compose.instructions import (
     build_instructions,
@@ -219,7 +220,8 @@ def _system_parts(
     if preset.has_macros and not preset.prompter:
         # A card has its own roleplay instructions; its macros are expanded later (card.py).
         filled = fill_card_persona(preset, stories, newest=newest)
-        system = _part("system", preset.system, required=True)
+        instructions = own_instructions(preset) or (preset.system and ORIGINAL_SYSTEM)
+        system = _part("system", instructions, required=True)
         persona = [filled.text, *further_persona(preset)]
         parts = [one for text in persona for one in _part("persona", text, required=True)]
         return [*system, *parts], filled

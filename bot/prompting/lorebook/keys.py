@@ -28,6 +28,7 @@ _REGEX_LITERAL = re.compile(r"/((?:[^/\\]|\\.)+)/([gimsuy]*)", re.DOTALL)
 _REGEX_TOKEN = re.compile(r"\\.|\[\^?\]?(?:\\.|[^]\\])*\]|\{\s*(\d+)[\d\s,]*\}|.", re.DOTALL)
 # Syntax in which brackets may be text, so that the weight of a pattern cannot be computed.
 _UNSUPPORTED = re.compile(r"\(\?(?:#|[\w-]*[xV])")
+_JAVASCRIPT = (("\\/", "/"), ("[^]", r"[\s\S]"), ("\\k<", "\\g<"))
 _FLAGS = {"i": regex.IGNORECASE, "m": regex.MULTILINE, "s": regex.DOTALL, "g": 0, "u": 0, "y": 0}
 
 
@@ -159,7 +160,9 @@ def compile_key(key: str) -> regex.Pattern[str] | Text:
     literal = _REGEX_LITERAL.fullmatch(key)
     if literal is None:
         return translatable("it is not of the form {form}", form="/pattern/flags")
-    pattern, letters = literal[1].replace("\\/", "/"), literal[2]
+    pattern, letters = literal[1], literal[2]
+    for written, meant in _JAVASCRIPT:
+        pattern = pattern.replace(written, meant)
     if len(pattern) > _MAX_PATTERN_CHARS:
         return translatable("it is longer than {limit} characters", limit=_MAX_PATTERN_CHARS)
     if _UNSUPPORTED.search(pattern):

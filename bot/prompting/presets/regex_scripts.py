@@ -18,7 +18,7 @@ _MAX_SECONDS = 0.05  # of one script
 _MAX_SECONDS_TOGETHER = 0.2
 _MAX_GROWTH = 4  # how many times as long a text may become, and some
 _MAX_ADDED_CHARS = 20_000
-_REFERENCE = regex.compile(r"\$(\d{1,2})")
+_REFERENCE = regex.compile(r"\$(?:(\d{1,2})|<([^<>]+)>)")
 _MATCH = regex.compile(r"\{\{match\}\}", regex.IGNORECASE)
 
 
@@ -29,7 +29,7 @@ class RegexScript(StrictModel):
     find: Annotated[str, Field(min_length=1)]
     """A regular expression, `/pattern/flags`; without `g` only the first match is replaced."""
     replace: str = ""
-    """May have `$1`, `{{match}}` and macros."""
+    """May have `$1`, `$<name>`, `{{match}}` and macros."""
     trim: tuple[str, ...] = ()
     """Texts that are removed from what was matched."""
     where: Literal["answer", "prompt", "both"] = "answer"
@@ -78,8 +78,9 @@ def _run(script: RegexScript, text: str, expand: Callable[[str], str], seconds: 
 
     def filled(found: regex.Match[str]) -> str:
         def value(reference: regex.Match[str]) -> str:
-            number = int(reference[1])
-            matched = found[number] if number <= len(found.groups()) else ""
+            group = reference[2] or int(reference[1])
+            known = group in found.re.groupindex or group in range(found.re.groups + 1)
+            matched = found[group] if known else ""
             for unwanted in script.trim:
                 matched = (matched or "").replace(unwanted, "")
             return matched or ""

@@ -154,7 +154,7 @@ async def test_unknown_template_gets_one_system_message_and_alternating_roles(
         {"role": "system", "content": "You are Nora."},
         {"role": "user", "content": "..."},
         {"role": "assistant", "content": "Hi!"},
-        {"role": "user", "content": "hi\nhello\nBe short."},
+        {"role": "user", "content": "hi\nhello\n\nBe short."},
     ]
 
 
