@@ -180,7 +180,7 @@ def test_default_instructions_of_earlier_imports_name_the_people() -> None:
 
 def test_limits_of_tokens_are_values_of_macros() -> None:
     text = {"content": "{{maxPrompt}} {{maxContextTokens}} {{maxResponse}}"}
-    limits = {"openai_max_context": 1000, "openai_max_tokens": 100}
+    limits: dict[str, Any] = {"openai_max_context": 1000, "openai_max_tokens": 100}
 
     assert messages(text, "chatHistory", **limits)[0] == ("system", "900 1000 100")
 

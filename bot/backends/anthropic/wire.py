@@ -8,7 +8,7 @@ from typing import Any, Literal
 import msgspec
 from typing_extensions import override
 
-from bot.backends.anthropic.parameters import to_parameters
+from bot.backends.anthropic.parameters import can_continue, to_parameters
 from bot.backends.anthropic.tools import (
     THINKING_BLOCKS,
     exchange_messages,
@@ -71,9 +71,12 @@ def to_wire(
     messages = _merge_roles(given[begin:])
     if not messages or messages[0]["role"] == "assistant":
         messages.insert(0, {"role": "user", "content": [_text(_START)]})
-    if messages[-1]["role"] == "assistant":  # the API rejects white space at its end
-        last = messages[-1]["content"][-1]
-        last["text"] = last["text"].rstrip()
+    if messages[-1]["role"] == "assistant":
+        if can_continue(prompt, model):  # the API rejects white space at its end
+            last = messages[-1]["content"][-1]
+            last["text"] = last["text"].rstrip()
+        else:  # the beginning of an answer is rejected
+            messages.pop()
     if cache != "off":
         _mark_stable_prefix(system, messages, cache)
     messages += exchange_messages(prompt)

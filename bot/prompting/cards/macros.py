@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
+from functools import lru_cache
 
 from bot.frozen_dataclass import frozen_dataclass
 from bot.prompting.cards.moment import describe_duration, format_moment, parse_moment
@@ -22,6 +23,7 @@ _MAX_REPEATS = 100  # of {{newline::n}}
 _MAX_MACROS = 100_000  # a prompt with them takes seconds
 _CHARS_PER_MACRO = 20  # the arguments are read once more in each level
 _MAX_INSERTED_CHARS = 4_000_000  # far more than any model reads
+_MAX_CACHED_CHARS = 20_000
 _ROLL = re.compile(r"(\d{0,4})d(\d{1,7})([+-]\d{1,7})?|(\d{1,7})", re.IGNORECASE)
 _LEGACY = re.compile(r"<(user|bot|char|charifnotgroup|group)>", re.IGNORECASE)
 _TRIM = "\x00trim\x00"  # no text contains it: NULs are removed first
@@ -163,7 +165,8 @@ class Macros:
     def _expand(self, text: str, depth: int) -> str:
         if "{{" not in text:
             return self._expand_legacy(text)
-        return self._expand_calls(_Document(text), 0, depth)
+        document = _Document(text) if len(text) > _MAX_CACHED_CHARS else _read_document(text)
+        return self._expand_calls(document, 0, depth)
 
     def _expand_calls(self, document: "_Document", first: int, depth: int, end: int = -1) -> str:
         """Expand from one call of a document up to another one, or to its end."""
@@ -389,6 +392,12 @@ class _Document:
                 return at
             at = self.closing.get(at, at) + 1
         return None
+
+
+@lru_cache(maxsize=1024)
+def _read_document(text: str) -> _Document:
+    """Return the same document for a text of a preset, which each of its prompts expands."""
+    return _Document(text)
 
 
 def _count(argument: str, default: int) -> int:

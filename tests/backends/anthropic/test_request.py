@@ -114,7 +114,16 @@ def test_empty_texts_are_left_out() -> None:
 
 
 def test_white_space_at_the_end_of_a_final_answer_is_removed() -> None:
-    assert body(("user", "a"), ("assistant", "Well, \n"))["messages"][-1]["content"] == "Well,"
+    talk = (("user", "a"), ("assistant", "Well, \n"))
+    assert body(*talk, model="claude-opus-4-1")["messages"][-1]["content"] == "Well,"
+
+
+def test_beginning_of_an_answer_is_left_out_for_models_that_reject_it() -> None:
+    talk = (("user", "a"), ("assistant", "Well,"))
+    assert body(*talk, model="claude-opus-4-8")["messages"] == [{"role": "user", "content": "a"}]
+    reasoning = {"thinking": {"type": "enabled", "budget_tokens": 2000}}
+    sent = body(*talk, model="claude-opus-4-1", parameters=reasoning)
+    assert sent["messages"][-1]["role"] == "user"
 
 
 def test_images_are_sent_between_their_texts() -> None:
