@@ -23,7 +23,8 @@ def unsupported_features(preset: Preset) -> Sequence[Text]:
             )
         )
     book = preset.parsed_lorebook
-    similar = [one for one in book.entries if one.vectorized and not one.keys] if book else []
+    entries = book.entries if book else ()
+    similar = [one for one in entries if one.vectorized and not (one.keys or one.constant)]
     if similar:
         notes.append(
             translatable(

@@ -215,7 +215,7 @@ def test_macros_without_a_value_are_named_once() -> None:
 
 def test_lore_that_only_similarity_would_find_is_named() -> None:
     entry = {"keys": [], "content": "LORE", "extensions": {"vectorized": True}}
-    book = {"entries": [entry, {**entry, "keys": ["fox"]}]}
+    book = {"entries": [entry, {**entry, "keys": ["fox"]}, {**entry, "constant": True}]}
 
     [note] = unsupported_features(card(character_book=book))
     assert note.startswith("1 lorebook entries without keys are never used")
