@@ -14,7 +14,6 @@ from tests.checkout import CHECKOUT
 
 BOT = CHECKOUT / "bot"
 TOP_LEVEL_MODULES = {"frozen_dataclass", "__init__", "__main__", "errors", "ports", "settings"}
-MAX_MODULES = 15
 MAX_FUNCTION_LINES = 60
 CITATION = re.compile(r"\b(docs/[\w/-]+\.md)(?:#([\w-]+))?")
 
@@ -74,14 +73,6 @@ def test_class_names_are_unique() -> None:
         if isinstance(node, ast.ClassDef):
             files[node.name].append(named(file))
     assert {name: where for name, where in files.items() if len(where) > 1} == {}
-
-
-def test_folders_hold_at_most_15_modules() -> None:
-    modules = defaultdict(list)
-    for file in trees():
-        if file.stem != "__init__":
-            modules[named(file.parent)].append(file.stem)
-    assert {name: len(all_) for name, all_ in modules.items() if len(all_) > MAX_MODULES} == {}
 
 
 def test_top_level_modules_are_the_known_ones() -> None:

@@ -14,36 +14,13 @@ never at the model's name:
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from bot.chat.template_capabilities import Capabilities
 from bot.errors import TemplateError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.templates.control_tokens import ChatTemplate
 from bot.templates.jinja.jinja_template import JinjaTemplate, Message
 from bot.templates.text_spans import render_messages
 
 PLACEHOLDER_USER_TEXT: Final = "..."  # the user message that is inserted before a greeting
-
-
-@frozen_dataclass
-class Capabilities:
-    """The conversations that a template renders without losing a text."""
-
-    accepts_system: bool
-    """A system message at the beginning."""
-
-    accepts_late_system: bool
-    """System messages between the turns."""
-
-    accepts_repeated_roles: bool
-    """Two messages of the same role in a row."""
-
-    accepts_assistant_first: bool
-    """An assistant message before the first user message."""
-
-    accepts_text_content: bool = True
-    """A content that is a string, and not only a list of parts."""
-
-
-ALL_CAPABILITIES: Final = Capabilities(True, True, True, True)
 
 _TEXT_PROBES: Final[Mapping[str, Sequence[Message]]] = {
     name: tuple({"role": role, "content": f"probe {role} {number}"} for number, role in turns)

@@ -14,10 +14,11 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from bot.chat.prompt import Message, TemplateChoice, TemplateNames
+from bot.chat.template_capabilities import Capabilities
 from bot.chat.tool import ToolExchange, ToolSpec
 from bot.errors import RenderUnavailable, TemplateError, TemplateLimitExceeded
 from bot.frozen_dataclass import frozen_dataclass
-from bot.templates.capabilities import Capabilities, adapt_messages, detect_capabilities
+from bot.templates.capabilities import adapt_messages, detect_capabilities
 from bot.templates.control_tokens import ChatTemplate, leading_control_token
 from bot.templates.families.detection import detect_family
 from bot.templates.families.family_templates import FamilyTemplate

@@ -6,11 +6,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bot.chat.template_capabilities import ALL_CAPABILITIES, Capabilities
 from bot.templates import JinjaTemplate, StringTemplate, get
 from bot.templates.capabilities import (
-    ALL_CAPABILITIES,
     PLACEHOLDER_USER_TEXT,
-    Capabilities,
     adapt_messages,
     detect_capabilities,
 )

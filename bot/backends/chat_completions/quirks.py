@@ -4,8 +4,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import field
 from typing import Any
 
+from bot.chat.template_capabilities import ALL_CAPABILITIES, Capabilities
 from bot.frozen_dataclass import frozen_dataclass
-from bot.templates.capabilities import ALL_CAPABILITIES, Capabilities
 
 
 @frozen_dataclass

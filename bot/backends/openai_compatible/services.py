@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from bot.backends.chat_completions.quirks import NO_QUIRKS, Continuation, Quirks
 from bot.backends.openai_compatible import azure
+from bot.chat.template_capabilities import ALL_CAPABILITIES, Capabilities
 from bot.frozen_dataclass import frozen_dataclass
-from bot.templates.capabilities import ALL_CAPABILITIES, Capabilities
 
 # Where both names of the limit are known, presets may use either.
 _LIMIT = {"max_tokens": "max_completion_tokens"}

@@ -353,7 +353,7 @@ def remove_trim_marks(text: str, mark: str, breaks: str = "\n") -> str:
     return "".join([first.rstrip(breaks), *inner, last.lstrip(breaks)])
 
 
-@dataclass(slots=True, frozen=True)
+@frozen_dataclass
 class _Call:
     """A macro in a text, as it is written."""
 

@@ -20,8 +20,9 @@ from typing import Any, Final, Self
 
 import structlog
 
+from bot.chat.template_capabilities import Capabilities
 from bot.errors import RenderUnavailable, TemplateError, TemplateLimitExceeded
-from bot.templates.capabilities import PROBES, Capabilities, capabilities_from_probes
+from bot.templates.capabilities import PROBES, capabilities_from_probes
 from bot.templates.jinja.jinja_template import MAX_SOURCE_BYTES, Message
 from bot.templates.render_process.child import (
     LENGTH_PREFIX,

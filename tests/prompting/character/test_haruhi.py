@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from bot.chat.story import Story, Vector
+from bot.chat.template_capabilities import ALL_CAPABILITIES
 from bot.prompting.character.character import Character
 from bot.prompting.character.embedding import FunctionEmbedder
 from bot.prompting.character.story_index import StoryIndex
@@ -25,7 +26,7 @@ from bot.prompting.personas.persona import (
 )
 from bot.prompting.text.token_counter import count_tokens
 from bot.templates import StringTemplate
-from bot.templates.capabilities import ALL_CAPABILITIES, adapt_messages
+from bot.templates.capabilities import adapt_messages
 from tests.shared_data import golden
 
 Case = dict[str, Any]

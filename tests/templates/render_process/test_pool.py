@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from bot.chat.template_capabilities import ALL_CAPABILITIES
 from bot.errors import RenderUnavailable, TemplateError, TemplateLimitExceeded
 from bot.templates import JinjaTemplate
-from bot.templates.capabilities import ALL_CAPABILITIES
 from bot.templates.render_process.pool import RenderProcessPool
 from bot.templates.text_spans import render_spans
 from tests.attacks import attacks, expanded
