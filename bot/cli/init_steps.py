@@ -148,8 +148,15 @@ def _ask_for_address() -> ModelChoice | None:
     if not address:
         return None
     key = ask_secret("Its key, if it needs one (it is not shown; Enter: none):")
+    if "://" not in address:
+        address = f"http://{address}"
     choice = ModelChoice(base_url=address, api_key=key or None)
-    return _ask_model_name(choice, asyncio.run(list_models(choice)))
+    models = asyncio.run(list_models(choice))
+    if not models:  # most people leave out the path
+        longer = replace(choice, base_url=f"{address.rstrip('/')}/v1")
+        if models := asyncio.run(list_models(longer)):
+            choice = longer
+    return _ask_model_name(choice, models)
 
 
 def _ask_model_name(choice: ModelChoice, models: Sequence[str]) -> ModelChoice | None:

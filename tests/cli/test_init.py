@@ -234,11 +234,16 @@ async def test_questions_lead_to_a_file_with_both_bots_and_an_admin(
 
 
 @pytest.mark.service
-async def test_server_is_chosen_by_its_address(folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("prefix", "path"), [("http://", "/v1"), ("", "/v1"), ("http://", ""), ("", "/")]
+)
+async def test_server_is_chosen_by_its_address(folder: Path, prefix: str, path: str) -> None:
     async with FakeOpenAI() as model:
+        model.models_below = "/v1/"
+        host = model.base_url.removeprefix("http://").removesuffix("/v1")
         with terminal(folder) as here:
             await here.answer("Which one?", "5")
-            await here.answer("Its address", model.base_url)
+            await here.answer("Its address", f"{prefix}{host}{path}")
             await here.answer("Its key", "")
             await here.answer("Which model?", "m")
             await here.find("it answers")

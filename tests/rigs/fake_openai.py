@@ -65,6 +65,7 @@ class FakeOpenAI:
         self.scripts = []
         self.listed = []  # path and api-key of requests for the models
         self.models_status = 200
+        self.models_below = "/"  # elsewhere there are none
         self.models_body = b'{"object":"list","data":[{"id":"m"}]}'
         self.unknown_models = set()
         self.replies = None  # makes a script of a request's body
@@ -129,8 +130,9 @@ class FakeOpenAI:
         raw = await reader.readexactly(int(headers.get("content-length", 0)))
         if path.partition("?")[0].endswith("/models"):
             self.listed.append((path, headers.get("api-key")))
+            status = self.models_status if path.startswith(self.models_below) else 404
             body = self.models_body
-            writer.write(b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n" % (self.models_status, len(body)))
+            writer.write(b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n" % (status, len(body)))
             writer.write(body)
             await writer.drain()
             return True
