@@ -157,7 +157,9 @@ async def test_person_chats_in_chinese_at_sixty_columns(settings: dict[str, str]
         await terminal.shows("您现在的名字是小红。", "小红>")
         terminal.enter("/help")
         await terminal.shows("/as – 换一个名字写消息", "/quit – 结束聊天", "小红>")
-        assert not re.search(r"– [a-z]+ ", "\n".join(terminal.lines)), "all commands are described"
+        assert not re.search(r"– [a-z]+ [a-z]+ ", "\n".join(terminal.lines)), (
+            "all commands are described"
+        )
         terminal.enter("你好")
         await terminal.shows("小红> 你好", "nora", "Waves. Nora here.", "小红>")
         terminal.enter("/context")

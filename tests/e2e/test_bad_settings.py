@@ -106,7 +106,7 @@ async def test_missing_default_preset_gets_a_suggestion(
 async def test_broken_preset_names_file_and_line(installed: ServiceProcess) -> None:
     text = '{\n"name": "broken",\n"provider": "test",\n"model": "m",\n"sistem": "Hello."\n}'
     with extra_preset(installed, "broken", text) as file:
-        line = await start_error(installed)
+        line = await start_error(installed, TROUPE_DEFAULT_PRESET="broken")
     assert f"{file}, line 5: unknown key 'sistem'; did you mean 'system'?" in line
 
 
@@ -116,7 +116,7 @@ async def test_missing_provider_names_its_variable(
     with extra_preset(
         installed, "stranger", '{"name": "stranger", "provider": "openai", "model": "m"}'
     ):
-        line = await start_error(installed)
+        line = await start_error(installed, TROUPE_DEFAULT_PRESET="stranger")
     assert "stranger" in line
     assert "TROUPE_PROVIDERS__OPENAI__API_KEY" in line
 
