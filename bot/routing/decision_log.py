@@ -1,8 +1,11 @@
 """Keep why the newest messages of each channel were answered or not, for admins.
 
-A note is stored within a second, so that every process tells it and a restart leaves it.
+A note is stored within a tenth of a second, so that every process tells it and a restart, or a
+kill, leaves it.
 """
 
+import asyncio
+import contextlib
 from collections.abc import Sequence
 
 import msgspec
@@ -22,7 +25,7 @@ from bot.texts.text import Text, joined, marked, translatable
 _log = structlog.get_logger(__name__)
 _MAX_MESSAGES = 8
 _MAX_CHARS = 40
-_STORE_SECONDS = 1.0
+_STORE_SECONDS = 0.1
 _MAX_PENDING = 1000
 _ANSWERED = marked("answered")
 _OBSERVED = marked("not answered, but remembered")
@@ -66,11 +69,13 @@ class DecisionLog:
         self._notes = notes
         self._clock = clock
         self._pending: list[tuple[str, str]] = []
+        self._has_pending = asyncio.Event()
 
     async def run(self) -> None:
         """Store what was noted until cancelled, and then the rest."""
         try:
             while True:
+                await self._has_pending.wait()
                 await self._clock.sleep(_STORE_SECONDS)
                 await self._store()
         finally:
@@ -98,8 +103,11 @@ class DecisionLog:
     async def newest(self, channel: str) -> tuple[Text, ...]:
         """Return a line for each of the newest messages, oldest first; raises `StoreError`."""
         await self._store()
-        found = await self._notes.newest(_key(channel), _MAX_MESSAGES)
-        return tuple(_decode(one).describe() for one in found)
+        lines = []
+        for note in await self._notes.newest(_key(channel), _MAX_MESSAGES):
+            with contextlib.suppress(msgspec.DecodeError):  # of another version of Troupe
+                lines.append(_decode(note).describe())
+        return tuple(lines)
 
     async def forget(self, channel: str) -> None:
         """Delete what is kept of a channel; raises `StoreError`."""
@@ -109,8 +117,10 @@ class DecisionLog:
     def _add(self, channel: str, noted: _NotedDecision) -> None:
         if len(self._pending) < _MAX_PENDING:
             self._pending.append((_key(channel), _encode(noted).decode()))
+            self._has_pending.set()
 
     async def _store(self) -> None:
+        self._has_pending.clear()
         pending, self._pending = self._pending, []
         if not pending:
             return

@@ -70,7 +70,10 @@ def describe_failure(events: RecentEvents, turn: str) -> tuple[str, str]:
 async def find_failure(notes: MessageNotes, error_id: str) -> FailedMessage | None:
     """Return a message that failed in any process; raises `StoreError`."""
     found = await notes.newest(_key(error_id), 1)
-    return _decode(found[0]) if found else None
+    try:
+        return _decode(found[0]) if found else None
+    except msgspec.DecodeError:  # of another version of Troupe
+        return None
 
 
 def _key(error_id: str) -> str:

@@ -87,6 +87,10 @@ async def test_pause_holds_answers_back_tells_once_and_loses_nothing(
     await wait_until(lambda: has(platforms, group, first, _NOTICE, *rest))
 
 
+def database_url(service: ServiceProcess) -> str:
+    return service.settings.get("TROUPE_DATABASE_URL", f"sqlite:///{service.data / 'troupe.db'}")
+
+
 _EVENT = json.dumps({"address": {"platform": "telegram", "chat": "5"}})
 _BAD_EVENTS = (
     ("voted", f"'{_EVENT}'", "unknown kind 'voted'"),
@@ -103,12 +107,13 @@ async def test_rows_that_cannot_be_read_are_set_aside_and_all_chats_are_answered
     processes: list[ServiceProcess], platforms: LoopbackPlatforms
 ) -> None:
     service = processes[0]
-    default = f"sqlite:///{service.data / 'troupe.db'}"
-    url = service.settings.get("TROUPE_DATABASE_URL", default)
+    url = database_url(service)
 
     def spoil(connection: Connection) -> None:
         for number, (kind, payload, _) in enumerate(_BAD_EVENTS):
-            stored = payload if url == default or payload == "NULL" else f"{payload}::bytea"
+            stored = (
+                payload if url.startswith("sqlite") or payload == "NULL" else f"{payload}::bytea"
+            )
             key = f"telegram:-99{number}"
             connection.exec_driver_sql(
                 "INSERT INTO inbox (platform, external_key, conversation, kind, payload,"  # noqa: S608
@@ -139,6 +144,45 @@ async def test_rows_that_cannot_be_read_are_set_aside_and_all_chats_are_answered
         assert "cannot be read: " in line
         assert reason in line
     assert any(one.startswith("out-") and "Expected `str`, got `int`" in one for one in lines)
+
+
+@pytest.mark.timeout(300)
+async def test_damaged_cursors_and_settings_stop_no_platform(
+    processes: list[ServiceProcess], platforms: LoopbackPlatforms
+) -> None:
+    group, channel = platforms.telegram_group(), platforms.channel()
+    url = database_url(processes[0])
+    is_sqlite = url.startswith("sqlite")
+
+    def damage(connection: Connection) -> None:
+        connection.exec_driver_sql("UPDATE cursor SET value = '[x'")
+        names = ["telegram:moved:x", "web:c", "discord:5"]
+        for name in names:
+            connection.exec_driver_sql(f"INSERT INTO cursor (name, value) VALUES ('{name}', '{{')")  # noqa: S608
+        value = "x'ff'" if is_sqlite else "'odd'"
+        for key in ("preset", "observe", "scope", "persona", "admin_notes", "anonymous_admins"):
+            connection.exec_driver_sql(
+                "INSERT INTO choice (scope, key, value, chosen_by, chosen_at)"  # noqa: S608
+                f" VALUES ('{group.name}', '{key}', {value}, 'x', 1)"
+            )
+        if is_sqlite:  # PostgreSQL stores nothing that is not UTF-8
+            connection.exec_driver_sql(
+                "INSERT INTO conversation (key, platform, ready_since)"
+                " VALUES (CAST(x'74ff' AS TEXT), 'telegram', 1)"
+            )
+
+    for service in processes:
+        assert await service.stop() == 0
+    async with open_as_it_is(url) as database:
+        await database.write(damage)
+    group.ask("6ad0")
+    for service in processes:
+        await service.start()
+        await service.wait_until_ready()
+    channel.ask("6ad1")
+    await wait_until(lambda: has(platforms, group, expected_answer("T6ad0:12")))
+    await wait_until(lambda: has(platforms, channel, expected_answer("T6ad1:12")))
+    assert any("not_decodable" in one.output() for one in processes)
 
 
 async def test_every_process_is_listed_and_none_that_ended(

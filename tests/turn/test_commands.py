@@ -146,7 +146,8 @@ async def test_settings_why_tells_what_other_processes_decided_until_it_is_forgo
     setup = Setup(database, backend=FakeBackend(["Hi."], ["Hello."]))
     storing = asyncio.create_task(setup.decisions.run())
     await setup.say("hello")
-    await advance_in_steps(setup.clock, 1)
+    await advance_in_steps(setup.clock, 0.2)
+    await setup.notes.add([("why:telegram:5", "{}")])  # damaged
     await cancel_and_wait([storing])
     restarted = Setup(database, backend=setup.backend, surface=setup.surface)
     await restarted.say("good morning", "/settings why")

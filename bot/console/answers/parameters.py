@@ -1,13 +1,20 @@
 """Say of each parameter of an answer where its value comes from."""
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
+
+import msgspec
 
 from bot.chat.prompt import Prompt
 from bot.chat.session import PresetVersion
 from bot.frozen_dataclass import frozen_dataclass
 from bot.texts.text import Text, translatable
+
+
+class _Content(msgspec.Struct, frozen=True):
+    parameters: dict[str, Any] | None = None
+    max_output_tokens: int | None = None
+    stop_sequences: list[str] | None = None
 
 
 @frozen_dataclass
@@ -26,15 +33,19 @@ def used_parameters(prompt: Prompt, version: PresetVersion | None) -> list[UsedP
 
 
 def _used_parameters(prompt: Prompt, version: PresetVersion | None) -> Iterator[UsedParameter]:
-    content: Mapping[str, Any] = json.loads(version.content) if version else {}
-    given = content.get("parameters") or {}
+    content = _Content()
+    try:
+        content = msgspec.json.decode(version.content, type=_Content) if version else content
+    except msgspec.DecodeError:
+        version = None  # damaged, or from another version of Troupe
+    given = content.parameters or {}
     for name, value in prompt.parameters.items():
         yield UsedParameter(name, str(value), _origin(version, value, given.get(name)))
     longest = prompt.max_output_tokens
     if longest is not None:
-        origin = _origin(version, longest, content.get("max_output_tokens"))
+        origin = _origin(version, longest, content.max_output_tokens)
         yield UsedParameter("max_output_tokens", str(longest), origin)
-    own = content.get("stop_sequences") or ()
+    own = content.stop_sequences or ()
     others = translatable("names of the other speakers")
     for text in prompt.stop:
         origin = _origin(version, text, text) if text in own or version is None else others

@@ -11,6 +11,7 @@ from discord.utils import snowflake_time, time_snowflake
 
 from bot.chat.incoming import source_name
 from bot.platforms.discord.shards.shard import Shard
+from bot.platforms.stored_cursors import read_cursors, read_number, to_number
 
 _MAX_REORDERING = timedelta(seconds=60)  # of messages in different channels
 _ONLY = Shard()
@@ -54,44 +55,52 @@ class ChannelCursors:
     def load(self, stored: Mapping[str, str]) -> None:
         """Replace all cursors with those of the store, given by their stored names."""
         alone = self._shard.is_alone
-        names = [name for name in stored if name.startswith(self.prefix)]
         channels = {
-            name: stored[name] for name in names if name.removeprefix(self.prefix).isdecimal()
+            name: value
+            for name, value in stored.items()
+            if name.startswith(self.prefix) and name.removeprefix(self.prefix).isdecimal()
         }
         # Rows without a guild are from before there were shards: the first one goes through them.
-        self._stored = {
-            int(name.removeprefix(self.prefix)): int(value)
-            for name, value in channels.items()
-            if alone or self._shard.number == 0
-        }
+        if not (alone or self._shard.number == 0):
+            channels = {}
+        self._stored = dict(
+            read_cursors(
+                channels,
+                lambda name, value: (to_number(name.removeprefix(self.prefix)), to_number(value)),
+            )
+        )
         if not alone:
             self._load_of_shard(stored)
-        marks = [stored.get(f"{self._marks}{one}") for one in ("connected", "catching_up")]
-        if marks == [None, None] and not alone:
-            marks = [self._oldest_mark(stored), None]
-        self._connected = int(marks[0]) if marks[0] is not None else self._connected
-        self._catching_up = int(marks[1] or 0)
+        names = [f"{self._marks}{one}" for one in ("connected", "catching_up")]
+        connected, catching_up = (read_number(stored, name) for name in names)
+        if not alone and not stored.keys() & set(names):
+            connected = self._oldest_mark(stored)
+        self._connected = self._connected if connected is None else connected
+        self._catching_up = catching_up or 0
         self._frozen.clear()
 
     def _load_of_shard(self, stored: Mapping[str, str]) -> None:
         prefix = f"{self.shards_prefix}channel "
-        for name, value in stored.items():
-            if name.startswith(prefix):
-                message, _, guild = value.partition(" ")
-                if self._shard.has_guild(int(guild)):
-                    channel = int(name.removeprefix(prefix))
-                    self._stored[channel], self._guilds[channel] = int(message), int(guild)
+        rows = {name: value for name, value in stored.items() if name.startswith(prefix)}
 
-    def _oldest_mark(self, stored: Mapping[str, str]) -> str | None:
+        def read(name: str, value: str) -> tuple[int, int, int]:
+            message, _, guild = value.partition(" ")
+            return to_number(name.removeprefix(prefix)), to_number(message), to_number(guild)
+
+        for channel, message, guild in read_cursors(rows, read):
+            if self._shard.has_guild(guild):
+                self._stored[channel], self._guilds[channel] = message, guild
+
+    def _oldest_mark(self, stored: Mapping[str, str]) -> int | None:
         """Return when the other numbers of shards were connected: the channels moved from them."""
         of_bot = (self.prefix, self.shards_prefix)
-        marks = [
-            int(value)
+        marks = {
+            name: value
             for name, value in stored.items()
             if name.startswith(of_bot) and name.endswith(("connected", "catching_up"))
-        ]
-        oldest = min((mark for mark in marks if mark), default=None)
-        return None if oldest is None else str(oldest)
+        }
+        numbers = read_cursors(marks, lambda _, value: to_number(value))
+        return min((mark for mark in numbers if mark), default=None)
 
     def fully_received_until(self) -> int | None:
         """Return the snowflake before which no channel misses a message; None at the first start.

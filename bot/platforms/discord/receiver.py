@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import TypeVar
 
 import discord
+import msgspec
 import structlog
 from discord.utils import snowflake_time, time_snowflake
 
@@ -42,6 +43,7 @@ from bot.platforms.discord.shards.gateway_events import (
 from bot.platforms.discord.shards.identify_limits import loop_pause, recent_identifies
 from bot.platforms.discord.shards.shard import GatewaySession
 from bot.platforms.late_messages import mark_late
+from bot.platforms.stored_cursors import read_cursors
 from bot.ports import Clock, Intake
 
 StoreResult = TypeVar("StoreResult")
@@ -133,8 +135,12 @@ class MessageReceiver:
     async def load(self) -> GatewaySession | None:
         """Load what is stored of the shard; return the session that can be resumed."""
         stored = await self._load_cursors()
-        times = stored.get(self._cursors.identified_name)
-        self._identified = json.loads(times) if times else ()
+        name = self._cursors.identified_name
+        identified = read_cursors(
+            {name: stored[name]} if name in stored else {},
+            lambda _, times: msgspec.json.decode(times, type=list[float]),
+        )
+        self._identified = identified[0] if identified else ()
         session = stored.get(self._cursors.session_name)
         if session is None or not self._cursors.misses_nothing:
             return None

@@ -29,6 +29,7 @@ from bot.chat.incoming import (
 )
 from bot.errors import StoreError
 from bot.frozen_dataclass import frozen_dataclass
+from bot.platforms.stored_cursors import read_cursors
 from bot.platforms.telegram.api import ChatMoved
 from bot.platforms.telegram.incoming import AnyUpdate, scopes_of
 from bot.ports import Intake
@@ -81,8 +82,12 @@ class MovedChats:
             StoreError: nothing was read.
         """
         self._store = store
-        for name, first in (await store.cursors(self._prefix)).items():
-            self._keep(int(first), int(name.removeprefix(self._prefix)))
+        moves = read_cursors(
+            await store.cursors(self._prefix),
+            lambda name, first: (int(first), int(name.removeprefix(self._prefix))),
+        )
+        for first, now in moves:
+            self._keep(first, now)
         self._is_loaded = True
 
     async def look_up(self, incomings: Iterable[Incoming], store: Intake) -> None:

@@ -35,6 +35,7 @@ from bot.errors import (
 from bot.platforms.bot_token import TOKEN_RETRY_SECONDS
 from bot.platforms.late_messages import mark_late
 from bot.platforms.spec import PlatformContext, refuse_nothing
+from bot.platforms.stored_cursors import read_number
 from bot.platforms.telegram.api import (
     CALL_SECONDS,
     BotApi,
@@ -187,8 +188,8 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         await self._call_until_answered(lambda: DeleteWebhook(drop_pending_updates=False))
         await offer_commands(self._api, self._commands)
         await self._chats.load(intake)
-        stored = (await intake.cursors(self._offset_cursor)).get(self._offset_cursor)
-        offset = None if stored is None else int(stored)
+        stored = await intake.cursors(self._offset_cursor)
+        offset = read_number(stored, self._offset_cursor)
         try:
             while True:
                 updates = await self._poll(offset)

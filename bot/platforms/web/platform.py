@@ -12,6 +12,7 @@ from bot.chat.playground.web_channel import WEB_PLATFORM, WebChannel, WebMessage
 from bot.errors import PlatformFatal
 from bot.platforms.local_platform import LocalPlatform
 from bot.platforms.spec import PlatformContext
+from bot.platforms.stored_cursors import read_cursors, to_number
 from bot.platforms.web.incoming import to_incoming
 from bot.platforms.web.surface import WebSurface
 from bot.ports import Intake, Platform, SilenceExplainer, Surface, WebChannels
@@ -46,7 +47,8 @@ class WebPlatform(LocalPlatform, SilenceExplainer):
     @override
     async def run(self, intake: Intake) -> None:
         stored = await intake.cursors(_CURSORS)
-        self._read_to = {name.removeprefix(_CURSORS): int(at) for name, at in stored.items()}
+        read = read_cursors(stored, lambda name, at: (name.removeprefix(_CURSORS), to_number(at)))
+        self._read_to = dict(read)
         stop_watching = self._channels.on_change(lambda _ids: self._is_changed.set())
         try:
             while True:

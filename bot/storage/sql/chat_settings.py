@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from typing import Any
 
 from sqlalchemy import Connection, bindparam, delete, insert, select
 from typing_extensions import override
@@ -11,6 +12,7 @@ from bot.chat.access import AuditEntry
 from bot.chat.session import ChatSetting
 from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import ChatSettings, Clock
+from bot.storage.decoding import decode_all
 from bot.storage.engine.statements import Statement, Unit
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import audit, choice, upsert
@@ -80,11 +82,19 @@ class SqlChatSettings(ChatSettings):
 
         def unit() -> Unit[dict[str, dict[str, str]]]:
             found: dict[str, dict[str, str]] = {}
-            for scope, key, value in (yield _OF_SCOPES.query_alone(asked)):
+            rows = yield _OF_SCOPES.query_alone(asked)
+            for scope, key, value in decode_all("setting", rows, _to_setting):
                 found.setdefault(scope, {})[key] = value
             return found
 
         return await self._database.run(unit)
+
+
+def _to_setting(row: Sequence[Any]) -> tuple[str, str, str]:
+    scope, key, value = row
+    if not isinstance(value, str):  # SQLite stores any type in any column
+        raise TypeError
+    return scope, key, value
 
 
 @frozen_dataclass

@@ -141,8 +141,14 @@ def _leave(_connection: object) -> None:
     """Do nothing: the writer's thread begins and ends the transaction."""
 
 
+def _to_text(stored: bytes) -> str:
+    """Decode a text: one that is not UTF-8 fails no statement, which may read other rows too."""
+    return stored.decode(errors="replace")
+
+
 def _prepare(connection: Any, _entry: ConnectionPoolEntry | None = None) -> None:
     connection.isolation_level = None  # BEGIN is ours to say
+    connection.text_factory = _to_text
     cursor = connection.cursor()
     for pragma in _PRAGMAS:
         cursor.execute(pragma)

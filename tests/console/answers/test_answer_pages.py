@@ -118,6 +118,17 @@ async def test_parameters_name_their_origin(console: ConsoleUnderTest) -> None:
         assert line in text
 
 
+@pytest.mark.parametrize("content", ["{", "[]", '{"parameters": 5}'])
+async def test_parameters_are_shown_beside_a_damaged_version(
+    console: ConsoleUnderTest, content: str
+) -> None:
+    versions = SqlPresetVersions(console.database, SystemClock())
+    await versions.save([PresetVersion("nora", content, 3)])
+    await store_answers(console, RECEIPT)
+    await console.log_in()
+    assert "temperature" in await page(console, "/answers/1")
+
+
 async def test_comparison_marks_what_changed(console: ConsoleUnderTest) -> None:
     await store_answers(console, RECEIPT, replace(RECEIPT, answer="Hi there"))
     await console.log_in()
