@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from aiohttp import web
 
-from tests.e2e.transcript_checker import QUESTION, expected_answer
+from tests.e2e.transcript_checker import ANSWER_END, QUESTION, expected_answer
 
 
 class ModelServer:
@@ -111,19 +111,21 @@ class ModelServer:
 
 
 def unanswered_questions(messages: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the messages with a token after the last answer; if there is none, the last one.
+    """Return the questions after the last answer; if there is none, the last question.
 
-    An answer of another character is a user's message as well.
+    Messages of a role that follow each other may arrive as one, and an answer of another character
+    is a user's message as well.
     """
     last = ""
     since: list[str] = []
     for one in messages:
         text = _text(one["content"])
-        if one["role"] == "assistant" or "RE" in text:
+        ends = [found.end() for found in ANSWER_END.finditer(text)]
+        if one["role"] == "assistant" or ends:
             since = []
-        elif one["role"] == "user" and QUESTION.search(text):
-            last = text
-            since.append(last)
+        if one["role"] == "user":
+            since += [found[0] for found in QUESTION.finditer(text, max(ends, default=0))]
+            last = since[-1] if since else last
     return since or [last]
 
 
