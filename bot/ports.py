@@ -437,6 +437,10 @@ class ToolServer(Protocol):
         """How long a call may take."""
         ...
 
+    async def wait_until_tried(self) -> None:
+        """Wait for the first connection or its failure, a few seconds at most."""
+        ...
+
     async def call(self, name: str, arguments: Mapping[str, object]) -> str:
         """Return the text of a result, whatever the server made of it.
 

@@ -20,7 +20,7 @@ async def open_tool_servers(
 ) -> AsyncIterator[Mapping[str, ToolServer]]:
     """Keep the servers connected while the block runs, each by a task of its own.
 
-    Nothing waits for a connection: until there is one, a server offers no tools.
+    The start waits for no connection: until there is one, a server offers no tools.
 
     Raises:
         SettingsError: the package that connects to them is not installed.

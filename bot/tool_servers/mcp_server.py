@@ -40,6 +40,8 @@ _MAX_PAGES = 8
 _MAX_DESCRIPTION_CHARS = 600
 _MAX_SCHEMA_CHARS = 3000
 _CONNECT_SECONDS = 15.0
+_FIRST_ANSWER_SECONDS = 5.0
+"""How long an answer waits for the first connection since the start."""
 _REFRESH_SECONDS = 60.0
 _MAX_DELAY_SECONDS = 60.0
 _FAILURES_UNTIL_AWAY = 3
@@ -79,6 +81,7 @@ class McpServer(ToolServer):
         self._specs: tuple[ToolSpec, ...] = ()
         self._ready = asyncio.Event()
         self._failed = asyncio.Event()
+        self._tried = asyncio.Event()
         self._failures = 0
         """How often the connection was lost, or could not be made, since a call succeeded."""
         self.left_out: Sequence[str] = ()
@@ -94,6 +97,12 @@ class McpServer(ToolServer):
     @override
     def call_seconds(self) -> float:
         return self._settings.seconds
+
+    @override
+    async def wait_until_tried(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_FIRST_ANSWER_SECONDS):
+                await self._tried.wait()
 
     @override
     async def call(self, name: str, arguments: Mapping[str, object]) -> str:
@@ -143,12 +152,14 @@ class McpServer(ToolServer):
         while True:
             try:
                 async with self._connection():
+                    self._tried.set()
                     _log.info("mcp_server_connected", server=self._name, tools=len(self._specs))
                     await self._refresh_until_failed()
                 reason = "the server has ended, or was started anew"
             except _FAILURES as error:
                 reason = describe(error)
             self._failures += 1
+            self._tried.set()
             _log.warning("mcp_server_lost", server=self._name, reason=reason)
             if self._failures > 1:  # the first time it is connected with again at once
                 await self._clock.sleep(min(_MAX_DELAY_SECONDS, 2.0 ** (self._failures - 2)))

@@ -287,7 +287,7 @@ def calling(name: str, arguments: str) -> Finish:
 
 async def test_answer_uses_a_server_and_shows_it(tmp_path: Path, database: Database) -> None:
     script = [calling("demo_weather", '{"city": "Berlin"}')], ["It rains."]
-    async with connected(tmp_path) as server:
+    async with running(tmp_path, settings()) as server:  # the first answer waits for it
         setup = make_setup(database, {"demo": server}, *script)
         await setup.say("how is the weather?")
     assert [one.name for one in setup.backend.prompts[0].tools] == [f"demo_{it}" for it in READING]

@@ -63,6 +63,8 @@ class AnswerTools:
         tools = [made[name]() for name in dict.fromkeys(preset.tools)]
         # One that failed at the start is not there.
         servers = [self.servers[name] for name in preset.mcp_servers if name in self.servers]
+        for server in servers:
+            await server.wait_until_tried()
         tools += server_tools(servers)
         # Without any, a model may still call one that it remembers: it is told that there is none.
         return ToolRounds(Toolbox(tools, self.clock))
