@@ -273,6 +273,20 @@ async def test_check_finds_model_that_ollama_does_not_have(
     ]
 
 
+async def test_check_names_the_usual_end_of_an_address_without_a_path(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with FakeOpenAI() as service:
+        service.models_below = "/v1/"
+        service.unknown_models.add("m")  # 404, as at any wrong address
+        monkeypatch.setenv("TROUPE_PROVIDERS__MINE__BASE_URL", service.base_url.removesuffix("/v1"))
+        write_preset(folder, {**ECHO, "provider": "mine", "model": "m"})
+        lines: list[str] = []
+        assert not await check_everything(read_settings(), lines.append, asks_models=True)
+    hinted = [one for one in lines if one.endswith("; the address usually ends in /v1")]
+    assert [" ".join(one.split()[:2]) for one in hinted] == ["ok provider", "WRONG answer"]
+
+
 NO_API = "sent {} in place of a list of its models; check TROUPE_PROVIDERS__MINE__BASE_URL"
 
 

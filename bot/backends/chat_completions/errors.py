@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from http import HTTPStatus
 from types import MappingProxyType
+from urllib.parse import urlsplit
 
 import msgspec
 from typing_extensions import override
@@ -210,7 +211,7 @@ _LASTING_ERRORS = (
     _LastingError(
         lambda status, body: status == HTTPStatus.NOT_FOUND or _names_unknown_model(body),
         "does not know the model {model!r} at {address} ({status}); check the preset's model and"
-        " {base_url}",
+        " {base_url}{path_hint}",
         _UNKNOWN_MODEL_NOTICE,
         is_of_account=True,
     ),
@@ -270,6 +271,12 @@ class Endpoint:
     def setting(self, part: str) -> str:
         """Return the environment name of one of this provider's settings."""
         return f"TROUPE_PROVIDERS__{self.name.upper()}__{part}"
+
+    @property
+    def path_hint(self) -> str:
+        """Return what to add to a problem with an address that has no path."""
+        has_path = bool(urlsplit(self.base_url).path.strip("/"))
+        return "" if has_path else "; the address usually ends in /v1"
 
     @override
     def __str__(self) -> str:
@@ -364,6 +371,7 @@ def _translate_refusal(
                 address=endpoint.base_url,
                 key=endpoint.setting("API_KEY"),
                 base_url=endpoint.setting("BASE_URL"),
+                path_hint=endpoint.path_hint,
             )
             return RequestFailed(
                 f"{endpoint} {what}",

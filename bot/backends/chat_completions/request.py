@@ -426,7 +426,8 @@ class ChatRequestRunner:
         """
         listed = await self.listed(list_models, next(iter(models), "default"))
         if listed is None:
-            return f"answers at {self._endpoint.base_url}, but lists no models"
+            endpoint = self._endpoint
+            return f"answers at {endpoint.base_url}, but lists no models{endpoint.path_hint}"
         missing = [model for model in models if not _is_listed(model, listed)]
         if missing and lists_all:
             problem = f"{self._endpoint} has no model {{!r}} at {self._endpoint.base_url}; {{}}"
