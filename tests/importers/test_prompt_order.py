@@ -363,3 +363,20 @@ def test_slow_script_ends_in_time() -> None:
 
     assert run_scripts(aria.answer_scripts, "x" * 5_000) == "x" * 5_000
     assert time.process_time() - begun < 1
+
+
+def test_slow_scripts_of_a_long_history_end_in_time() -> None:
+    slow = script("/(x+x+)+y/g", "-", promptOnly=True, placement=[1, 2])
+    aria = card(extensions={"regex_scripts": [slow, {**slow, "findRegex": "/(x+x)+y/g"}]})
+    begun = time.process_time()
+    draft(aria, "Now?", history(*["x" * 5_000] * 100))
+
+    assert time.process_time() - begun < 3
+
+
+@pytest.mark.parametrize("said", [".x = 5", "$x++", "{{setvar::x::5}}", "description"])
+def test_what_people_write_is_no_macro_in_a_condition(said: str) -> None:
+    text = "{{if {{lastUserMessage}}}}said{{/if}} {{.x}}{{$x}}"
+    made = shown(draft(imported("chatHistory", {"content": text}).preset, said))
+
+    assert made[-1] == ("system", "said")

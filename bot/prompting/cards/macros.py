@@ -298,10 +298,10 @@ class Macros:
         return found if "#" in call.flags else found.strip()
 
     def _is_true(self, condition: str, depth: int) -> bool:
-        value = self._expand(condition, depth + 1).strip()
-        if VariableExpression.parse(value) or _canonical(value) in _KNOWN:
-            value = self._expand("{{" + value + "}}", depth + 1).strip()
-        return value.lower() not in _FALSE
+        # A value is never read as a macro: it may be what a person wrote.
+        if VariableExpression.parse(condition) or _canonical(condition.strip()) in _KNOWN:
+            condition = "{{" + condition + "}}"
+        return self._expand(condition, depth + 1).strip().lower() not in _FALSE
 
     def _choose(self, call: "_Call", depth: int) -> str:
         """Choose one of `a,b,c`, or of `a::b::c` if the options contain commas."""

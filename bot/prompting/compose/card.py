@@ -44,6 +44,7 @@ from bot.prompting.compose.prompt_order import (
 )
 from bot.prompting.draft.draft import Draft, HistoryUnit, PromptPart
 from bot.prompting.lorebook.entries import EntryPosition, Lorebook, LoreResult, TimedEffects
+from bot.prompting.lorebook.keys import RegexTimeBudget
 from bot.prompting.presets.preset import Preset
 from bot.prompting.presets.regex_scripts import run_scripts
 from bot.prompting.speakers.user_personas import describe_speakers, sanitize_persona
@@ -79,6 +80,7 @@ def _scripted(history: Sequence[HistoryUnit], inputs: PromptInputs) -> tuple[His
         return tuple(history)
     macros = reply_macros(preset, inputs.incoming, seeded_random(inputs.seed))
     depth, units = sum(len(unit.messages) for unit in history), []
+    time_budget = RegexTimeBudget()
 
     def scripted(message: Message) -> Message:
         nonlocal depth
@@ -88,7 +90,7 @@ def _scripted(history: Sequence[HistoryUnit], inputs: PromptInputs) -> tuple[His
             if one.fits("prompt", depth) and (message.role == "assistant" or one.people)
         ]
         depth -= 1
-        text = run_scripts(fitting, message.content, macros.expand)
+        text = run_scripts(fitting, message.content, macros.expand, time_budget)
         return message if text == message.content else replace(message, content=text)
 
     for unit in history:

@@ -10,12 +10,11 @@ from typing import Annotated, Literal
 import regex
 from pydantic import Field, StrictBool, StrictInt, field_validator
 
-from bot.prompting.lorebook.keys import compile_key
+from bot.prompting.lorebook.keys import RegexTimeBudget, compile_key
 from bot.prompting.presets.messages import StrictModel
 from bot.texts.text import translatable
 
 _MAX_SECONDS = 0.05  # of one script
-_MAX_SECONDS_TOGETHER = 0.2
 _MAX_GROWTH = 4  # how many times as long a text may become, and some
 _MAX_ADDED_CHARS = 20_000
 _REFERENCE = regex.compile(r"\$(?:(\d{1,2})|<([^<>]+)>)")
@@ -56,22 +55,31 @@ class RegexScript(StrictModel):
 
 
 def run_scripts(
-    scripts: Sequence[RegexScript], text: str, expand: Callable[[str], str] = str
+    scripts: Sequence[RegexScript],
+    text: str,
+    expand: Callable[[str], str] = str,
+    time_budget: RegexTimeBudget | None = None,
 ) -> str:
     """Return a text with the replacements of these scripts; those that are too slow have none.
 
-    `expand` fills the macros of a replacement, before the matched text is put into it.
+    `expand` fills the macros of a replacement, before the matched text is put into it. A time
+    budget may be shared by several texts.
     """
-    deadline = time.thread_time() + _MAX_SECONDS_TOGETHER
+    time_budget = time_budget or RegexTimeBudget()
     for script in scripts:
-        left = min(_MAX_SECONDS, deadline - time.thread_time())
-        if left <= 0:
-            break
-        text = _run(script, text, expand, left)
+        if time_budget.seconds <= 0 or script.find in time_budget.slow:
+            continue
+        started = time.thread_time()
+        try:
+            text = _run(script, text, expand, min(_MAX_SECONDS, time_budget.seconds))
+        except TimeoutError:
+            time_budget.slow.add(script.find)
+        time_budget.seconds -= time.thread_time() - started
     return text
 
 
 def _run(script: RegexScript, text: str, expand: Callable[[str], str], seconds: float) -> str:
+    """Return a text with one replacement; raises `TimeoutError`."""
     pattern = compile_key(script.find)
     if isinstance(pattern, str):
         return text
@@ -89,8 +97,5 @@ def _run(script: RegexScript, text: str, expand: Callable[[str], str], seconds: 
         return written
 
     is_global = "g" in script.find.rpartition("/")[2]
-    try:
-        changed: str = pattern.sub(filled, text, count=0 if is_global else 1, timeout=seconds)
-    except TimeoutError:
-        return text
+    changed: str = pattern.sub(filled, text, count=0 if is_global else 1, timeout=seconds)
     return changed if len(changed) <= _MAX_GROWTH * len(text) + _MAX_ADDED_CHARS else text
