@@ -344,7 +344,12 @@ def test_scripts_that_cannot_be_run_and_extensions_are_named() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["{{foo::" * 20_000 + "}}" * 20_000, "{{datetimeformat " + "[" * 60_000 + "}}", "{{" * 24_000],
+    [
+        "{{setvar::x::" + "a" * 900_000 + "}}" + "{{.x > 1}}" * 20_000,
+        "{{foo::" * 20_000 + "}}" * 20_000,
+        "{{datetimeformat " + "[" * 60_000 + "}}",
+        "{{" * 24_000,
+    ],
 )
 def test_hostile_macros_cost_little(text: str) -> None:
     begun = time.process_time()

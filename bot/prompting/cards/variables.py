@@ -16,6 +16,7 @@ _EXPRESSION = re.compile(
     re.DOTALL,
 )
 _NUMBER = re.compile(r"\s*(?:[+-]?(?:\d{1,40}\.?\d{0,40}|\.\d{1,40})(?:[eE][+-]?\d{1,2})?)?\s*")
+_MAX_NUMBER_CHARS = 200  # a variable may hold a megabyte, and be compared a thousand times
 _FALSE = frozenset({"", "0", "false", "off"})
 
 
@@ -65,7 +66,7 @@ class Variables:
     def evaluate(self, expression: VariableExpression, expand: Callable[[str], str]) -> str:
         """Return the value of an expression; its operand is expanded only if it is needed."""
         key, value = expression.name, self._values.get(expression.name, "")
-        is_false = value.strip().lower() in _FALSE
+        is_false = len(value) <= _MAX_NUMBER_CHARS and value.strip().lower() in _FALSE
         match expression.operator:
             case "":
                 return value
@@ -106,7 +107,8 @@ def _key(name: str, *, is_global: bool) -> str:
 
 def _number(text: str) -> float | None:
     """Return a number; an empty text is 0, as in JavaScript."""
-    return float(text.strip() or 0) if _NUMBER.fullmatch(text) else None
+    is_number = len(text) <= _MAX_NUMBER_CHARS and _NUMBER.fullmatch(text)
+    return float(text.strip() or 0) if is_number else None
 
 
 def _written(number: float) -> str:
