@@ -155,5 +155,6 @@ def _render(nodes: tuple[Node, ...], value_of: Callable[[str], str]) -> str:
             case FieldNode(name):
                 texts.append(value_of(name).replace(_TRIM, ""))
             case ConditionalNode(name, then, otherwise):
-                texts.append(_render(then if value_of(name) else otherwise, value_of))
+                is_given = value_of(name) not in {"", f"{{{{{name}}}}}"}  # unknown ones stay
+                texts.append(_render(then if is_given else otherwise, value_of))
     return "".join(texts)
