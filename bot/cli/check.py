@@ -60,6 +60,7 @@ from bot.storage.data_dir import create_data_dir
 from bot.storage.operation.nodes import SqlNodeRegistry
 from bot.storage.sql.database import Database, open_database
 from bot.telemetry.json_lines import JsonLines
+from bot.telemetry.logs import only_warnings_logged
 from bot.templates.renderer import Renderer
 from bot.tool_servers.factory import make_tool_servers
 
@@ -104,7 +105,8 @@ def check(
     is wrong.
     """
     os.putenv("RES_OPTIONS", _RESOLVER_OPTIONS)
-    with contextlib.redirect_stdout(JsonLines(sys.stdout, wants_json_output)) as output:
+    lines = JsonLines(sys.stdout, wants_json_output)
+    with contextlib.redirect_stdout(lines) as output, only_warnings_logged():
 
         def report(line: str) -> None:
             output.level = "error" if line.startswith("WRONG") else "info"

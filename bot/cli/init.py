@@ -26,6 +26,7 @@ from bot.settings import Settings, read_settings, set_in_environment
 from bot.setup.accounts import add_admins, platforms_with_tokens, token_variable
 from bot.setup.env_file import read_names, write_variables
 from bot.setup.models import INCLUDED, ModelChoice, find_service, known_providers
+from bot.telemetry.logs import only_warnings_logged
 
 _INTERRUPTED = 130
 
@@ -99,9 +100,10 @@ def init(
             print_line(
                 "Set-up of Troupe. Enter skips a question; nothing is written until the end."
             )
-        _set_model(plan, given, pull, check=check, yes=yes)
-        _set_accounts(plan, tokens, check=check, yes=yes)
-        _set_first_admin(plan, first_admin, yes=yes)
+        with only_warnings_logged():
+            _set_model(plan, given, pull, check=check, yes=yes)
+            _set_accounts(plan, tokens, check=check, yes=yes)
+            _set_first_admin(plan, first_admin, yes=yes)
         _write(plan, env_file, yes=yes)
     except (KeyboardInterrupt, EOFError):
         sys.stdout.write("\n")

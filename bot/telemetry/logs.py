@@ -4,7 +4,8 @@ import logging
 import math
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import TextIO
@@ -143,6 +144,19 @@ class BoundTurn:
 
     def __exit__(self, *_: object) -> None:
         structlog.contextvars.reset_contextvars(**self._tokens)
+
+
+@contextmanager
+def only_warnings_logged() -> Iterator[None]:
+    """Keep the log of a command from its results: warnings and errors only, to standard error."""
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+    try:
+        yield
+    finally:
+        structlog.reset_defaults()
 
 
 def configure_logs(*, form: str, level: str, secrets: Iterable[str], stream: TextIO) -> None:

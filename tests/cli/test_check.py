@@ -273,6 +273,13 @@ async def test_check_finds_model_that_ollama_does_not_have(
     ]
 
 
+def test_check_keeps_the_log_from_its_lines(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TROUPE_PROVIDERS__MINE__BASE_URL", "http://127.0.0.1:1/v1")
+    write_preset(folder, {**ECHO, "provider": "mine"})
+    result = CliRunner().invoke(app, ["check", "--providers"])  # it is asked more than once
+    assert {line.split()[0] for line in result.output.splitlines()} == {"ok", "WRONG"}
+
+
 async def test_check_names_the_usual_end_of_an_address_without_a_path(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
