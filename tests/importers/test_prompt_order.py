@@ -232,7 +232,10 @@ def test_lore_of_an_outlet_stands_where_the_macro_is() -> None:
 
 
 def test_unknown_names_of_a_story_string_are_macros() -> None:
-    story = "{{#if group}}[{{group}}] {{/if}}{{lumia}}{{#if lumia}}!{{/if}}{{#if scenario}}{{scenario}}{{/if}}{{char}}"
+    story = (
+        "{{#if group}}[{{group}}] {{/if}}{{lumia}}{{#if lumia}}!{{/if}}"
+        "{{#if scenario}}{{scenario}}{{/if}}{{char}}"
+    )
     data = json.dumps({"name": "s", "story_string": story})
     made = preset_from_text(data, Path("s.json"), into=card(scenario="A tavern."))
 
