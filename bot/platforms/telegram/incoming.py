@@ -60,6 +60,8 @@ _log = structlog.get_logger(__name__)
 
 _CONVERSION_ERRORS = (ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError)
 _CHANGING_KINDS = frozenset({MediaKind.LOCATION, MediaKind.OTHER})
+_ADDED_FIELDS = {"persistent_id": "", "allows_revoting": False, "members_only": False}
+"""Fields of polls that the library requires, and older Bot API servers do not send."""
 _PRESENT = frozenset({ChatMemberStatus.MEMBER, ChatMemberStatus.ADMINISTRATOR})
 _ABSENT = frozenset({ChatMemberStatus.LEFT, ChatMemberStatus.KICKED})
 
@@ -81,7 +83,11 @@ def _parse_update(raw: dict[str, Any]) -> Update | None:
             update = Update.model_validate(raw)
         except ValidationError as error:
             # The error's text quotes what people wrote: log only the fields.
-            paths = {_invalid_path(raw, one) for one in error.errors(include_url=False)}
+            errors = error.errors(include_url=False)
+            filled = [_fill_in(raw, one) for one in errors]
+            if any(filled):
+                continue
+            paths = {_invalid_path(raw, one) for one in errors}
             innermost = max(map(len, paths))
             if innermost == 0:  # not even its id is valid
                 _log.error("telegram_update_skipped", reason=type(error).__name__)
@@ -112,6 +118,20 @@ def _invalid_path(raw: dict[str, Any], error: ErrorDetails) -> tuple[str | int, 
     if error["type"] == "literal_error":  # the object is of an unknown kind
         path.pop()
     return tuple(path)
+
+
+def _fill_in(raw: dict[str, Any], error: ErrorDetails) -> bool:
+    """Add a field that only newer servers send; False if the error is about something else."""
+    name = error["loc"][-1]
+    if error["type"] != "missing" or name not in _ADDED_FIELDS:
+        return False
+    holder: Any = raw
+    for key in _invalid_path(raw, error):
+        holder = holder[key]
+    if not isinstance(holder, dict) or name in holder:
+        return False
+    holder[name] = _ADDED_FIELDS[name]
+    return True
 
 
 def _drop(raw: dict[str, Any], path: Sequence[str | int]) -> None:

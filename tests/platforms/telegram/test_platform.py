@@ -235,6 +235,19 @@ async def test_unknown_variant_in_a_message_does_not_lose_its_text(
     assert (first.author.id, first.wake) == (f"telegram:{ALICE}", WakeReason.DM)
 
 
+async def test_poll_of_an_older_server_is_read(rig: Rig) -> None:
+    asked: dict[str, Any] = {
+        "id": "1",
+        "question": "Tea?",
+        "options": [{"text": "yes", "voter_count": 0}],
+    }
+    asked |= {"total_voter_count": 0, "is_closed": False, "is_anonymous": True}
+    asked |= {"type": "regular", "allows_multiple_answers": False}
+    rig.telegram.push({"message": {**OLDER, "poll": asked}})
+    async with rig.running():
+        await rig.wait_for_texts("[poll] Tea?\n- yes")
+
+
 async def test_forward_of_unknown_origin_stays_a_forward(rig: Rig) -> None:
     rig.telegram.say(ALICE, "/new", forward_origin={**UNKNOWN, "date": 1})
     async with rig.running():
