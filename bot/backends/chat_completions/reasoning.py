@@ -108,6 +108,7 @@ class ReasoningParser:
         self._wrapper: regex.Pattern[str] | None = None
         self._held = ""
         self._is_final = False  # nothing follows what is held
+        self._has_calls = False  # calls of tools follow the text
         self._in_fence, self._line = False, ""  # where the answer is, for tags in code
         self._unread: list[str] = []
         self._answer: list[str] = []
@@ -146,13 +147,14 @@ class ReasoningParser:
         if self._is_assumed and not any(self._tentative or ()):
             self._closing, self._tentative, self._is_assumed = None, None, False
 
-    def flush(self, *, is_cut: bool = False) -> SeparatedText:
+    def flush(self, *, is_cut: bool = False, has_calls: bool = False) -> SeparatedText:
         """Return what was held back; call it at the end of the answer.
 
         Args:
             is_cut: whether the answer was longer than it may be.
+            has_calls: whether the model calls tools behind it.
         """
-        self._is_final = True
+        self._is_final, self._has_calls = True, has_calls
         while self._held and self._step():
             pass
         if self._closing is not None:
@@ -240,7 +242,7 @@ class ReasoningParser:
             if self._is_quoted(before):
                 continue
             if tag.kind is TagKind.TURN_END:
-                if after.strip():
+                if after.strip() or "<s>" in self._context(before)[1]:
                     continue
                 self._say(self._held[:at])
                 self._held = "" if self._is_final else self._held[at:]
@@ -265,15 +267,15 @@ class ReasoningParser:
     def _end_alone(self, tag: str, before: str, after: str) -> bool:
         """Take what came before an end tag as reasoning; False when more must come first.
 
-        At the very end of an answer it ends nothing. After reasoning with a start tag of its own,
-        it has to stand at the end of a line: others write about it.
+        At the very end of an answer it ends nothing, unless calls of tools follow. After reasoning
+        with a start tag of its own, it has to stand at the end of a line: others write about it.
         """
         rest = after.lstrip()
         if not rest and not self._is_final:
             return self._hold_from(len(before))
         _, line = self._context(before)
         is_at_end = not line or "\n" in after[: len(after) - len(rest)]
-        if not rest:
+        if not rest and not self._has_calls:
             self._say(before)
             self._held = ""
         elif self._has_reasoned and not is_at_end:
@@ -327,7 +329,8 @@ async def separate_reasoning(
             if isinstance(event, Delta):
                 parsed = parser.feed(event.text)
             else:
-                parsed = parser.flush(is_cut=event.reason is FinishReason.LENGTH)
+                is_cut = event.reason is FinishReason.LENGTH
+                parsed = parser.flush(is_cut=is_cut, has_calls=bool(event.tool_calls))
             if parsed.retracts:
                 stop_filter = StopStringFilter(stop)
                 yield Retraction()

@@ -206,7 +206,9 @@ class StreamParser(ABC):
             self._add_text(self._text_joiner.flush())
             self._reasoning.append(self._reasoning_joiner.flush())
             is_cut = self.reason is not FinishReason.STOP
-            self._add_separated(self._reasoning_parser.flush(is_cut=is_cut))
+            has_calls = bool(self._tool_calls.calls)
+            parser = self._reasoning_parser
+            self._add_separated(parser.flush(is_cut=is_cut, has_calls=has_calls))
             self._text.append(self._stop_filter.flush())
         text, reasoning = "".join(self._text), "".join(self._reasoning)
         parsed = ParsedChunk(text, reasoning, progress, error, self._retracts)

@@ -164,6 +164,7 @@ def test_end_tag_alone_makes_everything_before_it_reasoning(end: str, size: int)
         "Here's my thought process: first, look around.",
         "analysis is the word",
         "A line is <s>struck</s> so.",
+        "Nor is it <s>struck</s>",
         "A turn ends with `<|im_end|>`",
         "<answer>42</answer>",
         "The <output> element, and <response>.",

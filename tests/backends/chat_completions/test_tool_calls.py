@@ -95,6 +95,14 @@ async def test_text_beside_a_call_is_kept(connect: Connect, service: FakeOpenAI)
     assert answer.finish.tool_calls == (ToolCall("c1", "dice", "{}"),)
 
 
+async def test_end_tag_right_before_a_call_ends_reasoning(
+    connect: Connect, service: FakeOpenAI
+) -> None:
+    called = chunk(tool_calls=[delta(0, id="c1", name="dice", arguments="{}")])
+    service.plays([chunk("Hm.\n</think>\n\n") + called + STOP + DONE])
+    assert (await ask(connect())).text == ""
+
+
 def call(name: str = "", arguments: Any = None, **fields: Any) -> dict[str, Any]:
     given = {"name": name, "arguments": arguments}
     return {
