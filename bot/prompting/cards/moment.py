@@ -50,7 +50,7 @@ _FORMS: Final[Mapping[str, Callable[[datetime], str]]] = {
     "A": lambda at: f"{at:%p}",
     "a": lambda at: f"{at:%p}".lower(),
     "ZZ": lambda at: f"{at:%z}",
-    "Z": lambda at: f"{at:%:z}",
+    "Z": lambda at: re.sub(r"(\d\d)$", r":\1", f"{at:%z}"),
     "X": lambda at: str(int(at.timestamp())),
     "x": lambda at: str(int(at.timestamp() * 1000)),
 }

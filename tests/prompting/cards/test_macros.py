@@ -50,6 +50,7 @@ def test_unknown_or_unclosed_macros_are_unchanged() -> None:
         ("{{if char}}{{setvar::a::1}}{{else}}{{setvar::a::2}}{{/if}}{{getvar::a}}", "1"),
         ("{{// note }}{{//}}hidden {{char}}{{///}}a{{trim}}\nb{{newline::2}}{{space::3}}c",
          "ab\n\n   c"),
+        ("{{datetimeformat Z}} {{datetimeformat ZZ}}", "+00:00 +0000"),
         ("{{datetimeformat YYYY-MM-DD [at] HH:mm}} {{datetimeformat::dddd, MMM Do}}",
          "2026-11-21 at 15:07 Saturday, Nov 21st"),
         ("{{timeDiff::2026-11-21 12:00::2026-11-21 15:00}}", "3 hours ago"),
