@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager
 import aiohttp
 from aiohttp import web
 
+from tests.waiting import wait_until
+
 _HOP = {"host", "content-length", "transfer-encoding", "connection"}
 
 
@@ -23,6 +25,8 @@ class HashingProxy:
         self.without_header = 0
         self.broken_off = 0
         """Streams whose reader was gone before their end."""
+        self.holds_streams = False
+        """Send nothing behind the first piece of a stream until its reader is gone."""
 
     def choose(self, value: str) -> str:
         digest = hashlib.sha256(value.encode()).digest()
@@ -50,6 +54,9 @@ class HashingProxy:
                 await response.prepare(request)
                 async for piece in answer.content.iter_any():
                     await response.write(piece)
+                    if self.holds_streams:
+                        await wait_until(lambda: request.transport is None)
+                        raise ConnectionResetError
             except ConnectionError:
                 self.broken_off += 1
                 raise

@@ -120,6 +120,7 @@ async def test_turns_of_a_conversation_go_to_one_of_two_llama_servers(tmp_path: 
 @pytest.mark.service
 async def test_answer_that_is_stopped_is_aborted_at_the_server(tmp_path: Path) -> None:
     async with two_replicas(tmp_path) as proxy:
+        proxy.holds_streams = True
         backend = backend_of(proxy)
         prompt = Prompt(
             (Message("user", "Go on."),),
