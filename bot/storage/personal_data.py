@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, bindparam, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Row, bindparam, delete, or_, select, update
 from typing_extensions import override
 
 from bot.chat.incoming import Edited, Incoming, Pressed, Said, address_of
@@ -13,7 +13,7 @@ from bot.ports import Clock, ForgottenConversations, PersonalData
 from bot.storage.decoding import decode_all
 from bot.storage.restoring.tombstones import Tombstone
 from bot.storage.sql.database import Database
-from bot.storage.sql.tables import choice, forgotten, inbox, is_set_aside, turn
+from bot.storage.sql.tables import choice, forgotten, inbox, is_set_aside, message_note, turn
 from bot.storage.units.dialects import has_prefix
 from bot.storage.units.events import decode_event
 from bot.storage.units.turn_rows import TURN_COLUMNS, to_turn
@@ -49,6 +49,8 @@ class SqlPersonalData(PersonalData):
     @override
     async def note_forgotten(self, person_id: str) -> None:
         self._record_tombstone(Tombstone(self._clock.now(), person=person_id))
+        # Notes quote messages that were ignored, of which nothing else is stored.
+        await self._database.write(lambda c: c.execute(delete(message_note)).rowcount)
 
     @override
     async def conversations(self, person_id: str) -> Sequence[str]:

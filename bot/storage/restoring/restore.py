@@ -35,6 +35,7 @@ from bot.storage.sql.tables import (
     is_unanswered,
     is_unsent,
     lane,
+    message_note,
     outbox,
     restore,
     sent_message,
@@ -118,6 +119,7 @@ async def prepare_restored(
         connection.execute(_FINISH_OTHERS)
         connection.execute(_END_SESSIONS)
         connection.execute(delete(forgotten_message))
+        connection.execute(delete(message_note))  # which quote what was forgotten since
         connection.execute(insert(restore).values(at=now, answered_until=answered_until))
         unanswered = connection.execute(_OPEN).scalar_one()
         return RestoreReport(unknown, unanswered, len(tombstones))
