@@ -124,8 +124,9 @@ def unanswered_questions(messages: Sequence[Mapping[str, Any]]) -> list[str]:
         if one["role"] == "assistant" or ends:
             since = []
         if one["role"] == "user":
-            since += [found[0] for found in QUESTION.finditer(text, max(ends, default=0))]
-            last = since[-1] if since else last
+            asked = list(QUESTION.finditer(text))
+            since += [found[0] for found in asked if found.start() >= max(ends, default=0)]
+            last = asked[-1][0] if asked else last
     return since or [last]
 
 
