@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -191,6 +192,7 @@ def test_mutant_is_storable_and_one_line_of_a_log(text: str) -> None:
         logging.getLogger("aiogram").warning("said %s", stored)
     finally:
         root.handlers = handlers
+        structlog.reset_defaults()
     assert len(stream.getvalue().splitlines()) == 1
     assert "\x1b" not in stream.getvalue()
 

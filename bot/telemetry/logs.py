@@ -187,7 +187,6 @@ def configure_logs(*, form: str, level: str, secrets: Iterable[str], stream: Tex
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
-        cache_logger_on_first_use=True,
     )
 
 
