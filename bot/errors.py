@@ -21,7 +21,7 @@ TroupeError                 every error that is raised on purpose; it names the 
 ├── SignalsUnavailable      Redis does not answer; only `troupe check` asks
 ├── PlatformError           a chat platform refused a call or could not be reached
 │   ├── PlatformFatal       ... for the whole bot: missing intent; no retry helps
-│   │   └── TokenRejected   ... wrong token: another one helps, where it is in a file
+│   │   └── TokenRejected   ... wrong token: it may be accepted later, or replaced in its file
 │   ├── RateLimited         ... for now; it says for how long, and what it refuses calls for
 │   ├── Unreachable         nothing was sent: retry
 │   ├── OutcomeUnknown      the message may have been sent: reconcile, never resend blindly

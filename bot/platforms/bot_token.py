@@ -7,13 +7,13 @@ from typing import Generic, Self, TypeVar
 import structlog
 from pydantic import Field, SecretStr, model_validator
 
+from bot.errors import TokenRejected
 from bot.platforms.spec import PlatformSettings
 from bot.ports import Clock
 from bot.runtime.secret_file import LOOK_EVERY_SECONDS, SecretFile, take_from_file
 from bot.telemetry.secret_masker import mask_from_now_on
 
-TOKEN_RETRY_SECONDS = 30.0
-"""How long after it was refused a token is tried again, unless its file has another one."""
+_RETRY_SECONDS = 30.0  # after a token was rejected, unless its file has another one
 _log = structlog.get_logger(__name__)
 
 
@@ -48,11 +48,6 @@ class BotToken(Generic[SettingsT]):
         file = settings.token_file
         self._file = None if file is None else SecretFile(file, clock)
 
-    @property
-    def may_change(self) -> bool:
-        """Whether it comes from a file."""
-        return self._file is not None
-
     def read(self, *, at_once: bool = False) -> str:
         """Return the token, empty if there is none; the file is looked at every five seconds.
 
@@ -66,7 +61,17 @@ class BotToken(Generic[SettingsT]):
         """Wait until the token is another one than `known`, or so long."""
         until = self._clock.monotonic() + seconds
         while self.read() == known and (left := until - self._clock.monotonic()) > 0:
-            await self._clock.sleep(min(left, LOOK_EVERY_SECONDS) if self.may_change else left)
+            await self._clock.sleep(left if self._file is None else min(left, LOOK_EVERY_SECONDS))
+
+    async def wait_for_retry(self, rejected: str, error: TokenRejected) -> None:
+        """Log that a token was rejected; wait until it changes or 30 seconds have passed."""
+        is_setting = self._file is None
+        _log.error(
+            "token_rejected",
+            reason=str(error),
+            retry="every 30 s; restart Troupe to change a setting" if is_setting else "every 30 s",
+        )
+        await self.wait_for_change(rejected, _RETRY_SECONDS)
 
     def _take(self, token: str) -> None:
         mask_from_now_on([token])

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 
 import structlog
 
-from bot.errors import PlatformError, PlatformFatal, StoreError, TokenRejected
+from bot.errors import PlatformError, PlatformFatal, StoreError
 from bot.ports import Clock, Intake, Platform
 from bot.runtime.tasks import cancel_and_wait
 
@@ -108,20 +108,17 @@ class PlatformSupervisor:
             if error is None:
                 return
             self._failed[platform.name] = str(error) or type(error).__name__
-            was_revoked = isinstance(error, TokenRejected) and was_connected
-            if isinstance(error, PlatformFatal) and not (
-                was_connected and (was_revoked or self._another_works(platform))
-            ):
+            is_fatal = isinstance(error, PlatformFatal)
+            if is_fatal and not (was_connected and self._another_works(platform)):
                 raise error
             if isinstance(error, PlatformError | StoreError):
                 _log.error("platform_failed", platform=platform.name, reason=str(error))
             else:
                 _log.error("platform_failed", platform=platform.name, exc_info=error)
-            if isinstance(error, PlatformFatal) and not was_revoked:
+            if is_fatal:
                 return  # the others continue; /readyz names the problem
             if self._clock.monotonic() - started >= _GOOD_RUN_SECONDS:
                 pause = _MIN_PAUSE_SECONDS  # this failure is not one of a series
-            pause = _MAX_PAUSE_SECONDS if was_revoked else pause
             await self._clock.sleep(pause + random.uniform(0, 1))  # noqa: S311
             pause = min(pause * 2, _MAX_PAUSE_SECONDS)
             self._failed.pop(platform.name, None)

@@ -1,5 +1,6 @@
-"""Wrong settings end the start with one clear line, and no question is lost."""
+"""Wrong settings are named in one clear line, and no question is lost."""
 
+import asyncio
 import itertools
 import re
 import resource
@@ -131,29 +132,36 @@ async def test_missing_model_names_its_path(installed: ServiceProcess) -> None:
     assert nowhere in line
 
 
-@pytest.mark.parametrize("token", ["nonsense", "123456789:BBH-" + "y" * 31])
-async def test_wrong_telegram_token_names_its_source(installed: ServiceProcess, token: str) -> None:
-    line = await start_error(installed, TROUPE_TELEGRAM__TOKEN=token)
+async def test_malformed_telegram_token_names_its_source(installed: ServiceProcess) -> None:
+    line = await start_error(installed, TROUPE_TELEGRAM__TOKEN="nonsense")
     assert "TROUPE_TELEGRAM__TOKEN" in line
     assert "@BotFather" in line
-    assert token not in installed.output()
+    assert "nonsense" not in installed.output()
 
 
-async def test_wrong_discord_token_names_its_source(installed: ServiceProcess) -> None:
-    line = await start_error(installed, TROUPE_DISCORD__TOKEN="wrong-token")
-    assert "TROUPE_DISCORD__TOKEN" in line
-    assert "developer portal" in line
-
-
-async def test_token_refused_by_the_gateway_names_its_variable(
-    installed: ServiceProcess, platforms: LoopbackPlatforms
+@pytest.mark.parametrize(
+    ("name", "token", "source"),
+    [
+        ("telegram", "123456789:BBH-" + "y" * 31, "@BotFather"),
+        ("discord", "wrong-token", "developer portal"),
+    ],
+)
+async def test_token_refused_at_the_start_is_named_and_stops_no_other_platform(
+    installed: ServiceProcess, name: str, token: str, source: str
 ) -> None:
-    platforms.discord.gw_faults["refuse_identify"] = 4004
-    try:
-        line = await start_error(installed)
-    finally:
-        del platforms.discord.gw_faults["refuse_identify"]
-    assert "TROUPE_DISCORD__TOKEN" in line
+    variable = f"TROUPE_{name.upper()}__TOKEN"
+    await installed.start(**{variable: token})
+    other = "discord" if name == "telegram" else "telegram"
+    parts: dict[str, str] = {}
+    while variable not in parts.get(name, "") or parts[other] != "ok":
+        assert installed.is_running, installed.output()
+        _, parts = await installed.parts()
+        await asyncio.sleep(0.05)
+    assert await installed.stop() == 0
+    [line] = [one for one in installed.output().splitlines() if "token_rejected" in one]
+    assert variable in line
+    assert source in line
+    assert token not in installed.output()
 
 
 async def test_port_in_use_names_its_variable(installed: ServiceProcess) -> None:

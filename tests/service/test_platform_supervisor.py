@@ -140,8 +140,8 @@ async def test_server_that_is_away_is_logged_by_its_reason_alone(error: Exceptio
 
 
 async def test_fatal_refusal_at_the_start_ends_the_service() -> None:
-    supervisor = supervise(FakePlatform(), FailingPlatform("b", PlatformFatal("wrong token")))
-    with pytest.raises(PlatformFatal, match="wrong token"):
+    supervisor = supervise(FakePlatform(), FailingPlatform("b", PlatformFatal("no intent")))
+    with pytest.raises(PlatformFatal, match="no intent"):
         await supervisor.until_stopped()
     await supervisor.close()
 

@@ -4,8 +4,8 @@ import asyncio
 import contextlib
 import functools
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from typing import Any, NoReturn
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -18,7 +18,7 @@ from typing_extensions import override
 from bot.chat.command import CommandSpec, MessageCommandSpec
 from bot.chat.incoming import Address, MediaItem, Pressed, Request, Said, source_name
 from bot.errors import PlatformError, PlatformFatal, Refused, TokenRejected, Unreachable
-from bot.platforms.bot_token import TOKEN_RETRY_SECONDS, BotToken
+from bot.platforms.bot_token import BotToken
 from bot.platforms.discord.client import DiscordClient, set_api_addresses, skip_unreadable
 from bot.platforms.discord.commands import (
     CompletePreset,
@@ -56,6 +56,8 @@ from bot.ports import (
 )
 from bot.runtime.http.failures import ConnectionFailed
 from bot.runtime.tasks import cancel_and_wait
+
+T = TypeVar("T")
 
 _log = structlog.get_logger(__name__)
 _API_HOSTS = frozenset({"discord.com", "discordapp.com"})
@@ -125,7 +127,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
         source = source_name("discord", bot_id)
         self._identify_limits = IdentifyLimits(self._rest, leases, source, clock)
         self._running: dict[str, tuple[Gateway, MessageReceiver]] = {}  # by the shard's name
-        self._rejection: str | None = None  # of a token, until its file has another one
+        self._rejection: str | None = None  # of the token, until one is accepted
 
     @property
     @override
@@ -162,37 +164,25 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
     async def shards(self) -> Sequence[str]:
         count = self._settings.shards
         if count is None:
-            async with self._waiting_for_accepted_token():
-                count = (await read_gateway_info(self._rest, self._clock)).shards
+            info = await self._with_accepted_token(
+                lambda _: read_gateway_info(self._rest, self._clock)
+            )
+            count = info.shards
         return [Shard(number, count).name for number in range(count)]
 
     @override
     async def run_shard(self, shard: str, intake: Intake) -> None:
-        async with self._waiting_for_accepted_token() as token:
-            await self._receive_shard(shard, intake, token)
+        await self._with_accepted_token(lambda token: self._receive_shard(shard, intake, token))
 
-    @contextlib.asynccontextmanager
-    async def _waiting_for_accepted_token(self) -> AsyncIterator[str]:
-        """If the token is refused, wait until it may be accepted, if it is in a file.
-
-        Raises:
-            TokenRejected: it is in no file.
-            Unreachable: connect again.
-        """
-        token = self._token.read()
-        try:
-            yield token
-        except TokenRejected as error:
-            if not self._token.may_change:
-                raise
-            self._rejection = str(error)
-            _log.warning("discord_token_rejected", reason=str(error))
-            await self._token.wait_for_change(token, TOKEN_RETRY_SECONDS)
-            raise Unreachable(
-                _TOKEN_REPLACED if self._token.read() != token else str(error)
-            ) from None
-        finally:
-            self._rejection = None
+    async def _with_accepted_token(self, work: Callable[[str], Awaitable[T]]) -> T:
+        """Repeat work with the newest token while Discord rejects it."""
+        while True:
+            token = self._token.read()
+            try:
+                return await work(token)
+            except TokenRejected as error:
+                self._rejection = str(error)
+                await self._token.wait_for_retry(token, error)
 
     async def _receive_shard(self, shard: str, intake: Intake, token: str) -> None:
         """Receive until the connection ends or the token is another one."""
@@ -215,7 +205,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
             receiver = MessageReceiver(
                 gateway, bot, intake, self._clock, self._bot_id, self._answerable_seconds
             )
-            self._running[shard] = gateway, receiver
+            self._running[shard], self._rejection = (gateway, receiver), None
             try:
                 await _run_until_closed(gateway, receiver, self._token.wait_for_change(token))
             finally:

@@ -32,7 +32,6 @@ from bot.errors import (
     TroupeError,
     Unreachable,
 )
-from bot.platforms.bot_token import TOKEN_RETRY_SECONDS
 from bot.platforms.late_messages import mark_late
 from bot.platforms.spec import PlatformContext, refuse_nothing
 from bot.platforms.stored_cursors import read_number
@@ -387,11 +386,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         return await self._until_answered(lambda: self._api.call(make_method()))
 
     async def _until_answered(self, call: Callable[[], Awaitable[Response]]) -> Response:
-        """Repeat a call until Telegram answers.
-
-        Raises:
-            PlatformFatal: Telegram does not accept the token.
-        """
+        """Repeat a call until Telegram answers and accepts the token."""
         tries = 0
         while True:
             try:
@@ -412,12 +407,9 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
                 return response
 
     async def _wait_for_token(self, error: TokenRejected) -> None:
-        """Wait until the token may be accepted; raise the error if it is in no file."""
-        if not self._api.token.may_change:
-            raise error
-        self._set_connection_error(str(error))
+        self._connection_error, self._has_conflict = str(error), False
         self._is_catching_up = True
-        await self._api.token.wait_for_change(self._api.used_token, TOKEN_RETRY_SECONDS)
+        await self._api.token.wait_for_retry(self._api.used_token, error)
 
     def _set_connection_error(self, reason: str | None, *, has_conflict: bool = False) -> None:
         if reason != self._connection_error:

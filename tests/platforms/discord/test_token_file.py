@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 from typing_extensions import override
 
 from bot.errors import Unreachable
@@ -45,11 +46,15 @@ def file(tmp_path: Path) -> Path:
 
 @asynccontextmanager
 async def kept_running(
-    wire: SimWire, file: Path, intake: FakeIntake
+    wire: SimWire, token: Path | str, intake: FakeIntake
 ) -> AsyncIterator[DiscordPlatform]:
-    """Run the platform again after each failure that a retry helps against."""
+    """Run the platform again after each failure that a retry helps against.
+
+    The token is in a file or a setting.
+    """
     settings = DiscordSettings(
-        token_file=file,
+        token=SecretStr(token) if isinstance(token, str) else None,
+        token_file=token if isinstance(token, Path) else None,
         api_base=f"{wire.base}/api/v10",
         gateway_url=wire.base.replace("http", "ws") + "/",
     )
@@ -62,7 +67,6 @@ async def kept_running(
 
     running = asyncio.create_task(run())
     try:
-        await wait_until(lambda: platform.connection_error is None or running.done())
         yield platform
         assert not running.done()
     finally:
@@ -78,6 +82,7 @@ async def test_revoked_token_stops_nothing_until_its_file_has_the_new_one(
     guild = wire.guild("Guild")
     channel, alice = guild.create_text_channel("general"), wire.member(guild, "alice")
     async with kept_running(wire, file, intake) as platform:
+        await wait_until(lambda: platform.connection_error is None)
         wire.say(alice, channel.id, "before")
         await wait_until(lambda: intake.texts == ["before"])
         wire.token = _NEW  # the other one was reset in the developer portal
@@ -97,6 +102,7 @@ async def test_token_that_is_replaced_before_it_is_revoked_is_connected_with_at_
     guild = wire.guild("Guild")
     channel, alice = guild.create_text_channel("general"), wire.member(guild, "alice")
     async with kept_running(wire, file, intake) as platform:
+        await wait_until(lambda: platform.connection_error is None)
         wire.say(alice, channel.id, "before")
         await wait_until(lambda: intake.texts == ["before"])
         connections = sum(name in {"<op2", "<op6"} for _, name, _ in wire.events)
@@ -115,7 +121,24 @@ async def test_token_that_is_refused_at_the_start_is_tried_again(wire: SimWire, 
     guild = wire.guild("Guild")
     channel, alice = guild.create_text_channel("general"), wire.member(guild, "alice")
     wire.token = _NEW
-    asyncio.get_running_loop().call_later(1, write, file, _NEW)
-    async with kept_running(wire, file, intake):
+    async with kept_running(wire, file, intake) as platform:
+        await wait_until(lambda: "token" in (platform.connection_error or ""))
+        write(file, _NEW)
+        await wait_until(lambda: platform.connection_error is None)
         wire.say(alice, channel.id, "hello")
         await wait_until(lambda: intake.texts == ["hello"])
+
+
+@pytest.mark.parametrize("is_refused_by_gateway", [True, False])
+async def test_token_in_a_setting_is_tried_again_without_a_restart(
+    wire: SimWire, *, is_refused_by_gateway: bool
+) -> None:
+    if is_refused_by_gateway:
+        wire.gw_faults["refuse_identify"] = 4004
+    else:
+        wire.token = _NEW
+    async with kept_running(wire, _OLD, FakeIntake()) as platform:
+        await wait_until(lambda: "TROUPE_DISCORD__TOKEN" in (platform.connection_error or ""))
+        wire.gw_faults.pop("refuse_identify", None)
+        wire.token = _OLD
+        await wait_until(lambda: platform.connection_error is None)

@@ -1,6 +1,5 @@
 """A token file that is replaced while the platform runs: no restart, and no message is missed."""
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ from typing_extensions import override
 
 from bot.errors import TokenRejected
 from bot.platforms.telegram.settings import TelegramSettings
-from bot.service.platform_supervisor import PlatformSupervisor
 from tests.platforms.telegram.conftest import RecordingClock, Rig
 from tests.waiting import wait_until
 
@@ -136,19 +134,20 @@ async def test_token_that_is_refused_at_the_start_is_replaced_in_its_file(
         assert bot.connection_error is None
 
 
-async def test_token_that_is_accepted_again_needs_no_restart(rig: Rig) -> None:
-    bot, token = rig.bot(), rig.telegram.token
-    supervisor = PlatformSupervisor([bot], rig.intake, rig.clock, lambda _: None)
-    running = asyncio.create_task(supervisor.until_stopped())
-    await rig.wait_for_poll()
-    await wait_until(lambda: supervisor.problem(bot) is None)
-    rig.telegram.token = _NEW
-    rig.telegram.say(1, "meanwhile")
-    await rig.telegram.wait(lambda: "token" in (supervisor.problem(bot) or ""))
-    rig.telegram.token = token
-    await rig.wait_for_texts("meanwhile")
-    await wait_until(lambda: supervisor.problem(bot) is None or running.done())
-    running.cancel()
-    await asyncio.wait([running])
-    await supervisor.close()
-    await bot.close()
+@pytest.mark.parametrize("is_refused_at_start", [True, False])
+async def test_token_in_a_setting_is_tried_again_without_a_restart(
+    rig: Rig, *, is_refused_at_start: bool
+) -> None:
+    rig.clock, token = FastClock(), rig.telegram.token
+    if is_refused_at_start:
+        rig.telegram.token = _NEW
+    async with rig.running(token=token) as bot:
+        if not is_refused_at_start:
+            await rig.wait_for_poll()
+            rig.telegram.token = _NEW
+            rig.telegram.say(1, "ends the poll")
+        await wait_until(lambda: "token" in (bot.connection_error or ""))
+        rig.telegram.say(1, "meanwhile")
+        rig.telegram.token = token
+        await rig.wait_for_texts("meanwhile")
+        await wait_until(lambda: bot.connection_error is None)
