@@ -919,6 +919,10 @@ class Outbox(Protocol):
         """Let what this sender held in an earlier life be taken again at once."""
         ...
 
+    async def has_later(self, row: OutboxRow) -> bool:
+        """Whether more is to be sent in the lane of a row after it."""
+        ...
+
     async def sent_ids(self, row_ids: Collection[int]) -> Mapping[int, str | None]:
         """The messages that rows became, by row, and None for one that never will.
 

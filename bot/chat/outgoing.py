@@ -268,6 +268,8 @@ FILE_PARTS = 5_000
 THREAD_PARTS = 6_000
 """Parts from here on stand in a thread that was opened from an answer; as with files, no other
 message takes their place."""
+NOTICE_PARTS = 1_000_000
+"""Parts from here on say that the service is busy; they are dropped if an answer waits behind."""
 
 
 @frozen_dataclass

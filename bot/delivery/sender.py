@@ -15,6 +15,7 @@ import structlog
 
 from bot.chat.incoming import source_of
 from bot.chat.outgoing import (
+    NOTICE_PARTS,
     Limits,
     MessageContent,
     MessageThread,
@@ -276,6 +277,8 @@ class Sender:
         surface = self._surfaces[row.address.source]
         match row.op:
             case OutboxOperation.SEND:
+                if row.part >= NOTICE_PARTS and await self._outbox.has_later(row):
+                    return None  # an answer must not wait for a notice
                 thread = await self._thread_of(row)
                 sent = await self._send(surface, row, thread)
                 await self._delete_replaced(row)

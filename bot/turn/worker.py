@@ -114,7 +114,7 @@ class ConversationWorker:
         self._joiner = PartJoiner(conversations, clock)
         self._finisher = TurnFinisher(
             *(conversations, memories, stages.replies, stages.arrivals, self._decisions),
-            *(stages.is_paused, stages.notes),
+            *(stages.is_paused, stages.notes, stages.notices),
         )
         self._command_replies = replies_to_commands = CommandReplies(
             stages.replies, stages.resolver
@@ -122,7 +122,7 @@ class ConversationWorker:
         self._answers = QuestionAnswers(
             *(stages.pipeline, stages.gatherer, stages.stops, stages.replies),
             *(self._decisions, self._finisher, replies_to_commands),
-            *(stages.notices, stages.queue_limit, stages.refused_chats),
+            *(stages.queue_limit, stages.refused_chats),
         )
         in_place = AnswersInPlace(stages.pipeline, stages.replies, stages.stops)
         self._edited_messages = EditedMessages(

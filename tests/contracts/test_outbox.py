@@ -163,6 +163,15 @@ async def test_row_of_a_dead_sender_is_unknown(store: Store) -> None:
     assert await store.outbox.sent_ids([row.id]) == {row.id: "9"}
 
 
+async def test_rows_behind_a_row_are_those_of_its_lane(store: Store) -> None:
+    await answer(store, "a", "b")
+    first = await taken(store)
+    assert await store.outbox.has_later(first)
+    last = await store.outbox.mark_sent(first, "1")
+    assert last is not None
+    assert not await store.outbox.has_later(last)
+
+
 async def test_unknown_row_settles_before_it_is_given(store: Store) -> None:
     await answer(store, "a")
     await taken(store)

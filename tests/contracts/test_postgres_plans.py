@@ -213,6 +213,7 @@ async def test_no_poll_of_a_full_queue_scans_a_table(process: Process) -> None:
     claim, _ = await _begin(process, CONVERSATION)
     assert not await process.step("renew", lambda: process.conversations.renew([claim], 15))
     [row] = await process.step("take", lambda: process.outbox.take([CONVERSATION]))
+    await process.step("has later", lambda: process.outbox.has_later(row))
     await process.step("later", lambda: process.outbox.reschedule(row, 0))
     await process.step("probe", lambda: process.outbox.sent_ids([row.id]))
     await process.step("known ids", lambda: process.outbox.known_ids(Address("telegram", "c77")))

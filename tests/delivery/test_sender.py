@@ -11,6 +11,7 @@ from typing_extensions import override
 
 from bot.chat.incoming import Address, Said
 from bot.chat.outgoing import (
+    NOTICE_PARTS,
     Attachment,
     Face,
     Limits,
@@ -76,13 +77,16 @@ class Delivery:
         file: Attachment | None = None,
         opening: str | None = None,
         face: Face | None = None,
+        first_part: int = 0,
     ) -> None:
         """Queue an answer with one part for each text; with an `opening` they are edits."""
         conversations = SqlConversations(self.database, self.clock)
         await SqlInbox(self.database, self.clock).receive([said or make_incoming(key="5:0")], {})
         claim, message = await begin(conversations, LANE)
         contents = [MessageContent(text, face) for text in texts]
-        parts = [OutgoingPart(part, content, file) for part, content in enumerate(contents)]
+        parts = [
+            OutgoingPart(part, content, file) for part, content in enumerate(contents, first_part)
+        ]
         if opening is not None:
             content = MessageContent(opening)
             for part in parts:
@@ -129,6 +133,17 @@ async def test_queued_rows_are_sent_in_order(database: Database) -> None:
     await delivery.work()
     assert delivery.texts == ["a", "b", "c"]
     assert await delivery.states() == [OutboxState.SENT] * 3
+
+
+async def test_notice_is_dropped_if_an_answer_waits_behind_it(database: Database) -> None:
+    delivery = Delivery(database)
+    await delivery.queue("a")
+    await delivery.queue("busy", said=make_incoming(key="5:1"), first_part=NOTICE_PARTS)
+    await delivery.queue("b", said=make_incoming(key="5:2"))
+    await delivery.queue("busy again", said=make_incoming(key="5:3"), first_part=NOTICE_PARTS)
+    await delivery.work()
+    assert delivery.texts == ["a", "b", "busy again"]
+    assert await delivery.states() == [OutboxState.SENT] * 4
 
 
 @pytest.mark.parametrize("op", ["send", "edit"])

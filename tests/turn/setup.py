@@ -264,8 +264,7 @@ class Setup(Delivery):
             is_context=self.pauses.is_context,
             notices=notices,
             queue_limit=QueueLimit(
-                *(self.conversations, arrivals, replies),
-                *(notices, self.clock, max_waiting),
+                *(self.conversations, arrivals, replies, self.clock, max_waiting),
             )
             if max_waiting
             else None,

@@ -64,23 +64,24 @@ def busy_notices(setup: Setup) -> list[str]:
     return [text for text in setup.texts if "I am busy" in text]
 
 
-async def test_question_over_the_limit_is_told_its_position_and_not_answered(
+async def test_question_over_the_limit_is_not_answered_and_told_so_behind_the_answer(
     database: Database,
 ) -> None:
-    go_on = asyncio.Event()
-    setup = LimitedSetup(database, [go_on, "first"], *(["next"] for _ in range(MOST)))
+    go_on, go_on_next = asyncio.Event(), asyncio.Event()
+    next_answers: list[Sequence[ScriptStep]] = [[go_on_next, "next"], *([["next"]] * (MOST - 1))]
+    setup = LimitedSetup(database, [go_on, "first"], *next_answers)
     async with answering(setup, question(1)) as worker:
         await setup.receive(*(question(number) for number in range(2, MOST + 2)))
         people = [Person(f"telegram:{number}", f"P{number}") for number in range(100, 150)]
         await setup.receive(*(question(50 + n, one) for n, one in enumerate(people)))
-        await pass_time_until(setup, lambda: len(busy_notices(setup)) == 1)
-        assert len(setup.backend.prompts) == 1, "they are told while the answer is being made"
+        await advance_in_steps(setup.clock, 5)
+        assert setup.texts == [], "no notice is in front of the answer"
         go_on.set()
+        await pass_time_until(setup, lambda: len(setup.texts) == 2)
+        go_on_next.set()
         await end(setup, worker)
-    told = "⏳ I am busy: your message would be number 21 of those that wait here."
-    assert [one[: len(told)] for one in busy_notices(setup)] == [told], "once a minute in a chat"
-    answers = [text for text in setup.texts if text not in busy_notices(setup)]
-    assert answers == ["first", *["next"] * MOST]
+    [told] = busy_notices(setup)  # once a minute in a chat
+    assert setup.texts == ["first", told, *["next"] * MOST]
     assert await open_messages(setup) == 0
     assert [text for _, text in await setup.history()].count("q50") == 1, "it is remembered"
 
@@ -89,7 +90,7 @@ async def test_process_that_dies_before_its_answer_has_refused_nothing(database:
     setup = LimitedSetup(database, [asyncio.Event()])
     async with answering(setup, question(1)) as worker:
         await setup.receive(*(question(number) for number in range(2, MOST + 3)))
-        await pass_time_until(setup, lambda: len(busy_notices(setup)) == 1)
+        await advance_in_steps(setup.clock, 5)
         await setup.take_over()
         worker.cancel()
     await setup.finish_sending()
@@ -102,7 +103,7 @@ async def test_process_that_dies_before_its_answer_has_refused_nothing(database:
 
     assert await open_messages(other) == 0
     assert len(other.backend.prompts) == MOST + 2
-    assert busy_notices(other) == [], "the answer stands in place of the notice"
+    assert busy_notices(other) == []
 
 
 async def test_commands_and_lines_for_others_are_not_counted(database: Database) -> None:

@@ -127,7 +127,6 @@ class AnsweringParts:
             self._stored.conversations,
             self._queue.arrivals,
             self._sending.replies,
-            self._limits.notices,
             context.clock,
             most,
         )

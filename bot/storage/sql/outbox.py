@@ -21,6 +21,11 @@ _KNOWN_IDS = (
     .order_by(outbox.c.id.desc())
     .limit(_MAX_KNOWN_IDS)
 )
+_LATER = (
+    select(outbox.c.id)
+    .where(is_unsent, outbox.c.lane == bindparam("of"), outbox.c.id > bindparam("row"))
+    .limit(1)
+)
 _LANES_OF = select(outbox.c.lane).where(
     is_unsent, outbox.c.state == OutboxState.SENDING, outbox.c.owner == bindparam("sender")
 )
@@ -89,6 +94,11 @@ class SqlOutbox(Outbox):
         held = update(lane).where(lane.c.key.in_(_LANES_OF), lane.c.due_at > now)
         asked = {"sender": self._sender.owner}
         await self._database.write(lambda c: c.execute(held.values(due_at=now), asked).rowcount)
+
+    @override
+    async def has_later(self, row: OutboxRow) -> bool:
+        asked = {"of": row.address.lane, "row": row.id}
+        return await self._database.read(lambda c: c.execute(_LATER, asked).first() is not None)
 
     @override
     async def sent_ids(self, row_ids: Collection[int]) -> Mapping[int, str | None]:

@@ -1,7 +1,7 @@
-"""Refuse questions where too many wait in a conversation: say so at once instead of queueing them.
+"""Refuse questions where too many wait in a conversation, and say so behind the next answer.
 
 What is refused is finished together with the answer in progress: a process that dies before that
-has refused nothing, and the questions are answered in their order, in place of the notice.
+has refused nothing, and the questions are answered in their order.
 """
 
 import asyncio
@@ -23,11 +23,14 @@ from bot.telemetry.metrics import LIMITED_MESSAGES
 from bot.texts.text import language_of, translatable, translate
 from bot.turn.arrivals import ArrivalSignals
 from bot.turn.joining import MessageGroup
-from bot.turn.limits.rare_notices import RareNotices
 
 _log = structlog.get_logger(__name__)
 _LOOK_SECONDS = 1.0
 """After which what has arrived is counted: a burst is counted once."""
+BUSY = translatable(
+    "⏳ I am busy: too many messages wait here. I have read the newest ones, but will not answer"
+    " them. Please write again later."
+)
 _COUNTED_BEYOND = 100
 """How many messages beyond the limit one look finds; the next look finds the others."""
 
@@ -39,7 +42,6 @@ class QueueLimit:
     conversations: Conversations
     arrivals: ArrivalSignals
     replies: LiveReplies
-    notices: RareNotices
     clock: Clock
     most: int
     """How many may wait."""
@@ -96,20 +98,14 @@ class QueueLimit:
             and _is_question(one.incoming)
         ]
         for message, said in waiting[most:]:
-            await self._refuse(claim, message, said, most + 1)
+            LIMITED_MESSAGES.labels("queue_full").inc()
+            if said.interaction is not None:
+                await self._respond(claim, message, said)
             group.message = replace(group.message, refused=(*group.message.refused, message))
 
-    async def _refuse(self, claim: Claim, message: InboxMessage, said: Said, position: int) -> None:
-        """Tell the author, if nobody in the channel was told lately; a native command always."""
-        LIMITED_MESSAGES.labels("queue_full").inc()
-        if said.interaction is None and not await self.notices.is_due_in(said.address.channel):
-            return
-        text = translatable(
-            "⏳ I am busy: your message would be number {position} of those that wait here. I have"
-            " read it, but will not answer it. Please write again later.",
-            position=position,
-        )
-        shown = translate(text, language_of(said.locale))
+    async def _respond(self, claim: Claim, message: InboxMessage, said: Said) -> None:
+        """Tell the author of a native command at once: its response delays no answer."""
+        shown = translate(BUSY, language_of(said.locale))
         for part in self.replies.final_parts(said.address, shown):
             opened = await self.conversations.open(claim, message, part)
             self.replies.deliver(said.address, opened.row)

@@ -15,8 +15,8 @@ class RareNotices:
     async def is_due_in(self, channel: str) -> bool:
         """Return whether the service may say in a channel that it is too busy for something.
 
-        That is once a minute, whatever it says and to whom: what it says comes before the answers
-        of a channel that takes few messages.
+        That is once a minute, whatever it says and to whom: a channel takes few messages, and
+        most of them are to be answers.
         """
         return await self.is_due(f"notice:{channel}", _SECONDS_BETWEEN_NOTICES)
 

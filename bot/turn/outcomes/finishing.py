@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from bot.chat.incoming import Pressed, Said, address_of
+from bot.chat.outgoing import NOTICE_PARTS
 from bot.chat.session import Claim, InboxMessage, TurnResult
 from bot.commands.request import AskedQuestion
 from bot.ports import ConversationMemory, Conversations, MessageNotes
@@ -14,6 +15,8 @@ from bot.telemetry.recent_events import RECENT_EVENTS, describe_failure
 from bot.texts.text import language_of, translatable, translate
 from bot.turn.arrivals import ArrivalSignals
 from bot.turn.gathering import observed_turn, user_turn
+from bot.turn.limits.queue_limit import BUSY
+from bot.turn.limits.rare_notices import RareNotices
 
 _REMOVED_FROM_TEXT = translatable(
     "⚠ Your message seems to hold a token, key or password. I removed it from what I keep, but"
@@ -33,6 +36,7 @@ class TurnFinisher:
     is_paused: Callable[[str], bool]
     """Whether a conversation, by its key, has to wait."""
     notes: MessageNotes
+    notices: RareNotices
     stopping: bool = field(default=False, init=False)
     """Whether the process ends: no next message is taken then."""
 
@@ -40,15 +44,19 @@ class TurnFinisher:
         self, claim: Claim, message: InboxMessage, result: TurnResult
     ) -> InboxMessage | None:
         """Store the result and have it delivered."""
-        if message.refused:
-            refused = [one.incoming for one in message.refused if isinstance(one.incoming, Said)]
-            result = replace(result, turns=[*result.turns, *map(observed_turn, refused)])
         for one in (message, *message.gathered):
             incoming = one.incoming
             if not isinstance(incoming, Said | Pressed):
                 continue
             if incoming.has_masked_token and result.outgoing:
-                result = self.with_notice(incoming, result, _REMOVED_FROM_TEXT)
+                following = 1 + max(one.part for one in result.outgoing if one.part < NOTICE_PARTS)
+                result = self._with_notice(incoming, result, _REMOVED_FROM_TEXT, following)
+        if message.refused:
+            refused = [one.incoming for one in message.refused if isinstance(one.incoming, Said)]
+            result = replace(result, turns=[*result.turns, *map(observed_turn, refused)])
+            unaware = [one for one in refused if one.interaction is None]
+            if unaware:
+                result = await self.with_rare_notice(unaware[0], result, BUSY)
         self.arrivals.watch([claim.conversation])
         is_held = message.overtaken is None and self.is_paused(claim.conversation)
         go_on = not (self.stopping or is_held)
@@ -125,9 +133,16 @@ class TurnFinisher:
         for memory in self.memories:
             await memory.end_session(conversation)
 
-    def with_notice(self, said: Said | Pressed, result: TurnResult, notice: str) -> TurnResult:
+    async def with_rare_notice(self, said: Said, result: TurnResult, notice: str) -> TurnResult:
+        """Append a notice that the service is busy, unless the channel had one lately."""
+        if result.outgoing and await self.notices.is_due_in(said.address.channel):
+            return self._with_notice(said, result, notice, NOTICE_PARTS)
+        return result
+
+    def _with_notice(
+        self, said: Said | Pressed, result: TurnResult, notice: str, part: int
+    ) -> TurnResult:
         """Append a notice of the service to what is sent."""
-        following = 1 + max(one.part for one in result.outgoing)
         shown = translate(notice, language_of(said.locale))
-        parts = self.replies.final_parts(said.address, shown, following)
+        parts = self.replies.final_parts(said.address, shown, part)
         return replace(result, outgoing=[*result.outgoing, *parts])

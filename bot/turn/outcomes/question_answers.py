@@ -18,7 +18,6 @@ from bot.turn.answer import AnswerPipeline
 from bot.turn.gathering import Gathering, MessageGatherer, observed_turn, user_turn
 from bot.turn.joining import MessageGroup
 from bot.turn.limits.queue_limit import QueueLimit
-from bot.turn.limits.rare_notices import RareNotices
 from bot.turn.limits.refused_chats import RefusedChats
 from bot.turn.outcomes.command_replies import CommandReplies, has_private_response
 from bot.turn.outcomes.finishing import TurnFinisher
@@ -38,7 +37,6 @@ class QuestionAnswers:
     decisions: DecisionLog
     finisher: TurnFinisher
     replies_to_commands: CommandReplies
-    notices: RareNotices
     queue_limit: QueueLimit | None = None
     refused_chats: RefusedChats | None = None
 
@@ -85,10 +83,9 @@ class QuestionAnswers:
         self.decisions.note_substitutes(channel, asked.speakers, result.receipts)
         turns = [*result.earlier, *asked.earlier, user_turn(asked.incoming), *result.turns]
         result = replace(result, turns=turns, supersedes=removed, in_place_of=asked.in_place_of)
-        is_telling = bool(gathering.left_over and result.outgoing)
-        if is_telling and await self.notices.is_due_in(channel):
+        if gathering.left_over and not group.message.refused:
             waiting = _more_waiting(gathering)
-            result = self.finisher.with_notice(asked.incoming, result, waiting)
+            result = await self.finisher.with_rare_notice(asked.incoming, result, waiting)
         result = self.replies_to_commands.with_response(group.message, result)
         return "answered", await self.finisher.finish(claim, group.message, result)
 
