@@ -31,6 +31,7 @@ from bot.chat.console.operation import (
 from bot.chat.console.preset_draft import PresetDraft
 from bot.chat.console.scene import Scene
 from bot.chat.incoming import Address, Incoming, MediaItem, Person, Request, Said
+from bot.chat.message_note import MessageNote
 from bot.chat.outgoing import (
     Limits,
     MessageContent,
@@ -814,16 +815,16 @@ class Conversations(Protocol):
 class MessageNotes(Protocol):
     """What every process may read about messages that one of them has processed."""
 
-    async def add(self, notes: Sequence[tuple[str, str]]) -> None:
-        """Store notes, each under a key."""
+    async def add(self, notes: Sequence[MessageNote]) -> None:
+        """Store notes."""
         ...
 
     async def newest(self, key: str, limit: int) -> Sequence[str]:
         """Return the newest notes of a key, oldest first."""
         ...
 
-    async def forget(self, key: str) -> None:
-        """Delete the notes of a key."""
+    async def forget(self, key: str, person_id: str | None = None) -> None:
+        """Delete the notes of a key, of one person or of all."""
         ...
 
 
@@ -1011,7 +1012,10 @@ class PersonalData(Protocol):
         ...
 
     async def note_forgotten(self, person_id: str) -> None:
-        """Note, so that it outlives the database, that the person's descriptions are deleted."""
+        """Delete notes that quote the person.
+
+        Record, so that it outlives the database, that the person's descriptions are deleted.
+        """
         ...
 
     async def drop_set_aside(self, person_id: str) -> None:

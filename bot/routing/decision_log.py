@@ -12,6 +12,7 @@ import msgspec
 import structlog
 
 from bot.chat.incoming import Said
+from bot.chat.message_note import MessageNote
 from bot.chat.receipt import Receipt
 from bot.errors import StoreError
 from bot.frozen_dataclass import frozen_dataclass
@@ -68,7 +69,7 @@ class DecisionLog:
     def __init__(self, notes: MessageNotes, clock: Clock) -> None:
         self._notes = notes
         self._clock = clock
-        self._pending: list[tuple[str, str]] = []
+        self._pending: list[MessageNote] = []
         self._has_pending = asyncio.Event()
 
     async def run(self) -> None:
@@ -85,7 +86,7 @@ class DecisionLog:
         """Note the decision on a message, unless it is a command."""
         noted = _note_of(said, decision)
         if noted is not None:
-            self._add(said.address.channel, noted)
+            self._add(said.address.channel, noted, said.author.id)
 
     def note_substitutes(
         self, channel: str, speakers: Sequence[ActivePreset], receipts: Sequence[Receipt]
@@ -109,14 +110,18 @@ class DecisionLog:
                 lines.append(_decode(note).describe())
         return tuple(lines)
 
-    async def forget(self, channel: str) -> None:
-        """Delete what is kept of a channel; raises `StoreError`."""
-        self._pending = [one for one in self._pending if one[0] != _key(channel)]
-        await self._notes.forget(_key(channel))
+    async def forget(self, channel: str, person_id: str | None = None) -> None:
+        """Delete what is kept of a channel, of one person or of all; raises `StoreError`."""
+        key = _key(channel)
+        self._pending = [
+            one for one in self._pending if one.key != key or person_id not in {None, one.person}
+        ]
+        await self._notes.forget(key, person_id)
 
-    def _add(self, channel: str, noted: _NotedDecision) -> None:
+    def _add(self, channel: str, noted: _NotedDecision, person_id: str | None = None) -> None:
         if len(self._pending) < _MAX_PENDING:
-            self._pending.append((_key(channel), _encode(noted).decode()))
+            note = MessageNote(_key(channel), _encode(noted).decode(), person_id)
+            self._pending.append(note)
             self._has_pending.set()
 
     async def _store(self) -> None:

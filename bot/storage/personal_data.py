@@ -24,6 +24,7 @@ _LINES = select(*TURN_COLUMNS, turn.c.id, turn.c.conversation).where(_BY_PERSON,
 
 
 _SET_ASIDE = select(inbox.c.id, inbox.c.kind, inbox.c.payload).where(is_set_aside)
+_DROP_NOTES = delete(message_note).where(message_note.c.person == bindparam("person"))
 _DROP_SET_ASIDE = (
     update(inbox)
     .where(inbox.c.id.in_(bindparam("rows", expanding=True)))
@@ -50,7 +51,8 @@ class SqlPersonalData(PersonalData):
     async def note_forgotten(self, person_id: str) -> None:
         self._record_tombstone(Tombstone(self._clock.now(), person=person_id))
         # Notes quote messages that were ignored, of which nothing else is stored.
-        await self._database.write(lambda c: c.execute(delete(message_note)).rowcount)
+        asked = {"person": person_id}
+        await self._database.write(lambda c: c.execute(_DROP_NOTES, asked).rowcount)
 
     @override
     async def conversations(self, person_id: str) -> Sequence[str]:

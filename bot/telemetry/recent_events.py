@@ -7,6 +7,7 @@ import msgspec
 from structlog.typing import EventDict, WrappedLogger
 
 from bot.chat.console.operation import FailedMessage, LoggedStep
+from bot.chat.message_note import MessageNote
 from bot.chat.session import error_id_of
 from bot.ports import MessageNotes
 
@@ -60,11 +61,11 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(FailedMessage).decode
 
 
-def describe_failure(events: RecentEvents, turn: str) -> tuple[str, str]:
-    """Return what was logged of a message that failed as a note, with its key."""
+def describe_failure(events: RecentEvents, turn: str) -> MessageNote:
+    """Return what was logged of a message that failed."""
     error_id = error_id_of(turn)
     failed = events.failure(error_id) or FailedMessage(error_id, turn, ())
-    return _key(error_id), _encode(failed).decode()
+    return MessageNote(_key(error_id), _encode(failed).decode())
 
 
 async def find_failure(notes: MessageNotes, error_id: str) -> FailedMessage | None:

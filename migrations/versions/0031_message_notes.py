@@ -16,9 +16,11 @@ def upgrade() -> None:
         sa.Column("key", sa.Text(), nullable=False),
         sa.Column("at", sa.Float(), nullable=False),
         sa.Column("content", sa.Text(), nullable=False),
+        sa.Column("person", sa.Text()),
         sqlite_autoincrement=True,
     )
     op.create_index("ix_message_note_key_id", "message_note", ["key", "id"])
+    op.create_index("ix_message_note_person", "message_note", ["person"])
 
 
 def downgrade() -> None:

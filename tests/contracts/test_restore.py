@@ -11,11 +11,13 @@ from typing_extensions import override
 
 from bot.chat.console.operation import Restore
 from bot.chat.incoming import Pressed, Quote, Said
+from bot.chat.message_note import MessageNote
 from bot.chat.outgoing import MessageContent, OutboxState, OutgoingPart
 from bot.chat.session import HistoryChange, InboxMessage, Turn, TurnResult
 from bot.errors import StoreError
 from bot.ports import Restores
 from bot.runtime.clock import SystemClock
+from bot.storage.operation.message_notes import SqlMessageNotes
 from bot.storage.restoring.restore import prepare_restored
 from bot.storage.restoring.restores import SqlRestores
 from bot.storage.restoring.sqlite_restore import copy_backup, last_written, replace_database
@@ -166,6 +168,13 @@ async def test_descriptions_of_a_person_are_deleted_but_not_those_made_later(sto
 
     scopes = await store.database.read(lambda c: c.execute(count).scalars().all())
     assert sorted(scopes) == sorted([f"{ALICE.id}0", BOB.id])
+
+
+async def test_notes_that_quote_people_are_deleted(store: Store) -> None:
+    notes = SqlMessageNotes(store.database, SystemClock())
+    await notes.add([MessageNote("why:telegram:5", "forgotten since", ALICE.id)])
+    await prepare_restored(store.database, [], LATER, LATER)
+    assert await notes.newest("why:telegram:5", 9) == []
 
 
 async def test_old_restore_does_not_matter(store: Store) -> None:

@@ -64,7 +64,7 @@ NOT_WORDS = {
     "web_channel": "id",
     "web_message": "channel id",
     "budget": "key",
-    "message_note": "key",
+    "message_note": "key person",
     "console_token": "sha256 kind name scopes",
     "audit": "who action subject",
     "provider_key": "provider token",

@@ -8,6 +8,7 @@ from sqlalchemy import select
 from bot.chat.incoming import (
     WakeReason,
 )
+from bot.chat.message_note import MessageNote
 from bot.chat.outgoing import Attachment
 from bot.errors import Refused
 from bot.runtime.tasks import cancel_and_wait
@@ -147,7 +148,7 @@ async def test_settings_why_tells_what_other_processes_decided_until_it_is_forgo
     storing = asyncio.create_task(setup.decisions.run())
     await setup.say("hello")
     await advance_in_steps(setup.clock, 0.2)
-    await setup.notes.add([("why:telegram:5", "{}")])  # damaged
+    await setup.notes.add([MessageNote("why:telegram:5", "{}")])  # damaged
     await cancel_and_wait([storing])
     restarted = Setup(database, backend=setup.backend, surface=setup.surface)
     await restarted.say("good morning", "/settings why")

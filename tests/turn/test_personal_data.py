@@ -53,6 +53,21 @@ async def test_forget_me_asks_first_and_reaches_every_conversation(database: Dat
     assert setup.texts[-1].startswith("⚠ You have not described yourself.")
 
 
+async def test_forget_me_deletes_the_notes_that_quote_the_person_alone(database: Database) -> None:
+    setup = Setup(database, backend=FakeBackend(), preset={"context": "addressed"})
+    ignored = replace(said("ignored", "6:1", chat="6"), wake=None)
+    await setup.receive(ignored)
+    await setup.work("telegram:6")
+    await setup.say(said("mine", "5:1"), said("theirs", "5:2", BOB), said("/settings why", "5:3"))
+    assert "“mine”" in setup.texts[-1]
+    assert await setup.decisions.newest("telegram:6")
+    await setup.say(said("/forget me", "5:4"), pressed(ButtonAction.FORGET, "telegram:5:4/0"))
+    await setup.say(said("/settings why", "5:5"))
+    assert "“theirs”" in setup.texts[-1]
+    assert "“mine”" not in setup.texts[-1]
+    assert await setup.decisions.newest("telegram:6") == ()
+
+
 async def test_forget_me_can_be_declined(database: Database) -> None:
     setup = Setup(database, backend=FakeBackend())
     await setup.say(said("mine", "5:1"), said("/forget me", "5:2"))

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from sqlalchemy import bindparam, delete, insert, select
 from typing_extensions import override
 
+from bot.chat.message_note import MessageNote
 from bot.ports import Clock, MessageNotes
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import message_note
@@ -16,6 +17,7 @@ _NEWEST = (
     .limit(bindparam("most"))
 )
 _FORGET = delete(message_note).where(message_note.c.key == bindparam("of"))
+_FORGET_PERSON = _FORGET.where(message_note.c.person == bindparam("by"))
 
 
 class SqlMessageNotes(MessageNotes):
@@ -24,9 +26,12 @@ class SqlMessageNotes(MessageNotes):
         self._clock = clock
 
     @override
-    async def add(self, notes: Sequence[tuple[str, str]]) -> None:
+    async def add(self, notes: Sequence[MessageNote]) -> None:
         now = self._clock.now()
-        rows = [{"key": key, "at": now, "content": content} for key, content in notes]
+        rows = [
+            {"key": one.key, "at": now, "content": one.content, "person": one.person}
+            for one in notes
+        ]
         await self._database.write(lambda c: c.execute(insert(message_note), rows).rowcount)
 
     @override
@@ -36,5 +41,7 @@ class SqlMessageNotes(MessageNotes):
         return found[::-1]
 
     @override
-    async def forget(self, key: str) -> None:
-        await self._database.write(lambda c: c.execute(_FORGET, {"of": key}).rowcount)
+    async def forget(self, key: str, person_id: str | None = None) -> None:
+        statement = _FORGET if person_id is None else _FORGET_PERSON
+        asked = {"of": key} if person_id is None else {"of": key, "by": person_id}
+        await self._database.write(lambda c: c.execute(statement, asked).rowcount)

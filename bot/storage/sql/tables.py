@@ -427,7 +427,9 @@ message_note = Table(
     Column("key", Text, nullable=False),
     Column("at", Float, nullable=False),
     Column("content", EncryptableText("message_note.content"), nullable=False),  # as JSON
+    Column("person", Text),  # whose words it quotes
     Index("ix_message_note_key_id", "key", "id"),
+    Index("ix_message_note_person", "person"),
     sqlite_autoincrement=True,
 )
 

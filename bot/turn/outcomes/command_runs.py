@@ -123,7 +123,8 @@ class CommandRuns:
         ids = await self.conversations.find_said_by(claim, person_id)
         change = HistoryChange(deleted=ids)
         message = message.forgetting(lambda said: said.author.id == person_id)
-        return await self.finisher.finish_forgetting(claim, message, TurnResult(change=change))
+        result = TurnResult(change=change)
+        return await self.finisher.finish_forgetting(claim, message, result, person_id)
 
     async def _forget_message(
         self, claim: Claim, message: InboxMessage, result: CommandResult

@@ -109,10 +109,17 @@ class TurnFinisher:
         return await self.finish(claim, message, result)
 
     async def finish_forgetting(
-        self, claim: Claim, message: InboxMessage, result: TurnResult
+        self,
+        claim: Claim,
+        message: InboxMessage,
+        result: TurnResult,
+        person_id: str | None = None,
     ) -> InboxMessage | None:
-        """Finish with turns deleted, and release what backends have cached of them."""
-        await self.decisions.forget(address_of(claim.conversation).channel)
+        """Finish with turns deleted, and release what backends have cached of them.
+
+        Notes that quote the channel go too; with a person, those that quote this person.
+        """
+        await self.decisions.forget(address_of(claim.conversation).channel, person_id)
         try:
             return await self.finish(claim, message, result)
         finally:  # it may be committed although it failed
