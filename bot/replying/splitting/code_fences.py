@@ -5,11 +5,13 @@ from collections.abc import Iterator
 
 from bot.frozen_dataclass import frozen_dataclass
 
-# Indentation and list markers may stand before the run that opens a block.
+# Indentation, quote marks and list markers may stand before the run that opens a block.
 _LINE = re.compile(
-    r"^(?P<margin>[ \t]*(?:(?:[-*+]|\d{1,9}[.)])[ \t]+)*)(?P<run>`{3,}|~{3,})(?P<info>[^\n]*)",
+    r"^(?P<margin>[ \t]*(?:(?:>|(?:[-*+]|\d{1,9}[.)])[ \t])[ \t]*)*)(?P<run>`{3,}|~{3,})"
+    r"(?P<info>[^\n]*)",
     re.MULTILINE,
 )
+_LIST_MARKER = re.compile(r"[^\t>]")
 
 
 @frozen_dataclass
@@ -21,7 +23,7 @@ class Fence:
     opener: str
     """The run with its language, to reopen the block: "```python"."""
     margin: str
-    """The spaces that keep the closing line in the same list item."""
+    """What keeps a line in the same quote and list item."""
 
     @property
     def closer(self) -> str:
@@ -49,13 +51,15 @@ class FenceLine:
         run = text[self.run_start : self.run_end]
         if run[0] == "`" and "`" in self.info:
             return None  # inline code, says CommonMark
-        return Fence(run, run + self.info.rstrip(), " " * len(self.margin))
+        return Fence(run, run + self.info.rstrip(), _LIST_MARKER.sub(" ", self.margin))
 
     def closes(self, fence: Fence, text: str) -> bool:
         """Return whether this line closes an open block."""
         run = text[self.run_start : self.run_end]
-        rest = self.margin + self.info
-        return run.startswith(fence.run) and (not rest or rest.isspace())
+        depth = self.margin.count(">")
+        rest = self.margin.replace(">", "") + self.info
+        is_bare = not rest or rest.isspace()
+        return run.startswith(fence.run) and is_bare and depth == fence.margin.count(">")
 
 
 def fence_lines(text: str, start: int, end: int) -> Iterator[FenceLine]:

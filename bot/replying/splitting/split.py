@@ -25,8 +25,8 @@ _MAX_MARK_UNITS = 8
 _FEWEST_UNITS_WITH_MARKS = 200
 _PARAGRAPH_BREAK = re.compile(r"\n[ \t>]*\n")
 _VISIBLE = re.compile(r"\S")
+_UNQUOTED_LINE = re.compile(r"^[ \t]*(?:[^>\s]|\n)", re.MULTILINE)
 _BLANK_LINES = re.compile(r"(?:[^\S\n]*\n)*")
-_CLOSING_LINE = re.compile(r"^[ \t]*(?P<run>`{3,}|~{3,})[ \t\r]*(?:\n|\Z)", re.MULTILINE)
 
 
 @frozen_dataclass
@@ -87,7 +87,9 @@ def part_spans(text: str, limits: Limits) -> Iterator[PartSpan]:
             return
         opener = reopened if fence is None else ""
         if fence is not None and limits.closes_code_blocks:
-            opener = f"{fence.opener}\n"
+            opener = f"{fence.margin}{fence.opener}\n"
+            if ">" in fence.margin:
+                opener += quote_prefix(text, start)
         max_units = limits.max_units - _units(opener, limits)
         scanner, window = _scan(text, offsets, position, start, fence, limits, max_units)
         end, position = choose_cut_point(window) if window else (len(text), len(text))
@@ -106,7 +108,6 @@ def part_spans(text: str, limits: Limits) -> Iterator[PartSpan]:
             if fence is not None and limits.closes_code_blocks:
                 closer = f"\n{fence.closer}"
             yield PartSpan(start, start + len(content), opener, closer)
-        fence = replace(fence, margin="") if fence else None  # it is reopened without indentation
 
 
 def _scan(
@@ -155,10 +156,11 @@ def _skip_closing_fence(text: str, position: int, fence: Fence | None) -> tuple[
         return position, None
     blank = _BLANK_LINES.match(text, position)
     position = blank.end() if blank else position
-    closing = _CLOSING_LINE.match(text, position)
-    if closing is None or not closing["run"].startswith(fence.run):
+    line_end = text.find("\n", position) + 1 or len(text)
+    closing = next(fence_lines(text, position, line_end), None)
+    if closing is None or not closing.closes(fence, text):
         return position, fence
-    return closing.end(), None
+    return line_end, None
 
 
 def _content_start(text: str, position: int, fence: Fence | None) -> int:
@@ -213,6 +215,7 @@ class _FenceScanner:
         for line in fence_lines(self._text, self._position, self._end):
             if line.start >= self._end:
                 break
+            self._end_with_quote(line.start)
             fence = self._fences[-1][1]
             if fence is None:
                 self._reserve_closing(line)
@@ -227,6 +230,7 @@ class _FenceScanner:
                 self._closing_ends[line.start + 1] = line.end
                 self._uncuttable.append((line.start, line.end))
                 self._edges.add(line.end)
+        self._end_with_quote(self._end)
         if self._stop is None:
             return None
         half = bisect_left(self._offsets, (self._offsets[self._start] + self._max_offset) // 2)
@@ -271,16 +275,25 @@ class _FenceScanner:
         if fence is None or too_long:
             return
         if line.start < self._start:
-            fence = replace(fence, margin="")
+            fence = replace(fence, margin=fence.margin.lstrip())
         content = _VISIBLE.search(self._text, line.end, self._end)
         self._fences.append((line.start + 1, fence))
         self._uncuttable.append((line.start, content.start() if content else line.end))
         self._edges.add(line.start + line.indentation)
 
+    def _end_with_quote(self, before: int) -> None:
+        """End a block that stands in a quote with the quote, if that ends before a position."""
+        begin, fence = self._fences[-1]
+        if fence is None or ">" not in fence.margin:
+            return
+        unquoted = _UNQUOTED_LINE.search(self._text, begin, before)
+        if unquoted is not None:
+            self._fences.append((unquoted.start(), None))
+
     def _may_be_fence(self, line: FenceLine, fence: Fence | None) -> bool:
         """Return whether a line that is cut off by the end may still open or close a block."""
         if fence is not None:
-            return set(self._text[line.start : self._end].strip()) <= {fence.run[0]}
+            return set(self._text[line.start : self._end].strip(" \t>")) <= {fence.run[0]}
         if self._offsets[self._end] - self._offsets[line.start] > self._max_fence_units:
             return False
         return self._text[line.run_start] == "~" or (

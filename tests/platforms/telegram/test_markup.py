@@ -79,7 +79,7 @@ def check_message(text: str, entities: list[MessageEntity] | None) -> None:
     marks = entities or []
     assert text == text.rstrip()
     # Telegram trims what is before the first entity.
-    assert not text[0].isspace() or (marks[0].type, marks[0].offset) == ("pre", 0)
+    assert not text[0].isspace() or ("pre", 0) in [(one.type, one.offset) for one in marks]
     assert len(marks) <= 100
     encoded = text.encode("utf-16-le")
     for one in marks:
@@ -118,18 +118,33 @@ def test_any_part_of_any_markdown_is_legal(source: str, max_units: int) -> None:
     check_source(source, replace(LIMITS, max_units=max_units))
 
 
-def test_split_code_keeps_the_indentation_of_the_first_line_of_each_part() -> None:
+@pytest.mark.parametrize("before", ["", "> ", ">> ", "- a\n  - b\n    "])
+def test_split_code_keeps_the_indentation_of_the_first_line_of_each_part(before: str) -> None:
     lines = [f"{' ' * (4 * (number % 3))}step_{number}()" for number in range(60)]
-    source = "\n".join(["```py", *lines, "```"])
-    parts = split(source, replace(LIMITS, max_units=100))
+    *items, margin = before.split("\n")
+    source = "\n".join([*items, *(margin + one for one in ("```py", *lines, "```"))])
     shown = []
-    for part in parts:
+    for part in split(source, replace(LIMITS, max_units=100)):
         text, entities = render_markdown(part)
         check_message(text, entities)
-        assert [(one.type, one.offset) for one in entities or []] == [("pre", 0)]
-        shown.append(text)
+        code = [one for one in entities or [] if one.type == "pre"]
+        shown += [one.extract_from(text) for one in code]
+        assert items or [one.offset for one in code] == [0]
+        assert all(one.language == "py" for one in code)
     assert "\n".join(shown).splitlines() == lines
     assert any(one[0] == " " for one in shown)
+
+
+def test_split_code_in_a_quote_ends_with_the_quote() -> None:
+    code = [f"> {'  ' * (number % 3)}step_{number}()" for number in range(30)]
+    prose = [f"plain words {number}." for number in range(30)]
+    for part in split("\n".join(["> ```py", *code, *prose]), replace(LIMITS, max_units=100)):
+        text, entities = render_markdown(part)
+        check_message(text, entities)
+        code_shown = [one.extract_from(text) for one in entities or [] if one.type == "pre"]
+        assert ("step" in text) == bool(code_shown)
+        assert not any("plain" in one for one in code_shown)
+        assert "`" not in text
 
 
 def test_of_too_many_entities_the_least_important_are_left_out() -> None:

@@ -131,7 +131,7 @@ def test_code_block_in_a_list_is_closed_in_the_list_item() -> None:
 
     assert parts == [
         "1. First\n   ```sh\n   echo one two three\n   ```",
-        "```sh\n   echo four five six\n   ```\n2. Second",
+        "   ```sh\n   echo four five six\n   ```\n2. Second",
     ]
 
 
