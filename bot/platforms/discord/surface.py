@@ -304,6 +304,7 @@ class DiscordSurface(Surface, BucketSurface):
         Doing it twice is the same as once.
 
         Raises:
+            ContentRefused: another form of it may pass.
             ResponseRefused: its token has expired, as it does after 15 minutes.
             Refused: so it has, and the file is for nobody else in the channel.
             PlatformError: it failed.
@@ -312,6 +313,8 @@ class DiscordSurface(Surface, BucketSurface):
         body, upload = _with_file(_render_own(content), file), _to_upload(file)
         try:
             sent = await self._rest.call(_RESPOND, application, token, body=body, file=upload)
+        except ContentRefused:
+            raise
         except Refused as error:
             if file is not None:
                 raise

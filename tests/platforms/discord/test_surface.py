@@ -1,6 +1,7 @@
 """Discord on loopback: messages arrive once and ping nobody, and failures are translated."""
 
 from collections.abc import AsyncIterator, Set
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -26,6 +27,7 @@ from bot.errors import (
     RateLimited,
     Refused,
     Unreachable,
+    WordsRefused,
 )
 from bot.platforms.discord.platform import DiscordPlatform
 from bot.platforms.discord.rest import client
@@ -480,6 +482,22 @@ async def test_command_that_changes_the_channel_is_answered_in_public(chat: Chat
     shown = await admin.slash(chat.channel, "preset list")
     await wait_until(lambda: shown.acknowledged)
     assert shown.ephemeral
+
+
+async def test_refused_response_to_a_command_is_never_sent_to_the_channel(chat: Chat) -> None:
+    result = await chat.alice.slash(chat.channel, "preset list")
+    [incoming] = await wait_until(lambda: chat.intake.received)
+    clock = SystemClock()
+    surface = RateLimitedSurface(chat.surface, InProcessRateLimits(clock), clock)
+    answer = OutgoingMessage(
+        incoming.address, MessageContent("a word"), "n1", interaction=incoming.interaction
+    )
+    chat.wire.fault("PATCH", "/webhooks/*", status=400, code=200000)
+    with pytest.raises(WordsRefused):
+        await surface.send(answer)
+    await surface.send(replace(answer, content=MessageContent("another word")))
+    assert (result.response.content, result.ephemeral) == ("another word", True)
+    assert not chat.requests("POST")
 
 
 async def test_file_for_a_command_is_sent_privately_and_once(chat: Chat) -> None:
