@@ -3,6 +3,7 @@
 import asyncio
 import hmac
 import math
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from itertools import count
 from typing import Any, NoReturn, TypeVar
@@ -76,6 +77,7 @@ _MAX_CONFLICT_PAUSE_SECONDS = 30.0  # two pollers cut each other off: leave the 
 _MAX_EARLY_PAUSE_SECONDS = 1.0  # messages wait for it
 _EARLY_POLLS_TO_LOG = 3
 _MAX_UPDATES = 100  # in one response: there may be more
+_MAX_SEEN = 1000  # updates that are known when they are sent again
 _MAX_ALERT_CHARS = 200
 _SECRET_HEADER = "X-Telegram-Bot-Api-Secret-Token"  # noqa: S105 # the name of a header
 _SET_WEBHOOK_SECONDS = 300.0
@@ -147,6 +149,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         self._is_early = False  # whether the last poll ended long before its timeout
         self._early_polls = 0  # in a row, without updates
         self._is_early_logged = False
+        self._seen: OrderedDict[int, None] = OrderedDict()  # the newest updates, the latest last
 
     @property
     @override
@@ -191,7 +194,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         offset = read_number(stored, self._offset_cursor)
         try:
             while True:
-                updates = await self._poll(offset)
+                updates = self._new_updates(await self._poll(offset))
                 parsed = parse_updates(updates)
                 cursors = dict(self._chats.note_moves(parsed))
                 incomings = self._chats.to_first(self._to_incomings(parsed, bot))
@@ -335,10 +338,22 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         except msgspec.DecodeError:
             raise OutcomeUnknown("Telegram's response has no list of updates") from None
 
-    async def _pause_if_early(self) -> None:
-        """Pause after a poll without updates if the server has not waited for any.
+    def _new_updates(self, updates: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return the updates that were not here before; without a number none is acknowledged."""
+        new: dict[int, dict[str, Any]] = {}
+        for update in updates:
+            match update:
+                case {"update_id": int(number)} if number not in self._seen:
+                    new[number] = update
+        self._seen.update(dict.fromkeys(new))
+        while len(self._seen) > _MAX_SEEN:
+            self._seen.popitem(last=False)
+        return list(new.values())
 
-        Some proxies and servers of the Bot API ignore the timeout.
+    async def _pause_if_early(self) -> None:
+        """Pause after a poll without new updates if the server has not waited for any.
+
+        Some proxies and servers of the Bot API ignore the timeout, or the offset.
         """
         if not self._is_early:
             self._early_polls, self._is_early_logged = 0, False

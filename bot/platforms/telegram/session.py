@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 from aiogram import Bot
 from aiogram.client.session.aiohttp import AiohttpSession
-from aiogram.exceptions import TelegramNetworkError
+from aiogram.exceptions import ClientDecodeError, TelegramAPIError, TelegramNetworkError
 from aiogram.methods import Response, SendDocument, TelegramMethod
 from aiogram.methods.base import TelegramType
 from pydantic import BaseModel
@@ -98,6 +98,18 @@ class JsonSession(AiohttpSession):
         if not (answer.ok and HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES):
             self.check_response(bot, _UntypedMethod(), status, content.decode())
         return answer.result
+
+    @override
+    def check_response(
+        self, bot: Bot, method: TelegramMethod[TelegramType], status_code: int, content: str
+    ) -> Response[TelegramType]:
+        """Take an error without a description for unreadable: it does not come from Telegram."""
+        try:
+            return super().check_response(bot, method, status_code, content)
+        except (TelegramAPIError, TypeError) as error:  # aiogram searches the description
+            if isinstance(error, TelegramAPIError) and error.message:
+                raise
+            raise ClientDecodeError("no description", error, content) from error
 
     @override
     async def close(self) -> None:

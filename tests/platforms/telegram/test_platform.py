@@ -328,6 +328,34 @@ async def test_server_that_does_not_wait_for_updates_is_asked_once_a_second(rig:
     assert [one["event"] for one in logs].count("telegram_polls_end_early") == 1
 
 
+async def test_server_that_sends_the_same_updates_is_asked_once_a_second(rig: Rig) -> None:
+    rig.telegram.say(ALICE, "one")
+    rig.telegram.say(ALICE, "two")
+    both = list(rig.telegram.updates)
+    answers = [both, [both[0]], both[::-1], [{"foo": 1}], [], [both[1]]]
+    wait_for_updates = rig.telegram._poll
+
+    async def poll(*given: Any) -> Any:
+        return answers.pop(0) if answers else await wait_for_updates(*given)
+
+    rig.telegram._poll = poll
+    with capture_logs() as logs:
+        async with rig.running():
+            await wait_until(lambda: len(rig.clock.slept) == 5)
+            rig.telegram.say(ALICE, "three")
+            await rig.wait_for_texts("one", "two", "three")
+    assert rig.clock.slept == [0.25, 0.5, 1, 1, 1]
+    assert [one["event"] for one in logs].count("telegram_polls_end_early") == 1
+
+
+async def test_error_without_a_description_ends_no_polling(rig: Rig) -> None:
+    rig.telegram.fault("getUpdates", times=4, raw='{"ok": false}')
+
+    async with rig.running():
+        rig.telegram.say(ALICE, "hello")
+        await rig.wait_for_texts("hello")
+
+
 async def test_two_processes_with_one_token_lose_no_message(rig: Rig) -> None:
     async with rig.running(), rig.running():
         for number in range(5):
