@@ -111,10 +111,10 @@ class JsonSession(AiohttpSession):
                 raise
             raise ClientDecodeError("no description", error, content) from error
 
-    @override
-    async def close(self) -> None:
+    async def close_connections(self) -> None:
+        """Close everything; aiogram calls `close` before the first upload, while others wait."""
         await self._client.close()
-        await super().close()
+        await self.close()
 
     async def _post(self, bot: Bot, name: str, body: bytes, seconds: float) -> tuple[int, bytes]:
         deadline = asyncio.get_running_loop().time() + seconds

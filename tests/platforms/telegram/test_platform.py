@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 
 from bot.chat.command import CommandSpec
 from bot.chat.incoming import Address, Edited, Joined, MediaKind, Pressed, Said, WakeReason
-from bot.chat.outgoing import MessageContent, OutgoingMessage
+from bot.chat.outgoing import Attachment, MessageContent, OutgoingMessage
 from bot.errors import PlatformError
 from bot.platforms.telegram.command_menu import to_bot_commands
 from bot.platforms.telegram.platform import offset_cursor
@@ -354,6 +354,21 @@ async def test_error_without_a_description_ends_no_polling(rig: Rig) -> None:
     async with rig.running():
         rig.telegram.say(ALICE, "hello")
         await rig.wait_for_texts("hello")
+
+
+async def test_first_file_that_is_sent_cuts_off_no_other_call(rig: Rig) -> None:
+    with capture_logs() as logs:
+        async with rig.running(poll_seconds=30) as bot:
+            await rig.wait_for_poll()
+            file = Attachment("answer.md", "all of it")
+            where, content = Address("telegram", str(ALICE)), MessageContent("here")
+            rig.telegram.say(ALICE, "hello")
+            await rig.wait_for_texts("hello")
+            await rig.wait_for_poll()
+            await bot.surface.send(OutgoingMessage(where, content, nonce="", file=file))
+            rig.telegram.say(ALICE, "thanks")
+            await rig.wait_for_texts("thanks")
+    assert "telegram_disconnected" not in [one["event"] for one in logs]
 
 
 async def test_two_processes_with_one_token_lose_no_message(rig: Rig) -> None:
