@@ -12,6 +12,7 @@ from bot.backends.model_files import hub
 from bot.backends.model_files.memory import free_bytes
 from bot.backends.model_files.metadata import read_metadata
 from bot.backends.openai_compatible.azure import PROVIDER as AZURE
+from bot.backends.openai_compatible.azure import read_azure_address
 from bot.backends.openai_compatible.services import KEYLESS
 from bot.cli.questions import ask, ask_secret, choose, print_qr_code
 from bot.cli.text_io import print_line, print_progress
@@ -139,7 +140,12 @@ def _ask_for_key(service: str) -> ModelChoice | None:
         choice = replace(choice, api_key=key)
     if service == AZURE:  # it has no address of its own, and lists no deployments
         address = ask("Its endpoint, such as https://NAME.openai.azure.com (Enter: back):")
-        return _ask_model_name(replace(choice, base_url=address), ()) if address else None
+        if not address:
+            return None
+        address = address if "://" in address else f"https://{address}"
+        deployment = read_azure_address(address, None).deployment
+        choice = replace(choice, base_url=address, model=deployment)
+        return choice if choice.model else _ask_model_name(choice, ())
     return _ask_model_name(choice, asyncio.run(list_models(choice)))
 
 

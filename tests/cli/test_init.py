@@ -256,6 +256,26 @@ async def test_server_is_chosen_by_its_address(folder: Path, prefix: str, path: 
 
 
 @pytest.mark.service
+async def test_address_of_a_deployment_at_azure_names_the_model(folder: Path) -> None:
+    async with FakeOpenAI() as model:
+        resource = model.base_url.removesuffix("/v1")
+        path = "/openai/deployments/my-gpt/chat/completions"
+        with terminal(folder) as here:
+            await here.answer("Which one?", "azure")
+            await here.answer("The key for Azure OpenAI", "az-1")
+            await here.answer("Its endpoint", f"{resource}{path}?api-version=2025-01-01-preview")
+            await here.find("it answers")
+            await here.answer("Token for Discord", "")
+            await here.answer("Token for Telegram", "")
+            await here.answer("Write it?", "")
+            assert await here.wait() == 0
+        assert model.log[0]["path"] == f"{path}?api-version=2025-01-01-preview"
+        assert model.log[0]["headers"]["api-key"] == "az-1"
+    written = dotenv_values(folder / ".env")
+    assert written["TROUPE_PROVIDERS__LOCAL__MODEL"] == "my-gpt"
+
+
+@pytest.mark.service
 @pytest.mark.parametrize("stop_at", range(len(QUESTIONS)))
 async def test_ctrl_c_at_any_question_leaves_the_file_as_it_was(
     folder: Path, platforms: LoopbackPlatforms, stop_at: int

@@ -5,14 +5,14 @@ the older `/openai/deployments/NAME`, which wants an api-version (docs/sources.m
 """
 
 import re
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from bot.frozen_dataclass import frozen_dataclass
 
 PROVIDER = "azure_openai"
 _HOSTS = (
     *(".openai.azure.com", ".cognitiveservices.azure.com", ".services.ai.azure.com"),
-    *(".openai.azure.us", ".openai.azure.cn"),
+    *(".openai.azure.us", ".openai.azure.cn", ".api.cognitive.microsoft.com"),
 )
 _DEFAULT_API_VERSION = "2024-10-21"
 
@@ -29,8 +29,10 @@ class AzureAddress:
 
 
 def is_azure(provider: str, address: str) -> bool:
-    """Tell whether a provider is Azure OpenAI, by its id or its host."""
-    return provider == PROVIDER or (urlsplit(address).hostname or "").endswith(_HOSTS)
+    """Tell whether a provider is Azure OpenAI, by its id, its host or a deployment's path."""
+    parts = urlsplit(address)
+    is_its_host = (parts.hostname or "").endswith(_HOSTS)
+    return provider == PROVIDER or is_its_host or "/openai/deployments/" in parts.path
 
 
 def has_path_for_each_deployment(base_url: str) -> bool:
@@ -47,12 +49,15 @@ def read_azure_address(address: str, api_version: str | None) -> AzureAddress:
     """
     parts = urlsplit(address)
     before, _, behind = parts.path.rstrip("/").partition("/openai")
+    queried = next(iter(parse_qs(parts.query).get("api-version", ())), None)
     if not behind and (parts.hostname or "").endswith(_HOSTS):
+        if before.startswith("/models"):  # the inference API, whose versions are others
+            queried = None
         before = ""  # of a project: /api/projects/NAME
-    api_version = api_version or next(iter(parse_qs(parts.query).get("api-version", ())), None)
+    api_version = api_version or queried
     root = f"{parts.scheme}://{parts.netloc}{before}/openai"
     deployment = re.match(r"/deployments/([^/]+)", behind)
     if deployment or (api_version and not behind.startswith("/v1")):
-        name = deployment[1] if deployment else None
+        name = unquote(deployment[1]) if deployment else None
         return AzureAddress(root, api_version or _DEFAULT_API_VERSION, name)
     return AzureAddress(f"{root}/v1", api_version, None)

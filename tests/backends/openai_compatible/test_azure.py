@@ -11,7 +11,7 @@ from bot.cli.app import app
 from bot.errors import SettingsError
 from bot.settings import read_settings
 from tests.backends.asking import ask, prompt
-from tests.rigs.fake_openai import FakeOpenAI, Script
+from tests.rigs.fake_openai import DONE, STOP, FakeOpenAI, Script, chunk, event, said
 
 V1 = "/openai/v1/chat/completions"
 CLASSIC = "/openai/deployments/my-gpt/chat/completions?api-version="
@@ -69,6 +69,16 @@ async def test_pasted_addresses_reach_the_deployment(
             "https://me.services.ai.azure.com/api/projects/p",
             "https://me.services.ai.azure.com/openai/v1",
         ),
+        (
+            "work",
+            "https://me.services.ai.azure.com/models/chat/completions?api-version=2024-05-01-preview",
+            "https://me.services.ai.azure.com/openai/v1",
+        ),
+        (
+            "local",
+            f"https://gateway.example/a{CLASSIC}2024-10-21",
+            "https://gateway.example/a/openai",
+        ),
         ("groq", None, "https://api.groq.com/openai/v1"),
     ],
 )
@@ -77,6 +87,29 @@ def test_hosts_of_azure_are_known(provider: str, address: str | None, base_url: 
     completed = given.completed(provider)
     assert completed.base_url == base_url
     assert completed.has_api_key_header is (provider != "groq")
+
+
+FILTERED: dict[str, object] = {
+    "index": 0,
+    "finish_reason": None,
+    "content_filter_results": {"hate": {}},
+}
+
+
+async def test_chunks_of_the_content_filter_are_no_part_of_the_answer() -> None:
+    of_prompt = event({"id": "", "choices": [], "prompt_filter_results": [{"prompt_index": 0}]})
+    of_answer = event({"id": "", "choices": [{**FILTERED, "content_filter_offsets": {}}]})
+    async with FakeOpenAI() as service:
+        given = {"base_url": service.base_url.removesuffix("/v1"), "api_key": "az-1"}
+        settings = OpenAISettings.model_validate(given).completed("azure_openai")
+        backend = OpenAICompatibleBackend(settings, "azure_openai")
+        service.plays([of_prompt + said("Hel") + of_answer + said("lo") + STOP + of_answer + DONE])
+        service.plays([of_prompt + said("Hel") + chunk(finish="content_filter") + DONE])
+        whole, stopped = await ask(backend), await ask(backend)
+        await backend.close()
+    assert (whole.text, whole.error) == ("Hello", None)
+    assert stopped.finish is not None
+    assert (stopped.text, stopped.finish.reason) == ("Hel", "content_filter")
 
 
 @pytest.mark.parametrize(
