@@ -1,8 +1,10 @@
 """Background on both platforms, with the service as a process that is started again."""
 
+from functools import partial
 from typing import Any
 
 import pytest
+from simcord.builders import UserHandle
 
 from tests.e2e.loopback_platforms import Conversation, LoopbackPlatforms
 from tests.e2e.model_server import ModelServer
@@ -91,6 +93,37 @@ async def test_person_stops_being_observed(
             assert "SECRET" not in str(model.requests[-1])
         where.say(f"{where.mention}/settings me on", 1)
         await wait_until(lambda: "Where a channel" in str(platforms.bot_texts(where)), 30)  # noqa: B023
+
+
+@pytest.mark.parametrize("is_private", [False, True], ids=["in a channel", "in a DM"])
+async def test_person_stops_being_observed_by_a_native_command(
+    platforms: LoopbackPlatforms, model: ModelServer, service: ServiceProcess, *, is_private: bool
+) -> None:
+    if not service.is_running:
+        await service.start_and_wait()
+    who, where = platforms.people[1], platforms.guild.create_text_channel("decisions")
+
+    async def decide(choice: str) -> str:
+        user = UserHandle(who._env, platforms.discord.b.users[who.id])
+        asked = user.slash if is_private else partial(who.slash, where)
+        result = await asked("settings me", value=choice)
+        await wait_until(lambda: bool(result.response and result.response.content), 30)
+        assert is_private or result.ephemeral
+        return str(result.response.content)
+
+    assert "nowhere" in await decide("off")
+    places = platforms.channel(), platforms.channel()
+    for number, place in enumerate(places):
+        place.say("the code is SECRET", 1)
+        place.ask(f"f{number}{is_private:d}")
+        await answered(platforms, place, f"f{number}{is_private:d}")
+        assert "SECRET" not in str(model.requests[-1])
+    assert "Where a channel" in await decide("on")
+    for number, place in enumerate(places):
+        place.say("the key is KNOWN", 1)
+        place.ask(f"a{number}{is_private:d}")
+        await answered(platforms, place, f"f{number}{is_private:d}", f"a{number}{is_private:d}")
+        assert "KNOWN" in newest_prompt(model, f"Ta{number}{is_private:d}:")
 
 
 async def test_channel_stays_new_while_its_preset_is_chosen(
