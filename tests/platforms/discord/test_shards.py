@@ -9,7 +9,6 @@ from pydantic import SecretStr
 from simcord.builders import ChannelHandle
 from simcord.results import ResponseMessage
 
-from bot.errors import PlatformFatal
 from bot.platforms.discord.platform import DiscordPlatform
 from bot.platforms.discord.settings import DiscordSettings
 from bot.platforms.discord.shards.identify_limits import loop_pause, recent_identifies
@@ -142,15 +141,16 @@ async def test_replayed_interaction_is_acknowledged_once(wire: SimWire, intake: 
     assert len(accepted) == 2
 
 
-async def test_token_that_is_refused_at_a_resume_is_fatal(
+async def test_token_that_is_refused_at_a_resume_is_named_and_uses_no_identify(
     wire: SimWire, intake: FakeIntake
 ) -> None:
     async with running(platform_with_shards(wire), intake):
         await wait_until(lambda: session_name(intake))
     wire.gw_faults["refuse_identify"] = 4004
     platform = platform_with_shards(wire)
-    with pytest.raises(PlatformFatal, match="TROUPE_DISCORD__TOKEN"):
-        await platform.run(intake)
+    run = asyncio.create_task(platform.run(intake))
+    await wait_until(lambda: "TROUPE_DISCORD__TOKEN" in (platform.connection_error or ""))
+    await cancel_and_wait([run])
     await platform.close()
     assert (count(wire, "<op2"), count(wire, "<op6")) == (1, 1)
 
