@@ -388,11 +388,10 @@ class Settings(BaseSettings):
     )
     redis_url: SecretStr | None = Field(
         None,
-        description="The Redis or Valkey server for wake-ups between processes, as"
-        " redis://:password@host:6379/0, `rediss://` for TLS, or"
-        " redis+sentinel://:password@host1:26379,host2:26379/name/0; with `?password_file=FILE` the"
-        " password is read from a file at each connect; `embedded` is the bundled Valkey; by"
-        " default they stay in the process.",
+        description="The Redis or Valkey server over which processes wake each other and share rate"
+        " limits and the newest turns of conversations: redis://:password@host:6379/0, or"
+        " `rediss://` for TLS; with `?password_file=FILE` the password is read from a file at each"
+        " connect; by default all of it stays in the process.",
     )
     encryption_keys: Annotated[tuple[SecretStr, ...], NoDecode] = Field(
         (),

@@ -52,7 +52,7 @@ from bot.runtime.clock import SystemClock
 from bot.runtime.shipped_files import presets_folder
 from bot.service.backends import describe_refusals, make_backends, refused_presets, used_models
 from bot.service.models import stories_by_preset
-from bot.service.resources import EMBEDDED_REDIS, open_replica
+from bot.service.resources import open_replica
 from bot.service.stored_keys import with_stored_keys
 from bot.settings import Settings, describe_unknown_variables, read_settings, wants_json_output
 from bot.storage.coordination.redis_signals import check_redis
@@ -285,8 +285,6 @@ async def _require_workers(settings: Settings, database: Database) -> None:
 async def _test_signals(settings: Settings) -> str:
     if settings.redis_url is None:
         return "in this process; TROUPE_REDIS_URL lets several processes wake each other"
-    if settings.redis_url.get_secret_value() == EMBEDDED_REDIS:
-        return "the bundled Valkey, started with the service"
     await check_redis(settings.redis_url.get_secret_value())
     return "Redis answers"
 

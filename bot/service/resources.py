@@ -35,8 +35,6 @@ from bot.storage.sql.database import Database, open_database, read_revision
 from bot.storage.sql.preset_versions import SqlPresetVersions
 from bot.storage.sql.upgrading.revisions import NEWEST_REVISION
 
-EMBEDDED_REDIS = "embedded"
-"""The value of TROUPE_REDIS_URL that starts the bundled Valkey."""
 _MAX_SETTING_AGE_SECONDS = 3.0  # where the signal of a change may be lost
 
 
@@ -98,7 +96,7 @@ async def open_resources(
         database = await stack.enter_async_context(opening)
         bot_ids = await _resolve_bot_ids(settings, specs, database)
         signals, shared_values, rate_limits = await stack.enter_async_context(
-            _open_coordination(settings, use, database)
+            _open_coordination(settings, database)
         )
         chat_settings = make_chat_settings(
             database, signals, has_remote_signals=settings.redis_url is not None
@@ -198,9 +196,8 @@ def shares_data_dir(settings: Settings, use: DataDirUse, options: RunOptions) ->
     """Return whether other processes may use the data directory at the same time.
 
     Raises:
-        SettingsError: they have to share the work, but the database or the Redis is in it.
+        SettingsError: they have to share the work, but the database is in it.
     """
-    url = settings.redis_url.get_secret_value() if settings.redis_url else None
     has_own_database = settings.sqlalchemy_url.startswith("sqlite")
     if options.shares_work and has_own_database:
         raise SettingsError(
@@ -208,12 +205,7 @@ def shares_data_dir(settings: Settings, use: DataDirUse, options: RunOptions) ->
             " TROUPE_DATABASE_URL to postgresql+asyncpg://user:password@host/name, or run without"
             " --role and --providers"
         )
-    if options.shares_work and url == EMBEDDED_REDIS:
-        raise SettingsError(
-            "--role divides the work among processes, which the bundled Valkey does not serve: set"
-            " TROUPE_REDIS_URL to redis://host:6379, or leave it empty"
-        )
-    return not has_own_database and url != EMBEDDED_REDIS and use is DataDirUse.SERVICE
+    return not has_own_database and use is DataDirUse.SERVICE
 
 
 def make_chat_settings(
@@ -274,42 +266,23 @@ async def _save_versions(presets: Mapping[str, Preset], database: Database) -> M
 
 
 @contextlib.asynccontextmanager
-async def _open_redis(settings: Settings, use: DataDirUse) -> AsyncIterator[str | None]:
-    """Yield the address of the Redis, None if there is none; the bundled Valkey is started here.
-
-    The bundled Valkey belongs to the service; nobody else works on what is said in a terminal.
-    """
-    url = settings.redis_url.get_secret_value() if settings.redis_url else None
-    if url != EMBEDDED_REDIS:
-        yield url
-    elif use is DataDirUse.TERMINAL:
-        yield None
-    else:
-        embedded = import_module("bot.storage.coordination.embedded_valkey")
-        async with embedded.run_embedded_valkey(settings.data_dir) as embedded_url:
-            yield embedded_url
-
-
-@contextlib.asynccontextmanager
 async def _open_coordination(
-    settings: Settings, use: DataDirUse, database: Database
+    settings: Settings, database: Database
 ) -> AsyncIterator[tuple[Signals, SharedValues | None, RateLimits | None]]:
     """Open what the processes on one database tell each other, over a Redis if there is one."""
-    async with contextlib.AsyncExitStack() as stack:
-        redis_url = await stack.enter_async_context(_open_redis(settings, use))
-        if redis_url is None:
-            yield InProcessSignals(), None, None
-            return
-        prefix = f"troupe:{await read_installation_id(database)}:"
-        clock = SystemClock()
-        redis_signals, redis_values, redis_rate_limits = (
-            import_module(f"bot.storage.coordination.{name}")
-            for name in ("redis_signals", "redis_values", "redis_rate_limits")
-        )
-        yield (
-            await stack.enter_async_context(redis_signals.open_signals(redis_url)),
-            await stack.enter_async_context(redis_values.open_values(redis_url, prefix, clock)),
-            await stack.enter_async_context(
-                redis_rate_limits.open_rate_limits(redis_url, prefix, clock)
-            ),
-        )
+    if settings.redis_url is None:
+        yield InProcessSignals(), None, None
+        return
+    url = settings.redis_url.get_secret_value()
+    prefix = f"troupe:{await read_installation_id(database)}:"
+    clock = SystemClock()
+    redis_signals, redis_values, redis_rate_limits = (
+        import_module(f"bot.storage.coordination.{name}")
+        for name in ("redis_signals", "redis_values", "redis_rate_limits")
+    )
+    async with (
+        redis_signals.open_signals(url) as signals,
+        redis_values.open_values(url, prefix, clock) as values,
+        redis_rate_limits.open_rate_limits(url, prefix, clock) as limits,
+    ):
+        yield signals, values, limits

@@ -13,7 +13,6 @@ from cryptography.fernet import Fernet
 from bot.ports import Signals, Stories
 from bot.runtime.clock import SystemClock
 from bot.runtime.signals import InProcessSignals
-from bot.storage.coordination.embedded_valkey import run_embedded_valkey
 from bot.storage.coordination.redis_signals import open_signals
 from bot.storage.encryption.codec import TextEncryption
 from bot.storage.sql.chat_settings import SqlChatSettings
@@ -25,6 +24,7 @@ from bot.storage.sql.preset_versions import SqlPresetVersions
 from bot.storage.sql.stories import open_stories
 from bot.storage.units.lanes import SenderIdentity
 from tests.postgres import create_postgres_database
+from tests.valkey import run_valkey
 from tests.waiting import wait_until
 from tests.weeks import begin_week
 
@@ -118,7 +118,7 @@ async def signals(
         return
     async with contextlib.AsyncExitStack() as stack:
         if request.param == "valkey":
-            url = await stack.enter_async_context(run_embedded_valkey(tmp_path))
+            url = await stack.enter_async_context(run_valkey(tmp_path))
         else:
             url = await stack.enter_async_context(_run_redis_server(tmp_path))
         here = await stack.enter_async_context(open_signals(url))

@@ -18,11 +18,11 @@ from bot.ports import SharedValues
 from bot.runtime.clock import SystemClock
 from bot.storage.cache.session_windows import SessionWindow, window_of
 from bot.storage.cache.shared_windows import SharedWindows
-from bot.storage.coordination.embedded_valkey import run_embedded_valkey
 from bot.storage.coordination.redis_values import open_values
 from bot.storage.encryption.codec import TextCodec
 from tests.fakes import FakeClock, FakeSharedValues
 from tests.samples import ALICE
+from tests.valkey import run_valkey
 
 AT = datetime(2026, 11, 21, 12, 0, 0, 123457, tzinfo=UTC)
 TIMEOUT_SECONDS = 10.0
@@ -43,7 +43,7 @@ async def peers(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         yield Peers(values, values)
         return
     async with contextlib.AsyncExitStack() as stack:
-        url = await stack.enter_async_context(run_embedded_valkey(tmp_path))
+        url = await stack.enter_async_context(run_valkey(tmp_path))
         ends = [
             await stack.enter_async_context(open_values(url, "test:", SystemClock()))
             for _ in range(2)
@@ -127,7 +127,7 @@ async def test_cancelled_reads_never_get_the_value_of_another_key(peers: Peers) 
 @pytest.mark.service
 async def test_installations_on_one_server_do_not_see_each_other(tmp_path: Path) -> None:
     async with (
-        run_embedded_valkey(tmp_path) as url,
+        run_valkey(tmp_path) as url,
         open_values(url, "one:", SystemClock()) as one,
         open_values(url, "other:", SystemClock()) as other,
     ):
@@ -139,7 +139,7 @@ async def test_installations_on_one_server_do_not_see_each_other(tmp_path: Path)
 @pytest.mark.service
 async def test_frozen_server_is_asked_once_and_again_after_a_pause(tmp_path: Path) -> None:
     clock = FakeClock()
-    async with run_embedded_valkey(tmp_path) as url, open_values(url, "test:", clock) as values:
+    async with run_valkey(tmp_path) as url, open_values(url, "test:", clock) as values:
         values.keep("a", b"one")
         await find_soon(values, "a", b"one")
         async with Redis.from_url(url) as client:

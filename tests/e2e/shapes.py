@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from bot.storage.coordination.embedded_valkey import run_embedded_valkey
 from tests.e2e.child_launcher import running_launcher
 from tests.e2e.disturbed_redis import disturb_valkey
 from tests.e2e.kill_load import Disturbance, LoadResult, add_conversations
 from tests.e2e.loopback_platforms import LoopbackPlatforms, running_platforms
 from tests.e2e.model_server import ModelServer
 from tests.e2e.service_process import ServiceProcess, preset_json
+from tests.valkey import run_valkey
 from tests.weeks import begin_weeks
 
 
@@ -90,7 +90,7 @@ async def _installed(
             services.append(service)
         disturb = None
         if database_url is not None:
-            valkey = await stack.enter_async_context(run_embedded_valkey(folder))
+            valkey = await stack.enter_async_context(run_valkey(folder))
             disturb = partial(_disturb, database_url, valkey)
             for service in services:
                 service.settings |= {

