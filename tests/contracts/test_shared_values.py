@@ -22,7 +22,7 @@ from bot.storage.coordination.redis_values import open_values
 from bot.storage.encryption.codec import TextCodec
 from tests.fakes import FakeClock, FakeSharedValues
 from tests.samples import ALICE
-from tests.valkey import run_valkey
+from tests.valkey import run_redis, run_valkey
 
 AT = datetime(2026, 11, 21, 12, 0, 0, 123457, tzinfo=UTC)
 TIMEOUT_SECONDS = 10.0
@@ -36,14 +36,24 @@ class Peers:
     there: SharedValues
 
 
-@pytest.fixture(params=[pytest.param("valkey", marks=pytest.mark.service), "fake"])
-async def peers(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Peers]:
-    if request.param == "fake":
+@pytest.fixture(
+    params=[
+        pytest.param(run_valkey, marks=pytest.mark.service, id="valkey"),
+        pytest.param(run_redis, marks=pytest.mark.service, id="redis"),
+        pytest.param(None, id="fake"),
+    ]
+)
+async def peers(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Peers]:
+    # A server on a busy machine is not taken for one that is away.
+    monkeypatch.setattr("bot.storage.coordination.redis_values._FIND_SECONDS", 60)
+    if request.param is None:
         values = FakeSharedValues()
         yield Peers(values, values)
         return
     async with contextlib.AsyncExitStack() as stack:
-        url = await stack.enter_async_context(run_valkey(tmp_path))
+        url = await stack.enter_async_context(request.param(tmp_path))
         ends = [
             await stack.enter_async_context(open_values(url, "test:", SystemClock()))
             for _ in range(2)
