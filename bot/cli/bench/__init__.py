@@ -5,9 +5,6 @@ from bot.cli.typer_apps import LazyCommand, lazy_app
 app = lazy_app(
     "Measure speed on this machine.",
     {
-        "templates": LazyCommand(
-            "bot.cli.bench.templates", "Compare template rendering with transformers."
-        ),
         "messages": LazyCommand(
             "bot.cli.bench.messages",
             "Measure the CPU of a message in units of a fixed piece of work.",
