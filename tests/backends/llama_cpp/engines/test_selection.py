@@ -33,8 +33,9 @@ def test_missing_bindings_are_reported_with_the_extra_and_the_default_engine(
         require_engine(config(tmp_path, "llama_cpp_python"))
 
     assert str(refused.value) == (
-        "the engine llama_cpp_python is not installed: `pip install 'troupe[llama-cpp]'` compiles "
-        "it, in some minutes; or unset TROUPE_PROVIDERS__LOCAL__ENGINE for the default, xllamacpp"
+        "the engine llama_cpp_python is not installed: `pip install 'troupe-bot[llama-cpp]'` "
+        "compiles it, in some minutes; or unset TROUPE_PROVIDERS__LOCAL__ENGINE for the default, "
+        "xllamacpp"
     )
 
 
@@ -48,9 +49,9 @@ def test_missing_default_engine_is_reported_with_a_remedy(
         require_engine(config(tmp_path, engine))
 
     assert str(refused.value) == (
-        "the engine xllamacpp is not installed: `pip install xllamacpp` brings it; or set "
-        "TROUPE_PROVIDERS__LOCAL__KIND=openai and TROUPE_PROVIDERS__LOCAL__BASE_URL to a server "
-        "that has a model"
+        "the engine xllamacpp is not installed: `pip install 'troupe-bot[local]'` brings it; or "
+        "set TROUPE_PROVIDERS__LOCAL__KIND=openai and TROUPE_PROVIDERS__LOCAL__BASE_URL to a "
+        "server that has a model"
     )
 
 
