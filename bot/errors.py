@@ -40,7 +40,7 @@ Declared beside the one part that raises and catches them, below the classes abo
 
 RequestFailed, HttpStatusError, NoModelList, SseEventTooLong        backends/chat_completions
 EngineFailed, EngineRefused                                         backends/llama_cpp/engines
-InvalidRequest, ContextExceeded, NativeError                          .../llama_cpp/bindings_child
+InvalidRequest, PromptTooLong                                       .../llama_cpp/bindings_child
 NotModified, NotEditable, ChatMoved, NoSuchMember, PollingConflict  platforms/telegram/api.py
 ReplyNotFound                                                       platforms/telegram/api.py
 WebhookNotFound, ChannelNotFound, ThreadExists                      platforms/discord/rest

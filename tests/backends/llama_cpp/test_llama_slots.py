@@ -22,7 +22,7 @@ from tests.backends.local_model import ENGINES, lend_model
 
 pytestmark = pytest.mark.service
 
-SETTINGS = LlamaCppSettings(threads=1, parallel=2, context_tokens=1024)
+SETTINGS = LlamaCppSettings(threads=1, context_tokens=1024)
 STORY = prompt(
     "Tell me a very long story.",
     model="default",
@@ -59,7 +59,8 @@ class BackendHarness:
 @pytest.fixture(params=ENGINES)
 async def harness(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[BackendHarness]:
     await lend_model(tmp_path)
-    settings = SETTINGS.model_copy(update={"engine": request.param})
+    parallel = 2 if request.param == "xllamacpp" else 1
+    settings = SETTINGS.model_copy(update={"engine": request.param, "parallel": parallel})
     async with Renderer() as renderer:
         harness = BackendHarness(tmp_path, renderer, settings)
         yield harness
@@ -93,6 +94,7 @@ async def test_new_conversation_reuses_the_cached_system_prompt(harness: Backend
     assert second.prompt_tokens - second.cached_tokens < 90
 
 
+@pytest.mark.parametrize("harness", ["xllamacpp"], indirect=True)
 async def test_tokens_are_shifted_when_the_oldest_turns_are_dropped(
     harness: BackendHarness,
 ) -> None:

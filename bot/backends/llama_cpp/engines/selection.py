@@ -30,6 +30,13 @@ def select_engine(settings: LlamaCppSettings) -> str | None:
     return next((name for name in _installed() if wanted in {"auto", name}), None)
 
 
+def engine_settings(settings: LlamaCppSettings) -> LlamaCppSettings:
+    """Return the settings as their engine runs them: the bindings have a single slot."""
+    if select_engine(settings) == "llama_cpp_python":
+        return settings.model_copy(update={"parallel": 1})
+    return settings
+
+
 def require_engine(config: EngineConfig) -> str:
     """Return the name of the engine to start.
 

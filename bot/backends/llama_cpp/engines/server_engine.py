@@ -28,7 +28,11 @@ from bot.backends.llama_cpp.engines.engine import (
     EngineRefused,
     GenerationRequest,
 )
-from bot.backends.llama_cpp.engines.selection import require_engine, setting_prefix
+from bot.backends.llama_cpp.engines.selection import (
+    engine_settings,
+    require_engine,
+    setting_prefix,
+)
 from bot.backends.llama_cpp.engines.server_api import (
     DetokenizeResponse,
     RestoreSlotResponse,
@@ -224,15 +228,18 @@ async def running_engine(config: EngineConfig) -> AsyncIterator[Engine]:
         SettingsError: it is not installed or cannot run here; the text names the remedy.
     """
     name = require_engine(config)
+    model, settings = config.model.stem, engine_settings(_with_timeout(config.settings))
+    options = _options(config)
     if name == "xllamacpp":
         check_cpu(setting_prefix(config))
         module = "bot.backends.llama_cpp.engines.xllamacpp_child"
+        options["parallel"] = settings.parallel
     else:
         _refuse_projector(config)
+        _refuse_parallel(config)
         module = "bot.backends.llama_cpp.bindings_child"
-    model, settings = config.model.stem, _with_timeout(config.settings)
     log_file = config.data_dir / "llama-engine.log"
-    async with unix_server(f"the engine of {model}", module, _options(config), log_file) as server:
+    async with unix_server(f"the engine of {model}", module, options, log_file) as server:
         base_url = str(server.client.base_url)
         connection = ServerConnection(base_url, server.key, server.socket)
         request_runner = ChatRequestRunner(
@@ -267,6 +274,16 @@ def _refuse_projector(config: EngineConfig) -> None:
         )
 
 
+def _refuse_parallel(config: EngineConfig) -> None:
+    settings = config.settings
+    if "parallel" in settings.model_fields_set and settings.parallel > 1:
+        prefix = setting_prefix(config)
+        raise SettingsError(
+            f"the engine llama_cpp_python answers one conversation at a time; "
+            f"unset {prefix}PARALLEL or set {prefix}ENGINE=xllamacpp"
+        )
+
+
 def _has_worked(before: float | None, after: float | None) -> bool:
     return before is not None and after is not None and after - before > _IDLE_CPU_SECONDS
 
@@ -282,7 +299,6 @@ def _options(config: EngineConfig) -> dict[str, object]:
         "model": config.model,
         "slots-folder": config.slots_folder,
         "context-tokens": config.settings.context_tokens,
-        "parallel": config.settings.parallel,
         "gpu-layers": config.settings.gpu_layers,
     }
     if config.settings.threads is not None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bot.backends.llama_cpp.engines.engine import EngineConfig
-from bot.backends.llama_cpp.engines.selection import require_engine
+from bot.backends.llama_cpp.engines.selection import engine_settings, require_engine
 from bot.backends.llama_cpp.engines.server_engine import running_engine
 from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.errors import SettingsError
@@ -77,3 +77,18 @@ async def test_bindings_take_no_projector(monkeypatch: pytest.MonkeyPatch, tmp_p
         "the engine llama_cpp_python takes no projector; unset "
         "TROUPE_PROVIDERS__LOCAL__PROJECTOR_PATH or set TROUPE_PROVIDERS__LOCAL__ENGINE=xllamacpp"
     )
+
+
+async def test_bindings_have_one_slot(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    install_only(monkeypatch, "llama_cpp")
+    settings = LlamaCppSettings(parallel=4)
+
+    with pytest.raises(SettingsError) as refused:
+        async with running_engine(replace(config(tmp_path, "auto"), settings=settings)):
+            pass
+
+    assert str(refused.value) == (
+        "the engine llama_cpp_python answers one conversation at a time; unset "
+        "TROUPE_PROVIDERS__LOCAL__PARALLEL or set TROUPE_PROVIDERS__LOCAL__ENGINE=xllamacpp"
+    )
+    assert engine_settings(LlamaCppSettings()).parallel == 1
