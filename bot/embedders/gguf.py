@@ -7,7 +7,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
-import httpx2
 import msgspec
 from pydantic import SecretStr
 from typing_extensions import override
@@ -22,13 +21,16 @@ from bot.errors import EmbeddingError, SettingsError
 from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Embedder
 from bot.runtime.clock import SystemClock
+from bot.runtime.http.client import HttpClient
+from bot.runtime.http.failures import ConnectionFailed
 from bot.runtime.subprocesses import ChildFailed, SupervisedProcess
-from bot.runtime.unix_server import unix_server
+from bot.runtime.unix_server import ENGINE_URL, unix_server
 from bot.settings import EmbeddingSettings
 
 _RESTART_SECONDS = 30.0
 _TOKENIZE_SECONDS = 30.0
 _EMBED_SECONDS = 180.0  # ten long texts take half a minute where other work has the cores
+_MAX_RESPONSE_BYTES = 64 * 2**20
 _MEAN_POOLING = 1  # llama.cpp's number; the default where the file names no pooling
 
 
@@ -89,7 +91,7 @@ class GgufEmbedder(Embedder):
 @frozen_dataclass
 class _EmbeddingServer:
     child: SupervisedProcess
-    client: httpx2.AsyncClient
+    client: HttpClient
     service: EmbeddingsService
 
     async def tokenize(self, text: str) -> list[int]:
@@ -97,11 +99,12 @@ class _EmbeddingServer:
         body = msgspec.json.encode(
             {"content": text.encode(errors="replace").decode() or " ", "add_special": True}
         )
+        deadline = asyncio.get_running_loop().time() + _TOKENIZE_SECONDS
         try:
-            async with asyncio.timeout(_TOKENIZE_SECONDS):
-                response = await self.client.post("/tokenize", content=body)
-                ids = msgspec.json.decode(response.content, type=_TokenIds).tokens
-        except (TimeoutError, httpx2.TransportError, msgspec.DecodeError) as error:
+            async with await self.client.request("POST", "/tokenize", body, deadline) as response:
+                content = await response.read_all(deadline, _MAX_RESPONSE_BYTES)
+            ids = msgspec.json.decode(content, type=_TokenIds).tokens
+        except (TimeoutError, ConnectionFailed, msgspec.DecodeError) as error:
             raise EmbeddingError(f"{self.child.name} cannot tokenize: {error}") from error
         return ids if len(ids) <= MAX_TEXT_TOKENS else [*ids[: MAX_TEXT_TOKENS - 1], ids[-1]]
 
@@ -122,7 +125,7 @@ async def _running_server(
         f"the embedding engine of {model.stem}", "bot.embedders.gguf_child", options, log_file
     ) as server:
         settings = OpenAISettings(
-            base_url="http://engine/v1", api_key=SecretStr(server.key), model=model.stem
+            base_url=f"{ENGINE_URL}/v1", api_key=SecretStr(server.key), model=model.stem
         )
         service = EmbeddingsService(
             EmbeddingEndpoint("embedding", server.child.name),

@@ -46,7 +46,7 @@ from bot.errors import BackendInterrupted, BackendUnavailable, ContextExceeded, 
 from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Clock
 from bot.runtime.clock import SystemClock
-from bot.runtime.http.connection import HttpResponse
+from bot.runtime.http.client import HttpResponse
 from bot.runtime.http.failures import ConnectionFailed
 from bot.texts.text import translatable
 
@@ -545,8 +545,6 @@ async def raise_for_status(response: HttpResponse, deadline: float) -> None:
     """
     if response.status < HTTPStatus.MULTIPLE_CHOICES:
         return
-    try:
+    async with response:
         body = await response.read_all(deadline, _MAX_ERROR_BYTES)
-    finally:
-        await response.close()
     raise HttpStatusError(response.status, response.headers, body)

@@ -15,9 +15,10 @@ import aiohttp
 from typing_extensions import override
 
 from bot.errors import PlatformError, RateLimited, Refused, TokenRejected, Unreachable
-from bot.platforms.account import AccountSetup, BotAccount, CodeRequest, JsonApi
+from bot.platforms.account import AccountSetup, BotAccount, CodeRequest
 from bot.platforms.discord.rest.client import USER_AGENT
 from bot.platforms.discord.settings import BOT_REJECTED, DiscordSettings
+from bot.platforms.json_api import JsonApi
 from bot.runtime.tasks import cancel_and_wait
 from bot.texts.text import translatable
 

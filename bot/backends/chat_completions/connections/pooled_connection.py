@@ -19,8 +19,7 @@ from bot.backends.chat_completions.request import (
 )
 from bot.backends.chat_completions.settings import HttpProviderSettings
 from bot.backends.chat_completions.stream_parser import MAX_RESPONSE_BYTES
-from bot.runtime.http.client import HttpClient
-from bot.runtime.http.connection import HttpResponse
+from bot.runtime.http.client import HttpClient, HttpResponse
 from bot.runtime.http.failures import ConnectionFailed
 
 _LIST_SECONDS = 10.0
@@ -66,11 +65,8 @@ class PooledConnection(HttpConnection):
         deadline = asyncio.get_running_loop().time() + _LIST_SECONDS
         response = await self._request("GET", self._models_path, None, deadline)
         await raise_for_status(response, deadline)
-        try:
-            body = await response.read_all(deadline, _MAX_LIST_BYTES)
-        finally:
-            await response.close()
-        return _read_model_list(body)
+        async with response:
+            return _read_model_list(await response.read_all(deadline, _MAX_LIST_BYTES))
 
     async def _request(
         self, method: str, path: str, body: bytes | None, deadline: float, header: str = ""
@@ -125,11 +121,8 @@ async def post_and_read(
     """
     deadline = asyncio.get_running_loop().time() + seconds
     try:
-        response = await connection.post(path, body, deadline)
-        try:
+        async with await connection.post(path, body, deadline) as response:
             return await response.read_all(deadline, MAX_RESPONSE_BYTES)
-        finally:
-            await response.close()
     except HttpStatusError as error:
         raise errors.translate_status(
             endpoint, model, error.status, error.headers, error.body, time.time()

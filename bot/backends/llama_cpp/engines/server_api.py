@@ -1,50 +1,28 @@
 """The HTTP API of llama.cpp's server: the connection, the request body, and the responses."""
 
-from pathlib import Path
-
 import msgspec
 from typing_extensions import override
 
 from bot.backends.chat_completions.request import HttpConnection, raise_for_status
 from bot.backends.chat_completions.wire import encode_streaming_request
 from bot.backends.llama_cpp.engines.engine import IMAGE_PLACEHOLDER, GenerationRequest
-from bot.runtime.http.client import HttpClient
-from bot.runtime.http.connection import HttpResponse
+from bot.runtime.http.client import HttpClient, HttpResponse
 from bot.templates.control_tokens import break_control_tokens
 
-# llama.cpp's server closes the connection after a streamed answer, but announces to keep it. A
-# connection kept here would be closed under the next request.
-_CLOSE_HEADERS = {"Connection": "close"}
-_CONNECT_SECONDS = 5.0
 _MIN_SHIFT_TOKENS = 32  # in one run
 
 
 class ServerConnection(HttpConnection):
-    """Connect to a server on this machine, each request over a connection of its own."""
+    """Requests to a server on this machine."""
 
-    def __init__(self, base_url: str, key: str, unix_socket: Path | None) -> None:
-        headers = {
-            "Authorization": f"Bearer {key}",
-            "Content-Type": "application/json",
-            **_CLOSE_HEADERS,
-        }
-        self._client = HttpClient(
-            base_url,
-            headers,
-            connect_seconds=_CONNECT_SECONDS,
-            unix_socket=unix_socket,
-            uses_proxy=False,
-        )
+    def __init__(self, client: HttpClient) -> None:
+        self._client = client
 
     @override
     async def post(self, path: str, body: bytes, deadline: float, header: str = "") -> HttpResponse:
         response = await self._client.request("POST", path, body, deadline, header=header)
         await raise_for_status(response, deadline)
         return response
-
-    async def close(self) -> None:
-        """Cut off the requests that are still under way."""
-        await self._client.close()
 
 
 def to_wire(request: GenerationRequest, model: str, media_marker: str = "") -> bytes:

@@ -27,8 +27,7 @@ from bot.platforms.discord.rest.form import Upload, to_form
 from bot.platforms.discord.rest.rate_limits import BucketLimits, RateLimitBucket
 from bot.platforms.discord.rest.refusals import translate_refusal
 from bot.platforms.discord.settings import BOT_REJECTED, DiscordSettings
-from bot.runtime.http.client import HttpClient
-from bot.runtime.http.connection import HttpResponse
+from bot.runtime.http.client import HttpClient, HttpResponse
 from bot.runtime.http.failures import ConnectionFailed
 
 Decoded = TypeVar("Decoded")
@@ -184,17 +183,14 @@ class RestClient:
     async def _exchange(self, request: "_RestRequest") -> tuple[HttpResponse, bytes]:
         """Send a request once and read the response."""
         try:
-            response = await self._http.request(
+            async with await self._http.request(
                 request.endpoint.method,
                 request.path,
                 request.content,
                 request.deadline,
                 content_type=request.content_type,
-            )
-            try:
+            ) as response:
                 return response, await response.read_all(request.deadline, _MAX_RESPONSE_BYTES)
-            finally:
-                await response.close()
         except ConnectionFailed as error:
             if error.sent:
                 raise OutcomeUnknown(f"the answer of Discord was lost: {error}") from None
