@@ -8,9 +8,9 @@ import msgspec
 from typing_extensions import override
 
 from bot.backends.chat_completions import errors
-from bot.backends.chat_completions.connections.key_rotation import KeyRotation
-from bot.backends.chat_completions.connections.pooled_connection import post_and_read
 from bot.backends.chat_completions.errors import Endpoint, RequestFailed
+from bot.backends.chat_completions.key_rotation import KeyRotation
+from bot.backends.chat_completions.request import translated_failures
 from bot.backends.chat_completions.stream_parser import token_count
 from bot.backends.openai_compatible.connection import OpenAIConnection
 from bot.backends.openai_compatible.settings import OpenAISettings
@@ -47,7 +47,7 @@ class EmbeddingsService:
         self.tokens = 0
         """What was embedded since it was set to 0."""
 
-    async def embed(self, inputs: Sequence[str | Sequence[int]]) -> list[PackedVector]:
+    async def embed(self, inputs: list[str] | list[list[int]]) -> list[PackedVector]:
         """Embed texts, or texts as token ids; raises `EmbeddingError`."""
         vectors: list[PackedVector] = []
         tokens = 0
@@ -65,12 +65,14 @@ class EmbeddingsService:
         await self._connection.close()
 
     async def _embed_batch(
-        self, inputs: Sequence[str | Sequence[int]]
+        self, inputs: list[str] | list[list[int]]
     ) -> tuple[list[list[float]], int]:
         """Return the rows of numbers, and the tokens that they took."""
-        request = {"model": self._model, "input": inputs, "encoding_format": "float"}
         try:
-            body = await self._post(msgspec.json.encode(request))
+            with translated_failures(self._endpoint, self._model):
+                body = await self._connection.send(
+                    lambda one: one.embed(self._model, inputs, self._seconds)
+                )
         except RequestFailed as error:
             raise EmbeddingError(str(error)) from None
         except TimeoutError:
@@ -82,16 +84,6 @@ class EmbeddingsService:
         reported = token_count(response.usage.total_tokens) if response.usage else 0
         rows = sorted(response.data, key=lambda row: row.index)
         return [row.embedding for row in rows], reported or _estimate(inputs)
-
-    async def _post(self, body: bytes) -> bytes:
-        return await post_and_read(
-            self._connection,
-            "/embeddings",
-            body,
-            self._seconds,
-            self._endpoint,
-            self._model,
-        )
 
 
 class OpenAIEmbedder(Embedder, MeteredEmbedder):
@@ -169,7 +161,7 @@ def make(settings: EmbeddingSettings, _data_dir: Path) -> Embedder:
     return OpenAIEmbedder(settings, SystemClock())
 
 
-def _estimate(inputs: Sequence[str | Sequence[int]]) -> int:
+def _estimate(inputs: list[str] | list[list[int]]) -> int:
     return sum(_count(one) if isinstance(one, str) else len(one) for one in inputs)
 
 

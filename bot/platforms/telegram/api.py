@@ -160,7 +160,7 @@ class BotApi:
             raise translate(error) from None  # the cause's text may have the token in its URL
 
     async def close(self) -> None:
-        await self._session.close_connections()
+        await self._session.close()
 
     async def _with_newest_token(self, request: Callable[[Bot], Awaitable[T]]) -> T:
         """Make a request, and once more if Telegram knows a token already that is read only now."""

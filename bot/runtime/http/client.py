@@ -77,7 +77,7 @@ class HttpClient:
         deadline: float,
         *,
         content_type: str | None = None,
-        header: str = "",
+        headers: Mapping[str, str] | None = None,
     ) -> "HttpResponse":
         """Send a request and return its response, with the body still unread.
 
@@ -87,7 +87,7 @@ class HttpClient:
             body: None: the request has none.
             deadline: in the event loop's time.
             content_type: of the body, where the headers of the client do not say it.
-            header: one more header as "Name: value"; it must not come from people.
+            headers: more of them; they must not come from people.
 
         Raises:
             ConnectionFailed: there is no response.
@@ -96,19 +96,16 @@ class HttpClient:
         attempt = _Attempt()
         try:
             session = self._session or self._open()
-            headers = dict(self._headers)  # not the session's: a proxy's CONNECT gets those
+            sent = {**self._headers, **(headers or {})}  # a proxy's CONNECT gets none of them
             if content_type is not None:
-                headers["Content-Type"] = content_type
-            if header:
-                name, _, value = header.partition(": ")
-                headers[name] = value
+                sent["Content-Type"] = content_type
             async with _Deadline(deadline):
                 response = HttpResponse(
                     await session.request(
                         method,
                         self._address(path),
                         data=body,
-                        headers=headers,
+                        headers=sent,
                         allow_redirects=False,
                         trace_request_ctx=attempt,
                     )

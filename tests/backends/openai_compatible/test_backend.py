@@ -363,7 +363,7 @@ async def test_buffered_single_events_are_read_without_a_pause(
         ServerConnection(client),
         ChatCompletionsParser,
     )
-    request = ChatRequest("/chat/completions", b"{}", "m", ())
+    request = ChatRequest("/chat/completions", {}, "m", ())
     text = "".join([one.text async for one in runner.run(request) if isinstance(one, Delta)])
     await client.close()
 

@@ -13,7 +13,7 @@ ANSWER = (
 
 async def answer_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Answer the first request of a connection and abort it at the second."""
-    await reader.readuntil(b"?")
+    await reader.readuntil(b"}")
     writer.write(ANSWER)
     await reader.read(1)
     writer.transport.abort()
@@ -27,7 +27,7 @@ async def test_request_cut_off_by_a_closing_connection_is_resent() -> None:
         said = []
         deadline = asyncio.get_running_loop().time() + 5
         for _ in range(3):
-            response = await connection.post("/chat/completions", b"how are you?", deadline)
+            response = await connection.post("/chat/completions", {"how": "are you?"}, deadline)
             said.append(await response.read_all(deadline, 100))
         await connection.close()
 

@@ -1,10 +1,11 @@
 """The HTTP API of llama.cpp's server: the connection, the request body, and the responses."""
 
+from collections.abc import Mapping
+
 import msgspec
 from typing_extensions import override
 
 from bot.backends.chat_completions.request import HttpConnection, raise_for_status
-from bot.backends.chat_completions.wire import encode_streaming_request
 from bot.backends.llama_cpp.engines.engine import IMAGE_PLACEHOLDER, GenerationRequest
 from bot.runtime.http.client import HttpClient, HttpResponse
 from bot.templates.control_tokens import break_control_tokens
@@ -19,14 +20,21 @@ class ServerConnection(HttpConnection):
         self._client = client
 
     @override
-    async def post(self, path: str, body: bytes, deadline: float, header: str = "") -> HttpResponse:
-        response = await self._client.request("POST", path, body, deadline, header=header)
+    async def post(
+        self,
+        path: str,
+        body: Mapping[str, object],
+        deadline: float,
+        headers: Mapping[str, str] | None = None,
+    ) -> HttpResponse:
+        data = msgspec.json.encode(body)
+        response = await self._client.request("POST", path, data, deadline, headers=headers)
         await raise_for_status(response, deadline)
         return response
 
 
-def to_wire(request: GenerationRequest, model: str, media_marker: str = "") -> bytes:
-    """Encode the body for `/completions`: the prompt as token ids.
+def to_wire(request: GenerationRequest, model: str, media_marker: str = "") -> dict[str, object]:
+    """Make the body for `/completions`: the prompt as token ids.
 
     A prompt with images is sent as text, in which the server's `media_marker` stands for each.
     """
@@ -41,6 +49,7 @@ def to_wire(request: GenerationRequest, model: str, media_marker: str = "") -> b
         if request.images
         else list(request.prompt_ids),
         "cache_prompt": True,
+        "stream": True,
     }
     if request.max_output_tokens is not None:
         body["max_tokens"] = request.max_output_tokens
@@ -50,7 +59,7 @@ def to_wire(request: GenerationRequest, model: str, media_marker: str = "") -> b
         # again. Their keys and values still depend on the dropped turns, so that nobody but their
         # own conversation may use them.
         body["n_cache_reuse"] = _MIN_SHIFT_TOKENS if request.can_shift else 0
-    return encode_streaming_request(body)
+    return body
 
 
 def _multimodal_prompt(request: GenerationRequest, media_marker: str) -> dict[str, object]:

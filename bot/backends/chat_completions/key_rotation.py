@@ -1,14 +1,14 @@
 """Use the keys of a provider in turn, and leave those out for a while that it refuses."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
+from typing import Generic, Protocol, TypeVar
 
 import structlog
 from pydantic import SecretStr
 from typing_extensions import override
 
-from bot.backends.chat_completions.connections.pooled_connection import PooledConnection
 from bot.backends.chat_completions.request import HttpConnection, HttpStatusError
 from bot.backends.chat_completions.retries import wait_asked_for
 from bot.backends.chat_completions.settings import HttpProviderSettings
@@ -21,20 +21,39 @@ _log = structlog.get_logger(__name__)
 _WRONG_KEY_SECONDS = 3600.0
 _RATE_LIMITED_SECONDS = 60.0
 
-Connect = Callable[[SecretStr | None], PooledConnection]
+
+class KeyedConnection(HttpConnection, Protocol):
+    """Sends requests to one provider with one of its keys."""
+
+    async def list_models(self) -> Sequence[str]:
+        """Return the ids of the models.
+
+        Raises:
+            NoModelList: the response is something else.
+            Exception: as `post` does.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Close all connections."""
+        ...
+
+
+T = TypeVar("T")
+C = TypeVar("C", bound=KeyedConnection)
 
 
 @dataclass(eq=False, slots=True)
-class _Key:
+class _Key(Generic[C]):
     """A key, and the connections that send it."""
 
     value: str | None
-    connection: PooledConnection
+    connection: C
     number: int
     free_at: float = 0.0  # of the monotonic clock
 
 
-class KeyRotation(HttpConnection):
+class KeyRotation(KeyedConnection, Generic[C]):
     """Connections to one service, one for each key; at least one.
 
     A key that is refused (401, 402) is left out for an hour, one that is used too often (429) for
@@ -45,7 +64,12 @@ class KeyRotation(HttpConnection):
     with a key that is gone ends with it.
     """
 
-    def __init__(self, connect: Connect, settings: HttpProviderSettings, clock: Clock) -> None:
+    def __init__(
+        self,
+        connect: Callable[[SecretStr | None], C],
+        settings: HttpProviderSettings,
+        clock: Clock,
+    ) -> None:
         """Take what connects with a key, and the settings that name the keys."""
         self._connect = connect
         self._clock = clock
@@ -53,7 +77,7 @@ class KeyRotation(HttpConnection):
             _Key(key.get_secret_value() if key else None, connect(key), number)
             for number, key in enumerate(settings.keys or (None,), start=1)
         ]
-        self._retired: list[_Key] = []
+        self._retired: list[_Key[C]] = []
         file = settings.api_key_file
         self._file = None if file is None else SecretFile(file, clock)
         from_file = set(self._file.secrets if self._file else ())
@@ -61,42 +85,49 @@ class KeyRotation(HttpConnection):
         self._next = 0
 
     @override
-    async def post(self, path: str, body: bytes, deadline: float, header: str = "") -> HttpResponse:
+    async def post(
+        self,
+        path: str,
+        body: Mapping[str, object],
+        deadline: float,
+        headers: Mapping[str, str] | None = None,
+    ) -> HttpResponse:
+        return await self.send(lambda one: one.post(path, body, deadline, headers))
+
+    async def send(self, request: Callable[[C], Awaitable[T]]) -> T:
+        """Make a request over the connection of the next key; raises what it does."""
         self._read_changed_file()
         tried = {key.value for key in self._keys}
         try:
-            return await self._post_in_turn(path, body, deadline, header)
+            return await self._send_in_turn(request)
         except HttpStatusError as error:
             is_refused = error.status == HTTPStatus.UNAUTHORIZED
             newer = self._find_newer_key(tried) if is_refused else None
             if newer is None:
                 raise
-            return await newer.connection.post(path, body, deadline, header)
+            return await request(newer.connection)
 
-    async def _post_in_turn(
-        self, path: str, body: bytes, deadline: float, header: str
-    ) -> HttpResponse:
+    async def _send_in_turn(self, request: Callable[[C], Awaitable[T]]) -> T:
         for _ in self._keys[1:]:
             key = self._select()
             try:
-                return await key.connection.post(path, body, deadline, header)
+                return await request(key.connection)
             except HttpStatusError as error:
                 if not self._bench(key, error) or not self._has_free:
                     raise
         key = self._select()
         try:
-            return await key.connection.post(path, body, deadline, header)
+            return await request(key.connection)
         except HttpStatusError as error:
             self._bench(key, error)
             raise
 
+    @override
     async def list_models(self) -> Sequence[str]:
-        """Return the ids of the models; raises as `post` does."""
-        self._read_changed_file()
-        return await self._select().connection.list_models()
+        return await self.send(lambda one: one.list_models())
 
+    @override
     async def close(self) -> None:
-        """Close all connections."""
         for one in (*self._keys, *self._retired):
             await one.connection.close()
 
@@ -104,7 +135,7 @@ class KeyRotation(HttpConnection):
     def _has_free(self) -> bool:
         return min(key.free_at for key in self._keys) <= self._clock.monotonic()
 
-    def _select(self) -> _Key:
+    def _select(self) -> _Key[C]:
         """Return the next key that is not left out; if all are, the one that is free first."""
         count, now = len(self._keys), self._clock.monotonic()
         order = [(self._next + step) % count for step in range(count)]
@@ -113,7 +144,7 @@ class KeyRotation(HttpConnection):
         self._next = (index + 1) % count
         return self._keys[index]
 
-    def _bench(self, key: _Key, error: HttpStatusError) -> bool:
+    def _bench(self, key: _Key[C], error: HttpStatusError) -> bool:
         """Leave a key out for a while if an error is its own; return whether it is."""
         now = self._clock.now()
         match error.status:
@@ -129,7 +160,7 @@ class KeyRotation(HttpConnection):
             key.free_at = self._clock.monotonic() + seconds
         return True
 
-    def _find_newer_key(self, tried: Collection[str | None]) -> _Key | None:
+    def _find_newer_key(self, tried: Collection[str | None]) -> _Key[C] | None:
         """Return a key that the file has now and had not when a request began; None: there is none.
 
         Another request, refused at the same time, may have read the file already.
