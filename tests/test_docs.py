@@ -45,19 +45,6 @@ def test_readme_lists_every_action_of_preset() -> None:
     assert sorted(listed) == sorted(action.name for action in preset.actions)
 
 
-def test_every_test_of_the_behaviours_exists() -> None:
-    page = (CHECKOUT / "docs/behaviours.md").read_text("utf-8")
-    cited = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", page)
-    rows = [line for line in page.splitlines() if line.startswith("| ") and "shown by" not in line]
-    assert [row for row in rows if "::test_" not in row] == []
-    missing = [
-        f"{file}::{name}"
-        for file, name in cited
-        if f"def {name}(" not in (CHECKOUT / file).read_text("utf-8")
-    ]
-    assert missing == []
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_point_to_existing_pages_and_sections(page: Path) -> None:
     broken = []
