@@ -53,7 +53,6 @@ app = lazy_app(
         "db": LazyCommand(
             "bot.cli.db", "Upgrade, copy, back up, restore, encrypt or partition the database."
         ),
-        "bench": LazyCommand("bot.cli.bench", "Measure speed on this machine."),
     },
 )
 

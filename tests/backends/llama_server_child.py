@@ -1,4 +1,4 @@
-"""Run llama.cpp's server with its defaults, for `troupe bench slots` to compare with."""
+"""Run llama.cpp's own server with its defaults, as a child process of a test."""
 
 import signal
 import sys

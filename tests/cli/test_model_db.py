@@ -1,4 +1,4 @@
-"""`troupe model`, `db` and `bench` as a person uses them."""
+"""`troupe model` and `troupe db` as a person uses them."""
 
 import contextlib
 import hashlib
@@ -127,11 +127,6 @@ def test_db_copy_and_backup_name_what_is_missing(folder: Path) -> None:
         troupe("db", "copy", "--to", "other")
     with pytest.raises(SettingsError, match="name the one to copy to"):
         troupe("db", "copy", "--to", "sqlite:///data/troupe.db")
-
-
-def test_bench_slots_without_a_model_names_the_remedy() -> None:
-    with pytest.raises(SettingsError, match="get it with `troupe model pull`"):
-        troupe("bench", "slots")
 
 
 def test_model_pull_tells_projector_from_model(folder: Path) -> None:
