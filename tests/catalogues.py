@@ -1,6 +1,5 @@
 """Renew the catalogues of texts: `make catalogues`. New texts are added without a translation."""
 
-import io
 from pathlib import Path
 from typing import Any
 
@@ -42,13 +41,6 @@ def read_catalogue(language: str) -> Catalog:
         return read_po(file, locale=language)
 
 
-def compiled(catalogue: Catalog) -> bytes:
-    """Return a catalogue in the form that gettext reads."""
-    buffer = io.BytesIO()
-    write_mo(buffer, catalogue)
-    return buffer.getvalue()
-
-
 def main() -> None:
     texts = extract_texts()
     for language in LANGUAGES[1:]:
@@ -57,7 +49,8 @@ def main() -> None:
         catalogue.obsolete.clear()
         with catalogue_file(language).open("wb") as file:
             write_po(file, catalogue, width=100, sort_output=True, ignore_obsolete=True)
-        catalogue_file(language).with_suffix(".mo").write_bytes(compiled(catalogue))
+        with catalogue_file(language).with_suffix(".mo").open("wb") as file:
+            write_mo(file, catalogue)
 
 
 if __name__ == "__main__":
