@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV := $(shell command -v uv 2>/dev/null)
 
-.PHONY: run test check fast lint quick-tests-1 quick-tests-2 service-tests-1 service-tests-2 service-tests-3 changed-tests bindings soak sbom deploy docs assets catalogues lock clean
+.PHONY: run test check fast lint quick-tests-1 quick-tests-2 service-tests-1 service-tests-2 service-tests-3 changed-tests bindings soak sbom deploy docs docs-data assets catalogues lock clean
 
 run: $(VENV)/.installed-run ## start the service; without tokens: a conversation in this terminal
 	@exec $(BIN)/troupe run --offer-setup
@@ -73,6 +73,9 @@ docs: $(BIN)/python ## the documentation as a website, in build/site
 	@[ -x $(VENV)/docs/bin/mkdocs ] || { $(BIN)/python -m venv $(VENV)/docs && \
 		$(VENV)/docs/bin/python -m pip install -q --disable-pip-version-check "mkdocs-material>=9.7,<10"; }
 	@NO_MKDOCS_2_WARNING=1 $(VENV)/docs/bin/mkdocs build -q --strict -f deploy/mkdocs.yml
+
+docs-data: $(VENV)/.installed-test ## the settings page and the table of commands, from the code
+	@$(BIN)/python -m tests.docs_data
 
 assets: ## what the console's pages load, from npm packages (needs node)
 	@bot/console/assets/build.sh

@@ -80,9 +80,11 @@ def sizes_of_revision(revision: str) -> dict[str, int]:
 
 def main(revisions: list[str]) -> None:
     columns = [*map(sizes_of_revision, revisions), sizes(CHECKOUT)]
-    print(f"{'':40}", *(f"{name:>10}" for name in [*(each[:10] for each in revisions), "now"]))
-    for figure in columns[-1]:
-        print(f"{figure:40}", *(f"{column[figure]:>10,}" for column in columns))
+    head = "".join(f"{name:>11}" for name in [*(each[:10] for each in revisions), "now"])
+    rows = [
+        f"{figure:40}" + "".join(f"{one[figure]:>11,}" for one in columns) for figure in columns[-1]
+    ]
+    sys.stdout.write("\n".join([" " * 40 + head, *rows, ""]))
 
 
 if __name__ == "__main__":

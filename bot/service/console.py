@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.backends.spec import ProviderSettings
+from bot.commands.handlers import COMMANDS
 from bot.console.access_page import AccessPage
 from bot.console.app import Console
 from bot.console.gate import RequestGate
@@ -36,7 +37,6 @@ from bot.platforms.registry import imitable_platforms
 from bot.platforms.web.incoming import to_said
 from bot.ports import AnswerLog, Clock, ConsoleTokens, RateLimits, Receipts
 from bot.prompting.presets.preset import Preset
-from bot.routing.command_specs import COMMANDS
 from bot.settings import ConsoleSettings, Settings
 from bot.setup.steps import SetupSteps
 from bot.storage.console.audit import SqlAuditLog

@@ -12,10 +12,10 @@ from dataclasses import replace
 from functools import cached_property
 
 from bot.chat.incoming import source_name
+from bot.commands.handlers import COMMAND_NAMES, COMMANDS, MESSAGE_COMMANDS
 from bot.platforms.registry import channel_limits, make_platform
 from bot.platforms.spec import PlatformContext, PlatformSpec
 from bot.ports import Clock, Platform
-from bot.routing.command_specs import COMMAND_NAMES, COMMANDS, MESSAGE_COMMANDS
 from bot.runtime.clock import SystemClock
 from bot.runtime.terminal_locale import terminal_locale
 from bot.service.parts.answering import AnsweringParts

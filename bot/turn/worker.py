@@ -465,7 +465,7 @@ class ConversationWorker:
                 return await self._answers.answer(claim, group, gathering, active)
 
     async def _newest_decisions(self, command: Command, said: Said) -> Sequence[Text]:
-        is_asked = command.name == "settings" and command.action == "why"
+        is_asked = command.name == "settings" and command.text.lower() == "why"
         return await self._decisions.newest(said.address.channel) if is_asked else ()
 
     async def _finish_unreadable(

@@ -215,6 +215,7 @@ class Setup(Delivery):
             SqlPersonalData(database, self.clock),
             scopes,
             anonymous,
+            notes=AdminNotes(chat_settings, {}),
             dead_letters=SqlDeadLetters(database, self.clock),
         )
         backends = {"p": backend, "q": fallback or backend}

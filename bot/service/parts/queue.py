@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 from bot.chat.button import ANSWERING_ACTIONS, read_button
+from bot.chat.command import parse
 from bot.chat.incoming import Incoming, Pressed, Said, source_of
 from bot.chat.session import InboxMessage
 from bot.intake.intake import InboxIntake
 from bot.ports import Platform
-from bot.routing.command_specs import parse
 from bot.runtime.keyed_worker_pool import urgent_topic
 from bot.service.parts.requests import RequestParts
 from bot.service.parts.run_context import RunContext

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from bot.chat.button import ButtonAction, read_button
+from bot.chat.command import parse
 from bot.chat.incoming import Deleted, ForgetRequested, Incoming, Pressed, Said
 from bot.chat.session import InboxMessage
-from bot.routing.command_specs import parse
 
 _DELETING_BUTTONS = {ButtonAction.FORGET, ButtonAction.KEEP, ButtonAction.DELETE}
 
@@ -46,6 +46,6 @@ def _is_forget(said: Said) -> bool:
 def _means_what_waits(said: Said, earlier: Sequence[InboxMessage]) -> bool:
     """Return whether /forget last means a question that is still to be answered."""
     command = parse(said.text)
-    is_last = command is not None and command.argument.lower() == "last"
+    is_last = command is not None and command.text.lower() == "last"
     said_before = (one.incoming for one in earlier if isinstance(one.incoming, Said))
     return is_last and any(one.author.id == said.author.id for one in said_before)

@@ -15,10 +15,10 @@ from typing_extensions import override
 
 from bot.chat.incoming import Incoming, Joined, Said
 from bot.chat.outgoing import Attachment, MessageContent, OutgoingMessage
+from bot.commands.handlers import COMMANDS
 from bot.platforms.spec import PlatformContext
 from bot.platforms.terminal.screen_platform import HISTORY_FILE, ScreenPlatform, make
 from bot.ports import Intake
-from bot.routing.command_specs import COMMANDS
 from tests.platforms.terminal.screen import (
     ALT_ENTER,
     CTRL_C,

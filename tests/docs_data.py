@@ -1,4 +1,7 @@
-"""Write docs/settings.md from the descriptions in the code: `python -m tests.settings_page`."""
+"""Write what the code knows into the docs: `make docs-data`.
+
+That is docs/settings.md, and the table of commands in README.md.
+"""
 
 import re
 from collections.abc import Iterator
@@ -10,14 +13,18 @@ from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
 from bot.backends.registry import backend_specs
+from bot.chat.command import CommandOption, CommandSpec
+from bot.commands.handlers import COMMANDS
 from bot.settings import settings_model
 from bot.tool_servers.settings import McpServerSettings
 from tests.checkout import CHECKOUT
 
 PAGE = CHECKOUT / "docs" / "settings.md"
+README = CHECKOUT / "README.md"
+_COMMANDS_BEGIN = "| command | what it does |\n"
 _HEAD = """# Settings
 
-This page is written from the code by `python -m tests.settings_page`; do not edit it.
+This page is generated from the code by `make docs-data`; do not edit it.
 
 Settings are read from `troupe.toml`, then from `.env`, then from the environment; the later one
 wins. A variable that is set to nothing counts as not set. In `troupe.toml` the names are in lower
@@ -114,5 +121,29 @@ def _first_line(model: type[BaseModel]) -> str:
     return (model.__doc__ or "").strip().splitlines()[0]
 
 
+def readme() -> str:
+    """Return README.md with a table of today's commands."""
+    before, _, rest = README.read_text("utf-8").partition(_COMMANDS_BEGIN)
+    after = rest.partition("\n\n")[2]
+    rows = [row for spec in COMMANDS for row in _command_rows(spec)]
+    return "\n".join([before + _COMMANDS_BEGIN + "|---|---|", *rows, "", after])
+
+
+def _command_rows(spec: CommandSpec, group: str = "") -> Iterator[str]:
+    if spec.actions:
+        for action in spec.actions:
+            yield from _command_rows(action, f"{spec.name} ")
+        return
+    words = " ".join([f"/{group}{spec.name}", *map(_usage, spec.options)])
+    yield f"| `{words}` | {spec.summary} |".replace("\\|", "|")
+
+
+def _usage(option: CommandOption) -> str:
+    """Write an option as people type it: `NAME`, `on/off`, in brackets if it may be left out."""
+    word = "/".join(option.choices) or option.name.upper()
+    return word if option.required else f"[{word}]"
+
+
 if __name__ == "__main__":
     PAGE.write_text(settings_page(), "utf-8")
+    README.write_text(readme(), "utf-8")
