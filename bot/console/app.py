@@ -10,7 +10,14 @@ from pydantic import BaseModel
 from bot.console.gate import RequestGate
 from bot.console.look import look_of
 from bot.console.pages import PageRenderer
-from bot.console.routes import NOBODY, ConsolePart, ConsoleRequest, Page, Route, RouteAnswer
+from bot.console.routes import (
+    NOBODY,
+    ConsoleRequest,
+    Page,
+    Route,
+    RouteAnswer,
+    RouteGroup,
+)
 from bot.errors import RequestRefused, StoreError, UserError
 from bot.texts.text import translatable, translate
 
@@ -25,24 +32,24 @@ _TITLES = {
 
 
 class Console:
-    """All parts of the console as one; `add_routes` serves them.
+    """All groups of routes as one; `add_routes` serves them.
 
     Args:
         gate: lets requests in.
-        parts: the routes, and their places in the navigation.
+        groups: the routes, and their places in the navigation.
         note_change: is called before and after the handler of a request that may change something.
     """
 
     def __init__(
         self,
         gate: RequestGate,
-        parts: Sequence[ConsolePart],
+        groups: Sequence[RouteGroup],
         note_change: Callable[[], None] = lambda: None,
     ) -> None:
         self._gate = gate
         self._note_change = note_change
-        self.routes = [route for part in parts for route in part.routes]
-        self._renderer = PageRenderer([item for part in parts for item in part.navigation])
+        self.routes = [route for group in groups for route in group.routes]
+        self._renderer = PageRenderer([item for group in groups for item in group.navigation])
 
     def add_routes(self, app: web.Application) -> None:
         for route in self.routes:

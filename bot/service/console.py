@@ -24,7 +24,9 @@ from bot.console.presets.preset_pages import PresetPages
 from bot.console.presets.trial.preview import DraftComposer, DraftPreviews
 from bot.console.presets.trial.trial_pages import TrialPages
 from bot.console.presets.trial.trials import Ask, DraftTrials
-from bot.console.routes import ConsolePart
+from bot.console.routes import (
+    RouteGroup,
+)
 from bot.console.service.channel_page import ChannelPage
 from bot.console.service.channel_report import ChannelReports
 from bot.console.service.channels_page import ChannelsPage
@@ -49,7 +51,7 @@ def make_console(
     tokens: ConsoleTokens,
     rate_limits: RateLimits,
     clock: Clock,
-    pages: Sequence[ConsolePart],
+    pages: Sequence[RouteGroup],
     home: str | None = None,
     note_change: Callable[[], None] = lambda: None,
 ) -> Console:
@@ -67,11 +69,10 @@ def make_console(
     """
     logins = ConsoleLogins(tokens, rate_limits, clock, settings)
     gate = RequestGate(settings, logins)
-    parts = [*pages, AccessPage(tokens, SqlAuditLog(database), clock).part]
-    home = home or next(item.path for part in parts for item in part.navigation)
+    groups = [*pages, AccessPage(tokens, SqlAuditLog(database), clock)]
+    home = home or next(item.path for group in groups for item in group.navigation)
     session_pages = SessionPages(logins, gate.cookie, is_https=settings.is_https, home=home)
-    all_parts = [*parts, session_pages.part, ApiDescription(parts).part]
-    return Console(gate, all_parts, note_change)
+    return Console(gate, [*groups, session_pages, ApiDescription(groups)], note_change)
 
 
 def provider_rows(
@@ -90,14 +91,11 @@ def provider_rows(
     ]
 
 
-def make_playground(
-    actions: PlaygroundActions, preview: Preview, receipts: Receipts
-) -> ConsolePart:
+def make_playground(actions: PlaygroundActions, preview: Preview, receipts: Receipts) -> RouteGroup:
     """Return the pages on which people talk to characters of the web platform."""
-    pages = PlaygroundPages(
+    return PlaygroundPages(
         actions, preview, to_said, receipts, COMMANDS, imitable_platforms(), PageRenderer(())
     )
-    return pages.part
 
 
 def make_preset_parts(
@@ -106,7 +104,7 @@ def make_preset_parts(
     answers: AnswerLog,
     providers: Mapping[str, ProviderSettings],
     ask: Ask,
-) -> list[ConsolePart]:
+) -> list[RouteGroup]:
     """Return the pages of presets, and their API."""
 
     def is_local(preset: Preset) -> bool:
@@ -119,27 +117,27 @@ def make_preset_parts(
     copies = PresetCopyPages(PresetCopies(editing))
     lorebooks = LorebookPages(LorebookEditing(editing))
     api = PresetApi(editing, previews)
-    return [pages.part, files.part, trials.part, copies.part, lorebooks.part, api.part]
+    return [pages, files, trials, copies, lorebooks, api]
 
 
-def make_channel_pages(reports: ChannelReports) -> list[ConsolePart]:
+def make_channel_pages(reports: ChannelReports) -> list[RouteGroup]:
     """Return the list of channels and the page of each."""
     default = reports.resolver.default.name
-    return [ChannelsPage(reports.state, default).part, ChannelPage(reports).part]
+    return [ChannelsPage(reports.state, default), ChannelPage(reports)]
 
 
 def make_operation_page(
     reports: OperationReports, try_provider: TryProvider, mask: Callable[[str], str]
-) -> ConsolePart:
+) -> RouteGroup:
     """Return the page of the operation."""
-    return OperationPage(reports, try_provider, mask, PageRenderer(()), reports.clock).part
+    return OperationPage(reports, try_provider, mask, PageRenderer(()), reports.clock)
 
 
 def make_setup_page(
     steps: SetupSteps, database: Database, mask: Callable[[str], str], clock: Clock
-) -> ConsolePart:
+) -> RouteGroup:
     """Return the page of the set-up."""
-    return SetupPage(steps, SqlAuditLog(database), mask, clock).part
+    return SetupPage(steps, SqlAuditLog(database), mask, clock)
 
 
 def first_page(settings: Settings) -> str | None:

@@ -17,7 +17,9 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from bot.chat.access import Scope
-from bot.console.routes import Route
+from bot.console.routes import (
+    Route,
+)
 from bot.platforms.web import SPEC
 from bot.service.service import Service, running
 from bot.settings import Settings

@@ -14,7 +14,9 @@ from bot.console.health import Probe
 from bot.console.playground.actions import PlaygroundActions
 from bot.console.presets.editing import PresetEditing
 from bot.console.presets.trial.preview import DraftPreviews
-from bot.console.routes import ConsolePart
+from bot.console.routes import (
+    RouteGroup,
+)
 from bot.console.service.channel_report import ChannelReports
 from bot.console.service.operation_report import Installation, OperationReports
 from bot.console.service.usage_page import UsagePage
@@ -84,7 +86,7 @@ class ConsoleParts:
             ),
             *console_parts.make_channel_pages(self._channel_reports(state)),
             self._operation_page(console_parts, probes, state),
-            UsagePage(SqlUsageTotals(past), context.clock).part,
+            UsagePage(SqlUsageTotals(past), context.clock),
             console_parts.make_setup_page(
                 self.setup_steps, database, self._commands.exact_prompts.mask, context.clock
             ),
@@ -106,7 +108,7 @@ class ConsoleParts:
         if self._context.resources.replica is not None:
             self._context.resources.replica.note_change()
 
-    def _answer_pages(self, console_parts: ModuleType) -> Sequence[ConsolePart]:
+    def _answer_pages(self, console_parts: ModuleType) -> Sequence[RouteGroup]:
         """Return the playground and the pages of answers."""
         stored, prompts = self._stored, self._commands.exact_prompts
         settings, resources = self._context.settings, self._context.resources
@@ -122,8 +124,8 @@ class ConsoleParts:
                 settings.providers,
                 resources.resolver.presets,
                 SqlPresetDrafts(resources.database),
-            ).part,
-            ReplayPages(stored.answer_log, self.replay.replay, prompts.mask).part,
+            ),
+            ReplayPages(stored.answer_log, self.replay.replay, prompts.mask),
         ]
 
     @cached_property
@@ -166,10 +168,10 @@ class ConsoleParts:
 
     def _operation_page(
         self, console_parts: ModuleType, probes: Mapping[str, Probe], state: SqlServiceState
-    ) -> ConsolePart:
+    ) -> RouteGroup:
         context, limits = self._context, self._limits
         presets = context.resources.resolver.presets
-        page: ConsolePart = console_parts.make_operation_page(
+        page: RouteGroup = console_parts.make_operation_page(
             OperationReports(
                 probes,
                 state,
