@@ -45,7 +45,7 @@ def main() -> None:
     texts = extract_texts()
     for language in LANGUAGES[1:]:
         catalogue = read_catalogue(language)
-        catalogue.update(texts, no_fuzzy_matching=True)
+        catalogue.update(texts, no_fuzzy_matching=True, update_creation_date=False)
         catalogue.obsolete.clear()
         with catalogue_file(language).open("wb") as file:
             write_po(file, catalogue, width=100, sort_output=True, ignore_obsolete=True)
