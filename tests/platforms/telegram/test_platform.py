@@ -8,8 +8,8 @@ from structlog.testing import capture_logs
 
 from bot.chat.command import CommandSpec
 from bot.chat.incoming import Address, Edited, Joined, MediaKind, Pressed, Said, WakeReason
-from bot.commands.handlers import COMMANDS
 from bot.chat.outgoing import Attachment, MessageContent, OutgoingMessage
+from bot.commands.handlers import COMMANDS
 from bot.errors import PlatformError
 from bot.platforms.telegram.command_menu import to_bot_commands
 from bot.platforms.telegram.platform import offset_cursor
