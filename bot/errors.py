@@ -33,6 +33,7 @@ TroupeError                 every error that is raised on purpose; it names the 
 │       └── AnswerRefused   ... for the first message of an answer: make the rest of it not
 └── BackendError            the model failed; `notice` is what the chat is told
     ├── BackendUnavailable  ... before the first token: a retry or another model may help
+    │   └── ContextExceeded ... the prompt is too long; its backend has learned the limit
     └── BackendInterrupted  ... after it: keep the partial answer and mark it
         └── ToolResultsTooLong  ... by results of tools: with less history they fit
 
@@ -43,7 +44,7 @@ EngineFailed, EngineRefused                                         backends/lla
 InvalidRequest, PromptTooLong                                       .../llama_cpp/bindings_child
 NotModified, NotEditable, ChatMoved, NoSuchMember, PollingConflict  platforms/telegram/api.py
 ReplyNotFound                                                       platforms/telegram/api.py
-WebhookNotFound, ChannelNotFound, ThreadExists                      platforms/discord/rest
+WebhookNotFound, ChannelNotFound, ThreadExists, AlreadyAcknowledged platforms/discord/rest
 UnknownRole, UnsupportedCapability                                  templates/lmdeploy
 JsonSyntaxError                                                     prompting/text/jsonc.py
 LoreEntryError                                                      prompting/lorebook/files.py
