@@ -1,4 +1,4 @@
-"""`troupe db`: upgrade the database, show its revision, copy, back up, encrypt, partition it."""
+"""`troupe db`: upgrade the database, show its revision, copy, back up, encrypt it."""
 
 from pathlib import Path
 from typing import Annotated
@@ -18,8 +18,6 @@ from bot.storage.copying.copy_rows import copy_rows
 from bot.storage.copying.sqlite_backup import back_up
 from bot.storage.data_dir import DataDirUse, create_data_dir, lock_data_dir
 from bot.storage.encryption.conversion import convert_texts, decrypt_all
-from bot.storage.partitions.maintenance import PartitionChanges
-from bot.storage.partitions.upkeep import keep_partitions
 from bot.storage.sql.database import (
     open_database,
     open_without_decrypting,
@@ -30,7 +28,7 @@ from bot.storage.sql.database import (
 )
 from bot.storage.sql.upgrading.revisions import NEWEST_REVISION
 
-app = command_app("Upgrade, copy, back up, restore, encrypt or partition the database.")
+app = command_app("Upgrade, copy, back up, restore or encrypt the database.")
 
 
 @app.command("upgrade")
@@ -119,22 +117,6 @@ def decrypt_database() -> None:
         print_line(f"rows that are decrypted now: {uvloop.run(_convert(settings))}")
 
 
-@app.command("partitions")
-def partition_database() -> None:
-    """Make PostgreSQL's partitions of the next weeks, and drop those of old usage.
-
-    `troupe run` does this by itself where its role owns the tables. Otherwise run this every week
-    with the role that does.
-    """
-    settings = read_settings()
-    if parse_url(settings.sqlalchemy_url).get_backend_name() == "sqlite":
-        raise SettingsError("TROUPE_DATABASE_URL is an SQLite database: that has no partitions")
-    made = uvloop.run(_partition(settings))
-    print_line(
-        f"partitions: {made.created} made, {made.dropped} dropped, {made.compacted} compacted"
-    )
-
-
 app.command("restore")(restore_database)
 app.command("restored")(finish_restore)
 
@@ -169,16 +151,6 @@ async def _convert(settings: Settings) -> int:
         if settings.encrypt_texts:
             return await convert_texts(database, _report)
         return await decrypt_all(database, _report, SystemClock().now())
-
-
-async def _partition(settings: Settings) -> PartitionChanges:
-    async with open_database(settings.sqlalchemy_url, settings.text_encryption) as database:
-        changes = await keep_partitions(database, SystemClock(), settings.kept_receipt_days)
-    if changes is None:
-        raise SettingsError(
-            "the role in TROUPE_DATABASE_URL does not own the tables: use the one that does"
-        )
-    return changes
 
 
 async def _upgrade(settings: Settings) -> str | None:

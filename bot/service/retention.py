@@ -1,7 +1,5 @@
 """Jobs that run for as long as the service: delete expired rows, encrypt old texts."""
 
-from dataclasses import asdict
-
 import structlog
 
 from bot.errors import StoreError
@@ -9,7 +7,6 @@ from bot.ports import Clock
 from bot.settings import Settings
 from bot.storage.encryption.conversion import convert_texts
 from bot.storage.expired_turns import delete_expired_turns
-from bot.storage.partitions.upkeep import keep_partitions
 from bot.storage.sql.database import Database
 from bot.storage.sql.retention import delete_expired
 
@@ -41,7 +38,6 @@ class RetentionJobs:
                 _log.warning("store_failed", reason=str(error))
             else:
                 _log.info("expired_rows_deleted", rows=rows)
-            await self._keep_partitions()
             await self._clock.sleep(_DELETE_EVERY_SECONDS)
 
     async def delete_once(self) -> int:
@@ -55,16 +51,6 @@ class RetentionJobs:
         if days is None:
             return rows
         return rows + await delete_expired_turns(self._database, self._clock, days)
-
-    async def _keep_partitions(self) -> None:
-        days = self._settings.kept_receipt_days
-        try:
-            changes = await keep_partitions(self._database, self._clock, days)
-        except StoreError as error:
-            _log.warning("partitions_left", reason=str(error))
-        else:
-            if changes is not None:
-                _log.info("partitions_kept", **asdict(changes))
 
 
 class OldTexts:

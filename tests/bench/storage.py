@@ -45,7 +45,6 @@ from bot.service.run_options import RunOptions
 from bot.service.wiring import Wiring
 from bot.settings import LimitSettings, Settings
 from bot.storage.encryption.codec import TextEncryption
-from bot.storage.partitions.upkeep import keep_partitions
 from bot.storage.sql.conversations import SqlConversations
 from bot.storage.sql.database import Database, open_database, read_revision
 from bot.storage.sql.inbox import SqlInbox
@@ -264,8 +263,8 @@ class WorkerProcess:
 
 async def measure(url: str, folder: str | None, options: argparse.Namespace) -> list[str]:
     """Let several processes work at once; return lines with their figures."""
-    async with open_database(url, TextEncryption([_KEY], is_on=options.encrypt)) as database:
-        await keep_partitions(database, SystemClock(), 14)  # as a service does, once it runs
+    async with open_database(url, TextEncryption([_KEY], is_on=options.encrypt)):
+        pass  # it has its tables and functions now
     chats = options.conversations // options.processes
     flags = {"--answers": options.answers, "--encrypt": options.encrypt}
     extra = [name for name, is_set in flags.items() if is_set]

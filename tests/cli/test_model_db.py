@@ -106,12 +106,6 @@ def test_db_copy_fills_tables_that_were_upgraded_with_encryption_on(
         assert copy.execute("SELECT count(*) FROM data_key").fetchone() == (1,)
 
 
-def test_db_partitions_are_those_of_postgresql(folder: Path) -> None:
-    troupe("db", "upgrade")
-    with pytest.raises(SettingsError, match="an SQLite database: that has no partitions"):
-        troupe("db", "partitions")
-
-
 def read_revision_of(file: Path) -> str:
     with contextlib.closing(sqlite3.connect(file)) as connection:
         [(found,)] = connection.execute("SELECT version_num FROM alembic_version")

@@ -24,7 +24,6 @@ from bot.storage.units.lanes import SenderIdentity
 from tests.postgres import create_postgres_database
 from tests.valkey import run_redis, run_valkey
 from tests.waiting import wait_until
-from tests.weeks import begin_week
 
 ENCRYPTION_KEY = Fernet.generate_key().decode()
 
@@ -80,8 +79,6 @@ def encryption(request: pytest.FixtureRequest) -> TextEncryption:
 async def store(empty_database: str, encryption: TextEncryption) -> AsyncIterator[Store]:
     clock = SystemClock()
     async with open_database(empty_database, encryption) as database:
-        if encryption.is_on and not database.is_sqlite:  # and in the second week
-            await begin_week(database)
         yield Store(
             database,
             SqlInbox(database, clock),

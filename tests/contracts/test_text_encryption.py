@@ -48,7 +48,7 @@ NOT_WORDS = {
     "first_bot": "platform account",
     "conversation": "key platform bot_id owner",
     "role_lease": "role owner",
-    "node": "owner roles version revision",
+    "node": "owner roles version",
     "pause": "scope by",
     "forgotten_message": "conversation message_id",
     "forgotten": "conversation",

@@ -37,7 +37,6 @@ from bot.storage.sql.tables import (
     story,
     upsert,
 )
-from bot.storage.sql.upgrading.revisions import NEWEST_REVISION
 from bot.storage.units.dialects import clock
 
 
@@ -45,7 +44,7 @@ def _report(dialect: DialectName) -> Executable:
     def build(insert: Insert) -> Executable:
         now = clock(dialect)
         values: dict[str, Any] = {name: bindparam(name) for name in ("owner", "roles", "version")}
-        row = insert.values(**values, started_at=now, seen_at=now, revision=NEWEST_REVISION)
+        row = insert.values(**values, started_at=now, seen_at=now)
         return row.on_conflict_do_update(
             index_elements=[node.c.owner], set_={"seen_at": row.excluded.seen_at}
         )

@@ -1,6 +1,6 @@
 """PostgreSQL: units on asyncpg itself, all else through SQLAlchemy; at most 8 connections.
 
-One more is open while tables are upgraded or partitions are made.
+One more is open while tables are upgraded.
 
 Loaded only where a PostgreSQL is set: SQLAlchemy's asynchronous engines bring its whole ORM along.
 """

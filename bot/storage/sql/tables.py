@@ -67,9 +67,8 @@ inbox = Table(
     Column("crashes", Integer, nullable=False, server_default="0"),
     Column("own_crashes", Integer, nullable=False, server_default="0"),
     Column("attempt", Integer, nullable=False, server_default="0"),
-    UniqueConstraint("platform", "bot_id", "external_key"),  # in PostgreSQL: of each partition
+    UniqueConstraint("platform", "bot_id", "external_key"),
     sqlite_autoincrement=True,
-    postgresql_partition_by="RANGE (id)",  # by weeks, see partitions/
 )
 # A partial index serves only queries that repeat its condition literally, with constants: for a
 # bound value, SQLite plans again each time or scans the table.
@@ -154,7 +153,6 @@ node = Table(
     Column("version", Text, nullable=False),
     Column("started_at", Float, nullable=False),
     Column("seen_at", Float, nullable=False),
-    Column("revision", Text),  # of the tables that it knows; NULL: before there was this column
 )
 
 # Where nothing is answered, until somebody ends that.
@@ -269,9 +267,8 @@ outbox = Table(
     # as JSON, see units/message_columns.py; NULL: the bot's own face
     Column("face", EncryptableText("outbox.face")),
     Column("buttons", EncryptableText("outbox.buttons")),  # as JSON; NULL: none
-    UniqueConstraint("turn", "part", "op"),  # in PostgreSQL: of each partition
+    UniqueConstraint("turn", "part", "op"),
     sqlite_autoincrement=True,
-    postgresql_partition_by="RANGE (id)",  # by weeks, see partitions/
 )
 is_unsent = outbox.c.state.not_in([literal_column("'sent'"), literal_column("'dead'")])
 Index(
@@ -344,8 +341,7 @@ preset_version = Table(
 )
 
 # The receipt of each answer, and what it cost. The content is emptied after some days, and when its
-# text is forgotten; the usage is deleted much later (retention.py). In PostgreSQL, partitions have
-# the primary key: that of the whole table would have to hold the time. Ids come from one sequence.
+# text is forgotten; the usage is deleted much later (retention.py).
 receipt = Table(
     "receipt",
     metadata,
@@ -367,10 +363,7 @@ receipt = Table(
     Index("ix_receipt_conversation", "conversation", "id"),
     Index("ix_receipt_person", "person", "at"),
     sqlite_autoincrement=True,
-    postgresql_partition_by="RANGE (at)",  # by weeks, see partitions/
 )
-PARTITION_PREFIXES = tuple(f"{one.name}_" for one in (inbox, outbox, receipt))
-"""How the names of the partitions begin."""
 has_content = func.length(receipt.c.content) > literal_column("0")
 Index("ix_receipt_content", receipt.c.at, sqlite_where=has_content, postgresql_where=has_content)
 

@@ -62,15 +62,8 @@ def read_revisions(connection: Connection) -> TableRevisions:
 
 def write_oldest_revision(connection: Connection) -> None:
     """Write down which versions may use the tables; at the end of an upgrade."""
-    refuse_older_than(connection, OLDEST_REVISION)
-
-
-def refuse_older_than(connection: Connection, revision: str) -> None:
-    """Write down that versions below a revision may not use the tables, unless more may not."""
-    oldest = connection.execute(select(supported_revision.c.oldest)).scalar_one_or_none()
-    if oldest is None or oldest < revision:
-        connection.execute(delete(supported_revision))
-        connection.execute(insert(supported_revision).values(oldest=revision))
+    connection.execute(delete(supported_revision))
+    connection.execute(insert(supported_revision).values(oldest=OLDEST_REVISION))
 
 
 def create_tables(connection: Connection) -> bool:
