@@ -376,17 +376,6 @@ class Settings(BaseSettings):
         " `?pgbouncer=true` behind a pooler in transaction mode; by default SQLite in the data"
         " directory.",
     )
-    database_read_url: SecretStr | None = Field(
-        None,
-        description="A hot standby of that PostgreSQL, which the console reads answers, histories"
-        " and usage from.",
-    )
-    database_read_max_lag_seconds: float = Field(
-        10,
-        gt=0,
-        description="How far the standby may be behind; beyond that the console reads the database"
-        " itself.",
-    )
     redis_url: SecretStr | None = Field(
         None,
         description="The Redis or Valkey server over which processes wake each other and share rate"

@@ -52,7 +52,6 @@ from bot.runtime.clock import SystemClock
 from bot.runtime.shipped_files import presets_folder
 from bot.service.backends import describe_refusals, make_backends, refused_presets, used_models
 from bot.service.models import stories_by_preset
-from bot.service.resources import open_replica
 from bot.service.stored_keys import with_stored_keys
 from bot.settings import Settings, describe_unknown_variables, read_settings, wants_json_output
 from bot.storage.coordination.redis_signals import check_redis
@@ -73,8 +72,6 @@ _QUESTION = "Answer with one word: ready?"
 _CLOSE_SECONDS = 1.0
 _RESOLVER_OPTIONS = "timeout:1 attempts:3"
 """For glibc: without a network a name would take 10 s, and the process would wait for it."""
-_REPLICA_CHECKS = 3
-_REPLICA_PAUSE_SECONDS = 0.5
 
 app = command_app()
 
@@ -164,8 +161,6 @@ def _list_checks(
     yield _CheckItem("presets", partial(_test_presets, settings, renderer), is_local=True)
     is_sqlite = settings.database_url is None
     yield _CheckItem("database", partial(_test_database, settings), is_local=is_sqlite)
-    if settings.database_read_url is not None:
-        yield _CheckItem("read replica", partial(_test_replica, settings))
     yield _CheckItem("signals", partial(_test_signals, settings))
     for spec in settings.configured_platforms:
         yield _CheckItem(spec.kind, partial(_test_platform, spec, settings))
@@ -250,19 +245,6 @@ async def _test_database(settings: Settings) -> str:
         await _require_workers(settings, database)
         kind = "SQLite" if database.is_sqlite else "PostgreSQL"
         return f"{kind}, new texts are encrypted" if settings.encrypt_texts else kind
-
-
-async def _test_replica(settings: Settings) -> str:
-    async with (
-        open_database(settings.sqlalchemy_url, settings.text_encryption) as database,
-        open_replica(settings, database) as replica,
-    ):
-        for _ in range(_REPLICA_CHECKS):  # the first one only tells where a busy primary is
-            await replica.check()
-            if replica.problem is None:
-                return "the console reads from it"
-            await asyncio.sleep(_REPLICA_PAUSE_SECONDS)
-        raise SettingsError(f"it is not used: {replica.problem} (TROUPE_DATABASE_READ_URL)")
 
 
 async def _require_workers(settings: Settings, database: Database) -> None:

@@ -37,17 +37,10 @@ class Console:
     Args:
         gate: lets requests in.
         groups: the routes, and their places in the navigation.
-        note_change: is called before and after the handler of a request that may change something.
     """
 
-    def __init__(
-        self,
-        gate: RequestGate,
-        groups: Sequence[RouteGroup],
-        note_change: Callable[[], None] = lambda: None,
-    ) -> None:
+    def __init__(self, gate: RequestGate, groups: Sequence[RouteGroup]) -> None:
         self._gate = gate
-        self._note_change = note_change
         self.routes = [route for group in groups for route in group.routes]
         self._renderer = PageRenderer([item for group in groups for item in group.navigation])
 
@@ -59,7 +52,7 @@ class Console:
         async def handle(http: web.Request) -> web.StreamResponse:
             try:
                 request = await self._gate.admit(http, route)
-                answer = await self._handled(route, request)
+                answer = await route.handler(request)
             except (RequestRefused, UserError, StoreError) as error:
                 return self._refusal(http, route, error)
             except web.HTTPRequestEntityTooLarge as error:
@@ -67,15 +60,6 @@ class Console:
             return self._respond(answer, request)
 
         return handle
-
-    async def _handled(self, route: Route, request: ConsoleRequest) -> RouteAnswer:
-        if route.method == "GET":
-            return await route.handler(request)
-        self._note_change()
-        try:
-            return await route.handler(request)
-        finally:
-            self._note_change()
 
     def _respond(self, answer: RouteAnswer, request: ConsoleRequest) -> web.StreamResponse:
         match answer:

@@ -53,7 +53,6 @@ def make_console(
     clock: Clock,
     pages: Sequence[RouteGroup],
     home: str | None = None,
-    note_change: Callable[[], None] = lambda: None,
 ) -> Console:
     """Return the console.
 
@@ -65,14 +64,13 @@ def make_console(
         clock: the time.
         pages: the parts that need other parts of the service.
         home: the page after the log-in; None: the first one.
-        note_change: is called when a request may have changed something.
     """
     logins = ConsoleLogins(tokens, rate_limits, clock, settings)
     gate = RequestGate(settings, logins)
     groups = [*pages, AccessPage(tokens, SqlAuditLog(database), clock)]
     home = home or next(item.path for group in groups for item in group.navigation)
     session_pages = SessionPages(logins, gate.cookie, is_https=settings.is_https, home=home)
-    return Console(gate, [*groups, session_pages, ApiDescription(groups)], note_change)
+    return Console(gate, [*groups, session_pages, ApiDescription(groups)])
 
 
 def provider_rows(

@@ -8,7 +8,7 @@ from bot.errors import StoreError
 from bot.ports import Clock
 from bot.service.roles import Role
 from bot.storage.queue_ages import SqlQueueAges
-from bot.telemetry.metrics import QUEUE_AGE, REPLICAS, REPLICATION_LAG
+from bot.telemetry.metrics import QUEUE_AGE
 
 _log = structlog.get_logger(__name__)
 _MEASURE_EVERY_SECONDS = 10.0
@@ -39,5 +39,3 @@ class QueueMetrics:
             QUEUE_AGE.labels("conversations").set(ages.conversations)
         if Role.SENDER in self._roles:
             QUEUE_AGE.labels("lanes").set(ages.lanes)
-            REPLICAS.set(ages.replicas)
-            REPLICATION_LAG.set(ages.replication_lag)

@@ -28,7 +28,6 @@ from bot.service.run_options import RunOptions, replace_model
 from bot.settings import Settings
 from bot.storage.cache.cached_chat_settings import CachedChatSettings
 from bot.storage.data_dir import DataDirUse, lock_data_dir, process_using
-from bot.storage.replica.read_replica import ReadReplica, open_read_replica
 from bot.storage.sql.bots import read_installation_id, resolve_bot_id
 from bot.storage.sql.chat_settings import SqlChatSettings
 from bot.storage.sql.database import Database, open_database, read_revision
@@ -60,8 +59,6 @@ class Resources:
     """The preset in each of its files."""
     file_stamps: FileStamps = field(default_factory=dict)
     """Of that folder, before it was read."""
-    replica: ReadReplica | None = None
-    """What pages of the console are read from; None: the database."""
 
 
 @contextlib.asynccontextmanager
@@ -110,10 +107,6 @@ async def open_resources(
             settings, presets, folder.stories, database, resolver.default, progress, options
         )
         models = await stack.enter_async_context(opening_models)
-        serves_pages = options.has_port and settings.console.pages and Role.CONSOLE in options.roles
-        replica = None
-        if serves_pages and settings.database_read_url is not None:
-            replica = await stack.enter_async_context(open_replica(settings, database))
         coordination = signals, chat_settings, resolver, models, shared_values, rate_limits
         yield Resources(
             database,
@@ -122,7 +115,6 @@ async def open_resources(
             file_presets=folder.read.presets,
             preset_files=folder.read.names,
             file_stamps=stamps,
-            replica=replica,
         )
 
 
@@ -142,23 +134,6 @@ def _usable_presets(
         if preset_id(name) != preset_id(default):  # that is an error
             progress(f"the preset {name} is disabled: {reason}")
     return {name: one for name, one in presets.items() if name not in refused}, disabled
-
-
-def open_replica(
-    settings: Settings, database: Database
-) -> contextlib.AbstractAsyncContextManager[ReadReplica]:
-    """Open the standby that TROUPE_DATABASE_READ_URL names; raises as `open_read_replica`.
-
-    Raises:
-        SettingsError: it is not set, or no PostgreSQL is the database.
-    """
-    url = settings.database_read_url
-    if url is None or database.is_sqlite:
-        raise SettingsError(
-            "TROUPE_DATABASE_READ_URL needs TROUPE_DATABASE_URL: it is a standby of that PostgreSQL"
-        )
-    max_lag = settings.database_read_max_lag_seconds
-    return open_read_replica(url.get_secret_value(), database, max_lag, SystemClock())
 
 
 @contextlib.asynccontextmanager

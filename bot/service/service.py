@@ -95,7 +95,7 @@ class Service:
     def _http_routes(self) -> Sequence[AddRoutes]:
         """Return what adds everything that this process serves over HTTP."""
         parts, probes = self._parts, self._probes()
-        notices = parts.jobs.find_notices
+        notices = parts.jobs.provider_notices.find
         added = [health_routes(probes, notices=notices), parts.receiving.webhook_routes]
         if parts.context.has_console:
             added.append(parts.console.make_console(probes).add_routes)

@@ -73,8 +73,7 @@ class ConsoleParts:
         context, database = self._context, self._context.resources.database
         # With what renders pages: a process without a console needs none of it.
         console_parts = import_module("bot.service.console")
-        past = self._stored.pages_database
-        state = SqlServiceState(database, context.clock, past)
+        state = SqlServiceState(database, context.clock)
         pages = [
             *self._answer_pages(console_parts),
             *console_parts.make_preset_parts(
@@ -86,7 +85,7 @@ class ConsoleParts:
             ),
             *console_parts.make_channel_pages(self._channel_reports(state)),
             self._operation_page(console_parts, probes, state),
-            UsagePage(SqlUsageTotals(past), context.clock),
+            UsagePage(SqlUsageTotals(database), context.clock),
             console_parts.make_setup_page(
                 self.setup_steps, database, self._commands.exact_prompts.mask, context.clock
             ),
@@ -99,14 +98,8 @@ class ConsoleParts:
             context.clock,
             pages,
             console_parts.first_page(context.settings),
-            note_change=self._note_change,
         )
         return console
-
-    def _note_change(self) -> None:
-        """Let pages show what was just changed on one of them."""
-        if self._context.resources.replica is not None:
-            self._context.resources.replica.note_change()
 
     def _answer_pages(self, console_parts: ModuleType) -> Sequence[RouteGroup]:
         """Return the playground and the pages of answers."""
@@ -153,7 +146,7 @@ class ConsoleParts:
     def _channel_reports(self, state: SqlServiceState) -> ChannelReports:
         stored, database = self._stored, self._context.resources.database
         return ChannelReports(
-            SqlChannelHistories(stored.pages_database),
+            SqlChannelHistories(database),
             stored.answer_log,
             state,
             self._context.resources.resolver,

@@ -53,9 +53,8 @@ class JobParts:
         made = [make_part() for role, make_part in parts.items() if role in roles]
         restored = RolePart(self._queue.restored.load, (), _nothing)
         shared = RolePart(_nothing, self._sharing_jobs, _nothing)
-        lag, replica = LoopLag(self._context.clock), self._context.resources.replica
-        standby = [RolePart(replica.check, [replica.watch], _nothing)] if replica else []
-        return [restored, *made, self._heartbeat.part, shared, lag.part, *standby]
+        lag = LoopLag(self._context.clock)
+        return [restored, *made, self._heartbeat.part, shared, lag.part]
 
     @cached_property
     def conversation_pool(self) -> KeyedWorkerPool[ClaimedMessage]:
@@ -142,13 +141,6 @@ class JobParts:
         return ProviderNotices(
             self._stored.nodes, lambda: resolver.presets.values(), backends, context.options
         )
-
-    async def find_notices(self) -> Sequence[str]:
-        """Return what /readyz says of providers and of the standby; raises `StoreError`."""
-        replica = self._context.resources.replica
-        problem = replica.problem if replica is not None else None
-        notices = [f"the read replica is not used: {problem}"] if problem is not None else []
-        return [*notices, *await self.provider_notices.find()]
 
     @property
     def _sharing_jobs(self) -> Sequence[Callable[[], Awaitable[None]]]:

@@ -20,7 +20,6 @@ from bot.storage.operation.pauses import SqlPauses
 from bot.storage.personal_data import SqlPersonalData
 from bot.storage.restoring.tombstones import FILE_NAME, TombstoneFile
 from bot.storage.sql.conversations import SqlConversations
-from bot.storage.sql.database import Database
 from bot.storage.sql.inbox import SqlInbox
 from bot.storage.sql.outbox import SqlOutbox
 from bot.storage.sql.preset_versions import SqlPresetVersions
@@ -39,11 +38,6 @@ class StoredParts:
         self._context = context
         self._database = context.resources.database
         self._clock = context.clock
-
-    @property
-    def pages_database(self) -> Database:
-        """What pages of the console read: a standby may be a few seconds old."""
-        return self._context.resources.replica or self._database
 
     @cached_property
     def inbox(self) -> SqlInbox:
@@ -102,7 +96,7 @@ class StoredParts:
 
     @cached_property
     def answer_log(self) -> SqlAnswerLog:
-        return SqlAnswerLog(self.pages_database, self._database)
+        return SqlAnswerLog(self._database)
 
     @cached_property
     def console_tokens(self) -> SqlConsoleTokens:
