@@ -31,13 +31,10 @@ def upgrade() -> None:
     )
     op.create_table(
         "pause",
-        sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
         sa.Column("scope", sa.Text(), nullable=False),
         sa.Column("by", sa.Text(), nullable=False),
         sa.Column("at", sa.Float(), nullable=False),
-        sa.Column("ended_at", sa.Float(), nullable=True),
-        sa.PrimaryKeyConstraint("id", name="pk_pause"),
-        sqlite_autoincrement=True,
+        sa.PrimaryKeyConstraint("scope", name="pk_pause"),
     )
 
 

@@ -246,7 +246,7 @@ class Setup(Delivery):
             if served_providers is None
             else ProviderPool(served_providers, resolver, self.signals, self.clock)
         )
-        self.pauses = AnsweringPauses(SqlPauses(database, self.clock), self.signals, self._go_on)
+        self.pauses = AnsweringPauses(SqlPauses(database, self.clock), self.signals)
         self.stops = StopRequests(self.signals, admins.is_known_admin, admins.note)
         self.arrivals = arrivals = ArrivalSignals(self.signals)
         gatherer = MessageGatherer(self.conversations, arrivals, self.clock)
@@ -262,7 +262,6 @@ class Setup(Delivery):
             *(arrivals, VoiceMessages(download, backends), self.decisions),
             *(self.notes, dice),
             is_paused=self.pauses.covers,
-            is_context=self.pauses.is_context,
             notices=notices,
             queue_limit=QueueLimit(
                 *(self.conversations, arrivals, replies, self.clock, max_waiting),
@@ -276,9 +275,6 @@ class Setup(Delivery):
         self.worker = ConversationWorker(
             self.conversations, [self.memory], setups, owner, self.clock
         )
-
-    async def _go_on(self) -> None:
-        self.signals.publish(CONVERSATIONS, [CHAT])
 
     async def _receive_events(self, events: Sequence[Incoming]) -> None:
         async with self.router.routed(events) as routed:

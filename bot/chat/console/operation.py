@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field
 
-from bot.chat.incoming import Said, address_of
+from bot.chat.incoming import address_of
 from bot.frozen_dataclass import frozen_dataclass
 
 
@@ -252,38 +252,23 @@ class HeldJob:
 
 EVERYWHERE = "all"
 """The scope of a pause of the whole installation."""
-CONTEXT_AFTER_SECONDS = 300.0
-"""A message that waited longer for the end of a pause becomes context instead of being answered."""
 
 
 @frozen_dataclass
 class Pause:
     """Nothing is answered in a scope, from a moment on."""
 
-    id: int
     scope: str
     """`EVERYWHERE`, a platform, one of its bots, a chat or a topic, as keys spell them."""
     by: str
     at: float
     """In Unix seconds."""
-    ended_at: float | None = None
 
     def covers(self, conversation: str) -> bool:
         """Return whether a conversation, by its key, is in the scope."""
         address = address_of(conversation)
         scopes = (EVERYWHERE, address.platform, address.source, address.lane, address.channel)
         return self.scope in scopes
-
-
-@frozen_dataclass
-class WaitingMessage:
-    """A message that nobody has answered yet."""
-
-    number: int
-    """Of its row in the inbox."""
-    said: Said
-    is_in_progress: bool
-    """Whether a process works on its conversation now."""
 
 
 @frozen_dataclass

@@ -1,4 +1,4 @@
-"""`troupe pause`: keep what people write, and answer nobody."""
+"""`troupe pause`: remember what people write, and answer nobody."""
 
 from typing import Annotated
 
@@ -34,9 +34,9 @@ def pause(platform: Platform = None, channel: Channel = None) -> None:
 
     In the whole installation, on a platform, or in a channel.
 
-    Answers that are being written are finished. What people write is kept; who addresses the bot is
-    told so, once in each channel. After the pause, what is younger than 5 minutes is answered, and
-    the rest is remembered.
+    Answers that are being written are finished. Who asks something is told of the pause, at most
+    every ten minutes in each channel; the question is remembered and not answered later. Commands,
+    edits and deletions work as always.
     """
     scope = scope_of(platform, channel)
 

@@ -101,7 +101,7 @@ class AnsweringParts:
             explain_silence=self._calls.explain_silence,
             is_paused=queue.pauses.covers,
             is_void=queue.restored.is_void,
-            is_context=queue.is_context,
+            is_context=queue.restored.is_context,
             notices=self._limits.notices,
             queue_limit=self._queue_limit,
             command_limits=self._limits.command_limits,

@@ -75,7 +75,6 @@ class JobParts:
         answerable = self._queue.answerable(keys)
         if not answerable:
             return {}
-        self._queue.pauses.note_claims(answerable)
         return await self._answering.worker.claim(answerable)
 
     async def wait_until_idle(self) -> None:

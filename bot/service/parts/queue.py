@@ -1,4 +1,4 @@
-"""Which conversations are to be answered: ready, paused, restored, stopped."""
+"""What comes before answering: arrivals, stops, pauses, a restore."""
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -6,7 +6,6 @@ from functools import cached_property
 from bot.chat.button import ANSWERING_ACTIONS, read_button
 from bot.chat.command import parse
 from bot.chat.incoming import Incoming, Pressed, Said, source_of
-from bot.chat.session import InboxMessage
 from bot.intake.intake import InboxIntake
 from bot.ports import Platform
 from bot.runtime.keyed_worker_pool import urgent_topic
@@ -19,9 +18,6 @@ from bot.turn.limits.pauses import AnsweringPauses
 from bot.turn.limits.restored_messages import RestoredMessages
 from bot.turn.provider_pool import ProviderPool
 from bot.turn.stops import StopRequests
-
-_MAX_WOKEN = 4000
-"""Conversations that are looked for at once when a pause ends."""
 
 
 class QueueParts:
@@ -52,7 +48,7 @@ class QueueParts:
     @cached_property
     def pauses(self) -> AnsweringPauses:
         signals = self._context.resources.signals
-        return AnsweringPauses(self._stored.pauses, signals, self._wake_ready)
+        return AnsweringPauses(self._stored.pauses, signals)
 
     @cached_property
     def restored(self) -> RestoredMessages:
@@ -67,10 +63,6 @@ class QueueParts:
             return None
         resources = context.resources
         return ProviderPool(providers, resources.resolver, resources.signals, context.clock)
-
-    def is_context(self, message: InboxMessage) -> bool:
-        """Return whether a message is kept as context only, and not answered."""
-        return self.pauses.is_context(message) or self.restored.is_context(message)
 
     def wake(self, keys: Sequence[str]) -> None:
         """Tell all processes that conversations have unanswered messages."""
@@ -93,9 +85,6 @@ class QueueParts:
         intake = InboxIntake(self._stored.inbox, self.wake, router=router)
         await intake.receive(events, {})
 
-    async def _wake_ready(self) -> None:
-        self.wake(await self.find_ready(_MAX_WOKEN))
-
     async def find_ready(self, limit: int) -> Sequence[str]:
         """Return conversations with unanswered messages that this process can answer."""
         most = limit
@@ -104,7 +93,7 @@ class QueueParts:
             ready = [key for key in keys if self._may_claim(key)]
             if len(ready) >= limit or len(keys) < most:
                 return ready[:limit]
-            most *= 4  # those that are paused or of others have waited longest
+            most *= 4  # those of others have waited longest
 
     def answerable(self, keys: Sequence[str]) -> Sequence[str]:
         """Return those that this process can answer, of conversations that were signalled.
@@ -115,7 +104,7 @@ class QueueParts:
 
     def _may_claim(self, key: str) -> bool:
         pool = self.provider_pool
-        return self.pauses.may_claim(key) and (pool is None or pool.may_claim(key))
+        return pool is None or pool.may_claim(key)
 
 
 def _is_urgent(event: Incoming) -> bool:

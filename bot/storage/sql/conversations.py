@@ -314,7 +314,7 @@ class SqlConversations(Conversations):
     ) -> FinishedTurn:
         at = self._moment()
         rows = units.FinishedRows(
-            messages=[*_ids(message), *(one.id for one in (*message.refused, *message.forgotten))],
+            messages=[*_ids(message), *(one.id for one in message.refused)],
             turns=[
                 *(to_turn_row(one) for one in result.turns),
                 *(to_turn_row(one, is_active=False) for one in result.unanswered),

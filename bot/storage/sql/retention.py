@@ -33,7 +33,6 @@ from bot.storage.sql.tables import (
     message_note,
     node,
     outbox,
-    pause,
     receipt,
     role_lease,
     sent_message,
@@ -115,12 +114,11 @@ async def delete_expired(database: Database, clock: Clock, receipt_days: float) 
     answered = _Expired(inbox, received, now - INBOX_SECONDS, inbox.c.state != "new")
     sent = _Expired(outbox, outbox.c.started_at, now - OUTBOX_SECONDS, _IS_FINAL)
     usage = _Expired(receipt, receipt.c.at, now - USAGE_SECONDS, true())
-    paused = _Expired(pause, pause.c.ended_at, now - INBOX_SECONDS, pause.c.ended_at.is_not(None))
     noted = _Expired(forgotten, forgotten.c.at, now - FORGOTTEN_SECONDS, true())
     audited = _Expired(audit, audit.c.at, now - USAGE_SECONDS, true())
     noted_before = now - min(INBOX_SECONDS, receipt_days * _DAY)
     notes = _Expired(message_note, message_note.c.at, noted_before, true())
-    tables = (answered, sent, usage, noted, paused, audited, notes)
+    tables = (answered, sent, usage, noted, audited, notes)
     deleted = sum([await _delete(database, expired) for expired in tables])
     oldest = datetime.fromtimestamp(now - USAGE_SECONDS, UTC).date().isoformat()
     deleted += await _empty_receipts(database, now - receipt_days * _DAY)

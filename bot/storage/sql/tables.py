@@ -159,12 +159,9 @@ node = Table(
 pause = Table(
     "pause",
     metadata,
-    Column("id", _Id, primary_key=True),
-    Column("scope", Text, nullable=False),  # all, a platform, a bot of it, a chat or a topic
+    Column("scope", Text, primary_key=True),  # all, a platform, a bot of it, a chat or a topic
     Column("by", Text, nullable=False),
     Column("at", Float, nullable=False),
-    Column("ended_at", Float),
-    sqlite_autoincrement=True,
 )
 
 # In which conversations something was forgotten: every process deletes what it keeps of them.
