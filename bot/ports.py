@@ -1347,10 +1347,6 @@ class NodeRegistry(Protocol):
         """Return the processes that are there, and those that died within days, oldest first."""
         ...
 
-    async def running(self) -> Sequence[Node]:
-        """Return the same without what they hold and answer: no queue is read."""
-        ...
-
     async def held_jobs(self) -> Sequence[HeldJob]:
         """Return who does what only one process may do, by the role."""
         ...

@@ -14,7 +14,6 @@ import uvloop
 
 from bot.backends.factory import make_backend, model_trials
 from bot.backends.registry import backend_specs
-from bot.chat.console.operation import unserved_providers
 from bot.chat.prompt import (
     Delta,
     Finish,
@@ -56,8 +55,7 @@ from bot.service.stored_keys import with_stored_keys
 from bot.settings import Settings, describe_unknown_variables, read_settings, wants_json_output
 from bot.storage.coordination.redis_signals import check_redis
 from bot.storage.data_dir import create_data_dir
-from bot.storage.operation.nodes import SqlNodeRegistry
-from bot.storage.sql.database import Database, open_database
+from bot.storage.sql.database import open_database
 from bot.telemetry.json_lines import JsonLines
 from bot.telemetry.logs import only_warnings_logged
 from bot.templates.renderer import Renderer
@@ -242,26 +240,8 @@ async def _test_presets(settings: Settings, renderer: Renderer) -> str:
 async def _test_database(settings: Settings) -> str:
     create_data_dir(settings.data_dir)
     async with open_database(settings.sqlalchemy_url, settings.text_encryption) as database:
-        await _require_workers(settings, database)
         kind = "SQLite" if database.is_sqlite else "PostgreSQL"
         return f"{kind}, new texts are encrypted" if settings.encrypt_texts else kind
-
-
-async def _require_workers(settings: Settings, database: Database) -> None:
-    """Check that every preset's provider is served, if processes run at all.
-
-    Raises:
-        SettingsError: nobody serves one of them; a line for each.
-    """
-    nodes = await SqlNodeRegistry(database, SystemClock()).nodes()
-    presets = _read_folder(settings).read.presets.values()
-    lines = [
-        f"nobody serves provider {name!r}, which a preset uses; run a worker with --providers"
-        f" {name}, or without --providers"
-        for name in unserved_providers(nodes, {one.provider for one in presets})
-    ]
-    if lines:
-        raise SettingsError("\n".join(lines))
 
 
 async def _test_signals(settings: Settings) -> str:

@@ -148,11 +148,10 @@ async def _open_models_if_used(
 ) -> AsyncIterator[Models | None]:
     """Open the models where a role of this process needs them; None elsewhere."""
     if Role.WORKER in options.roles:
-        is_default_here = options.answers_messages and options.serves(default)
-        if is_default_here:
+        if options.answers_messages:
             await prepare_models(settings, default, progress)
         async with open_models(settings, presets, stories, database) as models:
-            if not is_default_here:
+            if not options.answers_messages:
                 yield models
                 return
             preloading = asyncio.create_task(preload_default(models.backends, default))
@@ -178,7 +177,7 @@ def shares_data_dir(settings: Settings, use: DataDirUse, options: RunOptions) ->
         raise SettingsError(
             "--role divides the work among processes, which SQLite cannot: set"
             " TROUPE_DATABASE_URL to postgresql+asyncpg://user:password@host/name, or run without"
-            " --role and --providers"
+            " --role"
         )
     return not has_own_database and use is DataDirUse.SERVICE
 

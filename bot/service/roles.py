@@ -4,7 +4,7 @@ One process has all roles, unless `troupe run --role` names some of them.
 """
 
 import difflib
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 
 from bot.errors import SettingsError
@@ -65,29 +65,6 @@ def select_platforms(names: str, configured: Sequence[PlatformSpec]) -> Sequence
     if not selected:
         raise SettingsError("--platforms: name at least one platform, such as telegram")
     return [specs[name] for name in dict.fromkeys(selected)]
-
-
-def select_providers(names: str, configured: Collection[str]) -> frozenset[str]:
-    """Return the providers that --providers names.
-
-    Raises:
-        SettingsError: one of them is not set up; the text names those that are.
-    """
-    selected = split_names(names)
-    for name in selected:
-        if name not in configured:
-            raise SettingsError(f"--providers: {_unknown(name, sorted(configured), _NOT_SET_UP)}")
-    if not selected:
-        raise SettingsError("--providers: name at least one provider, such as openai")
-    return frozenset(selected)
-
-
-def describe_roles(roles: Collection[Role], providers: Collection[str] | None) -> str:
-    """Write roles with commas; a worker that serves some providers only names them in brackets."""
-    named = {role: str(role) for role in Role if role in roles}
-    if providers is not None and Role.WORKER in named:
-        named[Role.WORKER] = f"{Role.WORKER}({' '.join(sorted(providers))})"
-    return ",".join(named.values())
 
 
 def split_names(names: str) -> list[str]:

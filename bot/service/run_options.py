@@ -25,17 +25,10 @@ class RunOptions:
     roles: frozenset[Role] = ALL_ROLES
     """What this process does of an installation's work."""
 
-    providers: frozenset[str] | None = None
-    """The providers that this process serves: it answers where the preset uses one; None: all."""
-
     @property
     def shares_work(self) -> bool:
         """Whether other processes have to do a part of the work."""
-        return self.roles != ALL_ROLES or self.providers is not None
-
-    def serves(self, preset: Preset) -> bool:
-        """Return whether this process answers where a preset is the first one."""
-        return self.providers is None or preset.provider in self.providers
+        return self.roles != ALL_ROLES
 
 
 def replace_model(

@@ -23,7 +23,6 @@ from bot.turn.limits.command_limits import CommandLimits
 from bot.turn.limits.queue_limit import QueueLimit
 from bot.turn.limits.rare_notices import RareNotices
 from bot.turn.limits.refused_chats import RefusedChats
-from bot.turn.provider_pool import ProviderPool
 from bot.turn.stops import StopRequests
 
 
@@ -69,5 +68,3 @@ class TurnStages:
     """How many commands each person may send; None: any number."""
     refused_chats: RefusedChats | None = None
     """Where no answers are made for a while; None: nowhere."""
-    provider_pool: ProviderPool | None = None
-    """The providers that are served here; None: all of them."""

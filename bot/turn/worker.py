@@ -173,10 +173,8 @@ class ConversationWorker:
         message: InboxMessage | None = claimed.message
         try:
             with self._leases.hold(claim):
-                while message is not None and await self._is_served(claim, message):
+                while message is not None:
                     message = await self._process_or_undo(claim, message)
-                if message is not None:
-                    await self._hand_over(claim, message)
         except Fenced as error:
             FENCED.labels("conversations").inc()
             _log.warning("fenced", conversation=claim.conversation, reason=str(error))
@@ -186,24 +184,6 @@ class ConversationWorker:
             raise
         finally:
             self._stages.arrivals.unwatch([claim.conversation])
-
-    async def _is_served(self, claim: Claim, message: InboxMessage) -> bool:
-        pool = self._stages.provider_pool
-        if pool is None:
-            return True
-        try:
-            return await pool.serves(message.incoming)
-        except (asyncio.CancelledError, StoreError):
-            with contextlib.suppress(Fenced, StoreError):
-                await self._conversations.undo_attempt(claim, message)
-            raise
-
-    async def _hand_over(self, claim: Claim, message: InboxMessage) -> None:
-        """Leave a conversation to the workers that serve the provider of its preset."""
-        await self._conversations.undo_attempt(claim, message)
-        await self._conversations.release(claim)
-        if self._stages.provider_pool is not None:
-            await self._stages.provider_pool.hand_over(claim.conversation, message.incoming)
 
     async def _process_or_undo(self, claim: Claim, message: InboxMessage) -> InboxMessage | None:
         group = MessageGroup(message)

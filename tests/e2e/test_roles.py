@@ -48,8 +48,7 @@ async def processes(
                 "TROUPE_DATABASE_URL": url,
                 "TROUPE_REDIS_URL": valkey,
             }
-            pool = ("--providers", "test") if role == "worker" else ()
-            service.options = ("--role", role, *pool)
+            service.options = ("--role", role)
             await service.start()
             stack.push_async_callback(service.kill)
             started[role] = service

@@ -1,6 +1,6 @@
 """What the processes of an installation are doing, for people who operate it."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 
 from bot.chat.incoming import address_of
@@ -192,7 +192,7 @@ class Node:
     owner: str
     """The name that it holds leases under."""
     roles: str
-    """Separated by commas; a worker for some providers names them: worker(openai vllm)."""
+    """Separated by commas."""
     version: str
     started_seconds: float
     """How long ago it started."""
@@ -207,22 +207,6 @@ class Node:
     def is_silent(self) -> bool:
         """Whether it has missed several reports."""
         return self.seen_seconds > 4 * HEARTBEAT_SECONDS
-
-    def serves(self, provider: str) -> bool:
-        """Return whether it answers where a preset uses this provider."""
-        worker = next((one for one in self.roles.split(",") if one.startswith("worker")), None)
-        if worker is None or self.is_silent:
-            return False
-        _, has_names, names = worker.rstrip(")").partition("(")
-        return not has_names or provider in names.split()
-
-
-def unserved_providers(nodes: Sequence[Node], providers: Collection[str]) -> list[str]:
-    """Return those of the providers that no worker serves; none while no process runs at all."""
-    running = [one for one in nodes if not one.is_silent]
-    if not running:
-        return []
-    return [name for name in sorted(providers) if not any(one.serves(name) for one in running)]
 
 
 HEARTBEAT_SECONDS = 10.0

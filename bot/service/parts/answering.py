@@ -106,7 +106,6 @@ class AnsweringParts:
             queue_limit=self._queue_limit,
             command_limits=self._limits.command_limits,
             refused_chats=self._refused_chats,
-            provider_pool=queue.provider_pool,
         )
 
     @property

@@ -17,7 +17,7 @@ from bot.service.parts.sending import SendingParts
 from bot.service.parts.stored import StoredParts
 from bot.service.queue_metrics import QueueMetrics
 from bot.service.role_parts import DRAIN_SECONDS, RolePart, drain_lanes
-from bot.service.roles import Role, describe_roles
+from bot.service.roles import Role
 from bot.storage.queue_ages import SqlQueueAges
 from bot.telemetry.recent_events import RECENT_EVENTS
 from bot.turn.arrivals import CONVERSATIONS
@@ -128,7 +128,7 @@ class JobParts:
     @cached_property
     def _heartbeat(self) -> Heartbeat:
         context = self._context
-        roles = describe_roles(context.options.roles, context.options.providers)
+        roles = ",".join(role for role in Role if role in context.options.roles)
         return Heartbeat(self._stored.nodes, context.owner, roles, __version__, context.clock)
 
     @cached_property
@@ -137,9 +137,7 @@ class JobParts:
         context = self._context
         models, resolver = context.resources.models, context.resources.resolver
         backends = models.backends if models is not None else {}
-        return ProviderNotices(
-            self._stored.nodes, lambda: resolver.presets.values(), backends, context.options
-        )
+        return ProviderNotices(lambda: resolver.presets.values(), backends, context.options.roles)
 
     @property
     def _sharing_jobs(self) -> Sequence[Callable[[], Awaitable[None]]]:

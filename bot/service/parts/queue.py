@@ -16,7 +16,6 @@ from bot.storage.restoring.restores import SqlRestores
 from bot.turn.arrivals import CONVERSATIONS, ArrivalSignals
 from bot.turn.limits.pauses import AnsweringPauses
 from bot.turn.limits.restored_messages import RestoredMessages
-from bot.turn.provider_pool import ProviderPool
 from bot.turn.stops import StopRequests
 
 
@@ -55,15 +54,6 @@ class QueueParts:
         database = self._context.resources.database
         return RestoredMessages(SqlRestores(database, self._context.clock))
 
-    @cached_property
-    def provider_pool(self) -> ProviderPool | None:
-        """None: this process serves every provider."""
-        context, providers = self._context, self._context.options.providers
-        if providers is None:
-            return None
-        resources = context.resources
-        return ProviderPool(providers, resources.resolver, resources.signals, context.clock)
-
     def wake(self, keys: Sequence[str]) -> None:
         """Tell all processes that conversations have unanswered messages."""
         self._context.resources.signals.publish(CONVERSATIONS, keys)
@@ -86,25 +76,15 @@ class QueueParts:
         await intake.receive(events, {})
 
     async def find_ready(self, limit: int) -> Sequence[str]:
-        """Return conversations with unanswered messages that this process can answer."""
-        most = limit
-        while True:
-            keys = await self._stored.conversations.ready(most, self._platforms.keys())
-            ready = [key for key in keys if self._may_claim(key)]
-            if len(ready) >= limit or len(keys) < most:
-                return ready[:limit]
-            most *= 4  # those of others have waited longest
+        """Return conversations with unanswered messages on the platforms of this process."""
+        return await self._stored.conversations.ready(limit, self._platforms.keys())
 
     def answerable(self, keys: Sequence[str]) -> Sequence[str]:
         """Return those that this process can answer, of conversations that were signalled.
 
         The signals of all processes arrive here, also those for bots that only others serve.
         """
-        return [key for key in keys if source_of(key) in self._platforms and self._may_claim(key)]
-
-    def _may_claim(self, key: str) -> bool:
-        pool = self.provider_pool
-        return pool is None or pool.may_claim(key)
+        return [key for key in keys if source_of(key) in self._platforms]
 
 
 def _is_urgent(event: Incoming) -> bool:

@@ -111,11 +111,6 @@ class SqlNodeRegistry(NodeRegistry):
         return await self._database.read(unit)
 
     @override
-    async def running(self) -> Sequence[Node]:
-        rows = await self._database.read(lambda c: c.execute(self._seen, self._now()).all())
-        return [_to_node(row) for row in rows]
-
-    @override
     async def held_jobs(self) -> Sequence[HeldJob]:
         now = clock(self._database.dialect)
         columns = (
@@ -159,9 +154,7 @@ class SqlNodeRegistry(NodeRegistry):
         return {"now": self._clock.now()}
 
 
-def _to_node(
-    row: Row[*tuple[Any, ...]], leases: tuple[str, ...] = (), conversations: int = 0
-) -> Node:
+def _to_node(row: Row[*tuple[Any, ...]], leases: tuple[str, ...], conversations: int) -> Node:
     return Node(
         owner=row.owner,
         roles=row.roles,
