@@ -122,7 +122,7 @@ async def test_rows_that_cannot_be_read_are_set_aside_and_all_chats_are_answered
             )
         connection.exec_driver_sql(
             "INSERT INTO outbox (turn, part, op, platform, chat, lane, text, buttons) VALUES"
-            " ('t', 0, 'send', 'telegram', '-990', 'telegram:-990', 'hi', '[[5]]')"
+            " ('t', 0, 'send', 'telegram', '-990', 'telegram:-990', 'hi', '{\"buttons\": [[5]]}')"
         )
         connection.exec_driver_sql(
             "INSERT INTO lane (key, platform, due_at) VALUES ('telegram:-990', 'telegram', 1)"
@@ -159,8 +159,8 @@ async def test_damaged_cursors_and_settings_stop_no_platform(
         value = "x'ff'" if is_sqlite else "'odd'"
         for key in ("preset", "observe", "scope", "persona", "admin_notes", "anonymous_admins"):
             connection.exec_driver_sql(
-                "INSERT INTO choice (scope, key, value, chosen_by, chosen_at)"  # noqa: S608
-                f" VALUES ('{group.name}', '{key}', {value}, 'x', 1)"
+                "INSERT INTO choice (scope, key, value, chosen_by, chosen_at, conversation)"  # noqa: S608
+                f" VALUES ('{group.name}', '{key}', {value}, 'x', 1, '')"
             )
         if is_sqlite:  # PostgreSQL stores nothing that is not UTF-8
             connection.exec_driver_sql(

@@ -318,9 +318,8 @@ choice = Table(
     Column("value", EncryptableText("choice.value"), nullable=False),
     Column("chosen_by", Text, nullable=False),
     Column("chosen_at", Float, nullable=False),
-    # of what a person said of themselves in a conversation: which one; "": of all else; "?": an
-    # earlier version of Troupe has written the row
-    Column("conversation", Text, nullable=False, server_default="?"),
+    # of what a person said of themselves in a conversation: which one; "": of all else
+    Column("conversation", Text, nullable=False),
     Index("ix_choice_conversation", "conversation"),
     Index("ix_choice_prefix", "scope", postgresql_ops={"scope": "text_pattern_ops"}),
 )
@@ -348,7 +347,7 @@ receipt = Table(
     Column("at", Float, nullable=False),
     # compressed msgpack, see receipts.py
     Column("content", EncryptableBytes("receipt.content"), nullable=False),
-    Column("person", Text),  # who asked, and in which server; NULL before there were such columns
+    Column("person", Text),  # who asked, and in which server
     Column("server", Text),
     Column("preset", Text),
     Column("provider", Text),
