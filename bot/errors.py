@@ -14,7 +14,7 @@ TroupeError                 every error that is raised on purpose; it names the 
 ├── ToldAlready             a limit refuses what the person was told of before: say nothing again
 ├── Fenced                  another worker has claimed this conversation: discard the result
 ├── StoreError              the database failed
-│   ├── UnknownDataKey      ... to decrypt a text: read the data keys anew, once
+│   ├── UnknownEncryptionKey
 │   └── Undecodable         one row cannot be read: set it aside, its neighbors go on
 ├── EmbeddingError          no vector was computed: answer without stories, retry later
 ├── ToolServerError         a server of tools gave no result: the model answers without
@@ -124,8 +124,13 @@ class StoreError(TroupeError):
     """PostgreSQL's code of what it refused, such as 55P03."""
 
 
-class UnknownDataKey(StoreError):
-    pass
+class UnknownEncryptionKey(StoreError):
+    def __init__(self) -> None:
+        super().__init__(
+            "a text in the database is encrypted with a key that this process does not have; put"
+            " that key back into TROUPE_ENCRYPTION_KEYS (or TROUPE_ENCRYPTION_KEYS_FILE), beside"
+            " newer ones"
+        )
 
 
 class Undecodable(StoreError):

@@ -395,9 +395,9 @@ class Settings(BaseSettings):
     )
     encrypt_texts: bool = Field(
         False,
-        description="Encrypt what people and characters say in the database and in Redis, with data"
-        " keys that TROUPE_ENCRYPTION_KEYS encrypts; `troupe db encrypt` does so with what was"
-        " stored before.",
+        description="Encrypt what people and characters say in the database and in Redis, with the"
+        " first of TROUPE_ENCRYPTION_KEYS; `troupe db encrypt` does so with what was stored"
+        " before.",
     )
     providers: dict[str, AnyProviderSettings] = Field(
         {}, description="The services and engines that answer prompts, by the id in presets."

@@ -12,12 +12,11 @@ from bot.cli.operation.restoring import finish_restore, restore_database
 from bot.cli.text_io import print_line, print_progress
 from bot.cli.typer_apps import command_app
 from bot.errors import SettingsError
-from bot.runtime.clock import SystemClock
 from bot.settings import Settings, read_settings
 from bot.storage.copying.copy_rows import copy_rows
 from bot.storage.copying.sqlite_backup import back_up
 from bot.storage.data_dir import DataDirUse, create_data_dir, lock_data_dir
-from bot.storage.encryption.conversion import convert_texts, decrypt_all
+from bot.storage.encryption.rewriting import rewrite_texts
 from bot.storage.sql.database import (
     open_database,
     open_without_decrypting,
@@ -89,9 +88,10 @@ def back_up_database(
 
 @app.command("encrypt")
 def encrypt_database() -> None:
-    """Encrypt the texts that were stored before TROUPE_ENCRYPT_TEXTS was set.
+    """Encrypt all texts with the first of TROUPE_ENCRYPTION_KEYS.
 
-    The service may run meanwhile. A run that was interrupted goes on.
+    That is what was stored before TROUPE_ENCRYPT_TEXTS was set, or with another key. The service
+    may run meanwhile. A run that was interrupted goes on.
     """
     settings = read_settings()
     require_database(settings)
@@ -148,9 +148,7 @@ async def _convert(settings: Settings) -> int:
     async with open_database(settings.sqlalchemy_url, settings.text_encryption) as database:
         action = "encrypt texts" if settings.encrypt_texts else "decrypt texts"
         await record_change(database, action, "all")  # first: it may be interrupted
-        if settings.encrypt_texts:
-            return await convert_texts(database, _report)
-        return await decrypt_all(database, _report, SystemClock().now())
+        return await rewrite_texts(database, _report)
 
 
 async def _upgrade(settings: Settings) -> str | None:

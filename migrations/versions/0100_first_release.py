@@ -91,15 +91,6 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("name", name="pk_cursor"),
     )
     op.create_table(
-        "data_key",
-        sa.Column("id", ID, nullable=False),
-        sa.Column("token", sa.Text(), nullable=False),
-        sa.Column("created_at", sa.Float(), nullable=False),
-        sa.Column("retired_at", sa.Float(), nullable=True),
-        sa.PrimaryKeyConstraint("id", name="pk_data_key"),
-        sqlite_autoincrement=True,
-    )
-    op.create_table(
         "first_bot",
         sa.Column("platform", sa.Text(), nullable=False),
         sa.Column("account", sa.Text(), nullable=False),
@@ -321,7 +312,6 @@ def upgrade() -> None:
         sa.Column("session", sa.Integer(), autoincrement=False, nullable=False),
         sa.Column("covers_to", sa.BigInteger(), nullable=False),
         sa.Column("turns", sa.Integer(), nullable=False),
-        sa.Column("chars", sa.BigInteger(), nullable=False),
         sa.Column("fingerprint", sa.Text(), nullable=False),
         sa.Column("text", sa.Text(), nullable=False),
         sa.PrimaryKeyConstraint("conversation", "session", name="pk_summary"),

@@ -73,8 +73,8 @@ INSERT INTO receipt (conversation, turn, at, content)
         END, 'x' FROM generate_series(1, 100000) n;
 INSERT INTO sent_message (conversation, external_id, turn, part)
     SELECT 'telegram:c' || n, n, 't' || n, 0 FROM generate_series(1, 100000) n;
-INSERT INTO summary (conversation, session, covers_to, turns, chars, fingerprint, text)
-    SELECT 'telegram:c' || n, 1, 1, 1, 1, '', '' FROM generate_series(1, 10000) n;
+INSERT INTO summary (conversation, session, covers_to, turns, fingerprint, text)
+    SELECT 'telegram:c' || n, 1, 1, 1, '', '' FROM generate_series(1, 10000) n;
 INSERT INTO forgotten (conversation, at)
     SELECT 'telegram:c' || n, extract(epoch FROM now()) FROM generate_series(1, 10000) n;
 INSERT INTO audit (at, who, action, subject, before, after)

@@ -1,7 +1,6 @@
 """Test what processes of one installation share: jobs that one does at a time, and a machine."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -64,24 +63,13 @@ async def read_holders(database: Database) -> dict[str, str]:
     return {one.role: one.owner for one in rows}
 
 
-@pytest.mark.parametrize(
-    ("job", "name"),
-    [
-        (StoredParts.delete_expired_rows, "delete expired rows"),
-        (StoredParts.encrypt_old_texts, "encrypt old texts"),
-    ],
-    ids=["retention", "encryption"],
-)
 async def test_job_is_done_by_one_process_until_that_ends(
-    database: Database,
-    tmp_path: Path,
-    job: Callable[[StoredParts], Awaitable[None]],
-    name: str,
+    database: Database, tmp_path: Path
 ) -> None:
-    clock = FakeClock()
+    clock, name = FakeClock(), "delete expired rows"
 
     async def do(owner: str) -> None:
-        await job(StoredParts(process(database, clock, tmp_path, owner)))
+        await StoredParts(process(database, clock, tmp_path, owner)).delete_expired_rows()
 
     async def wait_until_held_by(owner: str) -> None:
         async with asyncio.timeout(PATIENCE_SECONDS):

@@ -114,8 +114,6 @@ class JobParts:
             self._sending.delete_late_duplicates,
             self._stored.delete_expired_rows,
         ]
-        if context.settings.encrypt_texts:
-            jobs.append(self._stored.encrypt_old_texts)
         if Role.WORKER not in context.options.roles:  # it measures both
             jobs.append(self._queue_metrics.run)
         return RolePart(self._stored.outbox.release_all, jobs, drain)

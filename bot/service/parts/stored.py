@@ -5,7 +5,7 @@ from functools import cached_property
 from bot.errors import StoreError
 from bot.service.exclusive_role import ExclusiveRole
 from bot.service.parts.run_context import RunContext
-from bot.service.retention import OldTexts, RetentionJobs
+from bot.service.retention import RetentionJobs
 from bot.service.roles import Role
 from bot.storage.cache.shared_reports import SharedReports
 from bot.storage.cache.shared_windows import SharedWindows
@@ -146,14 +146,6 @@ class StoredParts:
         else:
             role = self.exclusive_role("delete expired rows")
             await role.run(self._retention.delete_expired_rows)
-
-    async def encrypt_old_texts(self) -> None:
-        """Encrypt what is stored as it is; of several processes, one does it at a time."""
-        texts = OldTexts(self._database, self._clock)
-        if self._context.is_alone:
-            await texts.encrypt()
-        else:
-            await self.exclusive_role("encrypt old texts").run(texts.encrypt)
 
     async def database_problem(self) -> str | None:
         """Return why the database does not answer; whatever waits in it is not looked at."""
