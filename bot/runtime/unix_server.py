@@ -27,8 +27,6 @@ ENGINE_URL = "http://engine"
 class UnixServer:
     child: SupervisedProcess
     client: HttpClient
-    socket: Path
-    key: str
 
 
 @asynccontextmanager
@@ -73,7 +71,7 @@ async def unix_server(
             )
         )
         try:
-            yield UnixServer(child, client, socket, key)
+            yield UnixServer(child, client)
         finally:
             await client.close()  # a request under way would hold up the end of the child
 

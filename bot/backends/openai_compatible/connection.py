@@ -8,7 +8,6 @@ decoder fails on what services really send (docs/decisions/0006).
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import cast
 
 import httpx2
@@ -32,12 +31,9 @@ _NO_KEY = "none"  # the client wants one; it is not sent
 class OpenAIConnection(KeyedConnection):
     """The client of one provider and key; it repeats nothing, and follows no redirects."""
 
-    def __init__(
-        self, settings: OpenAISettings, key: SecretStr | None, unix_socket: Path | None = None
-    ) -> None:
-        """Take the settings; with `unix_socket`, the server is on this machine."""
+    def __init__(self, settings: OpenAISettings, key: SecretStr | None) -> None:
         self._headers = _headers(settings, key)
-        self._client = _make_client(settings, key, unix_socket)
+        self._client = _make_client(settings, key)
 
     @override
     async def post(
@@ -67,7 +63,7 @@ class OpenAIConnection(KeyedConnection):
             )
         return read_model_list(response.content)
 
-    async def embed(self, model: str, inputs: list[str] | list[list[int]], seconds: float) -> bytes:
+    async def embed(self, model: str, inputs: list[str], seconds: float) -> bytes:
         """Return the response to a request for embeddings; raises as `post` does."""
         with _translated_errors():
             response = await self._client.embeddings.with_raw_response.create(
@@ -105,16 +101,13 @@ def _translated_errors() -> Iterator[None]:
         raise HttpStatusError(given.status_code, given.headers, given.content) from None
 
 
-def _make_client(
-    settings: OpenAISettings, key: SecretStr | None, unix_socket: Path | None
-) -> AsyncOpenAI:
+def _make_client(settings: OpenAISettings, key: SecretStr | None) -> AsyncOpenAI:
     url = httpx2.URL(settings.base_url or "")
     version, query = settings.api_version, dict(url.params)
     http = HttpClient(
         f"{url.scheme}://{url.netloc.decode('ascii')}",
         {},
         connect_seconds=settings.connect_seconds,
-        unix_socket=unix_socket,
     )
     client = httpx2.AsyncClient(transport=HttpTransport(http))
     api_key = _NO_KEY if key is None else key.get_secret_value()
