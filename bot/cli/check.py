@@ -51,7 +51,7 @@ from bot.runtime.clock import SystemClock
 from bot.runtime.shipped_files import presets_folder
 from bot.service.backends import describe_refusals, make_backends, refused_presets, used_models
 from bot.service.models import stories_by_preset
-from bot.service.stored_keys import with_stored_keys
+from bot.service.resources import with_stored_keys
 from bot.settings import Settings, describe_unknown_variables, read_settings, wants_json_output
 from bot.storage.coordination.redis_signals import check_redis
 from bot.storage.data_dir import create_data_dir

@@ -18,10 +18,9 @@ from bot.errors import SettingsError
 from bot.platforms.registry import companion_platforms, terminal_platforms
 from bot.platforms.spec import PlatformSpec
 from bot.runtime.frame_stack import call_in_large_chunk
-from bot.service.roles import parse_roles, select_platforms
-from bot.service.run_options import RunOptions
-from bot.service.service import running
-from bot.service.stored_keys import with_stored_keys
+from bot.service.options import RunOptions, parse_roles, select_platforms
+from bot.service.resources import with_stored_keys
+from bot.service.run import running
 from bot.settings import (
     Settings,
     collect_secrets,

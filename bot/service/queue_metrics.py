@@ -6,7 +6,7 @@ import structlog
 
 from bot.errors import StoreError
 from bot.ports import Clock
-from bot.service.roles import Role
+from bot.service.options import Role
 from bot.storage.queue_ages import SqlQueueAges
 from bot.telemetry.metrics import QUEUE_AGE
 

@@ -7,6 +7,9 @@ from dataclasses import field
 from importlib import import_module  # noqa: TID251 # for what few installations need
 from pathlib import Path
 
+from pydantic import SecretStr
+
+from bot.backends.chat_completions.settings import HttpProviderSettings
 from bot.errors import SettingsError
 from bot.frozen_dataclass import frozen_dataclass
 from bot.importers.character_files import read_character_folder
@@ -23,14 +26,20 @@ from bot.runtime.signals import InProcessSignals
 from bot.runtime.tasks import cancel_and_wait
 from bot.service.backends import refused_presets
 from bot.service.models import Models, open_models, preload_default, prepare_models
-from bot.service.roles import Role
-from bot.service.run_options import RunOptions, replace_model
+from bot.service.options import Role, RunOptions, replace_model
 from bot.settings import Settings
 from bot.storage.cache.cached_chat_settings import CachedChatSettings
 from bot.storage.data_dir import DataDirUse, lock_data_dir, process_using
+from bot.storage.provider_keys.rows import SqlProviderKeys, StoredKey
 from bot.storage.sql.bots import read_installation_id, resolve_bot_id
 from bot.storage.sql.chat_settings import SqlChatSettings
-from bot.storage.sql.database import Database, open_database, read_revision
+from bot.storage.sql.database import (
+    Database,
+    database_exists,
+    open_as_it_is,
+    open_database,
+    read_revision,
+)
 from bot.storage.sql.preset_versions import SqlPresetVersions
 from bot.storage.sql.upgrading.revisions import NEWEST_REVISION
 
@@ -260,3 +269,42 @@ async def _open_coordination(
         redis_rate_limits.open_rate_limits(url, prefix, clock) as limits,
     ):
         yield signals, values, limits
+
+
+async def with_stored_keys(settings: Settings) -> Settings:
+    """Return the settings with the stored keys; the same ones if no provider has any.
+
+    Raises:
+        SettingsError: a provider has none, or they cannot be decrypted.
+        StoreError: the database cannot be read.
+    """
+    named = {
+        name: provider
+        for name, provider in settings.providers.items()
+        if isinstance(provider, HttpProviderSettings) and provider.stored_keys
+    }
+    if not named:
+        return settings
+    cipher = import_module("bot.storage.provider_keys.cipher").KeyCipher(
+        settings.all_encryption_keys
+    )
+    stored = await _read_keys(settings)
+    providers = dict(settings.providers)
+    for name, provider in named.items():
+        keys = [
+            SecretStr(cipher.decrypt(name, one.token)) for one in stored if one.provider == name
+        ]
+        if not keys:
+            raise SettingsError(
+                f"provider {name!r} has no stored key; run `troupe keys add {name}`, or unset"
+                f" TROUPE_PROVIDERS__{name.upper()}__STORED_KEYS"
+            )
+        providers[name] = provider.model_copy(update={"api_keys": (*provider.api_keys, *keys)})
+    return settings.model_copy(update={"providers": providers})
+
+
+async def _read_keys(settings: Settings) -> list[StoredKey]:
+    if not database_exists(settings.sqlalchemy_url):
+        return []
+    async with open_as_it_is(settings.sqlalchemy_url) as database:
+        return [*await SqlProviderKeys(database, SystemClock()).read()]

@@ -18,6 +18,7 @@ from bot.platforms.spec import PlatformContext, PlatformSpec
 from bot.ports import Clock, Platform
 from bot.runtime.clock import SystemClock
 from bot.runtime.terminal_locale import terminal_locale
+from bot.service.options import RunOptions
 from bot.service.parts.answering import AnsweringParts
 from bot.service.parts.commands import CommandParts
 from bot.service.parts.console import ConsoleParts
@@ -33,7 +34,6 @@ from bot.service.parts.run_context import RunContext
 from bot.service.parts.sending import SendingParts
 from bot.service.parts.stored import StoredParts
 from bot.service.resources import Resources, data_dir_use
-from bot.service.run_options import RunOptions
 from bot.settings import Settings
 from bot.storage.data_dir import DataDirUse
 

@@ -40,8 +40,8 @@ from bot.runtime.keyed_worker_pool import KeyedWorkerPool
 from bot.runtime.signals import InProcessSignals
 from bot.runtime.tasks import cancel_and_wait
 from bot.service.models import Models
+from bot.service.options import RunOptions
 from bot.service.resources import Resources, make_chat_settings
-from bot.service.run_options import RunOptions
 from bot.service.wiring import Wiring
 from bot.settings import LimitSettings, Settings
 from bot.storage.encryption.codec import TextEncryption

@@ -12,7 +12,7 @@ from bot.backends.chat_completions.settings import HttpProviderSettings
 from bot.cli.app import app
 from bot.errors import SettingsError, TroupeError
 from bot.runtime.clock import SystemClock
-from bot.service.stored_keys import with_stored_keys
+from bot.service.resources import with_stored_keys
 from bot.settings import collect_secrets, read_settings
 from bot.storage.console.audit import SqlAuditLog
 from bot.storage.sql.chat_settings import SqlChatSettings

@@ -21,7 +21,7 @@ from bot.console.routes import (
     Route,
 )
 from bot.platforms.web import SPEC
-from bot.service.service import Service, running
+from bot.service.run import Service, running
 from bot.settings import Settings
 from tests.console.conftest import ConsoleUnderTest
 from tests.console.playground.conftest import MARLOWE, NORA

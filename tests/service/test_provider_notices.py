@@ -9,7 +9,7 @@ from bot.chat.console.operation import ModelHealth
 from bot.ports import Backend, MonitoredBackend
 from bot.prompting.presets.preset import Preset
 from bot.service.operation.provider_notices import ProviderNotices
-from bot.service.roles import ALL_ROLES, Role
+from bot.service.options import ALL_ROLES, Role
 from tests.fakes import FakeBackend
 
 _WORKER = frozenset({Role.WORKER})

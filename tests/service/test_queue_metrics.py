@@ -3,8 +3,8 @@
 from prometheus_client import REGISTRY
 from sqlalchemy import insert
 
+from bot.service.options import ALL_ROLES, Role
 from bot.service.queue_metrics import QueueMetrics
-from bot.service.roles import ALL_ROLES, Role
 from bot.storage.queue_ages import QueueAges, SqlQueueAges
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import conversation, lane

@@ -14,9 +14,9 @@ from structlog.testing import capture_logs
 from bot.backends.echo.settings import EchoSettings
 from bot.errors import UserError
 from bot.platforms.registry import companion_platforms
+from bot.service.options import RunOptions
 from bot.service.resources import open_resources
-from bot.service.run_options import RunOptions
-from bot.service.service import running
+from bot.service.run import running
 from bot.service.wiring import Wiring
 from bot.settings import Settings
 from tests.waiting import PATIENCE_SECONDS, wait_until

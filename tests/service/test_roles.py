@@ -7,14 +7,14 @@ from pydantic import SecretStr
 
 from bot.errors import SettingsError
 from bot.platforms.registry import platform_specs
-from bot.service.resources import shares_data_dir
-from bot.service.roles import (
+from bot.service.options import (
     ALL_ROLES,
     Role,
+    RunOptions,
     parse_roles,
     select_platforms,
 )
-from bot.service.run_options import RunOptions
+from bot.service.resources import shares_data_dir
 from bot.settings import Settings
 from bot.storage.data_dir import DataDirUse, lock_data_dir
 

@@ -15,11 +15,10 @@ from bot.prompting.presets.preset import Preset
 from bot.routing.preset_resolver import PresetResolver
 from bot.runtime.signals import InProcessSignals
 from bot.runtime.tasks import cancel_and_wait
+from bot.service.options import Role, RunOptions
 from bot.service.parts.run_context import RunContext
 from bot.service.parts.stored import StoredParts
 from bot.service.resources import Resources
-from bot.service.roles import Role
-from bot.service.run_options import RunOptions
 from bot.settings import ConsoleSettings, Settings
 from bot.storage.sql.chat_settings import SqlChatSettings
 from bot.storage.sql.database import Database

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from bot.backends.echo.settings import EchoSettings
+from bot.service.options import ALL_ROLES, Role, RunOptions
 from bot.service.resources import Resources, open_resources
-from bot.service.roles import ALL_ROLES, Role
-from bot.service.run_options import RunOptions
 from bot.service.wiring import Wiring
 from bot.settings import Settings
 from bot.turn.arrivals import CONVERSATIONS

@@ -24,8 +24,8 @@ from bot.routing.preset_resolver import PresetResolver
 from bot.runtime.signals import InProcessSignals
 from bot.runtime.tasks import cancel_and_wait
 from bot.service.models import Models
+from bot.service.options import RunOptions
 from bot.service.resources import Resources, make_chat_settings
-from bot.service.run_options import RunOptions
 from bot.service.wiring import Wiring
 from bot.settings import Settings
 from bot.storage.engine.statements import StartUnit, Unit

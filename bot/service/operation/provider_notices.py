@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Backend, MonitoredBackend
 from bot.prompting.presets.preset import Preset
-from bot.service.roles import Role
+from bot.service.options import Role
 
 
 @frozen_dataclass

@@ -10,6 +10,7 @@ from bot.service.operation.heartbeat import Heartbeat
 from bot.service.operation.loop_lag import LoopLag
 from bot.service.operation.provider_notices import ProviderNotices
 from bot.service.operation.report_sharing import ReportSharing
+from bot.service.options import Role
 from bot.service.parts.answering import AnsweringParts
 from bot.service.parts.queue import QueueParts
 from bot.service.parts.run_context import RunContext
@@ -17,7 +18,6 @@ from bot.service.parts.sending import SendingParts
 from bot.service.parts.stored import StoredParts
 from bot.service.queue_metrics import QueueMetrics
 from bot.service.role_parts import DRAIN_SECONDS, RolePart, drain_lanes
-from bot.service.roles import Role
 from bot.storage.queue_ages import SqlQueueAges
 from bot.telemetry.recent_events import RECENT_EVENTS
 from bot.turn.arrivals import CONVERSATIONS

@@ -15,9 +15,9 @@ from bot.prompting.presets.preset import Preset
 from bot.prompting.text.preset_folder import file_stamps
 from bot.runtime.shipped_files import presets_folder
 from bot.service.backends import add_backends
+from bot.service.options import replace_model
 from bot.service.parts.run_context import RunContext
 from bot.service.parts.stored import StoredParts
-from bot.service.run_options import replace_model
 from bot.texts.text import text_of
 
 _log = structlog.get_logger(__name__)

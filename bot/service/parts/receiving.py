@@ -7,14 +7,13 @@ from bot.console.server import AddRoutes
 from bot.console.webhooks import webhook_routes
 from bot.intake.intake import InboxIntake
 from bot.ports import Platform, ShardedPlatform, WebhookReceiver
+from bot.service.exclusive_role import ExclusivePlatform, SharedShards
+from bot.service.options import Role
 from bot.service.parts.queue import QueueParts
 from bot.service.parts.requests import RequestParts
 from bot.service.parts.run_context import RunContext
 from bot.service.parts.stored import StoredParts
 from bot.service.platform_supervisor import PlatformSupervisor
-from bot.service.receiving.exclusive_platform import ExclusivePlatform
-from bot.service.receiving.shared_shards import SharedShards
-from bot.service.roles import Role
 from bot.telemetry.metrics import HELD_ROLES
 
 

@@ -6,9 +6,8 @@ from bot.frozen_dataclass import frozen_dataclass
 from bot.platforms.spec import PlatformSpec
 from bot.ports import Clock
 from bot.service.models import Models
+from bot.service.options import Role, RunOptions
 from bot.service.resources import Resources, data_dir_use
-from bot.service.roles import Role
-from bot.service.run_options import RunOptions
 from bot.settings import Settings
 from bot.storage.data_dir import DataDirUse
 

@@ -12,10 +12,10 @@ from bot.delivery.waiting_calls import WaitingCalls
 from bot.ports import Delivery, Platform, PrivateChats, Surface
 from bot.replying.live_replies import LiveReplies
 from bot.runtime.keyed_worker_pool import KeyedWorkerPool, wake_keys
+from bot.service.options import Role
 from bot.service.parts.limits import LimitParts
 from bot.service.parts.run_context import RunContext
 from bot.service.parts.stored import StoredParts
-from bot.service.roles import Role
 from bot.turn.lease import LeaseKeeper
 from bot.turn.limits.refused_chats import publish_refusal
 

@@ -4,9 +4,9 @@ from functools import cached_property
 
 from bot.errors import StoreError
 from bot.service.exclusive_role import ExclusiveRole
+from bot.service.options import Role
 from bot.service.parts.run_context import RunContext
 from bot.service.retention import RetentionJobs
-from bot.service.roles import Role
 from bot.storage.cache.shared_reports import SharedReports
 from bot.storage.cache.shared_windows import SharedWindows
 from bot.storage.console.answers import SqlAnswerLog

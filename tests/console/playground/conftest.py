@@ -12,7 +12,7 @@ import pytest
 
 from bot.platforms.web import SPEC
 from bot.runtime.tasks import cancel_and_wait
-from bot.service.service import Service, running
+from bot.service.run import Service, running
 from bot.settings import Settings
 from tests.platforms.web.channel import Channel, write_settings
 from tests.waiting import wait_until

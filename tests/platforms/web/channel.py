@@ -13,7 +13,7 @@ from bot.chat.playground.web_channel import WebChannel, WebMessage, web_person
 from bot.platforms.web import SPEC
 from bot.ports import WebChannels
 from bot.runtime.tasks import cancel_and_wait
-from bot.service.service import Service, running
+from bot.service.run import Service, running
 from bot.settings import Settings, read_settings
 
 _TIMEOUT_SECONDS = 60.0

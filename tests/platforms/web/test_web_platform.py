@@ -17,7 +17,7 @@ from bot.platforms.terminal.platform import TerminalPlatform
 from bot.platforms.web import SPEC
 from bot.platforms.web.incoming import to_incoming
 from bot.ports import Platform
-from bot.service.service import running
+from bot.service.run import running
 from tests.contracts.test_web_channels import ALICE, AT, CHANNEL, message
 from tests.platforms.web.channel import Channel, open_channel, serving, write_settings
 

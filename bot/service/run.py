@@ -14,9 +14,8 @@ from bot.platforms.spec import PlatformSpec
 from bot.ports import Platform
 from bot.runtime.tasks import cancel_and_wait
 from bot.service.operation.outage_log import OutageLog
+from bot.service.options import Role, RunOptions
 from bot.service.resources import open_resources
-from bot.service.roles import Role
-from bot.service.run_options import RunOptions
 from bot.service.wiring import Wiring
 from bot.settings import Settings
 from bot.turn.preview.replay import PromptReplay
