@@ -57,8 +57,8 @@ the message enters it first (tests/turn/test_message_path.py holds the order fro
     delivery/rate_limits.py               wait where the platform demands it
     platforms/discord/surface.py          one idempotent request for each part
 
-`ports.py` holds every interface, `chat/` the values that travel, `service/wiring.py` puts all of it
-together (in groups: `service/parts/`) and `service/service.py` runs it.
+`ports.py` holds every interface, `chat/` the values that travel, `service/container.py` puts all of
+it together and `service/run.py` runs it.
 
 Glossary:
 

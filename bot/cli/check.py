@@ -49,7 +49,7 @@ from bot.prompting.presets.names import preset_id
 from bot.prompting.presets.preset import Preset
 from bot.runtime.clock import SystemClock
 from bot.runtime.shipped_files import presets_folder
-from bot.service.backends import describe_refusals, make_backends, refused_presets, used_models
+from bot.service.backends import add_backends, describe_refusals, refused_presets, used_models
 from bot.service.models import stories_by_preset
 from bot.service.resources import with_stored_keys
 from bot.settings import Settings, describe_unknown_variables, read_settings, wants_json_output
@@ -223,7 +223,7 @@ async def _test_presets(settings: Settings, renderer: Renderer) -> str:
     refused = refused_presets(found.presets.values(), settings)
     problems = [*found.problems.values(), *describe_refusals(refused)]
     usable = {name: one for name, one in found.presets.items() if name not in refused}
-    make_backends(settings, usable, renderer)
+    add_backends({}, settings, usable.values(), renderer)
     for preset in usable.values():
         problems += await template_problems(preset, renderer)
     default = ""

@@ -51,6 +51,27 @@ async def make_login_link(tokens: ConsoleTokens, clock: Clock, address: str) -> 
     return f"{address.rstrip('/')}/login#{token}"
 
 
+class ConsoleLinks:
+    """Makes links to pages once the console is served.
+
+    Attributes:
+        address: where browsers open the console; None while it is not served.
+    """
+
+    def __init__(self, tokens: ConsoleTokens, clock: Clock) -> None:
+        self._tokens = tokens
+        self._clock = clock
+        self.address: str | None = None
+
+    async def make_login_link(self) -> str:
+        """Return a link that logs in to the console once."""
+        return await make_login_link(self._tokens, self._clock, self.address or "")
+
+    def answer(self, number: int) -> str | None:
+        """Return the address of the page of an answer; None while no console is served."""
+        return self.address and f"{self.address.rstrip('/')}/answers/{number}"
+
+
 class ConsoleLogins:
     """Exchanges one-time tokens for sessions; of others it judges at most five a minute.
 

@@ -1,10 +1,13 @@
-"""Run the service: start, serve until a signal, drain, stop."""
+"""Run the service: open, start, serve until a signal, drain, close."""
 
 import asyncio
 import contextlib
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from importlib import import_module  # noqa: TID251 # for what few installations need
+from typing import Any
 
 from bot.console.address import published_address
 from bot.console.health import Probe, health_routes, run_probes
@@ -13,10 +16,10 @@ from bot.platforms.registry import terminal_platforms
 from bot.platforms.spec import PlatformSpec
 from bot.ports import Platform
 from bot.runtime.tasks import cancel_and_wait
-from bot.service.operation.outage_log import OutageLog
+from bot.service.container import Container
+from bot.service.jobs import OutageLog
 from bot.service.options import Role, RunOptions
 from bot.service.resources import open_resources
-from bot.service.wiring import Wiring
 from bot.settings import Settings
 from bot.turn.preview.replay import PromptReplay
 
@@ -27,8 +30,9 @@ _PROBE_SECONDS = 2.0
 class Service:
     """The lifecycle of one process; `running` opens one."""
 
-    def __init__(self, parts: Wiring, reload_asked: asyncio.Event) -> None:
-        self._parts = parts
+    def __init__(self, container: Container, reload_asked: asyncio.Event) -> None:
+        self.container = container
+        self._presets = container.published_presets
         self._reload_asked = reload_asked
         self._is_stopping = False
 
@@ -39,20 +43,20 @@ class Service:
             PlatformFatal: a platform refused the bot for good, and no other one is left.
             SettingsError: the port of the console is taken.
         """
-        parts, role_parts = self._parts, self._parts.jobs.role_parts
+        container, role_parts = self.container, self.container.role_parts
         for part in role_parts:
             await part.start()
         async with self._http_server():
             working = [job for part in role_parts for job in part.jobs]
-            if not parts.context.is_alone:
-                working.append(parts.published.watch)
+            if not container.is_alone:
+                working.append(self._presets.watch)
             jobs = [
                 asyncio.ensure_future(job())
                 for job in (
-                    parts.receiving.supervisor.until_stopped,
+                    container.supervisor.until_stopped,
                     self._keep_reloading,
-                    OutageLog(self._look_at_parts, parts.context.clock).run,
-                    parts.published.watch_files,
+                    OutageLog(self._look_at_parts, container.clock).run,
+                    self._presets.watch_files,
                     *working,
                 )
             ]
@@ -62,62 +66,67 @@ class Service:
                     await job  # only the supervisor ends by itself: others raise what broke them
             finally:
                 await self._drain()
-                await parts.receiving.supervisor.close()
+                await container.supervisor.close()
                 await cancel_and_wait(jobs)
 
     @contextlib.asynccontextmanager
     async def _http_server(self) -> AsyncIterator[None]:
         """Serve health and the console while the block runs, unless this process has no port."""
-        parts, context = self._parts, self._parts.context
-        console = context.settings.console
-        if not context.options.has_port:
+        container, settings = self.container, self.container.settings
+        if not container.options.has_port:
             yield
             return
-        any_port = context.may_take_any_port
-        async with serve_http(console, self._http_routes(), any_port=any_port) as address:
+        routes, any_port = self.http_routes(), container.may_take_any_port
+        async with serve_http(settings.console, routes, any_port=any_port) as address:
             notice = f"health at {address}/readyz"
-            if console.port == 0 or address.endswith(f":{console.port}"):
-                context.announce(notice)
+            port = settings.console.port
+            if port == 0 or address.endswith(f":{port}"):
+                container.announce(notice)
             else:
-                context.progress(f"port {console.port} is in use; {notice}")
-            if not context.has_console:
+                container.progress(f"port {port} is in use; {notice}")
+            if not container.has_console:
                 yield
                 return
-            with published_address(context.settings.data_dir, address):
-                parts.console_links.address = str(console.url or address)
+            with published_address(settings.data_dir, address):
+                container.console_links.address = str(settings.console.url or address)
                 await self._tell_login()
                 try:
                     yield
                 finally:
-                    await parts.console.setup_steps.close()
+                    await self.console.setup_steps.close()
 
-    def _http_routes(self) -> Sequence[AddRoutes]:
+    def http_routes(self) -> Sequence[AddRoutes]:
         """Return what adds everything that this process serves over HTTP."""
-        parts, probes = self._parts, self._probes()
-        notices = parts.jobs.provider_notices.find
-        added = [health_routes(probes, notices=notices), parts.receiving.webhook_routes]
-        if parts.context.has_console:
-            added.append(parts.console.make_console(probes).add_routes)
-        return added
+        container, probes = self.container, self._probes()
+        notices = container.provider_notices.find
+        routes = [health_routes(probes, notices=notices), container.webhook_routes]
+        if container.has_console:
+            routes.append(self.console.make_console(probes).add_routes)
+        return routes
+
+    @cached_property
+    def console(self) -> Any:
+        """The container of the console's pages."""
+        return _import_console(self.container)
 
     async def _tell_login(self) -> None:
         """Print a link that logs in where a person reads it; a log must not hold one."""
-        parts, context = self._parts, self._parts.context
-        if context.is_in_terminal or sys.stderr.isatty():
-            link = await parts.console_links.make_login_link()
-            context.progress(f"console, by a link that works once, for 10 minutes:\n{link}")
+        container = self.container
+        if container.is_in_terminal or sys.stderr.isatty():
+            link = await container.console_links.make_login_link()
+            container.progress(f"console, by a link that works once, for 10 minutes:\n{link}")
 
     async def _keep_reloading(self) -> None:
         """Read the presets folder again whenever that is asked for."""
         while True:
             await self._reload_asked.wait()
             self._reload_asked.clear()
-            await self._parts.published.reload_files()
+            await self._presets.reload_files()
 
     async def _drain(self) -> None:
         """Finish what was begun: first the answers, then what is queued to be sent."""
         self._is_stopping = True
-        for part in self._parts.jobs.role_parts:
+        for part in self.container.role_parts:
             await part.drain()
 
     def _probes(self) -> dict[str, Probe]:
@@ -126,27 +135,27 @@ class Service:
         Each role stops being ready when the process begins to stop. What waits in the queues is
         no reason: a process that has much to do is as it should be.
         """
-        roles = sorted(self._parts.context.options.roles)
+        roles = sorted(self.container.options.roles)
         return {**self._server_probes(), **{str(role): self._role_probe(role) for role in roles}}
 
     def _server_probes(self) -> dict[str, Probe]:
-        context = self._parts.context
-        platforms = self._parts.receiving.receivers.items()
-        has_redis = context.settings.redis_url is not None
+        container = self.container
+        platforms = container.receivers.items()
+        has_redis = container.settings.redis_url is not None
         return {
-            "database": self._parts.stored.database_problem,
-            **({"redis": context.resources.signals.find_problem} if has_redis else {}),
+            "database": container.database_problem,
+            **({"redis": container.signals.find_problem} if has_redis else {}),
             **{name: self._platform_probe(platform) for name, platform in platforms},
         }
 
     async def _look_at_parts(self) -> Mapping[str, str]:
         """Return "ok" or the problem of each server that this process needs."""
         servers = await run_probes(self._server_probes(), _PROBE_SECONDS)
-        return {**servers, **self._parts.jobs.provider_notices.states()}
+        return {**servers, **self.container.provider_notices.states()}
 
     def _platform_probe(self, platform: Platform) -> Probe:
         async def probe() -> str | None:
-            return self._parts.receiving.supervisor.problem(platform)
+            return self.container.supervisor.problem(platform)
 
         return probe
 
@@ -155,9 +164,14 @@ class Service:
             if self._is_stopping:
                 return "stopping"
             is_worker = role is Role.WORKER
-            return self._parts.jobs.provider_notices.worker_problem() if is_worker else None
+            return self.container.provider_notices.worker_problem() if is_worker else None
 
         return probe
+
+
+def _import_console(container: Container) -> Any:
+    """Return the container of the console, whose pages other processes do not import."""
+    return import_module("bot.service.console").ConsoleContainer(container)
 
 
 @contextlib.asynccontextmanager
@@ -185,10 +199,10 @@ async def running(
         resources = await stack.enter_async_context(
             open_resources(settings, specs, progress, options)
         )
-        parts = Wiring(settings, resources, specs, progress, options)
-        for platform in parts.platforms.values():
+        container = Container(settings, resources, specs, progress, options)
+        for platform in container.platforms.values():
             stack.push_async_callback(platform.close)
-        yield Service(parts, reload_asked)
+        yield Service(container, reload_asked)
 
 
 @contextlib.contextmanager
@@ -221,4 +235,6 @@ async def open_replay(
     """
     options = RunOptions(has_port=False, answers_messages=False)
     async with open_resources(settings, (), progress, options) as resources:
-        yield Wiring(settings, resources, (), progress, options).console.replay
+        container = Container(settings, resources, (), progress, options)
+        replay: PromptReplay = _import_console(container).replay
+        yield replay

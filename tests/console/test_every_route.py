@@ -72,7 +72,7 @@ class ServedConsole(ConsoleUnderTest):
 
     @property
     def table(self) -> Mapping[tuple[str, str], Route]:
-        console = self.service._parts.console.make_console({})
+        console = self.service.console.make_console({})
         return {(route.method, route.path): route for route in console.routes}
 
     async def status(self, method: str, path: str, headers: Mapping[str, str]) -> int:
@@ -127,16 +127,16 @@ async def served(tmp_path: Path) -> AsyncIterator[ServedConsole]:
     )
     async with running(settings, lambda _line: None, [SPEC]) as service:
         app = web.Application()
-        for add_routes in service._http_routes():
+        for add_routes in service.http_routes():
             add_routes(app)
-        parts = service._parts
+        container = service.container
         server = TestServer(app)
         async with TestClient(server, cookie_jar=aiohttp.CookieJar(unsafe=True)) as client:
             yield ServedConsole(
                 client,
-                parts.stored.console_tokens,
+                container.console_tokens,
                 FakeClock(time.time()),
-                parts.context.resources.database,
+                container.database,
                 service,
                 settings,
             )

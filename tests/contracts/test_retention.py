@@ -13,7 +13,7 @@ from bot.chat.session import (
     fingerprint_turns,
 )
 from bot.runtime.clock import SystemClock
-from bot.service.retention import RetentionJobs
+from bot.service.jobs import delete_expired_once
 from bot.settings import Settings
 from bot.storage.coordination.role_leases import SqlRoleLeases
 from bot.storage.expired_turns import delete_expired_turns
@@ -195,7 +195,7 @@ async def test_retention_job_deletes_turns_where_it_is_set(
     await say(store, 1)
     await let_days_pass(store, 12)
     settings = Settings.model_construct(history_days=days, receipt_days=14)
-    await RetentionJobs(store.database, settings, SystemClock()).delete_once()
+    await delete_expired_once(store.database, settings, SystemClock())
     content = select(func.count()).select_from(receipt).where(has_content)
     with_prompt = await store.database.read(lambda c: c.execute(content).scalar_one())
     assert (await count(store, turn), with_prompt) == (left, left // 2)

@@ -8,7 +8,7 @@ from typing_extensions import override
 from bot.chat.console.operation import ModelHealth
 from bot.ports import Backend, MonitoredBackend
 from bot.prompting.presets.preset import Preset
-from bot.service.operation.provider_notices import ProviderNotices
+from bot.service.jobs import ProviderNotices
 from bot.service.options import ALL_ROLES, Role
 from tests.fakes import FakeBackend
 

@@ -3,8 +3,8 @@
 from prometheus_client import REGISTRY
 from sqlalchemy import insert
 
+from bot.service.jobs import measure_queues
 from bot.service.options import ALL_ROLES, Role
-from bot.service.queue_metrics import QueueMetrics
 from bot.storage.queue_ages import QueueAges, SqlQueueAges
 from bot.storage.sql.database import Database
 from bot.storage.sql.tables import conversation, lane
@@ -34,9 +34,9 @@ async def test_ages_of_the_oldest_are_measured_for_the_roles(database: Database)
     await store_waiting(database, clock.now() - 30, clock.now() - 4)
     QUEUE_AGE.clear()
 
-    await QueueMetrics(ages, {Role.WORKER}, clock).measure()
+    await measure_queues(ages, {Role.WORKER})
     assert (age("conversations"), age("lanes")) == (30, None)
-    await QueueMetrics(ages, ALL_ROLES, clock).measure()
+    await measure_queues(ages, ALL_ROLES)
     assert (age("conversations"), age("lanes")) == (30, 4)
 
 

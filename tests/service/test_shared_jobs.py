@@ -16,9 +16,8 @@ from bot.routing.preset_resolver import PresetResolver
 from bot.runtime.signals import InProcessSignals
 from bot.runtime.tasks import cancel_and_wait
 from bot.service.options import Role, RunOptions
-from bot.service.parts.run_context import RunContext
-from bot.service.parts.stored import StoredParts
 from bot.service.resources import Resources
+from bot.service.stores import StorageContainer
 from bot.settings import ConsoleSettings, Settings
 from bot.storage.sql.chat_settings import SqlChatSettings
 from bot.storage.sql.database import Database
@@ -29,7 +28,7 @@ from tests.waiting import PATIENCE_SECONDS, advance_in_steps
 NORA = Preset.model_validate({"name": "nora", "provider": "test", "model": "m"})
 
 
-class OneOfSeveral(RunContext):
+class OneOfSeveral(StorageContainer):
     """A process beside others, as on PostgreSQL."""
 
     @property
@@ -51,8 +50,9 @@ def process(
     signals = signals or InProcessSignals()
     resources = Resources(database, {}, signals, chat_settings, resolver, None)
     options = RunOptions(roles=frozenset(roles or Role))
-    settings = Settings(data_dir=folder)
-    return OneOfSeveral(settings, resources, (), pytest.fail, options, clock, owner)
+    made = OneOfSeveral(Settings(data_dir=folder), resources, (), pytest.fail, options, clock)
+    made.owner = owner
+    return made
 
 
 async def read_holders(database: Database) -> dict[str, str]:
@@ -68,7 +68,7 @@ async def test_job_is_done_by_one_process_until_that_ends(
     clock, name = FakeClock(), "delete expired rows"
 
     async def do(owner: str) -> None:
-        await StoredParts(process(database, clock, tmp_path, owner)).delete_expired_rows()
+        await process(database, clock, tmp_path, owner).delete_expired_rows()
 
     async def wait_until_held_by(owner: str) -> None:
         async with asyncio.timeout(PATIENCE_SECONDS):
@@ -92,8 +92,7 @@ async def test_job_moves_at_once_when_the_process_that_ends_can_tell_the_others(
     clock, signals = FakeClock(), InProcessSignals()
 
     async def do(owner: str) -> None:
-        context = process(database, clock, tmp_path, owner, signals=signals)
-        await StoredParts(context).delete_expired_rows()
+        await process(database, clock, tmp_path, owner, signals=signals).delete_expired_rows()
 
     async def wait_until_held_by(owner: str) -> None:
         async with asyncio.timeout(PATIENCE_SECONDS):

@@ -1,6 +1,6 @@
 """One process of a simulated installation: the product's parts, wired as the service wires them.
 
-It has all roles. What differs from `bot.service.wiring` is what needs an operating system: the
+It has all roles. What differs from `bot.service.container` is what needs an operating system: the
 clock, the signals, the connections, the model and the platforms.
 """
 

@@ -8,7 +8,7 @@ from bot.console.routes import (
     RouteGroup,
 )
 from bot.runtime.clock import SystemClock
-from bot.service.operation.report_sharing import ReportSharing
+from bot.service.jobs import ReportSharing
 from bot.storage.cache.shared_reports import SharedReports
 from bot.storage.operation.nodes import SqlNodeRegistry
 from bot.storage.sql.database import Database

@@ -103,7 +103,7 @@ async def serving(settings: Settings) -> AsyncIterator[Service]:
 
 async def open_channel(service: Service, look: str = "", name: str = "harbour-inn") -> Channel:
     """Create a channel with one person."""
-    store = service._parts.stored.web_channels
+    store = service.container.web_channels
     channel = WebChannel("c1", name, look, (web_person("alice"),), datetime.now(UTC))
     await store.create(channel)
     return Channel(store, channel)

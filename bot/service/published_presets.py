@@ -15,9 +15,9 @@ from bot.prompting.presets.preset import Preset
 from bot.prompting.text.preset_folder import file_stamps
 from bot.runtime.shipped_files import presets_folder
 from bot.service.backends import add_backends
+from bot.service.jobs import repeat
 from bot.service.options import replace_model
-from bot.service.parts.run_context import RunContext
-from bot.service.parts.stored import StoredParts
+from bot.service.stores import StorageContainer
 from bot.texts.text import text_of
 
 _log = structlog.get_logger(__name__)
@@ -30,55 +30,48 @@ _LOOK_SECONDS = 2.0
 class PublishedPresets:
     """Loads and announces published versions of presets."""
 
-    def __init__(self, context: RunContext, stored: StoredParts) -> None:
-        self._context = context
-        self._stored = stored
-        self._file_contents = _contents(context.resources.file_presets)
+    def __init__(self, container: StorageContainer) -> None:
+        """Use what other processes publish from now on."""
+        self._container = container
+        self._resources = resources = container.resources
+        self._resolver = resources.resolver
+        self._file_contents = _contents(resources.file_presets)
         """Of the presets folder as this process knows it, by the name of the preset."""
-        self._stamps = context.resources.file_stamps
-        self._last_names: Mapping[Path, str] = context.resources.preset_files
+        self._stamps = resources.file_stamps
+        self._last_names: Mapping[Path, str] = resources.preset_files
         """The presets in its files, also in those that are broken now."""
-        self._reported: Mapping[str, str] = dict(context.resources.resolver.disabled)
+        self._reported: Mapping[str, str] = dict(self._resolver.disabled)
         """Why presets cannot be used, as the log says already, by name."""
         self._seen: Mapping[str, str] | None = None
         """The rows of the last look; None: there was none."""
-
-    def follow(self) -> None:
-        """Use what other processes publish from now on."""
-        resources = self._context.resources
-        resources.resolver.follow(self._load)
-        resources.signals.subscribe(_PUBLISHED_PRESETS, resources.resolver.mark_stale)
+        self._resolver.follow(self._load)
+        resources.signals.subscribe(_PUBLISHED_PRESETS, self._resolver.mark_stale)
 
     async def announce(self, names: Sequence[str]) -> None:
         """Tell all processes that presets have a newer version; raises `StoreError`."""
-        resources = self._context.resources
+        presets = self._resolver.presets
         for name in names:  # its file was written, or deleted, by this process
             self._file_contents.pop(name, None)
-            if name in resources.resolver.presets:
-                self._file_contents |= _contents({name: resources.resolver.presets[name]})
+            if name in presets:
+                self._file_contents |= _contents({name: presets[name]})
         await self._tell(names)
 
     async def _tell(self, names: Sequence[str]) -> None:
         """Leave a row for processes that miss the signal, and send that."""
         rows = {f"{_ROW}{name}": secrets.token_hex(4) for name in names}
-        await self._stored.inbox.receive((), rows)
-        self._context.resources.signals.publish(_PUBLISHED_PRESETS, names)
+        await self._container.inbox.receive((), rows)
+        self._resources.signals.publish(_PUBLISHED_PRESETS, names)
 
     async def watch(self) -> None:
         """Look every two seconds for what was published without a signal, until cancelled."""
-        while True:
-            try:
-                await self.look()
-            except StoreError as error:
-                _log.warning("store_failed", reason=str(error))
-            await self._context.clock.sleep(_LOOK_SECONDS)
+        await repeat(self.look, self._container.clock, _LOOK_SECONDS)
 
     async def look(self) -> None:
         """Read before the next answer what was published since the last look."""
-        rows = await self._stored.inbox.cursors(_ROW)
+        rows = await self._container.inbox.cursors(_ROW)
         seen = rows if self._seen is None else self._seen
         new = [name.removeprefix(_ROW) for name in rows if rows[name] != seen.get(name)]
-        self._context.resources.resolver.mark_stale(new)
+        self._resolver.mark_stale(new)
         self._seen = rows
 
     async def watch_files(self) -> None:
@@ -87,11 +80,11 @@ class PublishedPresets:
             stamps = await asyncio.to_thread(file_stamps, self._folder)
             if stamps != self._stamps and await self.reload_files():
                 self._stamps = stamps
-            await self._context.clock.sleep(_LOOK_SECONDS)
+            await self._container.clock.sleep(_LOOK_SECONDS)
 
     @property
     def _folder(self) -> Path:
-        return presets_folder(self._context.settings.presets_dir)
+        return presets_folder(self._container.settings.presets_dir)
 
     async def reload_files(self) -> bool:
         """Read the presets folder again, and let every process use what has changed in it.
@@ -115,7 +108,7 @@ class PublishedPresets:
 
     async def _use_changes(self, found: ReadPresets) -> list[str]:
         """Store and use the presets whose files have changed; return their names."""
-        resolver, versions = self._context.resources.resolver, self._stored.preset_versions
+        resolver = self._resolver
         problems = {
             self._last_names.get(file, found.names[file]): reason
             for file, reason in found.problems.items()
@@ -135,7 +128,7 @@ class PublishedPresets:
             except SettingsError as error:
                 problems[name] = text_of(error)
         self._report(problems)
-        numbers = await versions.save(
+        numbers = await self._container.preset_versions.save(
             [
                 *(preset_version(found.presets[name]) for name in changed),
                 *(PresetVersion(name, "", 1) for name in deleted),
@@ -152,7 +145,7 @@ class PublishedPresets:
 
     def _report(self, problems: Mapping[str, str]) -> None:
         """Log what cannot be used, once, and disable those presets that were never usable."""
-        resolver = self._context.resources.resolver
+        resolver = self._resolver
         for name, reason in problems.items():
             if self._reported.get(name) != reason:
                 _log.error("preset_not_reloaded", preset=name, reason=str(reason))
@@ -164,8 +157,8 @@ class PublishedPresets:
 
     def prepare(self, preset: Preset) -> Preset:
         """Make the backends of a preset ready; return it as this run uses it."""
-        settings, models = self._context.settings, self._context.models
-        presets = replace_model({preset.name: preset}, self._context.options.model, settings)
+        settings, models = self._container.settings, self._container.models
+        presets = replace_model({preset.name: preset}, self._container.options.model, settings)
         add_backends(
             models.backends, settings, presets.values(), models.renderer, models.session_key
         )
@@ -173,7 +166,7 @@ class PublishedPresets:
 
     async def _load(self, name: str) -> tuple[Preset, int] | None:
         """Return the newest version of a preset that another process has published or deleted."""
-        newest = await self._stored.preset_versions.newest(name)
+        newest = await self._container.preset_versions.newest(name)
         if newest is None or not newest.content:
             return None
         preset = parse_preset(newest.content, f"preset {name!r}")
@@ -181,7 +174,7 @@ class PublishedPresets:
 
     def _prepare_if_used(self, preset: Preset) -> Preset:
         """Make the backends of a preset ready where this process answers or describes answers."""
-        is_answering = self._context.resources.models is not None
+        is_answering = self._resources.models is not None
         return self.prepare(preset) if is_answering else preset
 
 
