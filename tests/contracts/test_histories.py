@@ -371,7 +371,7 @@ async def test_question_of_a_failed_answer_is_kept_outside_of_the_history(store:
 async def test_deleted_turns_leave_no_summary_and_no_receipt(store: Store) -> None:
     _, found, _ = await exchange_of(store)
     kept = Summary(1, found.question.id, fingerprint_turns([]), "they asked why")
-    row = {"conversation": LANE, "session": 1, "turns": 2, "chars": 9, "text": kept.text}
+    row = {"conversation": LANE, "session": 1, "turns": 2, "text": kept.text}
     row |= {"covers_to": kept.covers_to, "fingerprint": kept.fingerprint}
     await store.database.write(lambda c: c.execute(insert(summary).values(row)).rowcount)
     claim, message = await begin(store, key="d41")
