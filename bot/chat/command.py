@@ -54,7 +54,7 @@ class Command:
 
     name: str
     text: str = ""
-    """What is written behind the name; of an action, what is written behind the action."""
+    """The rest of the line. Handlers of actions get the rest after the action."""
 
 
 def parse(text: str) -> Command | None:

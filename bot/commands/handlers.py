@@ -418,7 +418,7 @@ _OWNERS = (
 )
 _FIRST = ("new", "stop", "retry", "undo", "me", "forget", "export", "context", "preset", "settings")
 COMMANDS = listed_commands(_OWNERS, (PRESET, SETTINGS), _FIRST)
-"""What people are offered, in the order of /help."""
+"""The listed commands, in the order of /help."""
 COMMAND_NAMES = frozenset(
     spec.name.partition(" ")[0] for owner in _OWNERS for spec in specs_of(owner)
 )

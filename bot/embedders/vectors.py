@@ -41,7 +41,7 @@ class EmbeddingsResponse(msgspec.Struct):
 
     @property
     def tokens(self) -> object:
-        """What the service counts, if it does."""
+        """Tokens used, if the service reports them."""
         return self.usage.total_tokens if self.usage else None
 
 

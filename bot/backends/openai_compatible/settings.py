@@ -64,7 +64,7 @@ class OpenAISettings(HttpProviderSettings):
 
     @property
     def is_azure(self) -> bool:
-        """Whether it is a resource of Azure OpenAI."""
+        """True for a resource of Azure OpenAI."""
         return self._is_azure
 
     @override

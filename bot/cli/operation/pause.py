@@ -34,9 +34,8 @@ def pause(platform: Platform = None, channel: Channel = None) -> None:
 
     In the whole installation, on a platform, or in a channel.
 
-    Answers that are being written are finished. Who asks something is told of the pause, at most
-    every ten minutes in each channel; the question is remembered and not answered later. Commands,
-    edits and deletions work as always.
+    Answers in progress are finished. Questions get a notice, at most every ten minutes in each
+    channel, and become context. Commands, edits, and deletions work as always.
     """
     scope = scope_of(platform, channel)
 

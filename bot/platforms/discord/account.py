@@ -37,7 +37,7 @@ PERMISSIONS = discord.Permissions(
     create_public_threads=True,
     send_messages_in_threads=True,
 ).value
-"""What the bot does in a server."""
+"""The permissions to ask for in the invitation."""
 _INTENTS = discord.Intents(guilds=True, messages=True)  # neither is privileged
 _MESSAGE_CONTENT_OFF = translatable(
     "Message Content Intent is off, but needed: enable Bot > Message Content Intent in the"
@@ -52,7 +52,7 @@ class _Application(msgspec.Struct):
 
     @property
     def has_content(self) -> bool:
-        """Whether messages have their text: for verified bots, or for small ones."""
+        """True if the Message Content Intent is on, for verified or for small bots."""
         flags = discord.ApplicationFlags(
             gateway_message_content=True, gateway_message_content_limited=True
         )

@@ -72,7 +72,7 @@ class DiscordClient(discord.Client):
         )
         self.http = _RestHttp(rest, self)
         self.last_received = ""
-        """What is parsed now."""
+        """The event being parsed."""
         self._take: TakeEvent = self.take_event
 
     @override

@@ -20,7 +20,7 @@ class PromptTooLong(InvalidRequest):
 
 
 class Sampling(msgspec.Struct, rename={"temp": "temperature", "mirostat_mode": "mirostat"}):
-    """What `Llama.generate` takes."""
+    """Arguments of `Llama.generate`."""
 
     temp: float = 0.8  # 0 is greedy
     top_k: int = 40  # 0 or less: all
