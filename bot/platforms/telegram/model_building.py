@@ -32,3 +32,14 @@ for _module in (types, methods):
         is_model = isinstance(_model, type) and issubclass(_model, BaseModel)
         if is_model and not _model.__pydantic_complete__:
             _model.__pydantic_parent_namespace__ = _names
+
+
+def response_type(returning: Any) -> type[methods.Response[Any]]:
+    """Return the type of the responses to a method, by what the method returns.
+
+    A generic type of a model that is not built yet does not find its names by itself.
+    """
+    made: type[methods.Response[Any]] = methods.Response[returning]
+    made.__pydantic_parent_namespace__ = _names
+    made.model_rebuild()
+    return made

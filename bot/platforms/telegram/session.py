@@ -20,6 +20,7 @@ from typing_extensions import override
 
 from bot import __version__
 from bot.platforms.file_download import download_file
+from bot.platforms.telegram.model_building import response_type
 from bot.runtime.http.client import HttpClient
 
 _HEADERS = {"User-Agent": f"troupe/{__version__}", "Accept-Encoding": "identity"}
@@ -50,7 +51,7 @@ class JsonSession(BaseSession):
     ) -> TelegramType:
         """Call a method; raises `ConnectionFailed` or `TimeoutError` if there is no response."""
         if method.__returning__ not in self._response_types:
-            self._response_types[method.__returning__] = Response[method.__returning__]  # type: ignore[name-defined]
+            self._response_types[method.__returning__] = response_type(method.__returning__)
         name = method.__api_method__
         # unset fields stand for aiogram's defaults, of which we set none
         body = (

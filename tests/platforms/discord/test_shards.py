@@ -9,7 +9,6 @@ from pydantic import SecretStr
 from simcord.builders import ChannelHandle
 from simcord.results import ResponseMessage
 
-from bot.errors import PlatformFatal
 from bot.platforms.discord.platform import DiscordPlatform
 from bot.platforms.discord.settings import DiscordSettings
 from bot.platforms.discord.shards.identify_limits import loop_pause, recent_identifies
@@ -142,17 +141,15 @@ async def test_replayed_interaction_is_acknowledged_once(wire: SimWire, intake: 
     assert len(accepted) == 2
 
 
-async def test_token_that_is_refused_at_a_resume_is_fatal(
+async def test_token_that_is_refused_at_a_resume_is_tried_again(
     wire: SimWire, intake: FakeIntake
 ) -> None:
     async with running(platform_with_shards(wire), intake):
         await wait_until(lambda: session_name(intake))
     wire.gw_faults["refuse_identify"] = 4004
-    platform = platform_with_shards(wire)
-    with pytest.raises(PlatformFatal, match="TROUPE_DISCORD__TOKEN"):
-        await platform.run(intake)
-    await platform.close()
-    assert (count(wire, "<op2"), count(wire, "<op6")) == (1, 1)
+    async with running(platform_with_shards(wire), intake):
+        await wait_until(lambda: count(wire, "<op6"))
+    assert count(wire, "<op2") == 1
 
 
 async def test_session_that_discord_forgot_is_replaced_and_missed_messages_are_fetched(
