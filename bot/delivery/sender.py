@@ -49,6 +49,7 @@ from bot.texts.text import in_every_language, translatable
 _log = structlog.get_logger(__name__)
 _MAX_LANE_WAIT_SECONDS = 5.0
 """A row that is due later than this is left to a later call of `work`."""
+_SECONDS_BETWEEN_NOTICES = 60.0
 _MAX_BACKOFF_SECONDS = 60.0
 _MORE_SEARCH_SECONDS = 5.0
 """For so long a search may go on when it is too late to send: it has many requests, of which none
@@ -105,6 +106,7 @@ class Sender:
         self._clock = clock
         self._settle_seconds = settle_seconds
         self._announce = announce
+        self._noticed_at: dict[str, float] = {}
         self._tell_refusal = tell_refusal
         self._waiting = waiting or WaitingCalls(clock)
         self.sent_rows = SentRows(outbox)
@@ -277,7 +279,9 @@ class Sender:
         surface = self._surfaces[row.address.source]
         match row.op:
             case OutboxOperation.SEND:
-                if row.part >= NOTICE_PARTS and await self._outbox.has_later(row):
+                if row.part >= NOTICE_PARTS and (
+                    await self._outbox.has_later(row) or not self._is_notice_due(row.address.lane)
+                ):
                     return None  # an answer must not wait for a notice
                 thread = await self._thread_of(row)
                 sent = await self._send(surface, row, thread)
@@ -294,6 +298,14 @@ class Sender:
             case OutboxOperation.DELETE:
                 await surface.delete(row.address, _target_id(row))
         return None
+
+    def _is_notice_due(self, lane: str) -> bool:
+        """Return whether the last notice in a lane is a minute old; one may have waited there."""
+        now = self._clock.monotonic()
+        self._noticed_at = {
+            each: at for each, at in self._noticed_at.items() if now - at < _SECONDS_BETWEEN_NOTICES
+        }
+        return self._noticed_at.setdefault(lane, now) == now
 
     async def _send(self, surface: Surface, row: OutboxRow, thread: MessageThread | None) -> str:
         """Send a row; where a file is refused, say so instead."""

@@ -141,15 +141,18 @@ async def test_replayed_interaction_is_acknowledged_once(wire: SimWire, intake: 
     assert len(accepted) == 2
 
 
-async def test_token_that_is_refused_at_a_resume_is_tried_again(
+async def test_token_that_is_refused_at_a_resume_is_named_and_uses_no_identify(
     wire: SimWire, intake: FakeIntake
 ) -> None:
     async with running(platform_with_shards(wire), intake):
         await wait_until(lambda: session_name(intake))
     wire.gw_faults["refuse_identify"] = 4004
-    async with running(platform_with_shards(wire), intake):
-        await wait_until(lambda: count(wire, "<op6"))
-    assert count(wire, "<op2") == 1
+    platform = platform_with_shards(wire)
+    run = asyncio.create_task(platform.run(intake))
+    await wait_until(lambda: "TROUPE_DISCORD__TOKEN" in (platform.connection_error or ""))
+    await cancel_and_wait([run])
+    await platform.close()
+    assert (count(wire, "<op2"), count(wire, "<op6")) == (1, 1)
 
 
 async def test_session_that_discord_forgot_is_replaced_and_missed_messages_are_fetched(
