@@ -1,4 +1,7 @@
-"""What set-up needs from a platform: the bot behind a token, and the sender of a code."""
+"""What set-up asks of a platform: whose token it is, and who sends a code to that bot.
+
+An implementation uses no vendor's library, whose import alone would take seconds.
+"""
 
 from typing import Protocol
 

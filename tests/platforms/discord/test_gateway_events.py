@@ -3,6 +3,7 @@
 from discord.utils import utcnow
 
 from bot.platforms.discord.shards.gateway_events import (
+    BotMessageSeen,
     EventQueue,
     MessagesDeleted,
     SequenceReached,
@@ -12,7 +13,7 @@ from bot.platforms.discord.shards.gateway_events import (
 from bot.platforms.discord.shards.shard import GatewaySession
 
 SESSION = GatewaySession("s", 7, "")
-SEEN = MessagesDeleted(30, 20, frozenset({39}))
+SEEN = BotMessageSeen(30, 40, 20)
 DELETED = MessagesDeleted(30, 20, frozenset({40}))
 
 
