@@ -44,7 +44,7 @@ EngineFailed, EngineRefused                                         backends/lla
 InvalidRequest, PromptTooLong                                       .../llama_cpp/bindings_child
 NotModified, NotEditable, ChatMoved, NoSuchMember, PollingConflict  platforms/telegram/api.py
 ReplyNotFound                                                       platforms/telegram/api.py
-WebhookNotFound, ChannelNotFound, ThreadExists                      platforms/discord/rest
+WebhookNotFound, ChannelNotFound, ThreadExists, AlreadyAcknowledged platforms/discord/rest
 UnknownRole, UnsupportedCapability                                  templates/lmdeploy
 JsonSyntaxError                                                     prompting/text/jsonc.py
 LoreEntryError                                                      prompting/lorebook/files.py

@@ -1,7 +1,4 @@
-"""What set-up asks of a platform: whose token it is, and who sends a code to that bot.
-
-An implementation uses no vendor's library, whose import alone would take seconds.
-"""
+"""What set-up needs from a platform: the bot behind a token, and the sender of a code."""
 
 from typing import Protocol
 
