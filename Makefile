@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV := $(shell command -v uv 2>/dev/null)
 
-.PHONY: run test check fast lint quick-tests-1 quick-tests-2 service-tests-1 service-tests-2 service-tests-3 changed-tests bindings soak sbom deploy docs assets catalogues lock clean
+.PHONY: run test check fast lint quick-tests-1 quick-tests-2 service-tests-1 service-tests-2 service-tests-3 changed-tests bindings soak sbom deploy docs docs-data assets catalogues lock clean
 
 run: $(VENV)/.installed-run ## start the service; without tokens: a conversation in this terminal
 	@exec $(BIN)/troupe run --offer-setup
@@ -74,6 +74,9 @@ docs: $(BIN)/python ## the documentation as a website, in build/site
 		$(VENV)/docs/bin/python -m pip install -q --disable-pip-version-check "mkdocs-material>=9.7,<10"; }
 	@NO_MKDOCS_2_WARNING=1 $(VENV)/docs/bin/mkdocs build -q --strict -f deploy/mkdocs.yml
 
+docs-data: $(VENV)/.installed-test ## the settings page and the table of commands, from the code
+	@$(BIN)/python -m tests.docs_data
+
 assets: ## what the console's pages load, from npm packages (needs node)
 	@bot/console/assets/build.sh
 
@@ -106,9 +109,11 @@ $(VENV)/.installed-test: $(VENV)/.installed-run tests/requirements.lock
 	@$(INSTALL) --no-deps --require-hashes -r tests/requirements.lock
 	@touch $@
 
+EXTRAS := --extra local --extra embeddings
+
 lock: ## renew both locks (needs uv): names, versions and hashes, no address
-	$(UV) pip compile -q pyproject.toml --universal --python-version 3.11 --no-header --no-annotate --generate-hashes -o requirements.lock
-	$(UV) pip compile -q pyproject.toml --extra dev --universal --python-version 3.11 --no-header --no-annotate --generate-hashes -c requirements.lock -o tests/requirements.lock
+	$(UV) pip compile -q pyproject.toml $(EXTRAS) --universal --python-version 3.11 --no-header --no-annotate --generate-hashes -o requirements.lock
+	$(UV) pip compile -q pyproject.toml $(EXTRAS) --extra dev --universal --python-version 3.11 --no-header --no-annotate --generate-hashes -c requirements.lock -o tests/requirements.lock
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -33,7 +33,7 @@ the message enters it first (tests/turn/test_message_path.py holds the order fro
     turn/joining.py                       further parts of the message, if a client has cut it
     media/voice_messages.py               what is said in voice messages
     routing/decide.py                     decide
-    routing/command_specs.py              is it a command? then commands/handlers.py handles it
+    chat/command.py                       is it a command? then commands/handlers.py handles it
     routing/speaker_selection.py          who answers, and why
     routing/wake_rules.py                 is the character addressed?
     turn/gathering.py                     what else the answer covers
@@ -57,8 +57,8 @@ the message enters it first (tests/turn/test_message_path.py holds the order fro
     delivery/rate_limits.py               wait where the platform demands it
     platforms/discord/surface.py          one idempotent request for each part
 
-`ports.py` holds every interface, `chat/` the values that travel, `service/wiring.py` puts all of it
-together (in groups: `service/parts/`) and `service/service.py` runs it.
+`ports.py` holds every interface, `chat/` the values that travel, `service/container.py` puts all of
+it together and `service/run.py` runs it.
 
 Glossary:
 

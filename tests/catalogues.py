@@ -1,6 +1,5 @@
 """Renew the catalogues of texts: `make catalogues`. New texts are added without a translation."""
 
-import io
 from pathlib import Path
 from typing import Any
 
@@ -42,22 +41,16 @@ def read_catalogue(language: str) -> Catalog:
         return read_po(file, locale=language)
 
 
-def compiled(catalogue: Catalog) -> bytes:
-    """Return a catalogue in the form that gettext reads."""
-    buffer = io.BytesIO()
-    write_mo(buffer, catalogue)
-    return buffer.getvalue()
-
-
 def main() -> None:
     texts = extract_texts()
     for language in LANGUAGES[1:]:
         catalogue = read_catalogue(language)
-        catalogue.update(texts, no_fuzzy_matching=True)
+        catalogue.update(texts, no_fuzzy_matching=True, update_creation_date=False)
         catalogue.obsolete.clear()
         with catalogue_file(language).open("wb") as file:
             write_po(file, catalogue, width=100, sort_output=True, ignore_obsolete=True)
-        catalogue_file(language).with_suffix(".mo").write_bytes(compiled(catalogue))
+        with catalogue_file(language).with_suffix(".mo").open("wb") as file:
+            write_mo(file, catalogue)
 
 
 if __name__ == "__main__":

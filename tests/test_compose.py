@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from sqlalchemy import make_url
 
-from bot.service.roles import ALL_ROLES
+from bot.service.options import ALL_ROLES
 from bot.storage.engine.asyncpg_pool import MAX_CONNECTIONS
 from tests.checkout import CHECKOUT
 

@@ -9,12 +9,10 @@ import pytest
 from typer.main import get_command
 
 from bot.cli.app import app
-from bot.routing.command_specs import COMMANDS
 from tests.checkout import CHECKOUT
-from tests.settings_page import PAGE, settings_page
+from tests.docs_data import PAGE, README, readme, settings_page
 from tests.test_style import anchors
 
-README = CHECKOUT / "README.md"
 PAGES = [README, CHECKOUT / "CONTRIBUTING.md", *sorted((CHECKOUT / "docs").rglob("*.md"))]
 _OWN_COMMAND = re.compile(r"python -m (?P<module>tests[\w.]*)(?P<options>(?: +[\w./-]+)*)")
 _COMMAND = re.compile(
@@ -29,33 +27,11 @@ _LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([\w-]+))?\)")
 
 
 def test_settings_page_is_up_to_date() -> None:
-    assert PAGE.read_text("utf-8") == settings_page(), "run python -m tests.settings_page"
+    assert PAGE.read_text("utf-8") == settings_page(), "run `make docs-data`"
 
 
-def test_readme_lists_every_command_and_no_other() -> None:
-    table = README.read_text("utf-8").partition("## Commands in a chat")[2]
-    rows = re.findall(r"^\| `/(\w+)", table, flags=re.MULTILINE)
-    assert set(rows) == {spec.name for spec in COMMANDS}
-
-
-def test_readme_lists_every_action_of_preset() -> None:
-    [preset] = (spec for spec in COMMANDS if spec.name == "preset")
-    rows = re.findall(r"^\| (`/preset .*?) \|", README.read_text("utf-8"), flags=re.MULTILINE)
-    listed = re.findall(r"`(?:/preset )?(\w+)[^`]*`", " ".join(rows))
-    assert sorted(listed) == sorted(action.name for action in preset.actions)
-
-
-def test_every_test_of_the_behaviours_exists() -> None:
-    page = (CHECKOUT / "docs/behaviours.md").read_text("utf-8")
-    cited = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", page)
-    rows = [line for line in page.splitlines() if line.startswith("| ") and "shown by" not in line]
-    assert [row for row in rows if "::test_" not in row] == []
-    missing = [
-        f"{file}::{name}"
-        for file, name in cited
-        if f"def {name}(" not in (CHECKOUT / file).read_text("utf-8")
-    ]
-    assert missing == []
+def test_commands_in_the_readme_are_up_to_date() -> None:
+    assert README.read_text("utf-8") == readme(), "run `make docs-data`"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -120,5 +96,5 @@ def test_every_command_of_the_tests_exists_with_its_options() -> None:
             options = re.findall(r" (--[\w-]+)", command["options"])
             if not source or any(f'"{option}"' not in source for option in options):
                 missing.append(f"{page.name}: {command[0]}")
-    assert found > 10
+    assert found > 5
     assert missing == []

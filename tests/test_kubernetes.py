@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from bot.service.roles import ALL_ROLES
+from bot.service.options import ALL_ROLES
 from bot.storage.restoring.tombstones import Tombstone, TombstoneFile, read_tombstones
 from tests.checkout import CHECKOUT
 

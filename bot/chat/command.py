@@ -32,6 +32,8 @@ class CommandSpec:
     """Whether it changes something for everybody in the channel, who read the answer as well."""
     needs_admin: bool = False
     """Whether it is refused to everybody but admins; the refusal is for the author alone."""
+    default_action: str = ""
+    """The action of a group that is called without one."""
 
 
 @frozen_dataclass
@@ -48,8 +50,19 @@ class MessageCommandSpec:
 
 @frozen_dataclass
 class Command:
-    """A command as it was called: name "preset", action "use", argument "nova"."""
+    """A command as it was called: name "preset", text "use nova"."""
 
     name: str
-    action: str | None = None
-    argument: str = ""
+    text: str = ""
+    """The rest of the line. Handlers of actions get the rest after the action."""
+
+
+def parse(text: str) -> Command | None:
+    """Parse a line like `/preset use nova`; return None if it is not a command.
+
+    An unknown name is parsed as well, so that the reply can say that there is no such command.
+    """
+    if not text.startswith("/") or len(text) < 2 or not text[1].isalnum():
+        return None
+    name, _, rest = text[1:].partition(" ")
+    return Command(name.lower(), rest.strip())

@@ -10,13 +10,13 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from dataclasses import field, replace
+from dataclasses import field
 from datetime import datetime
 from enum import IntEnum, StrEnum
 from itertools import dropwhile
 from typing import Any, TypeAlias
 
-from bot.chat.incoming import Edited, Incoming, MediaItem, Person, Said
+from bot.chat.incoming import Incoming, MediaItem, Person, Said
 from bot.chat.outgoing import MessageContent, OutboxRow, OutgoingPart
 from bot.chat.prompt import Role
 from bot.chat.receipt import Receipt
@@ -105,10 +105,6 @@ class InboxMessage:
     """Later messages that are answered together with it, in their order."""
     refused: tuple["InboxMessage", ...] = ()
     """Later messages that are finished with it without an answer: too many waited."""
-    overtaken: tuple["InboxMessage", ...] | None = None
-    """Earlier messages that wait while it is processed ahead of them; None: it has its turn."""
-    forgotten: tuple["InboxMessage", ...] = ()
-    """Those of the overtaken messages that it deletes, so that they are finished with it."""
 
     @property
     def newest(self) -> "InboxMessage":
@@ -129,12 +125,6 @@ class InboxMessage:
         ]
         return next((one for one, text in parts if text), parts[0][0])
 
-    def forgetting(self, is_meant: Callable[[Said], bool]) -> "InboxMessage":
-        """Return it as one that deletes those of the overtaken messages that are meant."""
-        said = [(one, _said_in(one.incoming)) for one in self.overtaken or ()]
-        meant = tuple(one for one, what in said if what is not None and is_meant(what))
-        return replace(self, forgotten=meant)
-
     @property
     def turn(self) -> str:
         """The name of the turn that answers it, the same on every attempt."""
@@ -148,16 +138,6 @@ class InboxMessage:
     def part_name(self, part: int) -> str:
         """Name a part of the answer: what is sent for it keeps this name for good."""
         return f"{self.turn}/{part}"
-
-
-def _said_in(incoming: Incoming) -> Said | None:
-    match incoming:
-        case Said():
-            return incoming
-        case Edited():
-            return incoming.said
-        case _:
-            return None
 
 
 def error_id_of(turn: str) -> str:

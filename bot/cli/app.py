@@ -50,10 +50,7 @@ app = lazy_app(
         "forget": LazyCommand(
             "bot.cli.operation.forget", "Delete what is stored of a person, a channel or a server."
         ),
-        "db": LazyCommand(
-            "bot.cli.db", "Upgrade, copy, back up, restore, encrypt or partition the database."
-        ),
-        "bench": LazyCommand("bot.cli.bench", "Measure speed on this machine."),
+        "db": LazyCommand("bot.cli.db", "Upgrade, copy, back up, restore or encrypt the database."),
     },
 )
 

@@ -7,7 +7,7 @@ import typer
 from bot.cli.run import serve
 from bot.cli.typer_apps import command_app
 from bot.platforms.registry import terminal_platforms
-from bot.service.run_options import RunOptions
+from bot.service.options import RunOptions
 from bot.settings import read_settings
 
 app = command_app()

@@ -14,7 +14,6 @@ import uvloop
 
 from bot.backends.factory import make_backend, model_trials
 from bot.backends.registry import backend_specs
-from bot.chat.console.operation import unserved_providers
 from bot.chat.prompt import (
     Delta,
     Finish,
@@ -50,15 +49,13 @@ from bot.prompting.presets.names import preset_id
 from bot.prompting.presets.preset import Preset
 from bot.runtime.clock import SystemClock
 from bot.runtime.shipped_files import presets_folder
-from bot.service.backends import describe_refusals, make_backends, refused_presets, used_models
+from bot.service.backends import add_backends, describe_refusals, refused_presets, used_models
 from bot.service.models import stories_by_preset
-from bot.service.resources import EMBEDDED_REDIS, open_replica
-from bot.service.stored_keys import with_stored_keys
+from bot.service.resources import with_stored_keys
 from bot.settings import Settings, describe_unknown_variables, read_settings, wants_json_output
 from bot.storage.coordination.redis_signals import check_redis
 from bot.storage.data_dir import create_data_dir
-from bot.storage.operation.nodes import SqlNodeRegistry
-from bot.storage.sql.database import Database, open_database
+from bot.storage.sql.database import open_database
 from bot.telemetry.json_lines import JsonLines
 from bot.telemetry.logs import only_warnings_logged
 from bot.templates.renderer import Renderer
@@ -73,8 +70,6 @@ _QUESTION = "Answer with one word: ready?"
 _CLOSE_SECONDS = 1.0
 _RESOLVER_OPTIONS = "timeout:1 attempts:3"
 """For glibc: without a network a name would take 10 s, and the process would wait for it."""
-_REPLICA_CHECKS = 3
-_REPLICA_PAUSE_SECONDS = 0.5
 
 app = command_app()
 
@@ -164,8 +159,6 @@ def _list_checks(
     yield _CheckItem("presets", partial(_test_presets, settings, renderer), is_local=True)
     is_sqlite = settings.database_url is None
     yield _CheckItem("database", partial(_test_database, settings), is_local=is_sqlite)
-    if settings.database_read_url is not None:
-        yield _CheckItem("read replica", partial(_test_replica, settings))
     yield _CheckItem("signals", partial(_test_signals, settings))
     for spec in settings.configured_platforms:
         yield _CheckItem(spec.kind, partial(_test_platform, spec, settings))
@@ -230,7 +223,7 @@ async def _test_presets(settings: Settings, renderer: Renderer) -> str:
     refused = refused_presets(found.presets.values(), settings)
     problems = [*found.problems.values(), *describe_refusals(refused)]
     usable = {name: one for name, one in found.presets.items() if name not in refused}
-    make_backends(settings, usable, renderer)
+    add_backends({}, settings, usable.values(), renderer)
     for preset in usable.values():
         problems += await template_problems(preset, renderer)
     default = ""
@@ -247,46 +240,13 @@ async def _test_presets(settings: Settings, renderer: Renderer) -> str:
 async def _test_database(settings: Settings) -> str:
     create_data_dir(settings.data_dir)
     async with open_database(settings.sqlalchemy_url, settings.text_encryption) as database:
-        await _require_workers(settings, database)
         kind = "SQLite" if database.is_sqlite else "PostgreSQL"
         return f"{kind}, new texts are encrypted" if settings.encrypt_texts else kind
-
-
-async def _test_replica(settings: Settings) -> str:
-    async with (
-        open_database(settings.sqlalchemy_url, settings.text_encryption) as database,
-        open_replica(settings, database) as replica,
-    ):
-        for _ in range(_REPLICA_CHECKS):  # the first one only tells where a busy primary is
-            await replica.check()
-            if replica.problem is None:
-                return "the console reads from it"
-            await asyncio.sleep(_REPLICA_PAUSE_SECONDS)
-        raise SettingsError(f"it is not used: {replica.problem} (TROUPE_DATABASE_READ_URL)")
-
-
-async def _require_workers(settings: Settings, database: Database) -> None:
-    """Check that every preset's provider is served, if processes run at all.
-
-    Raises:
-        SettingsError: nobody serves one of them; a line for each.
-    """
-    nodes = await SqlNodeRegistry(database, SystemClock()).nodes()
-    presets = _read_folder(settings).read.presets.values()
-    lines = [
-        f"nobody serves provider {name!r}, which a preset uses; run a worker with --providers"
-        f" {name}, or without --providers"
-        for name in unserved_providers(nodes, {one.provider for one in presets})
-    ]
-    if lines:
-        raise SettingsError("\n".join(lines))
 
 
 async def _test_signals(settings: Settings) -> str:
     if settings.redis_url is None:
         return "in this process; TROUPE_REDIS_URL lets several processes wake each other"
-    if settings.redis_url.get_secret_value() == EMBEDDED_REDIS:
-        return "the bundled Valkey, started with the service"
     await check_redis(settings.redis_url.get_secret_value())
     return "Redis answers"
 

@@ -1,4 +1,4 @@
-"""`troupe db`: upgrade the database, show its revision, copy, back up, encrypt, partition it."""
+"""`troupe db`: upgrade the database, show its revision, copy, back up, encrypt it."""
 
 from pathlib import Path
 from typing import Annotated
@@ -12,14 +12,11 @@ from bot.cli.operation.restoring import finish_restore, restore_database
 from bot.cli.text_io import print_line, print_progress
 from bot.cli.typer_apps import command_app
 from bot.errors import SettingsError
-from bot.runtime.clock import SystemClock
 from bot.settings import Settings, read_settings
 from bot.storage.copying.copy_rows import copy_rows
 from bot.storage.copying.sqlite_backup import back_up
 from bot.storage.data_dir import DataDirUse, create_data_dir, lock_data_dir
-from bot.storage.encryption.conversion import convert_texts, decrypt_all
-from bot.storage.partitions.maintenance import PartitionChanges
-from bot.storage.partitions.upkeep import keep_partitions
+from bot.storage.encryption.rewriting import rewrite_texts
 from bot.storage.sql.database import (
     open_database,
     open_without_decrypting,
@@ -30,7 +27,7 @@ from bot.storage.sql.database import (
 )
 from bot.storage.sql.upgrading.revisions import NEWEST_REVISION
 
-app = command_app("Upgrade, copy, back up, restore, encrypt or partition the database.")
+app = command_app("Upgrade, copy, back up, restore or encrypt the database.")
 
 
 @app.command("upgrade")
@@ -91,9 +88,10 @@ def back_up_database(
 
 @app.command("encrypt")
 def encrypt_database() -> None:
-    """Encrypt the texts that were stored before TROUPE_ENCRYPT_TEXTS was set.
+    """Encrypt all texts with the first of TROUPE_ENCRYPTION_KEYS.
 
-    The service may run meanwhile. A run that was interrupted goes on.
+    That is what was stored before TROUPE_ENCRYPT_TEXTS was set, or with another key. The service
+    may run meanwhile. A run that was interrupted goes on.
     """
     settings = read_settings()
     require_database(settings)
@@ -117,22 +115,6 @@ def decrypt_database() -> None:
         lock_data_dir(settings.data_dir, DataDirUse.TERMINAL),
     ):
         print_line(f"rows that are decrypted now: {uvloop.run(_convert(settings))}")
-
-
-@app.command("partitions")
-def partition_database() -> None:
-    """Make PostgreSQL's partitions of the next weeks, and drop those of old usage.
-
-    `troupe run` does this by itself where its role owns the tables. Otherwise run this every week
-    with the role that does.
-    """
-    settings = read_settings()
-    if parse_url(settings.sqlalchemy_url).get_backend_name() == "sqlite":
-        raise SettingsError("TROUPE_DATABASE_URL is an SQLite database: that has no partitions")
-    made = uvloop.run(_partition(settings))
-    print_line(
-        f"partitions: {made.created} made, {made.dropped} dropped, {made.compacted} compacted"
-    )
 
 
 app.command("restore")(restore_database)
@@ -166,19 +148,7 @@ async def _convert(settings: Settings) -> int:
     async with open_database(settings.sqlalchemy_url, settings.text_encryption) as database:
         action = "encrypt texts" if settings.encrypt_texts else "decrypt texts"
         await record_change(database, action, "all")  # first: it may be interrupted
-        if settings.encrypt_texts:
-            return await convert_texts(database, _report)
-        return await decrypt_all(database, _report, SystemClock().now())
-
-
-async def _partition(settings: Settings) -> PartitionChanges:
-    async with open_database(settings.sqlalchemy_url, settings.text_encryption) as database:
-        changes = await keep_partitions(database, SystemClock(), settings.kept_receipt_days)
-    if changes is None:
-        raise SettingsError(
-            "the role in TROUPE_DATABASE_URL does not own the tables: use the one that does"
-        )
-    return changes
+        return await rewrite_texts(database, _report)
 
 
 async def _upgrade(settings: Settings) -> str | None:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from bot.backends.llama_cpp.engines.selection import engine_settings
 from bot.backends.llama_cpp.hardware import list_devices
 from bot.backends.llama_cpp.settings import LlamaCppSettings, local_settings
 from bot.backends.model_files import hub
@@ -121,7 +122,7 @@ def _describe_memory(facts: ModelMetadata, settings: LlamaCppSettings) -> Iterat
 
 
 def _local_provider() -> LlamaCppSettings:
-    return local_settings(read_settings().providers)
+    return engine_settings(local_settings(read_settings().providers))
 
 
 def _format_parameters(parameters: int) -> str:

@@ -16,8 +16,8 @@ from bot.console.answers.differences import DifferingPiece, differing_pieces
 from bot.console.answers.prompt_view import joined_messages
 from bot.errors import RequestRefused, SettingsError, UserError
 from bot.runtime.control_characters import escape_control_characters
-from bot.service.service import open_replay
-from bot.service.stored_keys import with_stored_keys
+from bot.service.resources import with_stored_keys
+from bot.service.run import open_replay
 from bot.settings import Settings, collect_secrets, read_settings
 from bot.storage.console.answers import SqlAnswerLog
 from bot.storage.sql.database import database_exists, open_database

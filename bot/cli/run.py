@@ -18,10 +18,9 @@ from bot.errors import SettingsError
 from bot.platforms.registry import companion_platforms, terminal_platforms
 from bot.platforms.spec import PlatformSpec
 from bot.runtime.frame_stack import call_in_large_chunk
-from bot.service.roles import parse_roles, select_platforms, select_providers
-from bot.service.run_options import RunOptions
-from bot.service.service import running
-from bot.service.stored_keys import with_stored_keys
+from bot.service.options import RunOptions, parse_roles, select_platforms
+from bot.service.resources import with_stored_keys
+from bot.service.run import running
 from bot.settings import (
     Settings,
     collect_secrets,
@@ -68,14 +67,6 @@ def run(
         str | None,
         typer.Option("--platforms", help="Only these platforms, separated by commas."),
     ] = None,
-    providers: Annotated[
-        str | None,
-        typer.Option(
-            "--providers",
-            help="Answer only where the preset uses one of these providers, separated by commas;"
-            " other workers serve the others.",
-        ),
-    ] = None,
 ) -> None:
     """Start the service on Discord, Telegram or here.
 
@@ -90,12 +81,11 @@ def run(
         if confirm("Set up a better model, Telegram or Discord now?", default=False):
             init()
             settings = read_settings()
-    served = None if providers is None else select_providers(providers, settings.providers)
     configured = settings.configured_platforms
     if platforms is not None:
         configured = select_platforms(platforms, configured)
     has_port = bool(configured) or not _reads_pipe()
-    options = RunOptions(has_port=has_port, roles=roles, providers=served)
+    options = RunOptions(has_port=has_port, roles=roles)
     if options.shares_work and not configured:
         raise SettingsError(
             "--role needs a platform whose messages are shared out: set TROUPE_TELEGRAM__TOKEN or"

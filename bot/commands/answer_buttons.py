@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Collection
 from datetime import timedelta
 
 from bot.chat.button import FORM_ACTIONS, MENU_ACTIONS, ButtonAction, ButtonData, read_button
+from bot.chat.command import parse
 from bot.chat.incoming import (
     Address,
     Deleted,
@@ -21,7 +22,6 @@ from bot.commands.anonymous_admins import is_the_group, writes_as_the_group
 from bot.commands.newest_question import RETRY_OTHERS, RETRY_QUESTION
 from bot.errors import StoreError, UserError
 from bot.ports import Conversations, Inbox
-from bot.routing.command_specs import parse
 from bot.texts.text import Text, language_of, translatable, translate
 
 BUTTON_GONE = translatable("This button no longer works: its answer was deleted or replaced.")

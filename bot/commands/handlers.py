@@ -1,10 +1,11 @@
-"""Handle chat commands: each handler gets a request and gives the reply."""
+"""Run chat commands: each handler gets a request and returns the reply."""
 
 import difflib
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from bot.chat.command import CommandSpec
+from bot.chat.command import Command, CommandOption, CommandSpec, MessageCommandSpec
 from bot.chat.incoming import Joined, Said
 from bot.commands.admins import AdminCheck, unknown_admin_notice
 from bot.commands.anonymous_admins import ALLOW, AnonymousAdmins
@@ -15,8 +16,9 @@ from bot.commands.menus import SettingMenus
 from bot.commands.newest_question import NewestQuestionHandlers
 from bot.commands.notes.admin_notes import CHOOSE, AdminNotes
 from bot.commands.personas import UserPersonas
-from bot.commands.preset_handlers import PresetHandlers, with_greeting
+from bot.commands.preset_handlers import PRESET, PresetHandlers, with_greeting
 from bot.commands.privacy_handlers import PrivacyHandlers
+from bot.commands.registry import command, handlers_of, listed_commands, specs_of
 from bot.commands.request import CommandRequest, CommandResult, StopOutcome
 from bot.commands.usage_view import UsageView
 from bot.errors import UserError
@@ -26,13 +28,20 @@ from bot.prompting.compose.instructions import build_prompter
 from bot.prompting.presets.preset import Preset
 from bot.prompting.prompters.form_fields import ask_usage
 from bot.routing.active_presets import ActiveCharacters
-from bot.routing.command_specs import COMMAND_NAMES, COMMANDS
 from bot.routing.history_scopes import HistoryScopes
 from bot.routing.preset_resolver import PresetResolver
 from bot.texts.stored import looked_up
-from bot.texts.text import Text, joined, translatable
+from bot.texts.text import Text, joined, marked, translatable
 
 _MAX_GREETING_DIGITS = 3
+SETTINGS = CommandSpec(
+    "settings",
+    marked(
+        "`me off`: do not overhear me in any chat; tell why I answered (why), costs (usage);"
+        " choose what I remember (overhear, scope); menu"
+    ),
+    default_action="menu",
+)
 _SEE_WHY = translatable("see why I answer messages here")
 _STOP_OTHERS = translatable("stop the answer to somebody else's question")
 
@@ -51,8 +60,9 @@ class CommandHandlers:
         anonymous: AnonymousAdmins,
         platform_commands: Mapping[str, Sequence[CommandSpec]] | None = None,
         dice: random.Random | None = None,
+        *,
+        notes: AdminNotes,
         usage: UsageView | None = None,
-        notes: AdminNotes | None = None,
         private_commands: PrivateCommands | None = None,
         dead_letters: DeadLetters | None = None,
     ) -> None:
@@ -76,17 +86,18 @@ class CommandHandlers:
         self._admins = admins
         self._platform_commands = platform_commands or {}
         self._context = context
-        self._personas = personas
-        self._usage = usage
         self._notes = notes
         self._dead_letters = dead_letters
         self._dice = dice or random.Random()  # noqa: S311 -- which greeting is said
-        self._newest_question = NewestQuestionHandlers(admins)
         self._privacy = PrivacyHandlers(personal_data, admins, resolver, private_commands)
         self._anonymous = anonymous
         self._history_scope = HistoryScopeHandlers(history_scopes, admins)
         self.menus = SettingMenus(resolver, history_scopes, personas)
-        self._preset = PresetHandlers(resolver, admins, self.menus, self._dice)
+        presets = PresetHandlers(resolver, admins, self.menus, self._dice)
+        questions = NewestQuestionHandlers(admins)
+        self._handlers = handlers_of(
+            *(self, presets, questions, personas, self._privacy, self._history_scope, usage)
+        )
 
     async def handle(self, request: CommandRequest) -> CommandResult:
         """Run a command.
@@ -94,28 +105,17 @@ class CommandHandlers:
         Raises:
             UserError: it cannot be done; the text is for the author.
         """
-        name = request.command.name
-        if name not in COMMAND_NAMES:
+        name, text = request.command.name, request.command.text
+        group = _GROUPS.get(name)
+        if group is not None:
+            action, _, text = text.partition(" ")
+            name = f"{name} {action.lower() or group.default_action}"
+            if name not in self._handlers:
+                raise UserError(_unknown_action(group, action))
+        handler = self._handlers.get(name)
+        if handler is None:
             raise UserError(_unknown_command(name))
-        match name:
-            case "preset":
-                return await self._preset.handle(request)
-            case "me":
-                return CommandResult(
-                    await self._personas.handle_me(request.argument, request.incoming)
-                )
-            case "context":
-                return await self._show_context(request)
-            case "settings":
-                return await self._settings(request)
-            case "retry" | "undo":
-                return await self._newest_question.handle(request)
-            case "forget":
-                return await self._forget(request)
-            case "export":
-                return await self._privacy.export(request.incoming)
-            case _:
-                return self._handle_at_once(request)
+        return await handler(replace(request, command=Command(name, text.strip())))
 
     def greet(self, arrival: Joined, active: ActiveCharacters) -> CommandResult:
         """Greet the group that the bot was added to: as its character does, or by its name."""
@@ -125,61 +125,45 @@ class CommandHandlers:
             return CommandResult(_introduction(preset, is_private=arrival.opens_chat))
         return CommandResult(greeting, greeting=greeting, greeter=preset.name)
 
-    def _handle_at_once(self, request: CommandRequest) -> CommandResult:
-        """Run a command that asks nobody."""
-        match request.command.name:
-            case "new":
-                return self._new(request)
-            case "stop":
-                return _stop(request)
-            case "help":
-                return self._help(request)
-            case "start":
-                return self._start(request)
-            case "edit":
-                raise UserError(translatable("Which message? Write /edit TEXT as a reply to it."))
-            case "ask":
-                raise UserError(
-                    translatable("The preset of this channel has no form; just write your message.")
-                )
-            case name:
-                raise AssertionError(f"/{name} has no handler")
+    @command("settings menu", marked("show what is set here and where, and change it"))
+    async def _menu(self, request: CommandRequest) -> CommandResult:
+        return await self.menus.settings(request)
 
-    async def _settings(self, request: CommandRequest) -> CommandResult:
-        if request.command.action in {None, "menu"}:
-            return await self.menus.settings(request)
-        if request.command.action == "overhear":
-            return await self._privacy.set_observing(request)
-        if request.command.action == "me":
-            return await self._privacy.set_observing_author(request)
-        if request.command.action == "scope":
-            return await self._history_scope.handle(request)
-        if request.command.action == "anonymous":
-            await self._admins.require(request.incoming, ALLOW, needs_name=True)
-            return await self._anonymous.choose(request)
-        if request.command.action == "notes" and self._notes is not None:
-            needs_name = request.argument.lower() == "private"  # to whom else?
-            await self._admins.require(request.incoming, CHOOSE, needs_name=needs_name)
-            return await self._notes.choose(request)
-        if request.command.action == "usage" and self._usage is not None:
-            return CommandResult(await self._usage.show(request))
-        if request.command.action != "why":
-            raise UserError(
-                translatable(
-                    "Use /settings menu (all that can be set here), /settings why (why I answered"
-                    " the newest messages or not), /settings usage (what your answers cost),"
-                    " /settings me (whether I overhear you), /settings overhear (what I remember"
-                    " here), /settings scope (who shares a"
-                    " conversation here), /settings notes (where it is told that a model"
-                    " fails) or /settings anonymous (the rights of who writes anonymously)."
-                )
-            )
+    @command("settings why", marked("tell why the newest messages were answered or not (admins)"))
+    async def _why(self, request: CommandRequest) -> CommandResult:
         await self._admins.require(request.incoming, _SEE_WHY, audited_as="read decisions")
         refusals = await self._refusals(request.incoming.address.lane)
         if not (request.decisions or refusals):
             raise UserError(translatable("I have seen no messages here lately."))
         scope = await self._history_scope.describe(request.incoming.scopes)
         return CommandResult(joined([scope, *request.decisions, *refusals]))
+
+    @command(
+        "settings anonymous",
+        marked("let admins who write anonymously on Telegram count here, or not (admins)"),
+        CommandOption("value", marked("on or off"), choices=("on", "off")),
+        changes_channel=True,
+        needs_admin=True,
+    )
+    async def _choose_anonymous(self, request: CommandRequest) -> CommandResult:
+        await self._admins.require(request.incoming, ALLOW, needs_name=True)
+        return await self._anonymous.choose(request)
+
+    @command(
+        "settings notes",
+        marked("choose where notes for admins stand, such as of failing models (admins)"),
+        CommandOption(
+            "value",
+            marked("here, private, off or inherit"),
+            choices=("here", "private", "off", "inherit"),
+        ),
+        changes_channel=True,
+        needs_admin=True,
+    )
+    async def _choose_notes(self, request: CommandRequest) -> CommandResult:
+        needs_name = request.argument.lower() == "private"  # to whom else?
+        await self._admins.require(request.incoming, CHOOSE, needs_name=needs_name)
+        return await self._notes.choose(request)
 
     async def _refusals(self, lane: str) -> list[Text]:
         """Return a line for each reason why something that was said here did not arrive."""
@@ -189,7 +173,15 @@ class CommandHandlers:
             for one in reversed(reasons)
         ]
 
-    def _new(self, request: CommandRequest) -> CommandResult:
+    @command(
+        "new",
+        marked("begin a new conversation; `/new 2` with the second greeting"),
+        CommandOption(
+            "greeting", marked("the number of the greeting to begin with"), required=False
+        ),
+        changes_channel=True,
+    )
+    async def _new(self, request: CommandRequest) -> CommandResult:
         preset = request.active.first.preset
         characters = len(request.active.presets)
         number = _greeting_number(request.argument, preset, characters)
@@ -200,6 +192,37 @@ class CommandHandlers:
         result = CommandResult(text, new_session=True, changes_channel=True)
         return with_greeting(result, preset, greeting)
 
+    @command("stop", marked("stop the answer that is being written; what was written so far stays"))
+    async def _stop(self, request: CommandRequest) -> CommandResult:
+        """Tell what has happened: the command has overtaken the answer, and stopped it, already."""
+        text = describe_stop(request.stop, request.incoming)
+        if request.stop is not StopOutcome.STOPPED:
+            raise UserError(text)
+        return CommandResult(text)
+
+    @command("edit")
+    async def _edit(self, request: CommandRequest) -> CommandResult:
+        raise UserError(translatable("Which message? Write /edit TEXT as a reply to it."))
+
+    @command("ask")
+    async def _ask(self, request: CommandRequest) -> CommandResult:
+        raise UserError(
+            translatable("The preset of this channel has no form; just write your message.")
+        )
+
+    @command(
+        "forget",
+        marked(
+            "delete all you said (me), the newest question (last), all here (channel) or the"
+            " message replied to"
+        ),
+        CommandOption(
+            "what",
+            marked("me, last or channel"),
+            required=False,
+            choices=("me", "last", "channel"),
+        ),
+    )
     async def _forget(self, request: CommandRequest) -> CommandResult:
         quote = request.incoming.quote
         if quote is not None and quote.message_id is not None:
@@ -230,6 +253,19 @@ class CommandHandlers:
         )
         return with_greeting(result, preset, greeting)
 
+    @command(
+        "context",
+        marked(
+            "show what the model read for its last answer; `prompt`: the exact prompt as a file"
+            " (admins)"
+        ),
+        CommandOption(
+            "show",
+            marked("prompt: exactly what was sent to the model, as a file"),
+            required=False,
+            choices=("prompt",),
+        ),
+    )
     async def _show_context(self, request: CommandRequest) -> CommandResult:
         incoming = request.incoming
         conversation = incoming.address.conversation
@@ -260,7 +296,8 @@ class CommandHandlers:
                     translatable("Use /context, or /context prompt for the exact prompt (admins).")
                 )
 
-    def _start(self, request: CommandRequest) -> CommandResult:
+    @command("start")  # sent by a button of Telegram
+    async def _start(self, request: CommandRequest) -> CommandResult:
         """Say how to begin; the character greets unless the conversation has begun."""
         preset, characters = request.active.first.preset, len(request.active.presets)
         how = translatable("/help lists what I can do, /new begins a new conversation.")
@@ -273,7 +310,8 @@ class CommandHandlers:
         greeting = choose_greeting(preset, request.incoming, rng=self._dice, characters=characters)
         return with_greeting(result, preset, greeting)
 
-    def _help(self, request: CommandRequest) -> CommandResult:
+    @command("help", marked("list all commands"))
+    async def _help(self, request: CommandRequest) -> CommandResult:
         preset = request.active.first.preset
         commands = [*COMMANDS, *self._platform_commands.get(request.incoming.address.platform, ())]
         lines = [
@@ -294,6 +332,15 @@ def _form_usage(preset: Preset) -> Sequence[Text]:
     return [translatable("This preset asks for values. Give them like this:\n{usage}", usage=usage)]
 
 
+def _unknown_action(group: CommandSpec, action: str) -> Text:
+    return translatable(
+        "There is no /{group} {action}; use {actions}.",
+        group=group.name,
+        action=action[:32],
+        actions=", ".join(each.name for each in group.actions),
+    )
+
+
 def _unknown_command(name: str) -> Text:
     near = difflib.get_close_matches(name, COMMAND_NAMES, n=1)
     if near:
@@ -312,14 +359,6 @@ def _introduction(preset: Preset, *, is_private: bool) -> Text:
         "I am {name}. Write to me here; in a group, mention me or reply to me.",
         name=preset.character_name,
     )
-
-
-def _stop(request: CommandRequest) -> CommandResult:
-    """Tell what has happened: the command has overtaken the answer, and stopped it, already."""
-    text = describe_stop(request.stop, request.incoming)
-    if request.stop is not StopOutcome.STOPPED:
-        raise UserError(text)
-    return CommandResult(text)
 
 
 def describe_stop(outcome: StopOutcome, said: Said) -> Text:
@@ -366,3 +405,28 @@ def _greeting_number(argument: str, preset: Preset, characters: int) -> int | No
                     count=count,
                 )
             )
+
+
+_OWNERS = (
+    PresetHandlers,
+    CommandHandlers,
+    NewestQuestionHandlers,
+    UserPersonas,
+    PrivacyHandlers,
+    HistoryScopeHandlers,
+    UsageView,
+)
+_FIRST = ("new", "stop", "retry", "undo", "me", "forget", "export", "context", "preset", "settings")
+COMMANDS = listed_commands(_OWNERS, (PRESET, SETTINGS), _FIRST)
+"""The listed commands, in the order of /help."""
+COMMAND_NAMES = frozenset(
+    spec.name.partition(" ")[0] for owner in _OWNERS for spec in specs_of(owner)
+)
+"""All of them, including those that no menu lists."""
+MESSAGE_COMMANDS = (
+    MessageCommandSpec(marked("Retry from here"), "retry"),
+    MessageCommandSpec(marked("Edit"), "edit", has_form=True),
+    MessageCommandSpec(marked("Forget"), "forget"),
+    MessageCommandSpec(marked("Inspect"), "context"),
+)
+_GROUPS = {spec.name: spec for spec in COMMANDS if spec.actions}

@@ -2,13 +2,15 @@
 
 from collections.abc import Sequence
 
+from bot.chat.command import CommandOption
 from bot.chat.session import HistoryScope
 from bot.commands.admins import AdminCheck
+from bot.commands.registry import command
 from bot.commands.request import CommandRequest, CommandResult
 from bot.errors import UserError
 from bot.routing.history_scopes import SCOPE_DESCRIPTIONS, HistoryScopes
 from bot.texts.stored import looked_up
-from bot.texts.text import Text, joined, translatable
+from bot.texts.text import Text, joined, marked, translatable
 
 INHERIT = "inherit"
 _CHANGE_SCOPE = translatable("change who shares a conversation here")
@@ -21,7 +23,17 @@ class HistoryScopeHandlers:
         self._scopes = scopes
         self._admins = admins
 
-    async def handle(self, request: CommandRequest) -> CommandResult:
+    @command(
+        "settings scope",
+        marked("choose who shares a conversation here (admins); alone: show it"),
+        CommandOption(
+            "value",
+            marked("shared, user, thread, replies or inherit"),
+            required=False,
+            choices=(*HistoryScope, INHERIT),
+        ),
+    )
+    async def choose(self, request: CommandRequest) -> CommandResult:
         """Set the scope of the channel; without a value, show it.
 
         Raises:

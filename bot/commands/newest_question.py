@@ -4,16 +4,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from bot.chat.attachments import with_kept_files
+from bot.chat.command import parse
 from bot.chat.incoming import Person, WakeReason
 from bot.chat.session import StoredTurn, Turn, TurnRange
 from bot.commands.admins import AdminCheck
 from bot.commands.anonymous_admins import writes_as_the_group
+from bot.commands.registry import command
 from bot.commands.request import AskedQuestion, CommandRequest, CommandResult
 from bot.errors import UserError
 from bot.frozen_dataclass import frozen_dataclass
 from bot.routing.active_presets import ActiveCharacters, ActivePreset
-from bot.routing.command_specs import parse
-from bot.texts.text import translatable
+from bot.texts.text import marked, translatable
 
 READS_HISTORY = ("retry", "undo", "forget", "start")
 """The commands that need the newest turns."""
@@ -43,16 +44,7 @@ class NewestQuestionHandlers:
     def __init__(self, admins: AdminCheck) -> None:
         self._admins = admins
 
-    async def handle(self, request: CommandRequest) -> CommandResult:
-        """Run one of the two commands.
-
-        Raises:
-            UserError: there is no question, or somebody else asked it.
-        """
-        if request.command.name == "retry":
-            return await self._retry(request)
-        return await self._undo(request)
-
+    @command("retry", marked("answer the newest question again"))
     async def _retry(self, request: CommandRequest) -> CommandResult:
         """Answer the newest question again; the old answers leave the history."""
         exchange = _newest_exchange(request)
@@ -76,6 +68,7 @@ class NewestQuestionHandlers:
         )
         return CommandResult("", removes=exchange.turns, repeats=repeats)
 
+    @command("undo", marked("remove the newest question and its answer from the conversation"))
     async def _undo(self, request: CommandRequest) -> CommandResult:
         """Take the newest question and its answers out of the history."""
         exchange = _newest_exchange(request)

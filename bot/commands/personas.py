@@ -2,13 +2,16 @@
 
 from collections.abc import Iterable, Sequence
 
+from bot.chat.command import CommandOption
 from bot.chat.incoming import Said
 from bot.chat.session import Session, scopes_of_person
 from bot.commands.anonymous_admins import writes_as_the_group
+from bot.commands.registry import command
+from bot.commands.request import CommandRequest, CommandResult
 from bot.errors import UserError
 from bot.ports import ChatSettings
 from bot.prompting.speakers.user_personas import MAX_SPEAKERS_WITH_PERSONA, sanitize_persona
-from bot.texts.text import Text, translatable
+from bot.texts.text import Text, marked, translatable
 
 _KEY = "persona"
 _EVERYWHERE = "everywhere"
@@ -65,8 +68,19 @@ class UserPersonas:
         for scope in scopes:
             await self._chat_settings.set(scope, _KEY, None, user_id)
 
-    async def handle_me(self, argument: str, incoming: Said) -> Text:
-        """Handle `/me [everywhere] [TEXT|clear]` and return the reply.
+    @command(
+        "me",
+        marked(
+            "describe yourself in this channel; `everywhere TEXT` for all channels, `clear` deletes"
+            " it"
+        ),
+        CommandOption("text", marked("for example: I am a tall knight"), required=False),
+    )
+    async def _me(self, request: CommandRequest) -> CommandResult:
+        return CommandResult(await self.describe(request.argument, request.incoming))
+
+    async def describe(self, argument: str, incoming: Said) -> Text:
+        """Save, delete or show a description: `[everywhere] [TEXT|clear]`.
 
         Raises:
             UserError: there is no persona to show, or the author is shown as the group itself.

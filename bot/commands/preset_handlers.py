@@ -1,13 +1,14 @@
-"""Handle /preset: use, add, remove, list, show, who, reset and menu."""
+"""Handle the actions of /preset."""
 
 import random
 from collections.abc import Sequence
 from dataclasses import replace
 
-from bot.chat.command import Command
+from bot.chat.command import Command, CommandOption, CommandSpec
 from bot.chat.incoming import Said, WakeReason
 from bot.commands.admins import AdminCheck
 from bot.commands.menus import SettingMenus, origin
+from bot.commands.registry import command
 from bot.commands.request import CommandRequest, CommandResult
 from bot.errors import UserError
 from bot.prompting.compose.card_macros import choose_greeting
@@ -17,10 +18,17 @@ from bot.routing.decide import Unreadable, decide
 from bot.routing.preset_resolver import PresetResolver
 from bot.routing.speaker_selection import SpeakerCandidate
 from bot.texts.stored import looked_up
-from bot.texts.text import Text, joined, translatable
+from bot.texts.text import Text, joined, marked, translatable
 
 _MAX_LISTED_CHARS = 100
 _CHANGE = translatable("change who answers here")
+_NAME = CommandOption("name", marked("the preset"), completes=True)
+PRESET = CommandSpec(
+    "preset",
+    marked("choose who answers here: use, add, remove, list, show, who, reset, menu"),
+    is_for_admins=True,
+    default_action="list",
+)
 
 
 class PresetHandlers:
@@ -38,38 +46,13 @@ class PresetHandlers:
         self._menus = menus
         self._dice = dice
 
-    async def handle(self, request: CommandRequest) -> CommandResult:
-        """Run one action.
-
-        Raises:
-            UserError: it cannot be done; the text is for the author.
-        """
-        match request.command.action:
-            case "use":
-                return await self._use(request)
-            case "add":
-                return await self._add(request)
-            case "remove":
-                return await self._remove(request)
-            case "reset":
-                return await self._reset(request)
-            case "show":
-                return await self._show(request)
-            case "who":
-                return self._who(request)
-            case "list" | None:
-                return self._list(request)
-            case "menu":
-                return await self._menus.presets(request)
-            case action:
-                raise UserError(
-                    translatable(
-                        "There is no /preset {action}; use add, list, menu, remove, reset, show,"
-                        " use or who.",
-                        action=action[:32],
-                    )
-                )
-
+    @command(
+        "preset use",
+        marked("make this preset answer in this channel (admins)"),
+        _NAME,
+        changes_channel=True,
+        needs_admin=True,
+    )
     async def _use(self, request: CommandRequest) -> CommandResult:
         preset = self._named_preset(request, example="/preset use assistant")
         await self._admins.require(request.incoming, _CHANGE)
@@ -77,6 +60,13 @@ class PresetHandlers:
         text = translatable("{name} answers here from now on.", name=preset.name)
         return self._begin(text, preset, request)
 
+    @command(
+        "preset add",
+        marked("let one more character answer here (admins)"),
+        _NAME,
+        changes_channel=True,
+        needs_admin=True,
+    )
     async def _add(self, request: CommandRequest) -> CommandResult:
         preset = self._named_preset(request, example="/preset add assistant")
         await self._admins.require(request.incoming, _CHANGE)
@@ -90,6 +80,13 @@ class PresetHandlers:
         )
         return with_greeting(CommandResult(text, changes_channel=True), preset, greeting)
 
+    @command(
+        "preset remove",
+        marked("remove a character; the others stay (admins)"),
+        _NAME,
+        changes_channel=True,
+        needs_admin=True,
+    )
     async def _remove(self, request: CommandRequest) -> CommandResult:
         preset = self._named_preset(request, example="/preset remove assistant")
         await self._admins.require(request.incoming, _CHANGE)
@@ -102,6 +99,12 @@ class PresetHandlers:
             changes_channel=True,
         )
 
+    @command(
+        "preset reset",
+        marked("undo the choice of presets for this channel (admins)"),
+        changes_channel=True,
+        needs_admin=True,
+    )
     async def _reset(self, request: CommandRequest) -> CommandResult:
         await self._admins.require(request.incoming, _CHANGE)
         by = request.incoming.author.id
@@ -118,6 +121,11 @@ class PresetHandlers:
         by, audited = request.incoming.author.id, request.is_audited
         await self._resolver.set_active(request.scope, presets, by, audited=audited)
 
+    @command(
+        "preset show",
+        marked("show a preset; without a name: the active one"),
+        replace(_NAME, required=False),
+    )
     async def _show(self, request: CommandRequest) -> CommandResult:
         first = request.active.first
         origin = None if request.argument else _origin(first, request.incoming)
@@ -139,7 +147,12 @@ class PresetHandlers:
             lines.append(translatable("instructions: {text}", text=preset.system))
         return CommandResult(joined(line for line in lines if line))
 
-    def _who(self, request: CommandRequest) -> CommandResult:
+    @command(
+        "preset who",
+        marked("tell who would answer a message, and why"),
+        CommandOption("text", marked("the message")),
+    )
+    async def _who(self, request: CommandRequest) -> CommandResult:
         """Explain who would answer this text if its author addressed it to the bot."""
         if not request.argument:
             raise UserError(
@@ -157,7 +170,8 @@ class PresetHandlers:
             return CommandResult(translatable("That is a command: no character answers it."))
         return CommandResult(joined(_candidate_line(one) for one in decision.candidates))
 
-    def _list(self, request: CommandRequest) -> CommandResult:
+    @command("preset list", marked("list all presets and mark the active ones"))
+    async def _list(self, request: CommandRequest) -> CommandResult:
         active = request.active
         lines = [
             _listed("→" if preset.name in active.names else "·", preset)
@@ -170,6 +184,10 @@ class PresetHandlers:
         return CommandResult(
             joined([*lines, _active_here(_origin(active.first, request.incoming))])
         )
+
+    @command("preset menu", marked("show who answers here, and choose from a list"))
+    async def _menu(self, request: CommandRequest) -> CommandResult:
+        return await self._menus.presets(request)
 
     def _named_preset(self, request: CommandRequest, *, example: str) -> Preset:
         if not request.argument:

@@ -1,15 +1,16 @@
 """Handle what people decide about their own words: /forget me and last, /export, and more."""
 
-from bot.chat.incoming import Said
+from bot.chat.command import CommandOption
 from bot.commands.admins import AdminCheck
 from bot.commands.anonymous_admins import writes_as_the_group
 from bot.commands.export import PrivateCommands, export_words
 from bot.commands.newest_question import find_exchange
+from bot.commands.registry import command
 from bot.commands.request import CommandRequest, CommandResult
 from bot.errors import UserError
 from bot.ports import PersonalData
 from bot.routing.preset_resolver import PresetResolver
-from bot.texts.text import translatable, translatable_count
+from bot.texts.text import marked, translatable, translatable_count
 
 _FORGET_OTHERS = translatable("make me forget what others said")
 _CHANGE_OBSERVING = translatable("change what I remember here")
@@ -91,7 +92,8 @@ class PrivacyHandlers:
             request.incoming, _FORGET_OTHERS, needs_name=True, audited_as="forget message"
         )
 
-    async def export(self, incoming: Said) -> CommandResult:
+    @command("export", marked("send you everything you said to me, as a file"), is_private=True)
+    async def export(self, request: CommandRequest) -> CommandResult:
         """Send the person's own words as a file that nobody else sees.
 
         From a group it is sent to the private chat with the person; where there is none, it goes
@@ -100,6 +102,7 @@ class PrivacyHandlers:
         Raises:
             UserError: everybody would see the file, and that chat is not known.
         """
+        incoming = request.incoming
         if not incoming.is_private:
             if self._private_commands is not None and await self._private_commands.repeat(incoming):
                 return CommandResult(_SENT_IN_PRIVATE)
@@ -118,6 +121,11 @@ class PrivacyHandlers:
         )
         return CommandResult(text, file=exported.file)
 
+    @command(
+        "settings me",
+        marked("let me overhear you, or not, in all chats; alone: show it"),
+        CommandOption("value", marked("on or off"), required=False, choices=("on", "off")),
+    )
     async def set_observing_author(self, request: CommandRequest) -> CommandResult:
         """Switch, in all chats, whether what the author does not say to the bot is remembered.
 
@@ -134,6 +142,13 @@ class PrivacyHandlers:
         is_off = bool(await self._resolver.unobserved([author]))
         return CommandResult(_AUTHOR_UNOBSERVED if is_off else _AUTHOR_OBSERVED)
 
+    @command(
+        "settings overhear",
+        marked("remember what people say to each other here, or not (admins)"),
+        CommandOption("value", marked("on, off or inherit"), choices=("on", "off", "inherit")),
+        changes_channel=True,
+        needs_admin=True,
+    )
     async def set_observing(self, request: CommandRequest) -> CommandResult:
         """Switch whether what is not said to the bot is remembered in this channel.
 

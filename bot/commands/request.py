@@ -48,7 +48,7 @@ class CommandRequest:
 
     @property
     def argument(self) -> str:
-        return self.command.argument
+        return self.command.text
 
     @property
     def is_audited(self) -> bool:

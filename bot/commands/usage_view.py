@@ -5,11 +5,12 @@ from datetime import datetime
 
 from bot.chat.incoming import Said
 from bot.chat.usage import BudgetCap, BudgetKind, Period, UsageTotal, format_cost
-from bot.commands.request import CommandRequest
+from bot.commands.registry import command
+from bot.commands.request import CommandRequest, CommandResult
 from bot.errors import UserError
 from bot.ports import Budgets, UsageTotals
 from bot.prompting.presets.preset import Preset
-from bot.texts.text import Text, joined, translatable, translatable_count
+from bot.texts.text import Text, joined, marked, translatable, translatable_count
 
 _TITLES = {
     BudgetKind.PERSON: translatable("your budget"),
@@ -39,8 +40,9 @@ class UsageView:
         self._budgets = budgets
         self._caps = caps
 
-    async def show(self, request: CommandRequest) -> Text:
-        """Return the usage of the asker in a few lines.
+    @command("settings usage", marked("tell what your answers cost, and what is left of budgets"))
+    async def show(self, request: CommandRequest) -> CommandResult:
+        """Show the usage of the asker in a few lines.
 
         Raises:
             UserError: others would read it.
@@ -59,7 +61,7 @@ class UsageView:
         caps = self._caps(said, request.active.first.preset)
         spent = await self._budgets.spent(caps) if caps else {}
         lines += [_budget_line(cap, spent.get(cap.key, 0)) for cap in caps]
-        return joined(lines)
+        return CommandResult(joined(lines))
 
     async def _line(self, said: Said, period: Period, since: datetime) -> Text:
         total = await self._totals.of_person(said.author.id, since)

@@ -9,12 +9,12 @@ from pydantic import BaseModel, Field
 from bot.chat.access import ApiToken, AuditEntry, Scope
 from bot.console.routes import (
     Caller,
-    ConsolePart,
     ConsoleRequest,
     NavigationItem,
     Page,
-    Route,
+    RouteGroup,
     redirect,
+    route,
 )
 from bot.errors import RequestRefused
 from bot.ports import AuditLog, Clock, ConsoleTokens
@@ -60,59 +60,17 @@ class AuditList(BaseModel):
     entries: list[AuditRow]
 
 
-class AccessPage:
+class AccessPage(RouteGroup):
     """Shows who may use the console, and what was changed there or by admins in chats."""
+
+    navigation = (NavigationItem("/access", translatable("Access and audit"), "access"),)
 
     def __init__(self, tokens: ConsoleTokens, audit: AuditLog, clock: Clock) -> None:
         self._tokens = tokens
         self._audit = audit
         self._clock = clock
 
-    @property
-    def part(self) -> ConsolePart:
-        return ConsolePart(
-            (
-                Route(
-                    path="/access",
-                    handler=self._page,
-                    scope=Scope.READ,
-                    summary="The page of access and audit.",
-                ),
-                Route(
-                    path="/api/v1/tokens",
-                    handler=self._list_tokens,
-                    scope=Scope.OPERATE,
-                    summary="List the tokens of the API.",
-                    answer=TokenList,
-                ),
-                Route(
-                    method="POST",
-                    path="/access/revoke",
-                    handler=self._revoke_by_form,
-                    scope=Scope.OPERATE,
-                    summary="Revoke a token of the API from the page.",
-                    body=TokenName,
-                ),
-                Route(
-                    method="DELETE",
-                    path="/api/v1/tokens/{name}",
-                    handler=self._revoke_by_path,
-                    scope=Scope.OPERATE,
-                    summary="Revoke a token of the API.",
-                    answer=TokenName,
-                ),
-                Route(
-                    path="/api/v1/audit",
-                    handler=self._list_changes,
-                    scope=Scope.READ,
-                    summary="List the newest changes.",
-                    query=AuditQuery,
-                    answer=AuditList,
-                ),
-            ),
-            (NavigationItem("/access", translatable("Access and audit"), "access"),),
-        )
-
+    @route("GET /access", Scope.READ, "The page of access and audit.")
     async def _page(self, request: ConsoleRequest) -> Page:
         """Show the changes, and the tokens to whom the API lists them."""
         may_list = Scope.OPERATE in request.caller.scopes
@@ -120,6 +78,7 @@ class AccessPage:
         entries = await self._changes(request.caller, _PAGE_ENTRIES)
         return Page("access.html", {"tokens": tokens, "entries": entries})
 
+    @route("GET /api/v1/tokens", Scope.OPERATE, "List the tokens of the API.", answer=TokenList)
     async def _list_tokens(self, _: ConsoleRequest) -> TokenList:
         return TokenList(tokens=_token_rows(await self._tokens.api_tokens()))
 
@@ -129,10 +88,22 @@ class AccessPage:
         now = self._clock.now()
         await self._audit.record(AuditEntry(now, caller.name, "revoke token", name))
 
+    @route(
+        "POST /access/revoke",
+        Scope.OPERATE,
+        "Revoke a token of the API from the page.",
+        body=TokenName,
+    )
     async def _revoke_by_form(self, request: ConsoleRequest) -> web.Response:
         await self._revoke(request.body(TokenName).name, request.caller)
         return redirect("/access")
 
+    @route(
+        "DELETE /api/v1/tokens/{name}",
+        Scope.OPERATE,
+        "Revoke a token of the API.",
+        answer=TokenName,
+    )
     async def _revoke_by_path(self, request: ConsoleRequest) -> TokenName:
         name = request.http.match_info["name"].replace("\0", "")  # PostgreSQL has none
         await self._revoke(name, request.caller)
@@ -145,6 +116,13 @@ class AccessPage:
             return entries
         return [_without_token_names(one, reader) for one in entries]
 
+    @route(
+        "GET /api/v1/audit",
+        Scope.READ,
+        "List the newest changes.",
+        query=AuditQuery,
+        answer=AuditList,
+    )
     async def _list_changes(self, request: ConsoleRequest) -> AuditList:
         entries = await self._changes(request.caller, request.query(AuditQuery).limit)
         return AuditList(entries=[_audit_row(one) for one in entries])

@@ -10,7 +10,14 @@ from pydantic import BaseModel
 from bot.console.gate import RequestGate
 from bot.console.look import look_of
 from bot.console.pages import PageRenderer
-from bot.console.routes import NOBODY, ConsolePart, ConsoleRequest, Page, Route, RouteAnswer
+from bot.console.routes import (
+    NOBODY,
+    ConsoleRequest,
+    Page,
+    Route,
+    RouteAnswer,
+    RouteGroup,
+)
 from bot.errors import RequestRefused, StoreError, UserError
 from bot.texts.text import translatable, translate
 
@@ -25,24 +32,17 @@ _TITLES = {
 
 
 class Console:
-    """All parts of the console as one; `add_routes` serves them.
+    """All groups of routes as one; `add_routes` serves them.
 
     Args:
         gate: lets requests in.
-        parts: the routes, and their places in the navigation.
-        note_change: is called before and after the handler of a request that may change something.
+        groups: the routes, and their places in the navigation.
     """
 
-    def __init__(
-        self,
-        gate: RequestGate,
-        parts: Sequence[ConsolePart],
-        note_change: Callable[[], None] = lambda: None,
-    ) -> None:
+    def __init__(self, gate: RequestGate, groups: Sequence[RouteGroup]) -> None:
         self._gate = gate
-        self._note_change = note_change
-        self.routes = [route for part in parts for route in part.routes]
-        self._renderer = PageRenderer([item for part in parts for item in part.navigation])
+        self.routes = [route for group in groups for route in group.routes]
+        self._renderer = PageRenderer([item for group in groups for item in group.navigation])
 
     def add_routes(self, app: web.Application) -> None:
         for route in self.routes:
@@ -52,7 +52,7 @@ class Console:
         async def handle(http: web.Request) -> web.StreamResponse:
             try:
                 request = await self._gate.admit(http, route)
-                answer = await self._handled(route, request)
+                answer = await route.handler(request)
             except (RequestRefused, UserError, StoreError) as error:
                 return self._refusal(http, route, error)
             except web.HTTPRequestEntityTooLarge as error:
@@ -60,15 +60,6 @@ class Console:
             return self._respond(answer, request)
 
         return handle
-
-    async def _handled(self, route: Route, request: ConsoleRequest) -> RouteAnswer:
-        if route.method == "GET":
-            return await route.handler(request)
-        self._note_change()
-        try:
-            return await route.handler(request)
-        finally:
-            self._note_change()
 
     def _respond(self, answer: RouteAnswer, request: ConsoleRequest) -> web.StreamResponse:
         match answer:

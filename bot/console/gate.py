@@ -11,7 +11,13 @@ from pydantic import BaseModel, ValidationError
 
 from bot.console.login import ConsoleLogins, is_csrf_token
 from bot.console.look import look_of
-from bot.console.routes import NOBODY, Caller, ConsoleRequest, Route, check_scope
+from bot.console.routes import (
+    NOBODY,
+    Caller,
+    ConsoleRequest,
+    Route,
+    check_scope,
+)
 from bot.errors import RequestRefused
 from bot.settings import ConsoleSettings
 from bot.texts.text import translatable

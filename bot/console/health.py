@@ -10,18 +10,14 @@ from bot.console.server import AddRoutes
 from bot.errors import TroupeError
 from bot.runtime.tasks import finish_within
 
-Notices = Callable[[], Awaitable[Sequence[str]]]
+Notices = Callable[[], Sequence[str]]
 """Return what an operator should know of a service that works."""
 Probe = Callable[[], Awaitable[str | None]]
 """Return None if a part of the service works, else the reason in a few words."""
 
 
-async def _no_notices() -> Sequence[str]:
-    return ()
-
-
 def health_routes(
-    probes: Mapping[str, Probe], *, notices: Notices = _no_notices, probe_seconds: float = 2.0
+    probes: Mapping[str, Probe], *, notices: Notices = tuple, probe_seconds: float = 2.0
 ) -> AddRoutes:
     """Return what adds /healthz, /readyz and /metrics; anybody may ask for them."""
 
@@ -50,20 +46,10 @@ async def _healthz(_: web.Request) -> web.Response:
 
 
 async def _readyz(probes: Mapping[str, Probe], notices: Notices, seconds: float) -> web.Response:
-    async with asyncio.TaskGroup() as group:
-        noticing = group.create_task(_read_notices(notices, seconds))
-        answers = await run_probes(probes, seconds)
+    answers = await run_probes(probes, seconds)
     ready = all(answer == "ok" for answer in answers.values())
-    said = {"ready": ready, "parts": answers, "notices": noticing.result()}
+    said = {"ready": ready, "parts": answers, "notices": list(notices())}
     return web.json_response(said, status=200 if ready else 503)
-
-
-async def _read_notices(notices: Notices, seconds: float) -> list[str]:
-    """Return the notices; none while the database is away, which has a probe of its own."""
-    try:
-        return list(await finish_within(seconds, notices()))
-    except (TimeoutError, TroupeError):
-        return []
 
 
 async def _run_probe(name: str, probe: Probe, answers: dict[str, str], seconds: float) -> None:

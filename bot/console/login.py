@@ -9,7 +9,9 @@ import structlog
 
 from bot.chat.access import Scope
 from bot.chat.rate import Rate
-from bot.console.routes import Caller
+from bot.console.routes import (
+    Caller,
+)
 from bot.errors import RequestRefused
 from bot.ports import Clock, ConsoleTokens, RateLimits
 from bot.runtime.secret_file import SecretFile
@@ -47,6 +49,27 @@ async def make_login_link(tokens: ConsoleTokens, clock: Clock, address: str) -> 
     token = new_token()
     await tokens.add_login(token_digest(token), clock.now() + LOGIN_SECONDS)
     return f"{address.rstrip('/')}/login#{token}"
+
+
+class ConsoleLinks:
+    """Makes links to pages once the console is served.
+
+    Attributes:
+        address: where browsers open the console; None while it is not served.
+    """
+
+    def __init__(self, tokens: ConsoleTokens, clock: Clock) -> None:
+        self._tokens = tokens
+        self._clock = clock
+        self.address: str | None = None
+
+    async def make_login_link(self) -> str:
+        """Return a link that logs in to the console once."""
+        return await make_login_link(self._tokens, self._clock, self.address or "")
+
+    def answer(self, number: int) -> str | None:
+        """Return the address of the page of an answer; None while no console is served."""
+        return self.address and f"{self.address.rstrip('/')}/answers/{number}"
 
 
 class ConsoleLogins:

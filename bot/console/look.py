@@ -2,7 +2,9 @@
 
 from aiohttp import web
 
-from bot.console.routes import Look
+from bot.console.routes import (
+    Look,
+)
 from bot.texts.text import LANGUAGES, language_of
 
 THEMES = ("system", "light", "dark")

@@ -10,8 +10,15 @@ from pydantic.json_schema import models_json_schema
 from bot import __version__
 from bot.chat.access import Scope
 from bot.console.app import protected
-from bot.console.routes import ConsolePart, ConsoleRequest, Route
+from bot.console.routes import (
+    ConsoleRequest,
+    Route,
+    RouteGroup,
+    route,
+)
 
+_NUMBERS = ("number", "other")
+"""The parts of paths that are numbers."""
 _REFERENCE = "#/components/schemas/{model}"
 
 
@@ -21,20 +28,13 @@ class ApiError(BaseModel):
     error: str
 
 
-class ApiDescription:
+class ApiDescription(RouteGroup):
     """Serves the OpenAPI document of some routes and of itself."""
 
-    def __init__(self, parts: Sequence[ConsolePart]) -> None:
-        own = Route(
-            method="GET",
-            path="/api/v1/openapi.json",
-            handler=self._send,
-            scope=Scope.READ,
-            summary="This document.",
-        )
-        self.part = ConsolePart((own,))
-        self._routes = [one for part in (*parts, self.part) for one in part.routes if one.is_api]
+    def __init__(self, groups: Sequence[RouteGroup]) -> None:
+        self._routes = [one for group in (*groups, self) for one in group.routes if one.is_api]
 
+    @route("GET /api/v1/openapi.json", Scope.READ, "This document.")
     async def _send(self, _: ConsoleRequest) -> web.StreamResponse:
         return protected(web.json_response(describe_api(self._routes)), "")
 
@@ -48,9 +48,9 @@ def describe_api(routes: Sequence[Route]) -> Mapping[str, Any]:
     pairs.sort(key=lambda pair: str(pair[0].__name__))
     references, definitions = models_json_schema(pairs, ref_template=_REFERENCE)
     paths: dict[str, dict[str, Any]] = {}
-    for route in routes:
-        paths.setdefault(route.path, {})[route.method.lower()] = _operation(
-            route, references, definitions["$defs"]
+    for one in routes:
+        paths.setdefault(one.path, {})[one.method.lower()] = _operation(
+            one, references, definitions["$defs"]
         )
     return {
         "openapi": "3.1.0",
@@ -89,7 +89,7 @@ def _path_parameters(route: Route) -> list[dict[str, Any]]:
             "name": name,
             "in": "path",
             "required": True,
-            "schema": number if name in route.numbers else {"type": "string"},
+            "schema": number if name in _NUMBERS else {"type": "string"},
         }
         for name in names
     ]

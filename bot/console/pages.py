@@ -14,7 +14,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from bot import __version__
 from bot.console.look import THEMES
-from bot.console.routes import ConsoleRequest, NavigationItem, Page
+from bot.console.routes import (
+    ConsoleRequest,
+    NavigationItem,
+    Page,
+)
 from bot.prompting.draft.section_names import section_name
 from bot.texts.stored import looked_up
 from bot.texts.text import LANGUAGES, translatable, translatable_count, translate

@@ -1,8 +1,8 @@
 """The form of the route table: what is served where, to whom, and with which models."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import field
-from typing import Literal, TypeAlias, TypeVar
+from dataclasses import field, replace
+from typing import ClassVar, TypeAlias, TypeVar
 
 from aiohttp import web
 from pydantic import BaseModel
@@ -101,13 +101,14 @@ class Page:
 
 RouteAnswer: TypeAlias = BaseModel | Page | web.StreamResponse
 RouteHandler: TypeAlias = Callable[[ConsoleRequest], Awaitable[RouteAnswer]]
+Handler = TypeVar("Handler", bound=Callable[..., Awaitable[RouteAnswer]])
 
 
-@frozen_dataclass(kw_only=True)
+@frozen_dataclass
 class Route:
     """One entry of the route table; it registers the handler and describes it in OpenAPI."""
 
-    method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"] = "GET"
+    method: str
     path: str
     """As aiohttp reads it: "/answers/{number}"; the API's begin with /api/v1/."""
     handler: RouteHandler
@@ -120,32 +121,34 @@ class Route:
     """None: a page, or another response that the handler makes."""
     errors: Mapping[int, str] = field(default_factory=dict)
     """Further statuses and when they are answered."""
-    numbers: Sequence[str] = ()
-    """The parts of the path that are numbers."""
 
     @property
     def is_api(self) -> bool:
         return self.path.startswith("/api/")
 
 
-RouteRow: TypeAlias = tuple[str, RouteHandler, type[BaseModel] | None, str]
-"""Path, handler, what the handler reads, and summary."""
+def route(
+    method_and_path: str,
+    scope: Scope | None,
+    summary: str,
+    *,
+    body: type[BaseModel] | None = None,
+    query: type[BaseModel] | None = None,
+    answer: type[BaseModel] | None = None,
+    errors: Mapping[int, str] | None = None,
+) -> Callable[[Handler], Handler]:
+    """Make a method of a `RouteGroup` the handler of a route: `@route("GET /answers", ...)`.
 
+    `Route` has the meaning of the arguments. Decorators stack.
+    """
+    method, _, path = method_and_path.partition(" ")
 
-def page_routes(scope: Scope | None, *rows: RouteRow) -> tuple[Route, ...]:
-    """Return the routes of pages that one scope may see; their handlers read the query."""
-    return tuple(
-        Route(path=path, handler=handler, scope=scope, summary=summary, query=query)
-        for path, handler, query, summary in rows
-    )
+    def register(handler: Handler) -> Handler:
+        added = Route(method, path, handler, scope, summary, body, query, answer, errors or {})
+        vars(handler)["routes"] = (added, *vars(handler).get("routes", ()))
+        return handler
 
-
-def form_routes(scope: Scope | None, *rows: RouteRow) -> tuple[Route, ...]:
-    """Return the routes of forms that one scope may send; their handlers read the body."""
-    return tuple(
-        Route(method="POST", path=path, handler=handler, scope=scope, summary=summary, body=body)
-        for path, handler, body, summary in rows
-    )
+    return register
 
 
 @frozen_dataclass
@@ -158,12 +161,19 @@ class NavigationItem:
     """The name of an icon in templates/icons.html."""
 
 
-@frozen_dataclass
-class ConsolePart:
-    """Some routes that belong together, and their place in the navigation."""
+class RouteGroup:
+    """Pages and routes of the API that belong together: methods with `@route`."""
 
-    routes: Sequence[Route]
-    navigation: Sequence[NavigationItem] = ()
+    navigation: ClassVar[Sequence[NavigationItem]] = ()
+    """Its places in the side navigation."""
+
+    @property
+    def routes(self) -> list[Route]:
+        return [
+            replace(each, handler=handler.__get__(self))
+            for handler in vars(type(self)).values()
+            for each in getattr(handler, "routes", ())
+        ]
 
 
 def redirect(path: str) -> web.Response:

@@ -12,7 +12,13 @@ from bot.console.app import protected
 from bot.console.login import SESSION_SECONDS, ConsoleLogins
 from bot.console.look import LANGUAGE_COOKIE, THEME_COOKIE
 from bot.console.pages import static_files
-from bot.console.routes import ConsolePart, ConsoleRequest, Page, form_routes, page_routes, redirect
+from bot.console.routes import (
+    ConsoleRequest,
+    Page,
+    RouteGroup,
+    redirect,
+    route,
+)
 from bot.errors import RequestRefused
 from bot.texts.text import translatable
 
@@ -33,7 +39,7 @@ class LookForm(BaseModel):
     back: str = Field("/", max_length=2000)
 
 
-class SessionPages:
+class SessionPages(RouteGroup):
     """Serves the log-in.
 
     Args:
@@ -49,38 +55,37 @@ class SessionPages:
         self._is_https = is_https
         self._home = home
 
-    @property
-    def part(self) -> ConsolePart:
-        login = "The page that sends the one-time token of its fragment."
-        return ConsolePart(
-            (
-                *page_routes(Scope.READ, ("/", self._redirect_home, None, "Go to the first page.")),
-                *page_routes(
-                    None,
-                    ("/login", self._login_page, None, login),
-                    ("/static/{name}", _send_static, None, "A style sheet or a script."),
-                ),
-                *form_routes(
-                    None,
-                    ("/login", self._log_in, LoginForm, "Exchange a one-time token for a session."),
-                    ("/look", self._choose_look, LookForm, "Choose language and theme."),
-                ),
-                *form_routes(Scope.READ, ("/logout", self._log_out, None, "End this session.")),
-            )
-        )
-
+    @route("GET /", Scope.READ, "Go to the first page.")
     async def _redirect_home(self, _: ConsoleRequest) -> web.Response:
         return redirect(self._home)
 
+    @route("GET /login", None, "The page that sends the one-time token of its fragment.")
     async def _login_page(self, _: ConsoleRequest) -> Page:
         return Page("login.html", {"problem": ""})
 
+    @route("GET /static/{name}", None, "A style sheet or a script.")
+    async def _send_static(self, request: ConsoleRequest) -> web.StreamResponse:
+        name = request.http.match_info["name"]
+        content = static_files().get(name)
+        if content is None:
+            raise RequestRefused(404, translatable("There is no such file."))
+        kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
+        response = web.Response(body=content, content_type=kind)
+        if kind.startswith("text/"):
+            response.charset = "utf-8"
+            response.enable_compression()
+        protected(response, "")
+        response.headers["Cache-Control"] = "public, max-age=31536000, immutable"
+        return response
+
+    @route("POST /login", None, "Exchange a one-time token for a session.", body=LoginForm)
     async def _log_in(self, request: ConsoleRequest) -> web.Response:
         session = await self._logins.log_in(request.body(LoginForm).token)
         response = redirect(self._home)
         self._set_cookie(response, session, int(SESSION_SECONDS))
         return response
 
+    @route("POST /logout", Scope.READ, "End this session.")
     async def _log_out(self, request: ConsoleRequest) -> web.Response:
         await self._logins.log_out(request.http.cookies.get(self._cookie, ""))
         response = redirect("/login")
@@ -98,6 +103,7 @@ class SessionPages:
             secure=self._is_https,
         )
 
+    @route("POST /look", None, "Choose language and theme.", body=LookForm)
     async def _choose_look(self, request: ConsoleRequest) -> web.Response:
         form = request.body(LookForm)
         response = redirect(form.back if _IS_PATH_HERE.fullmatch(form.back) else "/")
@@ -107,18 +113,3 @@ class SessionPages:
                     name, value, max_age=_YEAR_SECONDS, path="/", httponly=True, samesite="Strict"
                 )
         return response
-
-
-async def _send_static(request: ConsoleRequest) -> web.StreamResponse:
-    name = request.http.match_info["name"]
-    content = static_files().get(name)
-    if content is None:
-        raise RequestRefused(404, translatable("There is no such file."))
-    kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
-    response = web.Response(body=content, content_type=kind)
-    if kind.startswith("text/"):
-        response.charset = "utf-8"
-        response.enable_compression()
-    protected(response, "")
-    response.headers["Cache-Control"] = "public, max-age=31536000, immutable"
-    return response

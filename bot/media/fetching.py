@@ -15,8 +15,7 @@ import structlog
 
 from bot import __version__
 from bot.errors import TroupeError
-from bot.runtime.http.client import HttpClient
-from bot.runtime.http.connection import HttpResponse
+from bot.runtime.http.client import HttpClient, HttpResponse
 from bot.runtime.http.failures import AddressRefused, ConnectionFailed
 
 _log = structlog.get_logger(__name__)
@@ -116,13 +115,10 @@ class PublicFetcher:
                 allows_address=self._is_allowed,
             )
             try:
-                response = await client.request("GET", _target(url), None, deadline)
-                try:
+                async with await client.request("GET", _target(url), None, deadline) as response:
                     if response.status not in _REDIRECTS:
                         return await _read(response, max_bytes, deadline)
                     address = urljoin(url.geturl(), response.headers.get("location", ""))
-                finally:
-                    await response.close()
             finally:
                 await client.close()
         raise FetchFailed(f"the server redirects more than {_MAX_REDIRECTS} times")

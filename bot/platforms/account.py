@@ -1,21 +1,9 @@
-"""What set-up asks of a platform: whose token it is, and who sends a code to that bot.
+"""What set-up needs from a platform: the bot behind a token, and the sender of a code."""
 
-An implementation uses no vendor's library, whose import alone would take seconds.
-"""
+from typing import Protocol
 
-import asyncio
-import json
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
-from typing import Any, Protocol
-
-from bot.errors import OutcomeUnknown, Unreachable
 from bot.frozen_dataclass import frozen_dataclass
-from bot.runtime.http.client import HttpClient
-from bot.runtime.http.failures import ConnectionFailed
-from bot.texts.text import Text, translatable
-
-_MAX_RESPONSE_BYTES = 4 * 2**20
+from bot.texts.text import Text
 
 
 @frozen_dataclass
@@ -72,57 +60,3 @@ class AccountSetup(Protocol):
         ...
 
     async def close(self) -> None: ...
-
-
-class JsonApi:
-    """Calls a platform's API with JSON over an HTTP client of our own."""
-
-    def __init__(self, name: str, base_url: str, headers: Mapping[str, str]) -> None:
-        """Take the platform's name for messages, an address and headers for every call."""
-        self._name = name
-        self._client = HttpClient(
-            base_url, {"Accept-Encoding": "identity", **headers}, connect_seconds=5
-        )
-
-    async def call(
-        self, method: str, path: str, body: object = None, seconds: float = 10
-    ) -> tuple[int, Any]:
-        """Return the status and the JSON of a response; None for one that is not JSON.
-
-        Raises:
-            Unreachable: nothing was sent.
-            OutcomeUnknown: no response came.
-        """
-        deadline = asyncio.get_running_loop().time() + seconds
-        data = None if body is None else json.dumps(body).encode()
-        async with self._translated(seconds):
-            response = await self._client.request(method, path, data, deadline)
-            try:
-                text = await response.read_all(deadline, _MAX_RESPONSE_BYTES)
-            finally:
-                await response.close()
-        try:
-            return response.status, json.loads(text)
-        except ValueError:
-            return response.status, None
-
-    async def close(self) -> None:
-        await self._client.close()
-
-    @asynccontextmanager
-    async def _translated(self, seconds: float) -> AsyncIterator[None]:
-        try:
-            yield
-        except ConnectionFailed as error:
-            kind = OutcomeUnknown if error.sent else Unreachable
-            raise kind(
-                translatable("{name} cannot be reached: {reason}", name=self._name, reason=error)
-            ) from None
-        except TimeoutError:
-            raise OutcomeUnknown(
-                translatable(
-                    "{name} did not answer within {seconds} s",
-                    name=self._name,
-                    seconds=f"{seconds:g}",
-                )
-            ) from None

@@ -25,12 +25,9 @@ async def download_file(url: str, max_bytes: int, seconds: float) -> bytes:
     client = HttpClient(url, _HEADERS, connect_seconds=_CONNECT_SECONDS, uses_proxy=False)
     deadline = asyncio.get_running_loop().time() + seconds
     try:
-        response = await client.request("GET", "", None, deadline)
-        try:
+        async with await client.request("GET", "", None, deadline) as response:
             if response.status != HTTPStatus.OK:
                 raise ConnectionFailed(f"the server answered {response.status}", sent=True)
             return await response.read_all(deadline, max_bytes)
-        finally:
-            await response.close()
     finally:
         await client.close()

@@ -5,14 +5,13 @@ from datetime import datetime
 from typing import TypeAlias
 
 from bot.chat.attachments import described_text, has_readable_file
-from bot.chat.command import Command
+from bot.chat.command import Command, parse
 from bot.chat.incoming import MediaItem, Said
 from bot.chat.session import Turn
 from bot.frozen_dataclass import frozen_dataclass
 from bot.prompting.presets.preset import Preset
 from bot.prompting.prompters.form_fields import is_ask_command
 from bot.routing.active_presets import ActiveCharacters, ActivePreset
-from bot.routing.command_specs import parse
 from bot.routing.reply_prompts import replied_command
 from bot.routing.speaker_selection import SpeakerCandidate, select_speakers
 from bot.routing.wake_rules import Dice

@@ -7,9 +7,8 @@ asks for. Whoever replies does what the command does, with the own rights.
 from collections.abc import Mapping
 
 from bot.chat.button import ButtonAction
-from bot.chat.command import Command
+from bot.chat.command import Command, parse
 from bot.chat.incoming import Said
-from bot.routing.command_specs import parse
 from bot.texts.text import LANGUAGES, Text, translatable, translate
 
 QUESTIONS: Mapping[ButtonAction, Text] = {

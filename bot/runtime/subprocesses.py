@@ -1,4 +1,4 @@
-"""Supervise child processes (model engines, Valkey): restart them, and never leave one behind."""
+"""Supervise child processes (model engines): restart them, and never leave one behind."""
 
 import asyncio
 import contextlib
@@ -28,7 +28,7 @@ _SECRET_NAME = re.compile(
     r"^TROUPE_|TOKEN|SECRET|PASSW|CREDENTIAL|_KEY$|APIKEY|DATABASE_URL|REDIS_URL|_DSN$",
     re.IGNORECASE,
 )
-MAX_SOCKET_PATH_BYTES = 100  # the kernel takes about 107
+_MAX_SOCKET_PATH_BYTES = 100  # the kernel takes about 107
 
 
 class ChildFailed(TroupeError):
@@ -179,7 +179,7 @@ async def supervised(
 def create_socket_folder(socket_name: str) -> "tempfile.TemporaryDirectory[str]":
     """Make a temporary folder of mode 0700 whose path is short enough for a unix socket in it."""
     folder = tempfile.TemporaryDirectory(prefix="troupe-")
-    if len(os.fsencode(folder.name)) > MAX_SOCKET_PATH_BYTES - len(socket_name) - 1:
+    if len(os.fsencode(folder.name)) > _MAX_SOCKET_PATH_BYTES - len(socket_name) - 1:
         folder.cleanup()
         return tempfile.TemporaryDirectory(prefix="troupe-", dir="/tmp")
     return folder

@@ -23,13 +23,6 @@ async def cancel_and_wait(tasks: Iterable[asyncio.Task[Any]]) -> None:
         _, running = await asyncio.wait(running, timeout=_CANCEL_AGAIN_SECONDS)
 
 
-def abandon(task: asyncio.Future[Any]) -> None:
-    """Cancel a task unless it is done, and let it end by itself; what it raises is left out."""
-    _ending.add(task)
-    task.add_done_callback(_forget)
-    task.cancel()
-
-
 async def finish_within(seconds: float, work: Awaitable[T]) -> T:
     """Return what some work returns, or abandon it.
 
@@ -44,8 +37,10 @@ async def finish_within(seconds: float, work: Awaitable[T]) -> T:
         done, _ = await asyncio.wait({task}, timeout=seconds)
         if done:
             return task.result()
-    finally:
-        abandon(task)
+    finally:  # unless it is done; then what it raises is left out
+        _ending.add(task)
+        task.add_done_callback(_forget)
+        task.cancel()
     raise TimeoutError
 
 

@@ -6,24 +6,27 @@ import secrets
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from http import HTTPStatus
 from pathlib import Path
 
-import httpx2
-
 from bot.frozen_dataclass import frozen_dataclass
+from bot.runtime.http.client import HttpClient
+from bot.runtime.http.failures import ConnectionFailed
 from bot.runtime.subprocesses import SupervisedProcess, create_socket_folder, supervised
 
 _START_SECONDS = 120.0  # a large file from a slow disk
 _SOCKET = "engine.sock"
+_CONNECT_SECONDS = 5.0
+_PROBE_SECONDS = 1.0
+
+ENGINE_URL = "http://engine"
+"""The address of a server behind its socket."""
 
 
 @frozen_dataclass
 class UnixServer:
     child: SupervisedProcess
-    client: httpx2.AsyncClient
-    """Has no timeouts: its callers set their own."""
-    socket: Path
-    key: str
+    client: HttpClient
 
 
 @asynccontextmanager
@@ -43,14 +46,19 @@ async def unix_server(
         socket, key_file = folder / _SOCKET, folder / "key"
         key = secrets.token_urlsafe(32)
         key_file.write_text(key, encoding="ascii")
-        client = await stack.enter_async_context(
-            httpx2.AsyncClient(
-                transport=httpx2.AsyncHTTPTransport(uds=str(socket)),
-                base_url="http://engine",
-                headers={"Authorization": f"Bearer {key}"},
-                timeout=None,
-            )
+        client = HttpClient(
+            ENGINE_URL,
+            {
+                "Authorization": f"Bearer {key}",
+                "Content-Type": "application/json",
+                # llama.cpp's server closes the connection after a streamed answer, but announces
+                # to keep it. A connection kept here would be closed under the next request.
+                "Connection": "close",
+            },
+            connect_seconds=_CONNECT_SECONDS,
+            unix_socket=socket,
         )
+        stack.push_async_callback(client.close)
         given = {"threads": _default_threads(), **options, "socket": socket, "key-file": key_file}
         flags = [word for option, value in given.items() for word in (f"--{option}", str(value))]
         child = await stack.enter_async_context(
@@ -62,16 +70,20 @@ async def unix_server(
                 start_seconds=_START_SECONDS,
             )
         )
-        yield UnixServer(child, client, socket, key)
+        try:
+            yield UnixServer(child, client)
+        finally:
+            await client.close()  # a request under way would hold up the end of the child
 
 
 def _default_threads() -> int:
     return max(1, (os.cpu_count() or 1) - 1)  # one is left to the event loop
 
 
-async def _answers(client: httpx2.AsyncClient) -> bool:
+async def _answers(client: HttpClient) -> bool:
+    deadline = asyncio.get_running_loop().time() + _PROBE_SECONDS
     try:
-        async with asyncio.timeout(1):
-            return (await client.get("/health")).is_success
-    except (TimeoutError, httpx2.TransportError):
+        async with await client.request("GET", "/health", None, deadline) as response:
+            return response.status == HTTPStatus.OK
+    except (ConnectionFailed, TimeoutError):
         return False

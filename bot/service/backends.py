@@ -18,15 +18,17 @@ _MODEL_FILE = re.compile(r"^(/|~|\.{1,2}[/\\]|[a-z]:[/\\])|\.gguf$", re.IGNORECA
 """A file's path instead of a model's name at a server."""
 
 
-def make_backends(
+def add_backends(
+    backends: dict[str, Backend],
     settings: Settings,
-    presets: Mapping[str, Preset],
+    presets: Iterable[Preset],
     renderer: Renderer,
     session_key: bytes = b"",
-) -> dict[str, Backend]:
-    """Build one backend for each provider that a preset names.
+) -> None:
+    """Build a backend for each provider that presets name, unless there is one.
 
     Args:
+        backends: those that are there, by provider; the new ones are added.
         settings: the providers.
         presets: what names them.
         renderer: writes prompts for backends that take text.
@@ -36,19 +38,6 @@ def make_backends(
         PresetError: some presets cannot be used (`preset_refusals`); the text lists every reason.
         SettingsError: the settings of a provider are wrong.
     """
-    backends: dict[str, Backend] = {}
-    add_backends(backends, settings, presets.values(), renderer, session_key)
-    return backends
-
-
-def add_backends(
-    backends: dict[str, Backend],
-    settings: Settings,
-    presets: Iterable[Preset],
-    renderer: Renderer,
-    session_key: bytes = b"",
-) -> None:
-    """Build the backends that presets name and that are not there yet; raises as above."""
     presets = list(presets)
     if refused := refused_presets(presets, settings):
         raise PresetError(joined(describe_refusals(refused)))

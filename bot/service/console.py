@@ -1,17 +1,26 @@
-"""Build the console of a process from its parts."""
+"""The container of the console: its pages, and what they call.
 
-from collections.abc import Callable, Mapping, Sequence
+run.py imports this module only where the console is served: other processes need no page.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property, partial
+from pathlib import Path
 
 from bot.backends.llama_cpp.settings import LlamaCppSettings
-from bot.backends.spec import ProviderSettings
+from bot.chat.console.operation import ProcessReport
+from bot.commands.handlers import COMMANDS
 from bot.console.access_page import AccessPage
+from bot.console.answers.answer_pages import AnswerPages
+from bot.console.answers.replay_pages import ReplayPages
 from bot.console.app import Console
 from bot.console.gate import RequestGate
+from bot.console.health import Probe
 from bot.console.login import ConsoleLogins
 from bot.console.openapi import ApiDescription
 from bot.console.pages import PageRenderer
 from bot.console.playground.actions import PlaygroundActions
-from bot.console.playground.pages import PlaygroundPages, Preview
+from bot.console.playground.pages import PlaygroundPages
 from bot.console.presets.copying import PresetCopies, PresetCopyPages
 from bot.console.presets.editing import PresetEditing
 from bot.console.presets.exporting import PresetExports
@@ -20,27 +29,227 @@ from bot.console.presets.importing import PresetImports
 from bot.console.presets.lorebook_pages import LorebookEditing, LorebookPages
 from bot.console.presets.preset_api import PresetApi
 from bot.console.presets.preset_pages import PresetPages
-from bot.console.presets.trial.preview import DraftComposer, DraftPreviews
+from bot.console.presets.trial.preview import DraftPreviews
 from bot.console.presets.trial.trial_pages import TrialPages
-from bot.console.presets.trial.trials import Ask, DraftTrials
-from bot.console.routes import ConsolePart
+from bot.console.presets.trial.trials import DraftTrials
+from bot.console.routes import RouteGroup
 from bot.console.service.channel_page import ChannelPage
 from bot.console.service.channel_report import ChannelReports
 from bot.console.service.channels_page import ChannelsPage
 from bot.console.service.operation_models import ProviderRow
-from bot.console.service.operation_page import OperationPage, TryProvider
-from bot.console.service.operation_report import OperationReports
+from bot.console.service.operation_page import OperationPage
+from bot.console.service.operation_report import Installation, OperationReports
 from bot.console.service.setup_page import SETUP_PATH, SetupPage
+from bot.console.service.usage_page import UsagePage
 from bot.console.session_pages import SessionPages
 from bot.platforms.registry import imitable_platforms
 from bot.platforms.web.incoming import to_said
-from bot.ports import AnswerLog, Clock, ConsoleTokens, RateLimits, Receipts
+from bot.ports import Clock, ConsoleTokens, RateLimits
+from bot.prompting.presets.folder import open_presets_folder
 from bot.prompting.presets.preset import Preset
-from bot.routing.command_specs import COMMANDS
+from bot.service.backends import preset_problems
+from bot.service.container import Container
 from bot.settings import ConsoleSettings, Settings
 from bot.setup.steps import SetupSteps
 from bot.storage.console.audit import SqlAuditLog
+from bot.storage.console.channel_histories import SqlChannelHistories
+from bot.storage.console.service_state import SqlServiceState
 from bot.storage.sql.database import Database
+from bot.storage.web.copied_history import SqlHistoryCopies
+from bot.telemetry.recent_events import RECENT_EVENTS
+from bot.turn.preview.draft_preview import DraftPreview
+from bot.turn.preview.operator_requests import OperatorRequests
+from bot.turn.preview.prompt_preview import PromptPreview
+from bot.turn.preview.provider_trial import ProviderTrial
+from bot.turn.preview.replay import PromptReplay
+
+
+class ConsoleContainer:
+    """The pages of the console, and what they call."""
+
+    def __init__(self, container: Container) -> None:
+        self._c = container
+        self._state = SqlServiceState(container.database, container.clock)
+
+    def make_console(self, probes: Mapping[str, Probe]) -> Console:
+        """Return the console; `probes` are what /readyz asks."""
+        c = self._c
+        reports = self._channel_reports
+        pages = [
+            self._playground_pages,
+            *self._answer_pages,
+            *self._preset_pages,
+            ChannelsPage(reports.state, c.resolver.default.name),
+            ChannelPage(reports),
+            self._operation_page(probes),
+            UsagePage(c.usage_totals, c.clock),
+            SetupPage(self.setup_steps, c.audit_log, c.exact_prompts.mask, c.clock),
+        ]
+        return make_console(
+            c.settings.console,
+            c.database,
+            c.console_tokens,
+            c.rate_limits,
+            c.clock,
+            pages,
+            first_page(c.settings),
+        )
+
+    @property
+    def _playground_pages(self) -> PlaygroundPages:
+        c = self._c
+        copies = SqlHistoryCopies(c.database, c.conversations)
+        preview = PromptPreview(
+            c.prompt_sources,
+            c.resolver,
+            c.conversations,
+            c.spending,
+            c.clock,
+            c.history_router.foresee,
+        )
+        return PlaygroundPages(
+            PlaygroundActions(c.web_channels, copies, c.resolver, c.clock),
+            preview.preview,
+            to_said,
+            c.receipts,
+            COMMANDS,
+            imitable_platforms(),
+            PageRenderer(()),
+        )
+
+    @property
+    def _answer_pages(self) -> Sequence[RouteGroup]:
+        c, prompts = self._c, self._c.exact_prompts
+        pages = AnswerPages(
+            c.answer_log,
+            prompts,
+            c.backends,
+            c.preset_versions,
+            c.settings.providers,
+            c.resolver.presets,
+            c.preset_drafts,
+        )
+        return [pages, ReplayPages(c.answer_log, self.replay.replay, prompts.mask)]
+
+    @cached_property
+    def replay(self) -> PromptReplay:
+        """Asks again for a stored answer."""
+        return PromptReplay(
+            self._operator_requests,
+            self._c.resolver.presets,
+            self._c.answer_log,
+            self._draft_previews.find_ready,
+            self._draft_composer,
+            self._c.published_presets.prepare,
+        )
+
+    @property
+    def _preset_pages(self) -> Sequence[RouteGroup]:
+        """The pages of presets, and their API."""
+        editing, previews = self.preset_editing, self._draft_previews
+        providers = self._c.settings.providers
+
+        def is_local(preset: Preset) -> bool:
+            return isinstance(providers.get(preset.provider), LlamaCppSettings)
+
+        return [
+            PresetPages(editing, previews, list(providers)),
+            PresetFilePages(PresetImports(editing, is_local), PresetExports(editing)),
+            TrialPages(DraftTrials(previews, self._operator_requests.ask)),
+            PresetCopyPages(PresetCopies(editing)),
+            LorebookPages(LorebookEditing(editing)),
+            PresetApi(editing, previews),
+        ]
+
+    @cached_property
+    def preset_editing(self) -> PresetEditing:
+        c = self._c
+        return PresetEditing(
+            c.resolver,
+            c.preset_versions,
+            c.preset_drafts,
+            c.audit_log,
+            c.clock,
+            partial(preset_problems, settings=c.settings),
+            partial(open_presets_folder, c.settings.presets_dir),
+            c.published_presets.prepare,
+            c.published_presets.announce,
+        )
+
+    @cached_property
+    def _draft_previews(self) -> DraftPreviews:
+        return DraftPreviews(self.preset_editing, self._draft_composer, self._c.answer_log)
+
+    @cached_property
+    def _draft_composer(self) -> DraftPreview:
+        c = self._c
+        return DraftPreview(c.prompt_sources, c.resolver, c.conversations)
+
+    @property
+    def _channel_reports(self) -> ChannelReports:
+        c = self._c
+        return ChannelReports(
+            SqlChannelHistories(c.database),
+            c.answer_log,
+            self._state,
+            c.resolver,
+            c.history_scopes,
+            c.budgets,
+            c.spending.caps_of_channel,
+            c.web_channels,
+            c.receive,
+            c.audit_log,
+            c.clock,
+        )
+
+    def _operation_page(self, probes: Mapping[str, Probe]) -> OperationPage:
+        c = self._c
+        reports = OperationReports(
+            probes,
+            self._state,
+            self._provider_rows,
+            c.backends,
+            c.provider_slots.waiting,
+            c.rate_limits,
+            RECENT_EVENTS,
+            Installation(
+                c.nodes, c.pauses, c.dead_letters, c.message_notes, self._reports_of_others
+            ),
+            c.clock,
+        )
+        trial = ProviderTrial(self._operator_requests, c.resolver.presets)
+        return OperationPage(
+            reports, trial.try_provider, c.exact_prompts.mask, PageRenderer(()), c.clock
+        )
+
+    @property
+    def _provider_rows(self) -> list[ProviderRow]:
+        """The providers that are set up, with the presets that each answers for."""
+        presets = self._c.resolver.presets.values()
+        return [
+            ProviderRow(
+                name=name,
+                kind=provider.kind,
+                model=getattr(provider, "model", None),
+                max_in_flight=provider.max_in_flight,
+                presets=[one.name for one in presets if one.provider == name],
+            )
+            for name, provider in self._c.settings.providers.items()
+        ]
+
+    async def _reports_of_others(self, owners: Sequence[str]) -> Mapping[str, ProcessReport]:
+        shared = self._c.shared_reports
+        others = [one for one in owners if one != self._c.owner]
+        return await shared.find(others) if shared is not None else {}
+
+    @cached_property
+    def setup_steps(self) -> SetupSteps:
+        return SetupSteps(self._c.settings, Path(".env"))
+
+    @cached_property
+    def _operator_requests(self) -> OperatorRequests:
+        c = self._c
+        return OperatorRequests(c.backends, c.spending, c.provider_slots, c.usage_log, c.clock)
 
 
 def make_console(
@@ -49,97 +258,19 @@ def make_console(
     tokens: ConsoleTokens,
     rate_limits: RateLimits,
     clock: Clock,
-    pages: Sequence[ConsolePart],
+    pages: Sequence[RouteGroup],
     home: str | None = None,
-    note_change: Callable[[], None] = lambda: None,
 ) -> Console:
-    """Return the console.
+    """Return the console with these pages and those that every console has.
 
-    Args:
-        settings: where it is served, and over what.
-        database: what is stored.
-        tokens: who may log in.
-        rate_limits: how often somebody may try to.
-        clock: the time.
-        pages: the parts that need other parts of the service.
-        home: the page after the log-in; None: the first one.
-        note_change: is called when a request may have changed something.
+    After the log-in it shows `home`, by default the first page.
     """
     logins = ConsoleLogins(tokens, rate_limits, clock, settings)
     gate = RequestGate(settings, logins)
-    parts = [*pages, AccessPage(tokens, SqlAuditLog(database), clock).part]
-    home = home or next(item.path for part in parts for item in part.navigation)
+    groups = [*pages, AccessPage(tokens, SqlAuditLog(database), clock)]
+    home = home or next(item.path for group in groups for item in group.navigation)
     session_pages = SessionPages(logins, gate.cookie, is_https=settings.is_https, home=home)
-    all_parts = [*parts, session_pages.part, ApiDescription(parts).part]
-    return Console(gate, all_parts, note_change)
-
-
-def provider_rows(
-    providers: Mapping[str, ProviderSettings], presets: Mapping[str, Preset]
-) -> list[ProviderRow]:
-    """Return the providers that are set up, with the presets that each answers for."""
-    return [
-        ProviderRow(
-            name=name,
-            kind=provider.kind,
-            model=getattr(provider, "model", None),
-            max_in_flight=provider.max_in_flight,
-            presets=[one.name for one in presets.values() if one.provider == name],
-        )
-        for name, provider in providers.items()
-    ]
-
-
-def make_playground(
-    actions: PlaygroundActions, preview: Preview, receipts: Receipts
-) -> ConsolePart:
-    """Return the pages on which people talk to characters of the web platform."""
-    pages = PlaygroundPages(
-        actions, preview, to_said, receipts, COMMANDS, imitable_platforms(), PageRenderer(())
-    )
-    return pages.part
-
-
-def make_preset_parts(
-    editing: PresetEditing,
-    composer: DraftComposer,
-    answers: AnswerLog,
-    providers: Mapping[str, ProviderSettings],
-    ask: Ask,
-) -> list[ConsolePart]:
-    """Return the pages of presets, and their API."""
-
-    def is_local(preset: Preset) -> bool:
-        return isinstance(providers.get(preset.provider), LlamaCppSettings)
-
-    files = PresetFilePages(PresetImports(editing, is_local), PresetExports(editing))
-    previews = DraftPreviews(editing, composer, answers)
-    pages = PresetPages(editing, previews, list(providers))
-    trials = TrialPages(DraftTrials(previews, ask))
-    copies = PresetCopyPages(PresetCopies(editing))
-    lorebooks = LorebookPages(LorebookEditing(editing))
-    api = PresetApi(editing, previews)
-    return [pages.part, files.part, trials.part, copies.part, lorebooks.part, api.part]
-
-
-def make_channel_pages(reports: ChannelReports) -> list[ConsolePart]:
-    """Return the list of channels and the page of each."""
-    default = reports.resolver.default.name
-    return [ChannelsPage(reports.state, default).part, ChannelPage(reports).part]
-
-
-def make_operation_page(
-    reports: OperationReports, try_provider: TryProvider, mask: Callable[[str], str]
-) -> ConsolePart:
-    """Return the page of the operation."""
-    return OperationPage(reports, try_provider, mask, PageRenderer(()), reports.clock).part
-
-
-def make_setup_page(
-    steps: SetupSteps, database: Database, mask: Callable[[str], str], clock: Clock
-) -> ConsolePart:
-    """Return the page of the set-up."""
-    return SetupPage(steps, SqlAuditLog(database), mask, clock).part
+    return Console(gate, [*groups, session_pages, ApiDescription(groups)])
 
 
 def first_page(settings: Settings) -> str | None:

@@ -18,7 +18,7 @@ from bot.prompting.compose.instructions import story_queries_for
 from bot.prompting.presets.preset import Preset
 from bot.runtime.clock import SystemClock
 from bot.runtime.tasks import cancel_and_wait
-from bot.service.backends import make_backends
+from bot.service.backends import add_backends
 from bot.settings import Settings
 from bot.storage.sql.bots import read_installation_id
 from bot.storage.sql.database import Database
@@ -61,7 +61,8 @@ async def open_models(
     async with contextlib.AsyncExitStack() as stack:
         renderer = await stack.enter_async_context(Renderer())
         session_key = (await read_installation_id(database)).encode()
-        backends = make_backends(settings, presets, renderer, session_key)
+        backends: dict[str, Backend] = {}
+        add_backends(backends, settings, presets.values(), renderer, session_key)
         stack.push_async_callback(_close_all, backends)
         retrieve_stories = await stack.enter_async_context(
             open_story_retriever(settings, stories_by_preset(presets, stories), database)

@@ -7,6 +7,9 @@ from dataclasses import field
 from importlib import import_module  # noqa: TID251 # for what few installations need
 from pathlib import Path
 
+from pydantic import SecretStr
+
+from bot.backends.chat_completions.settings import HttpProviderSettings
 from bot.errors import SettingsError
 from bot.frozen_dataclass import frozen_dataclass
 from bot.importers.character_files import read_character_folder
@@ -23,20 +26,23 @@ from bot.runtime.signals import InProcessSignals
 from bot.runtime.tasks import cancel_and_wait
 from bot.service.backends import refused_presets
 from bot.service.models import Models, open_models, preload_default, prepare_models
-from bot.service.roles import Role
-from bot.service.run_options import RunOptions, replace_model
+from bot.service.options import Role, RunOptions, replace_model
 from bot.settings import Settings
 from bot.storage.cache.cached_chat_settings import CachedChatSettings
 from bot.storage.data_dir import DataDirUse, lock_data_dir, process_using
-from bot.storage.replica.read_replica import ReadReplica, open_read_replica
+from bot.storage.provider_keys.rows import SqlProviderKeys, StoredKey
 from bot.storage.sql.bots import read_installation_id, resolve_bot_id
 from bot.storage.sql.chat_settings import SqlChatSettings
-from bot.storage.sql.database import Database, open_database, read_revision
+from bot.storage.sql.database import (
+    Database,
+    database_exists,
+    open_as_it_is,
+    open_database,
+    read_revision,
+)
 from bot.storage.sql.preset_versions import SqlPresetVersions
 from bot.storage.sql.upgrading.revisions import NEWEST_REVISION
 
-EMBEDDED_REDIS = "embedded"
-"""The value of TROUPE_REDIS_URL that starts the bundled Valkey."""
 _MAX_SETTING_AGE_SECONDS = 3.0  # where the signal of a change may be lost
 
 
@@ -62,8 +68,6 @@ class Resources:
     """The preset in each of its files."""
     file_stamps: FileStamps = field(default_factory=dict)
     """Of that folder, before it was read."""
-    replica: ReadReplica | None = None
-    """What pages of the console are read from; None: the database."""
 
 
 @contextlib.asynccontextmanager
@@ -98,7 +102,7 @@ async def open_resources(
         database = await stack.enter_async_context(opening)
         bot_ids = await _resolve_bot_ids(settings, specs, database)
         signals, shared_values, rate_limits = await stack.enter_async_context(
-            _open_coordination(settings, use, database)
+            _open_coordination(settings, database)
         )
         chat_settings = make_chat_settings(
             database, signals, has_remote_signals=settings.redis_url is not None
@@ -112,10 +116,6 @@ async def open_resources(
             settings, presets, folder.stories, database, resolver.default, progress, options
         )
         models = await stack.enter_async_context(opening_models)
-        serves_pages = options.has_port and settings.console.pages and Role.CONSOLE in options.roles
-        replica = None
-        if serves_pages and settings.database_read_url is not None:
-            replica = await stack.enter_async_context(open_replica(settings, database))
         coordination = signals, chat_settings, resolver, models, shared_values, rate_limits
         yield Resources(
             database,
@@ -124,7 +124,6 @@ async def open_resources(
             file_presets=folder.read.presets,
             preset_files=folder.read.names,
             file_stamps=stamps,
-            replica=replica,
         )
 
 
@@ -146,23 +145,6 @@ def _usable_presets(
     return {name: one for name, one in presets.items() if name not in refused}, disabled
 
 
-def open_replica(
-    settings: Settings, database: Database
-) -> contextlib.AbstractAsyncContextManager[ReadReplica]:
-    """Open the standby that TROUPE_DATABASE_READ_URL names; raises as `open_read_replica`.
-
-    Raises:
-        SettingsError: it is not set, or no PostgreSQL is the database.
-    """
-    url = settings.database_read_url
-    if url is None or database.is_sqlite:
-        raise SettingsError(
-            "TROUPE_DATABASE_READ_URL needs TROUPE_DATABASE_URL: it is a standby of that PostgreSQL"
-        )
-    max_lag = settings.database_read_max_lag_seconds
-    return open_read_replica(url.get_secret_value(), database, max_lag, SystemClock())
-
-
 @contextlib.asynccontextmanager
 async def _open_models_if_used(
     settings: Settings,
@@ -175,11 +157,10 @@ async def _open_models_if_used(
 ) -> AsyncIterator[Models | None]:
     """Open the models where a role of this process needs them; None elsewhere."""
     if Role.WORKER in options.roles:
-        is_default_here = options.answers_messages and options.serves(default)
-        if is_default_here:
+        if options.answers_messages:
             await prepare_models(settings, default, progress)
         async with open_models(settings, presets, stories, database) as models:
-            if not is_default_here:
+            if not options.answers_messages:
                 yield models
                 return
             preloading = asyncio.create_task(preload_default(models.backends, default))
@@ -198,22 +179,16 @@ def shares_data_dir(settings: Settings, use: DataDirUse, options: RunOptions) ->
     """Return whether other processes may use the data directory at the same time.
 
     Raises:
-        SettingsError: they have to share the work, but the database or the Redis is in it.
+        SettingsError: they have to share the work, but the database is in it.
     """
-    url = settings.redis_url.get_secret_value() if settings.redis_url else None
     has_own_database = settings.sqlalchemy_url.startswith("sqlite")
     if options.shares_work and has_own_database:
         raise SettingsError(
             "--role divides the work among processes, which SQLite cannot: set"
             " TROUPE_DATABASE_URL to postgresql+asyncpg://user:password@host/name, or run without"
-            " --role and --providers"
+            " --role"
         )
-    if options.shares_work and url == EMBEDDED_REDIS:
-        raise SettingsError(
-            "--role divides the work among processes, which the bundled Valkey does not serve: set"
-            " TROUPE_REDIS_URL to redis://host:6379, or leave it empty"
-        )
-    return not has_own_database and url != EMBEDDED_REDIS and use is DataDirUse.SERVICE
+    return not has_own_database and use is DataDirUse.SERVICE
 
 
 def make_chat_settings(
@@ -274,42 +249,62 @@ async def _save_versions(presets: Mapping[str, Preset], database: Database) -> M
 
 
 @contextlib.asynccontextmanager
-async def _open_redis(settings: Settings, use: DataDirUse) -> AsyncIterator[str | None]:
-    """Yield the address of the Redis, None if there is none; the bundled Valkey is started here.
-
-    The bundled Valkey belongs to the service; nobody else works on what is said in a terminal.
-    """
-    url = settings.redis_url.get_secret_value() if settings.redis_url else None
-    if url != EMBEDDED_REDIS:
-        yield url
-    elif use is DataDirUse.TERMINAL:
-        yield None
-    else:
-        embedded = import_module("bot.storage.coordination.embedded_valkey")
-        async with embedded.run_embedded_valkey(settings.data_dir) as embedded_url:
-            yield embedded_url
-
-
-@contextlib.asynccontextmanager
 async def _open_coordination(
-    settings: Settings, use: DataDirUse, database: Database
+    settings: Settings, database: Database
 ) -> AsyncIterator[tuple[Signals, SharedValues | None, RateLimits | None]]:
     """Open what the processes on one database tell each other, over a Redis if there is one."""
-    async with contextlib.AsyncExitStack() as stack:
-        redis_url = await stack.enter_async_context(_open_redis(settings, use))
-        if redis_url is None:
-            yield InProcessSignals(), None, None
-            return
-        prefix = f"troupe:{await read_installation_id(database)}:"
-        clock = SystemClock()
-        redis_signals, redis_values, redis_rate_limits = (
-            import_module(f"bot.storage.coordination.{name}")
-            for name in ("redis_signals", "redis_values", "redis_rate_limits")
-        )
-        yield (
-            await stack.enter_async_context(redis_signals.open_signals(redis_url)),
-            await stack.enter_async_context(redis_values.open_values(redis_url, prefix, clock)),
-            await stack.enter_async_context(
-                redis_rate_limits.open_rate_limits(redis_url, prefix, clock)
-            ),
-        )
+    if settings.redis_url is None:
+        yield InProcessSignals(), None, None
+        return
+    url = settings.redis_url.get_secret_value()
+    prefix = f"troupe:{await read_installation_id(database)}:"
+    clock = SystemClock()
+    redis_signals, redis_values, redis_rate_limits = (
+        import_module(f"bot.storage.coordination.{name}")
+        for name in ("redis_signals", "redis_values", "redis_rate_limits")
+    )
+    async with (
+        redis_signals.open_signals(url) as signals,
+        redis_values.open_values(url, prefix, clock) as values,
+        redis_rate_limits.open_rate_limits(url, prefix, clock) as limits,
+    ):
+        yield signals, values, limits
+
+
+async def with_stored_keys(settings: Settings) -> Settings:
+    """Return the settings with the stored keys; the same ones if no provider has any.
+
+    Raises:
+        SettingsError: a provider has none, or they cannot be decrypted.
+        StoreError: the database cannot be read.
+    """
+    named = {
+        name: provider
+        for name, provider in settings.providers.items()
+        if isinstance(provider, HttpProviderSettings) and provider.stored_keys
+    }
+    if not named:
+        return settings
+    cipher = import_module("bot.storage.provider_keys.cipher").KeyCipher(
+        settings.all_encryption_keys
+    )
+    stored = await _read_keys(settings)
+    providers = dict(settings.providers)
+    for name, provider in named.items():
+        keys = [
+            SecretStr(cipher.decrypt(name, one.token)) for one in stored if one.provider == name
+        ]
+        if not keys:
+            raise SettingsError(
+                f"provider {name!r} has no stored key; run `troupe keys add {name}`, or unset"
+                f" TROUPE_PROVIDERS__{name.upper()}__STORED_KEYS"
+            )
+        providers[name] = provider.model_copy(update={"api_keys": (*provider.api_keys, *keys)})
+    return settings.model_copy(update={"providers": providers})
+
+
+async def _read_keys(settings: Settings) -> list[StoredKey]:
+    if not database_exists(settings.sqlalchemy_url):
+        return []
+    async with open_as_it_is(settings.sqlalchemy_url) as database:
+        return [*await SqlProviderKeys(database, SystemClock()).read()]

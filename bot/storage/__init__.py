@@ -1,1 +1,1 @@
-"""What Troupe stores: SQL repositories, the coordinator on Redis or Valkey, vector indexes."""
+"""What Troupe stores: SQL repositories, what processes share in Redis or Valkey, vector indexes."""

@@ -59,17 +59,6 @@ RATE_LIMIT_SECONDS = Counter(
     "troupe_rate_limit_seconds_total", "Seconds that platforms refused calls for", ["platform"]
 )
 QUEUE_AGE = Gauge("troupe_queue_age_seconds", "How long the oldest of a queue waits", ["queue"])
-REPLICATION_LAG = Gauge(
-    "troupe_replication_lag_seconds", "How far the slowest replica of PostgreSQL is behind"
-)
-REPLICAS = Gauge("troupe_replicas", "Replicas that are connected to the PostgreSQL")
-READ_REPLICA_LAG = Gauge(
-    "troupe_read_replica_lag_seconds", "How far the replica is behind that the console reads from"
-)
-READ_REPLICA_UNUSED = Gauge(
-    "troupe_read_replica_unused",
-    "1 while the console reads the primary although a replica is set up",
-)
 HELD_ROLES = Gauge(
     "troupe_held_roles", "Roles of which this process is the only holder, by their name", ["role"]
 )

@@ -123,7 +123,7 @@ def start_traces(url: str) -> Callable[[], None]:
         otlp = import_module("opentelemetry.exporter.otlp.proto.http.trace_exporter")
     except ImportError:
         raise SettingsError(
-            "TROUPE_TRACES_URL needs an extra: pip install 'troupe[traces]', or unset it"
+            "TROUPE_TRACES_URL needs an extra: `pip install 'troupe-bot[traces]'`, or unset it"
         ) from None
     about = {"service.name": "troupe", "service.version": __version__}
     ids = type("SdkTurnIds", (TurnIds, id_generator.IdGenerator), {})()

@@ -48,8 +48,8 @@ def make_tool_servers(given: Mapping[str, McpServerSettings], data_dir: Path) ->
         module = import_module("bot.tool_servers.mcp_server")
     except ModuleNotFoundError as error:
         raise SettingsError(
-            f"MCP servers need a package that is not installed ({error.name}); install"
-            " `troupe[mcp]`, or remove TROUPE_MCP_SERVERS__... from the settings"
+            f"MCP servers need a package that is not installed ({error.name}):"
+            " `pip install 'troupe-bot[mcp]'`, or remove TROUPE_MCP_SERVERS__... from the settings"
         ) from None
     return {
         name: module.McpServer(name, one, data_dir / f"mcp_{name}.log", SystemClock())

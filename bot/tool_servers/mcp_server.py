@@ -18,7 +18,7 @@ import httpx2
 import mcp_types
 import structlog
 from mcp import Client, MCPError
-from mcp.client._transport import Transport
+from mcp.client import Transport
 from mcp.client.streamable_http import streamable_http_client
 from typing_extensions import override
 

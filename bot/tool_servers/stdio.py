@@ -11,11 +11,11 @@ import signal
 import subprocess
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import anyio
 import mcp_types
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
-from mcp.client._transport import TransportStreams
 from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 
@@ -26,6 +26,10 @@ MAX_MESSAGE_BYTES = 1024 * 1024
 """The longest message of a server; a longer one is left out, and who waits for it waits in vain."""
 
 _END_SECONDS = 2.0
+_Streams: TypeAlias = tuple[
+    MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]
+]
+"""What is received, and where to put what is to be sent."""
 
 
 @contextlib.asynccontextmanager
@@ -34,7 +38,7 @@ async def stdio_transport(
     environment: Mapping[str, str],
     log_file: Path,
     on_end: Callable[[], object],
-) -> AsyncIterator[TransportStreams]:
+) -> AsyncIterator[_Streams]:
     """Run the process while the block runs, and yield the streams of its messages.
 
     Args:

@@ -23,7 +23,6 @@ from bot.turn.limits.command_limits import CommandLimits
 from bot.turn.limits.queue_limit import QueueLimit
 from bot.turn.limits.rare_notices import RareNotices
 from bot.turn.limits.refused_chats import RefusedChats
-from bot.turn.provider_pool import ProviderPool
 from bot.turn.stops import StopRequests
 
 
@@ -56,11 +55,11 @@ class TurnStages:
     explain_silence: Callable[[Said, Text], Awaitable[None]] = _explain_nothing
     """Tells the people of a channel why nobody answers, where the platform shows that."""
     is_paused: Callable[[str], bool] = _never
-    """Whether a conversation, by its key, has to wait."""
+    """Whether an operator has paused answering in a conversation, by its key."""
     is_void: Callable[[Said], bool] = _never
     """Whether a message is from before a restore, so that nothing is done about it."""
     is_context: Callable[[InboxMessage], bool] = _never
-    """Whether a message has waited so long that it is remembered instead of being answered."""
+    """Whether a message was answered before a restore, so that it is remembered only."""
     notices: RareNotices = RareNotices()
     """How often the service says in a channel that it is busy."""
     queue_limit: QueueLimit | None = None
@@ -69,5 +68,3 @@ class TurnStages:
     """How many commands each person may send; None: any number."""
     refused_chats: RefusedChats | None = None
     """Where no answers are made for a while; None: nowhere."""
-    provider_pool: ProviderPool | None = None
-    """The providers that are served here; None: all of them."""

@@ -19,6 +19,7 @@ import structlog
 
 from bot.chat.attachments import described_text
 from bot.chat.button import ButtonAction, read_button
+from bot.chat.command import parse
 from bot.chat.incoming import Deleted, Edited, Incoming, Pressed, Request, Said
 from bot.chat.session import Claim, InboxMessage
 from bot.commands.request import StopOutcome
@@ -26,7 +27,6 @@ from bot.errors import Fenced, StoreError
 from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Signals
 from bot.replying.stop_flag import StopFlag
-from bot.routing.command_specs import parse
 from bot.storage.decoding import decode_all
 
 _log = structlog.get_logger(__name__)

@@ -57,7 +57,6 @@ from bot.turn.gathering import observed_turn
 from bot.turn.isolation import IsolationGate, is_set_aside
 from bot.turn.joining import MessageGroup, MessageParts, PartJoiner
 from bot.turn.lease import LEASE_SECONDS, LeaseKeeper
-from bot.turn.limits.paused_deletions import find_deletion
 from bot.turn.outcomes.command_replies import CommandReplies
 from bot.turn.outcomes.command_runs import CommandRuns
 from bot.turn.outcomes.finishing import TurnFinisher
@@ -72,8 +71,6 @@ _SECONDS_BETWEEN_EDITS = 1.0
 _MAX_LATER = 50
 """A stop further behind has its signal."""
 _MAX_COUNTED_TURNS = 10_000
-_MAX_WAITING = 1000
-"""During a pause, deletions further behind wait for the end of a pause."""
 _SET_ASIDE = translatable(
     "⚠ This message crashed the service repeatedly, so it will not be answered."
 )
@@ -114,7 +111,7 @@ class ConversationWorker:
         self._joiner = PartJoiner(conversations, clock)
         self._finisher = TurnFinisher(
             *(conversations, memories, stages.replies, stages.arrivals, self._decisions),
-            *(stages.is_paused, stages.notes, stages.notices),
+            *(stages.notes, stages.notices),
         )
         self._command_replies = replies_to_commands = CommandReplies(
             stages.replies, stages.resolver
@@ -122,7 +119,7 @@ class ConversationWorker:
         self._answers = QuestionAnswers(
             *(stages.pipeline, stages.gatherer, stages.stops, stages.replies),
             *(self._decisions, self._finisher, replies_to_commands),
-            *(stages.queue_limit, stages.refused_chats),
+            *(stages.is_paused, stages.queue_limit, stages.refused_chats),
         )
         in_place = AnswersInPlace(stages.pipeline, stages.replies, stages.stops)
         self._edited_messages = EditedMessages(
@@ -176,13 +173,8 @@ class ConversationWorker:
         message: InboxMessage | None = claimed.message
         try:
             with self._leases.hold(claim):
-                if self._stages.is_paused(claim.conversation):
-                    await self._follow_deletions(claim, claimed.message)
-                    return
-                while message is not None and await self._is_served(claim, message):
+                while message is not None:
                     message = await self._process_or_undo(claim, message)
-                if message is not None:
-                    await self._hand_over(claim, message)
         except Fenced as error:
             FENCED.labels("conversations").inc()
             _log.warning("fenced", conversation=claim.conversation, reason=str(error))
@@ -192,36 +184,6 @@ class ConversationWorker:
             raise
         finally:
             self._stages.arrivals.unwatch([claim.conversation])
-
-    async def _follow_deletions(self, claim: Claim, oldest: InboxMessage) -> None:
-        """Process what deletes something ahead of what waits for the end of a pause."""
-        message: InboxMessage | None = oldest
-        while message is not None:
-            await self._conversations.undo_attempt(claim, message)
-            waiting = await self._conversations.waiting(claim, _MAX_WAITING)
-            deletion = find_deletion(waiting)
-            if deletion is None:
-                await self._conversations.release(claim)
-                return
-            message = await self._process_or_undo(claim, deletion)
-
-    async def _is_served(self, claim: Claim, message: InboxMessage) -> bool:
-        pool = self._stages.provider_pool
-        if pool is None:
-            return True
-        try:
-            return await pool.serves(message.incoming)
-        except (asyncio.CancelledError, StoreError):
-            with contextlib.suppress(Fenced, StoreError):
-                await self._conversations.undo_attempt(claim, message)
-            raise
-
-    async def _hand_over(self, claim: Claim, message: InboxMessage) -> None:
-        """Leave a conversation to the workers that serve the provider of its preset."""
-        await self._conversations.undo_attempt(claim, message)
-        await self._conversations.release(claim)
-        if self._stages.provider_pool is not None:
-            await self._stages.provider_pool.hand_over(claim.conversation, message.incoming)
 
     async def _process_or_undo(self, claim: Claim, message: InboxMessage) -> InboxMessage | None:
         group = MessageGroup(message)
@@ -361,6 +323,8 @@ class ConversationWorker:
     ) -> tuple[str, InboxMessage | None]:
         if await self._is_superseded(claim, group.message, edited):
             return "superseded", await self._finisher.finish(claim, group.message, TurnResult())
+        if self._stages.is_paused(claim.conversation):  # the text changes, nobody is answered
+            edited = replace(edited, said=replace(edited.said, is_late=True))
         result = await self._edited_messages.follow(claim, group.message, edited)
         if isinstance(result, Said):
             return await self._handle_said(claim, group, result)
@@ -406,7 +370,6 @@ class ConversationWorker:
         self, claim: Claim, message: InboxMessage, message_ids: Collection[str]
     ) -> InboxMessage | None:
         """Delete the turns that were said in these messages, and what was derived from them."""
-        message = message.forgetting(lambda said: said.message_id in message_ids)
         turns = await self._conversations.find_turns(claim, message_ids)
         if not turns:
             return await self._finisher.finish(claim, message, TurnResult())
@@ -465,7 +428,7 @@ class ConversationWorker:
                 return await self._answers.answer(claim, group, gathering, active)
 
     async def _newest_decisions(self, command: Command, said: Said) -> Sequence[Text]:
-        is_asked = command.name == "settings" and command.action == "why"
+        is_asked = command.name == "settings" and command.text.lower() == "why"
         return await self._decisions.newest(said.address.channel) if is_asked else ()
 
     async def _finish_unreadable(

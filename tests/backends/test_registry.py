@@ -129,14 +129,14 @@ def test_importing_settings_and_registry_loads_no_vendor_library() -> None:
 
 
 def test_parameters_are_checked_against_the_chosen_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    settings, mirostat = LlamaCppSettings(), {"mirostat": 2}
-    assert parameter_problems(settings, mirostat) == []
+    settings, given = LlamaCppSettings(), {"top_n_sigma": 2}
+    assert parameter_problems(settings, given) == []
 
     monkeypatch.setattr(
         "bot.backends.llama_cpp.engines.selection.find_spec",
         lambda package: package if package == "llama_cpp" else None,
     )
 
-    assert parameter_problems(settings, mirostat) == [
-        "the engine llama_cpp_python has no parameter 'mirostat'; remove it"
+    assert parameter_problems(settings, given) == [
+        "the engine llama_cpp_python has no parameter 'top_n_sigma'; remove it"
     ]

@@ -216,7 +216,7 @@ async def run(turns: int, receipts: int, requests: int) -> bool:
             begun = time.perf_counter()
             async with open_database(settings.sqlalchemy_url) as database:
                 await database.write(lambda c: fill(c, turns, receipts, key))
-                store = playground.service._parts.stored.web_channels
+                store = playground.service.container.web_channels
                 for at in range(0, _LONG_PROMPT, 100):
                     said = [_web_message(number) for number in range(at, at + 100)]
                     await store.add(key.partition(":")[2], said)

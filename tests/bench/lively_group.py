@@ -1,16 +1,11 @@
-"""Record an hour of a lively group on both platforms: `python -m tests.bench.lively_group`.
+"""Record an hour of a lively group on both platforms.
 
-The service runs as a process against the servers of the tests; what people say and what the model
-answers is in lively_group.toml. Only the pauses are shortened. What the platforms show is written
-to docs/lively-group.md and docs/lively-group-telegram.md.
+The service runs as a process against the servers of the tests. The lines of people and model are
+in lively_group.toml. Only the pauses between messages are shortened.
 """
 
-import argparse
 import asyncio
 import re
-import statistics
-import sys
-import tempfile
 import time
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -21,9 +16,7 @@ from typing import Any
 
 import discord
 
-from tests.bench.lively_group_page import pages
 from tests.bench.scripted_model import ScriptedModel
-from tests.checkout import CHECKOUT
 from tests.e2e.loopback_platforms import Conversation, LoopbackPlatforms, running_platforms
 from tests.e2e.service_process import ServiceProcess, preset_json
 from tests.e2e.shown_messages import RETRY, ShownMessages
@@ -354,32 +347,3 @@ async def record_both(folder: Path, minute_seconds: float) -> list[Hour]:
 def busiest_minute(calls: Sequence[float]) -> int:
     """Return the most calls that began within 60 seconds."""
     return max((sum(0 <= other - at < 60 for other in calls) for at in calls), default=0)
-
-
-def figures(hour: Hour) -> dict[str, str]:
-    """Return what was measured, for the page."""
-    return {
-        "answers on the screen": str(sum(kind == "answers" for _, kind, _ in hour.events)),
-        "messages sent, each a notification": str(hour.sends),
-        "first words of an answer, in the middle": f"{statistics.median(hour.first_words):.1f} s",
-        "the whole answer, in the middle": f"{statistics.median(hour.whole):.1f} s",
-        "calls that send or edit": str(len(hour.calls)),
-        "of these within a minute, at most": str(busiest_minute(hour.calls)),
-        "responses lost, and answers of 429": f"{hour.lost}, {hour.refused}",
-    }
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--minute", type=float, default=4.0, help="seconds for a minute of pause")
-    given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        hours = asyncio.run(record_both(Path(folder), given.minute))
-    shown = [(hour.platform, hour.events, figures(hour)) for hour in hours]
-    for name, text in pages(shown, given.minute).items():
-        (CHECKOUT / "docs" / name).write_text(text, "utf-8")
-        sys.stdout.write(f"docs/{name}\n")
-
-
-if __name__ == "__main__":
-    main()

@@ -28,7 +28,6 @@ from bot.chat.session import Claim, InboxMessage
 from bot.runtime.clock import SystemClock
 from bot.runtime.tasks import cancel_and_wait
 from bot.service.resources import make_chat_settings
-from bot.storage.coordination.embedded_valkey import run_embedded_valkey
 from bot.storage.coordination.redis_signals import RedisSignals, open_signals
 from bot.storage.sql.database import open_database
 from bot.storage.sql.inbox import SqlInbox
@@ -37,6 +36,7 @@ from bot.turn.missed_signals import MissedSignals
 from bot.turn.stops import StopRequests
 from tests.postgres import create_postgres_database, running_postgres
 from tests.samples import make_incoming
+from tests.valkey import run_valkey
 
 _SCOPE = "telegram:5"
 _CLAIM = Claim(_SCOPE, 1, "bench")
@@ -147,7 +147,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 async def measure(rounds: int, *, frozen: bool) -> None:
     with running_postgres() as folder, tempfile.TemporaryDirectory() as data:
         url = await create_postgres_database(folder)
-        async with run_embedded_valkey(Path(data)) as redis:
+        async with run_valkey(Path(data)) as redis:
             server = await server_process(redis)
 
             def freeze() -> None:

@@ -96,7 +96,7 @@ def _line(name: str, times: Sequence[float]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--redis", default="", help='"embedded", or the address of a server')
+    parser.add_argument("--redis", default="", help="the URL of a server; none without")
     given = parser.parse_args()
     for name, times in asyncio.run(measure(given.rounds, given.redis)).items():
         print(_line(name, times))  # noqa: T201

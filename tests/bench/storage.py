@@ -39,13 +39,12 @@ from bot.runtime.clock import SystemClock
 from bot.runtime.keyed_worker_pool import KeyedWorkerPool
 from bot.runtime.signals import InProcessSignals
 from bot.runtime.tasks import cancel_and_wait
+from bot.service.container import Container
 from bot.service.models import Models
+from bot.service.options import RunOptions
 from bot.service.resources import Resources, make_chat_settings
-from bot.service.run_options import RunOptions
-from bot.service.wiring import Wiring
 from bot.settings import LimitSettings, Settings
 from bot.storage.encryption.codec import TextEncryption
-from bot.storage.partitions.upkeep import keep_partitions
 from bot.storage.sql.conversations import SqlConversations
 from bot.storage.sql.database import Database, open_database, read_revision
 from bot.storage.sql.inbox import SqlInbox
@@ -133,10 +132,10 @@ class StorageOnly:
 class WholeService:
     """The real wiring over a platform in memory and a model that answers at once."""
 
-    def __init__(self, parts: Wiring, owner: str) -> None:
-        self._parts = parts
+    def __init__(self, container: Container, owner: str) -> None:
+        self._container = container
         self._cursors = {f"telegram:{owner}": "1"}
-        surface = parts.platforms["telegram"].surface
+        surface = container.platforms["telegram"].surface
         assert isinstance(surface, FakeSurface)
         self._surface = surface
 
@@ -145,16 +144,16 @@ class WholeService:
         return len(self._surface.messages)
 
     async def receive(self, incoming: Incoming) -> None:
-        await self._parts.stored.inbox.receive([incoming], self._cursors)
-        self._parts.jobs.conversation_pool.wake([incoming.address.conversation])
+        await self._container.inbox.receive([incoming], self._cursors)
+        self._container.conversation_pool.wake([incoming.address.conversation])
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        parts = self._parts
+        container = self._container
         jobs = (
-            parts.jobs.conversation_pool.run(),
-            parts.sending.lane_pool.run(),
-            parts.answering.worker.keep_leases(),
+            container.conversation_pool.run(),
+            container.lane_pool.run(),
+            container.worker.keep_leases(),
         )
         tasks = [asyncio.create_task(job) for job in jobs]
         try:
@@ -185,7 +184,8 @@ async def running_worker(
         async with Renderer() as renderer:
             models = Models(renderer, {"p": FakeBackend([_ANSWER])}, no_stories)
             resources = Resources(database, {}, signals, chat_settings, resolver, models)
-            service = WholeService(Wiring(settings, resources, [QUIET], _fail, RunOptions()), owner)
+            container = Container(settings, resources, [QUIET], _fail, RunOptions())
+            service = WholeService(container, owner)
             async with service.running():
                 yield service
 
@@ -264,8 +264,8 @@ class WorkerProcess:
 
 async def measure(url: str, folder: str | None, options: argparse.Namespace) -> list[str]:
     """Let several processes work at once; return lines with their figures."""
-    async with open_database(url, TextEncryption([_KEY], is_on=options.encrypt)) as database:
-        await keep_partitions(database, SystemClock(), 14)  # as a service does, once it runs
+    async with open_database(url, TextEncryption([_KEY], is_on=options.encrypt)):
+        pass  # it has its tables and functions now
     chats = options.conversations // options.processes
     flags = {"--answers": options.answers, "--encrypt": options.encrypt}
     extra = [name for name, is_set in flags.items() if is_set]

@@ -16,7 +16,7 @@ import numpy as np
 
 from bot.chat.story import PackedVector, StoryVector
 from bot.ports import Stories
-from bot.prompting.character.embedding import NANO_E5
+from bot.prompting.character.embedding import DEFAULT_EMBEDDER
 from bot.storage.sql.database import Database, open_database
 from bot.storage.sql.stories import SqlStories, open_stories
 from bot.storage.vectors.numpy_index import NumpyIndex
@@ -33,7 +33,7 @@ async def main() -> None:
         async with open_database(url) as database:
             await measure("PostgreSQL, its own index", await open_stories(database))
             await measure("PostgreSQL, numpy", over_numpy(database))
-    embedder = NANO_E5
+    embedder = DEFAULT_EMBEDDER
     await report("the vector of a question", lambda: embedder.embed_query(QUESTION))
 
 

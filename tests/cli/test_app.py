@@ -12,7 +12,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from bot import __version__
-from bot.cli import bench, console, preset
+from bot.cli import console, preset
 from bot.cli.app import app
 from bot.cli.typer_apps import LazyGroup
 from tests.checkout import CHECKOUT
@@ -80,10 +80,10 @@ def test_every_line_is_json_if_that_is_set(
     assert any(line["level"] == "error" or "Error" in line["event"] for line in lines)
 
 
-GROUPS = [app, preset.app, bench.app, console.app]
+GROUPS = [app, preset.app, console.app]
 
 
-@pytest.mark.parametrize("group", GROUPS, ids=["troupe", "preset", "bench", "console"])
+@pytest.mark.parametrize("group", GROUPS, ids=["troupe", "preset", "console"])
 def test_summary_in_the_list_is_the_first_line_of_the_command_help(group: object) -> None:
     lazy = get_command(group)  # type: ignore[arg-type]
     assert isinstance(lazy, LazyGroup)

@@ -16,10 +16,7 @@ from typer.testing import CliRunner
 from bot.backends.model_files import store as model_store
 from bot.cli.app import app
 from bot.cli.check import check_everything
-from bot.runtime.clock import SystemClock
 from bot.settings import read_settings
-from bot.storage.operation.nodes import SqlNodeRegistry
-from bot.storage.sql.database import open_database
 from tests.backends import tiny_gguf, toy_projector
 from tests.backends.local_model import lend_model
 from tests.checkout import CHECKOUT
@@ -481,19 +478,3 @@ async def test_mcp_servers_are_asked_what_they_offer() -> None:
     [wrong] = wrong_lines(lines)
     assert wrong.startswith("MCP server lost: ")
     assert "/no/such/program" in wrong
-
-
-async def test_check_names_providers_that_no_running_worker_serves() -> None:
-    settings = read_settings()
-    await check_everything(settings, lambda _: None)  # makes the database
-    async with open_database(settings.sqlalchemy_url) as database:
-        nodes = SqlNodeRegistry(database, SystemClock())
-        await nodes.enter("host:1", "gateway,worker(openai)", "1.0")
-        _, lines = await run_check()
-        assert wrong_lines(lines) == [
-            "database: nobody serves provider 'echo', which a preset uses; run a worker with"
-            " --providers echo, or without --providers"
-        ]
-        await nodes.enter("host:2", "worker(echo)", "1.0")
-        _, lines = await run_check()
-        assert wrong_lines(lines) == []

@@ -12,7 +12,7 @@ from bot.backends.chat_completions.settings import HttpProviderSettings
 from bot.cli.app import app
 from bot.errors import SettingsError, TroupeError
 from bot.runtime.clock import SystemClock
-from bot.service.stored_keys import with_stored_keys
+from bot.service.resources import with_stored_keys
 from bot.settings import collect_secrets, read_settings
 from bot.storage.console.audit import SqlAuditLog
 from bot.storage.sql.chat_settings import SqlChatSettings
@@ -72,7 +72,7 @@ def test_rotated_keys_need_the_new_encryption_key_only(monkeypatch: pytest.Monke
     keys("add", "groq", given=SECRET)
     monkeypatch.setenv("TROUPE_ENCRYPTION_KEYS", f"{NEW},{OLD}")
     assert provider_keys() == [SECRET]
-    assert keys("rotate").endswith(": 1\n")
+    assert "encryption key: 1 keys, " in keys("rotate")
     monkeypatch.setenv("TROUPE_ENCRYPTION_KEYS", NEW)
     assert provider_keys() == [SECRET]
     monkeypatch.setenv("TROUPE_ENCRYPTION_KEYS", OLD)
@@ -154,17 +154,6 @@ def run(*words: str) -> str:
     return result.stdout
 
 
-def test_data_key_is_replaced(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    keys("add", "groq", given=SECRET)
-    with pytest.raises(SettingsError, match="set TROUPE_ENCRYPT_TEXTS=true first"):
-        run("keys", "replace")
-    monkeypatch.setenv("TROUPE_ENCRYPT_TEXTS", "true")
-    asyncio.run(store_setting())
-    assert run("keys", "replace").endswith("a new data key now: 1\n")
-    assert b"troupe:2:" in stored(folder)
-    assert b"troupe:1:" not in stored(folder)
-
-
 def test_texts_are_encrypted_rotated_and_decrypted(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,11 +170,11 @@ def test_texts_are_encrypted_rotated_and_decrypted(
         run("db", "decrypt")
 
     monkeypatch.setenv("TROUPE_ENCRYPTION_KEYS", f"{NEW},{OLD}")
-    assert keys("rotate").endswith(": 2\n")
+    assert "encryption key: 1 keys, " in keys("rotate")
     monkeypatch.setenv("TROUPE_ENCRYPTION_KEYS", NEW)
     assert asyncio.run(read_setting()) == "canary"
     monkeypatch.setenv("TROUPE_ENCRYPTION_KEYS", OLD)
-    with pytest.raises(SettingsError, match="put that key back there"):
+    with pytest.raises(SettingsError, match="put that key back into"):
         asyncio.run(read_setting())
 
     monkeypatch.setenv("TROUPE_ENCRYPTION_KEYS", NEW)
@@ -200,7 +189,7 @@ def test_texts_are_encrypted_rotated_and_decrypted(
 def test_encryption_without_a_key_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TROUPE_ENCRYPTION_KEYS")
     monkeypatch.setenv("TROUPE_ENCRYPT_TEXTS", "true")
-    run("db", "upgrade")  # it stores no text, and makes no data key
+    run("db", "upgrade")  # it stores no text
     with pytest.raises(SettingsError, match="set TROUPE_ENCRYPTION_KEYS to what `troupe keys new`"):
         run("nodes")
 
@@ -215,7 +204,6 @@ def test_changes_of_keys_and_of_encryption_are_in_the_audit_log_without_the_keys
     keys("remove", "1")
     monkeypatch.setenv("TROUPE_ENCRYPT_TEXTS", "true")
     run("db", "encrypt")
-    keys("replace")
     monkeypatch.delenv("TROUPE_ENCRYPT_TEXTS")
     run("db", "decrypt")
 
@@ -230,6 +218,5 @@ def test_changes_of_keys_and_of_encryption_are_in_the_audit_log_without_the_keys
         ("command line", "rotate encryption key", "all"),
         ("command line", "remove provider key", "1"),
         ("command line", "encrypt texts", "all"),
-        ("command line", "replace data key", "all"),
         ("command line", "decrypt texts", "all"),
     ]

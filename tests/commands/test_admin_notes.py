@@ -16,7 +16,6 @@ from bot.commands.request import CommandRequest
 from bot.errors import PlatformError, Refused, Unreachable, UserError
 from bot.ports import PrivateChats
 from bot.prompting.presets.preset import Preset
-from bot.routing.command_specs import parse
 from bot.routing.preset_resolver import PresetResolver
 from bot.storage.sql.chat_settings import SqlChatSettings
 from bot.storage.sql.database import Database
@@ -76,8 +75,7 @@ class Notes:
         return self.is_admin
 
     async def choose(self, value: str, where: Said) -> None:
-        command = parse(f"/settings notes {value}")
-        assert isinstance(command, Command)
+        command = Command("settings notes", value)
         active = await self._resolver.resolve(where.scopes)
         await self.notes.choose(CommandRequest(command, where, active, (), where.at))
 

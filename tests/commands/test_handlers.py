@@ -8,18 +8,17 @@ from dataclasses import replace
 import pytest
 from inline_snapshot import snapshot
 
-from bot.chat.command import Command
+from bot.chat.command import Command, parse
 from bot.chat.incoming import Person, Request, WakeReason
 from bot.commands.admins import AdminCheck
 from bot.commands.anonymous_admins import AnonymousAdmins
 from bot.commands.context import ContextView
-from bot.commands.handlers import CommandHandlers
+from bot.commands.handlers import COMMAND_NAMES, COMMANDS, CommandHandlers
 from bot.commands.notes.admin_notes import AdminNotes
 from bot.commands.personas import UserPersonas
 from bot.commands.request import CommandRequest, CommandResult
 from bot.errors import PlatformError, RateLimited, UserError
 from bot.prompting.presets.preset import Preset
-from bot.routing.command_specs import COMMAND_NAMES, COMMANDS, parse
 from bot.routing.history_scopes import HistoryScopes
 from bot.routing.preset_resolver import PresetResolver
 from bot.runtime.clock import SystemClock
@@ -275,7 +274,7 @@ async def test_preset_show_shows_instructions_to_admins_only(setup: Setup) -> No
         ("/preset use novva", "did you mean 'nova'"),
         (
             "/preset delete nova",
-            "There is no /preset delete; use add, list, menu, remove, reset, show, use or who.",
+            "There is no /preset delete; use use, add, remove, reset, show, who, list, menu.",
         ),
         ("/ask hi", "The preset of this channel has no form; just write your message."),
         ("/context promt", "Use /context, or /context prompt for the exact prompt (admins)."),
@@ -373,7 +372,7 @@ async def test_admins_of_the_service_are_admins_everywhere(setup: Setup) -> None
     setup.admin = False
     message = replace(HERE, author=Person("telegram:99", "Root"))
     active = await setup.resolver.resolve(HERE.scopes)
-    request = CommandRequest(Command("preset", "use", "nova"), message, active, (), HERE.at)
+    request = CommandRequest(Command("preset", "use nova"), message, active, (), HERE.at)
     await setup.handlers.handle(request)
     assert await setup.active() == ["nova"]
 
@@ -476,6 +475,7 @@ async def test_prompts_are_not_shown_to_strangers(
         SqlPersonalData(database, SystemClock()),
         HistoryScopes(SqlChatSettings(database, setup.clock), setup.resolver),
         setup.anonymous,
+        notes=AdminNotes(SqlChatSettings(database, setup.clock), {}),
     )
     assert "instructions" not in (await setup.run_command("/preset show nova")).text
     with pytest.raises(UserError, match="Only the operators"):

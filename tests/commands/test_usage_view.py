@@ -58,7 +58,7 @@ class FakeBudgets(Budgets):
 
 def request_of(said: Said) -> CommandRequest:
     active = ActiveCharacters((ActivePreset(NORA, None, None),))
-    return CommandRequest(Command("settings", "usage", ""), said, active, (), NOW)
+    return CommandRequest(Command("settings", "usage"), said, active, (), NOW)
 
 
 def make_view(*caps: BudgetCap) -> UsageView:
@@ -68,7 +68,7 @@ def make_view(*caps: BudgetCap) -> UsageView:
 
 
 async def test_usage_and_budgets_of_the_asker() -> None:
-    assert await make_view(PERSON, CHANNEL).show(request_of(make_incoming())) == (
+    assert (await make_view(PERSON, CHANNEL).show(request_of(make_incoming()))).text == (
         "Today: 1 answer, 1000 tokens read (80% from a cache), 50 written, cost $0.0021\n"
         "This month: 12 answers, 30000 tokens read (0% from a cache), 900 written,"
         " cost $0.0450, and 2 answers whose cost is not known\n"
@@ -85,7 +85,7 @@ async def test_usage_and_budgets_of_the_asker() -> None:
     ],
 )
 async def test_usage_is_shown_where_nobody_else_reads(said: Said) -> None:
-    assert (await make_view().show(request_of(said))).startswith("Today: 1 answer")
+    assert (await make_view().show(request_of(said))).text.startswith("Today: 1 answer")
 
 
 async def test_usage_is_not_shown_in_a_group() -> None:

@@ -11,7 +11,9 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from bot.chat.access import ApiToken, Scope
 from bot.console.login import make_login_link, new_api_token, token_digest
-from bot.console.routes import ConsolePart
+from bot.console.routes import (
+    RouteGroup,
+)
 from bot.console.service.operation_report import Installation
 from bot.runtime.clock import SystemClock
 from bot.runtime.rate_limits import InProcessRateLimits
@@ -66,7 +68,7 @@ class ConsoleUnderTest:
         return {"Authorization": f"Bearer {token}"}
 
 
-MakeParts = Callable[[Database], list[ConsolePart]]
+MakeParts = Callable[[Database], list[RouteGroup]]
 
 
 @pytest.fixture

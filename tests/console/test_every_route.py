@@ -17,9 +17,11 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from bot.chat.access import Scope
-from bot.console.routes import Route
+from bot.console.routes import (
+    Route,
+)
 from bot.platforms.web import SPEC
-from bot.service.service import Service, running
+from bot.service.run import Service, running
 from bot.settings import Settings
 from tests.console.conftest import ConsoleUnderTest
 from tests.console.playground.conftest import MARLOWE, NORA
@@ -70,7 +72,7 @@ class ServedConsole(ConsoleUnderTest):
 
     @property
     def table(self) -> Mapping[tuple[str, str], Route]:
-        console = self.service._parts.console.make_console({})
+        console = self.service.console.make_console({})
         return {(route.method, route.path): route for route in console.routes}
 
     async def status(self, method: str, path: str, headers: Mapping[str, str]) -> int:
@@ -125,16 +127,16 @@ async def served(tmp_path: Path) -> AsyncIterator[ServedConsole]:
     )
     async with running(settings, lambda _line: None, [SPEC]) as service:
         app = web.Application()
-        for add_routes in service._http_routes():
+        for add_routes in service.http_routes():
             add_routes(app)
-        parts = service._parts
+        container = service.container
         server = TestServer(app)
         async with TestClient(server, cookie_jar=aiohttp.CookieJar(unsafe=True)) as client:
             yield ServedConsole(
                 client,
-                parts.stored.console_tokens,
+                container.console_tokens,
                 FakeClock(time.time()),
-                parts.context.resources.database,
+                container.database,
                 service,
                 settings,
             )

@@ -1,8 +1,6 @@
 """Fixtures: every implementation of the repositories and the coordinator, on real servers."""
 
-import asyncio
 import contextlib
-import shutil
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +11,6 @@ from cryptography.fernet import Fernet
 from bot.ports import Signals, Stories
 from bot.runtime.clock import SystemClock
 from bot.runtime.signals import InProcessSignals
-from bot.storage.coordination.embedded_valkey import run_embedded_valkey
 from bot.storage.coordination.redis_signals import open_signals
 from bot.storage.encryption.codec import TextEncryption
 from bot.storage.sql.chat_settings import SqlChatSettings
@@ -25,8 +22,8 @@ from bot.storage.sql.preset_versions import SqlPresetVersions
 from bot.storage.sql.stories import open_stories
 from bot.storage.units.lanes import SenderIdentity
 from tests.postgres import create_postgres_database
+from tests.valkey import run_redis, run_valkey
 from tests.waiting import wait_until
-from tests.weeks import begin_week
 
 ENCRYPTION_KEY = Fernet.generate_key().decode()
 
@@ -82,8 +79,6 @@ def encryption(request: pytest.FixtureRequest) -> TextEncryption:
 async def store(empty_database: str, encryption: TextEncryption) -> AsyncIterator[Store]:
     clock = SystemClock()
     async with open_database(empty_database, encryption) as database:
-        if encryption.is_on and not database.is_sqlite:  # and in the second week
-            await begin_week(database)
         yield Store(
             database,
             SqlInbox(database, clock),
@@ -106,6 +101,14 @@ class SignalPeers:
     there: Signals
 
 
+@pytest.fixture(params=["valkey", "redis"])
+async def redis_url(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[str]:
+    """The URL of a server that only this test uses."""
+    run = run_valkey if request.param == "valkey" else run_redis
+    async with run(tmp_path) as url:
+        yield url
+
+
 @pytest.fixture(params=["valkey", "redis", "in_process"])
 async def signals(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -117,29 +120,9 @@ async def signals(
         yield SignalPeers(one, one)
         return
     async with contextlib.AsyncExitStack() as stack:
-        if request.param == "valkey":
-            url = await stack.enter_async_context(run_embedded_valkey(tmp_path))
-        else:
-            url = await stack.enter_async_context(_run_redis_server(tmp_path))
+        run = run_valkey if request.param == "valkey" else run_redis
+        url = await stack.enter_async_context(run(tmp_path))
         here = await stack.enter_async_context(open_signals(url))
         there = await stack.enter_async_context(open_signals(url))
         await wait_until(lambda: here.is_connected and there.is_connected)
         yield SignalPeers(here, there)
-
-
-@contextlib.asynccontextmanager
-async def _run_redis_server(folder: Path) -> AsyncIterator[str]:
-    program = shutil.which("redis-server")
-    if program is None:
-        pytest.skip("no redis-server on this machine")
-    path = folder / "redis.sock"
-    server = await asyncio.create_subprocess_exec(
-        program, "--port", "0", "--unixsocket", str(path), "--save", "", stdout=-3
-    )
-    while not path.exists():  # noqa: ASYNC110 # another process makes it
-        await asyncio.sleep(0.01)
-    try:
-        yield f"unix://{path}"
-    finally:
-        server.terminate()
-        await server.wait()

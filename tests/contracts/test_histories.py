@@ -3,8 +3,7 @@
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from alembic import command
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import insert, select
 
 from bot.chat.incoming import MediaItem, MediaKind
 from bot.chat.outgoing import (
@@ -31,7 +30,6 @@ from bot.storage.sql.tables import (
     summary,
     turn,
 )
-from bot.storage.sql.upgrading.migrations import make_alembic_config
 from tests.contracts.conftest import Store
 from tests.contracts.store_steps import LANE, NOON, answer, begin, claimed, due, said, take, taken
 from tests.samples import ALICE, make_incoming, read_session
@@ -186,17 +184,6 @@ async def test_forget_deletes_what_people_said_of_themselves_there(store: Store)
     scopes = [f"{ALICE.id}@{LANE}", f"{ALICE.id}@telegram:6", LANE, ALICE.id]
     for scope in (*scopes, f"{ALICE.id}@{LANE}9", f"telegram:2@{LANE}"):
         await store.chat_settings.set(scope, "persona", "tall", ALICE.id)
-
-    def unit(connection: Connection) -> None:
-        config = make_alembic_config()
-        config.attributes["connection"] = connection
-        command.downgrade(config, "0015")  # as an earlier version stored it
-        command.upgrade(config, "head")
-        old = {"scope": f"telegram:3@{LANE}", "key": "persona", "value": "old", "chosen_by": "3"}
-        connection.execute(insert(choice).values({**old, "chosen_at": 0.0}))
-
-    await store.database.write(unit)
-    await store.chat_settings.set(f"telegram:4@{LANE}", "persona", "new", "telegram:4")
     claim, _ = await begin(store)
     await store.conversations.forget(claim)
     left = await store.database.read(lambda c: c.execute(select(choice.c.scope)).scalars().all())
@@ -384,7 +371,7 @@ async def test_question_of_a_failed_answer_is_kept_outside_of_the_history(store:
 async def test_deleted_turns_leave_no_summary_and_no_receipt(store: Store) -> None:
     _, found, _ = await exchange_of(store)
     kept = Summary(1, found.question.id, fingerprint_turns([]), "they asked why")
-    row = {"conversation": LANE, "session": 1, "turns": 2, "chars": 9, "text": kept.text}
+    row = {"conversation": LANE, "session": 1, "turns": 2, "text": kept.text}
     row |= {"covers_to": kept.covers_to, "fingerprint": kept.fingerprint}
     await store.database.write(lambda c: c.execute(insert(summary).values(row)).rowcount)
     claim, message = await begin(store, key="d41")

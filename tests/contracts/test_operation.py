@@ -169,10 +169,9 @@ async def test_scope_is_paused_once_until_it_is_resumed(store: Store) -> None:
     assert await pauses.end("telegram")
     assert not await pauses.end("telegram")
 
-    ended, going_on = await pauses.recent()
+    [current] = await pauses.current()
 
-    assert (ended.scope, ended.by, ended.ended_at is None) == ("telegram", "anna", False)
-    assert (going_on.scope, going_on.ended_at) == ("all", None)
+    assert (current.scope, current.by) == ("all", "ben")
     assert await pauses.begin("telegram", "anna"), "once more"
 
 
@@ -192,31 +191,7 @@ async def test_scope_is_paused_once_until_it_is_resumed(store: Store) -> None:
 )
 def test_pause_covers_what_is_in_its_scope(scope: str, covered: bool) -> None:
     key = Address("telegram", "5", "9", "7", "user=3").conversation
-    assert Pause(1, scope, "anna", 0.0).covers(key) is covered
-
-
-async def test_notice_of_one_name_is_queued_once(store: Store) -> None:
-    pauses = SqlPauses(store.database, SystemClock())
-    for _ in range(2):
-        await pauses.queue_notice("pause-1:telegram:5", Address("telegram", "5"), "paused", "1")
-
-    [row] = await store.outbox.take([LANE])
-    assert (row.content.text, row.reply_to) == ("paused", "1")
-    assert await store.outbox.mark_sent(row, "9") is None
-
-
-async def test_waiting_messages_are_those_that_nobody_has_finished(store: Store) -> None:
-    pauses = SqlPauses(store.database, SystemClock())
-    await store.inbox.receive([make_incoming("a"), make_incoming("b", key="6:1", chat="6")], {})
-    claim, message = await begin(store.conversations)
-
-    first, second = await pauses.waiting(0, 10)
-
-    assert (first.said.text, first.is_in_progress) == ("a", True)
-    assert (second.said.text, second.is_in_progress) == ("b", False)
-    assert [one.said.text for one in await pauses.waiting(first.number, 10)] == ["b"]
-    await store.conversations.finish(claim, message, TurnResult())
-    assert [one.said.text for one in await pauses.waiting(0, 10)] == ["b"]
+    assert Pause(scope, "anna", 0.0).covers(key) is covered
 
 
 # --- dead letters ------------------------------------------------------------------------------

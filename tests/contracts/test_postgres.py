@@ -25,7 +25,6 @@ from bot.storage.sql.database import Database, open_database, parse_url
 from bot.storage.sql.inbox import SqlInbox
 from bot.storage.sql.outbox import SqlOutbox
 from bot.storage.sql.postgres import to_dsn
-from bot.storage.sql.upgrading.revisions import NEWEST_REVISION, OLDEST_REVISION
 from bot.storage.units.lanes import SenderIdentity
 from tests.checkout import CHECKOUT
 from tests.postgres import create_postgres_database
@@ -33,6 +32,7 @@ from tests.samples import make_incoming
 from tests.waiting import PATIENCE_SECONDS
 
 _LIMITS = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
+_NEWER = "0199"
 _SET_REVISION = "UPDATE alembic_version SET version_num = '{}'"
 _WAITS = "SELECT count(*) FROM pg_locks WHERE NOT granted"
 _UNITS = 200
@@ -127,7 +127,7 @@ async def test_upgrade_is_repeated_after_a_deadlock_with_a_unit(
         while len(attempts) == 1 and not connection.exec_driver_sql(_WAITS).scalar():
             pass  # for the unit, which then waits for this transaction
         connection.exec_driver_sql("LOCK TABLE conversation")
-        connection.exec_driver_sql(_SET_REVISION.format(NEWEST_REVISION))
+        connection.exec_driver_sql(_SET_REVISION.format(_NEWER))
 
     async def lock_the_other_way_round() -> None:
         async with unit.transaction():
@@ -140,7 +140,7 @@ async def test_upgrade_is_repeated_after_a_deadlock_with_a_unit(
     locked = asyncio.Event()
     async with open_database(url) as database, asyncio.TaskGroup() as group:
         unit = await asyncpg.connect(to_dsn(parse_url(url)))
-        await unit.execute(_SET_REVISION.format(OLDEST_REVISION))
+        monkeypatch.setattr("bot.storage.sql.database.NEWEST_REVISION", _NEWER)
         monkeypatch.setattr("bot.storage.sql.upgrading.migrations.upgrade", upgrade)
         task = group.create_task(lock_the_other_way_round())
         await locked.wait()

@@ -21,10 +21,9 @@ from bot.runtime.clock import SystemClock
 from bot.storage.encryption.codec import TextCodec
 from bot.storage.engine.encoding import arguments
 from bot.storage.engine.statements import DialectName, Query, Rows, StartUnit
-from bot.storage.partitions.upkeep import keep_partitions
 from bot.storage.sql.connections import ConnectionPool, UnitOfWork
 from bot.storage.sql.conversations import SqlConversations
-from bot.storage.sql.database import Database, open_database
+from bot.storage.sql.database import Database
 from bot.storage.sql.inbox import SqlInbox
 from bot.storage.sql.outbox import SqlOutbox
 from bot.storage.sql.retention import delete_expired
@@ -74,8 +73,8 @@ INSERT INTO receipt (conversation, turn, at, content)
         END, 'x' FROM generate_series(1, 100000) n;
 INSERT INTO sent_message (conversation, external_id, turn, part)
     SELECT 'telegram:c' || n, n, 't' || n, 0 FROM generate_series(1, 100000) n;
-INSERT INTO summary (conversation, session, covers_to, turns, chars, fingerprint, text)
-    SELECT 'telegram:c' || n, 1, 1, 1, 1, '', '' FROM generate_series(1, 10000) n;
+INSERT INTO summary (conversation, session, covers_to, turns, fingerprint, text)
+    SELECT 'telegram:c' || n, 1, 1, 1, '', '' FROM generate_series(1, 10000) n;
 INSERT INTO forgotten (conversation, at)
     SELECT 'telegram:c' || n, extract(epoch FROM now()) FROM generate_series(1, 10000) n;
 INSERT INTO audit (at, who, action, subject, before, after)
@@ -92,11 +91,8 @@ INSERT INTO choice (scope, key, value, chosen_by, chosen_at, conversation)
     FROM generate_series(1, 100000) n;
 ANALYZE
 """  # noqa: S608
-# To look into an empty partition is no scan.
 _COUNTS = """
-SELECT relname,
-    CASE WHEN relname LIKE 'receipt%' AND pg_relation_size(relid) = 0 THEN 0 ELSE seq_scan END,
-    coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0)
+SELECT relname, seq_scan, coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0)
 FROM pg_stat_xact_user_tables
 """
 
@@ -158,8 +154,6 @@ class Process:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def full_url(postgres_folder: str) -> AsyncIterator[str]:
     url = await create_postgres_database(postgres_folder)
-    async with open_database(url) as database:
-        await keep_partitions(database, SystemClock(), 14)
     async with _transaction(url) as connection:
         await connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
         for statement in _FILL.split(";"):

@@ -9,7 +9,6 @@ from sqlalchemy import text
 from bot.errors import SettingsError, StoreError
 from bot.runtime.clock import SystemClock
 from bot.storage.copying.copy_rows import copy_rows
-from bot.storage.partitions.upkeep import keep_partitions
 from bot.storage.sql.database import open_as_it_is, open_database
 from bot.storage.sql.inbox import SqlInbox
 from bot.storage.sql.retention import delete_expired
@@ -18,7 +17,6 @@ from tests.checkout import CHECKOUT
 from tests.contracts.test_postgres import answer
 from tests.postgres import create_postgres_database, run_postgres_program
 from tests.samples import make_incoming
-from tests.weeks import begin_week
 
 pytestmark = pytest.mark.service
 
@@ -43,16 +41,16 @@ async def test_role_of_the_service_uses_rows_and_leaves_upgrades_to_the_owner(
         async with open_database(roles["troupe_service"]):
             pytest.fail("it opened")
     clock = SystemClock()
-    async with open_database(roles["troupe_owner"]) as database:
-        assert await keep_partitions(database, clock, receipt_days=1)
-        async with open_database(f"sqlite:///{tmp_path / 'troupe.db'}") as source:
-            await SqlInbox(source, clock).receive([make_incoming("of a copy", chat="9")], {})
-            async with open_database(roles["troupe_service"]) as target:
-                with pytest.raises(StoreError, match="in --to does not own the tables: name the"):
-                    await copy_rows(source, target, lambda _table, _rows: None)
-            await copy_rows(source, database, lambda _table, _rows: None)
+    async with (
+        open_database(roles["troupe_owner"]) as database,
+        open_database(f"sqlite:///{tmp_path / 'troupe.db'}") as source,
+    ):
+        await SqlInbox(source, clock).receive([make_incoming("of a copy", chat="9")], {})
+        async with open_database(roles["troupe_service"]) as target:
+            with pytest.raises(StoreError, match="in --to does not own the tables: name the"):
+                await copy_rows(source, target, lambda _table, _rows: None)
+        await copy_rows(source, database, lambda _table, _rows: None)
     async with open_database(roles["troupe_service"]) as database:
-        assert await keep_partitions(database, clock, receipt_days=1) is None
         await answer(database, 1)
         await open_stories(database)
         await delete_expired(database, clock, receipt_days=1)
@@ -63,9 +61,3 @@ async def test_role_of_the_service_uses_rows_and_leaves_upgrades_to_the_owner(
         assert await database.read(lambda c: c.execute(text("SELECT count(*) FROM inbox")).scalar())
         with pytest.raises(StoreError, match="permission denied"):
             await database.write(lambda c: c.execute(text("DELETE FROM inbox")).close())
-    async with open_database(
-        roles["troupe_owner"].replace("troupe_owner@", "postgres@")
-    ) as database:
-        await begin_week(database)
-        owners = text("SELECT DISTINCT tableowner FROM pg_tables WHERE schemaname = 'public'")
-        assert await database.read(lambda c: c.execute(owners).scalars().all()) == ["troupe_owner"]

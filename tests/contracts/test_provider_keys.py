@@ -1,13 +1,14 @@
 """Contract of the stored keys of providers, on SQLite and on PostgreSQL."""
 
+from functools import partial
+
 import pytest
 from cryptography.fernet import Fernet
 
 from bot.errors import SettingsError
 from bot.storage.encryption.codec import TextEncryption
-from bot.storage.encryption.rotation import rotate_keys
 from bot.storage.provider_keys.cipher import KeyCipher
-from bot.storage.provider_keys.rows import SqlProviderKeys
+from bot.storage.provider_keys.rows import SqlProviderKeys, replace_provider_keys
 from tests.contracts.conftest import Store
 from tests.fakes import FakeClock
 
@@ -25,7 +26,8 @@ async def test_keys_are_stored_rotated_and_removed(store: Store) -> None:
     cipher = KeyCipher([OLD])
     await stored.add("openai", cipher.encrypt("openai", "sk-1"))
     await stored.add("groq", cipher.encrypt("groq", "gsk-2"))
-    assert await rotate_keys(store.database, [NEW, OLD]) == 2
+    renew = partial(replace_provider_keys, renew=KeyCipher([NEW, OLD]).rotate)
+    assert await store.database.write(renew) == 2
     new = KeyCipher([NEW])
     found = {one.provider: new.decrypt(one.provider, one.token) for one in await stored.read()}
     assert found == {"openai": "sk-1", "groq": "gsk-2"}

@@ -24,11 +24,11 @@ from bot.replying.stop_flag import StopFlag
 from bot.runtime.clock import SystemClock
 from bot.runtime.rate_limits import InProcessRateLimits
 from bot.runtime.tasks import cancel_and_wait
-from bot.storage.coordination.embedded_valkey import run_embedded_valkey
 from bot.storage.coordination.redis_rate_limits import open_rate_limits
 from bot.turn.limits.provider_slots import ProviderSlots
 from bot.turn.limits.slot_queue import Urgency
 from tests.fakes import LIMITS, FakeClock, FakeSurface
+from tests.valkey import run_valkey
 from tests.waiting import wait_until
 
 # One event in a thousand seconds: the time that a test takes does not matter.
@@ -53,7 +53,7 @@ async def peers(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         yield Peers(one, one)
         return
     async with contextlib.AsyncExitStack() as stack:
-        url = await stack.enter_async_context(run_embedded_valkey(tmp_path))
+        url = await stack.enter_async_context(run_valkey(tmp_path))
         ends = [
             await stack.enter_async_context(
                 open_rate_limits(url, "test:", SystemClock(), PATIENCE_SECONDS)
@@ -327,7 +327,7 @@ async def test_refusal_of_a_shared_bucket_holds_for_every_chat_in_it(peers: Peer
 async def test_each_process_limits_itself_while_the_server_is_frozen(tmp_path: Path) -> None:
     clock = FakeClock()
     async with (
-        run_embedded_valkey(tmp_path) as url,
+        run_valkey(tmp_path) as url,
         open_rate_limits(url, "test:", clock, PATIENCE_SECONDS) as limits,
         Redis.from_url(url) as client,
     ):
@@ -358,7 +358,7 @@ async def test_place_given_back_while_the_server_is_frozen_is_free_once_it_answe
 ) -> None:
     clock = FakeClock()
     async with (
-        run_embedded_valkey(tmp_path) as url,
+        run_valkey(tmp_path) as url,
         open_rate_limits(url, "test:", clock, PATIENCE_SECONDS) as here,
         open_rate_limits(url, "test:", clock, PATIENCE_SECONDS) as there,
         Redis.from_url(url) as client,
@@ -384,7 +384,7 @@ async def test_server_is_not_taken_for_frozen_by_a_process_that_stood_still(
     tmp_path: Path,
 ) -> None:
     async with (
-        run_embedded_valkey(tmp_path) as url,
+        run_valkey(tmp_path) as url,
         open_rate_limits(url, "test:", SystemClock()) as here,
         open_rate_limits(url, "test:", SystemClock(), PATIENCE_SECONDS) as there,
     ):
@@ -404,7 +404,7 @@ async def test_processes_share_a_bots_calls_out_while_the_server_is_frozen(tmp_p
     bot = CallScope("telegram", (CallWindow(10, 1000),), is_of_all=True)
     chat = CallScope("telegram:-9", (CallWindow(4, 1000),))
     async with (
-        run_embedded_valkey(tmp_path) as url,
+        run_valkey(tmp_path) as url,
         open_rate_limits(url, "test:", clock, PATIENCE_SECONDS) as here,
         open_rate_limits(url, "test:", clock, PATIENCE_SECONDS) as there,
         Redis.from_url(url) as client,
@@ -434,7 +434,7 @@ async def test_processes_share_a_bots_calls_out_while_the_server_is_frozen(tmp_p
 @pytest.mark.service
 async def test_keys_expire(tmp_path: Path) -> None:
     async with (
-        run_embedded_valkey(tmp_path) as url,
+        run_valkey(tmp_path) as url,
         open_rate_limits(url, "test:", SystemClock(), PATIENCE_SECONDS) as limits,
         Redis.from_url(url) as client,
     ):

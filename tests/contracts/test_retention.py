@@ -13,7 +13,7 @@ from bot.chat.session import (
     fingerprint_turns,
 )
 from bot.runtime.clock import SystemClock
-from bot.service.retention import RetentionJobs
+from bot.service.jobs import delete_expired_once
 from bot.settings import Settings
 from bot.storage.coordination.role_leases import SqlRoleLeases
 from bot.storage.expired_turns import delete_expired_turns
@@ -59,11 +59,6 @@ async def make_older(store: Store, days: float) -> None:
     await store.database.write(lambda c: c.execute(messages).rowcount + c.execute(rows).rowcount)
 
 
-def wait_for_week(store: Store) -> float:
-    """Return for how many days more rows are kept so that they are dropped with their week."""
-    return 0.0 if store.database.is_sqlite else 14.0
-
-
 async def count_rows(store: Store) -> tuple[int, int]:
     counts = [select(func.count()).select_from(table) for table in (inbox, outbox)]
     inbox_rows, outbox_rows = [
@@ -83,7 +78,7 @@ async def test_answered_messages_and_sent_rows_are_deleted(
     parts = [OutgoingPart(0, MessageContent("a")), OutgoingPart(1, MessageContent("b"))]
     await store.conversations.finish(claim, message, TurnResult(outgoing=parts))
     await send_rows(store, 2)
-    await make_older(store, days + wait_for_week(store))
+    await make_older(store, days)
     assert await delete_expired(store.database, SystemClock(), 14) == 3 - sum(left)
     assert await count_rows(store) == left
 
@@ -114,7 +109,7 @@ async def test_answer_is_found_by_its_messages_after_its_outbox_rows_were_delete
     await store.conversations.finish(claim, message, TurnResult([answer], outgoing=parts))
     ids = await send_rows(store, 2)
     before = [await store.conversations.find_turns(claim, [one]) for one in ids]
-    await make_older(store, 7.1 + wait_for_week(store))
+    await make_older(store, 7.1)
     await delete_expired(store.database, SystemClock(), 14)
     assert await count_rows(store) == (1, 0)
     assert [await store.conversations.find_turns(claim, [one]) for one in ids] == before
@@ -159,7 +154,6 @@ async def test_old_turns_are_deleted_with_what_was_made_of_them(store: Store) ->
     made = Summary(1, covered[-1].id, fingerprint_turns(covered), "They talked.")
     assert await summaries.save("telegram:5", made)
     await let_days_pass(store, 20)
-    await make_older(store, wait_for_week(store))
     await delete_expired(store.database, SystemClock(), 14)  # keeps the ids of messages
     assert await count(store, sent_message) == 1
     claim, _ = await say(store, 2)
@@ -201,7 +195,7 @@ async def test_retention_job_deletes_turns_where_it_is_set(
     await say(store, 1)
     await let_days_pass(store, 12)
     settings = Settings.model_construct(history_days=days, receipt_days=14)
-    await RetentionJobs(store.database, settings, SystemClock()).delete_once()
+    await delete_expired_once(store.database, settings, SystemClock())
     content = select(func.count()).select_from(receipt).where(has_content)
     with_prompt = await store.database.read(lambda c: c.execute(content).scalar_one())
     assert (await count(store, turn), with_prompt) == (left, left // 2)

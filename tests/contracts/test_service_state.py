@@ -7,7 +7,6 @@ from bot.runtime.clock import SystemClock
 from bot.storage.console.channel_histories import SqlChannelHistories
 from bot.storage.console.service_state import SqlServiceState
 from bot.storage.coordination.role_leases import SqlRoleLeases
-from bot.storage.operation.pauses import SqlPauses
 from bot.storage.queue_ages import QueueAges, SqlQueueAges
 from tests.contracts.conftest import Store
 from tests.contracts.test_receipts import RECEIPT, take_message
@@ -33,11 +32,6 @@ async def test_age_of_the_oldest_conversation_is_measured_on_both_databases(stor
     assert await ages.read() == QueueAges(0.0, 0.0)
     await store.inbox.receive([make_incoming(key="6:1", chat="6")], {})
     assert 0 < (await ages.read()).conversations < 60
-    pauses = SqlPauses(store.database, SystemClock())
-    assert await pauses.begin("telegram:61", "operator")
-    assert (await ages.read()).conversations > 0
-    assert await pauses.begin("telegram:6", "operator")
-    assert (await ages.read()).conversations == 0
 
 
 async def test_leases_and_channels_are_listed(store: Store) -> None:

@@ -1,11 +1,14 @@
 """Turns that are kept in memory are what a fresh read gives, whoever had the conversation since."""
 
+import asyncio
 import random
 import re
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import TypeVar
 
 import pytest
+from redis.asyncio import Redis
 from typing_extensions import override
 
 from bot.chat.session import Claim, ClaimedMessage, Turn, TurnResult
@@ -13,6 +16,7 @@ from bot.errors import Fenced, StoreError
 from bot.ports import SharedValues
 from bot.runtime.clock import SystemClock
 from bot.storage.cache.shared_windows import SharedWindows
+from bot.storage.coordination.redis_values import open_values
 from bot.storage.engine.statements import StartUnit, Unit
 from bot.storage.sql.connections import UnitOfWork
 from bot.storage.sql.conversations import SqlConversations
@@ -20,6 +24,7 @@ from bot.storage.sql.database import Database
 from tests.contracts.conftest import Store
 from tests.fakes import FakeSharedValues
 from tests.samples import ALICE, make_incoming, read_session
+from tests.waiting import PATIENCE_SECONDS
 
 T = TypeVar("T")
 LANE = "telegram:5"
@@ -238,6 +243,44 @@ async def test_forgotten_history_is_not_shared(
     assert values.values == {}
     await other.finish(begun, "new")
     await one.answer("5:3", "x")
+
+
+@pytest.fixture
+async def on_server(
+    store: Store, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[tuple[Process, Process]]:
+    # A server on a busy machine is not taken for one that is away.
+    monkeypatch.setattr("bot.storage.coordination.redis_values._FIND_SECONDS", 60)
+    clock = SystemClock()
+    async with (
+        open_values(redis_url, "test:", clock) as one,
+        open_values(redis_url, "test:", clock) as other,
+    ):
+        yield Process(store, "one", one), Process(store, "other", other)
+
+
+@pytest.mark.service
+async def test_window_moves_over_a_server_that_may_lose_it(
+    on_server: tuple[Process, Process], redis_url: str
+) -> None:
+    one, other = on_server
+    key = f"test:window:{LANE}"
+    async with Redis.from_url(redis_url) as server, asyncio.timeout(PATIENCE_SECONDS):
+
+        async def answer(process: Process, number: int) -> int:
+            before = await server.get(key)
+            reads = await process.answer(f"5:{number}", f"said {number}", "answered")
+            while await server.get(key) == before:  # noqa: ASYNC110 # it is written in the background
+                await asyncio.sleep(0.01)
+            return reads
+
+        assert [await answer(one, 0), await answer(other, 1), await answer(one, 2)] == [1, 0, 0]
+        assert 0 < await server.ttl(key) <= 600
+        await server.flushall()
+        assert [await answer(other, 3), await answer(one, 4)] == [1, 0]
+        begun = await other.claim("5:5")
+        await other.conversations.forget(begun.claim)
+        assert not await server.exists(key)
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -18,11 +18,11 @@ from bot.ports import SharedValues
 from bot.runtime.clock import SystemClock
 from bot.storage.cache.session_windows import SessionWindow, window_of
 from bot.storage.cache.shared_windows import SharedWindows
-from bot.storage.coordination.embedded_valkey import run_embedded_valkey
 from bot.storage.coordination.redis_values import open_values
 from bot.storage.encryption.codec import TextCodec
 from tests.fakes import FakeClock, FakeSharedValues
 from tests.samples import ALICE
+from tests.valkey import run_redis, run_valkey
 
 AT = datetime(2026, 11, 21, 12, 0, 0, 123457, tzinfo=UTC)
 TIMEOUT_SECONDS = 10.0
@@ -36,14 +36,24 @@ class Peers:
     there: SharedValues
 
 
-@pytest.fixture(params=[pytest.param("valkey", marks=pytest.mark.service), "fake"])
-async def peers(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Peers]:
-    if request.param == "fake":
+@pytest.fixture(
+    params=[
+        pytest.param(run_valkey, marks=pytest.mark.service, id="valkey"),
+        pytest.param(run_redis, marks=pytest.mark.service, id="redis"),
+        pytest.param(None, id="fake"),
+    ]
+)
+async def peers(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Peers]:
+    # A server on a busy machine is not taken for one that is away.
+    monkeypatch.setattr("bot.storage.coordination.redis_values._FIND_SECONDS", 60)
+    if request.param is None:
         values = FakeSharedValues()
         yield Peers(values, values)
         return
     async with contextlib.AsyncExitStack() as stack:
-        url = await stack.enter_async_context(run_embedded_valkey(tmp_path))
+        url = await stack.enter_async_context(request.param(tmp_path))
         ends = [
             await stack.enter_async_context(open_values(url, "test:", SystemClock()))
             for _ in range(2)
@@ -127,7 +137,7 @@ async def test_cancelled_reads_never_get_the_value_of_another_key(peers: Peers) 
 @pytest.mark.service
 async def test_installations_on_one_server_do_not_see_each_other(tmp_path: Path) -> None:
     async with (
-        run_embedded_valkey(tmp_path) as url,
+        run_valkey(tmp_path) as url,
         open_values(url, "one:", SystemClock()) as one,
         open_values(url, "other:", SystemClock()) as other,
     ):
@@ -139,7 +149,7 @@ async def test_installations_on_one_server_do_not_see_each_other(tmp_path: Path)
 @pytest.mark.service
 async def test_frozen_server_is_asked_once_and_again_after_a_pause(tmp_path: Path) -> None:
     clock = FakeClock()
-    async with run_embedded_valkey(tmp_path) as url, open_values(url, "test:", clock) as values:
+    async with run_valkey(tmp_path) as url, open_values(url, "test:", clock) as values:
         values.keep("a", b"one")
         await find_soon(values, "a", b"one")
         async with Redis.from_url(url) as client:

@@ -12,9 +12,9 @@ from structlog.testing import capture_logs
 
 from bot.errors import SettingsError, SignalsUnavailable
 from bot.ports import Signals
-from bot.storage.coordination.embedded_valkey import run_embedded_valkey
 from bot.storage.coordination.redis_signals import check_redis, open_signals
 from tests.contracts.conftest import SignalPeers
+from tests.valkey import run_valkey
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.service
@@ -79,7 +79,7 @@ async def test_thousands_of_signals_arrive_in_order(signals: SignalPeers) -> Non
 
 async def test_frozen_server_holds_up_nobody_and_signals_return_after_it(tmp_path: Path) -> None:
     async with (
-        run_embedded_valkey(tmp_path) as url,
+        run_valkey(tmp_path) as url,
         open_signals(url, beat_seconds=0.1) as here,
         open_signals(url, beat_seconds=0.1) as there,
     ):
@@ -116,7 +116,7 @@ async def test_wrong_password_is_logged_once_and_named_until_it_is_corrected(
     tmp_path: Path,
 ) -> None:
     async with (
-        run_embedded_valkey(tmp_path) as url,
+        run_valkey(tmp_path) as url,
         Redis.from_url(url) as operator,
     ):
         await operator.config_set("requirepass", "other")

@@ -3,11 +3,11 @@
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from sqlalchemy import func, select, update
+from sqlalchemy import func, select
 
-from bot.chat.session import Summary, Turn, TurnResult, fingerprint_turns
+from bot.chat.session import HistoryChange, Summary, Turn, TurnResult, fingerprint_turns
 from bot.storage.sql.summaries import SqlSummaries
-from bot.storage.sql.tables import summary, turn
+from bot.storage.sql.tables import summary
 from tests.contracts.conftest import Store
 from tests.samples import ALICE, begin, make_incoming
 
@@ -26,6 +26,13 @@ async def save_summary(store: Store) -> tuple[SqlSummaries, Summary]:
     saved = Summary(1, covered[-1].id, fingerprint_turns(covered), "They count.")
     await summaries.save(CONVERSATION, saved)
     return summaries, saved
+
+
+async def edit(store: Store, turn_id: int, text: str, key: str) -> None:
+    await store.inbox.receive([make_incoming(key=key)], {})
+    claim, message = await begin(store.conversations, CONVERSATION)
+    change = HistoryChange({turn_id: text})
+    await store.conversations.finish(claim, message, TurnResult(change=change))
 
 
 async def test_summary_is_returned_with_its_turns(store: Store) -> None:
@@ -54,11 +61,9 @@ async def test_newer_summary_replaces_the_older(store: Store) -> None:
 
 async def test_summary_is_invalidated_by_edit_of_covered_turn_only(store: Store) -> None:
     summaries, saved = await save_summary(store)
-    later = update(turn).where(turn.c.id == saved.covers_to + 1).values(text="tree")
-    await store.database.write(lambda c: c.execute(later).rowcount)
+    await edit(store, saved.covers_to + 1, "tree", key="5:2")
     assert await summaries.current(CONVERSATION) == saved
-    covered = update(turn).where(turn.c.id == saved.covers_to).values(text="too much")
-    await store.database.write(lambda c: c.execute(covered).rowcount)
+    await edit(store, saved.covers_to, "too much", key="5:3")
     assert await summaries.current(CONVERSATION) is None
     assert (await summaries.load_turns(CONVERSATION)).summary is None
 

@@ -5,38 +5,27 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import TypeAlias
 
-import msgspec
 import pytest
 from alembic import command
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, inspect, select, text, update
+from sqlalchemy import Connection, inspect, select, update
 
 from bot.chat.incoming import Address, Deleted, Edited, Incoming, Joined, Pressed
-from bot.chat.outgoing import (
-    MessageContent,
-    OutgoingPart,
-)
 from bot.chat.session import (
     TurnResult,
 )
 from bot.errors import Fenced
 from bot.storage.sql.bots import resolve_bot_id
-from bot.storage.sql.tables import inbox, turn
+from bot.storage.sql.tables import inbox
 from bot.storage.sql.upgrading.migrations import make_alembic_config
 from bot.storage.sql.upgrading.revisions import NEWEST_REVISION, OLDEST_REVISION
 from bot.storage.vectors.pgvector import TABLE as VECTOR_INDEX
 from tests.contracts.conftest import Store
 from tests.contracts.store_steps import (
-    LANE,
     NOON,
-    begin,
     claimed,
-    due,
-    ready,
-    said,
-    taken,
 )
-from tests.samples import ALICE, make_incoming, read_session
+from tests.samples import ALICE, make_incoming
 
 OPENING = """
 import asyncio, sys
@@ -46,18 +35,6 @@ async def main():
         pass
 asyncio.run(main())
 """
-# Of a group where one message was answered and not delivered, and the next is unanswered.
-OLD_ROWS = (
-    "INSERT INTO conversation (key, epoch, owner, lease_until, session) "
-    "VALUES ('telegram:5', 3, 'gone', 0, 1)",
-    "INSERT INTO inbox (platform, external_key, conversation, received_at, state) "
-    "VALUES ('telegram', '5:1', 'telegram:5', 1.0, 'done')",
-    "INSERT INTO inbox (platform, external_key, conversation, payload, received_at) "
-    "VALUES ('telegram', '5:2', 'telegram:5', :payload, 2.0)",
-    "INSERT INTO outbox (turn, part, op, platform, chat, lane, text) "
-    "VALUES ('telegram:5:1', 0, 'send', 'telegram', '5', 'telegram:5', 'an answer')",
-    "INSERT INTO cursor (name, value) VALUES ('telegram:offset', '17')",
-)
 
 
 async def test_first_bot_of_a_platform_keeps_the_keys_without_an_id(store: Store) -> None:
@@ -145,43 +122,6 @@ async def test_the_migrations_make_exactly_these_tables(store: Store) -> None:
     assert await store.database.write(unit)
 
 
-async def test_what_waited_to_be_sent_before_there_were_files_still_goes_out(store: Store) -> None:
-    claim, message = await begin(store)
-    await store.conversations.finish(
-        claim, message, TurnResult(outgoing=[OutgoingPart(0, MessageContent("a"))])
-    )
-
-    def unit(connection: Connection) -> bool:
-        config = make_alembic_config()
-        config.attributes["connection"] = connection
-        command.downgrade(config, "0004")
-        command.upgrade(config, "head")
-        return True
-
-    assert await store.database.write(unit)
-    row = await taken(store)
-    assert (row.text, row.file) == ("a", None)
-
-
-async def test_turns_of_an_old_database_follow_one_another(store: Store) -> None:
-    claim, message = await begin(store)
-    await store.conversations.finish(claim, message, TurnResult([said("one"), said("two")]))
-
-    def unit(connection: Connection) -> bool:
-        config = make_alembic_config()
-        config.attributes["connection"] = connection
-        command.downgrade(config, "0009")
-        command.upgrade(config, "head")
-        return True
-
-    await store.database.write(unit)
-    rows = await store.database.read(
-        lambda c: c.execute(select(turn.c.text, turn.c.parent).order_by(turn.c.id)).all()
-    )
-    assert [tuple(row) for row in rows] == [("one", None), ("two", 1)]
-    assert [one.text for one in (await read_session(store.database)).turns] == ["one", "two"]
-
-
 EVENTS = [
     Edited("5:1:e3", make_incoming("new words"), NOON),
     Deleted(Address("telegram", "5"), "d1-2-2", ("1", "2"), NOON, ("telegram:5",)),
@@ -201,43 +141,6 @@ async def test_every_kind_of_event_is_stored_once_and_read_back(
     assert begun.message.incoming == event
     finished = await store.conversations.finish(begun.claim, begun.message, TurnResult())
     assert finished.next_message is None
-
-
-async def test_unanswered_and_unsent_rows_of_an_old_database_are_worked_on(store: Store) -> None:
-    payload = msgspec.json.decode(msgspec.json.encode(make_incoming("hello", key="5:2")))
-    del payload["address"]["bot_id"]  # these were added later
-    for name in ("attachments", "in_thread", "mentions", "locale"):
-        payload.pop(name, None)
-    payload["quote"] = "formerly a text"
-
-    def unit(connection: Connection) -> None:
-        config = make_alembic_config()
-        config.attributes["connection"] = connection
-        command.downgrade(config, "base")
-        command.upgrade(config, "0005")
-        values = {"payload": msgspec.json.encode(payload)}
-        for statement in OLD_ROWS:
-            connection.execute(text(statement), values if ":payload" in statement else {})
-        command.upgrade(config, "head")
-
-    await store.database.write(unit)
-    assert await resolve_bot_id(store.database, "telegram", "11") == ""
-    assert await ready(store) == [LANE]
-    begun = await claimed(store)
-    assert begun is not None
-    quoting = make_incoming("hello", key="5:2", quote="formerly a text")
-    assert begun.message.incoming == quoting
-    assert begun.claim.epoch == 4
-    assert await due(store) == [LANE]
-    unsent = await taken(store)
-    assert (unsent.text, unsent.turn) == ("an answer", "telegram:5:1")
-    await store.inbox.receive([make_incoming("again", key="5:1")], {})  # known before
-    result = TurnResult([said("hello")], [OutgoingPart(0, MessageContent("hi"))])
-    finished = await store.conversations.finish(begun.claim, begun.message, result)
-    assert finished.next_message is None
-    following = await store.outbox.mark_sent(unsent, "90")
-    assert following is not None
-    assert following.text == "hi"
 
 
 def test_the_newest_revision_is_the_one_that_the_tables_name() -> None:

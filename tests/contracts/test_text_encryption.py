@@ -1,7 +1,6 @@
 """Contract of encryption at rest, on SQLite and on PostgreSQL: turned on, off, and rotated."""
 
 import asyncio
-import json
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -10,45 +9,37 @@ from typing import Any
 
 import pytest
 from cryptography.fernet import Fernet
-from sqlalchemy import LargeBinary, Text, func, insert, select, text
+from sqlalchemy import LargeBinary, Text, insert, select, update
 
 from bot.chat.session import Summary, Turn, TurnResult, fingerprint_turns
 from bot.errors import SettingsError, StoreError
 from bot.runtime.clock import SystemClock
-from bot.service.retention import OldTexts
-from bot.storage.encryption.cipher import DataKeys
 from bot.storage.encryption.codec import TextEncryption
-from bot.storage.encryption.column_types import EncryptableBytes, EncryptableText
-from bot.storage.encryption.conversion import convert_texts, decrypt_all
-from bot.storage.encryption.data_keys import add_newer_data_key
-from bot.storage.encryption.rotation import replace_data_key, rotate_keys
+from bot.storage.encryption.column_types import encryptable_columns
+from bot.storage.encryption.rewriting import rewrite_texts
 from bot.storage.sql.conversations import SqlConversations
 from bot.storage.sql.database import Database, open_database, open_without_decrypting
 from bot.storage.sql.inbox import SqlInbox
 from bot.storage.sql.summaries import SqlSummaries
-from bot.storage.sql.tables import data_key, metadata, provider_key, supported_revision, turn
+from bot.storage.sql.tables import metadata, provider_key, supported_revision, turn
 from bot.telemetry.secret_masker import SecretMasker
 from tests.checkout import CHECKOUT
 from tests.samples import ALICE, begin, make_incoming, read_session
 
 OLD, NEW = (Fernet.generate_key().decode() for _ in range(2))
 OFF, ON = TextEncryption([OLD]), TextEncryption([OLD], is_on=True)
+ROTATED = TextEncryption([NEW, OLD], is_on=True)
 NO_KEY = TextEncryption()
 WORD = "canary words"
 CONVERSATION = "telegram:5"
-COLUMNS = [
-    column
-    for table in metadata.sorted_tables
-    for column in table.columns
-    if isinstance(column.type, EncryptableText | EncryptableBytes)
-]
+COLUMNS = [column for table in metadata.sorted_tables for column in encryptable_columns(table)]
 NOT_WORDS = {
     "inbox": "platform bot_id external_key conversation kind state",
     "cursor": "name value",
     "first_bot": "platform account",
     "conversation": "key platform bot_id owner",
     "role_lease": "role owner",
-    "node": "owner roles version revision",
+    "node": "owner roles version",
     "pause": "scope by",
     "forgotten_message": "conversation message_id",
     "forgotten": "conversation",
@@ -68,7 +59,6 @@ NOT_WORDS = {
     "console_token": "sha256 kind name scopes",
     "audit": "who action subject",
     "provider_key": "provider token",
-    "data_key": "token",
     "story": "character sha256 model vector",
     "story_revision": "character",
     "summary": "conversation fingerprint",
@@ -87,7 +77,7 @@ async def fill(database: Database) -> None:
     """Store a row in every table, with the word in every column that can be encrypted."""
     for table in metadata.sorted_tables:
         row = make_row(table)
-        if table not in {data_key, provider_key, supported_revision}:
+        if table not in {provider_key, supported_revision}:
             await database.write(lambda c, t=table, r=row: c.execute(insert(t), r).rowcount)  # type: ignore[misc]
 
 
@@ -115,12 +105,6 @@ def test_every_text_column_is_encryptable_or_no_words() -> None:
         assert plain == set(NOT_WORDS.get(table.name, "").split()), table.name
 
 
-def test_values_of_each_column_are_bound_to_it() -> None:
-    for column in COLUMNS:
-        assert isinstance(column.type, EncryptableText | EncryptableBytes)
-        assert column.type.column_name == str(column)
-
-
 async def test_every_column_is_encrypted_and_read(empty_database: str) -> None:
     async with open_database(empty_database, ON) as database:
         await fill(database)
@@ -135,8 +119,6 @@ async def test_every_column_is_encrypted_and_read(empty_database: str) -> None:
 async def test_it_is_off_without_the_option(empty_database: str) -> None:
     async with open_database(empty_database, OFF) as database:
         await fill(database)
-        rows = select(func.count()).select_from(data_key)
-        assert await database.read(lambda c: c.execute(rows).scalar_one()) == 0
     assert all(map(is_plain, (await stored_values(empty_database)).values()))
 
 
@@ -148,32 +130,19 @@ async def test_turned_on_and_off_over_old_rows(empty_database: str) -> None:
         [old] = await database.read(lambda c: c.execute(select(turn.c.text)).scalars().all())
         assert old == WORD
         tables = {column.table.name for column in COLUMNS}
-        assert await convert_texts(database, reported.__setitem__) == len(tables)
-        assert await convert_texts(database, nothing) == 0
+        assert await rewrite_texts(database, reported.__setitem__) == len(tables)
+        assert await rewrite_texts(database, nothing) == 0
     assert reported.keys() == tables
     assert not any(map(is_plain, (await stored_values(empty_database)).values()))
     with pytest.raises(SettingsError, match="TROUPE_ENCRYPTION_KEYS"):
         async with open_database(empty_database, NO_KEY):
             pass
     async with open_database(empty_database, OFF) as database:
-        assert await decrypt_all(database, nothing, 1.0) == len(tables)
+        assert await rewrite_texts(database, nothing) == len(tables)
     assert all(map(is_plain, (await stored_values(empty_database)).values()))
     async with open_database(empty_database, NO_KEY) as database:
         [old] = await database.read(lambda c: c.execute(select(turn.c.text)).scalars().all())
         assert old == WORD
-
-
-async def test_it_can_be_turned_on_again_with_another_key(empty_database: str) -> None:
-    async with open_database(empty_database, ON) as database:
-        await fill(database)
-    async with open_database(empty_database, OFF) as database:
-        await decrypt_all(database, nothing, 1.0)
-    again = TextEncryption([NEW], is_on=True)
-    async with open_database(empty_database, again) as database:
-        assert await convert_texts(database, nothing) > 0
-        assert await rotate_keys(database, [NEW]) == 2
-    async with open_database(empty_database, again) as database:
-        assert await convert_texts(database, nothing) == 0
 
 
 @pytest.mark.parametrize("keys", [(), (NEW,)])
@@ -190,92 +159,55 @@ async def test_wrong_key_is_named_and_changes_nothing(
     assert await stored_values(empty_database) == before
 
 
-async def test_rotated_data_keys_need_the_new_key_only(empty_database: str) -> None:
+async def test_rotated_texts_need_the_new_key_only(empty_database: str) -> None:
     async with open_database(empty_database, ON) as database:
-        await SqlInbox(database, SystemClock()).receive([make_incoming(text=WORD)], {})
-        before = await stored_values(empty_database)
-        assert await rotate_keys(database, [NEW, OLD]) == 1
-        await SqlInbox(database, SystemClock()).receive([make_incoming(key="5:2")], {})
-    assert (await stored_values(empty_database))["inbox.payload"] == before["inbox.payload"]
-    with pytest.raises(SettingsError, match="not in TROUPE_ENCRYPTION_KEYS"):
+        await fill(database)
+    async with open_database(empty_database, ROTATED) as database:
+        assert await rewrite_texts(database, nothing) > 0
+        assert await rewrite_texts(database, nothing) == 0
+    with pytest.raises(SettingsError, match="TROUPE_ENCRYPTION_KEYS"):
         async with open_database(empty_database, ON):
             pass
     async with open_database(empty_database, TextEncryption([NEW], is_on=True)) as database:
-        _claim, message = await begin(SqlConversations(database, SystemClock()))
-    assert WORD in str(message.incoming)
+        for column in COLUMNS:
+            query = select(column)
+            found = await database.read(lambda c, q=query: c.execute(q).scalar())  # type: ignore[misc]
+            assert is_plain(found), column
 
 
-async def test_replaced_data_key_encrypts_nothing_any_more(empty_database: str) -> None:
-    async with (
-        open_database(empty_database, ON) as database,
-        open_database(empty_database, ON) as other,
-    ):
-        await fill(database)
-        before = await stored_values(empty_database)
-        assert await replace_data_key(database, ON, nothing, 5.0) > 0
-        after = await stored_values(empty_database)
-        assert {":".join(str(one).split(":")[:2])[-1] for one in before.values()} == {"1"}
-        assert {":".join(str(one).split(":")[:2])[-1] for one in after.values()} == {"2"}
-        # A process that runs takes the new key over with the first text that needs it.
-        query = select(turn.c.text)
-        assert await other.read(lambda c: c.execute(query).scalar()) == WORD
-        await SqlInbox(other, SystemClock()).receive([make_incoming(text=WORD)], {})
-        assert await convert_texts(database, nothing) == 0
-        retired = select(data_key.c.id, data_key.c.retired_at).order_by(data_key.c.id)
-        rows = await database.read(lambda c: [tuple(one) for one in c.execute(retired)])
-        assert rows == [(1, 5.0), (2, None)]
-
-
-async def test_running_process_finds_a_newer_operators_key_in_the_file(
+async def test_running_process_finds_a_newer_key_in_the_file(
     empty_database: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "keys"
     file.write_text(OLD, encoding="utf-8")
-    async with (
-        open_database(empty_database, ON) as database,
-        open_database(empty_database, TextEncryption([OLD], True, file)) as other,
-    ):
-        await fill(database)
-        rotated = TextEncryption([NEW, OLD], is_on=True)
-        await rotate_keys(database, rotated.encryption_keys)
-        assert await replace_data_key(database, rotated, nothing, 5.0) > 0
+    async with open_database(empty_database, TextEncryption([OLD], True, file)) as other:
+        async with open_database(empty_database, ROTATED) as database:
+            await fill(database)
         query = select(turn.c.text)
-        with pytest.raises(StoreError, match="not in TROUPE_ENCRYPTION_KEYS"):
+        with pytest.raises(StoreError, match="TROUPE_ENCRYPTION_KEYS"):
             await other.read(lambda c: c.execute(query).scalar())
         file.write_text(f"{NEW}\n{OLD}", encoding="utf-8")
         assert await other.read(lambda c: c.execute(query).scalar()) == WORD
         assert NEW not in SecretMasker(()).mask(f"key {NEW}")
 
 
-async def test_replacement_that_was_interrupted_goes_on_with_its_key(empty_database: str) -> None:
-    async with open_database(empty_database, ON) as database:
-        await fill(database)
-        token = DataKeys([OLD]).make()
-        await database.write(lambda c: add_newer_data_key(c, token, 4.0))
-    async with open_database(empty_database, ON) as database:
-        assert await replace_data_key(database, ON, nothing, 5.0) > 0
-        keys = select(func.count()).select_from(data_key)
-        assert await database.read(lambda c: c.execute(keys).scalar_one()) == 2
-
-
-async def test_service_encrypts_old_texts_in_the_background(empty_database: str) -> None:
+async def test_what_is_forgotten_while_texts_are_rewritten_stays_gone(empty_database: str) -> None:
     async with open_database(empty_database, NO_KEY) as database:
         await fill(database)
     async with open_database(empty_database, ON) as database:
-        texts = OldTexts(database, SystemClock())
-        assert await texts.encrypt_once() > 0
-        assert await texts.encrypt_once() == 0
-        assert (await database.read(lambda c: c.execute(select(turn.c.text)).scalar())) == WORD
-    for name, value in (await stored_values(empty_database)).items():
-        assert WORD not in str(value), name
+        gone = update(turn).values(text="")
+        async with asyncio.TaskGroup() as group:
+            group.create_task(rewrite_texts(database, nothing))
+            group.create_task(database.write(lambda c: c.execute(gone).rowcount))
+        assert await database.read(lambda c: c.execute(select(turn.c.text)).scalar()) == ""
 
 
-async def test_summary_stays_valid_when_the_turns_are_converted(empty_database: str) -> None:
+async def test_summary_stays_valid_when_the_turns_are_rewritten(empty_database: str) -> None:
     async with open_database(empty_database, NO_KEY) as database:
         await _save_summary(database)
     for encryption in (ON, OFF):
         async with open_database(empty_database, encryption) as database:
-            assert await convert_texts(database, nothing) > 0
+            assert await rewrite_texts(database, nothing) > 0
             found = await SqlSummaries(database).current(CONVERSATION)
             assert found is not None
             assert found.text == "They count."
@@ -306,64 +238,35 @@ async def test_process_without_the_option_reads_what_another_one_encrypts(
 
 
 _KILLED = """
-import asyncio, json, os, signal, sys
-from bot.storage.encryption.cipher import DataKeys
+import asyncio, os, signal, sys
 from bot.storage.encryption.codec import TextEncryption
-from bot.storage.encryption.conversion import convert_texts
-from bot.storage.encryption.data_keys import replace_data_keys
+from bot.storage.encryption.rewriting import rewrite_texts
 from bot.storage.sql.database import open_database
 
-url, what, keys = json.loads(sys.argv[1])
+url, key = sys.argv[1:]
 
-def die():
-    os.kill(os.getpid(), signal.SIGKILL)
-
-def renew(row):
-    made = DataKeys(keys).rotate(row)
-    renew.count += 1
-    if renew.count == 2:
-        die()
-    return made
+def die(table, _rows):
+    if table == "preset_version":
+        os.kill(os.getpid(), signal.SIGKILL)
 
 async def main():
-    async with open_database(url, TextEncryption(keys, is_on=True)) as database:
-        if what == "rotate":
-            renew.count = 0
-            await database.write(lambda c: replace_data_keys(c, renew))
-        else:
-            await convert_texts(database, lambda table, _rows: table == "preset_version" and die())
+    async with open_database(url, TextEncryption([key], is_on=True)) as database:
+        await rewrite_texts(database, die)
 
 asyncio.run(main())
 """
 
 
-async def _run_until_killed(url: str, what: str, keys: Sequence[str]) -> None:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", _KILLED, json.dumps([url, what, keys])), cwd=CHECKOUT
-    )
-    assert await process.wait() == -signal.SIGKILL
-
-
-async def test_conversion_that_was_killed_goes_on(empty_database: str) -> None:
+async def test_rewriting_that_was_killed_goes_on(empty_database: str) -> None:
     async with open_database(empty_database, NO_KEY) as database:
         await fill(database)
-    await _run_until_killed(empty_database, "convert", [OLD])
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", _KILLED, empty_database, OLD), cwd=CHECKOUT
+    )
+    assert await process.wait() == -signal.SIGKILL
     stored = (await stored_values(empty_database)).values()
     assert {is_plain(one) for one in stored} == {True, False}
     async with open_database(empty_database, ON) as database:
         assert (await read_session(database, WORD)).turns[0].text == WORD
-        assert await convert_texts(database, nothing) > 0
+        assert await rewrite_texts(database, nothing) > 0
     assert not any(map(is_plain, (await stored_values(empty_database)).values()))
-
-
-async def test_rotation_that_was_killed_leaves_the_old_key(empty_database: str) -> None:
-    async with open_database(empty_database, ON) as database:
-        await fill(database)
-        copy = text("INSERT INTO data_key SELECT id + 1, token, created_at, 1.0 FROM data_key")
-        await database.write(lambda c: c.execute(copy).rowcount)
-    await _run_until_killed(empty_database, "rotate", [NEW, OLD])
-    async with open_database(empty_database, ON) as database:
-        assert (await read_session(database, WORD)).turns[0].text == WORD
-        assert await rotate_keys(database, [NEW, OLD]) == 2
-    async with open_database(empty_database, TextEncryption([NEW])) as database:
-        assert (await read_session(database, WORD)).turns[0].text == WORD

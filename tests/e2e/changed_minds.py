@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.e2e.loopback_platforms import Conversation, LoopbackPlatforms
 from tests.e2e.shown_messages import DELETE, NEWER, OLDER, RETRY, ShownMessages
-from tests.e2e.transcript_checker import ANSWER_END, PeoplesChanges
+from tests.e2e.transcript_checker import ANSWER_START, PeoplesChanges
 
 _WEIGHTS = {RETRY: 4, OLDER: 2, NEWER: 2, DELETE: 1}
 
@@ -91,7 +91,8 @@ class ChangedMinds:
             if labels:
                 break
             parts.append(text)
-        names = {end["name"] for text in parts for end in ANSWER_END.finditer(text)}
+        # an edit may have stopped the answer before its end
+        names = {start["name"] for text in parts for start in ANSWER_START.finditer(text)}
         self.changes.deleted |= names
         self.changes.followed.discard(where.name)
         if self._must_follow(where) and newest.name in names:

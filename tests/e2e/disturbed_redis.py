@@ -6,9 +6,10 @@ import random
 import signal
 from collections.abc import AsyncIterator
 
-import psutil
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
+
+from tests.valkey import find_valkey
 
 _ANSWER_SECONDS = 5.0
 
@@ -20,7 +21,7 @@ async def disturb_valkey(url: str, rng: random.Random) -> None:
     """
     while True:
         await asyncio.sleep(rng.uniform(4, 12))
-        server = _find_server()
+        server = find_valkey()
         if server is None:
             continue  # it is being started
         chance = rng.random()
@@ -46,15 +47,10 @@ async def _wipe(url: str) -> None:
 @contextlib.asynccontextmanager
 async def frozen_valkey() -> AsyncIterator[None]:
     """Let this process's Valkey stand still within the block; it must run."""
-    server = _find_server()
+    server = find_valkey()
     assert server is not None
     server.send_signal(signal.SIGSTOP)
     try:
         yield
     finally:
         server.send_signal(signal.SIGCONT)
-
-
-def _find_server() -> psutil.Process | None:
-    children = psutil.Process().children()
-    return next((child for child in children if "valkey" in child.name()), None)

@@ -1,21 +1,18 @@
 """Installations to be disturbed: one process with SQLite; three with a PostgreSQL and a Valkey."""
 
-import asyncio
 import contextlib
-import random
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from bot.storage.coordination.embedded_valkey import run_embedded_valkey
 from tests.e2e.child_launcher import running_launcher
 from tests.e2e.disturbed_redis import disturb_valkey
 from tests.e2e.kill_load import Disturbance, LoadResult, add_conversations
 from tests.e2e.loopback_platforms import LoopbackPlatforms, running_platforms
 from tests.e2e.model_server import ModelServer
 from tests.e2e.service_process import ServiceProcess, preset_json
-from tests.weeks import begin_weeks
+from tests.valkey import run_valkey
 
 
 @dataclass
@@ -90,21 +87,14 @@ async def _installed(
             services.append(service)
         disturb = None
         if database_url is not None:
-            valkey = await stack.enter_async_context(run_embedded_valkey(folder))
-            disturb = partial(_disturb, database_url, valkey)
+            valkey = await stack.enter_async_context(run_valkey(folder))
+            disturb = partial(disturb_valkey, valkey)
             for service in services:
                 service.settings |= {
                     "TROUPE_DATABASE_URL": database_url,
                     "TROUPE_REDIS_URL": valkey,
                 }
         yield Shape(services, model, disturb)
-
-
-async def _disturb(database_url: str, valkey_url: str, rng: random.Random) -> None:
-    """Disturb what the processes share until cancelled."""
-    async with asyncio.TaskGroup() as group:
-        group.create_task(disturb_valkey(valkey_url, rng))
-        group.create_task(begin_weeks(database_url, random.Random(rng.random())))
 
 
 def write_tester(service: ServiceProcess, **more: object) -> None:

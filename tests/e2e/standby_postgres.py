@@ -29,7 +29,6 @@ class PostgresPair:
     primary: Path
     standby: Path
     standby_socket: Path
-    standby_url: str
     user: str | None
     """Who the servers run as."""
 
@@ -49,11 +48,8 @@ class PostgresPair:
 
 
 @contextlib.asynccontextmanager
-async def running_postgres_pair(*, is_synchronous: bool = True) -> AsyncIterator[PostgresPair]:
-    """Run both servers, and an empty database on them, within the block.
-
-    Where it is not synchronous, the primary commits while the standby is away.
-    """
+async def running_postgres_pair() -> AsyncIterator[PostgresPair]:
+    """Run both servers, and an empty database on them, within the block."""
     with (
         tempfile.TemporaryDirectory(prefix="troupe-pg-") as name,
         warnings.catch_warnings(),
@@ -73,7 +69,6 @@ async def running_postgres_pair(*, is_synchronous: bool = True) -> AsyncIterator
                 folder / "data",
                 standby,
                 sockets / _SOCKET,
-                f"postgresql+asyncpg://postgres@/{database}?host={sockets}",
                 server.system_user,
             )
             if pair.user is not None:
@@ -86,10 +81,9 @@ async def running_postgres_pair(*, is_synchronous: bool = True) -> AsyncIterator
             log = str(standby / "log")
             await pair.run("pg_ctl", "-D", str(standby), "-l", log, "-o", options, "-w", "start")
             try:
-                if is_synchronous:
-                    server.psql(
-                        "ALTER SYSTEM SET synchronous_standby_names = '*'; SELECT pg_reload_conf();"
-                    )
+                server.psql(
+                    "ALTER SYSTEM SET synchronous_standby_names = '*'; SELECT pg_reload_conf();"
+                )
                 await pair.run("createdb", *at, database)
                 yield pair
             finally:

@@ -46,7 +46,6 @@ OF_SERVERS = {
 NOT_SET = {
     *("telegram.token", "discord.token"),  # those of the rigs are searched for instead
     "database_url",  # tests/storage/sql/test_database.py tries a database that is away
-    "database_read_url",  # needs a PostgreSQL; tests/storage/test_replica_address.py tries it
 }
 
 

@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import pytest_asyncio
 from redis.asyncio import Redis
@@ -24,6 +23,7 @@ from tests.e2e.model_server import ModelServer
 from tests.e2e.service_process import ServiceProcess
 from tests.e2e.transcript_checker import CheckResult, check_transcripts, expected_answer
 from tests.e2e.waiting import wait_until
+from tests.valkey import find_valkey, run_valkey
 
 pytestmark = [
     pytest.mark.service,
@@ -96,13 +96,17 @@ async def service(
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def deployment(
-    platforms: LoopbackPlatforms, model: ModelServer, service: ServiceProcess
+    platforms: LoopbackPlatforms,
+    model: ModelServer,
+    service: ServiceProcess,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> AsyncIterator[Deployment]:
-    service.settings["TROUPE_REDIS_URL"] = "embedded"  # the kill test runs without
-    await service.start_and_wait()
-    yield Deployment(platforms, model, service)
-    if service.is_running:
-        await service.stop()
+    async with run_valkey(tmp_path_factory.mktemp("valkey")) as url:
+        service.settings["TROUPE_REDIS_URL"] = url  # the kill test runs without
+        await service.start_and_wait()
+        yield Deployment(platforms, model, service)
+        if service.is_running:
+            await service.stop()
 
 
 # --- Telegram --------------------------------------------------------------------------------
@@ -289,8 +293,7 @@ def _refused(wire: Any, begun: int) -> int:
 async def valkey_is_wiped(deployment: Deployment) -> None:
     conversations = [deployment.platforms.channel(), deployment.platforms.telegram_group()]
     await deployment.ask_and_hold(*conversations)
-    socket = next(deployment.service.data.glob("*.sock"))
-    async with Redis.from_url(f"unix://{socket}") as valkey:
+    async with Redis.from_url(deployment.service.settings["TROUPE_REDIS_URL"]) as valkey:
         await valkey.flushall()
         deployment.ask(*conversations)
         await valkey.flushall()
@@ -324,8 +327,8 @@ async def valkey_is_lost(deployment: Deployment) -> None:
     """Kill the Valkey during answers: nothing that it held is there in the next one."""
     conversations = [deployment.platforms.channel(), deployment.platforms.telegram_group()]
     await deployment.ask_and_hold(*conversations)
-    children = psutil.Process(deployment.service.process.pid).children()
-    [valkey] = [child for child in children if "valkey" in child.name()]
+    valkey = find_valkey()
+    assert valkey is not None
     valkey.kill()
     deployment.ask(*conversations)
     deployment.model.gate.set()

@@ -11,12 +11,12 @@ import pytest_asyncio
 from cryptography.fernet import Fernet
 from redis.asyncio import Redis
 
-from bot.storage.coordination.embedded_valkey import run_embedded_valkey
 from tests.e2e.loopback_platforms import LoopbackPlatforms
 from tests.e2e.model_server import ModelServer
 from tests.e2e.service_process import ServiceProcess, preset_json
 from tests.e2e.waiting import wait_until
 from tests.postgres import create_postgres_database, run_postgres_program
+from tests.valkey import run_valkey
 
 pytestmark = [pytest.mark.service, pytest.mark.asyncio(loop_scope="module")]
 
@@ -68,7 +68,7 @@ async def installation(
             yield Installation(service, service.data, None)
             return
         folder = request.getfixturevalue("postgres_folder")
-        address = await stack.enter_async_context(run_embedded_valkey(tmp_path))
+        address = await stack.enter_async_context(run_valkey(tmp_path))
         redis = Redis.from_url(address)
         stack.push_async_callback(redis.aclose)
         service.settings["TROUPE_DATABASE_URL"] = await create_postgres_database(folder)

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from bot.storage.coordination.embedded_valkey import run_embedded_valkey
 from tests.e2e.child_launcher import running_launcher
 from tests.e2e.crash_points import FATAL_WORD
 from tests.e2e.loopback_platforms import LoopbackPlatforms, running_platforms
@@ -17,6 +16,7 @@ from tests.e2e.model_server import ModelServer
 from tests.e2e.service_process import ServiceProcess
 from tests.e2e.transcript_checker import CheckResult, check_transcripts
 from tests.postgres import create_postgres_database
+from tests.valkey import run_valkey
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(400)]
 _NOTICE = "crashed the service repeatedly"
@@ -58,7 +58,7 @@ async def services(
         ]
         if len(installed) > 1:
             url = await create_postgres_database(request.getfixturevalue("postgres_folder"))
-            valkey = await stack.enter_async_context(run_embedded_valkey(tmp_path))
+            valkey = await stack.enter_async_context(run_valkey(tmp_path))
             shared = {"TROUPE_DATABASE_URL": url, "TROUPE_REDIS_URL": valkey}
             for service, unused in zip(installed, ("DISCORD", "TELEGRAM"), strict=True):
                 service.settings |= shared

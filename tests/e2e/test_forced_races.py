@@ -13,7 +13,6 @@ import psutil
 import pytest
 import pytest_asyncio
 
-from bot.storage.coordination.embedded_valkey import run_embedded_valkey
 from tests.e2e.child_launcher import running_launcher
 from tests.e2e.kill_load import wait_until_settled
 from tests.e2e.loopback_platforms import LoopbackPlatforms, running_platforms
@@ -22,6 +21,7 @@ from tests.e2e.service_process import ServiceProcess
 from tests.e2e.transcript_checker import check_transcripts
 from tests.e2e.waiting import wait_until
 from tests.postgres import create_postgres_database
+from tests.valkey import run_valkey
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(300)]
 _SETTLE_SECONDS = 25.0
@@ -79,7 +79,7 @@ async def pair(postgres_folder: str, tmp_path: Path) -> AsyncIterator[Pair]:
         model = await stack.enter_async_context(ModelServer())
         settings = {
             "TROUPE_DATABASE_URL": await create_postgres_database(postgres_folder),
-            "TROUPE_REDIS_URL": await stack.enter_async_context(run_embedded_valkey(tmp_path)),
+            "TROUPE_REDIS_URL": await stack.enter_async_context(run_valkey(tmp_path)),
         }
         services = []
         for name in ("first", "second"):

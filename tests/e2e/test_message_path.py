@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
-import psutil
 import pytest
 import pytest_asyncio
 from simcord.backend.errors import SetupError
@@ -16,6 +15,7 @@ from tests.e2e.model_server import ModelServer
 from tests.e2e.service_process import ServiceProcess
 from tests.e2e.transcript_checker import check_transcripts, expected_answer
 from tests.e2e.waiting import wait_until
+from tests.valkey import find_valkey, run_valkey
 
 pytestmark = [pytest.mark.service, pytest.mark.asyncio(loop_scope="module")]
 
@@ -53,7 +53,10 @@ class Deployment:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def deployment(
-    platforms: LoopbackPlatforms, model: ModelServer, service: ServiceProcess
+    platforms: LoopbackPlatforms,
+    model: ModelServer,
+    service: ServiceProcess,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> AsyncIterator[Deployment]:
     conversations = {
         "channel": platforms.channel(),
@@ -63,11 +66,12 @@ async def deployment(
         "topic": platforms.telegram_topics()[1],
         "telegram_dm": platforms.telegram_dm(),
     }
-    service.settings["TROUPE_REDIS_URL"] = "embedded"  # the kill test runs without
-    await service.start_and_wait()
-    yield Deployment(platforms, model, service, conversations)
-    if service.is_running:
-        await service.stop()
+    async with run_valkey(tmp_path_factory.mktemp("valkey")) as url:
+        service.settings["TROUPE_REDIS_URL"] = url  # the kill test runs without
+        await service.start_and_wait()
+        yield Deployment(platforms, model, service, conversations)
+        if service.is_running:
+            await service.stop()
 
 
 @pytest.fixture(autouse=True)
@@ -211,19 +215,15 @@ async def test_closed_discord_client_is_replaced(deployment: Deployment) -> None
 
 
 async def test_questions_are_answered_after_a_valkey_crash(deployment: Deployment) -> None:
-    def valkeys() -> list[psutil.Process]:
-        children = psutil.Process(deployment.service.process.pid).children()
-        return [child for child in children if "valkey" in child.name()]
-
     deployment.model.chunk_delays = (0.2,)
     asked = [(kind, deployment.ask(kind)) for kind in KINDS]
-    (valkey,) = valkeys()
+    valkey = find_valkey()
+    assert valkey is not None
     valkey.kill()
     asked += [(kind, deployment.ask(kind)) for kind in KINDS]
     for kind, answer in asked:
         await deployment.answered(kind, answer, 30)
-    (another,) = await wait_until(valkeys)
-    assert another.pid != valkey.pid
+    await deployment.service.wait_until_ready()
 
 
 # --- commands ------------------------------------------------------------------------------------

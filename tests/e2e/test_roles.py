@@ -10,13 +10,13 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from bot.storage.coordination.embedded_valkey import run_embedded_valkey
 from tests.e2e.loopback_platforms import LoopbackPlatforms
 from tests.e2e.model_server import ModelServer
 from tests.e2e.service_process import ServiceProcess
 from tests.e2e.transcript_checker import check_transcripts, expected_answer
 from tests.e2e.waiting import wait_until
 from tests.postgres import create_postgres_database
+from tests.valkey import run_valkey
 
 pytestmark = [pytest.mark.service, pytest.mark.asyncio(loop_scope="module")]
 
@@ -39,7 +39,7 @@ async def processes(
     shared = tmp_path_factory.mktemp("shared")
     url = await create_postgres_database(postgres_folder)
     async with AsyncExitStack() as stack:
-        valkey = await stack.enter_async_context(run_embedded_valkey(shared))
+        valkey = await stack.enter_async_context(run_valkey(shared))
         started = {}
         for role in _ROLES:
             service = ServiceProcess(tmp_path_factory.mktemp(role), platforms, model)
@@ -48,8 +48,7 @@ async def processes(
                 "TROUPE_DATABASE_URL": url,
                 "TROUPE_REDIS_URL": valkey,
             }
-            pool = ("--providers", "test") if role == "worker" else ()
-            service.options = ("--role", role, *pool)
+            service.options = ("--role", role)
             await service.start()
             stack.push_async_callback(service.kill)
             started[role] = service

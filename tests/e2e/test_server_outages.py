@@ -12,12 +12,12 @@ from urllib.parse import urlsplit
 import pytest
 import pytest_asyncio
 
-from bot.storage.coordination.embedded_valkey import run_embedded_valkey
 from tests.e2e.loopback_platforms import LoopbackPlatforms
 from tests.e2e.service_process import ServiceProcess
 from tests.e2e.waiting import wait_until
 from tests.gate import Gate
 from tests.postgres import create_postgres_database
+from tests.valkey import run_valkey
 
 pytestmark = [
     pytest.mark.service,
@@ -35,7 +35,7 @@ async def gates(
     [socket] = [str(one) for one in Path(postgres_folder).glob(".s.PGSQL.*[0-9]")]  # noqa: ASYNC240
     name = urlsplit(await create_postgres_database(postgres_folder)).path
     async with (
-        run_embedded_valkey(tmp_path) as valkey,
+        run_valkey(tmp_path) as valkey,
         Gate(lambda: asyncio.open_unix_connection(socket)) as database,
         Gate(lambda: asyncio.open_unix_connection(valkey.removeprefix("unix://"))) as redis,
     ):

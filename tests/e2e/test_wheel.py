@@ -26,11 +26,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("hatchling is not installed: `make test` installs it")
     folder = tmp_path_factory.mktemp("dist")
     build(CHECKOUT, "sdist", folder)
-    [sdist] = folder.glob("troupe-*.tar.gz")
+    [sdist] = folder.glob("troupe_bot-*.tar.gz")
     with tarfile.open(sdist) as archive:
         archive.extractall(folder, filter="data")
     build(folder / sdist.name.removesuffix(".tar.gz"), "wheel", folder)
-    [wheel] = folder.glob("troupe-*.whl")
+    [wheel] = folder.glob("troupe_bot-*.whl")
     return wheel
 
 

@@ -15,7 +15,7 @@ from typing_extensions import override
 from bot.commands.answer_buttons import BUTTON_GONE, MOVED_ON, NOT_YOURS
 
 QUESTION = re.compile(r"\bT(?P<name>[0-9a-f]+):(?P<words>\d+)\b")
-_START = re.compile(r"RS(?P<name>[0-9a-f]+):(?P<words>\d+)")
+ANSWER_START = re.compile(r"RS(?P<name>[0-9a-f]+):(?P<words>\d+)")
 ANSWER_END = re.compile(r"RE(?P<name>[0-9a-f]+)")
 _REFUSED_PRESSES = (BUTTON_GONE, MOVED_ON, NOT_YOURS)
 """Why nothing follows from a press, told in a message; it is no part of an answer."""
@@ -209,7 +209,7 @@ class _TranscriptReader:
 
     def _accept(self, word: str) -> bool:
         """Return whether this word may come next."""
-        if start := _START.fullmatch(word):
+        if start := ANSWER_START.fullmatch(word):
             self.close()
             self._open, self._next, self._counted_waiting = start, 1, False
             self.started[start["name"]] += 1

@@ -20,6 +20,12 @@ def test_missing_package_is_named(tmp_path: Path) -> None:
         make_embedder(settings, tmp_path)
 
 
+def test_missing_engine_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bot.embedders.gguf.find_spec", lambda _name: None)
+    with pytest.raises(SettingsError, match=r"pip install 'troupe-bot\[local\]'"):
+        make_embedder(EmbeddingSettings(kind="gguf", model_path=tmp_path), tmp_path)
+
+
 @pytest.mark.parametrize("content", [None, b"no model"])
 def test_invalid_gguf_is_named(tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "bge.gguf"

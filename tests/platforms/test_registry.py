@@ -16,7 +16,7 @@ from bot.errors import SettingsError
 from bot.platforms import registry
 from bot.platforms.spec import PlatformContext, PlatformSettings, PlatformSpec
 from bot.ports import Intake, Platform, Surface
-from bot.service.service import running
+from bot.service.run import running
 from bot.settings import collect_secrets, find_unknown_variables, read_settings
 from tests.fakes import FakeSurface
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 from pydantic import ValidationError
 
-from bot.chat.command import Command
+from bot.chat.command import Command, parse
 from bot.chat.incoming import Person, Quote, Said, WakeReason
 from bot.chat.session import Turn
+from bot.commands.handlers import COMMANDS
 from bot.prompting.presets.preset import Preset
 from bot.routing.active_presets import ActiveCharacters, ActivePreset
-from bot.routing.command_specs import COMMANDS, parse
 from bot.routing.decide import Answer, Decision, Ignore, Observe, decide
 from bot.routing.decision_log import describe_silence
 from tests.samples import make_incoming
@@ -181,10 +181,10 @@ def test_blank_message_is_ignored() -> None:
 @pytest.mark.parametrize(
     ("text", "command"),
     [
-        ("/preset use Nova Prime ", Command("preset", "use", "Nova Prime")),
-        ("/preset", Command("preset", None, "")),
-        ("/NEW", Command("new", None, "")),
-        ("/unknown thing", Command("unknown", None, "thing")),
+        ("/preset use Nova Prime ", Command("preset", "use Nova Prime")),
+        ("/preset", Command("preset")),
+        ("/NEW", Command("new")),
+        ("/unknown thing", Command("unknown", "thing")),
         ("/ new", None),
         ("/", None),
         ("// comment", None),
@@ -205,9 +205,9 @@ def test_ask_is_a_command_unless_a_preset_has_a_form() -> None:
     filled = preset(prompter={"kind": "chat", "instruction": "In {language}."})
     for line in ("/ask hi", "/ASK\nlanguage: Latin", "/ask@nora_bot language: Latin"):
         assert outcome(line, WakeReason.DM, filled) is Answer
-    assert decided("/ask hi", WakeReason.DM, preset()) == Command("ask", None, "hi")
-    assert decided("/asking", WakeReason.DM, filled) == Command("asking", None, "")
-    assert decided("/help", WakeReason.DM, filled) == Command("help", None, "")
+    assert decided("/ask hi", WakeReason.DM, preset()) == Command("ask", "hi")
+    assert decided("/asking", WakeReason.DM, filled) == Command("asking")
+    assert decided("/help", WakeReason.DM, filled) == Command("help")
     assert "ask" not in [spec.name for spec in COMMANDS]
 
 

@@ -21,8 +21,8 @@ def reply(text: str, quoted: str, *, is_ours: bool = True) -> Said:
 @pytest.mark.parametrize(
     ("action", "command"),
     [
-        (ButtonAction.NAME, Command("preset", "use", "nova")),
-        (ButtonAction.ABOUT, Command("me", None, "nova")),
+        (ButtonAction.NAME, Command("preset", "use nova")),
+        (ButtonAction.ABOUT, Command("me", "nova")),
     ],
 )
 def test_reply_to_a_question_is_the_command(

@@ -4,12 +4,11 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
 
-from typing_extensions import override
-
-from bot.runtime.http.connection import HttpClientConnection
+from bot.runtime.http.client import HttpClient
 from bot.runtime.wake_ups import wake_ups
+from tests.runtime.http_server import byte_server
+from tests.waiting import wait_until
 
 IN_ONE_PASS = 16  # eight that were woken before it, and eight that found a free place in it
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -53,28 +52,6 @@ async def counting(works: Sequence[Awaitable[object]]) -> AsyncIterator[Passes]:
     passes.stop()
 
 
-class SilentTransport(asyncio.Transport):
-    """Takes what is written."""
-
-    @override
-    def write(self, data: Any) -> None:
-        pass
-
-    @override
-    def is_closing(self) -> bool:
-        return False
-
-    @override
-    def abort(self) -> None:
-        pass
-
-
-def connection() -> HttpClientConnection:
-    made = HttpClientConnection(lambda _: None, lambda _: None, lambda _: None)
-    made.connection_made(SilentTransport())
-    return made
-
-
 def in_seconds(seconds: float) -> float:
     return asyncio.get_running_loop().time() + seconds
 
@@ -100,23 +77,38 @@ async def test_turn_whose_task_was_cancelled_holds_up_nobody() -> None:
     await ended(tasks[50:])
 
 
-async def test_hundred_responses_that_arrive_together_are_read_in_order_and_few_in_a_pass() -> None:
-    connections = [connection() for _ in range(100)]
-    async with counting([one.request(b"", in_seconds(60)) for one in connections]) as passes:
-        await asyncio.sleep(0)
-        for one in connections:
-            one.data_received(OK)
-    assert passes.order == list(range(100))
+async def test_hundred_responses_that_arrive_together_are_read_few_in_a_pass() -> None:
+    arrived = 0
+    all_arrived = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal arrived
+        await reader.readuntil(b"\r\n\r\n")
+        arrived += 1
+        if arrived == len(works):
+            all_arrived.set()
+        await all_arrived.wait()
+        writer.write(OK)
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0, backlog=100) as server:
+        address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        client = HttpClient(address, {}, connect_seconds=60, uses_proxy=False)
+        works = [client.request("GET", "/", None, in_seconds(60)) for _ in range(100)]
+        async with counting(works) as passes:
+            pass
+        await client.close()
+    assert len(passes.order) == len(works)
     assert max(passes.ended) <= IN_ONE_PASS
 
 
 async def test_response_that_waits_for_its_turn_is_not_late() -> None:
-    asking = connection()
-    request = asyncio.create_task(asking.request(b"", in_seconds(0.01)))
-    await asyncio.sleep(0)
-    for _ in range(8):
-        wake_ups().wake(lambda: None)
-    for _ in range(40):  # five passes, each longer than what is waited after a deadline
-        wake_ups().wake(lambda: time.sleep(0.015))
-    asking.data_received(OK)
-    assert (await request).status == 200
+    async with byte_server([0.05, OK]) as server:
+        client = HttpClient(server.base_url, {}, connect_seconds=60, uses_proxy=False)
+        asking = asyncio.create_task(client.request("GET", "/", None, in_seconds(0.2)))
+        await wait_until(lambda: bool(server.requests))
+        for _ in range(80):  # ten passes, each longer than what is waited after a deadline
+            wake_ups().wake(lambda: time.sleep(0.015))
+        assert (await asking).status == 200
+        await client.close()

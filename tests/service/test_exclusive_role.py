@@ -10,9 +10,7 @@ from typing_extensions import override
 from bot.errors import StoreError
 from bot.ports import Intake, RoleLeases, ShardedPlatform
 from bot.runtime.tasks import cancel_and_wait
-from bot.service.exclusive_role import ExclusiveRole
-from bot.service.receiving.exclusive_platform import ExclusivePlatform
-from bot.service.receiving.shared_shards import SharedShards
+from bot.service.exclusive_role import ExclusivePlatform, ExclusiveRole, SharedShards
 from tests.fakes import FakeClock
 from tests.platforms.telegram.conftest import FakeIntake
 from tests.service.test_platform_supervisor import FakePlatform

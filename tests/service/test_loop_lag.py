@@ -6,7 +6,7 @@ from prometheus_client import REGISTRY
 from typing_extensions import override
 
 from bot.runtime.tasks import cancel_and_wait
-from bot.service.operation.loop_lag import LoopLag
+from bot.service.jobs import LoopLag
 from tests.fakes import FakeClock
 
 

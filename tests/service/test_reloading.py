@@ -14,10 +14,10 @@ from structlog.testing import capture_logs
 from bot.backends.echo.settings import EchoSettings
 from bot.errors import UserError
 from bot.platforms.registry import companion_platforms
+from bot.service.container import Container
+from bot.service.options import RunOptions
 from bot.service.resources import open_resources
-from bot.service.run_options import RunOptions
-from bot.service.service import running
-from bot.service.wiring import Wiring
+from bot.service.run import running
 from bot.settings import Settings
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
@@ -46,60 +46,63 @@ def settings(tmp_path: Path) -> Settings:
 
 
 @pytest.fixture
-async def wiring(settings: Settings) -> AsyncIterator[Wiring]:
+async def container(settings: Settings) -> AsyncIterator[Container]:
     async with open_resources(settings, (), pytest.fail, OPTIONS) as resources:
-        yield Wiring(settings, resources, (), pytest.fail, OPTIONS)
+        yield Container(settings, resources, (), pytest.fail, OPTIONS)
 
 
-def told(wiring: Wiring) -> list[Sequence[str]]:
+def told(container: Container) -> list[Sequence[str]]:
     """What all processes are told from now on."""
     names: list[Sequence[str]] = []
-    wiring.context.resources.signals.subscribe("presets", names.append)
+    container.signals.subscribe("presets", names.append)
     return names
 
 
 async def test_changed_files_answer_and_all_processes_are_told(
-    wiring: Wiring, settings: Settings
+    container: Container, settings: Settings
 ) -> None:
-    resolver, names = wiring.context.resources.resolver, told(wiring)
+    resolver, names = container.resolver, told(container)
     write(settings, "nora", system="New.")
     write(settings, "niko")
     (settings.presets_dir / "nova.json").unlink()  # type: ignore[operator]
 
-    await wiring.published.reload_files()
+    await container.published_presets.reload_files()
 
     assert resolver.default.system == "New."
     assert resolver.versions == {"nora": 2, "niko": 1}
     assert names == [["niko", "nora", "nova"]]
-    deleted = await wiring.stored.preset_versions.newest("nova")
+    deleted = await container.preset_versions.newest("nova")
     assert deleted is not None
     assert deleted.content == ""
 
 
-async def test_file_that_did_not_change_takes_nothing_back(wiring: Wiring) -> None:
+async def test_file_that_did_not_change_takes_nothing_back(container: Container) -> None:
     """A console on another machine has published a newer version."""
-    resolver = wiring.context.resources.resolver
+    resolver = container.resolver
     resolver.publish(resolver.presets["nova"].model_copy(update={"system": "Newer."}), 2)
 
-    await wiring.published.reload_files()
+    await container.published_presets.reload_files()
 
     assert resolver.presets["nova"].system == "Newer."
     assert resolver.versions["nova"] == 2
 
 
 async def test_process_that_missed_the_signal_learns_it_from_a_row(
-    wiring: Wiring, settings: Settings
+    container: Container, settings: Settings
 ) -> None:
     """Without Redis there is no signal between processes at all."""
     async with open_resources(settings, (), pytest.fail, OPTIONS) as resources:
-        other, resolver = Wiring(settings, resources, (), pytest.fail, OPTIONS), resources.resolver
-        await other.published.look()
+        other, resolver = (
+            Container(settings, resources, (), pytest.fail, OPTIONS),
+            resources.resolver,
+        )
+        await other.published_presets.look()
         write(settings, "nova", system="New.")
-        await wiring.published.reload_files()
+        await container.published_presets.reload_files()
         await resolver.resolve(["telegram:1"])
         assert resolver.presets["nova"].system == "Old."
 
-        await other.published.look()
+        await other.published_presets.look()
         await resolver.resolve(["telegram:1"])
         assert resolver.presets["nova"].system == "New."
         assert resolver.versions["nova"] == 2
@@ -115,16 +118,16 @@ async def test_process_that_missed_the_signal_learns_it_from_a_row(
     ],
 )
 async def test_mistake_in_a_file_keeps_its_preset_and_stops_no_other(
-    wiring: Wiring, settings: Settings, content: str | None, reason: str
+    container: Container, settings: Settings, content: str | None, reason: str
 ) -> None:
-    resolver, names = wiring.context.resources.resolver, told(wiring)
+    resolver, names = container.resolver, told(container)
     write(settings, "nova", system="New.")
     broken = settings.presets_dir / "nora.json"  # type: ignore[operator]
     broken.unlink() if content is None else broken.write_text(content)
 
     with capture_logs() as logs:
-        await wiring.published.reload_files()
-        await wiring.published.reload_files()
+        await container.published_presets.reload_files()
+        await container.published_presets.reload_files()
 
     [problem] = [one for one in logs if one["event"] == "preset_not_reloaded"]
     assert problem["preset"] == "nora"
@@ -134,21 +137,21 @@ async def test_mistake_in_a_file_keeps_its_preset_and_stops_no_other(
     assert "nova" in names[0]
 
     write(settings, "nora", system="Right again.")
-    await wiring.published.reload_files()
+    await container.published_presets.reload_files()
     assert resolver.default.system == "Right again."
 
 
 async def test_preset_is_disabled_until_its_file_is_right(
-    wiring: Wiring, settings: Settings
+    container: Container, settings: Settings
 ) -> None:
-    resolver = wiring.context.resources.resolver
+    resolver = container.resolver
     write(settings, "niko", provider="gone")
-    await wiring.published.reload_files()
+    await container.published_presets.reload_files()
     with pytest.raises(UserError, match=r"niko is disabled: .* it uses the provider 'gone'"):
         resolver.find("niko")
 
     write(settings, "niko")
-    await wiring.published.reload_files()
+    await container.published_presets.reload_files()
     assert resolver.find("niko").name == "niko"
 
 

@@ -5,19 +5,16 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from bot.chat.console.operation import Node, unserved_providers
 from bot.errors import SettingsError
 from bot.platforms.registry import platform_specs
-from bot.service.resources import shares_data_dir
-from bot.service.roles import (
+from bot.service.options import (
     ALL_ROLES,
     Role,
-    describe_roles,
+    RunOptions,
     parse_roles,
     select_platforms,
-    select_providers,
 )
-from bot.service.run_options import RunOptions
+from bot.service.resources import shares_data_dir
 from bot.settings import Settings
 from bot.storage.data_dir import DataDirUse, lock_data_dir
 
@@ -49,16 +46,9 @@ def test_selected_platform_has_to_be_set_up() -> None:
         select_platforms("discord", configured)
 
 
-@pytest.mark.parametrize(
-    ("settings", "remedy"),
-    [
-        (Settings(), "TROUPE_DATABASE_URL"),
-        (Settings(database_url=POSTGRES, redis_url=SecretStr("embedded")), "TROUPE_REDIS_URL"),
-    ],
-)
-def test_role_that_cannot_reach_the_others_is_refused(settings: Settings, remedy: str) -> None:
-    with pytest.raises(SettingsError, match=remedy):
-        shares_data_dir(settings, DataDirUse.SERVICE, SENDER)
+def test_role_on_sqlite_is_refused() -> None:
+    with pytest.raises(SettingsError, match="TROUPE_DATABASE_URL"):
+        shares_data_dir(Settings(), DataDirUse.SERVICE, SENDER)
 
 
 def test_processes_on_postgres_share_a_data_directory(tmp_path: Path) -> None:
@@ -69,35 +59,3 @@ def test_processes_on_postgres_share_a_data_directory(tmp_path: Path) -> None:
         refused = pytest.raises(SettingsError, match="TROUPE_DATA_DIR")
         with refused, lock_data_dir(tmp_path):
             pytest.fail("its database would be used by others as well")
-
-
-def test_selected_provider_has_to_be_set_up() -> None:
-    assert select_providers("OpenAI, vllm,openai", {"openai", "vllm"}) == {"openai", "vllm"}
-    with pytest.raises(SettingsError, match=r"'vlm' is not set up .*: openai, vllm; did you mean"):
-        select_providers("vlm", {"openai", "vllm"})
-    with pytest.raises(SettingsError, match="at least one provider"):
-        select_providers(",", {"openai"})
-
-
-def test_worker_of_a_pool_shares_the_work_and_names_its_providers() -> None:
-    options = RunOptions(providers=frozenset({"vllm", "openai"}))
-    assert options.shares_work
-    assert describe_roles(options.roles, options.providers) == (
-        "gateway,worker(openai vllm),sender,console"
-    )
-    assert describe_roles({Role.SENDER}, options.providers) == "sender"
-
-
-def node(roles: str, seen_seconds: float = 1) -> Node:
-    return Node("me", roles, "1.0", 60, seen_seconds, (), 0)
-
-
-def test_unserved_providers_are_those_of_no_running_worker() -> None:
-    used = {"openai", "vllm"}
-    assert unserved_providers([], used) == [], "nothing runs: nobody waits"
-    assert unserved_providers([node("gateway,worker")], used) == []
-    pool = node("worker(openai),sender")
-    assert unserved_providers([pool], used) == ["vllm"]
-    assert unserved_providers([pool, node("worker(vllm x)")], used) == []
-    assert unserved_providers([pool, node("worker", seen_seconds=3600)], used) == ["vllm"]
-    assert unserved_providers([node("gateway,sender")], used) == ["openai", "vllm"]

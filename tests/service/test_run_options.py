@@ -3,7 +3,7 @@
 import pytest
 
 from bot.prompting.presets.preset import Preset
-from bot.service.run_options import replace_model
+from bot.service.options import replace_model
 from bot.settings import Settings
 
 PRESET = Preset.model_validate(

@@ -1,7 +1,6 @@
 """Test what processes of one installation share: jobs that one does at a time, and a machine."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -16,11 +15,9 @@ from bot.prompting.presets.preset import Preset
 from bot.routing.preset_resolver import PresetResolver
 from bot.runtime.signals import InProcessSignals
 from bot.runtime.tasks import cancel_and_wait
-from bot.service.parts.run_context import RunContext
-from bot.service.parts.stored import StoredParts
+from bot.service.options import Role, RunOptions
 from bot.service.resources import Resources
-from bot.service.roles import Role
-from bot.service.run_options import RunOptions
+from bot.service.stores import StorageContainer
 from bot.settings import ConsoleSettings, Settings
 from bot.storage.sql.chat_settings import SqlChatSettings
 from bot.storage.sql.database import Database
@@ -31,7 +28,7 @@ from tests.waiting import PATIENCE_SECONDS, advance_in_steps
 NORA = Preset.model_validate({"name": "nora", "provider": "test", "model": "m"})
 
 
-class OneOfSeveral(RunContext):
+class OneOfSeveral(StorageContainer):
     """A process beside others, as on PostgreSQL."""
 
     @property
@@ -53,8 +50,9 @@ def process(
     signals = signals or InProcessSignals()
     resources = Resources(database, {}, signals, chat_settings, resolver, None)
     options = RunOptions(roles=frozenset(roles or Role))
-    settings = Settings(data_dir=folder)
-    return OneOfSeveral(settings, resources, (), pytest.fail, options, clock, owner)
+    made = OneOfSeveral(Settings(data_dir=folder), resources, (), pytest.fail, options, clock)
+    made.owner = owner
+    return made
 
 
 async def read_holders(database: Database) -> dict[str, str]:
@@ -64,24 +62,13 @@ async def read_holders(database: Database) -> dict[str, str]:
     return {one.role: one.owner for one in rows}
 
 
-@pytest.mark.parametrize(
-    ("job", "name"),
-    [
-        (StoredParts.delete_expired_rows, "delete expired rows"),
-        (StoredParts.encrypt_old_texts, "encrypt old texts"),
-    ],
-    ids=["retention", "encryption"],
-)
 async def test_job_is_done_by_one_process_until_that_ends(
-    database: Database,
-    tmp_path: Path,
-    job: Callable[[StoredParts], Awaitable[None]],
-    name: str,
+    database: Database, tmp_path: Path
 ) -> None:
-    clock = FakeClock()
+    clock, name = FakeClock(), "delete expired rows"
 
     async def do(owner: str) -> None:
-        await job(StoredParts(process(database, clock, tmp_path, owner)))
+        await process(database, clock, tmp_path, owner).delete_expired_rows()
 
     async def wait_until_held_by(owner: str) -> None:
         async with asyncio.timeout(PATIENCE_SECONDS):
@@ -105,8 +92,7 @@ async def test_job_moves_at_once_when_the_process_that_ends_can_tell_the_others(
     clock, signals = FakeClock(), InProcessSignals()
 
     async def do(owner: str) -> None:
-        context = process(database, clock, tmp_path, owner, signals=signals)
-        await StoredParts(context).delete_expired_rows()
+        await process(database, clock, tmp_path, owner, signals=signals).delete_expired_rows()
 
     async def wait_until_held_by(owner: str) -> None:
         async with asyncio.timeout(PATIENCE_SECONDS):

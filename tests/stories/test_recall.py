@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bot.prompting.character.embedding import NANO_E5
+from bot.prompting.character.embedding import DEFAULT_EMBEDDER
 from bot.storage.sql.database import Database
 from bot.storage.sql.stories import open_stories
 from bot.stories.index import index_stories
@@ -37,7 +37,7 @@ async def ranks(
     database: Database, texts: Sequence[str], questions: Sequence[tuple[str, str]]
 ) -> list[int]:
     """Where each question's own story stands among all, from 1."""
-    embedder, stories = NANO_E5, await open_stories(database)
+    embedder, stories = DEFAULT_EMBEDDER, await open_stories(database)
     await index_stories({"nora": texts}, embedder, stories, FakeClock())
     ranks = []
     for question, story in questions:

@@ -7,12 +7,12 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
-from sqlalchemy import delete, select, update
+from sqlalchemy import select, update
 from typing_extensions import override
 
 from bot.chat.incoming import Said
 from bot.chat.prompt import Finish, FinishReason, Prompt, ReasoningDelta, Usage
-from bot.chat.session import Turn, TurnResult
+from bot.chat.session import HistoryChange, Turn, TurnResult
 from bot.errors import BackendUnavailable, BudgetUsedUp
 from bot.ports import ConversationMemory
 from bot.prompting.presets.preset import Preset, SummaryChoice
@@ -79,6 +79,12 @@ class Setup:
         await self._conversations.finish(
             claim, message, TurnResult(turns=turns, new_session=new_session)
         )
+
+    async def change(self, change: HistoryChange) -> None:
+        self._received += 1
+        await self._inbox.receive([make_incoming(key=f"5:{self._received}")], {})
+        claim, message = await begin(self._conversations, CHAT)
+        await self._conversations.finish(claim, message, TurnResult(change=change))
 
     async def forget(self) -> None:
         self._received += 1
@@ -150,11 +156,8 @@ async def test_summary_is_invalid_and_replaced_when_a_covered_turn_changed(
     setup = Setup(database, ["A secret."], ["Nothing."])
     await setup.say(*LINES)
     await setup.summarizer.summarize(NORA, CHAT, kept=2, said=SAID)
-    first = {
-        "edited": update(turn).where(turn.c.id == 1).values(text="no line"),
-        "forgotten": delete(turn).where(turn.c.id == 1),
-    }[change]
-    await database.write(lambda c: c.execute(first).rowcount)
+    first = {"edited": HistoryChange({1: "no line"}), "forgotten": HistoryChange(deleted=[1])}
+    await setup.change(first[change])
     assert await setup.summary_part() is None
     await setup.summarizer.summarize(NORA, CHAT, kept=2, said=SAID)
     assert "Earlier summary" not in setup.asked[1]

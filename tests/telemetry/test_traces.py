@@ -144,5 +144,5 @@ def test_nothing_of_opentelemetry_is_needed_without_the_setting(
 ) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
     record_span("answer", "telegram:5:1", 1.0, 2.0)
-    with pytest.raises(SettingsError, match=r"troupe\[traces\]"):
+    with pytest.raises(SettingsError, match=r"troupe-bot\[traces\]"):
         start_traces("http://127.0.0.1:4318")

@@ -8,7 +8,7 @@ import pytest
 
 from bot.errors import PresetError, SettingsError
 from bot.prompting.presets.preset import Preset
-from bot.service.backends import make_backends, tool_problems
+from bot.service.backends import add_backends, tool_problems
 from bot.settings import collect_secrets, read_settings
 from bot.templates.renderer import Renderer
 from bot.tool_servers.factory import make_tool_servers
@@ -65,7 +65,7 @@ def test_preset_names_only_what_the_operator_lists() -> None:
     assert tool_problems(preset(mcp_servers=["files"]), settings) == []
     one = preset(mcp_servers=["shell"])
     with pytest.raises(PresetError, match=r"allows no MCP server 'shell' \(known: files\)"):
-        make_backends(settings, {"a": one}, Renderer())
+        add_backends({}, settings, [one], Renderer())
 
 
 @pytest.mark.parametrize("given", [{"command": "sh"}, {"url": "http://evil/"}])
@@ -89,7 +89,7 @@ def test_missing_package_is_told_with_the_remedy(monkeypatch: pytest.MonkeyPatch
     settings = read_settings(mcp_servers={"files": {"command": "a"}})
     monkeypatch.setitem(sys.modules, "mcp", None)
     monkeypatch.delitem(sys.modules, "bot.tool_servers.mcp_server", raising=False)
-    with pytest.raises(SettingsError, match=r"install `troupe\[mcp\]`"):
+    with pytest.raises(SettingsError, match=r"pip install 'troupe-bot\[mcp\]'"):
         make_tool_servers(settings.mcp_servers, settings.data_dir)
     assert make_tool_servers({}, settings.data_dir) == {}
 

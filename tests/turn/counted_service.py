@@ -23,10 +23,10 @@ from bot.routing.history_scopes import HistoryScopes
 from bot.routing.preset_resolver import PresetResolver
 from bot.runtime.signals import InProcessSignals
 from bot.runtime.tasks import cancel_and_wait
+from bot.service.container import Container
 from bot.service.models import Models
+from bot.service.options import RunOptions
 from bot.service.resources import Resources, make_chat_settings
-from bot.service.run_options import RunOptions
-from bot.service.wiring import Wiring
 from bot.settings import Settings
 from bot.storage.engine.statements import StartUnit, Unit
 from bot.storage.sql.connections import ConnectionPool, SqliteThreadPool, UnitOfWork
@@ -122,21 +122,21 @@ class RunningParts:
     """The real worker, sender and pools over a database; the clock moves by hand."""
 
     def __init__(
-        self, parts: Wiring, backend: FakeBackend, clock: FakeClock, counts: Counter[str]
+        self, container: Container, backend: FakeBackend, clock: FakeClock, counts: Counter[str]
     ) -> None:
-        self._parts = parts
+        self._container = container
         self._backend = backend
         self._clock = clock
         self._counts = counts
         self._tasks: Counter[str] = Counter()
-        resources = parts.context.resources
+        resources = container.resources
         scopes = HistoryScopes(resources.chat_settings, resources.resolver)
         self._intake = InboxIntake(
-            parts.stored.inbox,
-            parts.jobs.conversation_pool.wake,
-            router=HistoryRouter(scopes.find, parts.stored.history_index),
+            container.inbox,
+            container.conversation_pool.wake,
+            router=HistoryRouter(scopes.find, container.history_index),
         )
-        surface = parts.platforms["telegram"].surface
+        surface = container.platforms["telegram"].surface
         assert isinstance(surface, FakeSurface)
         self.surface = surface
 
@@ -148,7 +148,7 @@ class RunningParts:
             await self._until(lambda: len(self._backend.prompts) > asked)
             await self._clock.advance(0.9)
             await self._until(lambda: len(self.surface.messages) > sent)
-            await self._until(lambda: self._parts.sending.lane_pool.busy_count == 0)
+            await self._until(lambda: self._container.lane_pool.busy_count == 0)
             finish.set()
         await self._until(lambda: len(self.surface.messages) > sent)
         await self._until(self._is_idle)
@@ -197,8 +197,7 @@ class RunningParts:
 
     def _is_idle(self) -> bool:
         return not (
-            self._parts.jobs.conversation_pool.busy_count
-            or self._parts.sending.lane_pool.busy_count
+            self._container.conversation_pool.busy_count or self._container.lane_pool.busy_count
         )
 
     async def _until(self, condition: Callable[[], bool]) -> None:
@@ -223,10 +222,10 @@ async def running_parts(
         models = Models(renderer, {"p": backend}, no_stories)
         resources = Resources(database, {}, signals, chat_settings, resolver, models)
         clock, settings = FakeClock(), Settings(data_dir=folder, admins=frozenset({ALICE.id}))
-        parts = Wiring(settings, resources, [QUIET], pytest.fail, RunOptions(), clock)
-        service = RunningParts(parts, backend, clock, counts)
-        pools = [asyncio.create_task(parts.jobs.conversation_pool.run())]
-        pools += [asyncio.create_task(parts.sending.lane_pool.run())]
+        container = Container(settings, resources, [QUIET], pytest.fail, RunOptions(), clock)
+        service = RunningParts(container, backend, clock, counts)
+        pools = [asyncio.create_task(container.conversation_pool.run())]
+        pools += [asyncio.create_task(container.lane_pool.run())]
         await wait_until(lambda: counts["units"] == len(pools))  # the first polls
         try:
             yield service

@@ -1,7 +1,7 @@
 """A worker over a real database, with fakes for the model and the platform."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -74,7 +74,6 @@ from bot.turn.limits.refused_chats import RefusedChats, publish_refusal
 from bot.turn.limits.spending import Spending
 from bot.turn.preview.prompt_preview import PromptPreview
 from bot.turn.prompt_sources import PromptSources
-from bot.turn.provider_pool import ProviderPool
 from bot.turn.stages import TurnStages
 from bot.turn.stops import StopRequests
 from bot.turn.worker import ConversationWorker
@@ -156,7 +155,6 @@ class Setup(Delivery):
         download: Download = download_nothing,
         max_waiting: int = 0,
         command_limits: CommandLimits | None = None,
-        served_providers: Collection[str] | None = None,
         signals: InProcessSignals | None = None,
         admin_notes: AdminNotes | None = None,
     ) -> None:
@@ -215,6 +213,7 @@ class Setup(Delivery):
             SqlPersonalData(database, self.clock),
             scopes,
             anonymous,
+            notes=AdminNotes(chat_settings, {}),
             dead_letters=SqlDeadLetters(database, self.clock),
         )
         backends = {"p": backend, "q": fallback or backend}
@@ -240,12 +239,7 @@ class Setup(Delivery):
         pipeline = AnswerPipeline(
             sources, backends, replies, self.clock, dice, **(pipeline_parts or {})
         )
-        self.pool = (
-            None
-            if served_providers is None
-            else ProviderPool(served_providers, resolver, self.signals, self.clock)
-        )
-        self.pauses = AnsweringPauses(SqlPauses(database, self.clock), self.signals, self._go_on)
+        self.pauses = AnsweringPauses(SqlPauses(database, self.clock), self.signals)
         self.stops = StopRequests(self.signals, admins.is_known_admin, admins.note)
         self.arrivals = arrivals = ArrivalSignals(self.signals)
         gatherer = MessageGatherer(self.conversations, arrivals, self.clock)
@@ -261,7 +255,6 @@ class Setup(Delivery):
             *(arrivals, VoiceMessages(download, backends), self.decisions),
             *(self.notes, dice),
             is_paused=self.pauses.covers,
-            is_context=self.pauses.is_context,
             notices=notices,
             queue_limit=QueueLimit(
                 *(self.conversations, arrivals, replies, self.clock, max_waiting),
@@ -270,14 +263,10 @@ class Setup(Delivery):
             else None,
             command_limits=command_limits,
             refused_chats=RefusedChats(self.clock, self.signals, notices, admin_notes),
-            provider_pool=self.pool,
         )
         self.worker = ConversationWorker(
             self.conversations, [self.memory], setups, owner, self.clock
         )
-
-    async def _go_on(self) -> None:
-        self.signals.publish(CONVERSATIONS, [CHAT])
 
     async def _receive_events(self, events: Sequence[Incoming]) -> None:
         async with self.router.routed(events) as routed:

@@ -6,7 +6,9 @@ import pytest
 
 from bot.chat.access import Scope
 from bot.chat.console.scene import Scene
-from bot.console.routes import Caller
+from bot.console.routes import (
+    Caller,
+)
 from bot.ports import EmbeddingPayer
 from bot.prompting.presets.preset import Preset
 from bot.storage.sql.database import Database

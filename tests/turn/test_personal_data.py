@@ -8,11 +8,13 @@ import pytest
 from typing_extensions import override
 
 from bot.chat.button import ButtonAction
+from bot.chat.command import Command
 from bot.chat.incoming import Address, Incoming, Person, Quote, Request, Said, WakeReason
 from bot.commands.admins import AdminCheck
 from bot.commands.anonymous_admins import AnonymousAdmins
 from bot.commands.export import PrivateCommands
 from bot.commands.privacy_handlers import PrivacyHandlers
+from bot.commands.request import CommandRequest
 from bot.errors import Refused
 from bot.ports import PrivateChats
 from bot.storage.personal_data import SqlPersonalData
@@ -133,7 +135,9 @@ async def test_export_by_a_native_command_goes_to_the_private_chat(
     data = SqlPersonalData(database, setup.clock)
     handlers = PrivacyHandlers(data, admins, setup.resolver, commands)
     native = replace(said("/export", "5:2"), interaction="8:token", message_id=None)
-    result = await handlers.export(native)
+    active = await setup.resolver.resolve(native.scopes)
+    request = CommandRequest(Command("export"), native, active, (), native.at)
+    result = await handlers.export(request)
     if private is None:
         assert result.file is not None
         return

@@ -2,17 +2,17 @@
 
 import random
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
-import msgspec
-from pydantic import SecretStr
 from typing_extensions import override
 
+from bot.backends.anthropic.connection import AnthropicConnection
 from bot.backends.anthropic.parameters import can_continue
 from bot.backends.anthropic.settings import AnthropicSettings
 from bot.backends.anthropic.wire import AnthropicParser, to_wire
 from bot.backends.chat_completions.backend import HttpChatBackend
-from bot.backends.chat_completions.connections.pooled_connection import PooledConnection
+from bot.backends.chat_completions.key_rotation import KeyRotation
 from bot.backends.chat_completions.request import ChatRequest, resolve_model
 from bot.backends.chat_completions.stop_strings import stop_strings_of
 from bot.chat.prompt import Prompt
@@ -20,7 +20,6 @@ from bot.ports import Backend, Clock
 from bot.runtime.clock import SystemClock
 from bot.templates.renderer import Renderer
 
-_API_VERSION = "2023-06-01"
 _CONTENT_FIELDS = frozenset({"model", "messages", "system", "stream"})
 
 
@@ -35,12 +34,13 @@ class AnthropicBackend(HttpChatBackend[AnthropicSettings]):
         clock: Clock | None = None,
         random_source: random.Random | None = None,
     ) -> None:
+        clock = clock or SystemClock()
         super().__init__(
             settings,
             name,
-            lambda key: PooledConnection(settings, _headers(settings, key)),
+            KeyRotation(partial(AnthropicConnection, settings), settings, clock),
             AnthropicParser,
-            clock=clock or SystemClock(),
+            clock=clock,
             random_source=random_source,
         )
 
@@ -49,7 +49,7 @@ class AnthropicBackend(HttpChatBackend[AnthropicSettings]):
         body = to_wire(prompt, model, cache=self._settings.prompt_cache)
         return ChatRequest(
             "/messages",
-            msgspec.json.encode(body),
+            body,
             model,
             stop_strings_of(prompt),
             parameters=body.keys() - _CONTENT_FIELDS,
@@ -77,14 +77,3 @@ def make(
 ) -> Backend:
     """Make the backend for a provider of this kind."""
     return AnthropicBackend(settings, provider)
-
-
-def _headers(settings: AnthropicSettings, key: SecretStr | None) -> dict[str, str]:
-    headers = {
-        "anthropic-version": _API_VERSION,
-        "content-type": "application/json",
-        **settings.basic_auth_headers,
-    }
-    if key is not None:
-        headers["x-api-key"] = key.get_secret_value()
-    return headers

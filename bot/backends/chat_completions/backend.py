@@ -4,14 +4,14 @@ import random
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, Callable, Sequence
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from typing_extensions import override
 
 from bot.backends.chat_completions import retries
-from bot.backends.chat_completions.connections.key_rotation import Connect, KeyRotation
 from bot.backends.chat_completions.description import describe_request
 from bot.backends.chat_completions.errors import Endpoint
+from bot.backends.chat_completions.key_rotation import KeyRotation
 from bot.backends.chat_completions.request import ChatRequest, ChatRequestRunner, resolve_model
 from bot.backends.chat_completions.settings import HttpProviderSettings
 from bot.backends.chat_completions.stream_parser import ResponseContext, StreamParser
@@ -60,7 +60,7 @@ class HttpChatBackend(
         self,
         settings: S,
         name: str,
-        connect: Connect,
+        connection: KeyRotation[Any],
         new_parser: Callable[[ResponseContext], StreamParser],
         *,
         clock: Clock,
@@ -72,7 +72,7 @@ class HttpChatBackend(
         Args:
             settings: the settings of the provider.
             name: its id.
-            connect: connects with one of its keys.
+            connection: sends its requests.
             new_parser: parses one of its responses.
             clock: the time.
             max_retries: how often a request is repeated at most.
@@ -83,11 +83,11 @@ class HttpChatBackend(
         self._estimator = PromptTokenEstimator()
         self._learned_contexts: dict[str, int] = {}
         """By the model, in tokens: from rejected prompts."""
-        self._connection = KeyRotation(connect, settings, clock)
+        self._connection = connection
         self._request_runner = ChatRequestRunner(
             settings,
             self._endpoint,
-            self._connection,
+            connection,
             new_parser,
             max_retries=max_retries,
             clock=clock,

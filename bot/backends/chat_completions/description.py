@@ -1,18 +1,17 @@
 """Describe a request to a service for people to look at: its body, with images cut short."""
 
 import json
+from collections.abc import Mapping
 from typing import Any
-
-import msgspec
 
 from bot.chat.prompt import PromptDescription
 
 _MAX_DATA_CHARS = 80  # an image in a request has millions
 
 
-def describe_request(model: str, body: bytes) -> PromptDescription:
+def describe_request(model: str, body: Mapping[str, object]) -> PromptDescription:
     """Describe a request whose messages the service's own template makes into a text."""
-    text = json.dumps(_shortened(msgspec.json.decode(body)), ensure_ascii=False, indent=2)
+    text = json.dumps(_shortened(body), ensure_ascii=False, indent=2)
     details = {"template": "the service's own; messages are sent"}
     return PromptDescription(model, details, text, is_rendered=False)
 
@@ -24,7 +23,7 @@ def _shortened(value: Any) -> Any:
                 name: _cut(each) if name in {"url", "data"} else _shortened(each)
                 for name, each in value.items()
             }
-        case list():
+        case list() | tuple():
             return [_shortened(each) for each in value]
         case _:
             return value

@@ -6,22 +6,25 @@ intervals, and its socket is not read between them.
 
 import asyncio
 import random
+import time
 from collections import defaultdict
 from collections.abc import (
     AsyncGenerator,
     Awaitable,
     Callable,
     Collection,
+    Iterator,
     Mapping,
     Sequence,
 )
-from contextlib import aclosing
+from contextlib import aclosing, contextmanager
 from dataclasses import replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from http import HTTPStatus
 from typing import Protocol
 
+import msgspec
 import structlog
 
 from bot.backends.chat_completions import errors, retries
@@ -46,7 +49,7 @@ from bot.errors import BackendInterrupted, BackendUnavailable, ContextExceeded, 
 from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Clock
 from bot.runtime.clock import SystemClock
-from bot.runtime.http.connection import HttpResponse
+from bot.runtime.http.client import HttpClient, HttpResponse
 from bot.runtime.http.failures import ConnectionFailed
 from bot.texts.text import translatable
 
@@ -54,7 +57,7 @@ _log = structlog.get_logger(__name__)
 # A short answer is complete after the first pause. What is read every 0.2 s is read often enough
 # for a platform, where the first message of a longer one is due after 0.8 s, and edits more rarely.
 _PAUSES_SECONDS = (0.03, 0.2)  # the last one repeats; a stop takes at most that much longer
-_MAX_ERROR_BYTES = 64 * 1024
+MAX_ERROR_BYTES = 64 * 1024
 _CHECK_SECONDS = 10.0
 _MAX_NAMED_MODELS = 8
 _MIN_SIMILARITY = 0.5  # of a model's name to one that is suggested
@@ -74,7 +77,7 @@ class ChatRequest:
     """A request that is ready to be sent."""
 
     path: str
-    body: bytes
+    body: Mapping[str, object]
     model: str
     """For error messages."""
     stop: Sequence[str]
@@ -84,8 +87,8 @@ class ChatRequest:
     """Names that an error message may repeat from the provider's own message."""
     has_fallback: bool = False
     """Whether another model answers if the circuit breaker is open."""
-    header: str = ""
-    """One more header, as "Name: value"."""
+    headers: Mapping[str, str] | None = None
+    """Those that it has besides."""
     is_continuation: bool = False
     """Whether it goes on with an answer that was cut off; the retry budget pays for it."""
     without_system: "Callable[[], ChatRequest] | None" = None
@@ -109,10 +112,14 @@ class NoModelList(TroupeError):
 class HttpConnection(Protocol):
     """Sends requests to one provider."""
 
-    async def post(self, path: str, body: bytes, deadline: float, header: str = "") -> HttpResponse:
+    async def post(
+        self,
+        path: str,
+        body: Mapping[str, object],
+        deadline: float,
+        headers: Mapping[str, str] | None = None,
+    ) -> HttpResponse:
         """Send a request and return the response with its body still unread.
-
-        `header` is one more, as "Name: value".
 
         Raises:
             HttpStatusError: the response is an error.
@@ -397,7 +404,7 @@ class ChatRequestRunner:
         """Send the request; raises `RequestFailed`."""
         until = timeouts.begin()
         try:
-            return await self._connection.post(request.path, request.body, until, request.header)
+            return await self._connection.post(request.path, request.body, until, request.headers)
         except HttpStatusError as error:
             raise self._translate(error, request.model, request.parameters) from None
         except ConnectionFailed as error:
@@ -531,9 +538,61 @@ def _suggest(model: str, listed: Sequence[str]) -> str:
     return f"did you mean {nearest[0]!r}? I{has}" if nearest else f"i{has}"
 
 
+def read_model_list(body: bytes) -> Sequence[str]:
+    """Read OpenAI's form of a list, Ollama's, or a bare one; raises `NoModelList`."""
+    try:
+        given = msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError):
+        raise NoModelList("a web page" if is_web_page(body) else "no JSON") from None
+    listed = given
+    if isinstance(given, dict):
+        if given.get("error"):
+            raise NoModelList("an error object")
+        key = next((name for name in ("data", "models") if name in given), None)
+        listed = given if key is None else given[key] or []  # Ollama without models lists null
+    if not isinstance(listed, list):
+        raise NoModelList("JSON of another kind")
+    names = (one.get("id") or one.get("name") if isinstance(one, dict) else one for one in listed)
+    return [name for name in names if isinstance(name, str)]
+
+
 def is_web_page(body: bytes) -> bool:
     """Whether a body is HTML, whatever its header says."""
     return body.lstrip()[:1] == b"<"
+
+
+@contextmanager
+def translated_failures(endpoint: Endpoint, model: str) -> Iterator[None]:
+    """Raise `RequestFailed` where a request fails that is no chat; timeouts stay as they are."""
+    try:
+        yield
+    except HttpStatusError as error:
+        raise errors.translate_status(
+            endpoint, model, error.status, error.headers, error.body, time.time()
+        ) from None
+    except ConnectionFailed as error:
+        raise errors.unreachable(endpoint, str(error)) from None
+
+
+async def request_again_if_idle(
+    client: HttpClient,
+    method: str,
+    path: str,
+    body: bytes | None,
+    deadline: float,
+    headers: Mapping[str, str] | None = None,
+) -> HttpResponse:
+    """Send a request, and once more if a kept-alive connection had ended; raises as `request` does.
+
+    Some servers (llama.cpp's) announce keep-alive and close the connection all the same. A request
+    that is cut off by that needs no backoff, only another connection.
+    """
+    try:
+        return await client.request(method, path, body, deadline, headers=headers)
+    except ConnectionFailed as error:
+        if not error.was_idle:
+            raise
+        return await client.request(method, path, body, deadline, headers=headers)
 
 
 async def raise_for_status(response: HttpResponse, deadline: float) -> None:
@@ -545,8 +604,6 @@ async def raise_for_status(response: HttpResponse, deadline: float) -> None:
     """
     if response.status < HTTPStatus.MULTIPLE_CHOICES:
         return
-    try:
-        body = await response.read_all(deadline, _MAX_ERROR_BYTES)
-    finally:
-        await response.close()
+    async with response:
+        body = await response.read_all(deadline, MAX_ERROR_BYTES)
     raise HttpStatusError(response.status, response.headers, body)

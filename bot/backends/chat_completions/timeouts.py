@@ -10,7 +10,7 @@ from collections.abc import Callable
 from bot.backends.chat_completions import errors
 from bot.backends.chat_completions.errors import Endpoint, RequestFailed
 from bot.backends.spec import ProviderSettings
-from bot.runtime.http.connection import STOOD_STILL_SECONDS
+from bot.runtime.http.client import STOOD_STILL_SECONDS
 
 REASONING_SECONDS = 120.0
 _AFTER_FINISH_SECONDS = 1.0  # how long after the finish reason the usage may still arrive

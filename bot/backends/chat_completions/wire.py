@@ -1,8 +1,8 @@
-"""Encode chat completions requests and parse their streamed responses (docs/sources.md#openai)."""
+"""Write chat completions requests and parse their streamed responses (docs/sources.md#openai)."""
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -46,8 +46,8 @@ _FAILURE_REASONS = frozenset({"error", "insufficient_system_resource", "network_
 
 def to_wire(
     prompt: Prompt, model: str, *, names: bool = False, quirks: Quirks = NO_QUIRKS
-) -> bytes:
-    """Encode the request body; with `names`, messages carry their speaker where the API allows.
+) -> dict[str, object]:
+    """Make the request body; with `names`, messages carry their speaker where the API allows.
 
     Parameters are sent as the preset gives them. One that is null removes the parameter, also one
     that is added here.
@@ -84,7 +84,7 @@ def to_wire(
         given |= quirks.continuation.of_request
         last = {"role": "assistant", "content": begun}
         messages.append({**last, **quirks.continuation.of_message})
-    return encode_streaming_request({**given, "model": model, "messages": messages})
+    return {**given, "model": model, "messages": messages, "stream": True}
 
 
 def _mark_stable_prefix(messages: Sequence[dict[str, Any]]) -> None:
@@ -138,11 +138,6 @@ def parameters(prompt: Prompt) -> dict[str, object]:
 def _name_field(label: str | None) -> dict[str, str]:
     name = (label or "").replace(" ", "_").replace("#", "-")
     return {"name": name} if _NAME.fullmatch(name) else {}
-
-
-def encode_streaming_request(body: Mapping[str, object]) -> bytes:
-    """Encode a request body that asks for a streamed response."""
-    return msgspec.json.encode({**body, "stream": True})
 
 
 class ChatCompletionsParser(StreamParser):

@@ -105,16 +105,16 @@ _TEXTS = _Check(_are_texts, translatable("a list of texts"))
 
 _PARAMETERS: Mapping[str, _Parameter] = {
     "temperature": _Parameter(_number(0, 5)),
-    "dynatemp_range": _Parameter(_number(0, 5)),
-    "dynatemp_exponent": _Parameter(_number(0, 10)),
+    "dynatemp_range": _Parameter(_number(0, 5), in_bindings=False),
+    "dynatemp_exponent": _Parameter(_number(0, 10), in_bindings=False),
     "top_p": _Parameter(_PROBABILITY),
     "top_k": _Parameter(_integer(-1)),  # -1 and 0 are all
     "min_p": _Parameter(_PROBABILITY),
     "min_keep": _Parameter(_integer(0), in_bindings=False),
     "typical_p": _Parameter(_PROBABILITY),
-    "top_n_sigma": _Parameter(_number(-1, 100)),
-    "xtc_probability": _Parameter(_PROBABILITY),
-    "xtc_threshold": _Parameter(_PROBABILITY),
+    "top_n_sigma": _Parameter(_number(-1, 100), in_bindings=False),
+    "xtc_probability": _Parameter(_PROBABILITY, in_bindings=False),
+    "xtc_threshold": _Parameter(_PROBABILITY, in_bindings=False),
     "repeat_penalty": _Parameter(_number(0, 10), ("repetition_penalty",)),
     "repeat_last_n": _Parameter(_integer(0)),
     "presence_penalty": _Parameter(_number(-2, 2)),
@@ -124,9 +124,9 @@ _PARAMETERS: Mapping[str, _Parameter] = {
     "dry_allowed_length": _Parameter(_integer(0), in_bindings=False),
     "dry_penalty_last_n": _Parameter(_integer(0), in_bindings=False),
     "dry_sequence_breakers": _Parameter(_TEXTS, in_bindings=False),
-    "mirostat": _Parameter(_integer(0, 2), in_bindings=False),
-    "mirostat_tau": _Parameter(_number(0, 100), in_bindings=False),
-    "mirostat_eta": _Parameter(_number(0, 100), in_bindings=False),
+    "mirostat": _Parameter(_integer(0, 2)),
+    "mirostat_tau": _Parameter(_number(0, 100)),
+    "mirostat_eta": _Parameter(_number(0, 100)),
     "adaptive_target": _Parameter(_number(-1, 1), in_bindings=False),
     "adaptive_decay": _Parameter(_number(0, 0.99), in_bindings=False),
     "samplers": _Parameter(_TEXTS, in_bindings=False),
@@ -164,6 +164,9 @@ _PARAMETERS: Mapping[str, _Parameter] = {
     "max_tokens": _Parameter(_integer(-1), OUTPUT_LIMIT_PARAMETERS[1:]),  # below 1 is no limit
     "n": _Parameter(_Check(lambda value: value == 1, translatable("1, as a chat gets one answer"))),
 }
+BINDINGS_PARAMETERS = frozenset(
+    name for name, parameter in _PARAMETERS.items() if parameter.in_bindings
+)
 _NAMES = {name: name for name in _PARAMETERS} | {
     other: name for name, parameter in _PARAMETERS.items() for other in parameter.aliases
 }

@@ -1,9 +1,4 @@
-"""Answer prompts through any service with OpenAI's chat completions API, remote or local.
-
-Requests are made without the openai client: its typed messages and stream objects cost ten times as
-much as the rest of an answer (150 µs for each message of the history, 130 µs for each chunk), and
-its import costs more than all of Troupe.
-"""
+"""Answer prompts through any service with OpenAI's chat completions API, remote or local."""
 
 import hmac
 import random
@@ -13,25 +8,37 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 
+import msgspec
 from typing_extensions import override
 
-from bot.backends.chat_completions import retries
+from bot.backends.chat_completions import errors, retries
 from bot.backends.chat_completions.backend import HttpChatBackend
+from bot.backends.chat_completions.errors import RequestFailed
+from bot.backends.chat_completions.key_rotation import KeyRotation
 from bot.backends.chat_completions.quirks import Quirks
-from bot.backends.chat_completions.request import ChatRequest, resolve_model
+from bot.backends.chat_completions.request import (
+    ChatRequest,
+    resolve_model,
+    translated_failures,
+)
 from bot.backends.chat_completions.stop_strings import stop_strings_of
 from bot.backends.chat_completions.wire import ChatCompletionsParser, to_wire
 from bot.backends.openai_compatible.connection import OpenAIConnection
 from bot.backends.openai_compatible.services import known_service, quirks_of
 from bot.backends.openai_compatible.settings import OpenAISettings
-from bot.backends.openai_compatible.transcription import TranscriptionService
 from bot.chat.prompt import Prompt
+from bot.errors import BackendUnavailable
 from bot.ports import Backend, Clock, SessionAffineBackend, TranscribingBackend
 from bot.runtime.clock import SystemClock
 from bot.templates.renderer import Renderer
 
 _SESSION_BYTES = 16
 _MAX_CACHED_HASHES = 4096
+_TRANSCRIPTION_SECONDS = 60.0
+
+
+class _Transcription(msgspec.Struct):
+    text: str
 
 
 class OpenAICompatibleBackend(
@@ -49,10 +56,11 @@ class OpenAICompatibleBackend(
         random_source: random.Random | None = None,
     ) -> None:
         clock = clock or SystemClock()
+        self._connections = KeyRotation(partial(OpenAIConnection, settings), settings, clock)
         super().__init__(
             settings,
             name,
-            partial(OpenAIConnection, settings),
+            self._connections,
             ChatCompletionsParser,
             clock=clock,
             max_retries=max_retries,
@@ -61,7 +69,6 @@ class OpenAICompatibleBackend(
         self._session_key = secrets.token_bytes()
         self._without_system_role: set[str] = set()
         """Models that have rejected one."""
-        self._transcriptions = TranscriptionService(settings, self._endpoint, clock)
 
     @override
     def _to_request(self, prompt: Prompt, model: str) -> ChatRequest:
@@ -69,12 +76,12 @@ class OpenAICompatibleBackend(
         has_system = any(one.role == "system" for one in prompt.messages)
         may_fold = has_system and model not in self._without_system_role
         return ChatRequest(
-            self._settings.request_path("/chat/completions", model),
+            "/chat/completions",
             to_wire(prompt, model, names=names, quirks=self._quirks(model)),
             model,
             stop_strings_of(prompt),
             has_fallback=prompt.has_fallback,
-            header=self._session_header(prompt),
+            headers=self._session_header(prompt),
             is_continuation=bool(prompt.begun),
             without_system=partial(self._fold_system, prompt, model) if may_fold else None,
         )
@@ -100,7 +107,20 @@ class OpenAICompatibleBackend(
 
     @override
     async def transcribe(self, name: str, audio: bytes) -> str:
-        return await self._transcriptions.transcribe(name, audio)
+        model = self._settings.transcription_model or ""
+        try:
+            with translated_failures(self._endpoint, model):
+                body = await self._connections.send(
+                    lambda one: one.transcribe(model, name, audio, _TRANSCRIPTION_SECONDS)
+                )
+            return msgspec.json.decode(body, type=_Transcription).text.strip()
+        except RequestFailed as error:
+            raise BackendUnavailable(str(error)) from None
+        except TimeoutError:
+            reason = f"{self._endpoint} took over {_TRANSCRIPTION_SECONDS:.0f} s"
+            raise BackendUnavailable(reason) from None
+        except msgspec.DecodeError:
+            raise BackendUnavailable(str(errors.malformed(self._endpoint, "no text"))) from None
 
     @override
     async def check_models(self, models: Sequence[str]) -> str:
@@ -117,20 +137,15 @@ class OpenAICompatibleBackend(
         return self._quirks(self._resolve_model(prompt)).continuation is not None
 
     @override
-    async def close(self) -> None:
-        await super().close()
-        await self._transcriptions.close()
-
-    @override
     def use_session_key(self, key: bytes) -> None:
         self._session_key = key
 
-    def _session_header(self, prompt: Prompt) -> str:
+    def _session_header(self, prompt: Prompt) -> dict[str, str]:
         """Return a header that is the same for each turn of a conversation, and tells no id."""
         name = self._settings.session_header
         if name is None or not prompt.conversation:
-            return ""
-        return f"{name}: {_hash_conversation(self._session_key, prompt.conversation)}"
+            return {}
+        return {name: _hash_conversation(self._session_key, prompt.conversation)}
 
     def _quirks(self, model: str) -> Quirks:
         quirks = quirks_of(self._endpoint.name, self._endpoint.base_url, model)

@@ -1,41 +1,146 @@
-"""Connect to an OpenAI-compatible API with the provider's key."""
+"""Send requests with the openai client, which has one of the provider's keys.
 
-from pathlib import Path
+Requests are made of plain dictionaries, and the events of an answer are decoded by our own parser:
+the client's typed messages and chunks cost ten times as much as the rest of an answer, and its
+decoder fails on what services really send (docs/decisions/0006).
+"""
 
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import cast
+
+import httpx2
+from openai import APIStatusError, AsyncAzureOpenAI, AsyncOpenAI, AsyncStream, Omit
 from pydantic import SecretStr
+from typing_extensions import override
 
 from bot import __version__
-from bot.backends.chat_completions.connections.pooled_connection import PooledConnection
+from bot.backends.chat_completions.key_rotation import KeyedConnection
+from bot.backends.chat_completions.request import HttpStatusError, read_model_list
+from bot.backends.openai_compatible import azure
 from bot.backends.openai_compatible.settings import OpenAISettings
+from bot.backends.openai_compatible.transport import RESPONSE, HttpTransport
+from bot.runtime.http.client import HttpClient, HttpResponse
+
+_LIST_SECONDS = 10.0
+_DEFAULT_FILE_NAME = "voice.ogg"  # services go by its end
+_NO_KEY = "none"  # the client wants one; it is not sent
 
 
-class OpenAIConnection(PooledConnection):
-    """Requests with the headers that these APIs need, and with one of the keys."""
+class OpenAIConnection(KeyedConnection):
+    """The client of one provider and key; it repeats nothing, and follows no redirects."""
 
-    def __init__(
+    def __init__(self, settings: OpenAISettings, key: SecretStr | None) -> None:
+        self._headers = _headers(settings, key)
+        self._client = _make_client(settings, key)
+
+    @override
+    async def post(
         self,
-        settings: OpenAISettings,
-        key: SecretStr | None,
-        unix_socket: Path | None = None,
-        content_type: str = "application/json",
-    ) -> None:
-        super().__init__(
-            settings,
-            _headers(settings, key, content_type),
-            unix_socket,
-            settings.request_path("/models"),
+        path: str,
+        body: Mapping[str, object],
+        deadline: float,
+        headers: Mapping[str, str] | None = None,
+    ) -> HttpResponse:
+        seconds = deadline - asyncio.get_running_loop().time()
+        with _translated_errors():
+            stream = await self._client.post(
+                path,
+                body=body,
+                cast_to=object,
+                stream=True,
+                stream_cls=AsyncStream[object],
+                options={"headers": {**self._headers, **(headers or {})}, "timeout": seconds},
+            )
+        return cast(HttpResponse, stream.response.extensions[RESPONSE])
+
+    @override
+    async def list_models(self) -> Sequence[str]:
+        with _translated_errors():
+            response = await self._client.models.with_raw_response.list(
+                extra_headers=self._headers, timeout=_LIST_SECONDS
+            )
+        return read_model_list(response.content)
+
+    async def embed(self, model: str, inputs: list[str], seconds: float) -> bytes:
+        """Return the response to a request for embeddings; raises as `post` does."""
+        with _translated_errors():
+            response = await self._client.embeddings.with_raw_response.create(
+                model=model,
+                input=inputs,
+                encoding_format="float",
+                extra_headers=self._headers,
+                timeout=seconds,
+            )
+        return response.content
+
+    async def transcribe(self, model: str, name: str, audio: bytes, seconds: float) -> bytes:
+        """Return the response to a request for a transcription; raises as `post` does."""
+        with _translated_errors():
+            response = await self._client.audio.transcriptions.with_raw_response.create(
+                file=(name or _DEFAULT_FILE_NAME, audio),
+                model=model,
+                response_format="json",
+                extra_headers=self._headers,
+                timeout=seconds,
+            )
+        return response.content
+
+    @override
+    async def close(self) -> None:
+        await self._client.close()
+
+
+@contextmanager
+def _translated_errors() -> Iterator[None]:
+    try:
+        yield
+    except APIStatusError as error:
+        given = error.response
+        raise HttpStatusError(given.status_code, given.headers, given.content) from None
+
+
+def _make_client(settings: OpenAISettings, key: SecretStr | None) -> AsyncOpenAI:
+    url = httpx2.URL(settings.base_url or "")
+    version, query = settings.api_version, dict(url.params)
+    http = HttpClient(
+        f"{url.scheme}://{url.netloc.decode('ascii')}",
+        {},
+        connect_seconds=settings.connect_seconds,
+    )
+    client = httpx2.AsyncClient(transport=HttpTransport(http))
+    api_key = _NO_KEY if key is None else key.get_secret_value()
+    base_url = str(url.copy_with(query=None))
+    if settings.is_azure and azure.has_path_for_each_deployment(base_url):
+        return AsyncAzureOpenAI(
+            api_key=api_key,
+            base_url=base_url,
+            api_version=version,
+            max_retries=0,
+            default_query=query,
+            http_client=client,
         )
+    return AsyncOpenAI(
+        api_key=api_key,
+        base_url=base_url,
+        max_retries=0,
+        default_query={**query, **({"api-version": version} if version else {})},
+        http_client=client,
+    )
 
 
-def _headers(settings: OpenAISettings, key: SecretStr | None, content_type: str) -> dict[str, str]:
-    headers = {
-        "Accept": "application/json",
-        "Content-Type": content_type,
+def _headers(settings: OpenAISettings, key: SecretStr | None) -> dict[str, str | Omit]:
+    """Return what each request has besides the client's own headers, and instead of some."""
+    headers: dict[str, str | Omit] = {
         "User-Agent": f"troupe/{__version__}",
-        **settings.basic_auth_headers,
+        "Accept-Encoding": "identity",
+        # They would come from the environment, and mean OpenAI's own service.
+        "OpenAI-Organization": Omit(),
+        "OpenAI-Project": Omit(),
     }
-    if key is not None and settings.has_api_key_header:
+    if key is None or settings.is_azure:
+        headers["Authorization"] = Omit()
+    if key is not None and settings.is_azure:
         headers["api-key"] = key.get_secret_value()
-    elif key is not None:
-        headers["Authorization"] = f"Bearer {key.get_secret_value()}"
-    return headers
+    return headers | settings.basic_auth_headers

@@ -1,7 +1,6 @@
 """The settings of providers of the kind `openai`, and the well-known ones among them."""
 
 from typing import Literal, Self
-from urllib.parse import quote
 
 from pydantic import Field, PrivateAttr
 from typing_extensions import override
@@ -64,17 +63,9 @@ class OpenAISettings(HttpProviderSettings):
     _is_azure: bool = PrivateAttr(default=False)
 
     @property
-    def has_api_key_header(self) -> bool:
-        """Whether the key is sent as `api-key`."""
+    def is_azure(self) -> bool:
+        """True for a resource of Azure OpenAI."""
         return self._is_azure
-
-    def request_path(self, path: str, model: str | None = None) -> str:
-        """Return a path behind the base URL; Azure's older form has one for each deployment."""
-        if not self._is_azure:
-            return path
-        if model and azure.has_path_for_each_deployment(self.base_url or ""):
-            path = f"/deployments/{quote(model, safe='')}{path}"
-        return f"{path}?api-version={self.api_version}" if self.api_version else path
 
     @override
     def completed(self, provider: str) -> Self:

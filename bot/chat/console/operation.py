@@ -1,9 +1,9 @@
 """What the processes of an installation are doing, for people who operate it."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 
-from bot.chat.incoming import Said, address_of
+from bot.chat.incoming import address_of
 from bot.frozen_dataclass import frozen_dataclass
 
 
@@ -192,7 +192,7 @@ class Node:
     owner: str
     """The name that it holds leases under."""
     roles: str
-    """Separated by commas; a worker for some providers names them: worker(openai vllm)."""
+    """Separated by commas."""
     version: str
     started_seconds: float
     """How long ago it started."""
@@ -207,22 +207,6 @@ class Node:
     def is_silent(self) -> bool:
         """Whether it has missed several reports."""
         return self.seen_seconds > 4 * HEARTBEAT_SECONDS
-
-    def serves(self, provider: str) -> bool:
-        """Return whether it answers where a preset uses this provider."""
-        worker = next((one for one in self.roles.split(",") if one.startswith("worker")), None)
-        if worker is None or self.is_silent:
-            return False
-        _, has_names, names = worker.rstrip(")").partition("(")
-        return not has_names or provider in names.split()
-
-
-def unserved_providers(nodes: Sequence[Node], providers: Collection[str]) -> list[str]:
-    """Return those of the providers that no worker serves; none while no process runs at all."""
-    running = [one for one in nodes if not one.is_silent]
-    if not running:
-        return []
-    return [name for name in sorted(providers) if not any(one.serves(name) for one in running)]
 
 
 HEARTBEAT_SECONDS = 10.0
@@ -252,38 +236,23 @@ class HeldJob:
 
 EVERYWHERE = "all"
 """The scope of a pause of the whole installation."""
-CONTEXT_AFTER_SECONDS = 300.0
-"""A message that waited longer for the end of a pause becomes context instead of being answered."""
 
 
 @frozen_dataclass
 class Pause:
     """Nothing is answered in a scope, from a moment on."""
 
-    id: int
     scope: str
     """`EVERYWHERE`, a platform, one of its bots, a chat or a topic, as keys spell them."""
     by: str
     at: float
     """In Unix seconds."""
-    ended_at: float | None = None
 
     def covers(self, conversation: str) -> bool:
         """Return whether a conversation, by its key, is in the scope."""
         address = address_of(conversation)
         scopes = (EVERYWHERE, address.platform, address.source, address.lane, address.channel)
         return self.scope in scopes
-
-
-@frozen_dataclass
-class WaitingMessage:
-    """A message that nobody has answered yet."""
-
-    number: int
-    """Of its row in the inbox."""
-    said: Said
-    is_in_progress: bool
-    """Whether a process works on its conversation now."""
 
 
 @frozen_dataclass

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated, TypeVar
 
 import typer
@@ -11,13 +12,13 @@ import uvloop
 from bot.cli.operation.installation import record_change
 from bot.cli.text_io import print_line, print_progress
 from bot.cli.typer_apps import command_app
-from bot.errors import SettingsError, UserError
+from bot.errors import UserError
 from bot.runtime.clock import SystemClock
 from bot.settings import Settings, read_settings
 from bot.storage.data_dir import create_data_dir
-from bot.storage.encryption.rotation import replace_data_key, rotate_keys
+from bot.storage.encryption.rewriting import rewrite_texts
 from bot.storage.provider_keys.cipher import KeyCipher, new_encryption_key
-from bot.storage.provider_keys.rows import SqlProviderKeys
+from bot.storage.provider_keys.rows import SqlProviderKeys, replace_provider_keys
 from bot.storage.sql.database import Database, open_database
 
 T = TypeVar("T")
@@ -68,39 +69,21 @@ def list_keys() -> None:
 
 @app.command("rotate")
 def rotate() -> None:
-    """Encrypt all stored keys again with the first of TROUPE_ENCRYPTION_KEYS.
+    """Encrypt all keys of providers and all texts again with the first of TROUPE_ENCRYPTION_KEYS.
 
-    Those are keys of providers, and the data keys that encrypt texts; the texts stay as they are.
-    Put a new key in front of the old one, rotate, then remove the old one.
+    Put a new key in front of the old one in every process, rotate, then remove the old one. The
+    service may run meanwhile. A run that was interrupted goes on.
     """
     settings = read_settings()
+    cipher = KeyCipher(settings.all_encryption_keys)
 
-    async def rotate_all(database: Database) -> int:
-        count = await rotate_keys(database, settings.all_encryption_keys)
+    async def rotate_all(database: Database) -> tuple[int, int]:
+        count = await database.write(partial(replace_provider_keys, renew=cipher.rotate))
         await record_change(database, "rotate encryption key", "all")
-        return count
+        return count, await rewrite_texts(database, _report)
 
-    count = _run(settings, rotate_all)
-    print_line(f"keys that are now encrypted with the newest encryption key: {count}")
-
-
-@app.command("replace")
-def replace() -> None:
-    """Make a new data key, and encrypt all texts in the database with it.
-
-    The service may run meanwhile. A run that was interrupted goes on.
-    """
-    settings = read_settings()
-    if not settings.encrypt_texts:
-        raise SettingsError("texts are not encrypted; set TROUPE_ENCRYPT_TEXTS=true first")
-
-    async def replace_key(database: Database) -> int:
-        await record_change(database, "replace data key", "all")  # first: it may be interrupted
-        now = SystemClock().now()
-        return await replace_data_key(database, settings.text_encryption, _report, now)
-
-    rows = _run(settings, replace_key)
-    print_line(f"rows that are encrypted with a new data key now: {rows}")
+    keys, rows = _run(settings, rotate_all)
+    print_line(f"encrypted with the newest encryption key: {keys} keys, {rows} rows with texts")
 
 
 @app.command("remove")

@@ -9,7 +9,6 @@ import uvloop
 from bot.chat.access import COMMAND_LINE, AuditEntry
 from bot.errors import SettingsError
 from bot.runtime.clock import SystemClock
-from bot.service.resources import EMBEDDED_REDIS
 from bot.settings import Settings, read_settings
 from bot.storage.console.audit import SqlAuditLog
 from bot.storage.sql.database import Database, database_exists, open_database
@@ -56,16 +55,10 @@ async def record_change(database: Database, action: str, subject: str, before: s
 
 async def signal_all(topic: str, keys: Sequence[str]) -> None:
     """Tell every process at once, if they share a Redis; those that miss it read the database."""
-    url = redis_url_of(read_settings())
+    url = read_settings().redis_url
     if url is not None:
         signals = import_module("bot.storage.coordination.redis_signals")
-        await signals.publish_once(url, topic, keys)
-
-
-def redis_url_of(settings: Settings) -> str | None:
-    """Return the Redis that other processes can reach; the bundled one belongs to its service."""
-    url = settings.redis_url.get_secret_value() if settings.redis_url else None
-    return None if url == EMBEDDED_REDIS else url
+        await signals.publish_once(url.get_secret_value(), topic, keys)
 
 
 def format_age(seconds: float | None) -> str:

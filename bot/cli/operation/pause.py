@@ -1,4 +1,4 @@
-"""`troupe pause`: keep what people write, and answer nobody."""
+"""`troupe pause`: remember what people write, and answer nobody."""
 
 from typing import Annotated
 
@@ -34,9 +34,8 @@ def pause(platform: Platform = None, channel: Channel = None) -> None:
 
     In the whole installation, on a platform, or in a channel.
 
-    Answers that are being written are finished. What people write is kept; who addresses the bot is
-    told so, once in each channel. After the pause, what is younger than 5 minutes is answered, and
-    the rest is remembered.
+    Answers in progress are finished. Questions get a notice, at most every ten minutes in each
+    channel, and become context. Commands, edits, and deletions work as always.
     """
     scope = scope_of(platform, channel)
 

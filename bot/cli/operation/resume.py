@@ -29,7 +29,7 @@ def resume(platform: Platform = None, channel: Channel = None) -> None:
         if is_ended:
             await record_change(database, "resume answering", scope)
             await signal_all(PAUSES_TOPIC, [scope])
-        left = [one.scope for one in await pauses.recent() if one.ended_at is None]
+        left = [one.scope for one in await pauses.current()]
         return is_ended, left
 
     is_ended, left = use_installation(end)

@@ -36,7 +36,14 @@ from bot.console.answers.prompt_view import (
     prompt_sections,
     token_pieces,
 )
-from bot.console.routes import ConsolePart, ConsoleRequest, NavigationItem, Page, Route, redirect
+from bot.console.routes import (
+    ConsoleRequest,
+    NavigationItem,
+    Page,
+    RouteGroup,
+    redirect,
+    route,
+)
 from bot.errors import BackendUnavailable, RequestRefused
 from bot.ports import AnswerLog, Backend, PresetDrafts, PresetVersions, TokenizingBackend
 from bot.texts.stored import looked_up
@@ -48,7 +55,7 @@ _NO_TOKENS = translatable(
 )
 
 
-class AnswerPages:
+class AnswerPages(RouteGroup):
     """Shows what was answered, and from what.
 
     Args:
@@ -60,6 +67,8 @@ class AnswerPages:
         presets: whose model can be asked again; none where there is nobody to ask.
         drafts: what prompts can be composed from anew, beside the presets.
     """
+
+    navigation = (NavigationItem("/answers", translatable("Answers"), "answers"),)
 
     def __init__(
         self,
@@ -79,81 +88,15 @@ class AnswerPages:
         self._presets = presets
         self._drafts = drafts
 
-    @property
-    def part(self) -> ConsolePart:
-        return ConsolePart(
-            (*self._page_routes(), *self._api_routes()),
-            (NavigationItem("/answers", translatable("Answers"), "answers"),),
-        )
-
-    def _page_routes(self) -> Sequence[Route]:
-        read, number = Scope.READ, ("number",)
-        return (
-            Route(
-                path="/answers",
-                handler=self._list_page,
-                scope=read,
-                summary="The list of answers.",
-                query=AnswerQuery,
-            ),
-            Route(
-                path="/answers/{number}",
-                handler=self._answer_page,
-                scope=read,
-                summary="One answer.",
-                query=PromptQuery,
-                numbers=number,
-            ),
-            Route(
-                path="/answers/{number}/compare",
-                handler=self._choose_other,
-                scope=read,
-                summary="Go to the comparison with a chosen answer.",
-                query=ComparedAnswer,
-                numbers=number,
-            ),
-            Route(
-                path="/answers/{number}/compare/{other}",
-                handler=self._comparison_page,
-                scope=read,
-                summary="Two answers beside each other.",
-                numbers=("number", "other"),
-            ),
-        )
-
-    def _api_routes(self) -> Sequence[Route]:
-        read, number = Scope.READ, ("number",)
-        return (
-            Route(
-                path="/api/v1/answers",
-                handler=self._list,
-                scope=read,
-                summary="Search answers, newest first.",
-                query=AnswerQuery,
-                answer=AnswerList,
-            ),
-            Route(
-                path="/api/v1/answers/{number}",
-                handler=self._detail,
-                scope=read,
-                summary="One answer, and what it was made of.",
-                answer=AnswerDetail,
-                numbers=number,
-            ),
-            Route(
-                path="/api/v1/answers/{number}/prompt",
-                handler=self._prompt,
-                scope=read,
-                summary="The prompt that was sent, secrets removed.",
-                query=PromptQuery,
-                answer=ShownPrompt,
-                errors={409: "The tokens are not known."},
-                numbers=number,
-            ),
-        )
-
     # --- the list ---------------------------------------------------------------------------
 
+    @route(
+        "GET /api/v1/answers",
+        Scope.READ,
+        "Search answers, newest first.",
+        query=AnswerQuery,
+        answer=AnswerList,
+    )
     async def _list(self, request: ConsoleRequest) -> AnswerList:
         asked = request.query(AnswerQuery).to_search()
         found = await self._answers.search(asked, _ANSWERS_PER_PAGE)
@@ -164,6 +107,7 @@ class AnswerPages:
             next_before=found.next_before,
         )
 
+    @route("GET /answers", Scope.READ, "The list of answers.", query=AnswerQuery)
     async def _list_page(self, request: ConsoleRequest) -> Page:
         query = request.query(AnswerQuery)
         found = await self._list(request)
@@ -184,9 +128,23 @@ class AnswerPages:
         found = await find_answer(self._answers, request.number(name))
         return masked_answer(found, self._prompts.mask)
 
+    @route(
+        "GET /api/v1/answers/{number}",
+        Scope.READ,
+        "One answer, and what it was made of.",
+        answer=AnswerDetail,
+    )
     async def _detail(self, request: ConsoleRequest) -> AnswerDetail:
         return answer_detail(await self._find(request))
 
+    @route(
+        "GET /api/v1/answers/{number}/prompt",
+        Scope.READ,
+        "The prompt that was sent, secrets removed.",
+        query=PromptQuery,
+        answer=ShownPrompt,
+        errors={409: "The tokens are not known."},
+    )
     async def _prompt(self, request: ConsoleRequest) -> ShownPrompt:
         answer = await self._find(request)
         match request.query(PromptQuery).form:
@@ -222,6 +180,7 @@ class AnswerPages:
         except BackendUnavailable as error:
             raise RequestRefused(409, str(error)) from None
 
+    @route("GET /answers/{number}", Scope.READ, "One answer.", query=PromptQuery)
     async def _answer_page(self, request: ConsoleRequest) -> Page:
         answer = await self._find(request)
         receipt = answer.receipt
@@ -286,10 +245,17 @@ class AnswerPages:
 
     # --- comparison -------------------------------------------------------------------------
 
+    @route(
+        "GET /answers/{number}/compare",
+        Scope.READ,
+        "Go to the comparison with a chosen answer.",
+        query=ComparedAnswer,
+    )
     async def _choose_other(self, request: ConsoleRequest) -> web.Response:
         older, newer = sorted((request.number("number"), request.query(ComparedAnswer).other))
         return redirect(f"/answers/{newer}/compare/{older}")
 
+    @route("GET /answers/{number}/compare/{other}", Scope.READ, "Two answers beside each other.")
     async def _comparison_page(self, request: ConsoleRequest) -> Page:
         newer = await self._find(request)
         older = await self._find(request, "other")

@@ -13,7 +13,12 @@ from bot.console.answers.answer_models import ShownMessage, answer_row
 from bot.console.answers.differences import differing_pieces
 from bot.console.answers.masking import find_answer, masked_answer
 from bot.console.answers.prompt_view import instructions_of, joined_messages
-from bot.console.routes import ConsolePart, ConsoleRequest, Page, Route
+from bot.console.routes import (
+    ConsoleRequest,
+    Page,
+    RouteGroup,
+    route,
+)
 from bot.errors import BackendError, RequestRefused
 from bot.ports import AnswerLog
 
@@ -56,7 +61,7 @@ class ReplayResult(BaseModel):
     cost: float | None = Field(description="In US dollars; null: not known.")
 
 
-class ReplayPages:
+class ReplayPages(RouteGroup):
     """Sends stored prompts again.
 
     Args:
@@ -69,33 +74,6 @@ class ReplayPages:
         self._answers = answers
         self._replay = replay
         self._mask = mask
-
-    @property
-    def part(self) -> ConsolePart:
-        return ConsolePart(
-            (
-                Route(
-                    method="POST",
-                    path="/answers/{number}/replay",
-                    handler=self._page,
-                    scope=Scope.OPERATE,
-                    summary="Ask a model again, and show both answers.",
-                    body=ReplayForm,
-                    numbers=("number",),
-                ),
-                Route(
-                    method="POST",
-                    path="/api/v1/answers/{number}/replay",
-                    handler=self._result,
-                    scope=Scope.OPERATE,
-                    summary="Ask a model again with the stored prompt; no history keeps it.",
-                    body=ReplayForm,
-                    answer=ReplayResult,
-                    errors={502: "The model does not answer."},
-                    numbers=("number",),
-                ),
-            )
-        )
 
     async def _ask(self, request: ConsoleRequest) -> tuple[StoredAnswer, ReplayedAnswer]:
         stored = await find_answer(self._answers, request.number("number"))
@@ -112,6 +90,14 @@ class ReplayPages:
             raise RequestRefused(502, error.notice) from error
         return shown, made
 
+    @route(
+        "POST /api/v1/answers/{number}/replay",
+        Scope.OPERATE,
+        "Ask a model again with the stored prompt; no history keeps it.",
+        body=ReplayForm,
+        answer=ReplayResult,
+        errors={502: "The model does not answer."},
+    )
     async def _result(self, request: ConsoleRequest) -> ReplayResult:
         _, made = await self._ask(request)
         return ReplayResult(
@@ -130,6 +116,12 @@ class ReplayPages:
             cost=None if made.cost is None else made.cost / MICROS,
         )
 
+    @route(
+        "POST /answers/{number}/replay",
+        Scope.OPERATE,
+        "Ask a model again, and show both answers.",
+        body=ReplayForm,
+    )
     async def _page(self, request: ConsoleRequest) -> Page:
         stored, made = await self._ask(request)
         receipt, text = stored.receipt, self._mask(made.text)

@@ -13,7 +13,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from aiohttp import web
 
 from bot.chat.playground.web_channel import WebChannel, WebMessage
-from bot.console.routes import ConsoleRequest
+from bot.console.routes import (
+    ConsoleRequest,
+)
 from bot.errors import StoreError
 from bot.ports import Clock, WebChannels
 

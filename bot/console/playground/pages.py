@@ -32,15 +32,13 @@ from bot.console.playground.forms import (
 from bot.console.playground.message_view import MessageView, color_of, view_message, view_people
 from bot.console.playground.prompt_view import view_prompt, view_reasons
 from bot.console.routes import (
-    ConsolePart,
     ConsoleRequest,
     NavigationItem,
     Page,
-    Route,
+    RouteGroup,
     check_scope,
-    form_routes,
     is_number,
-    page_routes,
+    route,
 )
 from bot.errors import RequestRefused
 from bot.frozen_dataclass import frozen_dataclass
@@ -64,7 +62,7 @@ _PLAIN = ("", marked("Plain"))
 
 
 @frozen_dataclass
-class PlaygroundPages:
+class PlaygroundPages(RouteGroup):
     """Serves the playground.
 
     Args:
@@ -77,6 +75,8 @@ class PlaygroundPages:
         renderer: renders a message for an open page.
     """
 
+    navigation = (NavigationItem(_PATH, translatable("Playground"), "playground"),)
+
     actions: PlaygroundActions
     preview: Preview
     to_said: ToSaid
@@ -85,40 +85,9 @@ class PlaygroundPages:
     looks: Sequence[str]
     renderer: PageRenderer
 
-    @property
-    def part(self) -> ConsolePart:
-        title = translatable("Playground")
-        return ConsolePart(
-            (*self._reading_routes(), *self._changing_routes()),
-            (NavigationItem(_PATH, title, "playground"),),
-        )
-
-    def _reading_routes(self) -> Sequence[Route]:
-        return page_routes(
-            Scope.READ,
-            (_PATH, self._newest, None, "Go to the newest channel."),
-            (_CHANNEL, self._channel_page, ComposerQuery, "A channel with its composer."),
-            (f"{_CHANNEL}/events", self._events, None, "What changes, as server-sent events."),
-            (f"{_CHANNEL}/last", self._last, None, "What the last answer was made of."),
-        )
-
-    def _changing_routes(self) -> Sequence[Route]:
-        return form_routes(
-            Scope.OPERATE,
-            (_PATH, self._create, NewChannel, "Open a channel."),
-            (f"{_PATH}/copies", self._copy, ConversationCopy, "Copy a conversation to a channel."),
-            (f"{_CHANNEL}/delete", self._delete_channel, None, "Delete a channel."),
-            (f"{_CHANNEL}/people", self._add_person, NewPerson, "Add a person."),
-            (f"{_CHANNEL}/look", self._choose_look, ChosenLook, "Look like a platform."),
-            (f"{_CHANNEL}/next", self._next, MessageDraft, "Preview the next prompt."),
-            (f"{_CHANNEL}/messages", self._say, NewMessage, "Write a message."),
-            (f"{_MESSAGE}/edit", self._edit, ChangedMessage, "Edit a message."),
-            (f"{_MESSAGE}/delete", self._delete, None, "Delete a message."),
-            (f"{_MESSAGE}/press", self._press, ButtonPress, "Press a button."),
-        )
-
     # --- reading ------------------------------------------------------------------------------
 
+    @route(f"GET {_PATH}", Scope.READ, "Go to the newest channel.")
     async def _newest(self, request: ConsoleRequest) -> web.StreamResponse:
         """Go to the newest channel; the first visitor who may make one finds one as well."""
         channels = await self.actions.channels.all()
@@ -128,6 +97,7 @@ class PlaygroundPages:
         look = self.looks[0] if self.looks else ""
         return _see_channel(await self.actions.create("", look, request.look.language))
 
+    @route(f"GET {_CHANNEL}", Scope.READ, "A channel with its composer.", query=ComposerQuery)
     async def _channel_page(self, request: ConsoleRequest) -> Page:
         channel = await self._channel(request)
         place = request.query(ComposerQuery)
@@ -154,6 +124,7 @@ class PlaygroundPages:
             },
         )
 
+    @route(f"GET {_CHANNEL}/events", Scope.READ, "What changes, as server-sent events.")
     async def _events(self, request: ConsoleRequest) -> web.StreamResponse:
         channel = await self._channel(request)
         given = request.http.headers.get("Last-Event-ID") or request.http.query.get("after", "0")
@@ -170,12 +141,14 @@ class PlaygroundPages:
         await events.stream(request, response, int(given))
         return response
 
+    @route(f"GET {_CHANNEL}/last", Scope.READ, "What the last answer was made of.")
     async def _last(self, request: ConsoleRequest) -> Page:
         channel = await self._channel(request)
         found = await self.receipts.newest(channel.address.conversation)
         answers = [(number, receipt, view_prompt(receipt)) for number, receipt in found]
         return Page("playground/last.html", {"answers": answers})
 
+    @route(f"POST {_CHANNEL}/next", Scope.OPERATE, "Preview the next prompt.", body=MessageDraft)
     async def _next(self, request: ConsoleRequest) -> Page:
         channel, draft = await self._channel(request), request.body(MessageDraft)
         author = _person(channel, draft.author)
@@ -198,49 +171,63 @@ class PlaygroundPages:
 
     # --- changing -----------------------------------------------------------------------------
 
+    @route(f"POST {_PATH}", Scope.OPERATE, "Open a channel.", body=NewChannel)
     async def _create(self, request: ConsoleRequest) -> web.StreamResponse:
         new = request.body(NewChannel)
         look = self._known_look(new.look)
         return _see_channel(await self.actions.create(new.name, look, request.look.language))
 
+    @route(
+        f"POST {_PATH}/copies",
+        Scope.OPERATE,
+        "Copy a conversation to a channel.",
+        body=ConversationCopy,
+    )
     async def _copy(self, request: ConsoleRequest) -> web.StreamResponse:
         conversation, language = request.body(ConversationCopy).conversation, request.look.language
         look = conversation.partition(":")[0].partition("@")[0]
         look = look if look in self.looks else ""
         return _see_channel(await self.actions.copy(conversation, look, language))
 
+    @route(f"POST {_CHANNEL}/delete", Scope.OPERATE, "Delete a channel.")
     async def _delete_channel(self, request: ConsoleRequest) -> web.StreamResponse:
         channel = await self._channel(request)
         await self.actions.channels.delete(channel.id)
         return _see(_PATH)
 
+    @route(f"POST {_CHANNEL}/people", Scope.OPERATE, "Add a person.", body=NewPerson)
     async def _add_person(self, request: ConsoleRequest) -> web.StreamResponse:
         channel = await self._channel(request)
         person = await self.actions.add_person(channel, request.body(NewPerson).name)
         return _see_channel(channel, person)
 
+    @route(f"POST {_CHANNEL}/look", Scope.OPERATE, "Look like a platform.", body=ChosenLook)
     async def _choose_look(self, request: ConsoleRequest) -> web.StreamResponse:
         channel = await self._channel(request)
         look = self._known_look(request.body(ChosenLook).channel_look)
         await self.actions.change_look(channel, look)
         return _see_channel(channel)
 
+    @route(f"POST {_CHANNEL}/messages", Scope.OPERATE, "Write a message.", body=NewMessage)
     async def _say(self, request: ConsoleRequest) -> web.StreamResponse:
         channel, new = await self._channel(request), request.body(NewMessage)
         author = _person(channel, new.author)
         await self.actions.say(channel, new.key, author, new.text, new.reply_to or None)
         return _see_channel(channel, author)
 
+    @route(f"POST {_MESSAGE}/edit", Scope.OPERATE, "Edit a message.", body=ChangedMessage)
     async def _edit(self, request: ConsoleRequest) -> web.StreamResponse:
         channel, changed = await self._channel(request), request.body(ChangedMessage)
         await self.actions.edit(channel, request.http.match_info["message"], changed.text)
         return _see_channel(channel)
 
+    @route(f"POST {_MESSAGE}/delete", Scope.OPERATE, "Delete a message.")
     async def _delete(self, request: ConsoleRequest) -> web.StreamResponse:
         channel = await self._channel(request)
         await self.actions.delete(channel, request.http.match_info["message"])
         return _see_channel(channel)
 
+    @route(f"POST {_MESSAGE}/press", Scope.OPERATE, "Press a button.", body=ButtonPress)
     async def _press(self, request: ConsoleRequest) -> web.StreamResponse:
         channel, press = await self._channel(request), request.body(ButtonPress)
         author = _person(channel, press.author or channel.people[0].id)

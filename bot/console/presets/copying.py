@@ -12,7 +12,12 @@ from bot.chat.session import PresetVersion
 from bot.console.presets.editing import EditedPreset, PresetEditing
 from bot.console.presets.form.values import write_preset_json
 from bot.console.presets.preset_api import preset_name
-from bot.console.routes import ConsolePart, ConsoleRequest, Route, form_routes, redirect
+from bot.console.routes import (
+    ConsoleRequest,
+    RouteGroup,
+    redirect,
+    route,
+)
 from bot.errors import PresetError, UserError
 from bot.frozen_dataclass import frozen_dataclass
 from bot.prompting.presets.folder import delete_preset_file
@@ -115,64 +120,45 @@ class PresetCopies:
             raise UserError(text_of(error)) from None
 
 
-class PresetCopyPages:
+class PresetCopyPages(RouteGroup):
     """Serves the forms and the API for them."""
 
     def __init__(self, copies: PresetCopies) -> None:
         self._copies = copies
 
-    @property
-    def part(self) -> ConsolePart:
-        return ConsolePart((*self._form_routes, *self._api_routes))
-
-    @property
-    def _form_routes(self) -> tuple[Route, ...]:
-        return form_routes(
-            Scope.PRESETS,
-            (f"{_ONE}/copy", self._copy_by_form, NewName, "Copy a preset."),
-            (f"{_ONE}/rename", self._rename_by_form, NewName, "Rename a draft."),
-            (f"{_ONE}/delete", self._delete_by_form, None, "Delete a preset."),
-        )
-
-    @property
-    def _api_routes(self) -> tuple[Route, ...]:
-        return (
-            Route(
-                method="POST",
-                path=f"/api/v1{_ONE}/copies",
-                handler=self._copy,
-                scope=Scope.PRESETS,
-                summary="Make a draft of another name from a preset.",
-                body=NewName,
-                answer=PresetName,
-            ),
-            Route(
-                method="DELETE",
-                path=f"/api/v1{_ONE}",
-                handler=self._delete,
-                scope=Scope.PRESETS,
-                summary="Delete a preset, its file and its draft; its versions are kept.",
-                answer=PresetName,
-                errors={422: "It is the default preset, or its file cannot be deleted."},
-            ),
-        )
-
+    @route(
+        f"POST /api/v1{_ONE}/copies",
+        Scope.PRESETS,
+        "Make a draft of another name from a preset.",
+        body=NewName,
+        answer=PresetName,
+    )
     async def _copy(self, request: ConsoleRequest) -> PresetName:
         new_name, who = request.body(NewName).name.strip(), request.caller.name
         return PresetName(name=await self._copies.copy(preset_name(request), new_name, who))
 
+    @route(
+        f"DELETE /api/v1{_ONE}",
+        Scope.PRESETS,
+        "Delete a preset, its file and its draft; its versions are kept.",
+        answer=PresetName,
+        errors={422: "It is the default preset, or its file cannot be deleted."},
+    )
     async def _delete(self, request: ConsoleRequest) -> PresetName:
         name = preset_name(request)
         await self._copies.delete(name, request.caller.name)
         return PresetName(name=name)
 
+    @route(f"POST {_ONE}/copy", Scope.PRESETS, "Copy a preset.", body=NewName)
     async def _copy_by_form(self, request: ConsoleRequest) -> web.Response:
         return _see((await self._copy(request)).name)
 
+    @route(f"POST {_ONE}/rename", Scope.PRESETS, "Rename a draft.", body=NewName)
     async def _rename_by_form(self, request: ConsoleRequest) -> web.Response:
         new_name, who = request.body(NewName).name.strip(), request.caller.name
         return _see(await self._copies.rename(preset_name(request), new_name, who))
 
+    @route(f"POST {_ONE}/delete", Scope.PRESETS, "Delete a preset.")
     async def _delete_by_form(self, request: ConsoleRequest) -> web.Response:
         await self._delete(request)
         return redirect("/presets")

@@ -13,7 +13,14 @@ from bot.console.presets.editing import MAX_CONTENT_CHARS
 from bot.console.presets.exporting import ExportForm, PresetExports
 from bot.console.presets.importing import PresetImports
 from bot.console.presets.preset_api import preset_name
-from bot.console.routes import ConsolePart, ConsoleRequest, Page, Route, RouteAnswer, redirect
+from bot.console.routes import (
+    ConsoleRequest,
+    Page,
+    RouteAnswer,
+    RouteGroup,
+    redirect,
+    route,
+)
 from bot.errors import RequestRefused
 from bot.texts.text import translatable
 
@@ -43,45 +50,14 @@ class ImportAnswer(BaseModel):
     notes: list[str] = Field(description="What it expresses differently than the file.")
 
 
-class PresetFilePages:
+class PresetFilePages(RouteGroup):
     """Takes and sends files."""
 
     def __init__(self, imports: PresetImports, exports: PresetExports) -> None:
         self._imports = imports
         self._exports = exports
 
-    @property
-    def part(self) -> ConsolePart:
-        return ConsolePart(
-            (
-                Route(
-                    method="POST",
-                    path="/presets/import",
-                    handler=self._import_by_form,
-                    scope=Scope.PRESETS,
-                    summary="Make a draft of a file.",
-                    body=ImportForm,
-                ),
-                Route(
-                    method="POST",
-                    path="/api/v1/preset-imports",
-                    handler=self._import,
-                    scope=Scope.PRESETS,
-                    summary="Make a draft of a file, or add it to the draft of a preset.",
-                    body=NewImport,
-                    answer=ImportAnswer,
-                    errors={404: "There is no such preset.", 409: "Its draft was changed."},
-                ),
-                Route(
-                    path="/presets/{name}/export",
-                    handler=self._export,
-                    scope=Scope.READ,
-                    summary="A preset as a file to save.",
-                    query=ExportQuery,
-                ),
-            )
-        )
-
+    @route("POST /presets/import", Scope.PRESETS, "Make a draft of a file.", body=ImportForm)
     async def _import_by_form(self, request: ConsoleRequest) -> RouteAnswer:
         form = request.body(ImportForm)
         given = (await request.http.post()).get("file")
@@ -95,6 +71,14 @@ class PresetFilePages:
             return Page("presets/imported.html", {"made": made, "address": address})
         return redirect(address)
 
+    @route(
+        "POST /api/v1/preset-imports",
+        Scope.PRESETS,
+        "Make a draft of a file, or add it to the draft of a preset.",
+        body=NewImport,
+        answer=ImportAnswer,
+        errors={404: "There is no such preset.", 409: "Its draft was changed."},
+    )
     async def _import(self, request: ConsoleRequest) -> ImportAnswer:
         new = request.body(NewImport)
         try:
@@ -105,6 +89,9 @@ class PresetFilePages:
         made = await self._imports.add(file, new.name.strip(), new.into, request.caller.name)
         return ImportAnswer(name=made.name, notes=list(made.notes))
 
+    @route(
+        "GET /presets/{name}/export", Scope.READ, "A preset as a file to save.", query=ExportQuery
+    )
     async def _export(self, request: ConsoleRequest) -> web.Response:
         edited = await self._exports.editing.open(preset_name(request))
         return await self._exports.send(edited, request.query(ExportQuery).form)

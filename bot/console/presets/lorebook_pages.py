@@ -17,7 +17,12 @@ from bot.console.presets.preset_models import (
     Revision,
     preset_detail,
 )
-from bot.console.routes import ConsolePart, ConsoleRequest, Route, form_routes, redirect
+from bot.console.routes import (
+    ConsoleRequest,
+    RouteGroup,
+    redirect,
+    route,
+)
 from bot.errors import RequestRefused, UserError
 from bot.frozen_dataclass import frozen_dataclass
 from bot.texts.text import translatable
@@ -79,62 +84,40 @@ class LorebookEditing:
         return await self.editing.with_lorebook(value)
 
 
-class LorebookPages:
+class LorebookPages(RouteGroup):
     """Serves the forms of entries and the API for them."""
 
     def __init__(self, lorebooks: LorebookEditing) -> None:
         self._lorebooks = lorebooks
 
-    @property
-    def part(self) -> ConsolePart:
-        return ConsolePart((*self._form_routes, *self._api_routes))
-
-    @property
-    def _form_routes(self) -> tuple[Route, ...]:
-        return form_routes(
-            Scope.PRESETS,
-            (f"{_ONE}/change", self._change_by_form, LorebookFields, "Change an entry."),
-            (f"{_ONE}/add", self._add_by_form, DraftRevision, "Add an entry."),
-            (f"{_ONE}/remove", self._remove_by_form, LorebookEntry, "Remove an entry."),
-        )
-
-    @property
-    def _api_routes(self) -> tuple[Route, ...]:
-        return (
-            Route(
-                method="POST",
-                path=f"/api/v1{_ONE}/entries",
-                handler=self._add,
-                scope=Scope.PRESETS,
-                summary="Add an empty entry to the lorebook of the draft.",
-                body=DraftRevision,
-                answer=LorebookEntry,
-                errors=_CONFLICT,
-            ),
-            Route(
-                method="DELETE",
-                path=f"/api/v1{_ONE}/entries/{{number}}",
-                handler=self._remove,
-                scope=Scope.PRESETS,
-                summary="Remove an entry from the lorebook of the draft.",
-                query=DraftRevision,
-                answer=PresetDetail,
-                errors=_CONFLICT,
-                numbers=["number"],
-            ),
-        )
-
+    @route(
+        f"POST /api/v1{_ONE}/entries",
+        Scope.PRESETS,
+        "Add an empty entry to the lorebook of the draft.",
+        body=DraftRevision,
+        answer=LorebookEntry,
+        errors=_CONFLICT,
+    )
     async def _add(self, request: ConsoleRequest) -> LorebookEntry:
         revision = request.body(DraftRevision).revision
         saved, number = await self._lorebooks.add(preset_name(request), revision)
         return LorebookEntry(revision=saved.revision, entry=number)
 
+    @route(
+        f"DELETE /api/v1{_ONE}/entries/{{number}}",
+        Scope.PRESETS,
+        "Remove an entry from the lorebook of the draft.",
+        query=DraftRevision,
+        answer=PresetDetail,
+        errors=_CONFLICT,
+    )
     async def _remove(self, request: ConsoleRequest) -> PresetDetail:
         number, revision = request.number("number"), request.query(DraftRevision).revision
         saved = await self._lorebooks.remove(preset_name(request), number, revision)
         checked = await self._lorebooks.editing.check(saved.content)
         return preset_detail(saved, checked, request.look.language)
 
+    @route(f"POST {_ONE}/change", Scope.PRESETS, "Change an entry.", body=LorebookFields)
     async def _change_by_form(self, request: ConsoleRequest) -> web.Response:
         form = request.body(LorebookFields)
         fields = {key: str(text) for key, text in (form.model_extra or {}).items()}
@@ -142,9 +125,11 @@ class LorebookPages:
         await self._lorebooks.editing.save_fields(name, fields, form.revision)
         return _see(name, form.entry)
 
+    @route(f"POST {_ONE}/add", Scope.PRESETS, "Add an entry.", body=DraftRevision)
     async def _add_by_form(self, request: ConsoleRequest) -> web.Response:
         return _see(preset_name(request), (await self._add(request)).entry)
 
+    @route(f"POST {_ONE}/remove", Scope.PRESETS, "Remove an entry.", body=LorebookEntry)
     async def _remove_by_form(self, request: ConsoleRequest) -> web.Response:
         form, name = request.body(LorebookEntry), preset_name(request)
         await self._lorebooks.remove(name, form.entry, form.revision)

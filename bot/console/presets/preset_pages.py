@@ -21,14 +21,12 @@ from bot.console.presets.trial.preview import DraftPreviews, ShownDraft
 from bot.console.presets.trial.sample_scenes import SAMPLE_SCENES
 from bot.console.routes import (
     Caller,
-    ConsolePart,
     ConsoleRequest,
     NavigationItem,
     Page,
-    Route,
-    form_routes,
-    page_routes,
+    RouteGroup,
     redirect,
+    route,
 )
 from bot.texts.text import translatable
 
@@ -81,8 +79,10 @@ class SceneQuery(BaseModel):
     scene: str = Field("tavern", max_length=400)
 
 
-class PresetPages:
+class PresetPages(RouteGroup):
     """Shows presets, and takes what their forms send."""
+
+    navigation = (NavigationItem(_PATH, translatable("Presets"), "characters"),)
 
     def __init__(
         self, editing: PresetEditing, previews: DraftPreviews, providers: Sequence[str]
@@ -98,44 +98,15 @@ class PresetPages:
         self._previews = previews
         self._providers = providers
 
-    @property
-    def part(self) -> ConsolePart:
-        return ConsolePart(
-            (*self._reading_routes(), *self._changing_routes()),
-            (NavigationItem(_PATH, translatable("Presets"), "characters"),),
-        )
-
-    def _reading_routes(self) -> Sequence[Route]:
-        return page_routes(
-            Scope.READ,
-            (_PATH, self._list_page, EditorQuery, "The page of presets."),
-            (_ONE, self._editor_page, EditorQuery, "One preset with its draft."),
-            (f"{_ONE}/preview", self._preview, SceneQuery, "What a model would read of the draft."),
-            (
-                f"{_ONE}/lorebook",
-                self._try_lorebook,
-                TrialQuery,
-                "Which entries of the draft's lorebook a text activates.",
-            ),
-        )
-
-    def _changing_routes(self) -> Sequence[Route]:
-        return form_routes(
-            Scope.PRESETS,
-            (f"{_ONE}/draft", self._save, DraftForm, "Keep the draft."),
-            (f"{_ONE}/form", self._save_form, PresetForm, "Keep what the form says."),
-            (f"{_ONE}/discard", self._discard, None, "Discard the draft."),
-            (f"{_ONE}/publish", self._publish, RevisionForm, "Publish the draft."),
-            (f"{_ONE}/rollback", self._go_back, VersionNumber, "Go back to a version."),
-        )
-
     # --- reading ------------------------------------------------------------------------------
 
+    @route(f"GET {_PATH}", Scope.READ, "The page of presets.", query=EditorQuery)
     async def _list_page(self, request: ConsoleRequest) -> Page:
         find = request.query(EditorQuery).find
         listed = await self._editing.all()
         return Page("presets/list.html", {**_sorted_list(listed, find), "count": len(listed)})
 
+    @route(f"GET {_ONE}", Scope.READ, "One preset with its draft.", query=EditorQuery)
     async def _editor_page(self, request: ConsoleRequest) -> Page:
         name, asked = preset_name(request), request.query(EditorQuery)
         edited = await self._editing.open(name)
@@ -205,6 +176,12 @@ class PresetPages:
         is_counted = asked.tab == "form" or (asked.tab == "lorebook" and asked.entry > 0)
         return await self._previews.count(edited, asked.entry) if is_counted else {}
 
+    @route(
+        f"GET {_ONE}/lorebook",
+        Scope.READ,
+        "Which entries of the draft's lorebook a text activates.",
+        query=TrialQuery,
+    )
     async def _try_lorebook(self, request: ConsoleRequest) -> Page:
         edited = await self._editing.open(preset_name(request))
         asked = request.query(TrialQuery)
@@ -220,6 +197,9 @@ class PresetPages:
             },
         )
 
+    @route(
+        f"GET {_ONE}/preview", Scope.READ, "What a model would read of the draft.", query=SceneQuery
+    )
     async def _preview(self, request: ConsoleRequest) -> Page:
         edited = await self._editing.open(preset_name(request))
         scene, may_spend = request.query(SceneQuery).scene, request.caller.may_spend
@@ -233,29 +213,34 @@ class PresetPages:
 
     # --- changing -----------------------------------------------------------------------------
 
+    @route(f"POST {_ONE}/draft", Scope.PRESETS, "Keep the draft.", body=DraftForm)
     async def _save(self, request: ConsoleRequest) -> web.Response:
         form = request.body(DraftForm)
         content = _plain(form.content)
         await self._editing.save_draft(preset_name(request), content, form.revision)
         return _see(request, "json")
 
+    @route(f"POST {_ONE}/form", Scope.PRESETS, "Keep what the form says.", body=PresetForm)
     async def _save_form(self, request: ConsoleRequest) -> web.Response:
         form = request.body(PresetForm)
         fields = {key: str(text) for key, text in (form.model_extra or {}).items()}
         await self._editing.save_fields(preset_name(request), fields, form.revision)
         return _see(request)
 
+    @route(f"POST {_ONE}/discard", Scope.PRESETS, "Discard the draft.")
     async def _discard(self, request: ConsoleRequest) -> web.Response:
         name = preset_name(request)
         await self._editing.discard_draft(name, request.caller.name)
         listed = await self._editing.all()
         return _see(request) if any(one.name == name for one in listed) else redirect(_PATH)
 
+    @route(f"POST {_ONE}/publish", Scope.PRESETS, "Publish the draft.", body=RevisionForm)
     async def _publish(self, request: ConsoleRequest) -> web.Response:
         revision = request.body(RevisionForm).revision
         await self._editing.publish(preset_name(request), revision, request.caller.name)
         return _see(request, "versions")
 
+    @route(f"POST {_ONE}/rollback", Scope.PRESETS, "Go back to a version.", body=VersionNumber)
     async def _go_back(self, request: ConsoleRequest) -> web.Response:
         number = request.body(VersionNumber).version
         await self._editing.go_back(preset_name(request), number, request.caller.name)

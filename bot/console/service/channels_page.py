@@ -6,7 +6,13 @@ from pydantic import BaseModel, Field
 
 from bot.chat.access import Scope
 from bot.chat.console.operation import KnownChannel, MadeSetting
-from bot.console.routes import ConsolePart, ConsoleRequest, NavigationItem, Page, Route
+from bot.console.routes import (
+    ConsoleRequest,
+    NavigationItem,
+    Page,
+    RouteGroup,
+    route,
+)
 from bot.ports import ServiceState
 from bot.texts.text import translatable
 
@@ -39,7 +45,7 @@ class ChannelList(BaseModel):
     settings: list[SettingRow]
 
 
-class ChannelsPage:
+class ChannelsPage(RouteGroup):
     """Lists channels and settings.
 
     Args:
@@ -47,31 +53,18 @@ class ChannelsPage:
         default_preset: what answers where no setting was made.
     """
 
+    navigation = (NavigationItem("/channels", translatable("Channels"), "channels"),)
+
     def __init__(self, state: ServiceState, default_preset: str) -> None:
         self._state = state
         self._default_preset = default_preset
 
-    @property
-    def part(self) -> ConsolePart:
-        return ConsolePart(
-            (
-                Route(
-                    path="/channels",
-                    handler=self._page,
-                    scope=Scope.READ,
-                    summary="The page of channels.",
-                ),
-                Route(
-                    path="/api/v1/channels",
-                    handler=self._list,
-                    scope=Scope.READ,
-                    summary="List channels, and the settings made in chats.",
-                    answer=ChannelList,
-                ),
-            ),
-            (NavigationItem("/channels", translatable("Channels"), "channels"),),
-        )
-
+    @route(
+        "GET /api/v1/channels",
+        Scope.READ,
+        "List channels, and the settings made in chats.",
+        answer=ChannelList,
+    )
     async def _list(self, _: ConsoleRequest) -> ChannelList:
         return ChannelList(
             default_preset=self._default_preset,
@@ -79,6 +72,7 @@ class ChannelsPage:
             settings=_setting_rows(await self._state.chat_settings()),
         )
 
+    @route("GET /channels", Scope.READ, "The page of channels.")
     async def _page(self, request: ConsoleRequest) -> Page:
         return Page("channels.html", {"found": await self._list(request)})
 

@@ -11,7 +11,9 @@ from typing import TypeAlias
 
 from aiohttp import web
 
-from bot.console.routes import ConsoleRequest
+from bot.console.routes import (
+    ConsoleRequest,
+)
 from bot.errors import StoreError
 from bot.ports import Clock
 

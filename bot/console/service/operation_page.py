@@ -10,13 +10,11 @@ from bot.chat.access import Scope
 from bot.console.app import protected
 from bot.console.pages import PageRenderer
 from bot.console.routes import (
-    ConsolePart,
     ConsoleRequest,
     NavigationItem,
     Page,
-    Route,
-    form_routes,
-    page_routes,
+    RouteGroup,
+    route,
 )
 from bot.console.service.live_fragment import stream_fragment
 from bot.console.service.operation_models import ErrorDetail, OperationState, TrialResult
@@ -31,7 +29,7 @@ TryProvider: TypeAlias = Callable[[str], Awaitable[str]]
 
 
 @frozen_dataclass
-class OperationPage:
+class OperationPage(RouteGroup):
     """Shows the state of the service.
 
     Args:
@@ -42,6 +40,8 @@ class OperationPage:
         clock: the time.
     """
 
+    navigation = (NavigationItem("/operation", translatable("Operation"), "operation"),)
+
     reports: OperationReports
     try_provider: TryProvider
     mask: Callable[[str], str]
@@ -50,64 +50,26 @@ class OperationPage:
     _rendered: dict[object, object] = field(default_factory=dict)
     """By reader, of the state under "state"."""
 
-    @property
-    def part(self) -> ConsolePart:
-        title = translatable("Operation")
-        return ConsolePart(
-            (*self._page_routes(), *self._api_routes()),
-            (NavigationItem("/operation", title, "operation"),),
-        )
-
-    def _page_routes(self) -> tuple[Route, ...]:
-        events = "The state of the operation whenever it changes, as server-sent events."
-        error, trial = "/operation/errors/{error}", "/operation/providers/{provider}/try"
-        return (
-            *page_routes(
-                Scope.READ,
-                ("/operation", self._page, None, "The page of the operation."),
-                ("/operation/events", self._events, None, events),
-                (error, self._error_page, None, "The steps of a message that failed."),
-            ),
-            *form_routes(
-                Scope.OPERATE,
-                (trial, self._trial_page, None, "Try a provider, and show what it answers."),
-            ),
-        )
-
-    def _api_routes(self) -> tuple[Route, ...]:
-        return (
-            Route(
-                path="/api/v1/operation",
-                handler=self._report,
-                scope=Scope.READ,
-                summary="What works, what waits, and who does what.",
-                answer=OperationState,
-            ),
-            Route(
-                path="/api/v1/operation/errors/{error}",
-                handler=self._error,
-                scope=Scope.READ,
-                summary="The steps of a message by the id that its author was told.",
-                answer=ErrorDetail,
-            ),
-            Route(
-                method="POST",
-                path="/api/v1/operation/providers/{provider}/try",
-                handler=self._trial,
-                scope=Scope.OPERATE,
-                summary="Try a provider with one short request.",
-                answer=TrialResult,
-            ),
-        )
-
+    @route(
+        "GET /api/v1/operation",
+        Scope.READ,
+        "What works, what waits, and who does what.",
+        answer=OperationState,
+    )
     async def _report(self, _: ConsoleRequest) -> OperationState:
         return await self.reports.current()
 
+    @route("GET /operation", Scope.READ, "The page of the operation.")
     async def _page(self, request: ConsoleRequest) -> Page:
         state = await self.reports.current()
         chart = _queue_chart(self.reports.samples, request.look.language)
         return Page("operation.html", {"state": state, "chart": chart})
 
+    @route(
+        "GET /operation/events",
+        Scope.READ,
+        "The state of the operation whenever it changes, as server-sent events.",
+    )
     async def _events(self, request: ConsoleRequest) -> web.StreamResponse:
         async def render() -> str:
             return self._fragment(await self.reports.current(), request)
@@ -127,6 +89,12 @@ class OperationPage:
             self._rendered[reader] = self.renderer.render(page, request, "")
         return str(self._rendered[reader])
 
+    @route(
+        "GET /api/v1/operation/errors/{error}",
+        Scope.READ,
+        "The steps of a message by the id that its author was told.",
+        answer=ErrorDetail,
+    )
     async def _error(self, request: ConsoleRequest) -> ErrorDetail:
         found = await self.reports.error(request.http.match_info["error"])
         if found is None:
@@ -134,9 +102,16 @@ class OperationPage:
             raise RequestRefused(404, text)
         return found
 
+    @route("GET /operation/errors/{error}", Scope.READ, "The steps of a message that failed.")
     async def _error_page(self, request: ConsoleRequest) -> Page:
         return Page("operation_error.html", {"error": await self._error(request)})
 
+    @route(
+        "POST /api/v1/operation/providers/{provider}/try",
+        Scope.OPERATE,
+        "Try a provider with one short request.",
+        answer=TrialResult,
+    )
     async def _trial(self, request: ConsoleRequest) -> TrialResult:
         provider = request.http.match_info["provider"]
         if all(one.name != provider for one in self.reports.providers):
@@ -149,6 +124,11 @@ class OperationPage:
             answer, works = translate(error.text, request.look.language), False
         return TrialResult(provider=provider, works=works, answer=self.mask(answer))
 
+    @route(
+        "POST /operation/providers/{provider}/try",
+        Scope.OPERATE,
+        "Try a provider, and show what it answers.",
+    )
     async def _trial_page(self, request: ConsoleRequest) -> Page:
         return Page("operation_trial.html", {"trial": await self._trial(request)})
 

@@ -172,8 +172,7 @@ class OperationReports:
             nodes=[_node_row(one) for one in nodes],
             pauses=[
                 PauseRow(scope=one.scope, by=one.by, at=one.at)
-                for one in await self.installation.pauses.recent()
-                if one.ended_at is None
+                for one in await self.installation.pauses.current()
             ],
             dead_letters=len(await self.installation.dead_letters.all()),
         )

@@ -7,13 +7,12 @@ from pydantic import BaseModel, Field
 
 from bot.chat.access import AuditEntry, Scope
 from bot.console.routes import (
-    ConsolePart,
     ConsoleRequest,
     NavigationItem,
     Page,
-    form_routes,
-    page_routes,
+    RouteGroup,
     redirect,
+    route,
 )
 from bot.errors import PlatformError, RequestRefused, SettingsError
 from bot.frozen_dataclass import frozen_dataclass
@@ -29,7 +28,7 @@ class TokenForm(BaseModel):
 
 
 @frozen_dataclass
-class SetupPage:
+class SetupPage(RouteGroup):
     """Leads through the steps of `troupe init`.
 
     Args:
@@ -39,35 +38,14 @@ class SetupPage:
         clock: the time.
     """
 
+    navigation = (NavigationItem(SETUP_PATH, translatable("Set-up"), "setup"),)
+
     steps: SetupSteps
     audit: AuditLog
     mask: Callable[[str], str]
     clock: Clock
 
-    @property
-    def part(self) -> ConsolePart:
-        one = f"{SETUP_PATH}/{{platform}}"
-        return ConsolePart(
-            (
-                *page_routes(
-                    Scope.OPERATE, (SETUP_PATH, self._page, None, "The page of the set-up.")
-                ),
-                *form_routes(
-                    Scope.OPERATE,
-                    (f"{one}/token", self._check_token, TokenForm, "Check a bot's token."),
-                    (
-                        f"{one}/admin",
-                        self._ask_for_admin,
-                        None,
-                        "Wait for the code of the first admin.",
-                    ),
-                    (f"{one}/forget", self._forget, None, "Drop a bot that was chosen."),
-                    (f"{SETUP_PATH}/write", self._write, None, "Write .env."),
-                ),
-            ),
-            (NavigationItem(SETUP_PATH, translatable("Set-up"), "setup"),),
-        )
-
+    @route(f"GET {SETUP_PATH}", Scope.OPERATE, "The page of the set-up.")
     async def _page(self, _: ConsoleRequest) -> Page:
         return await self._shown()
 
@@ -87,6 +65,12 @@ class SetupPage:
             },
         )
 
+    @route(
+        f"POST {SETUP_PATH}/{{platform}}/token",
+        Scope.OPERATE,
+        "Check a bot's token.",
+        body=TokenForm,
+    )
     async def _check_token(self, request: ConsoleRequest) -> web.Response | Page:
         kind = request.http.match_info["platform"]
         try:
@@ -95,6 +79,11 @@ class SetupPage:
             return await self._shown(problem=self._masked(error), problem_of=kind)
         return redirect(SETUP_PATH)
 
+    @route(
+        f"POST {SETUP_PATH}/{{platform}}/admin",
+        Scope.OPERATE,
+        "Wait for the code of the first admin.",
+    )
     async def _ask_for_admin(self, request: ConsoleRequest) -> web.Response | Page:
         kind = request.http.match_info["platform"]
         try:
@@ -107,10 +96,12 @@ class SetupPage:
         text = text_of(error)
         return text.with_values(self.mask) if isinstance(text, Text) else self.mask(text)
 
+    @route(f"POST {SETUP_PATH}/{{platform}}/forget", Scope.OPERATE, "Drop a bot that was chosen.")
     async def _forget(self, request: ConsoleRequest) -> web.Response:
         await self.steps.forget(request.http.match_info["platform"])
         return redirect(SETUP_PATH)
 
+    @route(f"POST {SETUP_PATH}/write", Scope.OPERATE, "Write .env.")
     async def _write(self, request: ConsoleRequest) -> Page:
         names = list(self.steps.variables())
         try:

@@ -11,7 +11,13 @@ from bot.chat.access import Scope
 from bot.chat.usage import MICROS, UsageRow, UsageTotal, format_cost
 from bot.chat.usage_table import format_usage_table
 from bot.console.app import protected
-from bot.console.routes import ConsolePart, ConsoleRequest, NavigationItem, Page, Route, page_routes
+from bot.console.routes import (
+    ConsoleRequest,
+    NavigationItem,
+    Page,
+    RouteGroup,
+    route,
+)
 from bot.ports import Clock, UsageTotals
 from bot.texts.text import translatable
 
@@ -49,34 +55,14 @@ class UsageList(BaseModel):
     sums: list[UsageSum]
 
 
-class UsagePage:
+class UsagePage(RouteGroup):
     """Adds up what answers cost."""
+
+    navigation = (NavigationItem("/usage", translatable("Usage and cost"), "usage"),)
 
     def __init__(self, totals: UsageTotals, clock: Clock) -> None:
         self._totals = totals
         self._clock = clock
-
-    @property
-    def part(self) -> ConsolePart:
-        table = "The usage as CSV: a row for each day, person, channel and model."
-        return ConsolePart(
-            (
-                *page_routes(
-                    Scope.READ,
-                    ("/usage", self._page, UsageQuery, "The page of usage and cost."),
-                    ("/usage.csv", self._table, UsageQuery, table),
-                ),
-                Route(
-                    path="/api/v1/usage",
-                    handler=self._list,
-                    scope=Scope.READ,
-                    summary="What answers took and cost.",
-                    query=UsageQuery,
-                    answer=UsageList,
-                ),
-            ),
-            (NavigationItem("/usage", translatable("Usage and cost"), "usage"),),
-        )
 
     def _days(self, query: UsageQuery) -> tuple[date, date]:
         today = datetime.fromtimestamp(self._clock.now(), UTC).date()
@@ -91,12 +77,20 @@ class UsagePage:
         )
         return await self._totals.by_day(begin, end)
 
+    @route(
+        "GET /api/v1/usage",
+        Scope.READ,
+        "What answers took and cost.",
+        query=UsageQuery,
+        answer=UsageList,
+    )
     async def _list(self, request: ConsoleRequest) -> UsageList:
         query = request.query(UsageQuery)
         since, until = self._days(query)
         sums = usage_sums(await self._rows(query), query.by)
         return UsageList(since=since, until=until, sums=sums)
 
+    @route("GET /usage", Scope.READ, "The page of usage and cost.", query=UsageQuery)
     async def _page(self, request: ConsoleRequest) -> Page:
         query = request.query(UsageQuery)
         found = await self._list(request)
@@ -112,6 +106,12 @@ class UsagePage:
             {"found": found, "by": query.by, "bars": bars, "costs": costs, "chart": chart},
         )
 
+    @route(
+        "GET /usage.csv",
+        Scope.READ,
+        "The usage as CSV: a row for each day, person, channel and model.",
+        query=UsageQuery,
+    )
     async def _table(self, request: ConsoleRequest) -> web.Response:
         text = format_usage_table(await self._rows(request.query(UsageQuery)))
         response = web.Response(text=text, content_type="text/csv")

@@ -4,11 +4,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import discord
-import structlog
-from discord.app_commands import Choice
 
 from bot.chat.command import CommandOption, CommandSpec, MessageCommandSpec
-from bot.platforms.discord.requests import REQUEST_ERRORS
 from bot.platforms.spec import EditableText
 from bot.texts.stored import looked_up
 from bot.texts.text import translate
@@ -16,15 +13,13 @@ from bot.texts.text import translate
 CompletePreset = Callable[[str], Sequence[str]]
 """Return the names of presets that fit what was typed; nothing else is ever completed."""
 
-_log = structlog.get_logger(__name__)
 _SUBCOMMAND, _STRING = 1, 3  # option types
 _MESSAGE_COMMAND = 3
-_FORM_RESPONSE = 9
 _ROW, _TEXT_FIELD, _PARAGRAPH = 1, 4, 2
 _MAX_LABEL_CHARS = 45
 MAX_FORM_CHARS = 4000
 _IN_A_GUILD, _IN_A_DM = 0, 1  # contexts
-_MANAGE_SERVER = str(1 << 5)  # a permission
+_MANAGE_SERVER = str(discord.Permissions(manage_guild=True).value)
 _MAX_CHOICES = 25
 _MAX_CHOICE_CHARS = 100
 _MAX_SUMMARY_CHARS = 100
@@ -100,8 +95,8 @@ def custom_id(interaction: discord.Interaction) -> str:
     return str(data.get("custom_id", ""))
 
 
-def form_payload(form_id: str, form: EditableText) -> dict[str, Any]:
-    """Return the response that opens a form; its id comes back with what was entered."""
+def form_data(form_id: str, form: EditableText) -> dict[str, Any]:
+    """Describe a form that is opened; its id comes back with what was entered."""
     field = {
         "type": _TEXT_FIELD,
         "custom_id": "text",
@@ -112,10 +107,7 @@ def form_payload(form_id: str, form: EditableText) -> dict[str, Any]:
     }
     components = [{"type": _ROW, "components": [field]}]
     title = form.title[:_MAX_LABEL_CHARS]
-    return {
-        "type": _FORM_RESPONSE,
-        "data": {"custom_id": form_id, "title": title, "components": components},
-    }
+    return {"custom_id": form_id, "title": title, "components": components}
 
 
 def form_target(interaction: discord.Interaction) -> tuple[str, str]:
@@ -158,21 +150,12 @@ def has_public_response(interaction: discord.Interaction, specs: Sequence[Comman
     return manages_guild(interaction) or not called.needs_admin
 
 
-async def send_suggestions(interaction: discord.Interaction, complete: CompletePreset) -> None:
-    """Send completions for the option that somebody is typing.
-
-    There is no timeout: Discord drops answers that come after 3 s.
-    """
-    name, _, options = _parts(interaction)
-    focused = next((option for option in options if option.get("focused")), None)
-    if focused is None:
-        return
-    found = complete(str(focused["value"]))
-    fitting = [text for text in found if 0 < len(text) <= _MAX_CHOICE_CHARS][:_MAX_CHOICES]
-    try:
-        await interaction.response.autocomplete([Choice(name=text, value=text) for text in fitting])
-    except REQUEST_ERRORS as error:
-        _log.info("discord_suggestions_not_shown", command=name, reason=type(error).__name__)
+def suggestions(interaction: discord.Interaction, complete: CompletePreset) -> list[str]:
+    """Return what the option that somebody is typing may become."""
+    _, _, options = _parts(interaction)
+    typed = next((str(option["value"]) for option in options if option.get("focused")), None)
+    found = () if typed is None else complete(typed)
+    return [text for text in found if 0 < len(text) <= _MAX_CHOICE_CHARS][:_MAX_CHOICES]
 
 
 def _describe(spec: CommandSpec) -> dict[str, Any]:

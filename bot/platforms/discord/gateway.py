@@ -1,37 +1,34 @@
 """The gateway connection: one queue of events in the order in which Discord sent them."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import timedelta
 
-import aiohttp
 import discord
-import msgspec
 import structlog
-from discord.http import Route
-from discord.state import ConnectionState
+from discord import InteractionResponseType as ResponseType
 from discord.utils import MISSING, utcnow
 from typing_extensions import override
 
 from bot.chat.button import ButtonAction
 from bot.chat.command import CommandSpec, MessageCommandSpec
-from bot.platforms.discord.client import Payload, noting_arrivals, skip_unreadable
+from bot.errors import OutcomeUnknown, PlatformError, Unreachable
 from bot.platforms.discord.commands import (
     MAX_FORM_CHARS,
     CompletePreset,
     custom_id,
-    form_payload,
+    form_data,
     form_target_id,
     has_public_response,
     is_form_of_menu,
     message_command,
-    send_suggestions,
+    suggestions,
 )
-from bot.platforms.discord.requests import REQUEST_ERRORS
+from bot.platforms.discord.rest.client import RestClient, RestEndpoint
+from bot.platforms.discord.rest.refusals import AlreadyAcknowledged
 from bot.platforms.discord.settings import DiscordSettings
 from bot.platforms.discord.shards.connection import ShardClient
 from bot.platforms.discord.shards.gateway_events import (
-    BotMessageSeen,
     CommandReceived,
     ComponentUsed,
     EventQueue,
@@ -53,9 +50,10 @@ _COMMANDS = frozenset(
 """What is answered to its author alone; a form that was sent in is a command with its argument."""
 _ONLY = Shard()
 _REFUSAL_SECONDS = 1.5
-_SETTLED_SECONDS = 10.0  # an interaction that could not be read is settled as well
-_ACKNOWLEDGED_BEFORE = 40060  # Discord's error code
-_DEFER_SECONDS = 3.0  # Discord drops a command that is not acknowledged by then
+_RESPONSE_SECONDS = 3.0  # Discord drops a response that comes later
+_NEW_IN_GUILD = timedelta(minutes=5)
+_RESPOND = RestEndpoint("POST", "/interactions/{}/{}/callback", resource_ids=2, is_interaction=True)
+_EPHEMERAL = discord.MessageFlags(ephemeral=True).value
 
 
 async def _edit_nothing(_interaction: discord.Interaction) -> EditableText:
@@ -66,28 +64,13 @@ async def _open_no_form(_interaction: discord.Interaction) -> EditableText | Non
     return None
 
 
-class _WhoWrote(msgspec.Struct):
-    bot: bool = False
-
-
-class _MessageHead(msgspec.Struct):
-    """What is looked at of the message of a bot."""
-
-    id: str
-    channel_id: str
-    author: _WhoWrote
-    guild_id: str | None = None
-
-
-_decode_bot_message = msgspec.json.Decoder(_MessageHead).decode
-
-
 class Gateway(ShardClient):
     """The connection of one shard; its events in one queue."""
 
     def __init__(
         self,
         settings: DiscordSettings,
+        rest: RestClient,
         complete: CompletePreset,
         press_refusal: Callable[[discord.Interaction], Awaitable[str | None]],
         commands: Sequence[CommandSpec] = (),
@@ -100,7 +83,7 @@ class Gateway(ShardClient):
         clock: Clock,
     ) -> None:
         intents = discord.Intents(guilds=True, messages=True, message_content=True)
-        super().__init__(settings, intents, shard, identify_limits, clock)
+        super().__init__(settings, rest, intents, shard, identify_limits, clock)
         self._complete = complete
         self._press_refusal = press_refusal
         self._text_to_edit = text_to_edit
@@ -108,6 +91,7 @@ class Gateway(ShardClient):
         self.commands = commands
         self.message_commands = message_commands
         self._events = EventQueue(lambda: self.progress)
+        self._responses: set[asyncio.Task[None]] = set()
         self._current_session: SessionStarted | None = None
         self._connected = False
 
@@ -118,24 +102,11 @@ class Gateway(ShardClient):
             return "the Discord client has ended"
         if not self._connected:
             return "connecting to the Discord gateway"
-        return None if self.ws.open else "the Discord gateway closed the connection"
+        return None if self.is_connected else "the Discord gateway closed the connection"
 
     async def events(self) -> list[GatewayEvent]:
         """Wait for events and take all there are, up to and including the start of a session."""
         return await self._events.take()
-
-    @override
-    def dispatch(self, event: str, /, *args: Any, **kwargs: Any) -> None:
-        """Call what takes an event now; the library makes a task for each, and needs one for few.
-
-        So events are queued in the order in which they were parsed.
-        """
-        if event == "interaction":  # is answered over the network
-            deferred = self._queue_command(*args)
-            replayed = self.is_replaying
-            super().dispatch(event, *args, is_replayed=replayed, deferred=deferred, **kwargs)
-        elif (take := getattr(self, f"on_{event}", None)) is not None:
-            take(*args, **kwargs)
 
     def on_connect(self) -> None:
         """Queue the start of a session by IDENTIFY; a resumed one replays what was missed."""
@@ -158,25 +129,19 @@ class Gateway(ShardClient):
     def on_progress(self) -> None:
         self._events.note_progress()
 
-    @override
-    def skip_message(self, event: str, payload: msgspec.Raw) -> bool:
-        message = _decode_bot_message(payload)
-        guild = int(message.guild_id or 0)
-        if not message.author.bot or not self._held.lets_pass(guild):
-            return False
-        if event == "MESSAGE_CREATE":
-            seen = BotMessageSeen(int(message.channel_id), int(message.id), guild)
-            self._events.put_quietly(seen)
-        return True
-
     def on_disconnect(self) -> None:
         self._connected = False
 
     def on_message(self, message: discord.Message) -> None:
-        self._events.put(message)
+        if message.author.bot:  # nobody answers it, but the channel was read so far
+            self._events.put_quietly(message)
+        else:
+            self._events.put(message)
 
     def on_raw_message_edit(self, change: discord.RawMessageUpdateEvent) -> None:
         message = change.message
+        if message.author.bot:  # each edit of a growing answer comes back as one
+            return
         self._events.put(MessageEdited(message))
         thread = message.guild.get_thread(message.id) if message.guild else None
         if thread is not None and thread != message.channel:
@@ -203,6 +168,13 @@ class Gateway(ShardClient):
     def on_guild_join(self, guild: discord.Guild) -> None:
         self._events.put(guild)
 
+    def on_guild_available(self, guild: discord.Guild) -> None:
+        """Queue the arrival in a server; Discord describes old ones as well, after an outage."""
+        arrived = getattr(guild.me, "joined_at", None)  # it may say nothing of the bot
+        is_new = arrived is not None and utcnow() - arrived < _NEW_IN_GUILD
+        if self._connected and is_new and guild.channels:
+            self._events.put(guild)
+
     def _queue_command(self, interaction: discord.Interaction) -> asyncio.Future[bool] | None:
         """Queue a command before what follows it; return what is to say whether it is acknowledged.
 
@@ -220,20 +192,35 @@ class Gateway(ShardClient):
         self._events.put(CommandReceived(interaction, deferred))
         return deferred
 
-    async def on_interaction(
+    def on_interaction(self, interaction: discord.Interaction) -> None:
+        """Respond; until then it does not count as received."""
+        self._unsettled[interaction.id] = self.sequence
+        is_late = self.is_replaying and _is_too_late(interaction)
+        responding = self.respond(interaction, self._queue_command(interaction), is_late=is_late)
+        task = asyncio.create_task(responding)
+        self._responses.add(task)
+        task.add_done_callback(self._responses.discard)
+
+    async def respond(
         self,
         interaction: discord.Interaction,
+        deferred: asyncio.Future[bool] | None,
         *,
-        is_replayed: bool = False,
-        deferred: asyncio.Future[bool] | None = None,
+        is_late: bool = False,
     ) -> None:
-        is_late = is_replayed and _is_too_late(interaction)
+        """Respond to an interaction, unless it is late.
+
+        Args:
+            interaction: what somebody did.
+            deferred: is set for a command that was queued: whether it is acknowledged.
+            is_late: whether Discord does not let it be acknowledged any more.
+        """
         try:
             if deferred is not None:
                 is_public = has_public_response(interaction, self.commands)
-                deferred.set_result(
-                    not is_late and await _defer(interaction, is_command=True, is_public=is_public)
-                )
+                data = {} if is_public else {"flags": _EPHEMERAL}
+                kind = ResponseType.deferred_channel_message
+                deferred.set_result(not is_late and await self._send(interaction, kind, data))
             elif _is_answerable(interaction):
                 await self._take_interaction(interaction, is_late=is_late)
         finally:
@@ -244,7 +231,9 @@ class Gateway(ShardClient):
         if is_late:
             await self._take_late(interaction)
         elif interaction.type is discord.InteractionType.autocomplete:
-            await send_suggestions(interaction, self._complete)
+            names = suggestions(interaction, self._complete)
+            choices = [{"name": name, "value": name} for name in names]
+            await self._send(interaction, ResponseType.autocomplete_result, {"choices": choices})
         elif (spec := message_command(interaction, self.message_commands)) and spec.has_form:
             form = await self._text_to_edit(interaction)
             await self._open_form(interaction, form_target_id(spec, interaction), form)
@@ -268,23 +257,12 @@ class Gateway(ShardClient):
     async def _open_form(
         self, interaction: discord.Interaction, form_id: str, form: EditableText
     ) -> None:
-        """Show a form, or tell the person alone why not.
-
-        There is no timeout of its own: Discord drops a response that comes after 3 s.
-        """
+        """Show a form, or tell the person alone why not."""
         refusal = form.too_long if len(form.text) > MAX_FORM_CHARS else form.refusal
         if refusal:
-            await _respond_alone(interaction, refusal)
-            return
-        path = "/interactions/{webhook_id}/{webhook_token}/callback"
-        try:
-            async with asyncio.timeout(_DEFER_SECONDS):
-                route = Route(
-                    "POST", path, webhook_id=interaction.id, webhook_token=interaction.token
-                )
-                await self.http.request(route, json=form_payload(form_id, form))
-        except REQUEST_ERRORS as error:
-            _log.warning("discord_form_not_shown", reason=type(error).__name__)
+            await self._respond_alone(interaction, refusal)
+        else:
+            await self._send(interaction, ResponseType.modal, form_data(form_id, form))
 
     async def _take_press(self, interaction: discord.Interaction, *, is_late: bool = False) -> None:
         """Acknowledge a press unless it is late: with words for the person alone if refused."""
@@ -296,41 +274,44 @@ class Gateway(ShardClient):
             _log.warning("discord_press_not_checked")
         if refusal is not None:
             if not is_late:
-                await _respond_alone(interaction, refusal)
+                await self._respond_alone(interaction, refusal)
             return
         is_urgent = custom_id(interaction).startswith(f"{ButtonAction.STOP}:")
         # The message of any other button is edited, which Discord refuses before this.
         if not is_late and not is_urgent:
-            await _defer(interaction, is_command=False)
+            await self._send(interaction, ResponseType.deferred_message_update)
         self._events.put(ComponentUsed(interaction))
         if not is_late and is_urgent:
-            await _defer(interaction, is_command=False)
+            await self._send(interaction, ResponseType.deferred_message_update)
 
-    @override
-    def _get_state(self, **options: Any) -> ConnectionState[Any]:
-        """Note what the library does not tell, and hold what it cannot understand yet."""
-        state = super()._get_state(**options)
-        parse, take = state.parsers["GUILD_CREATE"], self._take_arrival
-        state.parsers["GUILD_CREATE"] = noting_arrivals(parse, self.get_guild, take)
-        state.parsers["INTERACTION_CREATE"] = self._noting(state.parsers["INTERACTION_CREATE"])
-        state.parsers = self._held.hold_unknown(state.parsers)
-        return state
+    async def _respond_alone(self, interaction: discord.Interaction, text: str) -> None:
+        data = {"content": text, "flags": _EPHEMERAL, "allowed_mentions": {"parse": []}}
+        await self._send(interaction, ResponseType.channel_message, data)
 
-    def _take_arrival(self, guild: discord.Guild) -> None:
-        if self._connected:  # before, Discord describes the servers of the session
-            self._events.put(guild)
+    async def _send(
+        self,
+        interaction: discord.Interaction,
+        kind: ResponseType,
+        data: Mapping[str, object] | None = None,
+    ) -> bool:
+        """Send a response; return whether there is one, from us or a process that was killed.
 
-    def _noting(self, parse: Callable[[Payload], None]) -> Callable[[Payload], None]:
-        """Keep an interaction from counting as received until it is queued or refused."""
-
-        def note_and_parse(data: Payload) -> None:
-            number = skip_unreadable("INTERACTION_CREATE", lambda: int(data["id"]))
-            if number is not None and self.ws.sequence is not None:
-                self._unsettled[number] = self.ws.sequence
-                self.loop.call_later(_SETTLED_SECONDS, self._unsettled.pop, number, None)
-            parse(data)
-
-        return note_and_parse
+        Where its outcome is unknown it is sent once more: that tells whether the first one arrived.
+        """
+        ids = str(interaction.id), interaction.token
+        body = {"type": kind.value} | ({"data": data} if data else {})
+        try:
+            async with asyncio.timeout(_RESPONSE_SECONDS):
+                try:
+                    await self._rest.call(_RESPOND, *ids, body=body)
+                except (OutcomeUnknown, Unreachable):
+                    await self._rest.call(_RESPOND, *ids, body=body)
+        except AlreadyAcknowledged:
+            return True
+        except (PlatformError, TimeoutError) as error:
+            _log.warning("discord_response_failed", response=kind.name, reason=type(error).__name__)
+            return False
+        return True
 
     def _set_guilds_known(self) -> None:
         if self._current_session is not None:
@@ -344,34 +325,4 @@ def _is_answerable(interaction: discord.Interaction) -> bool:
 
 def _is_too_late(interaction: discord.Interaction) -> bool:
     """Return whether Discord replays what it will not let be acknowledged now."""
-    return (utcnow() - interaction.created_at).total_seconds() > _DEFER_SECONDS
-
-
-async def _respond_alone(interaction: discord.Interaction, text: str) -> None:
-    try:
-        async with asyncio.timeout(_DEFER_SECONDS):
-            await interaction.response.send_message(text, ephemeral=True)
-    except REQUEST_ERRORS as error:
-        _log.warning("discord_press_not_acknowledged", reason=type(error).__name__)
-
-
-async def _defer(
-    interaction: discord.Interaction, *, is_command: bool, is_public: bool = False
-) -> bool:
-    """Acknowledge an interaction; return whether it is, by us or by a process that was killed.
-
-    Where the response is lost it is tried once more: that tells whether the first one arrived.
-    """
-    defer, is_alone = interaction.response.defer, is_command and not is_public
-    try:
-        async with asyncio.timeout(_DEFER_SECONDS):
-            try:
-                await defer(ephemeral=is_alone, thinking=is_command)
-            except (aiohttp.ClientError, OSError):
-                await defer(ephemeral=is_alone, thinking=is_command)
-    except REQUEST_ERRORS as error:
-        if isinstance(error, discord.HTTPException) and error.code == _ACKNOWLEDGED_BEFORE:
-            return True
-        _log.warning("discord_command_not_acknowledged", reason=type(error).__name__)
-        return False
-    return True
+    return (utcnow() - interaction.created_at).total_seconds() > _RESPONSE_SECONDS

@@ -8,18 +8,15 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
-import aiohttp
 import discord
 import msgspec
 import structlog
-from discord.http import Route
 from typing_extensions import override
 
 from bot.chat.command import CommandSpec, MessageCommandSpec
 from bot.chat.incoming import Address, MediaItem, Pressed, Request, Said, source_name
-from bot.errors import PlatformError, PlatformFatal, Refused, TokenRejected, Unreachable
+from bot.errors import PlatformError, Refused, TokenRejected, Unreachable
 from bot.platforms.bot_token import BotToken
-from bot.platforms.discord.client import DiscordClient, set_api_addresses, skip_unreadable
 from bot.platforms.discord.commands import (
     CompletePreset,
     commands_differ,
@@ -28,14 +25,20 @@ from bot.platforms.discord.commands import (
 )
 from bot.platforms.discord.gateway import Gateway
 from bot.platforms.discord.incoming import command_to_incoming, message_to_said, press_to_incoming
+from bot.platforms.discord.internals import DiscordClient
 from bot.platforms.discord.receiver import MessageReceiver
-from bot.platforms.discord.requests import bounded_request, translate
-from bot.platforms.discord.rest.client import RestClient, RestEndpoint, decode_response
+from bot.platforms.discord.rest.client import (
+    RestClient,
+    RestEndpoint,
+    decode_json,
+    decode_response,
+)
 from bot.platforms.discord.rest.permissions import manages_guild
-from bot.platforms.discord.settings import BOT_REJECTED, DiscordSettings
+from bot.platforms.discord.settings import DiscordSettings
 from bot.platforms.discord.shards.identify_limits import IdentifyLimits, read_gateway_info
 from bot.platforms.discord.shards.shard import Shard
 from bot.platforms.discord.surface import READ_MESSAGE, READ_MESSAGES, DiscordSurface
+from bot.platforms.discord.unreadable import skip_unreadable
 from bot.platforms.file_download import download_file
 from bot.platforms.spec import (
     EditableText,
@@ -56,6 +59,7 @@ from bot.ports import (
 )
 from bot.runtime.http.failures import ConnectionFailed
 from bot.runtime.tasks import cancel_and_wait
+from bot.texts.text import translatable
 
 T = TypeVar("T")
 
@@ -65,8 +69,8 @@ _FILE_HOSTS = frozenset({"cdn.discordapp.com", "media.discordapp.net"})
 _DOWNLOAD_SECONDS = 20.0
 _TOKEN_REPLACED = "the bot's token was replaced"  # noqa: S105 # words, not a token
 _OPEN_PRIVATE = RestEndpoint("POST", "/users/@me/channels", resource_ids=0)
-_decode_message = msgspec.json.Decoder(dict[str, Any]).decode
-_decode_messages = msgspec.json.Decoder(list[dict[str, Any]]).decode
+_COMMANDS = RestEndpoint("GET", "/applications/{}/commands")
+_REPLACE_COMMANDS = RestEndpoint("PUT", "/applications/{}/commands")
 
 
 class _PrivateChannel(msgspec.Struct):
@@ -110,7 +114,6 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
         leases: RoleLeases | None = None,
         press_form: Callable[[Pressed], Awaitable[EditableText | None]] = open_no_form,
     ) -> None:
-        set_api_addresses(settings)
         self._settings = settings
         self._commands = commands
         self._complete = complete
@@ -188,7 +191,8 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
         """Receive until the connection ends or the token is another one."""
         which = Shard.from_name(shard)
         async with Gateway(
-            self._token.settings,
+            self._settings,
+            self._rest,
             self._complete,
             self._refusal,
             self._commands,
@@ -199,11 +203,16 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
             identify_limits=self._identify_limits,
             clock=self._clock,
         ) as gateway:
-            bot = await gateway.log_in()
+            await gateway.login(token)
             if which.number == 0:
                 await self._register_commands(gateway)
             receiver = MessageReceiver(
-                gateway, bot, intake, self._clock, self._bot_id, self._answerable_seconds
+                gateway,
+                await self._bot(),
+                intake,
+                self._clock,
+                self._bot_id,
+                self._answerable_seconds,
             )
             self._running[shard], self._rejection = (gateway, receiver), None
             try:
@@ -233,30 +242,40 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
     async def read_before(self, said: Said, limit: int) -> Sequence[Said]:
         query = {"limit": str(limit)} | ({"before": said.message_id} if said.message_id else {})
         response = await self._rest.call(READ_MESSAGES, said.address.chat, query=query)
-        bot = discord.Object((await self._rest.bot_user()).id)
-        channel = self._parser.get_partial_messageable(int(said.address.chat))
-        newest_first = decode_response(_decode_messages, response)
-        parsed = (self._parser.parse_message(channel, each) for each in reversed(newest_first))
-        found = (self._to_said(bot, message) for message in parsed if message is not None)
+        bot = await self._bot()
+        found = (self._parse(said, bot, one) for one in reversed(decode_json(response)))
         return [one for one in found if one is not None]
 
     @override
     async def read_start(self, said: Said) -> Said | None:
         thread, *parents = [scope.rpartition(":")[2] for scope in said.scopes]
-        bot = discord.Object((await self._rest.bot_user()).id)
+        bot = await self._bot()
         for chat in (*parents[:1], thread):  # a forum post begins with a message of its own
-            channel = self._parser.get_partial_messageable(int(chat))
             with contextlib.suppress(Refused):
-                response = await self._rest.call(READ_MESSAGE, chat, thread)
-                found = decode_response(_decode_message, response)
-                message = self._parser.parse_message(channel, found)
-                return self._to_said(bot, message, by_anybody=True) if message else None
+                found = decode_json(await self._rest.call(READ_MESSAGE, chat, thread))
+                return self._parse(said, bot, found, by_anybody=True)
         return None
+
+    def _parse(
+        self, near: Said, bot: discord.Object, data: dict[str, Any], *, by_anybody: bool = False
+    ) -> Said | None:
+        """Convert a message that was said where `near` was."""
+        guild = {} if near.is_private else {"guild_id": self._guild_id(near) or "0"}
+        message = self._parser.parse_message({**data, **guild})
+        if message is None:
+            return None
+        return skip_unreadable(
+            "MESSAGE",
+            lambda: message_to_said(message, bot, self._bot_id, by_anybody=by_anybody),
+        )
+
+    async def _bot(self) -> discord.Object:
+        return discord.Object((await self._rest.bot_user()).id)
 
     @functools.cached_property
     def _parser(self) -> DiscordClient:
         """What only parses messages; to make one takes milliseconds."""
-        return DiscordClient(self._settings, discord.Intents(guilds=True))
+        return DiscordClient(self._rest, discord.Intents(guilds=True))
 
     @override
     async def private_chat(self, person: str) -> Address:
@@ -272,14 +291,6 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
             return await download_file(item.source, max_bytes, _DOWNLOAD_SECONDS)
         except (ConnectionFailed, TimeoutError) as error:
             raise Unreachable(f"Discord does not send a file: {error}") from None
-
-    def _to_said(
-        self, bot: discord.Object, message: discord.Message, *, by_anybody: bool = False
-    ) -> Said | None:
-        return skip_unreadable(
-            "MESSAGE",
-            lambda: message_to_said(message, bot, self._bot_id, by_anybody=by_anybody),
-        )
 
     def _guild_id(self, incoming: Request) -> str | None:
         prefix = f"{incoming.address.source}:guild:"
@@ -308,17 +319,12 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
             *(to_payload(spec) for spec in self._commands),
             *(to_message_payload(spec) for spec in self._message_commands),
         ]
-        path = "/applications/{application_id}/commands"
-        application = gateway.application_id
+        application, whole = str(gateway.application_id), {"with_localizations": "true"}
         try:
-            async with bounded_request(gateway):
-                route = Route("GET", path, application_id=application)
-                whole = {"with_localizations": "true"}  # else without the translations
-                theirs: list[dict[str, Any]] = await gateway.http.request(route, params=whole)
-                if commands_differ(ours, theirs):
-                    route = Route("PUT", path, application_id=application)
-                    await gateway.http.request(route, json=ours)
-                    _log.info("discord_commands_offered", commands=len(ours))
+            theirs = decode_json(await self._rest.call(_COMMANDS, application, query=whole))
+            if commands_differ(ours, theirs):
+                await self._rest.call(_REPLACE_COMMANDS, application, body=ours)
+                _log.info("discord_commands_offered", commands=len(ours))
         except PlatformError as error:
             _log.warning("discord_commands_not_offered", reason=str(error))
 
@@ -356,36 +362,8 @@ def _first_error(error: BaseException) -> BaseException:
 
 
 def _end_reason(ended: asyncio.Task[None]) -> BaseException:
-    """Return why the connection ended; errors of our own are returned as they are."""
+    """Return why the connection ended."""
     error = None if ended.cancelled() else ended.exception()
-    if error is not None:
-        error = _first_error(error)
-    match error:
-        case None:
-            return Unreachable("the connection to Discord has ended")
-        case PlatformError():
-            return error
-        case discord.ConnectionClosed():
-            return _close_reason(error.code)
-        case discord.DiscordException() | aiohttp.ClientError() | OSError():
-            return translate(error)
-        case _:
-            return error
-
-
-def _close_reason(code: int) -> PlatformError:
-    match code:
-        case 4004:
-            return TokenRejected(BOT_REJECTED)
-        case 4011:
-            return PlatformFatal(
-                "this bot is in too many Discord servers for this number of shards; raise or unset"
-                " TROUPE_DISCORD__SHARDS"
-            )
-        case 4014:
-            return PlatformFatal(
-                "Discord does not let this bot read messages; enable Bot > Message Content"
-                " Intent in the developer portal"
-            )
-        case _:
-            return Unreachable(f"the Discord gateway closed the connection with {code}")
+    if error is None:
+        return Unreachable(translatable("the connection to Discord has ended"))
+    return _first_error(error)

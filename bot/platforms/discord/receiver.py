@@ -15,7 +15,6 @@ from discord.utils import snowflake_time, time_snowflake
 from bot.chat.incoming import Incoming
 from bot.errors import PlatformError, PlatformFatal, RateLimited, Refused, StoreError
 from bot.frozen_dataclass import frozen_dataclass
-from bot.platforms.discord.client import MessageChannel, skip_unreadable
 from bot.platforms.discord.cursors import ChannelCursors
 from bot.platforms.discord.gateway import Gateway
 from bot.platforms.discord.incoming import (
@@ -26,9 +25,7 @@ from bot.platforms.discord.incoming import (
     message_to_said,
     press_to_incoming,
 )
-from bot.platforms.discord.requests import bounded_request
 from bot.platforms.discord.shards.gateway_events import (
-    BotMessageSeen,
     CommandReceived,
     ComponentUsed,
     GatewayEvent,
@@ -42,6 +39,7 @@ from bot.platforms.discord.shards.gateway_events import (
 )
 from bot.platforms.discord.shards.identify_limits import loop_pause, recent_identifies
 from bot.platforms.discord.shards.shard import GatewaySession
+from bot.platforms.discord.unreadable import skip_unreadable
 from bot.platforms.late_messages import mark_late
 from bot.platforms.stored_cursors import read_cursors
 from bot.ports import Clock, Intake
@@ -77,7 +75,7 @@ class MessageReceiver:
     def __init__(
         self,
         gateway: Gateway,
-        bot: discord.ClientUser,
+        bot: discord.Object,
         intake: Intake,
         clock: Clock,
         bot_id: str = "",
@@ -186,9 +184,6 @@ class MessageReceiver:
         for event in events:
             if isinstance(event, SessionEvent):
                 self._note_session(event)
-                continue
-            if isinstance(event, BotMessageSeen):
-                received.append((event.channel_id, event.message_id, event.guild_id))
                 continue
             if isinstance(event, CommandReceived):
                 incoming: Incoming | None = await self._to_incoming_command(event)
@@ -304,17 +299,13 @@ class MessageReceiver:
                 await self._clock.sleep(_PAUSE_SECONDS)
 
     async def _fetch_page(self, channel_id: int, after: int) -> "_Page":
-        gateway = self._gateway
-        async with bounded_request(gateway):
-            channel = gateway.get_channel(channel_id) or await gateway.fetch_channel(channel_id)
-            if not isinstance(channel, MessageChannel):
-                return _Page()
-            found = await gateway.http.logs_from(channel_id, _PAGE_SIZE, after=after)
-        oldest_first = list(reversed(found))
-        parsed = (gateway.parse_message(channel, each) for each in oldest_first)
+        oldest_first = await self._gateway.read_history(channel_id, after, _PAGE_SIZE)
+        parsed = (self._gateway.parse_message(each) for each in oldest_first)
         messages = [each for each in parsed if each is not None]
         ids = [message_id for each in oldest_first if (message_id := _snowflake(each.get("id")))]
-        return _Page(messages, max(ids, default=after), len(found) == _PAGE_SIZE and bool(ids))
+        return _Page(
+            messages, max(ids, default=after), len(oldest_first) == _PAGE_SIZE and bool(ids)
+        )
 
     def _channels_to_read(self, now: datetime) -> list[tuple[int, int]]:
         """Return the channels that may have new messages, each with the message to read after.

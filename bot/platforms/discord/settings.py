@@ -26,7 +26,8 @@ class DiscordSettings(BotTokenSettings):
         "https://discord.com/api/v10", description="The address of Discord's REST API."
     )
     gateway_url: str | None = Field(
-        None, description="The address of Discord's gateway; by default the one of discord.py."
+        None,
+        description="The address of Discord's gateway; by default the one that the REST API names.",
     )
     shards: int | None = Field(
         None,

@@ -1,10 +1,7 @@
 """Telegram through its Bot API: aiogram carries the calls and the types, the polling is our own."""
 
 from bot.platforms.spec import PlatformSpec
-from bot.platforms.telegram.model_building import defer_model_building
 from bot.platforms.telegram.settings import TelegramSettings
-
-defer_model_building()  # before a module of this package imports aiogram
 
 SPEC = PlatformSpec(
     kind="telegram",

@@ -11,7 +11,8 @@ from typing import Any
 from typing_extensions import override
 
 from bot.errors import PlatformFatal, Refused, Unreachable
-from bot.platforms.account import AccountSetup, BotAccount, CodeRequest, JsonApi
+from bot.platforms.account import AccountSetup, BotAccount, CodeRequest
+from bot.platforms.json_api import JsonApi
 from bot.platforms.telegram.settings import TelegramSettings
 from bot.texts.text import translatable
 

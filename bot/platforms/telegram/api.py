@@ -6,21 +6,18 @@ from urllib.parse import quote
 
 import msgspec
 from aiogram import Bot
-from aiogram.client.telegram import TelegramAPIServer
 from aiogram.exceptions import (
     AiogramError,
     TelegramAPIError,
     TelegramConflictError,
     TelegramEntityTooLarge,
     TelegramMigrateToChat,
-    TelegramNetworkError,
     TelegramRetryAfter,
     TelegramServerError,
     TelegramUnauthorizedError,
 )
 from aiogram.methods import GetFile, TelegramMethod
 from aiogram.utils.token import TokenValidationError
-from aiohttp import ClientConnectorError, ConnectionTimeoutError, InvalidURL
 
 from bot.errors import (
     ContentRefused,
@@ -111,9 +108,7 @@ class BotApi:
             raise SettingsError("TROUPE_TELEGRAM__TOKEN is not set; get a token from @BotFather")
         self.token = BotToken(settings, clock)
         self._api_base = settings.api_base.rstrip("/")
-        self._session = JsonSession(
-            settings.api_base, api=TelegramAPIServer.from_base(settings.api_base)
-        )
+        self._session = JsonSession(settings.api_base)
         self._bot = self._make_bot(settings.token.get_secret_value())
 
     @property
@@ -165,7 +160,7 @@ class BotApi:
             raise translate(error) from None  # the cause's text may have the token in its URL
 
     async def close(self) -> None:
-        await self._session.close_connections()
+        await self._session.close()
 
     async def _with_newest_token(self, request: Callable[[Bot], Awaitable[T]]) -> T:
         """Make a request, and once more if Telegram knows a token already that is read only now."""
@@ -215,10 +210,10 @@ def translate(error: Exception) -> PlatformError:
             )
         case TelegramEntityTooLarge():
             return Refused("Telegram refuses the request: it is too large")
-        case TelegramNetworkError():
-            return _translate_network(error.__cause__)
-        case ConnectionFailed() | TimeoutError():
-            return _translate_network(error)
+        case ConnectionFailed():
+            return _translate_lost(error)
+        case TimeoutError():
+            return OutcomeUnknown("Telegram did not answer in time")
         case TelegramServerError():
             message = f"Telegram has an internal error: {error.message}"
             return OutcomeUnknown(message, is_over=error.message == _INTERNAL_ERROR)
@@ -232,22 +227,12 @@ def translate(error: Exception) -> PlatformError:
             return OutcomeUnknown("Telegram's response cannot be read (an error page of a proxy?)")
 
 
-def _translate_network(cause: BaseException | None) -> PlatformError:
-    match cause:
-        case ClientConnectorError():
-            return Unreachable(
-                f"no connection to {cause.host}:{cause.port} ({type(cause).__name__})"
-            )
-        case ConnectionTimeoutError():
-            return Unreachable("no connection to Telegram in time")
-        case InvalidURL() | InvalidAddress():
-            return Unreachable("TROUPE_TELEGRAM__API_BASE is not a valid URL")
-        case ConnectionFailed(sent=False):
-            return Unreachable(str(cause))
-        case TimeoutError():
-            return OutcomeUnknown("Telegram did not answer in time")
-        case _:
-            return OutcomeUnknown(f"Telegram's response was cut off ({type(cause).__name__})")
+def _translate_lost(error: ConnectionFailed) -> PlatformError:
+    if isinstance(error, InvalidAddress):
+        return Unreachable("TROUPE_TELEGRAM__API_BASE is not a valid URL")
+    if error.sent:
+        return OutcomeUnknown(f"Telegram's response was cut off: {error}")
+    return Unreachable(str(error))
 
 
 def _translate_refusal(description: str) -> PlatformError:

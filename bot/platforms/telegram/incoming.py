@@ -4,7 +4,7 @@ import re
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, TypeAlias
+from typing import Any
 
 import structlog
 from aiogram.enums import ChatMemberStatus, ChatType, MessageEntityType
@@ -38,23 +38,11 @@ from bot.chat.incoming import (
 )
 from bot.platforms.telegram.attachments import attachments_of, text_of, with_addresses
 from bot.platforms.telegram.buttons import read_callback_data
-from bot.platforms.telegram.plain_messages import (
-    PlainChat,
-    PlainEntity,
-    PlainMessage,
-    PlainUpdate,
-    PlainUser,
-    read_plain,
-)
 
 UPDATE_TYPES = ["message", "edited_message", "callback_query", "my_chat_member"]
 """What `to_incoming` can convert, by Telegram's names."""
 PRESS_KEY_PREFIX = "cb"
 """Precedes the id of a callback query in the key of a press."""
-
-AnyUpdate: TypeAlias = Update | PlainUpdate
-AnyMessage: TypeAlias = Message | PlainMessage
-AnyEntity: TypeAlias = MessageEntity | PlainEntity
 
 _log = structlog.get_logger(__name__)
 
@@ -66,9 +54,9 @@ _PRESENT = frozenset({ChatMemberStatus.MEMBER, ChatMemberStatus.ADMINISTRATOR})
 _ABSENT = frozenset({ChatMemberStatus.LEFT, ChatMemberStatus.KICKED})
 
 
-def parse_updates(raws: Iterable[dict[str, Any]]) -> list[AnyUpdate]:
+def parse_updates(raws: Iterable[dict[str, Any]]) -> list[Update]:
     """Return updates as models, without the parts that the library does not know yet."""
-    parsed = (read_plain(raw) or _parse_update(raw) for raw in raws)
+    parsed = (_parse_update(raw) for raw in raws)
     return [update for update in parsed if update is not None]
 
 
@@ -146,7 +134,7 @@ def _drop(raw: dict[str, Any], path: Sequence[str | int]) -> None:
 
 
 def read_update(
-    update: AnyUpdate, bot: User, bot_id: str, commands: Container[str]
+    update: Update, bot: User, bot_id: str, commands: Container[str]
 ) -> Incoming | None:
     """Convert an update as `to_incoming` does, and leave commands to other bots.
 
@@ -164,7 +152,7 @@ def read_update(
     return incoming
 
 
-def to_incoming(update: AnyUpdate, bot: User, bot_id: str = "") -> Incoming | None:
+def to_incoming(update: Update, bot: User, bot_id: str = "") -> Incoming | None:
     """Convert an update; `bot_id` is what its address carries.
 
     Returns None for messages of other bots and service messages.
@@ -180,7 +168,7 @@ def to_incoming(update: AnyUpdate, bot: User, bot_id: str = "") -> Incoming | No
     return None
 
 
-def message_to_said(message: AnyMessage, bot: User, bot_id: str = "") -> Said | None:
+def message_to_said(message: Message, bot: User, bot_id: str = "") -> Said | None:
     """Convert a message; None for those of other bots and service messages.
 
     What Telegram itself forwards from a linked channel is said by nobody in the group; only a
@@ -192,11 +180,7 @@ def message_to_said(message: AnyMessage, bot: User, bot_id: str = "") -> Said | 
     if message.chat.is_direct_messages:
         return None
     content = message.text or message.caption or ""
-    attachments, whole_text = (
-        ((), content)
-        if isinstance(message, PlainMessage)
-        else (attachments_of(message), text_of(message))
-    )
+    attachments, whole_text = attachments_of(message), text_of(message)
     author = _to_person(message)
     if author is None or not (whole_text or attachments):
         return None
@@ -284,7 +268,7 @@ def _to_joined(change: ChatMemberUpdated, bot_id: str) -> Joined | None:
     )
 
 
-def _to_address(message: AnyMessage, bot_id: str) -> Address:
+def _to_address(message: Message, bot_id: str) -> Address:
     # Replies in an ordinary group have a thread id as well; only a topic keeps its own history.
     topic = message.message_thread_id if message.is_topic_message else None
     thread = None if topic is None else str(topic)
@@ -296,7 +280,7 @@ def scopes_of(address: Address) -> tuple[str, ...]:
     return (address.lane,) if address.thread is None else (address.conversation, address.lane)
 
 
-def _to_person(message: AnyMessage) -> Person | None:
+def _to_person(message: Message) -> Person | None:
     """Return the author; None for a bot.
 
     Anonymous admins and people who write as a channel share one bot user each (1087968824 and
@@ -308,7 +292,7 @@ def _to_person(message: AnyMessage) -> Person | None:
     return None if user is None or user.is_bot else _user_to_person(user)
 
 
-def _user_to_person(user: User | PlainUser) -> Person:
+def _user_to_person(user: User) -> Person:
     return Person(f"telegram:{user.id}", user.full_name)
 
 
@@ -316,21 +300,21 @@ def _chat_to_person(chat: Chat) -> Person:
     return Person(f"telegram:{chat.id}", chat.full_name)
 
 
-def _is_admin(message: AnyMessage) -> bool | None:
+def _is_admin(message: Message) -> bool | None:
     if message.sender_chat is not None:
         # Only its admins can write as the group itself; who is behind a channel is not known.
         return message.sender_chat.id == message.chat.id
     return _is_admin_in(message.chat)
 
 
-def _is_admin_in(chat: Chat | PlainChat) -> bool | None:
+def _is_admin_in(chat: Chat) -> bool | None:
     return True if chat.type == ChatType.PRIVATE else None
 
 
 # --- quotes, mentions, commands --------------------------------------------------------------
 
 
-def _quote(message: AnyMessage, bot: User) -> Quote | None:
+def _quote(message: Message, bot: User) -> Quote | None:
     answered = message.reply_to_message
     # Every message in a topic "replies" to the service message that opened the topic.
     if answered is not None and answered.forum_topic_created is not None:
@@ -349,7 +333,7 @@ def _quote(message: AnyMessage, bot: User) -> Quote | None:
     )
 
 
-def _mentions(message: AnyMessage, content: str, bot: User) -> tuple[str, ...]:
+def _mentions(message: Message, content: str, bot: User) -> tuple[str, ...]:
     """Return who else is mentioned: by id where Telegram tells it, else by the user name."""
     return tuple(
         f"telegram:{entity.user.id}"
@@ -361,7 +345,7 @@ def _mentions(message: AnyMessage, content: str, bot: User) -> tuple[str, ...]:
     )
 
 
-def _forward(message: AnyMessage, content: str) -> tuple[WakeReason | None, str]:
+def _forward(message: Message, content: str) -> tuple[WakeReason | None, str]:
     """Return why a forwarded message wakes the bot, and its text as a quote of its author.
 
     Who forwards it wrote none of it, so it calls nobody and runs no command.
@@ -374,7 +358,7 @@ def _forward(message: AnyMessage, content: str) -> tuple[WakeReason | None, str]
     return wake, "\n".join([heading, *(f"> {line}" for line in content.splitlines())])
 
 
-def _origin_name(message: AnyMessage) -> str:
+def _origin_name(message: Message) -> str:
     match message.forward_origin:
         case MessageOriginUser(sender_user=user):
             return user.full_name
@@ -386,12 +370,12 @@ def _origin_name(message: AnyMessage) -> str:
             return ""
 
 
-def _entities(message: AnyMessage) -> Sequence[AnyEntity]:
+def _entities(message: Message) -> Sequence[MessageEntity]:
     return (message.entities if message.text else message.caption_entities) or []
 
 
 def _wake_and_text(
-    message: AnyMessage, content: str, text: str, bot: User
+    message: Message, content: str, text: str, bot: User
 ) -> tuple[WakeReason | None, str]:
     """Return why a message wakes the bot, and its text without a leading mention of the bot.
 
@@ -414,7 +398,7 @@ def _wake_and_text(
     return _wake_reason(message, content, entities, bot), text
 
 
-def leave_to_other_bots(said: Said, message: AnyMessage | None, commands: Container[str]) -> Said:
+def leave_to_other_bots(said: Said, message: Message | None, commands: Container[str]) -> Said:
     """Let a command in a group wake nobody that names no bot and is none of `commands`."""
     if said.is_private or message is None:
         return said
@@ -428,7 +412,7 @@ def leave_to_other_bots(said: Said, message: AnyMessage | None, commands: Contai
 
 
 def _wake_reason(
-    message: AnyMessage, content: str, entities: Sequence[AnyEntity], bot: User
+    message: Message, content: str, entities: Sequence[MessageEntity], bot: User
 ) -> WakeReason | None:
     if message.chat.type == ChatType.PRIVATE:
         return WakeReason.DM
@@ -441,7 +425,7 @@ def _wake_reason(
     return WakeReason.REPLY if answered.from_user.id == bot.id else None
 
 
-def _is_mention(entity: AnyEntity, content: str, bot: User) -> bool:
+def _is_mention(entity: MessageEntity, content: str, bot: User) -> bool:
     if entity.type == MessageEntityType.TEXT_MENTION:
         return entity.user is not None and entity.user.id == bot.id
     if entity.type != MessageEntityType.MENTION:
@@ -449,7 +433,7 @@ def _is_mention(entity: AnyEntity, content: str, bot: User) -> bool:
     return _is_bot_username(_covered_text(entity, content).removeprefix("@"), bot)
 
 
-def _covered_text(entity: AnyEntity, content: str) -> str:
+def _covered_text(entity: MessageEntity, content: str) -> str:
     """Return what an entity covers; of a character that it cuts in two, U+FFFD is left.
 
     Telegram counts in UTF-16 units. The library's `extract_from` fails at such a cut.

@@ -1,44 +1,45 @@
-"""Build aiogram's models when they are first used, not all of them at import.
+"""Import aiogram without building its models; each builds itself when it is first used.
 
-aiogram asks pydantic, while it is imported, to build the validators of its 440 types; those of its
-180 methods follow. Each holds copies of what it refers to: a hundred megabytes, and four fifths of
-the CPU of the import. The service uses some twenty of them. A model that is not built yet builds
-itself at its first use, if pydantic finds the names in its annotations.
+aiogram has pydantic build the validators of its 440 types while it is imported; those of its 180
+methods follow. Each holds copies of what it refers to: a hundred megabytes, and three quarters of
+the CPU of the import. The service uses some twenty of them.
+
+Importing this module is enough; it must come before any other import of aiogram.
 """
 
 from typing import Any
 
 from pydantic import BaseModel
 
-_LIBRARY = "aiogram"
-_build = BaseModel.__dict__["model_rebuild"].__func__
+_build = BaseModel.__dict__["model_rebuild"]
 _names: dict[str, Any] = {}
 """aiogram's types by name: what the annotations of its models refer to."""
 
 
-def defer_model_building() -> None:
-    """Let the import of aiogram leave its models unbuilt; other models are built as ever."""
-    BaseModel.model_rebuild = classmethod(_rebuild)  # type: ignore[method-assign, assignment]
+def _note_names(_: type[BaseModel], *, _types_namespace: dict[str, Any]) -> None:
+    _names.update(_types_namespace)
 
 
-def _rebuild(
-    cls: type[BaseModel],
-    *,
-    force: bool = False,
-    raise_errors: bool = True,
-    _parent_namespace_depth: int = 2,
-    _types_namespace: dict[str, Any] | None = None,
-) -> bool | None:
-    if cls.__module__.partition(".")[0] == _LIBRARY:
-        if _types_namespace is not None:  # the import of aiogram, which names all its types
-            _names.update(_types_namespace)
-            return None
-        _types_namespace = _names
-    built: bool | None = _build(
-        cls,
-        force=force,
-        raise_errors=raise_errors,
-        _parent_namespace_depth=_parent_namespace_depth + 1,  # this frame is one more
-        _types_namespace=_types_namespace,
-    )
-    return built
+BaseModel.model_rebuild = classmethod(_note_names)  # type: ignore[method-assign, assignment]
+try:
+    from aiogram import methods, types
+finally:
+    BaseModel.model_rebuild = _build  # type: ignore[method-assign]
+
+for _module in (types, methods):
+    for _name in _module.__all__:
+        _model = getattr(_module, _name)
+        is_model = isinstance(_model, type) and issubclass(_model, BaseModel)
+        if is_model and not _model.__pydantic_complete__:
+            _model.__pydantic_parent_namespace__ = _names
+
+
+def response_type(returning: Any) -> type[methods.Response[Any]]:
+    """Return the type of the responses to a method, by what the method returns.
+
+    A generic type of a model that is not built yet does not find its names by itself.
+    """
+    made: type[methods.Response[Any]] = methods.Response[returning]
+    made.__pydantic_parent_namespace__ = _names
+    made.model_rebuild()
+    return made

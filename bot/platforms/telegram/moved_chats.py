@@ -31,7 +31,7 @@ from bot.errors import StoreError
 from bot.frozen_dataclass import frozen_dataclass
 from bot.platforms.stored_cursors import read_cursors
 from bot.platforms.telegram.api import ChatMoved
-from bot.platforms.telegram.incoming import AnyUpdate, scopes_of
+from bot.platforms.telegram.incoming import scopes_of
 from bot.ports import Intake
 
 _IDS_ABOVE = 10**12
@@ -98,11 +98,11 @@ class MovedChats:
             await self.load(store)
             self._looked_up |= new
 
-    def note_moves(self, updates: Iterable[AnyUpdate]) -> Mapping[str, str]:
+    def note_moves(self, updates: Iterable[Update]) -> Mapping[str, str]:
         """Follow the moves that updates tell of; return the cursors to store with them."""
         cursors: dict[str, str] = {}
         for update in updates:
-            message = update.message if isinstance(update, Update) else None
+            message = update.message
             if message is not None and (move := _move_of(message)) is not None:
                 cursors |= self._note(*move)
         return cursors

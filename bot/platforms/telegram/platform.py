@@ -1,5 +1,9 @@
 """Telegram as a platform: poll, or be called, store, and only then acknowledge."""
 
+import bot.platforms.telegram.model_building  # noqa: F401 # before anything imports aiogram
+
+# isort: split
+
 import asyncio
 import hmac
 import math
@@ -47,7 +51,6 @@ from bot.platforms.telegram.command_menu import offer_commands
 from bot.platforms.telegram.incoming import (
     PRESS_KEY_PREFIX,
     UPDATE_TYPES,
-    AnyUpdate,
     parse_updates,
     read_update,
 )
@@ -372,7 +375,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         """
         return self._poll_seconds if self._connection_error is None or self._has_conflict else 0
 
-    def _to_incomings(self, updates: Sequence[AnyUpdate], bot: User) -> list[Incoming]:
+    def _to_incomings(self, updates: Sequence[Update], bot: User) -> list[Incoming]:
         incomings = []
         for update in updates:
             incoming = read_update(update, bot, self._bot_id, self._command_names)

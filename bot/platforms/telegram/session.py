@@ -1,31 +1,29 @@
-"""aiogram's HTTP session with JSON bodies, over connections that cost less than aiohttp's."""
+"""aiogram's session over the HTTP client that the whole service uses, with JSON bodies."""
 
 import asyncio
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from http import HTTPStatus
 from typing import Any, TypeVar, cast
 
 import msgspec
 from aiogram import Bot
-from aiogram.client.session.aiohttp import AiohttpSession
-from aiogram.exceptions import ClientDecodeError, TelegramAPIError, TelegramNetworkError
+from aiogram.client.session.base import BaseSession
+from aiogram.exceptions import ClientDecodeError, TelegramAPIError
 from aiogram.methods import Response, SendDocument, TelegramMethod
 from aiogram.methods.base import TelegramType
+from aiogram.types import InputFile
+from aiohttp import FormData
 from pydantic import BaseModel
 from typing_extensions import override
 
 from bot import __version__
+from bot.platforms.file_download import download_file
+from bot.platforms.telegram.model_building import response_type
 from bot.runtime.http.client import HttpClient
-from bot.runtime.http.failures import ConnectionFailed
-from bot.runtime.http.write_condition import check_write
 
-_HEADERS = {
-    "User-Agent": f"troupe/{__version__}",
-    "Content-Type": "application/json",
-    "Accept-Encoding": "identity",
-}
+_HEADERS = {"User-Agent": f"troupe/{__version__}", "Accept-Encoding": "identity"}
 _UPLOADS = frozenset({SendDocument.__api_method__})
 _CONNECT_SECONDS = 5.0
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -33,15 +31,15 @@ T = TypeVar("T")
 _MAX_RESPONSE_BYTES = 64 * 1024 * 1024  # 100 updates, each with a long message and its quotation
 
 
-class JsonSession(AiohttpSession):
+class JsonSession(BaseSession):
     """Sends every call as JSON, except those that upload a file.
 
     aiogram makes a generic type for each kind of response, and pydantic caches it weakly: without
     `_response_types` it would be built again for every call, which takes milliseconds.
     """
 
-    def __init__(self, base_url: str, **given: Any) -> None:
-        super().__init__(json_loads=msgspec.json.decode, **given)
+    def __init__(self, base_url: str) -> None:
+        super().__init__(json_loads=msgspec.json.decode)
         self._client = HttpClient(
             base_url, _HEADERS, connect_seconds=_CONNECT_SECONDS, uses_proxy=False
         )
@@ -51,20 +49,31 @@ class JsonSession(AiohttpSession):
     async def make_request(
         self, bot: Bot, method: TelegramMethod[TelegramType], timeout: int | None = None
     ) -> TelegramType:
-        if method.__api_method__ in _UPLOADS:  # rare
-            check_write()  # aiohttp knows nothing of it
-            return await super().make_request(bot, method, timeout)
+        """Call a method; raises `ConnectionFailed` or `TimeoutError` if there is no response."""
         if method.__returning__ not in self._response_types:
-            self._response_types[method.__returning__] = Response[method.__returning__]  # type: ignore[name-defined]
+            self._response_types[method.__returning__] = response_type(method.__returning__)
+        name = method.__api_method__
         # unset fields stand for aiogram's defaults, of which we set none
-        body = method.model_dump_json(exclude_unset=True, exclude_none=True).encode()
+        body = (
+            self._to_form(bot, method)
+            if name in _UPLOADS
+            else method.model_dump_json(exclude_unset=True, exclude_none=True).encode()
+        )
         seconds = self.timeout if timeout is None else timeout
-        try:
-            status, content = await self._post(bot, method.__api_method__, body, seconds)
-        except (ConnectionFailed, TimeoutError) as error:
-            raise TelegramNetworkError(method, type(error).__name__) from error
+        status, content = await self._post(bot, name, body, seconds)
         answer = self.check_response(bot, method, status, content.decode())
         return cast("TelegramType", answer.result)
+
+    @override
+    async def stream_content(
+        self,
+        url: str,
+        headers: dict[str, Any] | None = None,
+        timeout: int = 30,
+        chunk_size: int = 65536,
+        raise_for_status: bool = True,
+    ) -> AsyncGenerator[bytes, None]:
+        yield await download_file(url, _MAX_RESPONSE_BYTES, timeout)
 
     async def send(
         self, bot: Bot, name: str, fields: Mapping[str, object], seconds: float
@@ -111,19 +120,29 @@ class JsonSession(AiohttpSession):
                 raise
             raise ClientDecodeError("no description", error, content) from error
 
-    async def close_connections(self) -> None:
-        """Close everything; aiogram calls `close` before the first upload, while others wait."""
+    @override
+    async def close(self) -> None:
         await self._client.close()
-        await self.close()
 
-    async def _post(self, bot: Bot, name: str, body: bytes, seconds: float) -> tuple[int, bytes]:
+    def _to_form(self, bot: Bot, method: TelegramMethod[Any]) -> FormData:
+        form = FormData(quote_fields=False)
+        files: dict[str, InputFile] = {}
+        for key, value in method.model_dump(exclude_unset=True, exclude_none=True).items():
+            form.add_field(key, self.prepare_value(value, bot, files))
+        for key, file in files.items():
+            form.add_field(key, file.read(bot), filename=file.filename)
+        return form
+
+    async def _post(
+        self, bot: Bot, name: str, body: bytes | FormData, seconds: float
+    ) -> tuple[int, bytes]:
         deadline = asyncio.get_running_loop().time() + seconds
         path = f"/bot{bot.token}/{name}"
-        response = await self._client.request("POST", path, body, deadline)
-        try:
+        content_type = "application/json" if isinstance(body, bytes) else None
+        async with await self._client.request(
+            "POST", path, body, deadline, content_type=content_type
+        ) as response:
             return response.status, await response.read_all(deadline, _MAX_RESPONSE_BYTES)
-        finally:
-            await response.close()
 
 
 class _Answer(msgspec.Struct):

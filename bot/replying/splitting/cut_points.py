@@ -2,12 +2,13 @@
 
 import re
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import cached_property
 from itertools import chain
 
-from bot.markup.graphemes import is_inside_grapheme
+from bot.markup.graphemes import grapheme_starts
 from bot.replying.splitting.code_fences import Fence
 
 _GAP = re.compile(r"\s+")
@@ -27,7 +28,7 @@ _UNBREAKABLE = re.compile(
 )
 
 
-@dataclass(slots=True)
+@dataclass
 class CutWindow:
     """The prefix of the text in which one cut is chosen; nothing behind `stop` may matter."""
 
@@ -61,8 +62,22 @@ class CutWindow:
         return (
             self.offsets[end] + closing_units(fence) <= self.max_offset
             and not any(first < resume <= last for first, last in self.uncuttable)
-            and not is_inside_grapheme(self.text, resume, self.start)
+            and not self._splits_grapheme(resume)
         )
+
+    def _splits_grapheme(self, position: int) -> bool:
+        if not self.start < position < self.stop:
+            return False
+        around = self.text[position - 1 : position + 1]
+        if around.isascii():
+            return around == "\r\n"
+        if around[0].isascii():  # mostly a space; what is in front of it does not matter
+            return len(grapheme_starts(around, 0, 2)) == 1
+        return position not in self._grapheme_starts
+
+    @cached_property
+    def _grapheme_starts(self) -> Set[int]:
+        return grapheme_starts(self.text, self.start, self.stop)
 
     def shows_fence(self, position: int) -> bool:
         """Return whether a line that began here would be read as a fence."""

@@ -1,37 +1,43 @@
-"""An HTTP/1.1 client for one server: kept-alive connections, TLS, and the environment's proxy.
+"""An HTTP client for one server over aiohttp: deadlines, paced reads, a check before each write.
 
-A request costs about a quarter of what it costs over aiohttp: headers are made once, the head of a
-response is split and not parsed into types, and a timer serves many waits.
+A response can be read in intervals: what arrives between two reads waits in the kernel, and a
+stream of tokens wakes the process once for many of them.
 """
 
 import asyncio
-import contextlib
 import os
 import socket
 import ssl
 import urllib.request
-from base64 import b64encode
-from collections.abc import Callable, Iterator, Mapping
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import SplitResult, quote, unquote, urlsplit
+from types import SimpleNamespace
+from typing import Any, Self
+from urllib.parse import quote
 
-import aiohappyeyeballs
-import certifi
+import aiohttp
+from aiohttp.abc import ResolveResult
+from typing_extensions import override
+from yarl import URL
 
-from bot.frozen_dataclass import frozen_dataclass
-from bot.runtime.http.connection import HttpClientConnection, HttpResponse
 from bot.runtime.http.failures import AddressRefused, ConnectionFailed, InvalidAddress
-from bot.runtime.http.parsing import parse_head
+from bot.runtime.http.write_condition import check_write
+from bot.runtime.wake_ups import wake_ups
 
+STOOD_STILL_SECONDS = 1.0
+"""A timer that fires later than this says nothing about the server: this process stood still."""
+
+_LAST_LOOK_SECONDS = 0.1  # after a deadline, for what has arrived and was not read yet
 _IDLE_SECONDS = 30.0  # a firewall may forget a connection that was idle longer
-_HAPPY_EYEBALLS_SECONDS = 0.25  # RFC 8305; then the next address is tried beside the first
-_MAX_TUNNEL_BYTES = 16 * 1024
-_STATUS_OK = 200
-_PORTS = {"http": 80, "https": 443}
+_MAX_HEADER_BYTES = 64 * 1024
+_EXACT = 1e9  # aiohttp rounds timeouts above this to whole seconds
+_AUTOMATIC_HEADERS = ("Accept", "Accept-Encoding", "User-Agent")
 
 
 class HttpClient:
-    """Sends requests to one server, each over a connection of its own or one that is idle.
+    """Sends requests to one server, over kept-alive connections. Redirects are not followed.
 
     Args:
         base_url: the address, and what all paths begin with.
@@ -54,31 +60,25 @@ class HttpClient:
         allows_address: Callable[[str], bool] | None = None,
     ) -> None:
         self._base_url = base_url
-        self._allows_address = allows_address
         self._headers = dict(headers)
-        self._keeps_alive = headers.get("Connection") != "close"
         self._connect_seconds = connect_seconds
         self._unix_socket = unix_socket
         self._uses_proxy = uses_proxy and unix_socket is None
-        self._route: _Route | None = None
-        self._tls: ssl.SSLContext | None = None
-        self._opening_tls = asyncio.Lock()
-        self._idle: list[HttpClientConnection] = []  # the longest idle one first
-        self._open: set[HttpClientConnection] = set()
-        self._all_closed = asyncio.Event()
-        self._all_closed.set()
-        self._header_lines: str | None = None
+        self._allows_address = allows_address
+        self._url = URL()
+        self._session: aiohttp.ClientSession | None = None
+        self._responses = weakref.WeakSet[HttpResponse]()
 
     async def request(
         self,
         method: str,
         path: str,
-        body: bytes | None,
+        body: bytes | aiohttp.FormData | None,
         deadline: float,
         *,
         content_type: str | None = None,
-        header: str = "",
-    ) -> HttpResponse:
+        headers: Mapping[str, str] | None = None,
+    ) -> "HttpResponse":
         """Send a request and return its response, with the body still unread.
 
         Args:
@@ -87,265 +87,281 @@ class HttpClient:
             body: None: the request has none.
             deadline: in the event loop's time.
             content_type: of the body, where the headers of the client do not say it.
-            header: one more header as "Name: value"; it must not come from people.
+            headers: more of them; they must not come from people.
 
         Raises:
             ConnectionFailed: there is no response.
             TimeoutError: there was none before the deadline.
         """
-        head = self._make_head(method, path, content_type, header)
-        if body is None:
-            data = b"%b\r\n" % head
-        else:
-            data = b"%bContent-Length: %d\r\n\r\n%b" % (head, len(body), body)
-        connection = self._take_idle() or await self._connect(deadline)
-        return await connection.request(data, deadline)
+        attempt = _Attempt()
+        try:
+            session = self._session or self._open()
+            sent = {**self._headers, **(headers or {})}  # a proxy's CONNECT gets none of them
+            if content_type is not None:
+                sent["Content-Type"] = content_type
+            async with _Deadline(deadline):
+                response = HttpResponse(
+                    await session.request(
+                        method,
+                        self._address(path),
+                        data=body,
+                        headers=sent,
+                        allow_redirects=False,
+                        trace_request_ctx=attempt,
+                    )
+                )
+        except TimeoutError:
+            if attempt.is_sent:
+                raise TimeoutError from None  # like all here: aiohttp's text has the URL in it
+            reason = f"no connection to {self._url.host}:{self._url.port} in time"
+            raise ConnectionFailed(reason, sent=False) from None
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise _failure(error, attempt) from None
+        self._responses.add(response)
+        try:
+            await wake_ups().turn()
+        except BaseException:
+            await response.close()
+            raise
+        return response
 
     async def close(self) -> None:
-        """Close all connections."""
-        for connection in tuple(self._open):
-            connection.abort()
-        await self._all_closed.wait()
+        """Close all connections; who reads a response gets `ConnectionFailed`."""
+        for response in tuple(self._responses):
+            await response.close()
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
 
-    # --- the head of a request ---------------------------------------------------------------
-
-    def _make_head(self, method: str, path: str, content_type: str | None, header: str) -> bytes:
-        route = self._known_route()
-        url = route.url
-        target = quote(url.path.rstrip("/") + path, safe="/%:@!$&'()*+,;=~?")
-        if url.query:
-            target += f"{'&' if '?' in target else '?'}{url.query}"
-        if route.proxy is not None and not route.is_tls:
-            target = f"http://{_host_and_port(url)}{target}"
-        if self._header_lines is None:
-            self._header_lines = self._make_header_lines(route)
-        kind = "" if content_type is None else f"Content-Type: {content_type}\r\n"
-        more = f"{header}\r\n" if header else ""
-        return _encode_head(f"{method} {target} HTTP/1.1\r\n{self._header_lines}{kind}{more}")
-
-    def _make_header_lines(self, route: "_Route") -> str:
-        """Make the lines that are the same for every request."""
-        url = route.url
-        headers = {"Host": _host_and_port(url), **self._headers}
-        if url.username is not None:
-            headers["Authorization"] = _basic_authorization(url)
-        if route.proxy is not None and not route.is_tls:
-            headers |= _proxy_headers(route.proxy)
-        lines = [f"{name}: {value}" for name, value in headers.items()]
-        if any("\r" in line or "\n" in line for line in lines):
-            raise ConnectionFailed("a header has a line break in it", sent=False)
-        return "".join(f"{line}\r\n" for line in lines)
-
-    def _known_route(self) -> "_Route":
-        if self._route is None:
-            self._route = _find_route(self._base_url, uses_proxy=self._uses_proxy)
-        return self._route
-
-    # --- connections -------------------------------------------------------------------------
-
-    def _take_idle(self) -> HttpClientConnection | None:
-        while self._idle:
-            connection = self._idle.pop()
-            if connection.is_open and connection.idle_seconds < _IDLE_SECONDS:
-                return connection
-            connection.abort()
-        return None
-
-    def _on_idle(self, connection: HttpClientConnection) -> None:
-        if not self._keeps_alive:
-            connection.abort()
-            return
-        self._idle.append(connection)
-        if self._idle[0].idle_since < connection.idle_since - _IDLE_SECONDS:
-            self._idle.pop(0).abort()
-
-    def _on_closed(self, connection: HttpClientConnection) -> None:
-        self._open.discard(connection)
-        if not self._open:
-            self._all_closed.set()
-        if connection in self._idle:
-            self._idle.remove(connection)
-
-    async def _connect(self, deadline: float) -> HttpClientConnection:
-        loop = asyncio.get_running_loop()
-        route = self._known_route()
-        host, port = route.first_hop
+    def _open(self) -> aiohttp.ClientSession:
+        """Make the session; raises `ConnectionFailed` if the address cannot be asked."""
         try:
-            async with asyncio.timeout_at(min(deadline, loop.time() + self._connect_seconds)):
-                return await self._connect_by(route)
-        except TimeoutError:
-            reason = f"no connection to {host}:{port} in time"
-            raise ConnectionFailed(reason, sent=False) from None
-        except (OSError, UnicodeError) as error:  # ssl.SSLError is an OSError
-            reason = f"no connection to {host}:{port} ({_reason(error)})"
-            raise ConnectionFailed(reason, sent=False) from error
-
-    async def _connect_by(self, route: "_Route") -> HttpClientConnection:
-        loop = asyncio.get_running_loop()
-        connection = HttpClientConnection(self._on_connected, self._on_idle, self._on_closed)
-        if self._unix_socket is not None:
-            with _told_of_its_end(connection):
-                await loop.create_unix_connection(lambda: connection, str(self._unix_socket))
-            return connection
-        tls = await self._tls_context() if route.is_tls else None
-        host, port = route.first_hop
-        addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        for *_, found in addresses:
-            if self._allows_address is not None and not self._allows_address(str(found[0])):
-                reason = f"{host} is at {found[0]}, which may not be asked"
-                raise AddressRefused(reason, sent=False)
-        connected = await aiohappyeyeballs.start_connection(
-            addresses, happy_eyeballs_delay=_HAPPY_EYEBALLS_SECONDS, loop=loop
+            url = URL(self._base_url)
+        except ValueError:
+            raise InvalidAddress from None
+        if not url.host or url.scheme not in {"http", "https"}:
+            raise InvalidAddress
+        if url.user is not None:
+            basic = aiohttp.encode_basic_auth(url.user, url.password or "")
+            self._headers["Authorization"] = basic
+        self._url = url
+        self._session = aiohttp.ClientSession(
+            connector=self._connector(url),
+            skip_auto_headers=_AUTOMATIC_HEADERS,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            max_field_size=_MAX_HEADER_BYTES,
+            proxy=_environment_proxy(url) if self._uses_proxy else None,
+            timeout=aiohttp.ClientTimeout(connect=self._connect_seconds, ceil_threshold=_EXACT),
+            trace_configs=[_TRACES],
         )
+        return self._session
+
+    def _connector(self, url: URL) -> aiohttp.BaseConnector:
+        closes = self._headers.get("Connection") == "close"
+        idle_seconds = None if closes else _IDLE_SECONDS
+        if self._unix_socket is not None:
+            return aiohttp.UnixConnector(
+                str(self._unix_socket), closes, keepalive_timeout=idle_seconds, limit=0
+            )
+        resolver = None
+        if self._allows_address is not None:
+            resolver = _CheckingResolver(self._allows_address)
+            host = url.raw_host or ""
+            if ":" in host or host.replace(".", "").isdigit():  # aiohttp asks no resolver
+                resolver.check(host, host)
+        return aiohttp.TCPConnector(
+            resolver=resolver, force_close=closes, keepalive_timeout=idle_seconds, limit=0
+        )
+
+    def _address(self, path: str) -> URL:
+        """Return what is requested: percent-encodings stay as they are."""
+        query = self._url.raw_query_string
+        target = quote(self._url.raw_path.rstrip("/") + path, safe="/%:@!$&'()*+,;=~?")
+        if query:
+            target += f"{'&' if '?' in target else '?'}{query}"
+        return URL(f"{self._url.origin()}{target}", encoded=True)
+
+
+class HttpResponse:
+    """A response whose body is still to be read; close it, also after an error: `async with`."""
+
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self.status = response.status
+        self.headers = {name.lower(): value for name, value in response.headers.items()}
+        """Names are in lower case."""
+        self._response = response
+
+    async def read(self, deadline: float, pause_seconds: float = 0.0) -> bytes:
+        """Return the next bytes of the body; none at its end.
+
+        Args:
+            deadline: in the event loop's time.
+            pause_seconds: what arrives before is left in the kernel, unless some is here already.
+
+        Raises:
+            ConnectionFailed: the body ends too early, or is malformed.
+            TimeoutError: nothing came before the deadline.
+        """
+        content = self._response.content
         try:
-            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if tls is not None and route.proxy is not None:
-                await _open_tunnel(connected, route)
-            with _told_of_its_end(connection):
-                await loop.create_connection(
-                    lambda: connection,
-                    sock=connected,
-                    ssl=tls,
-                    server_hostname=route.url.hostname if tls is not None else None,
-                )
-        except BaseException:
-            connected.close()
-            raise
-        return connection
+            data = content.read_nowait()
+            if data or content.at_eof():
+                return data
+            timeout = _Deadline(deadline)
+            if pause_seconds > 0:
+                await self._pause(pause_seconds)
+            async with timeout:
+                data = await content.readany()
+        except aiohttp.ClientError as error:
+            raise _failure(error, _Attempt(is_sent=True)) from error
+        await wake_ups().turn()
+        return data
 
-    def _on_connected(self, connection: HttpClientConnection) -> None:
-        self._open.add(connection)
-        self._all_closed.clear()
+    async def read_all(self, deadline: float, max_bytes: int) -> bytes:
+        """Return the rest of the body, or its beginning if it is longer; raises as `read` does."""
+        parts: list[bytes] = []
+        size = 0
+        while size < max_bytes and (part := await self.read(deadline)):
+            parts.append(part)
+            size += len(part)
+        return b"".join(parts)[:max_bytes]
 
-    async def _tls_context(self) -> ssl.SSLContext:
-        """Return the context; it reads all certificates, so that a thread makes it."""
-        async with self._opening_tls:
-            if self._tls is None:
-                self._tls = await asyncio.to_thread(_make_tls_context)
-            return self._tls
+    async def close(self) -> None:
+        """Close the connection unless the body was read to its end."""
+        self._response.close()
 
+    async def __aenter__(self) -> Self:
+        return self
 
-@contextlib.contextmanager
-def _told_of_its_end(connection: HttpClientConnection) -> Iterator[None]:
-    """Let a connection know that connecting was cancelled.
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
-    uvloop closes the transport of a cancelled `create_connection` without a word to its protocol.
-    """
-    try:
-        yield
-    except BaseException:
-        connection.connection_lost(None)
-        raise
-
-
-def _make_tls_context() -> ssl.SSLContext:
-    """Trust the system's certificates, and the usual ones where the system has none."""
-    context = ssl.create_default_context()
-    context.load_verify_locations(certifi.where())
-    return context
-
-
-@frozen_dataclass
-class _Route:
-    """How a server is reached."""
-
-    url: SplitResult
-    proxy: SplitResult | None
-
-    @property
-    def is_tls(self) -> bool:
-        return self.url.scheme == "https"
-
-    @property
-    def first_hop(self) -> tuple[str, int]:
-        """The host and port to connect to."""
-        return _host(self.proxy or self.url), _port(self.proxy or self.url)
+    async def _pause(self, seconds: float) -> None:
+        """Leave in the kernel what arrives."""
+        connection = self._response.connection
+        transport = None if connection is None else connection.transport
+        if transport is None or transport.is_closing():
+            return
+        transport.pause_reading()
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            if not transport.is_closing():
+                transport.resume_reading()
 
 
-def _find_route(base_url: str, *, uses_proxy: bool) -> _Route:
-    """Parse the address and find its proxy; raises `ConnectionFailed`."""
-    url = _parse_url(base_url)
-    if not uses_proxy or urllib.request.proxy_bypass(f"{_host(url)}:{_port(url)}"):
-        return _Route(url, None)
+class _Deadline:
+    """Raises `TimeoutError` as `asyncio.timeout_at` does, but not because this process was late."""
+
+    def __init__(self, at: float) -> None:
+        self._at = at
+        self._loop = asyncio.get_running_loop()
+        self._timeout = asyncio.timeout(None)
+        self._is_last_look = at <= self._loop.time()  # else keep-alives could put it off for ever
+
+    async def __aenter__(self) -> None:
+        await self._timeout.__aenter__()
+        self._timer = self._loop.call_at(self._at, self._on_timer)
+
+    async def __aexit__(self, *error: Any) -> None:
+        self._timer.cancel()
+        await self._timeout.__aexit__(*error)
+
+    def _on_timer(self) -> None:
+        now = self._loop.time()
+        late = now - self._at
+        if late > STOOD_STILL_SECONDS:
+            # This process was stopped, or the machine was asleep: what the server has sent since
+            # is still in the kernel.
+            self._at = again_at = now + late
+        elif not self._is_last_look:
+            # The loop may have been busy since the pause: nothing was read after it.
+            self._is_last_look = True
+            again_at = now + _LAST_LOOK_SECONDS
+        else:
+            self._timeout.reschedule(now)
+            return
+        self._timer = self._loop.call_at(again_at, self._on_timer)
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """What became of a request."""
+
+    is_sent: bool = False
+    """It, or a part of it, may have arrived."""
+    is_on_idle_connection: bool = False
+
+
+async def _note_reuse(_: aiohttp.ClientSession, context: SimpleNamespace, __: object) -> None:
+    context.trace_request_ctx.is_on_idle_connection = True
+
+
+async def _check_write(_: aiohttp.ClientSession, context: SimpleNamespace, __: object) -> None:
+    check_write()
+    context.trace_request_ctx.is_sent = True
+
+
+_TRACES = aiohttp.TraceConfig()
+_TRACES.on_connection_reuseconn.append(_note_reuse)
+# It is called before the headers are written, despite its name. What it raises closes the
+# connection, unlike what the signals of the connection raise.
+_TRACES.on_request_headers_sent.append(_check_write)
+
+
+class _CheckingResolver(aiohttp.ThreadedResolver):
+    """Refuses a name that leads to an address which may not be asked."""
+
+    def __init__(self, allows_address: Callable[[str], bool]) -> None:
+        super().__init__()
+        self._allows_address = allows_address
+
+    @override
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        found = await super().resolve(host, port, family)
+        for one in found:
+            self.check(host, one["host"])
+        return found
+
+    def check(self, host: str, address: str) -> None:
+        if not self._allows_address(address):
+            reason = f"{host} is at {address}, which may not be asked"
+            raise AddressRefused(reason, sent=False)
+
+
+def _environment_proxy(url: URL) -> str | None:
+    """Return the proxy for an address; aiohttp's `trust_env` asks a thread for each request."""
+    if urllib.request.proxy_bypass(f"{url.host}:{url.port}"):
+        return None
     proxies = urllib.request.getproxies()
-    address = proxies.get(url.scheme) or proxies.get("all")
-    return _Route(url, _parse_proxy(address) if address else None)
+    proxy = proxies.get(url.scheme) or proxies.get("all")
+    return proxy if proxy is None or "://" in proxy else f"http://{proxy}"
 
 
-def _parse_url(address: str) -> SplitResult:
-    try:
-        url = urlsplit(address)
-        has_host, has_port = bool(url.hostname), url.port != 0
-    except ValueError:
-        raise InvalidAddress from None
-    if not (has_host and has_port and url.scheme in _PORTS):
-        raise InvalidAddress
-    return url
+def _failure(error: Exception, attempt: _Attempt) -> ConnectionFailed:
+    match error:
+        case aiohttp.ClientHttpProxyError():
+            reason = f"the proxy answers with status {error.status}"
+        case aiohttp.ClientConnectorError():
+            reason = f"no connection to {error.host}:{error.port} ({_reason(error.os_error)})"
+        case aiohttp.InvalidURL():
+            return InvalidAddress()
+        case ValueError():
+            return ConnectionFailed(f"the request is not valid: {error}", sent=False)
+        case aiohttp.ClientResponseError():
+            reason = "the server's response is not valid HTTP/1.1"
+        case aiohttp.ServerDisconnectedError() | aiohttp.ClientPayloadError():
+            reason = "the server closed the connection"
+        case _:
+            reason = str(error) or type(error).__name__
+    was_idle = attempt.is_on_idle_connection and isinstance(error, aiohttp.ClientConnectionError)
+    return ConnectionFailed(reason, sent=attempt.is_sent, was_idle=was_idle)
 
 
-def _parse_proxy(address: str) -> SplitResult:
-    try:
-        proxy = _parse_url(address if "://" in address else f"http://{address}")
-    except InvalidAddress:
-        raise ConnectionFailed("the proxy's address is not a valid URL", sent=False) from None
-    if proxy.scheme != "http":
-        reason = f"a proxy is reached by http://, not by {proxy.scheme}://"
-        raise ConnectionFailed(reason, sent=False)
-    return proxy
-
-
-def _host(url: SplitResult) -> str:
-    return url.hostname or ""
-
-
-def _port(url: SplitResult) -> int:
-    return url.port or _PORTS[url.scheme]
-
-
-def _host_and_port(url: SplitResult, *, always: bool = False) -> str:
-    host = _host(url) if _host(url).isascii() else _host(url).encode("idna").decode()
-    host = f"[{host}]" if ":" in host else host
-    return f"{host}:{_port(url)}" if always or url.port is not None else host
-
-
-def _encode_head(head: str) -> bytes:
-    try:
-        return head.encode("latin-1")
-    except UnicodeEncodeError:
-        reason = "a header has characters that are not allowed"
-        raise ConnectionFailed(reason, sent=False) from None
-
-
-def _basic_authorization(url: SplitResult) -> str:
-    credentials = f"{unquote(url.username or '')}:{unquote(url.password or '')}"
-    return f"Basic {b64encode(credentials.encode()).decode()}"
-
-
-def _proxy_headers(proxy: SplitResult) -> dict[str, str]:
-    if proxy.username is None:
-        return {}
-    return {"Proxy-Authorization": _basic_authorization(proxy)}
-
-
-async def _open_tunnel(connected: socket.socket, route: _Route) -> None:
-    """Have the proxy connect this socket to the server; raises `ConnectionFailed`."""
-    loop = asyncio.get_running_loop()
-    server = _host_and_port(route.url, always=True)
-    headers = {"Host": server, **(_proxy_headers(route.proxy) if route.proxy else {})}
-    lines = [f"CONNECT {server} HTTP/1.1", *(f"{name}: {v}" for name, v in headers.items()), "", ""]
-    await loop.sock_sendall(connected, "\r\n".join(lines).encode("latin-1"))
-    received = b""
-    while b"\r\n\r\n" not in received and len(received) < _MAX_TUNNEL_BYTES:
-        data = await loop.sock_recv(connected, 4096)
-        if not data:
-            raise ConnectionFailed("the proxy closed the connection", sent=False)
-        received += data
-    status, _ = parse_head(received.partition(b"\r\n\r\n")[0])
-    if status != _STATUS_OK:
-        raise ConnectionFailed(f"the proxy answers with status {status}", sent=False)
-
-
-def _reason(error: Exception) -> str:
+def _reason(error: OSError) -> str:
     match error:
         case socket.gaierror(errno=socket.EAI_AGAIN):
             return "names cannot be looked up now; is the network there?"

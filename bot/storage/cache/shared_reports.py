@@ -9,7 +9,6 @@ from bot.errors import StoreError
 from bot.ports import SharedValues
 from bot.storage.encryption.codec import TextCodec
 
-_COLUMN = "process report"
 _MAX_BYTES = 2**20
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(ProcessReport).decode
@@ -25,7 +24,7 @@ class SharedReports:
 
     def keep(self, owner: str, report: ProcessReport) -> None:
         """Share what a process tells; what it told before is replaced."""
-        value = self._codec.encode_bytes(_COLUMN, _encode(report))
+        value = self._codec.encode_bytes(_encode(report))
         if value is not None and len(value) <= _MAX_BYTES:
             self._values.keep(_key(owner), value)
 
@@ -43,7 +42,7 @@ class SharedReports:
         if value is None:
             return None
         try:
-            packed = self._codec.decode_bytes(_COLUMN, value)
+            packed = self._codec.decode_bytes(value)
             return None if packed is None else _decode(packed)
         except (msgspec.DecodeError, StoreError):  # of another version of Troupe, or another key
             return None

@@ -14,7 +14,6 @@ from bot.storage.cache.session_windows import SessionWindow, window_of
 from bot.storage.encryption.codec import TextCodec
 
 _MAX_BYTES = 200_000
-_COLUMN = "window"
 """What its values are encrypted for; the database has no such column."""
 
 
@@ -40,7 +39,7 @@ class SharedWindows:
     def keep(self, claim: Claim, window: SessionWindow) -> None:
         """Share the window of a claim that is over, as it was after the last commit."""
         packed = _encode(_StoredWindow(claim.epoch, window.session, window.is_whole, window.turns))
-        value = self._codec.encode_bytes(_COLUMN, packed)
+        value = self._codec.encode_bytes(packed)
         if value is not None and len(value) <= _MAX_BYTES:
             self._values.keep(_key(claim), value)
 
@@ -48,7 +47,7 @@ class SharedWindows:
         """Return the window that the claim just before this one has shared."""
         value = await self._values.find(_key(claim))
         try:
-            packed = self._codec.decode_bytes(_COLUMN, value)
+            packed = self._codec.decode_bytes(value)
             stored = _decode(packed) if packed else None
         except (msgspec.DecodeError, StoreError):  # of another version of Troupe, or another key
             return None

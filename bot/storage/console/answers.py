@@ -75,16 +75,8 @@ _EARLIER = (
 
 
 class SqlAnswerLog(AnswerLog):
-    """Searches the stored answers.
-
-    Args:
-        database: what is read; it may be a few seconds old.
-        primary: has the newest answers, which links lead to at once; None: so does `database`.
-    """
-
-    def __init__(self, database: Database, primary: Database | None = None) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._primary = primary or database
 
     @override
     async def search(self, asked: AnswerSearch, limit: int) -> FoundAnswers:
@@ -105,8 +97,6 @@ class SqlAnswerLog(AnswerLog):
     async def find(self, number: int) -> StoredAnswer | None:
         asked = {"number": number}
         row = await self._database.read(lambda c: c.execute(_BY_ID, asked).one_or_none())
-        if row is None and self._primary is not self._database:
-            row = await self._primary.read(lambda c: c.execute(_BY_ID, asked).one_or_none())
         return next(iter(decode_all("receipt", [row] if row else [], _stored_answer)), None)
 
     @override

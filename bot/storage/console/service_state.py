@@ -63,19 +63,9 @@ _CHANNELS = (
 
 
 class SqlServiceState(ServiceState):
-    """Reads the state of the service.
-
-    Args:
-        database: the tables as they are now.
-        clock: the time.
-        past: where the channels of all stored answers are read, perhaps a few seconds old; None:
-            in `database`.
-    """
-
-    def __init__(self, database: Database, clock: Clock, past: Database | None = None) -> None:
+    def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
-        self._past = past or database
 
     @override
     async def queues(self) -> QueueState:
@@ -114,7 +104,7 @@ class SqlServiceState(ServiceState):
     @override
     async def channels(self, limit: int) -> Sequence[KnownChannel]:
         newest = _CHANNELS.limit(limit)
-        rows = await self._past.read(lambda c: c.execute(newest).all())
+        rows = await self._database.read(lambda c: c.execute(newest).all())
         return [
             KnownChannel(row.conversation, row.answers, row.newest, row.at, row.preset)
             for row in rows

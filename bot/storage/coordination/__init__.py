@@ -1,1 +1,1 @@
-"""The coordinator: queues of ready keys in Redis or Valkey."""
+"""What processes share: signals, values and rate limits in Redis or Valkey; leases of roles."""

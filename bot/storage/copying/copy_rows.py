@@ -13,7 +13,6 @@ from bot.chat.console.operation import HEARTBEAT_SECONDS
 from bot.errors import StoreError
 from bot.runtime.clock import SystemClock
 from bot.storage.engine.statements import DialectName
-from bot.storage.partitions.queue_weeks import add_partition_for
 from bot.storage.sql.database import INSUFFICIENT_PRIVILEGE, Database
 from bot.storage.sql.tables import conversation, metadata, node, supported_revision, upsert
 from bot.storage.units.dialects import clock
@@ -58,9 +57,6 @@ async def _copy_table(source: Database, target: Database, table: Table) -> int:
     insert = upsert(table, lambda insert: insert.on_conflict_do_nothing())[target.dialect]
     copied, last = 0, None
     has_sequence = not target.is_sqlite and table.autoincrement_column is not None
-    if has_sequence:
-        highest = await source.read(lambda c: _highest_id(c, table))
-        await _as_owner(target, lambda c: add_partition_for(c, table, highest))
     while rows := await _read_page(source, table, last):
         await target.write(lambda c, rows=rows: c.execute(insert, rows))  # type: ignore[misc]
         copied, last = copied + len(rows), _key(table, rows[-1])
@@ -131,15 +127,9 @@ def _is_in_use(connection: Connection, dialect: DialectName) -> bool:
     return any(connection.execute(one.limit(1), values).first() is not None for one in asked)
 
 
-def _highest_id(connection: Connection, table: Table) -> int:
-    """Return the largest id of a table, 0 if it has no rows."""
-    highest: int = connection.execute(select(func.coalesce(func.max(table.c.id), 0))).scalar_one()
-    return highest
-
-
 def _continue_ids(connection: Connection, table: Table) -> None:
     """Let the next id follow the largest one: PostgreSQL's sequence did not see the copied ids."""
-    highest = _highest_id(connection, table)
-    if highest:
+    highest = connection.execute(select(func.max(table.c.id))).scalar_one()
+    if highest is not None:
         sequence = func.pg_get_serial_sequence(table.name, "id")
         connection.execute(select(func.setval(sequence, highest)))

@@ -1,1 +1,1 @@
-"""Message texts encrypted at rest, as an option: column types, their codec, the data keys."""
+"""Texts encrypted at rest, as an option: column types, their codec, the keys."""

@@ -1,23 +1,22 @@
 """What columns with people's and characters' words hold: a text as it is, or encrypted and marked.
 
 A mark tells the two apart, so that rows of both kinds stand side by side while the option is turned
-on or off. The mark is followed by the number of the data key, 0 for a text that itself begins like
-the mark, and by what was encrypted::
+on or off::
 
-    Hello                       as it is
-    <mark>3:q83vEjRWeJ...       encrypted with data key 3; in a column of bytes without base64
+    Hello                                as it is
+    <mark>3f9c0a71:gAAAAABpKZ1...        the id of the key, and what Fernet made of the text
+    <mark><mark>...                      a text that itself begins like the mark
 """
 
-import binascii
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Any, Self
 
 import structlog
 from typing_extensions import override
 
-from bot.errors import Undecodable, UnknownDataKey
+from bot.errors import UnknownEncryptionKey
 from bot.frozen_dataclass import frozen_dataclass
 from bot.runtime.secret_file import read_secrets
 from bot.telemetry.secret_masker import mask_from_now_on
@@ -26,7 +25,6 @@ _log = structlog.get_logger(__name__)
 
 _MARK = "\x02troupe:"
 _MARK_BYTES = _MARK.encode()
-_AS_IT_IS = 0
 
 
 @frozen_dataclass
@@ -34,7 +32,7 @@ class TextEncryption:
     """What the settings say about texts in the database."""
 
     encryption_keys: Sequence[str] = ()
-    """What encrypts data keys, the newest first."""
+    """The newest first."""
     is_on: bool = False
     """Whether new texts are encrypted; those that are can be read in any case."""
     keys_file: Path | None = None
@@ -57,126 +55,101 @@ class TextEncryption:
         return replace(self, encryption_keys=(*new, *self.encryption_keys))
 
 
-class DataCipher(Protocol):
-    """Encrypts with one data key."""
+class TextKeys:
+    """No keys: nothing is encrypted, and nothing that is can be read."""
 
-    def encrypt(self, column: str, plain: bytes) -> bytes:
-        """Encrypt a value for a column, which must be the same when it is decrypted."""
-        ...
+    @property
+    def newest(self) -> str:
+        """The id of the key that encrypts."""
+        return ""
 
-    def decrypt(self, column: str, encrypted: bytes) -> bytes:
-        """Return what was encrypted; raises `Undecodable` for anything else."""
-        ...
+    def encrypt(self, _plain: bytes) -> str:
+        """Return the id of the newest key, a colon, and the encrypted text."""
+        raise UnknownEncryptionKey
+
+    def decrypt(self, _stored: str) -> bytes:
+        """Return what was encrypted.
+
+        Raises:
+            UnknownEncryptionKey: its key is not there, nor in the file of the keys as it is now.
+            Undecodable: it is damaged.
+        """
+        raise UnknownEncryptionKey
 
 
 class TextCodec:
-    """Encodes what is written and decodes what is read; without data keys, nothing is encrypted."""
+    """Encodes what is written and decodes what is read; at first, nothing is encrypted."""
 
     def __init__(self) -> None:
-        self._ciphers: Mapping[int, DataCipher] = {}
-        self._newest = _AS_IT_IS
+        self._keys = TextKeys()
+        self._is_on = False
 
-    def use(self, ciphers: Mapping[int, DataCipher], *, is_on: bool) -> None:
-        """Read with these data keys from now on; if it is on, encrypt with the newest."""
-        self._ciphers = ciphers
-        self._newest = max(ciphers) if is_on else _AS_IT_IS
+    def use(self, keys: TextKeys, *, is_on: bool) -> None:
+        """Read with these keys from now on; if it is on, encrypt with the newest."""
+        self._keys, self._is_on = keys, is_on
 
-    def encode_text(self, column: str, text: str | None) -> str | None:
+    def encode_text(self, text: str | None) -> str | None:
         """Return what is stored of a text; nothing and an empty one stay what they are."""
         if not text:
             return text
-        if self._newest == _AS_IT_IS:
-            return f"{_MARK}0:{text}" if text.startswith(_MARK) else text
-        encrypted = self._ciphers[self._newest].encrypt(column, text.encode())
-        encoded = binascii.b2a_base64(encrypted, newline=False).decode("ascii")
-        return f"{_MARK}{self._newest}:{encoded}"
+        if self._is_on:
+            return _MARK + self._keys.encrypt(text.encode())
+        return _MARK + text if text.startswith(_MARK) else text
 
-    def decode_text(self, column: str, stored: str | None) -> str | None:
-        """Return the text of what is stored.
-
-        Raises:
-            UnknownDataKey: this process has no key for it.
-            Undecodable: it is damaged.
-        """
+    def decode_text(self, stored: str | None) -> str | None:
+        """Return the text of what is stored; raises as `TextKeys.decrypt` does."""
         if not isinstance(stored, str) or not stored.startswith(_MARK):
             return stored
-        number, _, rest = stored[len(_MARK) :].partition(":")
-        if number == "0":
-            return rest
-        try:
-            encrypted = binascii.a2b_base64(rest, strict_mode=True)
-        except ValueError:
-            raise _damaged(column) from None
-        return self._cipher(column, number).decrypt(column, encrypted).decode()
+        rest = stored.removeprefix(_MARK)
+        return rest if rest.startswith(_MARK) else self._keys.decrypt(rest).decode()
 
-    def encode_bytes(self, column: str, plain: bytes | None) -> bytes | None:
+    def encode_bytes(self, plain: bytes | None) -> bytes | None:
         """Return what is stored of bytes; nothing and empty ones stay what they are."""
         if not plain:
             return plain
-        if self._newest == _AS_IT_IS:
-            return b"%b0:%b" % (_MARK_BYTES, plain) if plain.startswith(_MARK_BYTES) else plain
-        encrypted = self._ciphers[self._newest].encrypt(column, plain)
-        return b"%b%d:%b" % (_MARK_BYTES, self._newest, encrypted)
+        if self._is_on:
+            return _MARK_BYTES + self._keys.encrypt(plain).encode()
+        return _MARK_BYTES + plain if plain.startswith(_MARK_BYTES) else plain
 
-    def decode_bytes(self, column: str, stored: bytes | None) -> bytes | None:
-        """Return the bytes of what is stored; raises as `decode_text` does."""
+    def decode_bytes(self, stored: bytes | None) -> bytes | None:
+        """Return the bytes of what is stored; raises as `TextKeys.decrypt` does."""
         if not isinstance(stored, bytes) or not stored.startswith(_MARK_BYTES):
             return stored  # SQLite also gives what is no bytes
-        number, _, rest = stored[len(_MARK_BYTES) :].partition(b":")
-        if number == b"0":
+        rest = stored.removeprefix(_MARK_BYTES)
+        if rest.startswith(_MARK_BYTES):
             return rest
-        return self._cipher(column, number.decode("ascii", "replace")).decrypt(column, rest)
+        return self._keys.decrypt(rest.decode("ascii", "replace"))
 
-    def renewed(self, column: str, stored: str | bytes | None) -> str | bytes | None:
-        """Return how a stored value would be stored now; the same value if it need not change."""
-        if not stored or _key_number(stored) == self._newest:
+    def renewed(self, stored: Any) -> Any:
+        """Return how a stored value would be stored now."""
+        if not stored or _key_of(stored) == (self._keys.newest if self._is_on else ""):
             return stored
         if isinstance(stored, str):
-            return self.encode_text(column, self.decode_text(column, stored))
-        return self.encode_bytes(column, self.decode_bytes(column, stored))
-
-    def _cipher(self, column: str, number: str) -> DataCipher:
-        if not number.isdecimal():
-            raise _damaged(column)
-        try:
-            return self._ciphers[int(number)]
-        except KeyError:
-            raise UnknownDataKey(
-                f"a text in the database ({column}) is encrypted, and this process has no key for"
-                " it; add the key that it was encrypted with to TROUPE_ENCRYPTION_KEYS and start"
-                " anew"
-            ) from None
+            return self.encode_text(self.decode_text(stored))
+        return self.encode_bytes(self.decode_bytes(stored))
 
 
 class StoredAsIs(TextCodec):
     """Leaves every value as it is stored: for copies of whole rows."""
 
     @override
-    def encode_text(self, column: str, text: str | None) -> str | None:
+    def encode_text(self, text: str | None) -> str | None:
         return text
 
     @override
-    def decode_text(self, column: str, stored: str | None) -> str | None:
+    def decode_text(self, stored: str | None) -> str | None:
         return stored
 
     @override
-    def encode_bytes(self, column: str, plain: bytes | None) -> bytes | None:
+    def encode_bytes(self, plain: bytes | None) -> bytes | None:
         return plain
 
     @override
-    def decode_bytes(self, column: str, stored: bytes | None) -> bytes | None:
+    def decode_bytes(self, stored: bytes | None) -> bytes | None:
         return stored
 
 
-def _key_number(stored: str | bytes) -> int:
-    """Return the number of the data key of a stored value, 0 if it is not encrypted."""
-    mark: str | bytes = _MARK if isinstance(stored, str) else _MARK_BYTES
-    if not stored.startswith(mark):  # type: ignore[arg-type] # both are texts, or both are bytes
-        return _AS_IT_IS
-    head = stored[len(mark) : len(mark) + 20]
-    number = (head if isinstance(head, str) else head.decode("latin-1")).partition(":")[0]
-    return int(number) if number.isdecimal() else -1
-
-
-def _damaged(column: str) -> Undecodable:
-    return Undecodable(f"an encrypted text in the database ({column}) is damaged")
+def _key_of(stored: str | bytes) -> str:
+    """Return the id of the key of a stored value, "" if it is not encrypted."""
+    begin = stored if isinstance(stored, str) else stored[:32].decode("latin-1")
+    return begin.removeprefix(_MARK).partition(":")[0] if begin.startswith(_MARK) else ""

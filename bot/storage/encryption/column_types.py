@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 import msgspec
-from sqlalchemy import ARRAY, JSON, Engine, LargeBinary, Text
+from sqlalchemy import ARRAY, JSON, Column, Engine, LargeBinary, Table, Text
 from sqlalchemy.engine.interfaces import Dialect
 from sqlalchemy.types import TypeDecorator, TypeEngine
 from typing_extensions import override
@@ -32,14 +32,10 @@ def _codec_of(dialect: Dialect) -> TextCodec:
 
 
 class EncryptableText(TypeDecorator[str]):
-    """A text of a column, which is named so that a value moved to another one is refused."""
+    """A text that can be encrypted."""
 
     impl = Text
     cache_ok = True
-
-    def __init__(self, column_name: str) -> None:
-        super().__init__()
-        self.column_name = column_name
 
     @property
     @override
@@ -47,10 +43,10 @@ class EncryptableText(TypeDecorator[str]):
         return str
 
     def encode(self, codec: TextCodec, value: str | None) -> str | None:
-        return codec.encode_text(self.column_name, value)
+        return codec.encode_text(value)
 
     def decode(self, codec: TextCodec, stored: str | None) -> str | None:
-        return codec.decode_text(self.column_name, stored)
+        return codec.decode_text(stored)
 
     @override
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
@@ -62,14 +58,10 @@ class EncryptableText(TypeDecorator[str]):
 
 
 class EncryptableBytes(TypeDecorator[bytes]):
-    """Bytes of a column, such as a receipt."""
+    """Bytes that can be encrypted, such as a receipt."""
 
     impl = LargeBinary
     cache_ok = True
-
-    def __init__(self, column_name: str) -> None:
-        super().__init__()
-        self.column_name = column_name
 
     @property
     @override
@@ -77,12 +69,12 @@ class EncryptableBytes(TypeDecorator[bytes]):
         return bytes
 
     def encode(self, codec: TextCodec, value: bytes | None) -> bytes | None:
-        return codec.encode_bytes(self.column_name, value)
+        return codec.encode_bytes(value)
 
     def decode(self, codec: TextCodec, stored: bytes | None) -> bytes | Undecodable | None:
         """Return the bytes, or why they cannot be decrypted: `decode_all` leaves out that row."""
         try:
-            return codec.decode_bytes(self.column_name, stored)
+            return codec.decode_bytes(stored)
         except Undecodable as error:
             return error
 
@@ -96,6 +88,12 @@ class EncryptableBytes(TypeDecorator[bytes]):
 
 
 EncryptableType: TypeAlias = EncryptableText | EncryptableBytes
+
+
+def encryptable_columns(table: Table) -> list[Column[Any]]:
+    return [
+        one for one in table.columns if isinstance(one.type, EncryptableText | EncryptableBytes)
+    ]
 
 
 class EncodedList(TypeDecorator[Any]):

@@ -4,8 +4,8 @@ Each statement inside of a function sees what was committed before that statemen
 in a transaction of round trips; a single statement with many CTEs would see only what was committed
 before it waited for a lock.
 
-Its statements keep the plans that they got first: where a table has partitions, PostgreSQL would
-plan most of them at every call, to leave out partitions that it leaves out anyway when it runs.
+Its statements have generic plans, so that a function always reads by the indexes that it was
+tested with, whatever the server last counted in a table.
 
 The name of a function ends with a hash of its text, so that processes of two versions can share a
 database while they are replaced one after the other.

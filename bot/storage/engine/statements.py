@@ -14,7 +14,7 @@ where it cost more than the database did.
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, TypeVar
 
-from sqlalchemy import Executable
+from sqlalchemy import Executable, ReturnsRows
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine.interfaces import Dialect
 from sqlalchemy.sql import ClauseElement
@@ -92,6 +92,7 @@ class Statement:
 
     def _compile(self, dialect: DialectName) -> CompiledSql:
         statement = self._build if isinstance(self._build, Executable) else self._build(dialect)
+        columns = statement.exported_columns if isinstance(statement, ReturnsRows) else ()
         assert isinstance(statement, ClauseElement)  # noqa: S101 -- every Executable we write is one
         compiled = statement.compile(dialect=_DIALECTS[dialect])
         assert isinstance(compiled, SQLCompiler)  # noqa: S101
@@ -109,7 +110,7 @@ class Statement:
         )
         decoded = tuple(
             (index, column.type)
-            for index, column in enumerate(compiled._result_columns)  # noqa: SLF001 -- nothing else has them
+            for index, column in enumerate(columns)
             if isinstance(column.type, EncryptableText | EncryptableBytes)
         )
         return CompiledSql(compiled.string, defaults, tuple(order), encoded, decoded)

@@ -37,7 +37,6 @@ from bot.storage.sql.tables import (
     story,
     upsert,
 )
-from bot.storage.sql.upgrading.revisions import NEWEST_REVISION
 from bot.storage.units.dialects import clock
 
 
@@ -45,7 +44,7 @@ def _report(dialect: DialectName) -> Executable:
     def build(insert: Insert) -> Executable:
         now = clock(dialect)
         values: dict[str, Any] = {name: bindparam(name) for name in ("owner", "roles", "version")}
-        row = insert.values(**values, started_at=now, seen_at=now, revision=NEWEST_REVISION)
+        row = insert.values(**values, started_at=now, seen_at=now)
         return row.on_conflict_do_update(
             index_elements=[node.c.owner], set_={"seen_at": row.excluded.seen_at}
         )
@@ -112,11 +111,6 @@ class SqlNodeRegistry(NodeRegistry):
         return await self._database.read(unit)
 
     @override
-    async def running(self) -> Sequence[Node]:
-        rows = await self._database.read(lambda c: c.execute(self._seen, self._now()).all())
-        return [_to_node(row) for row in rows]
-
-    @override
     async def held_jobs(self) -> Sequence[HeldJob]:
         now = clock(self._database.dialect)
         columns = (
@@ -160,9 +154,7 @@ class SqlNodeRegistry(NodeRegistry):
         return {"now": self._clock.now()}
 
 
-def _to_node(
-    row: Row[*tuple[Any, ...]], leases: tuple[str, ...] = (), conversations: int = 0
-) -> Node:
+def _to_node(row: Row[*tuple[Any, ...]], leases: tuple[str, ...], conversations: int) -> Node:
     return Node(
         owner=row.owner,
         roles=row.roles,

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 import msgspec
-from cryptography.fernet import Fernet, InvalidToken
+from cryptography.fernet import Fernet, InvalidToken, MultiFernet
 
 from bot.errors import SettingsError
-from bot.storage.encryption.operator_keys import make_fernets
+from bot.storage.encryption.fernets import make_fernets
 
 
 class _Secret(msgspec.Struct):
@@ -24,7 +24,8 @@ class KeyCipher:
         Raises:
             SettingsError: there is none, or one is not of the form that `troupe keys new` prints.
         """
-        self._fernets = make_fernets(encryption_keys, needed_by="keys in the database need")
+        made = make_fernets(encryption_keys, needed_by="keys in the database need")
+        self._fernets = MultiFernet(made)
 
     def encrypt(self, provider: str, key: str) -> str:
         """Encrypt the key of a provider."""

@@ -48,10 +48,10 @@ def _read(connection: Connection) -> list[StoredKey]:
     return [StoredKey(row.id, row.provider, row.token, row.added_at) for row in rows]
 
 
-def replace_provider_keys(connection: Connection, renew: Callable[[StoredKey], str]) -> int:
+def replace_provider_keys(connection: Connection, renew: Callable[[str, str], str]) -> int:
     """Replace every token, or none if `renew` raises; return their number."""
     keys = _read(connection)
     for key in keys:
         renewed = update(provider_key).where(provider_key.c.id == key.number)
-        connection.execute(renewed.values(token=renew(key)))
+        connection.execute(renewed.values(token=renew(key.provider, key.token)))
     return len(keys)

@@ -166,7 +166,7 @@ async def _forget_again(database: Database, tombstone: Tombstone, now: float) ->
             connection.execute(
                 _FORGET_UNSENT, {"of_lane": address.lane, "of_thread": address.thread or ""}
             )
-            told_here = choice.c.scope.endswith(f"@{key}", autoescape=True)
+            told_here = choice.c.conversation == key
             connection.execute(_delete_descriptions(told_here, until))
 
     await database.write(unit)

@@ -267,11 +267,7 @@ class SqlConversations(Conversations):
     @override
     async def forget(self, claim: Claim) -> int:
         self.windows.take(claim)
-        # what people said of themselves here is kept under person@conversation
-        told_here = delete(choice).where(
-            choice.c.conversation.in_([claim.conversation, "?"]),
-            choice.c.scope.endswith(f"@{claim.conversation}", autoescape=True),
-        )
+        told_here = delete(choice).where(choice.c.conversation == claim.conversation)
         of, now = {"of": claim.conversation}, self._clock.now()
         address = address_of(claim.conversation)
         self._record_tombstone(Tombstone(now, claim.conversation))
@@ -314,7 +310,7 @@ class SqlConversations(Conversations):
     ) -> FinishedTurn:
         at = self._moment()
         rows = units.FinishedRows(
-            messages=[*_ids(message), *(one.id for one in (*message.refused, *message.forgotten))],
+            messages=[*_ids(message), *(one.id for one in message.refused)],
             turns=[
                 *(to_turn_row(one) for one in result.turns),
                 *(to_turn_row(one, is_active=False) for one in result.unanswered),

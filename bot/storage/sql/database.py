@@ -6,7 +6,6 @@ costs an fsync, so twenty messages cost about as much as one.
 
 import contextlib
 import sqlite3
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from importlib import import_module  # noqa: TID251 # modules with heavy imports that few runs need
 from pathlib import Path
@@ -18,14 +17,15 @@ from sqlalchemy import Connection, select
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
-from bot.errors import SettingsError, StoreError, UnknownDataKey
+from bot.errors import SettingsError, StoreError, Undecodable, UnknownEncryptionKey
 from bot.ports import Clock
 from bot.runtime.addresses import require_encoded_login
 from bot.storage.encryption.codec import StoredAsIs, TextCodec, TextEncryption
-from bot.storage.encryption.data_keys import add_data_key, read_data_keys
+from bot.storage.encryption.column_types import encryptable_columns
 from bot.storage.engine.failures import to_store_error
 from bot.storage.engine.statements import DialectName, StartUnit
 from bot.storage.sql.connections import ConnectionPool, SqliteThreadPool, UnitOfWork
+from bot.storage.sql.tables import metadata
 from bot.storage.sql.upgrading.revisions import NEWEST_REVISION, create_tables, read_revisions
 from bot.storage.units.dialects import clock_at
 
@@ -38,6 +38,12 @@ _DEADLOCK_DETECTED = "40P01"
 _READ_ONLY = "25006"
 _UPGRADE_ATTEMPTS = 10
 """It locks tables in another order than a step of a message does: PostgreSQL may end either."""
+# Not all of them: a key that is missing is told at the start, as far as it is in use.
+_NEWEST_TEXTS = [
+    select(*columns).order_by(*(one.desc() for one in table.primary_key)).limit(1)
+    for table in metadata.sorted_tables
+    if (columns := encryptable_columns(table))
+]
 _CHECKPOINT_ATTEMPTS = 5
 """Each waits as long as SQLite waits for a lock."""
 
@@ -53,7 +59,6 @@ class Database:
         self._connections = connections
         self.codec = codec or TextCodec()
         """Encodes the texts of this database; for what is stored of them elsewhere."""
-        self._encryption = TextEncryption()
 
     @property
     def dialect(self) -> DialectName:
@@ -65,15 +70,15 @@ class Database:
 
     async def run(self, start: StartUnit[T]) -> T:
         """Run a unit of queries in a transaction and commit it."""
-        return await self._with_known_keys(lambda: self._connections.run(start))
+        return await _translated(self._connections.run(start))
 
     async def read(self, unit: UnitOfWork[T]) -> T:
         """Run a function that only reads."""
-        return await self._with_known_keys(lambda: self._connections.read(unit))
+        return await _translated(self._connections.read(unit))
 
     async def write(self, unit: UnitOfWork[T]) -> T:
         """Run a function in a transaction and commit it."""
-        return await self._with_known_keys(lambda: self._connections.commit(unit))
+        return await _translated(self._connections.commit(unit))
 
     async def maintain(self, unit: UnitOfWork[T]) -> T:
         """As `write`, however long a statement takes: for changes of tables."""
@@ -103,43 +108,23 @@ class Database:
                 return
         _log.warning("log_not_truncated", reason="a reader keeps the write-ahead log busy")
 
-    async def load_data_keys(self, encryption: TextEncryption) -> None:
-        """Read what texts are encrypted with; make the first data key if that is turned on.
+    async def use_encryption(self, encryption: TextEncryption) -> None:
+        """Encrypt and decrypt texts as the settings say.
 
         Raises:
-            SettingsError: there is no key, or not the right one, to decrypt the data keys with.
+            SettingsError: there is no key, or not the one of the newest texts.
             StoreError: the database failed.
         """
-        rows = await self.read(read_data_keys)
-        self._encryption = encryption
-        is_used = not all(row.is_retired for row in rows)
-        if not (encryption.is_on or is_used or (rows and encryption.encryption_keys)):
-            return
-        cipher = import_module("bot.storage.encryption.cipher")
-        keys = cipher.DataKeys(encryption.encryption_keys)
-        if encryption.is_on and not is_used:
-            token, now = keys.make(), time.time()
-            await self.write(lambda c: add_data_key(c, token, now))
-            rows = await self.read(read_data_keys)
-        self.codec.use(keys.ciphers(rows), is_on=encryption.is_on)
-
-    async def _with_known_keys(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Do some work; once more if another process has made a data key meanwhile.
-
-        That key may be encrypted with one that the operator has put into the file since the start.
-        """
-        try:
-            return await work()
-        except _FAILURES as error:
-            raise translate(error) from None
-        except UnknownDataKey:
-            if not self._encryption.encryption_keys:
-                raise
+        if encryption.is_on or encryption.encryption_keys:
+            keys = import_module("bot.storage.encryption.fernets").FernetKeys(encryption)
+            self.codec.use(keys, is_on=encryption.is_on)
+        for newest in _NEWEST_TEXTS:
             try:
-                await self.load_data_keys(self._encryption.with_newest_keys())
-            except SettingsError as error:
-                raise StoreError(str(error)) from None
-            return await _translated(work())
+                await self.read(lambda c, newest=newest: c.execute(newest).first())  # type: ignore[misc]
+            except UnknownEncryptionKey as error:
+                raise SettingsError(f"{error}. Nothing was changed") from None
+            except Undecodable:
+                _log.warning("not_decodable", what="newest text")
 
     async def migrate(self) -> None:
         """Upgrade the tables to the newest revision, unless they have it or a newer one.
@@ -181,7 +166,7 @@ async def open_database(
     async with _connect(url, TextCodec()) as database:
         with _remedy_added(url):
             await database.migrate()
-            await database.load_data_keys(encryption or TextEncryption())
+            await database.use_encryption(encryption or TextEncryption())
         yield database
 
 

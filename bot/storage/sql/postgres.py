@@ -1,6 +1,6 @@
 """PostgreSQL: units on asyncpg itself, all else through SQLAlchemy; at most 8 connections.
 
-One more is open while tables are upgraded or partitions are made.
+One more is open while tables are upgraded.
 
 Loaded only where a PostgreSQL is set: SQLAlchemy's asynchronous engines bring its whole ORM along.
 """
@@ -33,16 +33,14 @@ class PostgresPool(ConnectionPool):
 
     dialect: DialectName = "postgresql"
 
-    def __init__(
-        self, url: URL, codec: TextCodec | None = None, core_connections: int = _CORE_CONNECTIONS
-    ) -> None:
+    def __init__(self, url: URL, codec: TextCodec | None = None) -> None:
         behind_pgbouncer = url.query.get("pgbouncer") in {"true", "1", "yes"}
         url, password = take_password_file(url.difference_update_query(["pgbouncer"]))
         dsn = to_dsn(url)
         self._pool = AsyncpgPool(dsn, codec, behind_pgbouncer=behind_pgbouncer, password=password)
         limits = connect_options(behind_pgbouncer=behind_pgbouncer, password=password)
         self._engine = _make_engine(
-            dsn, limits, codec, behind_pgbouncer, pool_size=core_connections, max_overflow=0
+            dsn, limits, codec, behind_pgbouncer, pool_size=_CORE_CONNECTIONS, max_overflow=0
         )
         patient = {**limits, "command_timeout": None}
         self._maintaining = _make_engine(dsn, patient, codec, behind_pgbouncer, poolclass=NullPool)

@@ -28,14 +28,11 @@ from bot.storage.sql.tables import (
     forgotten,
     has_content,
     inbox,
-    is_dead,
     is_job,
-    is_set_aside,
     is_unanswered,
     message_note,
     node,
     outbox,
-    pause,
     receipt,
     role_lease,
     sent_message,
@@ -48,8 +45,6 @@ INBOX_SECONDS = 14 * _DAY
 OUTBOX_SECONDS = 7 * _DAY
 USAGE_SECONDS = 400 * _DAY
 """A year of accounts, and the month that is being closed."""
-_PARTITION_SECONDS = 14 * _DAY
-"""How long after their time rows wait to be dropped with their week (../partitions/)."""
 _NODE_SECONDS = 7 * _DAY
 """How long operators see that a process died."""
 FORGOTTEN_SECONDS = 30 * _DAY
@@ -93,19 +88,18 @@ _UNANSWERED_KEYS = select(inbox.c.external_key).where(
 )
 
 
+_OLDEST_RECEIPTS = (
+    select(receipt.c.at)
+    .where(receipt.c.at.between(bindparam("since"), bindparam("until")), has_content)
+    .order_by(receipt.c.at)
+    .limit(_ROWS_PER_PAGE)
+    .subquery()
+)
+_END_OF_PAGE = select(func.max(_OLDEST_RECEIPTS.c.at))
 _EMPTY_RECEIPTS = (
-    update(receipt).where(receipt.c.at < bindparam("before"), has_content).values(content=b"")
-)
-# What is not deleted before its partition is dropped says nothing to anybody by then.
-_EMPTY_INBOX = (
-    update(inbox)
-    .where(is_set_aside, inbox.c.received_at < bindparam("before"))
-    .values(state="done", payload=None)
-)
-_EMPTY_OUTBOX = (
-    update(outbox)
-    .where(is_dead, outbox.c.started_at < bindparam("before"), outbox.c.error.is_not(None))
-    .values(text="", error=None)
+    update(receipt)
+    .where(receipt.c.at.between(bindparam("since"), bindparam("until")), has_content)
+    .values(content=b"")
 )
 _DELETE_NODES = delete(node).where(node.c.seen_at < bindparam("before"))
 # The names of jobs stay: that nobody has one is what an operator has to see.
@@ -116,35 +110,40 @@ _DELETE_BUDGETS = delete(budget).where(budget.c.key < bindparam("oldest"))
 async def delete_expired(database: Database, clock: Clock, receipt_days: float) -> int:
     """Delete old rows that nothing depends on any more; return their number."""
     now = await database.now(clock)
-    waits = 0.0 if database.is_sqlite else _PARTITION_SECONDS
     received = inbox.c.received_at
-    answered = _Expired(inbox, received, now - INBOX_SECONDS - waits, inbox.c.state != "new")
-    sent = _Expired(outbox, outbox.c.started_at, now - OUTBOX_SECONDS - waits, _IS_FINAL)
-    usage = _Expired(receipt, receipt.c.at, now - USAGE_SECONDS - waits, true())
-    paused = _Expired(pause, pause.c.ended_at, now - INBOX_SECONDS, pause.c.ended_at.is_not(None))
+    answered = _Expired(inbox, received, now - INBOX_SECONDS, inbox.c.state != "new")
+    sent = _Expired(outbox, outbox.c.started_at, now - OUTBOX_SECONDS, _IS_FINAL)
+    usage = _Expired(receipt, receipt.c.at, now - USAGE_SECONDS, true())
     noted = _Expired(forgotten, forgotten.c.at, now - FORGOTTEN_SECONDS, true())
     audited = _Expired(audit, audit.c.at, now - USAGE_SECONDS, true())
     noted_before = now - min(INBOX_SECONDS, receipt_days * _DAY)
     notes = _Expired(message_note, message_note.c.at, noted_before, true())
-    tables = (answered, sent, usage, noted, paused, audited, notes)
+    tables = (answered, sent, usage, noted, audited, notes)
     deleted = sum([await _delete(database, expired) for expired in tables])
-    if not database.is_sqlite:
-        await database.write(lambda c: _empty_dead_letters(c, now))
     oldest = datetime.fromtimestamp(now - USAGE_SECONDS, UTC).date().isoformat()
-    emptied = await database.write(
+    deleted += await _empty_receipts(database, now - receipt_days * _DAY)
+    return deleted + await database.write(
         lambda c: (
-            c.execute(_EMPTY_RECEIPTS, {"before": now - receipt_days * _DAY}).rowcount
-            + c.execute(_DELETE_BUDGETS, {"oldest": oldest}).rowcount
+            c.execute(_DELETE_BUDGETS, {"oldest": oldest}).rowcount
             + c.execute(_DELETE_NODES, {"before": now - _NODE_SECONDS}).rowcount
             + c.execute(_DELETE_LEASES, {"before": now - _NODE_SECONDS}).rowcount
         )
     )
-    return deleted + emptied
 
 
-def _empty_dead_letters(connection: Connection, now: float) -> None:
-    connection.execute(_EMPTY_INBOX, {"before": now - INBOX_SECONDS})
-    connection.execute(_EMPTY_OUTBOX, {"before": now - OUTBOX_SECONDS})
+async def _empty_receipts(database: Database, until: float) -> int:
+    """Delete the content of old receipts, page by page; their usage stays."""
+    emptied, since = 0, 0.0
+    while True:
+        asked = {"since": since, "until": until}
+        end = await database.read(lambda c, asked=asked: c.execute(_END_OF_PAGE, asked).scalar())  # type: ignore[misc]
+        if end is None:
+            return emptied
+        page = {"since": since, "until": end}
+        emptied += await database.write(
+            lambda c, page=page: c.execute(_EMPTY_RECEIPTS, page).rowcount  # type: ignore[misc]
+        )
+        since = end
 
 
 @frozen_dataclass
@@ -160,13 +159,8 @@ class _Expired:
 def _delete_rows(connection: Connection, table: Table, ids: Sequence[int]) -> int:
     if table is outbox:
         ids = _of_complete_turns(connection, ids)
-        keep_message_ids(connection, ids)
+        connection.execute(_KEEP_MESSAGE_IDS[connection.dialect.name], {"ids": ids})
     return connection.execute(delete(table).where(table.c.id.in_(ids))).rowcount
-
-
-def keep_message_ids(connection: Connection, ids: Sequence[int]) -> None:
-    """Note the platform's ids of messages whose outbox rows are about to be deleted."""
-    connection.execute(_KEEP_MESSAGE_IDS[connection.dialect.name], {"ids": ids})
 
 
 def _of_complete_turns(connection: Connection, ids: Sequence[int]) -> list[int]:

@@ -1,7 +1,8 @@
-"""Summaries of conversations in SQL, each with a measure of the turns that it covers.
+"""Summaries of conversations in SQL, each with the number of turns that it covers.
 
-Before each answer a summary is checked against the number and total length of the covered turns;
-before a new summary is written, against their full text.
+Before each answer a summary is checked against that number, which a removed turn changes; whoever
+changes a turn deletes the summaries that cover it (units/changes.py). Before a new summary is
+written, it is checked against the full text of the turns.
 """
 
 from dataclasses import replace
@@ -21,6 +22,7 @@ from bot.storage.units.turn_rows import TURN_COLUMNS, to_turn
 _SESSION_NUMBER = select(conversation.c.session).where(
     conversation.c.key == bindparam("conversation_key")
 )
+_LOCK = _SESSION_NUMBER.with_for_update()
 _TURNS = (
     select(*TURN_COLUMNS, turn.c.id)
     .where(
@@ -34,8 +36,9 @@ _SUMMARY = select(summary.c.covers_to, summary.c.fingerprint, summary.c.text).wh
     summary.c.conversation == bindparam("conversation_key"),
     summary.c.session == bindparam("session_number"),
 )
-_MEASURE = (
-    select(func.count(turn.c.id), func.coalesce(func.sum(func.length(turn.c.text)), 0))
+_COUNT = (
+    select(func.count())
+    .select_from(turn)
     .where(
         turn.c.conversation == bindparam("conversation_key"),
         turn.c.session == bindparam("session_number"),
@@ -44,7 +47,7 @@ _MEASURE = (
 )
 _CURRENT = (
     select(summary.c.covers_to, summary.c.fingerprint, summary.c.text)
-    .add_columns(summary.c.turns, summary.c.chars, summary.c.session)
+    .add_columns(summary.c.turns, summary.c.session)
     .join(
         conversation,
         (conversation.c.key == summary.c.conversation)
@@ -61,7 +64,6 @@ _SAVE = upsert(
             "fingerprint": insert.excluded.fingerprint,
             "text": insert.excluded.text,
             "turns": insert.excluded.turns,
-            "chars": insert.excluded.chars,
         },
     ),
 )
@@ -84,7 +86,7 @@ class SqlSummaries(Summaries):
             if row is None:
                 return None
             values |= {"session_number": row.session, "last_turn_id": row.covers_to}
-            if tuple(connection.execute(_MEASURE, values).one()) != (row.turns, row.chars):
+            if connection.execute(_COUNT, values).scalar() != row.turns:
                 return None
             return Summary(row.session, row.covers_to, row.fingerprint, row.text)
 
@@ -106,12 +108,12 @@ class SqlSummaries(Summaries):
         }
 
         def unit(connection: Connection) -> bool:
+            connection.execute(_LOCK, values)  # else a turn may be changed meanwhile
             current = _load_turns(connection, conversation_key)
             if replace(current, summary=new).has_stale_summary:
                 return False
-            turns, chars = connection.execute(_MEASURE, values).one()
-            measured = {**row, "turns": turns, "chars": chars}
-            connection.execute(_SAVE[connection.dialect.name], measured)
+            counted = {**row, "turns": connection.execute(_COUNT, values).scalar()}
+            connection.execute(_SAVE[connection.dialect.name], counted)
             return True
 
         return await self._database.write(unit)

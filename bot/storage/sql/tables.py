@@ -59,7 +59,7 @@ inbox = Table(
     # said | edited | deleted | pressed | joined | forget
     Column("kind", Text, nullable=False, server_default="said"),
     # the event as JSON; NULL once it is answered
-    Column("payload", EncryptableBytes("inbox.payload")),
+    Column("payload", EncryptableBytes()),
     Column("received_at", Float, nullable=False),
     Column("state", Text, nullable=False, server_default="new"),  # new | done | dead
     # how often a process died during an attempt, how often only this message can have been the
@@ -67,9 +67,8 @@ inbox = Table(
     Column("crashes", Integer, nullable=False, server_default="0"),
     Column("own_crashes", Integer, nullable=False, server_default="0"),
     Column("attempt", Integer, nullable=False, server_default="0"),
-    UniqueConstraint("platform", "bot_id", "external_key"),  # in PostgreSQL: of each partition
+    UniqueConstraint("platform", "bot_id", "external_key"),
     sqlite_autoincrement=True,
-    postgresql_partition_by="RANGE (id)",  # by weeks, see partitions/
 )
 # A partial index serves only queries that repeat its condition literally, with constants: for a
 # bound value, SQLite plans again each time or scans the table.
@@ -154,19 +153,15 @@ node = Table(
     Column("version", Text, nullable=False),
     Column("started_at", Float, nullable=False),
     Column("seen_at", Float, nullable=False),
-    Column("revision", Text),  # of the tables that it knows; NULL: before there was this column
 )
 
 # Where nothing is answered, until somebody ends that.
 pause = Table(
     "pause",
     metadata,
-    Column("id", _Id, primary_key=True),
-    Column("scope", Text, nullable=False),  # all, a platform, a bot of it, a chat or a topic
+    Column("scope", Text, primary_key=True),  # all, a platform, a bot of it, a chat or a topic
     Column("by", Text, nullable=False),
     Column("at", Float, nullable=False),
-    Column("ended_at", Float),
-    sqlite_autoincrement=True,
 )
 
 # In which conversations something was forgotten: every process deletes what it keeps of them.
@@ -212,8 +207,8 @@ turn = Table(
     Column("session", Integer, nullable=False),
     Column("role", Text, nullable=False),
     Column("speaker_id", Text),
-    Column("speaker_name", EncryptableText("turn.speaker_name")),
-    Column("text", EncryptableText("turn.text"), nullable=False),
+    Column("speaker_name", EncryptableText()),
+    Column("text", EncryptableText(), nullable=False),
     Column("at", Float, nullable=False),
     Column("preset", Text),  # which preset and version answered; only for a model's turns
     Column("preset_version", Integer),
@@ -223,7 +218,7 @@ turn = Table(
     Column("sent_as", Text),  # the parts that an answer was sent as, see `encode_parts`
     Column("observed", Boolean, nullable=False, server_default=false()),  # nobody was asked
     # where the platform has the files of a question, see `encode_files`; NULL: it has none
-    Column("files", EncryptableText("turn.files")),
+    Column("files", EncryptableText()),
     Index("ix_turn_history", "conversation", "session", "id"),
     sqlite_autoincrement=True,
 )
@@ -251,7 +246,7 @@ outbox = Table(
     Column("chat", Text, nullable=False),
     Column("thread", Text),
     Column("lane", Text, nullable=False),
-    Column("text", EncryptableText("outbox.text"), nullable=False),
+    Column("text", EncryptableText(), nullable=False),
     Column("reply_to", Text),
     Column("interaction", Text),
     Column("state", Text, nullable=False, server_default="pending"),
@@ -262,16 +257,15 @@ outbox = Table(
     Column("external_id", Text),  # of a change: the message to change, if it was known before
     Column("target_turn", Text),  # of a change of another turn's message: the part to change
     Column("target_part", Integer),
-    Column("error", EncryptableText("outbox.error")),
+    Column("error", EncryptableText()),
     # the attachment of a send; NULL once it is sent
-    Column("file_name", EncryptableText("outbox.file_name")),
-    Column("file_text", EncryptableText("outbox.file_text")),
+    Column("file_name", EncryptableText()),
+    Column("file_text", EncryptableText()),
     # as JSON, see units/message_columns.py; NULL: the bot's own face
-    Column("face", EncryptableText("outbox.face")),
-    Column("buttons", EncryptableText("outbox.buttons")),  # as JSON; NULL: none
-    UniqueConstraint("turn", "part", "op"),  # in PostgreSQL: of each partition
+    Column("face", EncryptableText()),
+    Column("buttons", EncryptableText()),  # as JSON; NULL: none
+    UniqueConstraint("turn", "part", "op"),
     sqlite_autoincrement=True,
-    postgresql_partition_by="RANGE (id)",  # by weeks, see partitions/
 )
 is_unsent = outbox.c.state.not_in([literal_column("'sent'"), literal_column("'dead'")])
 Index(
@@ -321,12 +315,11 @@ choice = Table(
     metadata,
     Column("scope", Text, primary_key=True),
     Column("key", Text, primary_key=True),
-    Column("value", EncryptableText("choice.value"), nullable=False),
+    Column("value", EncryptableText(), nullable=False),
     Column("chosen_by", Text, nullable=False),
     Column("chosen_at", Float, nullable=False),
-    # of what a person said of themselves in a conversation: which one; "": of all else; "?": an
-    # earlier version of Troupe has written the row
-    Column("conversation", Text, nullable=False, server_default="?"),
+    # of what a person said of themselves in a conversation: which one; "": of all else
+    Column("conversation", Text, nullable=False),
     Index("ix_choice_conversation", "conversation"),
     Index("ix_choice_prefix", "scope", postgresql_ops={"scope": "text_pattern_ops"}),
 )
@@ -339,13 +332,12 @@ preset_version = Table(
     Column("version", Integer, primary_key=True, autoincrement=False),
     Column("sha256", Text, nullable=False),
     # as `troupe preset export` writes it
-    Column("content", EncryptableText("preset_version.content"), nullable=False),
+    Column("content", EncryptableText(), nullable=False),
     Column("first_seen_at", Float, nullable=False),
 )
 
 # The receipt of each answer, and what it cost. The content is emptied after some days, and when its
-# text is forgotten; the usage is deleted much later (retention.py). In PostgreSQL, partitions have
-# the primary key: that of the whole table would have to hold the time. Ids come from one sequence.
+# text is forgotten; the usage is deleted much later (retention.py).
 receipt = Table(
     "receipt",
     metadata,
@@ -354,8 +346,8 @@ receipt = Table(
     Column("turn", Text, nullable=False),
     Column("at", Float, nullable=False),
     # compressed msgpack, see receipts.py
-    Column("content", EncryptableBytes("receipt.content"), nullable=False),
-    Column("person", Text),  # who asked, and in which server; NULL before there were such columns
+    Column("content", EncryptableBytes(), nullable=False),
+    Column("person", Text),  # who asked, and in which server
     Column("server", Text),
     Column("preset", Text),
     Column("provider", Text),
@@ -367,10 +359,7 @@ receipt = Table(
     Index("ix_receipt_conversation", "conversation", "id"),
     Index("ix_receipt_person", "person", "at"),
     sqlite_autoincrement=True,
-    postgresql_partition_by="RANGE (at)",  # by weeks, see partitions/
 )
-PARTITION_PREFIXES = tuple(f"{one.name}_" for one in (inbox, outbox, receipt))
-"""How the names of the partitions begin."""
 has_content = func.length(receipt.c.content) > literal_column("0")
 Index("ix_receipt_content", receipt.c.at, sqlite_where=has_content, postgresql_where=has_content)
 
@@ -380,7 +369,7 @@ web_channel = Table(
     metadata,
     Column("id", Text, primary_key=True),
     Column("revision", BigInteger, nullable=False, server_default="0"),
-    Column("content", EncryptableBytes("web_channel.content"), nullable=False),  # as JSON
+    Column("content", EncryptableBytes(), nullable=False),  # as JSON
     Column("created_at", Float, nullable=False),
 )
 web_message = Table(
@@ -391,7 +380,7 @@ web_message = Table(
     Column("position", BigInteger, nullable=False),  # the revision that added it
     Column("revision", BigInteger, nullable=False),  # the revision that changed it last
     Column("is_deleted", Boolean, nullable=False, server_default=false()),
-    Column("content", EncryptableBytes("web_message.content"), nullable=False),  # as JSON
+    Column("content", EncryptableBytes(), nullable=False),  # as JSON
     Index("ix_web_message_changes", "channel", "revision"),
     Index("ix_web_message_order", "channel", "position"),
 )
@@ -426,7 +415,7 @@ message_note = Table(
     Column("id", _Id, primary_key=True),
     Column("key", Text, nullable=False),
     Column("at", Float, nullable=False),
-    Column("content", EncryptableText("message_note.content"), nullable=False),  # as JSON
+    Column("content", EncryptableText(), nullable=False),  # as JSON
     Column("person", Text),  # whose words it quotes
     Index("ix_message_note_key_id", "key", "id"),
     Index("ix_message_note_person", "person"),
@@ -442,8 +431,8 @@ audit = Table(
     Column("who", Text, nullable=False),
     Column("action", Text, nullable=False),
     Column("subject", Text, nullable=False),
-    Column("before", EncryptableText("audit.before"), nullable=False),
-    Column("after", EncryptableText("audit.after"), nullable=False),
+    Column("before", EncryptableText(), nullable=False),
+    Column("after", EncryptableText(), nullable=False),
     sqlite_autoincrement=True,
 )
 
@@ -455,10 +444,10 @@ preset_draft = Table(
     Column("base_version", Integer, nullable=False),  # 0: the preset is new
     Column("revision", Integer, nullable=False),  # counts what was saved
     # as it was written, valid or not
-    Column("content", EncryptableText("preset_draft.content"), nullable=False),
+    Column("content", EncryptableText(), nullable=False),
     Column("updated_at", Float, nullable=False),
     Column("source_name", Text),  # of the file that it was imported from, and that file
-    Column("source", EncryptableBytes("preset_draft.source")),
+    Column("source", EncryptableBytes()),
 )
 
 # Keys of providers, encrypted with a key that is not in the database.
@@ -472,17 +461,6 @@ provider_key = Table(
     sqlite_autoincrement=True,
 )
 
-# What texts are encrypted with, itself encrypted with a key that is not in the database.
-data_key = Table(
-    "data_key",
-    metadata,
-    Column("id", _Id, primary_key=True),
-    Column("token", Text, nullable=False),
-    Column("created_at", Float, nullable=False),
-    Column("retired_at", Float),  # since when no row is encrypted with it any more; NULL: in use
-    sqlite_autoincrement=True,
-)
-
 # The stories of characters. Vectors of different models cannot be compared.
 story = Table(
     "story",
@@ -490,7 +468,7 @@ story = Table(
     Column("character", Text, primary_key=True),
     Column("sha256", Text, primary_key=True),
     Column("place", Integer, nullable=False),
-    Column("text", EncryptableText("story.text"), nullable=False),
+    Column("text", EncryptableText(), nullable=False),
     Column("model", Text),
     Column("vector", LargeBinary),  # float32, little-endian; NULL until it is computed
 )
@@ -510,10 +488,9 @@ summary = Table(
     Column("conversation", Text, primary_key=True),
     Column("session", Integer, primary_key=True, autoincrement=False),
     Column("covers_to", BigInteger, nullable=False),
-    Column("turns", Integer, nullable=False),  # how many turns are covered, and their characters
-    Column("chars", BigInteger, nullable=False),
+    Column("turns", Integer, nullable=False),  # how many turns are covered
     Column("fingerprint", Text, nullable=False),
-    Column("text", EncryptableText("summary.text"), nullable=False),
+    Column("text", EncryptableText(), nullable=False),
 )
 
 # One row: the oldest revision whose version of Troupe may use these tables (`revisions`).

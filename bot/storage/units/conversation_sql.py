@@ -27,7 +27,6 @@ from bot.storage.units.dialects import (
     bound_texts,
     clock,
     insert_into,
-    insert_unless,
     is_served,
     skip_locked,
     unlocked_row,
@@ -36,13 +35,7 @@ from bot.storage.units.dialects import (
 INBOX_ROW = (
     *("platform", "bot_id", "external_key", "conversation", "kind", "payload", "received_at"),
 )
-_received = inbox.alias("received")
-_IS_RECEIVED = exists().where(
-    *(_received.c[name] == bindparam(name) for name in ("platform", "bot_id", "external_key"))
-)
-STORE = Statement(
-    lambda dialect: insert_unless(_IS_RECEIVED, inbox, dialect, *INBOX_ROW).on_conflict_do_nothing()
-)
+STORE = Statement(lambda dialect: insert_into(inbox, dialect, *INBOX_ROW).on_conflict_do_nothing())
 MAKE_READY = Statement(
     lambda dialect: (
         insert := insert_into(conversation, dialect, "key", "platform", "bot_id").values(

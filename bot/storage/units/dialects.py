@@ -30,19 +30,6 @@ def insert_into(table: Table, dialect: DialectName, *columns: str) -> Insert:
     return postgresql.insert(table).values(values).inline()
 
 
-def insert_unless(
-    exists: ColumnElement[bool], table: Table, dialect: DialectName, *columns: str
-) -> Insert:
-    """Return an INSERT of these columns; in PostgreSQL, of nothing where such a row exists.
-
-    There a partition knows only the unique keys of its own rows. SQLite has no partitions.
-    """
-    if dialect == "sqlite":
-        return insert_into(table, dialect, *columns)
-    row = select(*(bindparam(name, type_=table.c[name].type) for name in columns)).where(~exists)
-    return postgresql.insert(table).from_select(columns, row).inline()
-
-
 def clock(dialect: DialectName) -> ColumnElement[float]:
     """Return the time by which leases are judged, in Unix seconds.
 

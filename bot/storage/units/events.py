@@ -1,7 +1,6 @@
 """Received events as JSON, for the inbox: the kind stands in a column of its own."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import msgspec
 
@@ -30,28 +29,11 @@ def event_kind(event: Incoming) -> str:
 
 
 def decode_event(kind: str, payload: bytes | str | Undecodable | None) -> Incoming:
-    """Read an event, also one that an earlier version stored; raises `Undecodable`."""
+    """Read an event; raises `Undecodable`."""
     if kind not in _DECODERS:
         raise Undecodable(f"unknown kind {kind!r}")
     if payload is None:
         raise Undecodable("no payload")
     if isinstance(payload, Undecodable):  # it cannot be decrypted
         raise payload
-    try:
-        return decode(_DECODERS[kind], payload)
-    except Undecodable:
-        if kind != "said":
-            raise
-        return decode(_decode_with_quote, payload)
-
-
-def _decode_with_quote(payload: bytes | str) -> Said:
-    return msgspec.convert(_with_quote(msgspec.json.decode(payload, type=dict)), Said)
-
-
-def _with_quote(said: dict[str, Any]) -> dict[str, Any]:
-    """Make a `Quote` of a quote that is a text only: its author was not stored formerly."""
-    quote = said.get("quote")
-    if not isinstance(quote, str):
-        return said
-    return {**said, "quote": {"author": None, "message_id": None, "text": quote}}
+    return decode(_DECODERS[kind], payload)

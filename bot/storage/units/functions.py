@@ -193,9 +193,6 @@ OPEN = PostgresFunction(
 _held := FOUND;
 IF _held THEN
     {embed(lane_sql.QUEUE_ONCE)} INTO _number;
-    IF NOT FOUND THEN
-        {embed(lane_sql.QUEUED)} INTO _number;
-    END IF;
     IF _sender IS NULL THEN
         {embed(lane_sql.MAKE_DUE, key="_lane")};
     ELSE

@@ -19,13 +19,12 @@ from sqlalchemy import (
 )
 
 from bot.chat.outgoing import OutboxOperation, OutboxState
-from bot.storage.engine.statements import DialectName, Statement
-from bot.storage.sql.tables import Insert, is_unsent, lane, outbox
+from bot.storage.engine.statements import Statement
+from bot.storage.sql.tables import is_unsent, lane, outbox
 from bot.storage.units.dialects import (
     bound_texts,
     clock,
     insert_into,
-    insert_unless,
     is_served,
     skip_locked,
 )
@@ -44,24 +43,14 @@ QUEUE_IN_PLACE = Statement(lambda dialect: insert_into(outbox, dialect, *OUTBOX_
 QUEUE_BEGUN = Statement(
     lambda dialect: insert_into(outbox, dialect, *OUTBOX_ROW, *_BEGUN).returning(outbox.c.id)
 )
-_ROW_KEY = ("turn", "part", "op")
-
-
-def _queue_once(dialect: DialectName) -> Insert:
-    if dialect == "sqlite":
-        return insert_into(outbox, dialect, *OUTBOX_ROW).on_conflict_do_update(
-            index_elements=_ROW_KEY, set_={"turn": outbox.c.turn}
-        )
-    same = outbox.alias("same")
-    is_queued = exists().where(*(same.c[name] == bindparam(name) for name in _ROW_KEY))
-    return insert_unless(is_queued, outbox, dialect, *OUTBOX_ROW).on_conflict_do_nothing()
-
-
-QUEUE_ONCE = Statement(lambda dialect: _queue_once(dialect).returning(outbox.c.id))
-"""On PostgreSQL, gives nothing where that row is there already: then QUEUED gives its id."""
-QUEUED = Statement(
-    select(outbox.c.id).where(*(outbox.c[name] == bindparam(name) for name in _ROW_KEY))
+QUEUE_ONCE = Statement(
+    lambda dialect: (
+        insert_into(outbox, dialect, *OUTBOX_ROW)
+        .on_conflict_do_update(index_elements=["turn", "part", "op"], set_={"turn": outbox.c.turn})
+        .returning(outbox.c.id)
+    )
 )
+"""Gives the id of the row, also where it is there already."""
 MAKE_DUE = Statement(
     lambda dialect: (
         insert := insert_into(lane, dialect, "key", "platform", "bot_id").values(

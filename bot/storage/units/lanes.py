@@ -56,10 +56,8 @@ def queue(rows: Sequence[dict[str, Any]], now: float) -> Unit[None]:
 
 def queue_once(row: dict[str, Any]) -> Unit[int]:
     """Append a row unless that part of that turn was queued before; return its id."""
-    found = yield lane_sql.QUEUE_ONCE.query(row)
-    if not found:
-        found = yield lane_sql.QUEUED.query(row)
-    return int(found[0][0])
+    [[id_]] = yield lane_sql.QUEUE_ONCE.query(row)
+    return int(id_)
 
 
 def queue_and_take(

@@ -21,7 +21,7 @@ _Button: TypeAlias = tuple[str, str, ButtonStyle, int]
 
 
 class _Controls(msgspec.Struct):
-    """The JSON of the column `buttons`; a list has nothing but buttons."""
+    """The JSON of the column `buttons`."""
 
     buttons: list[_Button] = []
     menus: list[tuple[str, str, list[tuple[str, str, str, bool]]]] = []
@@ -30,7 +30,7 @@ class _Controls(msgspec.Struct):
     prompt: tuple[str, str] | None = None
 
 
-_decode_controls = msgspec.json.Decoder(list[_Button] | _Controls).decode
+_decode_controls = msgspec.json.Decoder(_Controls).decode
 _decode_face = msgspec.json.Decoder(tuple[str, str | None, bool]).decode
 NOTHING = {"text": "", "face": None, "buttons": None}
 """The columns of a row without a message, such as a deletion."""
@@ -79,23 +79,22 @@ def decode_thread(buttons: str | None) -> AnswerThread | None:
 
 
 def _read_controls(buttons: str | None) -> _Controls:
-    controls = _decode_controls(buttons or "[]")
-    return _Controls(controls) if isinstance(controls, list) else controls
+    return _Controls() if buttons is None else _decode_controls(buttons)
 
 
 def _encode_controls(content: MessageContent, thread: AnswerThread | None) -> str | None:
-    buttons = [_encode_button(one) for one in content.buttons]
-    others: dict[str, object] = {}
+    shown: dict[str, object] = {}
+    if content.buttons:
+        shown["buttons"] = [_encode_button(one) for one in content.buttons]
+    if content.menus:
+        shown["menus"] = [_encode_menu(one) for one in content.menus]
     if thread is not None:
-        others["thread"] = [thread.first_part, make_storable(thread.title)]
+        shown["thread"] = [thread.first_part, make_storable(thread.title)]
     if content.thoughts:
-        others["thoughts"] = make_storable(content.thoughts)
+        shown["thoughts"] = make_storable(content.thoughts)
     if content.prompt is not None:
-        others["prompt"] = [content.prompt.to, make_storable(content.prompt.hint)]
-    if not content.menus and not others:
-        return json.dumps(buttons) if buttons else None
-    menus = [_encode_menu(one) for one in content.menus]
-    return json.dumps({"buttons": buttons, "menus": menus, **others})
+        shown["prompt"] = [content.prompt.to, make_storable(content.prompt.hint)]
+    return json.dumps(shown) if shown else None
 
 
 def _encode_face(face: Face) -> str:

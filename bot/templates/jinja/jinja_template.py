@@ -10,7 +10,7 @@ from typing import Any, Final
 import jinja2
 
 from bot.errors import TemplateError
-from bot.templates.jinja.sandbox import ENVIRONMENT, compile_template
+from bot.templates.jinja.sandbox import ENVIRONMENT, Function, compile_template
 
 Message = Mapping[str, Any]  # "role", "content" and what else a template reads, such as tool_calls
 
@@ -102,7 +102,7 @@ class JinjaTemplate:
             **variables,
         }
         if self._uses_clock:
-            given["strftime_now"] = (now or datetime.now().astimezone()).strftime
+            given["strftime_now"] = Function((now or datetime.now().astimezone()).strftime)
         try:
             if self._uses_reasoning:
                 given["messages"] = _with_both_reasoning_keys(given["messages"])

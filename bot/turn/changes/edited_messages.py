@@ -4,13 +4,13 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from bot.chat.attachments import described_text, files_of_gathered, files_to_keep
+from bot.chat.command import parse
 from bot.chat.incoming import Edited, Said
 from bot.chat.session import Claim, Exchange, HistoryChange, InboxMessage, TurnResult
 from bot.commands.newest_question import pick_speakers
 from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Clock, Conversations
 from bot.routing.active_presets import ActiveCharacters
-from bot.routing.command_specs import parse
 from bot.routing.decide import Answer, Decision, Observe, decide
 from bot.routing.preset_resolver import PresetResolver
 from bot.routing.wake_rules import Dice

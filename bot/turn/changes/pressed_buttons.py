@@ -6,7 +6,7 @@ from functools import partial
 
 from bot.chat.attachments import with_kept_files
 from bot.chat.button import ButtonAction, ButtonData, read_button
-from bot.chat.command import Command
+from bot.chat.command import Command, parse
 from bot.chat.incoming import Address, Pressed, Said, WakeReason
 from bot.chat.outgoing import Face, OutgoingPart, ReplyPrompt
 from bot.chat.session import (
@@ -37,7 +37,6 @@ from bot.replying.long_answers import (
     supported_form,
 )
 from bot.routing.active_presets import ActiveCharacters
-from bot.routing.command_specs import parse
 from bot.routing.preset_resolver import PresetResolver
 from bot.routing.reply_prompts import QUESTIONS
 from bot.texts.text import Text, joined, language_of, translatable, translate

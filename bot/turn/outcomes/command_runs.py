@@ -98,7 +98,6 @@ class CommandRuns:
             others = await self.channel_forgetting.request(request.incoming)
             deleted = _deleted(others + await self.finisher.delete_history(claim))
             result = _with_first_words(result, deleted)
-            message = message.forgetting(lambda _said: True)
         stored = await self.replies_to_commands.compose(message, request, result, menu)
         finish = self.finisher.finish_forgetting if result.deletes else self.finisher.finish
         following = await finish(claim, message, stored)
@@ -118,11 +117,9 @@ class CommandRuns:
         """
         if person_id is None:
             await self.finisher.delete_history(claim)
-            message = message.forgetting(lambda _said: True)
             return await self.finisher.finish(claim, message, TurnResult(new_session=True))
         ids = await self.conversations.find_said_by(claim, person_id)
         change = HistoryChange(deleted=ids)
-        message = message.forgetting(lambda said: said.author.id == person_id)
         result = TurnResult(change=change)
         return await self.finisher.finish_forgetting(claim, message, result, person_id)
 
@@ -134,8 +131,7 @@ class CommandRuns:
         if result.forgets_answers:
             exchange = await self.conversations.load_exchange(claim, message_id, 0)
             turns += [one for each in (exchange.versions if exchange else ()) for one in each]
-        message = message.forgetting(lambda said: said.message_id == message_id)
-        if not (turns or message.forgotten):
+        if not turns:
             return await self.finisher.finish_with_text(claim, message, NOT_REMEMBERED)
         if isinstance(message.incoming, Said):
             await self.channel_forgetting.request_copies(message.incoming, message_id)

@@ -1,6 +1,6 @@
 """Finish a message: store its result in one transaction, and have it delivered."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from bot.chat.incoming import Pressed, Said, address_of
@@ -33,8 +33,6 @@ class TurnFinisher:
     replies: LiveReplies
     arrivals: ArrivalSignals
     decisions: DecisionLog
-    is_paused: Callable[[str], bool]
-    """Whether a conversation, by its key, has to wait."""
     notes: MessageNotes
     notices: RareNotices
     stopping: bool = field(default=False, init=False)
@@ -58,8 +56,7 @@ class TurnFinisher:
             if unaware:
                 result = await self.with_rare_notice(unaware[0], result, BUSY)
         self.arrivals.watch([claim.conversation])
-        is_held = message.overtaken is None and self.is_paused(claim.conversation)
-        go_on = not (self.stopping or is_held)
+        go_on = not self.stopping
         finished = await self.conversations.finish(claim, message, result, go_on=go_on)
         if result.outgoing or result.in_place_of or result.was_stopped:
             asked = message.incoming

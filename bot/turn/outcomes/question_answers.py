@@ -1,5 +1,6 @@
 """Have gathered questions answered, and finish with the answer or with why there is none."""
 
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 
@@ -13,7 +14,7 @@ from bot.frozen_dataclass import frozen_dataclass
 from bot.replying.live_replies import LiveReplies
 from bot.routing.active_presets import ActiveCharacters
 from bot.routing.decision_log import DecisionLog
-from bot.texts.text import Text, translatable, translatable_count
+from bot.texts.text import Text, language_of, translatable, translatable_count, translate
 from bot.turn.answer import AnswerPipeline
 from bot.turn.gathering import Gathering, MessageGatherer, observed_turn, user_turn
 from bot.turn.joining import MessageGroup
@@ -24,6 +25,11 @@ from bot.turn.outcomes.finishing import TurnFinisher
 from bot.turn.stops import StopRequests
 
 _log = structlog.get_logger(__name__)
+_SECONDS_BETWEEN_PAUSE_NOTICES = 600.0
+_PAUSED = translatable(
+    "⏸ I am paused and answer nobody at the moment. I remember what you write; please ask again"
+    " later."
+)
 
 
 @frozen_dataclass
@@ -37,6 +43,7 @@ class QuestionAnswers:
     decisions: DecisionLog
     finisher: TurnFinisher
     replies_to_commands: CommandReplies
+    is_paused: Callable[[str], bool]
     queue_limit: QueueLimit | None = None
     refused_chats: RefusedChats | None = None
 
@@ -57,6 +64,9 @@ class QuestionAnswers:
         if refused_chats is not None and await refused_chats.covers(gathering.asked.incoming):
             unshown = self._unshown(group, gathering, is_new=is_new)
             return "refused", await self.finisher.finish(claim, group.message, unshown)
+        if self.is_paused(claim.conversation):
+            paused = await self._paused(group, gathering, is_new=is_new)
+            return "paused", await self.finisher.finish(claim, group.message, paused)
         try:
             result = await self._answer_all(claim, group, gathering, active, removed)
         except AnswerRefused:
@@ -90,17 +100,25 @@ class QuestionAnswers:
         return "answered", await self.finisher.finish(claim, group.message, result)
 
     def _unshown(self, group: MessageGroup, gathering: Gathering, *, is_new: bool) -> TurnResult:
-        """Keep questions that the chat refuses answers to; a native command is told why.
-
-        Those that are asked again are kept already.
-        """
-        asked, result = gathering.asked, TurnResult()
-        if is_new and not asked.in_place_of:
-            result = TurnResult([*asked.earlier, observed_turn(asked.incoming)])
+        """Keep questions that the chat refuses answers to; a native command is told why."""
+        asked, result = gathering.asked, _as_background(gathering, is_new=is_new)
         if self.refused_chats is None:
             return result
         reason = self.refused_chats.explain(asked.incoming)
         return self.replies_to_commands.with_response(group.message, result, reason)
+
+    async def _paused(
+        self, group: MessageGroup, gathering: Gathering, *, is_new: bool
+    ) -> TurnResult:
+        """Keep questions as background; say so now and then, and always to a native command."""
+        said, result = gathering.asked.incoming, _as_background(gathering, is_new=is_new)
+        if has_private_response(group.message):
+            return self.replies_to_commands.with_response(group.message, result, _PAUSED)
+        name = f"paused:{said.address.channel}"
+        if not await self.finisher.notices.is_due(name, _SECONDS_BETWEEN_PAUSE_NOTICES):
+            return result
+        text = translate(_PAUSED, language_of(said.locale))
+        return replace(result, outgoing=self.replies.final_parts(said.address, text))
 
     def repeat(self, claim: Claim, group: MessageGroup, asked: AskedQuestion) -> Gathering:
         """Ask a question again, with what was gathered before it when its answer failed."""
@@ -153,6 +171,14 @@ class QuestionAnswers:
         if self.queue_limit is None:
             return nullcontext()
         return self.queue_limit.enforced(claim, group, gathering.at_most)
+
+
+def _as_background(gathering: Gathering, *, is_new: bool) -> TurnResult:
+    """Keep questions without an answer; those that are asked again are kept already."""
+    asked = gathering.asked
+    if not is_new or asked.in_place_of:
+        return TurnResult()
+    return TurnResult([*asked.earlier, observed_turn(asked.incoming)])
 
 
 def _more_waiting(gathering: Gathering) -> Text:

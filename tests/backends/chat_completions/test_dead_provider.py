@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -19,7 +20,7 @@ from bot.backends.chat_completions.wire import ChatCompletionsParser
 from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.errors import BackendUnavailable
 from bot.runtime.clock import SystemClock
-from bot.runtime.http.connection import HttpResponse
+from bot.runtime.http.client import HttpResponse
 from bot.runtime.http.failures import ConnectionFailed
 from tests.rigs.fake_openai import WELL
 from tests.simulation.event_loop import SimulatedLoop
@@ -68,7 +69,13 @@ class Provider(HttpConnection):
     """When the first of them came to nothing."""
 
     @override
-    async def post(self, path: str, body: bytes, deadline: float, header: str = "") -> HttpResponse:
+    async def post(
+        self,
+        path: str,
+        body: Mapping[str, object],
+        deadline: float,
+        headers: Mapping[str, str] | None = None,
+    ) -> HttpResponse:
         loop = asyncio.get_running_loop()
         if not DIES_AT <= loop.time() < self.back_at:
             return cast(HttpResponse, WholeResponse())
@@ -116,7 +123,7 @@ def run_outage(way: str, per_second: float) -> Outage:
     async def ask() -> None:
         at = loop.time()
         try:
-            events = [event async for event in runner.run(ChatRequest("/c", b"{}", "m", ()))]
+            events = [event async for event in runner.run(ChatRequest("/c", {}, "m", ()))]
         except BackendUnavailable:
             events = []
         outage.asked.append((at, bool(events)))

@@ -160,7 +160,7 @@ async def test_answer_follows_a_json_schema(local: LlamaCpp) -> None:
     ("engine", "why"),
     [
         ("xllamacpp", None),
-        ("llama_cpp", "the engine llama_cpp_python has no parameter 'mirostat'; remove it"),
+        ("llama_cpp", "the engine llama_cpp_python has no parameter 'top_n_sigma'; remove it"),
     ],
 )
 async def test_parameter_that_the_engine_lacks_is_refused_by_name(
@@ -180,7 +180,7 @@ async def test_parameter_that_the_engine_lacks_is_refused_by_name(
     model = tiny_gguf.write(tmp_path / "m.gguf", family)
     backend = LlamaCpp(LlamaCppSettings(threads=1, model_path=model), tmp_path, renderer)
 
-    answer = await ask(backend, prompt(model="default", parameters={"mirostat": 2}))
+    answer = await ask(backend, prompt(model="default", parameters={"top_n_sigma": 2}))
 
     assert why in answer.error_texts if why else answer.text == "yes"
     await backend.close()

@@ -1,7 +1,5 @@
 """What is made of a prompt's images before a model on this machine sees them."""
 
-import json
-
 import pytest
 from inline_snapshot import snapshot
 
@@ -93,7 +91,7 @@ def test_request_with_an_image_is_sent_as_text() -> None:
         [1, 2], text=f"a {MARK}{IMAGE_PLACEHOLDER}", images=["AA=="], slot=1
     )
 
-    body = json.loads(to_wire(question, "smol", MARK))
+    body = to_wire(question, "smol", MARK)
 
     assert body["prompt"] == snapshot(
         {"prompt_string": "a <\u2060__media_abc__><__media_abc__>", "multimodal_data": ["AA=="]}

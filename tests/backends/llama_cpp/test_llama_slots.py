@@ -1,13 +1,13 @@
 """Conversations keep their KV slots in a real model."""
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
 from statistics import mean
 
-import httpx2
 import psutil
 import pytest
 
@@ -16,13 +16,14 @@ from bot.backends.llama_cpp.engines.server_engine import ServerEngine
 from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.chat.prompt import Delta, Message, Prompt, QueuePosition, Usage
 from bot.errors import BackendInterrupted, BackendUnavailable
+from bot.runtime.http.client import HttpClient
 from bot.templates.renderer import Renderer
 from tests.backends.asking import ask, prompt
 from tests.backends.local_model import ENGINES, lend_model
 
 pytestmark = pytest.mark.service
 
-SETTINGS = LlamaCppSettings(threads=1, parallel=2, context_tokens=1024)
+SETTINGS = LlamaCppSettings(threads=1, context_tokens=1024)
 STORY = prompt(
     "Tell me a very long story.",
     model="default",
@@ -59,7 +60,8 @@ class BackendHarness:
 @pytest.fixture(params=ENGINES)
 async def harness(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[BackendHarness]:
     await lend_model(tmp_path)
-    settings = SETTINGS.model_copy(update={"engine": request.param})
+    parallel = 2 if request.param == "xllamacpp" else 1
+    settings = SETTINGS.model_copy(update={"engine": request.param, "parallel": parallel})
     async with Renderer() as renderer:
         harness = BackendHarness(tmp_path, renderer, settings)
         yield harness
@@ -93,6 +95,7 @@ async def test_new_conversation_reuses_the_cached_system_prompt(harness: Backend
     assert second.prompt_tokens - second.cached_tokens < 90
 
 
+@pytest.mark.parametrize("harness", ["xllamacpp"], indirect=True)
 async def test_tokens_are_shifted_when_the_oldest_turns_are_dropped(
     harness: BackendHarness,
 ) -> None:
@@ -158,9 +161,12 @@ async def test_closing_the_generator_frees_the_slot_within_100_ms(harness: Backe
     assert min(took) < 0.1, took
 
 
-async def until_idle(server: httpx2.AsyncClient) -> None:
+async def until_idle(server: HttpClient) -> None:
+    deadline = asyncio.get_running_loop().time() + 60
     while True:
-        if not any(slot["is_processing"] for slot in (await server.get("/slots")).json()):
+        async with await server.request("GET", "/slots", None, deadline) as response:
+            slots = json.loads(await response.read_all(deadline, 2**20))
+        if not any(slot["is_processing"] for slot in slots):
             return
         await asyncio.sleep(0.005)
 

@@ -86,7 +86,7 @@ def test_hosts_of_azure_are_known(provider: str, address: str | None, base_url: 
     given = OpenAISettings.model_validate({"base_url": address, "api_key": "k"})
     completed = given.completed(provider)
     assert completed.base_url == base_url
-    assert completed.has_api_key_header is (provider != "groq")
+    assert completed.is_azure is (provider != "groq")
 
 
 FILTERED: dict[str, object] = {

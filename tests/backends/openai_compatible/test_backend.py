@@ -15,6 +15,7 @@ from bot.backends.llama_cpp.engines.server_api import ServerConnection
 from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.chat.prompt import Delta, Finish, FinishReason, Image, Message, Prompt, Usage
 from bot.errors import BackendUnavailable
+from bot.runtime.http.client import HttpClient
 from tests.backends.asking import ask, prompt
 from tests.backends.conftest import Connect
 from tests.rigs.fake_openai import DONE, STOP, FakeOpenAI, Script, chunk, said
@@ -355,13 +356,16 @@ async def test_buffered_single_events_are_read_without_a_pause(
     settings = OpenAISettings(base_url=service.base_url)
     begun = time.monotonic()
 
-    connection = ServerConnection(service.base_url, "key", None)
+    client = HttpClient(service.base_url, {}, connect_seconds=5, uses_proxy=False)
     runner = ChatRequestRunner(
-        settings, Endpoint("acme", service.base_url), connection, ChatCompletionsParser
+        settings,
+        Endpoint("acme", service.base_url),
+        ServerConnection(client),
+        ChatCompletionsParser,
     )
-    request = ChatRequest("/chat/completions", b"{}", "m", ())
+    request = ChatRequest("/chat/completions", {}, "m", ())
     text = "".join([one.text async for one in runner.run(request) if isinstance(one, Delta)])
-    await connection.close()
+    await client.close()
 
     assert text == "x" * 2000
     assert time.monotonic() - begun < 20, "10 ms each"

@@ -1,9 +1,12 @@
-"""A service that closes connections which it promised to keep alive."""
+"""Requests as they arrive, and services that close connections or never end."""
 
 import asyncio
 
 from bot.backends.openai_compatible.connection import OpenAIConnection
 from bot.backends.openai_compatible.settings import OpenAISettings
+from tests.backends.asking import ask
+from tests.backends.conftest import Connect
+from tests.rigs.fake_openai import FakeOpenAI, Script
 
 ANSWER = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n"
@@ -13,7 +16,7 @@ ANSWER = (
 
 async def answer_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Answer the first request of a connection and abort it at the second."""
-    await reader.readuntil(b"?")
+    await reader.readuntil(b"}")
     writer.write(ANSWER)
     await reader.read(1)
     writer.transport.abort()
@@ -27,7 +30,7 @@ async def test_request_cut_off_by_a_closing_connection_is_resent() -> None:
         said = []
         deadline = asyncio.get_running_loop().time() + 5
         for _ in range(3):
-            response = await connection.post("/chat/completions", b"how are you?", deadline)
+            response = await connection.post("/chat/completions", {"how": "are you?"}, deadline)
             said.append(await response.read_all(deadline, 100))
         await connection.close()
 
@@ -49,3 +52,27 @@ async def test_list_of_models_that_is_cut_off_by_a_closing_connection_is_asked_f
         connection = OpenAIConnection(settings, None)
         assert [await connection.list_models() for _ in range(3)] == [["m"]] * 3
         await connection.close()
+
+
+async def test_query_of_the_address_is_sent_with_each_request(
+    connect: Connect, service: FakeOpenAI
+) -> None:
+    backend = connect(base_url=f"{service.base_url}?team=a%2Fb")
+
+    await ask(backend)
+    await backend.check()
+
+    assert service.log[0]["path"] == "/v1/chat/completions?team=a%2Fb"
+    assert service.listed[0][0] == "/v1/models?team=a%2Fb"
+
+
+async def test_endless_error_is_read_only_to_its_beginning(
+    connect: Connect, service: FakeOpenAI
+) -> None:
+    endless = [b'{"error": {"message": "insufficient_quota"}}', *[b" " * 2**16] * 1000, 60]
+    service.plays(Script(endless, status=429))
+
+    answer = await ask(connect())
+
+    assert "no credit left" in answer.error_texts
+    assert await service.ended() == "hung up"

@@ -62,7 +62,7 @@ async def llama_server(model: Path, folder: Path) -> AsyncIterator[str]:
             return False
         return True
 
-    command = [sys.executable, "-m", "bot.cli.bench.llama_server_child", str(model), str(port)]
+    command = [sys.executable, "-m", "tests.backends.llama_server_child", str(model), str(port)]
     log = folder / f"{port}.log"
     try:
         async with supervised("llama-server", [*command, "4", "2048"], ready=ready, log_file=log):

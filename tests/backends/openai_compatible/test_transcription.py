@@ -61,7 +61,7 @@ async def test_file_is_sent_as_a_form_and_its_words_come_back(
         {
             "model": "whisper-1",
             "response_format": "json",
-            "file": ("my__voice___.ogg", audio),
+            "file": ("my %22voice%22%0D%0A.ogg", audio),
         }
     ]
     assert server.keys == ["Bearer sk-a"]

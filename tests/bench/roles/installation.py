@@ -12,12 +12,12 @@ from pathlib import Path
 import psutil
 from sqlalchemy import make_url
 
-from bot.storage.coordination.embedded_valkey import run_embedded_valkey
 from bot.storage.sql.postgres import to_dsn
 from tests.bench.roles.sleeping_model import AnswerPlan, SleepingModel, running_sleeping_model
 from tests.e2e.loopback_platforms import LoopbackPlatforms, running_platforms
 from tests.e2e.service_process import ServiceProcess, each_answered
 from tests.postgres import create_postgres_database, postgres_program, running_postgres
+from tests.valkey import run_valkey
 
 _STOP_SECONDS = 120.0
 
@@ -108,7 +108,7 @@ async def running_installation(
         async with (
             running_platforms() as platforms,
             running_sleeping_model(plan) as model,
-            run_embedded_valkey(Path(name)) as valkey,
+            run_valkey(Path(name)) as valkey,
         ):
             shared = {
                 "TROUPE_DATABASE_URL": await create_postgres_database(postgres),

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 import bot.cli.app
-from bot.service.operation.loop_lag import LoopLag
+from bot.service.jobs import LoopLag
 
 TIMER_SECONDS = 0.002
 _TIMERS_A_LINE = 500

@@ -17,7 +17,9 @@ from bot.chat.prompt import Message
 from bot.chat.receipt import DroppedItem, PromptSpan, Receipt
 from bot.chat.session import PresetVersion, TurnResult
 from bot.console.answers.answer_pages import AnswerPages
-from bot.console.routes import ConsolePart
+from bot.console.routes import (
+    RouteGroup,
+)
 from bot.runtime.clock import SystemClock
 from bot.storage.console.answers import SqlAnswerLog
 from bot.storage.sql.conversations import SqlConversations
@@ -50,11 +52,11 @@ def make_parts(tmp_path: Path) -> MakeParts:
     return lambda database: [answer_pages(database, tmp_path)]
 
 
-def answer_pages(database: Database, folder: Path) -> ConsolePart:
+def answer_pages(database: Database, folder: Path) -> RouteGroup:
     """Make the pages of answers, without providers."""
     writer = ExactPromptWriter({}, folder, Renderer(), mask_secret)
     versions = SqlPresetVersions(database, SystemClock())
-    return AnswerPages(SqlAnswerLog(database), writer, {}, versions, PROVIDERS).part
+    return AnswerPages(SqlAnswerLog(database), writer, {}, versions, PROVIDERS)
 
 
 async def store_answers(console: ConsoleUnderTest, *receipts: Receipt) -> None:

@@ -58,7 +58,7 @@ def model() -> Model:
 def make_parts(tmp_path: Path, model: Model) -> MakeParts:
     return lambda database: [
         answer_pages(database, tmp_path),
-        ReplayPages(SqlAnswerLog(database), model.replay, mask_secret).part,
+        ReplayPages(SqlAnswerLog(database), model.replay, mask_secret),
     ]
 
 

@@ -80,7 +80,7 @@ async def test_answer_is_continued_and_another_one_stopped(tab: Tab, browser: Br
     await press_labelled(tab, "Continue")
     await tab.wait_for(f"{count('#log > li.msg')} > {shown} && {text(_NEWEST)}.includes('Retry')")
 
-    resolver = browser.playground.service._parts.context.resources.resolver
+    resolver = browser.playground.service.container.resolver
     slow = {"echo_answer": "a word " * 500, "echo_delay_seconds": 0.5, "echo_chunks": 1000}
     nora = resolver.presets["nora"]
     resolver.publish(nora.model_copy(update={"parameters": slow}), 2)

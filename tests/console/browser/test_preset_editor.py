@@ -94,7 +94,7 @@ async def test_form_is_kept_previewed_and_published_by_keys(browser: Browser, ta
     await tab.run("document.querySelector('#publish button').focus()")
     await tab.press("Enter")
     await tab.wait_for("location.search === '?tab=versions'")
-    resolver = browser.playground.service._parts.context.resources.resolver
+    resolver = browser.playground.service.container.resolver
     nora = resolver.presets["nora"]
     assert nora.persona == "You mend clocks of the harbour inn."
     assert nora.parsed_lorebook is not None

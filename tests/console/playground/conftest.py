@@ -12,7 +12,7 @@ import pytest
 
 from bot.platforms.web import SPEC
 from bot.runtime.tasks import cancel_and_wait
-from bot.service.service import Service, running
+from bot.service.run import Service, running
 from bot.settings import Settings
 from tests.platforms.web.channel import Channel, write_settings
 from tests.waiting import wait_until
@@ -60,11 +60,11 @@ class Playground:
     @property
     def channel(self) -> Channel:
         """The channel in the store."""
-        store = self.service._parts.stored.web_channels
+        store = self.service.container.web_channels
         return Channel(store, self._known)
 
     async def read_channel(self) -> Channel:
-        found = await self.service._parts.stored.web_channels.get(self.path.rpartition("/")[2])
+        found = await self.service.container.web_channels.get(self.path.rpartition("/")[2])
         assert found is not None
         self._known = found
         return self.channel

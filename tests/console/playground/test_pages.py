@@ -119,9 +119,7 @@ async def test_preset_is_chosen_from_a_menu(playground: Playground) -> None:
         author="web:alice",
     )
     await channel.wait_for(lambda all_: all_ != shown)
-    active = await playground.service._parts.context.resources.resolver.resolve(
-        (channel.channel.address.lane,)
-    )
+    active = await playground.service.container.resolver.resolve((channel.channel.address.lane,))
     assert active.names == {"marlowe"}
 
 
@@ -190,7 +188,7 @@ async def test_events_end_when_the_session_ends(
     url = f"{playground.address}{playground.path}/events"
     async with playground.client.get(url) as response:
         await response.content.readline()
-        await playground.service._parts.stored.console_tokens.end_all_sessions()
+        await playground.service.container.console_tokens.end_all_sessions()
         async with asyncio.timeout(PATIENCE_SECONDS):
             await response.read()
     assert (await playground.client.get(url)).status == 401
@@ -247,7 +245,7 @@ async def test_conversation_is_copied_with_its_people_and_characters(
     shown_there = await copy.wait_for(lambda all_: len(all_) == 4 and bool(all_[-1].buttons))
     assert [one.text for one in shown_there[2:]] == ["more?", "more?"]
     assert len(await channel.messages()) == 2
-    turns = await playground.service._parts.stored.conversations.load_session(
+    turns = await playground.service.container.conversations.load_session(
         Claim(copy.channel.address.conversation, 0, ""), 100
     )
     assert [one.text for one in turns.turns] == ["hello", "hello", "more?", "more?"]

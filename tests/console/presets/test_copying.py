@@ -47,7 +47,7 @@ async def test_name_that_looks_like_another_one_is_refused(console: Playground) 
 async def test_deleted_preset_answers_nowhere_and_keeps_its_versions(
     console: Playground, settings: Settings
 ) -> None:
-    resolver = console.service._parts.context.resources.resolver
+    resolver = console.service.container.resolver
     await resolver.set_active("web:there", [resolver.presets["marlowe"]], "web:alice")
     _, before = await call(console, "GET", "/presets/marlowe")
     content = before["published"]

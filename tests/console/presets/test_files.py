@@ -68,7 +68,7 @@ async def test_dropped_card_becomes_a_draft_and_is_kept_when_published(
     assert "guards the glade" in page
     status, _ = await call(console, "POST", "/presets/Seraphina/publish", {"revision": 1})
     assert status == 200
-    resolver = console.service._parts.context.resources.resolver
+    resolver = console.service.container.resolver
     assert resolver.presets["Seraphina"].greeting == "You are awake."
     assert settings.presets_dir is not None
     kept = settings.presets_dir / "cards" / "seraphina.card"

@@ -38,7 +38,7 @@ async def test_long_text_is_checked_in_a_thread(console: Playground) -> None:
         checked_in.append(threading.get_ident())
         return []
 
-    editing = replace(console.service._parts.console._preset_editing, unsupported=note_thread)
+    editing = replace(console.service.console.preset_editing, unsupported=note_thread)
     for system in ("", "x" * 100_000):
         assert (await editing.check(json.dumps({**_LEAST, "system": system}))).preset is not None
 
@@ -50,7 +50,7 @@ async def test_draft_that_is_too_long_is_refused_wherever_it_comes_from(
     console: Playground,
 ) -> None:
     """A card of ten megabytes would make one of forty."""
-    editing = console.service._parts.console._preset_editing
+    editing = console.service.console.preset_editing
     text = "x" * (MAX_CONTENT_CHARS + 1)
 
     with pytest.raises(UserError, match="at most 4,000,000 characters"):

@@ -204,7 +204,7 @@ async def test_entry_over_the_api_is_counted_and_its_mistake_is_told(console: Pl
 async def test_entry_of_a_file_is_put_into_the_preset_when_it_is_changed(
     console: Playground,
 ) -> None:
-    folder = console.service._parts.context.settings.presets_dir
+    folder = console.service.container.settings.presets_dir
     assert folder is not None
     (folder / "harbour.json").write_text(json.dumps(WORLD_INFO), encoding="utf-8")
     await edit(console, "nora", lorebook="harbour.json")

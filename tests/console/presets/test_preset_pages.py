@@ -13,8 +13,6 @@ from bot.prompting.presets.preset import Preset
 from bot.prompting.presets.problems import check_preset
 from bot.service.backends import preset_problems
 from bot.settings import Settings, read_settings
-from bot.storage.console.preset_drafts import SqlPresetDrafts
-from bot.storage.sql.preset_versions import SqlPresetVersions
 from bot.texts.text import translate
 from tests.console.playground.conftest import Playground
 from tests.console.presets.conftest import call, read
@@ -150,7 +148,7 @@ async def test_published_preset_answers_next_and_is_written_and_audited(
     status, published = await call(console, "POST", "/presets/nora/publish", {"revision": 1})
     assert (status, published) == (200, {"name": "nora", "version": 2})
 
-    resolver = console.service._parts.context.resources.resolver
+    resolver = console.service.container.resolver
     assert resolver.presets["nora"].system == resolver.default.system == "You mend clocks."
     assert resolver.versions["nora"] == 2
     assert settings.presets_dir is not None
@@ -177,7 +175,7 @@ async def test_going_back_makes_a_draft_of_the_old_text(console: Playground) -> 
     await call(console, "POST", "/presets/nora/publish", {"revision": 1})
     _, versions = await call(console, "GET", "/presets/nora/versions")
     assert [one["version"] for one in versions["versions"]] == [3, 2, 1]
-    resolver = console.service._parts.context.resources.resolver
+    resolver = console.service.container.resolver
     assert resolver.presets["nora"].system == "You are Nora."
 
 
@@ -210,7 +208,7 @@ async def test_what_cannot_answer_is_not_published(
     assert status == 422
     assert problem in answer["error"]
     assert (settings.presets_dir / "nora.json").read_text() == before
-    resolver = console.service._parts.context.resources.resolver
+    resolver = console.service.container.resolver
     assert resolver.presets["nora"].system == "You are Nora."
 
 
@@ -218,7 +216,7 @@ async def test_hostile_texts_stay_text(console: Playground) -> None:
     await edit(console, "nora", description=_HOSTILE, role_name=_HOSTILE, persona=_HOSTILE)
     await call(console, "POST", "/presets/nora/publish", {"revision": 1})
     await edit(console, "nora", system=_HOSTILE, unknown=_HOSTILE)
-    drafts = SqlPresetDrafts(console.service._parts.context.resources.database)
+    drafts = console.service.container.preset_drafts
     await drafts.save(PresetDraft(_HOSTILE_NAME, 0, 1, _HOSTILE, 0.0))
     for path in (
         "/presets",
@@ -236,7 +234,7 @@ async def test_hostile_texts_stay_text(console: Playground) -> None:
 
 async def test_texts_are_shown_to_the_letter(console: Playground) -> None:
     """A text area drops the first line break behind its tag."""
-    drafts = SqlPresetDrafts(console.service._parts.context.resources.database)
+    drafts = console.service.container.preset_drafts
     await drafts.save(PresetDraft("nora", 1, 1, "\n\n{", 0.0))
     page = await console.open("/presets/nora?tab=json")
     assert ">\n\n\n{</textarea>" in page
@@ -318,13 +316,12 @@ async def test_fields_are_counted_as_the_model_counts(console: Playground) -> No
 
 
 async def test_preset_published_by_another_process_is_read_again(console: Playground) -> None:
-    parts = console.service._parts.context.resources
+    container = console.service.container
     _, found = await call(console, "GET", "/presets/nora")
     content = found["published"].replace("You are Nora.", "You mend clocks.")
-    versions = SqlPresetVersions(parts.database, console.service._parts.context.clock)
-    await versions.save([PresetVersion("nora", content, 1)])
-    parts.signals.publish("presets", ["nora"])
-    active = await parts.resolver.resolve(("web:c",))
+    await container.preset_versions.save([PresetVersion("nora", content, 1)])
+    container.signals.publish("presets", ["nora"])
+    active = await container.resolver.resolve(("web:c",))
     assert (active.first.preset.system, active.first.version) == ("You mend clocks.", 2)
 
 

@@ -68,7 +68,7 @@ async def test_changed_texts_are_other_prompts_and_a_small_budget_is_over(
 
 async def test_test_asks_and_stores_nothing(console: Playground) -> None:
     await record(console, "one")
-    database = console.service._parts.context.resources.database
+    database = console.service.container.database
 
     async def rows() -> list[int]:
         counts = (select(func.count()).select_from(table) for table in (inbox, turn, outbox))
@@ -109,7 +109,7 @@ async def test_draft_with_mistakes_is_not_tested(console: Playground) -> None:
 
 async def test_asking_needs_the_scope_that_costs(console: Playground) -> None:
     token = new_api_token()
-    tokens = SqlConsoleTokens(console.service._parts.context.resources.database, SystemClock())
+    tokens = SqlConsoleTokens(console.service.container.database, SystemClock())
     scopes = frozenset({Scope.READ, Scope.PRESETS})
     await tokens.add_api_token(token_digest(token), ApiToken("reader", scopes, 0.0))
     headers = {"Authorization": f"Bearer {token}"}

@@ -5,7 +5,9 @@ from dataclasses import replace
 
 from bot.console.health import Probe
 from bot.console.pages import PageRenderer
-from bot.console.routes import ConsolePart
+from bot.console.routes import (
+    RouteGroup,
+)
 from bot.console.service.operation_models import ProviderRow
 from bot.console.service.operation_page import OperationPage, TryProvider
 from bot.console.service.operation_report import FindReports, OperationReports, no_reports
@@ -36,7 +38,7 @@ def operation_page(
     try_provider: TryProvider = nobody_answers,
     clock: Clock | None = None,
     elsewhere: FindReports = no_reports,
-) -> ConsolePart:
+) -> RouteGroup:
     clock = clock or SystemClock()
     waits = waiting or {}
     reports = OperationReports(
@@ -50,4 +52,4 @@ def operation_page(
         replace(installation(database), reports=elsewhere),
         clock,
     )
-    return OperationPage(reports, try_provider, mask_secret, PageRenderer(()), clock).part
+    return OperationPage(reports, try_provider, mask_secret, PageRenderer(()), clock)

@@ -75,7 +75,7 @@ async def test_channel_of_the_playground_has_a_page_before_its_first_message(
 async def test_presets_are_changed_for_a_channel_and_noted(playground: Playground) -> None:
     key = key_of(playground)
     path = f"/channels/{quote(key, safe='')}"
-    resolver = playground.service._parts.context.resources.resolver
+    resolver = playground.service.container.resolver
 
     async def choose(action: str, preset: str = "", scope: str = key) -> int:
         sent = {"action": action, "preset": preset, "scope": scope}

@@ -4,9 +4,11 @@ import pytest
 
 from bot.chat.access import Scope
 from bot.chat.session import error_id_of
-from bot.console.routes import ConsolePart
+from bot.console.routes import (
+    RouteGroup,
+)
 from bot.runtime.clock import SystemClock
-from bot.service.operation.report_sharing import ReportSharing
+from bot.service.jobs import ReportSharing
 from bot.storage.cache.shared_reports import SharedReports
 from bot.storage.operation.nodes import SqlNodeRegistry
 from bot.storage.sql.database import Database
@@ -32,7 +34,7 @@ def values() -> FakeSharedValues:
 
 @pytest.fixture
 def make_parts(values: FakeSharedValues) -> MakeParts:
-    def make(database: Database) -> list[ConsolePart]:
+    def make(database: Database) -> list[RouteGroup]:
         shared = SharedReports(values, database.codec)
         return [operation_page(database, providers=PROVIDERS, elsewhere=shared.find)]
 

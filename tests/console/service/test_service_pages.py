@@ -8,7 +8,9 @@ import pytest
 from bot.chat.access import Scope
 from bot.chat.session import TurnResult
 from bot.chat.usage import AnswerCharge, UsageRow, UsageTotal
-from bot.console.routes import ConsolePart
+from bot.console.routes import (
+    RouteGroup,
+)
 from bot.console.service.channels_page import ChannelsPage
 from bot.console.service.operation_models import ProviderRow
 from bot.console.service.usage_page import UsagePage, usage_sums
@@ -39,13 +41,13 @@ async def fails() -> str | None:
 
 @pytest.fixture
 def make_parts() -> MakeParts:
-    def make(database: Database) -> list[ConsolePart]:
+    def make(database: Database) -> list[RouteGroup]:
         state = SqlServiceState(database, CLOCK)
         probes = {"database": works, "discord": fails}
         return [
-            UsagePage(SqlUsageTotals(database), CLOCK).part,
+            UsagePage(SqlUsageTotals(database), CLOCK),
             operation_page(database, probes=probes, providers=[PROVIDER]),
-            ChannelsPage(state, "assistant").part,
+            ChannelsPage(state, "assistant"),
         ]
 
     return make

@@ -45,7 +45,7 @@ async def steps(
 
 @pytest.fixture
 def make_parts(steps: SetupSteps) -> MakeParts:
-    return lambda database: [SetupPage(steps, SqlAuditLog(database), mask_secret, CLOCK).part]
+    return lambda database: [SetupPage(steps, SqlAuditLog(database), mask_secret, CLOCK)]
 
 
 async def open_page(console: ConsoleUnderTest) -> str:

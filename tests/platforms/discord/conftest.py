@@ -120,6 +120,14 @@ def platform_for(
 
 
 @asynccontextmanager
+async def closed_at_the_end(platform: DiscordPlatform) -> AsyncIterator[DiscordPlatform]:
+    try:
+        yield platform
+    finally:
+        await platform.close()
+
+
+@asynccontextmanager
 async def running(platform: DiscordPlatform, intake: Intake) -> AsyncIterator[None]:
     """Run the platform until the block ends; it must not have ended before."""
     task = asyncio.create_task(platform.run(intake))

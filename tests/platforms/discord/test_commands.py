@@ -6,8 +6,8 @@ import discord
 from inline_snapshot import snapshot
 
 from bot.chat.command import CommandOption, CommandSpec
+from bot.commands import handlers
 from bot.platforms.discord.commands import LOCALES, commands_differ, to_payload
-from bot.routing import command_specs
 from bot.texts.text import LANGUAGES
 from tests.platforms.discord.conftest import COMMANDS
 
@@ -56,7 +56,7 @@ def test_plain_command_has_no_options() -> None:
 
 def test_only_commands_for_admins_are_hidden_from_who_does_not_manage_the_server() -> None:
     needed = {
-        spec.name: to_payload(spec)["default_member_permissions"] for spec in command_specs.COMMANDS
+        spec.name: to_payload(spec)["default_member_permissions"] for spec in handlers.COMMANDS
     }
     assert {name for name, bits in needed.items() if bits is not None} == {"preset"}
     assert needed["preset"] == str(discord.Permissions(manage_guild=True).value)
@@ -82,7 +82,7 @@ def test_option_choices_are_listed() -> None:
 
 def test_descriptions_are_in_the_languages_of_the_service() -> None:
     assert set(LOCALES) == set(LANGUAGES[1:])
-    for spec in command_specs.COMMANDS:
+    for spec in handlers.COMMANDS:
         payload = to_payload(spec)
         for one in (payload, *payload["options"]):
             described = {one["description"], *one["description_localizations"].values()}

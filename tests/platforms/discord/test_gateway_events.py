@@ -3,7 +3,6 @@
 from discord.utils import utcnow
 
 from bot.platforms.discord.shards.gateway_events import (
-    BotMessageSeen,
     EventQueue,
     MessagesDeleted,
     SequenceReached,
@@ -13,7 +12,7 @@ from bot.platforms.discord.shards.gateway_events import (
 from bot.platforms.discord.shards.shard import GatewaySession
 
 SESSION = GatewaySession("s", 7, "")
-SEEN = BotMessageSeen(30, 40, 20)
+SEEN = MessagesDeleted(30, 20, frozenset({39}))
 DELETED = MessagesDeleted(30, 20, frozenset({40}))
 
 

@@ -1,14 +1,12 @@
 """Conversion of Discord's messages and commands to `Said`."""
 
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import discord
 import pytest
 
 from bot.chat.incoming import Address, MediaItem, MediaKind, Person, Quote, Said, WakeReason
 from bot.platforms.bot_token import BotToken
-from bot.platforms.discord.client import noting_arrivals
 from bot.platforms.discord.gateway import Gateway
 from bot.platforms.discord.incoming import (
     command_to_incoming,
@@ -221,15 +219,22 @@ async def _refuse_nothing(_: discord.Interaction) -> str | None:
     return None
 
 
+def make_gateway() -> Gateway:
+    settings, clock = DiscordSettings(), SystemClock()
+    rest = RestClient(BotToken(settings, clock))
+    limits = IdentifyLimits(rest, None, "discord", clock)
+    return Gateway(
+        settings, rest, lambda _: (), _refuse_nothing, identify_limits=limits, clock=clock
+    )
+
+
 @pytest.mark.parametrize("given", [_IN_A_GUILD, _IN_A_FOREIGN_GUILD, {"channel": {}}])
 async def test_command_without_user_or_channel_is_ignored(
     cache: CachedGuild, given: dict[str, Any]
 ) -> None:
-    settings, clock = DiscordSettings(), SystemClock()
-    limits = IdentifyLimits(RestClient(BotToken(settings, clock)), None, "discord", clock)
-    gateway = Gateway(settings, lambda _: (), _refuse_nothing, identify_limits=limits, clock=clock)
+    gateway = make_gateway()
 
-    await gateway.on_interaction(cache.command(**given))
+    await gateway.respond(cache.command(**given), None)
     gateway.on_message(cache.message("hello"))
 
     [event] = await gateway.events()
@@ -402,11 +407,12 @@ async def test_preview_of_a_link_is_no_edit(cache: CachedGuild) -> None:
     assert edit_to_incoming(cache.message("https://x.example"), cache.bot) is None
 
 
-def test_server_that_tells_nothing_of_the_bot_is_no_arrival_and_no_error() -> None:
-    guild = cast(discord.Guild, SimpleNamespace(me=None))
-    parsed, taken = list[Any](), list[discord.Guild]()
-    parse = noting_arrivals(parsed.append, lambda _: guild, taken.append)
-    for data in ({"id": "1", "unavailable": False, "channels": [{}]}, {"unavailable": False}):
-        parse(data)
-    assert len(parsed) == 2
-    assert taken == []
+async def test_server_that_tells_nothing_of_the_bot_is_no_arrival_and_no_error(
+    cache: CachedGuild,
+) -> None:
+    gateway = make_gateway()
+    gateway.on_ready()
+    gateway.on_guild_available(cache.guild)
+    gateway.on_message(cache.message("hello"))
+    [event] = await gateway.events()
+    assert isinstance(event, discord.Message)

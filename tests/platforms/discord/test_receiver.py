@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -13,10 +14,16 @@ from structlog.testing import capture_logs
 
 from bot.chat.incoming import Deleted, Edited, Said, WakeReason
 from bot.errors import PlatformError, PlatformFatal, Refused, Unreachable
-from bot.platforms.discord.client import skip_unreadable
 from bot.platforms.discord.gateway import Gateway
 from bot.platforms.discord.platform import DiscordPlatform
-from tests.platforms.discord.conftest import FakeIntake, platform_for, running, wait_until
+from bot.platforms.discord.unreadable import skip_unreadable
+from tests.platforms.discord.conftest import (
+    FakeIntake,
+    closed_at_the_end,
+    platform_for,
+    running,
+    wait_until,
+)
 from tests.rigs.simwire import SimWire
 
 pytestmark = pytest.mark.service
@@ -54,8 +61,9 @@ def intake() -> FakeIntake:
 
 
 @pytest.fixture
-def platform(wire: SimWire) -> DiscordPlatform:
-    return platform_for(wire)
+async def platform(wire: SimWire) -> AsyncIterator[DiscordPlatform]:
+    async with closed_at_the_end(platform_for(wire)) as platform:
+        yield platform
 
 
 def by_text(intake: FakeIntake) -> dict[str, Said]:
@@ -386,10 +394,12 @@ async def say_during_backfill(server: Server) -> None:
     server.say("live")
 
 
-async def test_missing_intent_is_fatal(wire: SimWire, intake: FakeIntake) -> None:
+async def test_missing_intent_is_fatal(
+    platform: DiscordPlatform, wire: SimWire, intake: FakeIntake
+) -> None:
     wire.gw_faults["refuse_identify"] = 4014
     with pytest.raises(PlatformFatal, match="Message Content Intent"):
-        await platform_for(wire).run(intake)
+        await platform.run(intake)
 
 
 async def test_unreachable_gateway_ends_the_run_and_can_be_retried(

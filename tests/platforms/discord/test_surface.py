@@ -37,7 +37,13 @@ from bot.runtime.clock import SystemClock
 from bot.runtime.rate_limits import InProcessRateLimits
 from tests.attacks import with_ours
 from tests.fakes import FakeClock
-from tests.platforms.discord.conftest import FakeIntake, platform_for, running, wait_until
+from tests.platforms.discord.conftest import (
+    FakeIntake,
+    closed_at_the_end,
+    platform_for,
+    running,
+    wait_until,
+)
 from tests.rigs.simwire import SimWire
 
 pytestmark = pytest.mark.service
@@ -401,10 +407,10 @@ async def test_send_works_after_the_gateway_closed(wire: SimWire) -> None:
 
 async def test_send_raises_unreachable_while_discord_is_down(wire: SimWire) -> None:
     await wire.stop()
-    with pytest.raises(Unreachable):
-        await platform_for(wire).surface.send(
-            OutgoingMessage(Address("discord", "1"), MessageContent("hi"), nonce="n1")
-        )
+    message = OutgoingMessage(Address("discord", "1"), MessageContent("hi"), nonce="n1")
+    async with closed_at_the_end(platform_for(wire)) as platform:
+        with pytest.raises(Unreachable):
+            await platform.surface.send(message)
 
 
 async def test_check_returns_the_bot_name(chat: Chat) -> None:
@@ -412,8 +418,9 @@ async def test_check_returns_the_bot_name(chat: Chat) -> None:
 
 
 async def test_check_of_a_wrong_token_names_its_setting(wire: SimWire) -> None:
-    with pytest.raises(PlatformFatal, match="TROUPE_DISCORD__TOKEN"):
-        await platform_for(wire, token="wrong").check()
+    async with closed_at_the_end(platform_for(wire, token="wrong")) as platform:
+        with pytest.raises(PlatformFatal, match="TROUPE_DISCORD__TOKEN"):
+            await platform.check()
 
 
 async def test_server_is_an_arrival_only_where_the_bot_is_new(chat: Chat) -> None:

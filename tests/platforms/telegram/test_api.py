@@ -1,7 +1,5 @@
 """Translation of the Bot API's errors, without the token in them."""
 
-import ssl
-
 import pytest
 from aiogram.exceptions import (
     ClientDecodeError,
@@ -11,23 +9,12 @@ from aiogram.exceptions import (
     TelegramEntityTooLarge,
     TelegramForbiddenError,
     TelegramMigrateToChat,
-    TelegramNetworkError,
     TelegramNotFound,
     TelegramRetryAfter,
     TelegramServerError,
     TelegramUnauthorizedError,
 )
 from aiogram.methods import GetMe
-from aiohttp import (
-    ClientConnectorCertificateError,
-    ClientConnectorDNSError,
-    ClientConnectorError,
-    ClientOSError,
-    ConnectionTimeoutError,
-    InvalidURL,
-    ServerDisconnectedError,
-)
-from aiohttp.client_reqrep import ConnectionKey
 from pydantic import SecretStr
 
 from bot.errors import (
@@ -53,9 +40,6 @@ from bot.platforms.telegram.api import (
 from bot.platforms.telegram.settings import TelegramSettings
 from bot.runtime.clock import SystemClock
 from bot.runtime.http.failures import ConnectionFailed, InvalidAddress
-
-HERE = ConnectionKey("api.example", 443, True, True, None, None, None)
-TOKEN = "123456789:AAH-canary"
 
 
 @pytest.mark.parametrize(
@@ -107,34 +91,6 @@ def test_only_an_internal_error_of_the_bot_api_ends_a_request() -> None:
         unknown = translate(error)
         assert isinstance(unknown, OutcomeUnknown)
         assert not unknown.is_over
-
-
-@pytest.mark.parametrize(
-    ("cause", "meaning"),
-    [
-        (ClientConnectorError(HERE, ConnectionRefusedError(111, "refused")), Unreachable),
-        (ClientConnectorDNSError(HERE, OSError(-2, "unknown")), Unreachable),
-        (ClientConnectorCertificateError(HERE, ssl.CertificateError("bad")), Unreachable),
-        (ConnectionTimeoutError(), Unreachable),
-        (InvalidURL(f"nonsense/bot{TOKEN}"), Unreachable),
-        (TimeoutError(), OutcomeUnknown),
-        (ConnectionFailed("no connection to api.example:443", sent=False), Unreachable),
-        (ConnectionFailed("reset"), OutcomeUnknown),
-        (ServerDisconnectedError(), OutcomeUnknown),
-        (ClientOSError(104, "reset"), OutcomeUnknown),
-    ],
-    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
-)
-def test_network_errors_distinguish_unsent_from_unknown(
-    cause: Exception, meaning: type[PlatformError]
-) -> None:
-    error = TelegramNetworkError(GetMe(), f"at https://api.example/bot{TOKEN}/getMe")
-    error.__cause__ = cause
-
-    translated = translate(error)
-
-    assert type(translated) is meaning
-    assert "canary" not in str(translated)
 
 
 def test_flood_control_error_has_retry_after() -> None:

@@ -8,6 +8,8 @@ import pytest
 
 _IMPORT = """
 import json
+import pydantic
+built_by_pydantic = pydantic.BaseModel.model_rebuild.__func__
 import bot.platforms.telegram.platform
 from aiogram import methods, types
 from pydantic import BaseModel
@@ -30,6 +32,8 @@ update = types.Update.model_validate({"update_id": 1, "message": message})
 button = types.InlineKeyboardButton(text="Stop", callback_data="stop")
 keyboard = types.InlineKeyboardMarkup(inline_keyboard=[[button]])
 sent = methods.SendMessage(chat_id=5, text="Hello.", reply_markup=keyboard)
+me = {"ok": True, "result": {"id": 5, "is_bot": True, "first_name": "Nora"}}
+answer = methods.Response[methods.GetMe.__returning__].model_validate(me)
 used = {one.__name__ for one in models if one.__pydantic_complete__}
 for one in models:
     one.model_rebuild()
@@ -39,6 +43,8 @@ print(json.dumps({
     "built at use": sorted(used & {"Update", "Message", "Chat", "SendMessage"}),
     "unbuilt at the end": [one.__name__ for one in models if not one.__pydantic_complete__],
     "received": update.message.text,
+    "pydantic is as before": BaseModel.model_rebuild.__func__ is built_by_pydantic,
+    "answered": answer.result.first_name,
     "sent": sent.reply_markup.inline_keyboard[0][0].callback_data,
     "other libraries": Own(other=Other(text="x")).other.text,
 }))
@@ -58,6 +64,8 @@ def test_aiogram_builds_a_model_when_it_is_first_used() -> None:
         "built at use": ["SendMessage", "Update"],
         "unbuilt at the end": [],
         "received": "Hi.",
+        "pydantic is as before": True,
+        "answered": "Nora",
         "sent": "stop",
         "other libraries": "x",
     }

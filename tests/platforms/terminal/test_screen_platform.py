@@ -15,10 +15,10 @@ from typing_extensions import override
 
 from bot.chat.incoming import Incoming, Joined, Said
 from bot.chat.outgoing import Attachment, MessageContent, OutgoingMessage
+from bot.commands.handlers import COMMANDS
 from bot.platforms.spec import PlatformContext
 from bot.platforms.terminal.screen_platform import HISTORY_FILE, ScreenPlatform, make
 from bot.ports import Intake
-from bot.routing.command_specs import COMMANDS
 from tests.platforms.terminal.screen import (
     ALT_ENTER,
     CTRL_C,
@@ -155,7 +155,7 @@ async def test_sign_of_life_is_shown_until_the_first_word(
     service.go_on.clear()
     async with chatting(service, terminal):
         terminal.enter("story")
-        await terminal.shows_text("reading … 1 s (Ctrl-C stops)")
+        await terminal.shows_text(" s (Ctrl-C stops)")
         service.go_on.set()
         await terminal.shows("alice> story", "Nora", "Once upon a time.", "alice>")
         assert "reading" not in "\n".join(terminal.lines)
@@ -375,7 +375,7 @@ async def test_terminal_speaks_chinese_at_sixty_columns() -> None:
                 "聊天。Alt-Enter 换行，Tab 补全命令，Ctrl-C 停止回答。\n"
             )
             terminal.enter("你好")
-            await terminal.shows_text("正在阅读 …… 1 秒（Ctrl-C 停止）")
+            await terminal.shows_text(" 秒（Ctrl-C 停止）")
             terminal.enter("再来一杯碧螺春，" * 9)
             await terminal.shows_text("⏎ 再来一杯碧螺春，再来一杯碧螺 …")
             service.go_on.set()

@@ -13,7 +13,7 @@ from bot.chat.playground.web_channel import WebChannel, WebMessage, web_person
 from bot.platforms.web import SPEC
 from bot.ports import WebChannels
 from bot.runtime.tasks import cancel_and_wait
-from bot.service.service import Service, running
+from bot.service.run import Service, running
 from bot.settings import Settings, read_settings
 
 _TIMEOUT_SECONDS = 60.0
@@ -103,7 +103,7 @@ async def serving(settings: Settings) -> AsyncIterator[Service]:
 
 async def open_channel(service: Service, look: str = "", name: str = "harbour-inn") -> Channel:
     """Create a channel with one person."""
-    store = service._parts.stored.web_channels
+    store = service.container.web_channels
     channel = WebChannel("c1", name, look, (web_person("alice"),), datetime.now(UTC))
     await store.create(channel)
     return Channel(store, channel)

@@ -17,7 +17,7 @@ from bot.platforms.terminal.platform import TerminalPlatform
 from bot.platforms.web import SPEC
 from bot.platforms.web.incoming import to_incoming
 from bot.ports import Platform
-from bot.service.service import running
+from bot.service.run import running
 from tests.contracts.test_web_channels import ALICE, AT, CHANNEL, message
 from tests.platforms.web.channel import Channel, open_channel, serving, write_settings
 
@@ -69,7 +69,7 @@ async def test_message_is_answered_and_a_restart_loses_nothing(tmp_path: Path) -
         await channel.say("hello")
         await channel.wait_for_texts("hello", "hello")
     async with serving(settings) as service:
-        again = Channel(service._parts.stored.web_channels, channel.channel)
+        again = Channel(service.container.web_channels, channel.channel)
         assert await again.texts() == ["hello", "hello"]
         again._said = 1
         await again.say("more")
@@ -80,14 +80,14 @@ async def test_message_that_was_stored_while_nothing_ran_is_answered_once(tmp_pa
     settings = write_settings(tmp_path, [NORA])
     async with serving(settings) as service:
         channel = await open_channel(service)
-        store = service._parts.stored.web_channels
+        store = service.container.web_channels
     async with serving(settings) as service:
-        channel.store = service._parts.stored.web_channels
+        channel.store = service.container.web_channels
         await channel.say("one")
         await channel.wait_for_texts("one", "one")
     assert store is not channel.store
     async with serving(settings) as service:
-        channel.store = service._parts.stored.web_channels
+        channel.store = service.container.web_channels
         await channel.say("two")
         await channel.wait_for_texts("one", "one", "two", "two")
 
@@ -179,7 +179,7 @@ async def test_several_characters_answer_with_their_own_faces(tmp_path: Path) ->
 async def test_message_that_is_sent_again_appears_once_and_is_found(tmp_path: Path) -> None:
     async with serving(write_settings(tmp_path, [NORA])) as service:
         channel = await open_channel(service)
-        surface = service._parts.platforms["web"].surface
+        surface = service.container.platforms["web"].surface
         answer = OutgoingMessage(channel.channel.address, MessageContent("Sit."), nonce="n1")
         assert await surface.find(answer, after=None, known=set()) is None
         for _ in range(2):

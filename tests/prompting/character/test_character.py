@@ -14,7 +14,7 @@ from inline_snapshot import snapshot
 
 from bot.errors import CharacterError
 from bot.prompting.character.character import Character
-from bot.prompting.character.embedding import NANO_E5
+from bot.prompting.character.embedding import DEFAULT_EMBEDDER
 from bot.prompting.personas.builtin_roles import load_hub_role
 
 KITTEN = "你扮演一只小猫咪"
@@ -191,7 +191,7 @@ def test_vectors_of_another_model_are_recomputed(tmp_path: Path) -> None:
     own = Character.from_jsonl(tmp_path / "a.jsonl", "A")
     theirs = Character.from_jsonl(tmp_path / "a.jsonl", "A", embedding=letters)
 
-    assert len(own.vecs[0]) == len(NANO_E5.query("x"))
+    assert len(own.vecs[0]) == len(DEFAULT_EMBEDDER.query("x"))
     assert list(theirs.vecs[0]) == [1, 0]
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bot.prompting.character.embedding import NANO_E5, FunctionEmbedder
+from bot.prompting.character.embedding import DEFAULT_EMBEDDER, FunctionEmbedder
 from bot.prompting.character.story_index import StoryIndex
 
 LONG = [pytest.param(text, marks=pytest.mark.slow) for text in ("word " * 10_000, "字" * 9000)]
@@ -10,7 +10,7 @@ LONG = [pytest.param(text, marks=pytest.mark.slow) for text in ("word " * 10_000
 
 @pytest.mark.parametrize("text", ["", "\0", "\ud800", " " * 100_000, *LONG])
 def test_any_text_gets_a_vector(text: str) -> None:
-    assert len(NANO_E5.document(text)) == 384
+    assert len(DEFAULT_EMBEDDER.document(text)) == 384
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ def test_any_text_gets_a_vector(text: str) -> None:
 def test_stories_are_found_by_what_they_mean_in_any_language(query: str, nearest: int) -> None:
     stories = ["The baseball season begins, let us join!", "她哭了，心里很难过。"]
 
-    assert StoryIndex(stories, None, NANO_E5).search(query, 1)[0].id == nearest
+    assert StoryIndex(stories, None, DEFAULT_EMBEDDER).search(query, 1)[0].id == nearest
 
 
 def test_vectors_are_computed_once_at_the_first_search() -> None:

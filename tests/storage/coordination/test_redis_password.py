@@ -48,11 +48,6 @@ def test_file_that_is_being_replaced_leaves_the_password_as_it_was(
             ("us@er", "first-password"),
         ),
         (
-            "redis+sentinel://user@a:1,b:2/chats/0?password_file={}",
-            "redis+sentinel://a:1,b:2/chats/0",
-            ("user", "first-password"),
-        ),
-        (
             "unix:///run/redis.sock?password_file={}&username=user",
             "unix:///run/redis.sock",
             ("user", "first-password"),
@@ -69,22 +64,12 @@ def test_file_and_user_are_taken_out_of_the_address(
     open_client(address.format(file))
 
 
-def test_sentinels_have_a_file_of_their_own(file: Path) -> None:
-    open_client(f"redis+sentinel://:pw@a:1/chats?sentinel_password_file={file}")
-    with pytest.raises(SettingsError, match="the password in nowhere cannot be read"):
-        open_client("redis+sentinel://:pw@a:1/chats?sentinel_password_file=nowhere")
-
-
 @pytest.mark.parametrize(
     ("address", "problem"),
     [
         ("redis://:pw@host/0?password_file=x", "a password and a password_file"),
         *((f"redis://:1{char}hid@host/0", "write @ as %40(?!.*hid)") for char in "/#?"),
         ("redis://host/0?password_file=nowhere", "the password in nowhere cannot be read"),
-        (
-            "redis+sentinel://a:1/chats?sentinel_password=pw&sentinel_password_file=x",
-            "a sentinel_password and a sentinel_password_file",
-        ),
     ],
 )
 def test_wrong_address_is_named(address: str, problem: str) -> None:

@@ -1,25 +1,28 @@
 """What the codec stores, and what it refuses."""
 
+from pathlib import Path
+
 import pytest
+from cryptography.fernet import Fernet
 
-from bot.errors import StoreError, UnknownDataKey
-from bot.storage.encryption.cipher import AesGcmCipher
-from bot.storage.encryption.codec import TextCodec
+from bot.errors import StoreError, Undecodable, UnknownEncryptionKey
+from bot.storage.encryption.codec import TextCodec, TextEncryption
+from bot.storage.encryption.fernets import FernetKeys
 
-FIRST, SECOND = AesGcmCipher(bytes(32)), AesGcmCipher(bytes([1]) * 32)
+FIRST, SECOND = (Fernet.generate_key().decode() for _ in range(2))
 TEXTS = [
     "Hello",
     "Zo\u00eb \U0001f600\r\n",
     "\x02troupe:",
-    "\x02troupe:0:",
-    "\x02troupe:1:AAAA",
+    "\x02troupe:\x02troupe:",
+    "\x02troupe:0123abcd:AAAA",
     " ",
 ]
 
 
-def codec(*, is_on: bool, newest: int = 1) -> TextCodec:
+def codec(*keys: str, is_on: bool = True, file: Path | None = None) -> TextCodec:
     made = TextCodec()
-    made.use({1: FIRST, 2: SECOND} if newest == 2 else {1: FIRST}, is_on=is_on)
+    made.use(FernetKeys(TextEncryption(keys or (FIRST,), is_on, file)), is_on=is_on)
     return made
 
 
@@ -27,67 +30,75 @@ def codec(*, is_on: bool, newest: int = 1) -> TextCodec:
 @pytest.mark.parametrize("is_on", [True, False])
 def test_what_is_decoded_is_what_was_encoded(text: str, *, is_on: bool) -> None:
     one = codec(is_on=is_on)
-    assert one.decode_text("turn.text", one.encode_text("turn.text", text)) == text
-    stored = one.encode_bytes("inbox.payload", text.encode())
-    assert one.decode_bytes("inbox.payload", stored) == text.encode()
+    assert one.decode_text(one.encode_text(text)) == text
+    assert one.decode_bytes(one.encode_bytes(text.encode())) == text.encode()
 
 
 @pytest.mark.parametrize("nothing", [None, ""])
 def test_nothing_stays_nothing(nothing: str | None) -> None:
-    one = codec(is_on=True)
-    assert one.encode_text("turn.text", nothing) == nothing
-    assert one.encode_bytes("inbox.payload", b"") == b""
+    one = codec()
+    assert one.encode_text(nothing) == nothing
+    assert one.encode_bytes(b"") == b""
 
 
 def test_unencrypted_text_is_stored_as_it_is_and_read_in_any_case() -> None:
-    assert TextCodec().encode_text("turn.text", "Hello") == "Hello"
-    assert codec(is_on=True).decode_text("turn.text", "Hello") == "Hello"
+    assert TextCodec().encode_text("Hello") == "Hello"
+    assert codec().decode_text("Hello") == "Hello"
 
 
 def test_equal_texts_are_stored_differently() -> None:
-    one = codec(is_on=True)
-    stored = {one.encode_text("turn.text", "Hello") for _ in range(20)}
+    one = codec()
+    stored = {one.encode_text("Hello") for _ in range(20)}
     assert len(stored) == 20
     assert not any("Hello" in (text or "") for text in stored)
 
 
 def test_encrypted_text_is_read_after_encryption_was_turned_off() -> None:
-    stored = codec(is_on=True).encode_text("turn.text", "Hello")
-    assert codec(is_on=False).decode_text("turn.text", stored) == "Hello"
+    assert codec(is_on=False).decode_text(codec().encode_text("Hello")) == "Hello"
 
 
-def test_text_that_was_moved_to_another_column_is_refused() -> None:
-    one = codec(is_on=True)
-    stored = one.encode_text("turn.text", "Hello")
-    with pytest.raises(StoreError, match=r"summary\.text.*damaged, or was moved"):
-        one.decode_text("summary.text", stored)
-
-
-@pytest.mark.parametrize("rest", ["1:AAAA", "1:", "1:%%%", "x:AAAA", "", "1"])
+@pytest.mark.parametrize("rest", ["AAAA", "", ":", "x:AAAA", "%%%", "\xff:gAAAA"])
 def test_damaged_text_is_refused(rest: str) -> None:
-    one = codec(is_on=True)
-    with pytest.raises(StoreError, match="damaged"):
-        one.decode_text("turn.text", f"\x02troupe:{rest}")
-    with pytest.raises(StoreError, match="damaged"):
-        one.decode_bytes("turn.text", f"\x02troupe:{rest}".encode())
+    with pytest.raises(Undecodable, match="damaged"):
+        codec().decode_text(f"\x02troupe:{rest}")
+    with pytest.raises(Undecodable, match="damaged"):
+        codec().decode_bytes(f"\x02troupe:{rest}".encode())
+
+
+def test_changed_text_is_refused() -> None:
+    stored = codec().encode_text("Hello") or ""
+    for at in (20, len(stored) // 2, len(stored) - 3):
+        changed = stored[:at] + ("A" if stored[at] != "A" else "B") + stored[at + 1 :]
+        with pytest.raises(StoreError, match="damaged"):
+            codec().decode_text(changed)
 
 
 def test_text_without_its_key_is_refused_and_not_shown() -> None:
-    stored = codec(is_on=True, newest=2).encode_text("turn.text", "Hello")
-    with pytest.raises(UnknownDataKey, match="TROUPE_ENCRYPTION_KEYS"):
-        codec(is_on=True).decode_text("turn.text", stored)
-    with pytest.raises(UnknownDataKey):
-        TextCodec().decode_text("turn.text", stored)
+    stored = codec(SECOND, FIRST).encode_text("Hello")
+    for blind in (codec(FIRST), TextCodec()):
+        with pytest.raises(UnknownEncryptionKey, match="TROUPE_ENCRYPTION_KEYS"):
+            blind.decode_text(stored)
+
+
+def test_newer_key_is_found_in_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text(FIRST, encoding="utf-8")
+    one = codec(FIRST, file=file)
+    stored = codec(SECOND, FIRST).encode_text("Hello")
+    with pytest.raises(UnknownEncryptionKey):
+        one.decode_text(stored)
+    file.write_text(f"{SECOND}\n{FIRST}", encoding="utf-8")
+    assert one.decode_text(stored) == "Hello"
+    assert codec(SECOND).decode_text(one.encode_text("new")) == "new", "it encrypts with it"
 
 
 def test_renewed_value_is_stored_like_new_ones() -> None:
-    on, off, newer = codec(is_on=True), codec(is_on=False), codec(is_on=True, newest=2)
-    encrypted = on.renewed("turn.text", "Hello")
+    on, off, newer = codec(), codec(is_on=False), codec(SECOND, FIRST)
+    encrypted = on.renewed("Hello")
     assert encrypted != "Hello"
-    assert on.renewed("turn.text", encrypted) == encrypted
-    assert off.renewed("turn.text", encrypted) == "Hello"
-    again = newer.renewed("turn.text", encrypted)
-    assert isinstance(again, str)
-    assert again.startswith("\x02troupe:2:")
-    assert newer.decode_text("turn.text", again) == "Hello"
-    assert off.renewed("inbox.payload", on.renewed("inbox.payload", b"{}")) == b"{}"
+    assert on.renewed(encrypted) == encrypted
+    assert off.renewed(encrypted) == "Hello"
+    again = newer.renewed(encrypted)
+    assert codec(SECOND).decode_text(again) == "Hello"
+    assert newer.renewed(again) == again
+    assert off.renewed(on.renewed(b"{}")) == b"{}"

@@ -150,6 +150,17 @@ async def test_tables_that_are_too_new_are_refused_in_one_line(tmp_path: Path) -
             pytest.fail("it opened")
 
 
+async def test_database_of_an_unreleased_version_is_refused_in_one_line(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'troupe.db'}"
+    async with open_database(url) as database:
+        older = text("UPDATE alembic_version SET version_num = '0031'")
+        await database.write(lambda c: c.execute(older).rowcount)
+
+    with pytest.raises(SettingsError, match=r"unreleased version.*0031.* set TROUPE_DATA_DIR or"):
+        async with open_database(url):
+            pytest.fail("it opened")
+
+
 async def test_newer_tables_that_support_this_version_are_used(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'troupe.db'}"
     await upgrade_as_a_newer_version(url, NEWEST_REVISION)

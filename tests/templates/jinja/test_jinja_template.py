@@ -1,19 +1,11 @@
-"""JinjaTemplate: errors, variables, continued messages, and fast look-ups."""
+"""JinjaTemplate: errors, variables, continued messages."""
 
-import re
-from collections.abc import Callable
 from datetime import UTC, datetime
-from functools import cache
 
-import jinja2
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from bot.errors import TemplateError
 from bot.templates import JinjaTemplate
-from bot.templates.jinja.jinja_template import Message
 
 HI = [{"role": "user", "content": "Hi"}]
 
@@ -95,37 +87,3 @@ def test_reasoning_is_available_under_both_keys(key: str) -> None:
     template = JinjaTemplate("{{ messages[0].reasoning_content }}{{ messages[0].thinking }}")
 
     assert template.render([{"role": "assistant", "content": "", key: "hm"}]) == "hmhm"
-
-
-VALUES = st.sampled_from(["", "text", " padded ", 0, None, [], [1], {"role": "inner"}])
-KEYS = st.sampled_from(["role", "content", "items", "get", "pop", "__class__", "x"])
-LOOK_UPS = [
-    ("{% for m in messages %}{{ m@ is defined }}{{ loop.first }}" + use + "{% endfor %}").replace(
-        "@", access
-    )
-    for access in (".role", "['role']", ".items", "['items']", ".pop", ".__class__", ".missing")
-    for use in ("", "{{ m@ }}", "{{ m@.strip() }}", "{{ m@ + 'x' }}")
-]
-
-
-@given(st.dictionaries(KEYS, VALUES))
-def test_fast_look_ups_equal_those_of_the_stock_sandbox(message: dict[str, object]) -> None:
-    for source in LOOK_UPS:
-        assert outcome(JinjaTemplate(source).render, [message]) == outcome(stock(source), [message])
-
-
-@cache
-def stock(source: str) -> Callable[[list[Message]], str]:
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-    template = environment.from_string(source)
-    return lambda messages: template.render(messages=messages)
-
-
-def outcome(render: Callable[[list[Message]], str], messages: list[Message]) -> str:
-    """Return the prompt or the error text, without the addresses of bound methods."""
-    try:
-        return re.sub(r"at 0x\w+", "", render(messages))
-    except TemplateError as error:
-        return str(error)
-    except (jinja2.TemplateError, TypeError, AttributeError) as error:
-        return f"{type(error).__name__}: {error}"

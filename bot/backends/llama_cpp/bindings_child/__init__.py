@@ -1,11 +1,8 @@
-"""The engine `llama_cpp_python`: a child process that runs a model with the bindings `llama_cpp`.
+"""The engine `llama_cpp_python`: a child process that runs a model with the bindings' `Llama`.
 
-__main__.py            start    load the model and serve until terminated
-server.py              serve    the routes of llama.cpp's server that Troupe uses, on a unix socket
-completion_request.py  parse    a request: token ids, limits and sampling parameters
-batching.py            decode   one step at a time, with a share of the batch for each generation
-slots.py                        ... and the values and decisions of it: slot choice, batch shares
-detokenizer.py         write    turn tokens into text, whole characters only, until a stop
-native.py                       llama.cpp itself, behind the protocols of slots.py
-sampling.py                     ... and its chain of samplers
+__main__.py            start     load the model and serve until terminated
+server.py              serve     the routes of llama.cpp's server that Troupe uses, on a unix socket
+completion_request.py  parse     token ids, limits and sampling parameters
+served_model.py        generate  one request at a time; save and restore the KV state
+detokenizer.py         write     turn tokens into text, whole characters only, until a stop
 """

@@ -17,9 +17,9 @@ class _EngineKind(NamedTuple):
 
 # By the name in the settings, best first.
 _ENGINES = {
-    "xllamacpp": _EngineKind("xllamacpp", "`pip install xllamacpp` brings it"),
+    "xllamacpp": _EngineKind("xllamacpp", "`pip install 'troupe-bot[local]'` brings it"),
     "llama_cpp_python": _EngineKind(
-        "llama_cpp", "`pip install 'troupe[llama-cpp]'` compiles it, in some minutes"
+        "llama_cpp", "`pip install 'troupe-bot[llama-cpp]'` compiles it, in some minutes"
     ),
 }
 
@@ -28,6 +28,13 @@ def select_engine(settings: LlamaCppSettings) -> str | None:
     """Return the name of the engine for these settings; None if it is not installed."""
     wanted = settings.engine
     return next((name for name in _installed() if wanted in {"auto", name}), None)
+
+
+def engine_settings(settings: LlamaCppSettings) -> LlamaCppSettings:
+    """Return the settings as their engine runs them: the bindings have a single slot."""
+    if select_engine(settings) == "llama_cpp_python":
+        return settings.model_copy(update={"parallel": 1})
+    return settings
 
 
 def require_engine(config: EngineConfig) -> str:

@@ -1,54 +1,40 @@
 """The HTTP API of llama.cpp's server: the connection, the request body, and the responses."""
 
-from pathlib import Path
+from collections.abc import Mapping
 
 import msgspec
 from typing_extensions import override
 
 from bot.backends.chat_completions.request import HttpConnection, raise_for_status
-from bot.backends.chat_completions.wire import encode_streaming_request
 from bot.backends.llama_cpp.engines.engine import IMAGE_PLACEHOLDER, GenerationRequest
-from bot.runtime.http.client import HttpClient
-from bot.runtime.http.connection import HttpResponse
+from bot.runtime.http.client import HttpClient, HttpResponse
 from bot.templates.control_tokens import break_control_tokens
 
-# llama.cpp's server closes the connection after a streamed answer, but announces to keep it. A
-# connection kept here would be closed under the next request.
-_CLOSE_HEADERS = {"Connection": "close"}
-_CONNECT_SECONDS = 5.0
 _MIN_SHIFT_TOKENS = 32  # in one run
 
 
 class ServerConnection(HttpConnection):
-    """Connect to a server on this machine, each request over a connection of its own."""
+    """Requests to a server on this machine."""
 
-    def __init__(self, base_url: str, key: str, unix_socket: Path | None) -> None:
-        headers = {
-            "Authorization": f"Bearer {key}",
-            "Content-Type": "application/json",
-            **_CLOSE_HEADERS,
-        }
-        self._client = HttpClient(
-            base_url,
-            headers,
-            connect_seconds=_CONNECT_SECONDS,
-            unix_socket=unix_socket,
-            uses_proxy=False,
-        )
+    def __init__(self, client: HttpClient) -> None:
+        self._client = client
 
     @override
-    async def post(self, path: str, body: bytes, deadline: float, header: str = "") -> HttpResponse:
-        response = await self._client.request("POST", path, body, deadline, header=header)
+    async def post(
+        self,
+        path: str,
+        body: Mapping[str, object],
+        deadline: float,
+        headers: Mapping[str, str] | None = None,
+    ) -> HttpResponse:
+        data = msgspec.json.encode(body)
+        response = await self._client.request("POST", path, data, deadline, headers=headers)
         await raise_for_status(response, deadline)
         return response
 
-    async def close(self) -> None:
-        """Cut off the requests that are still under way."""
-        await self._client.close()
 
-
-def to_wire(request: GenerationRequest, model: str, media_marker: str = "") -> bytes:
-    """Encode the body for `/completions`: the prompt as token ids.
+def to_wire(request: GenerationRequest, model: str, media_marker: str = "") -> dict[str, object]:
+    """Make the body for `/completions`: the prompt as token ids.
 
     A prompt with images is sent as text, in which the server's `media_marker` stands for each.
     """
@@ -63,6 +49,7 @@ def to_wire(request: GenerationRequest, model: str, media_marker: str = "") -> b
         if request.images
         else list(request.prompt_ids),
         "cache_prompt": True,
+        "stream": True,
     }
     if request.max_output_tokens is not None:
         body["max_tokens"] = request.max_output_tokens
@@ -72,7 +59,7 @@ def to_wire(request: GenerationRequest, model: str, media_marker: str = "") -> b
         # again. Their keys and values still depend on the dropped turns, so that nobody but their
         # own conversation may use them.
         body["n_cache_reuse"] = _MIN_SHIFT_TOKENS if request.can_shift else 0
-    return encode_streaming_request(body)
+    return body
 
 
 def _multimodal_prompt(request: GenerationRequest, media_marker: str) -> dict[str, object]:

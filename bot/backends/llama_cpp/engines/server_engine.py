@@ -10,9 +10,9 @@ import signal
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
+from http import HTTPStatus
 from importlib.metadata import version
 
-import httpx2
 import msgspec
 from typing_extensions import override
 
@@ -28,7 +28,11 @@ from bot.backends.llama_cpp.engines.engine import (
     EngineRefused,
     GenerationRequest,
 )
-from bot.backends.llama_cpp.engines.selection import require_engine, setting_prefix
+from bot.backends.llama_cpp.engines.selection import (
+    engine_settings,
+    require_engine,
+    setting_prefix,
+)
 from bot.backends.llama_cpp.engines.server_api import (
     DetokenizeResponse,
     RestoreSlotResponse,
@@ -43,9 +47,11 @@ from bot.backends.llama_cpp.hardware import check_cpu
 from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.chat.prompt import GenerationEvent
 from bot.errors import SettingsError
+from bot.runtime.http.client import HttpClient
+from bot.runtime.http.failures import ConnectionFailed
 from bot.runtime.subprocesses import ChildFailed, SupervisedProcess
 from bot.runtime.tasks import cancel_and_wait
-from bot.runtime.unix_server import unix_server
+from bot.runtime.unix_server import ENGINE_URL, unix_server
 
 # The prefill of a full context takes one core half a minute; a remote service is never that slow.
 _FIRST_TOKEN_SECONDS = 120.0
@@ -53,6 +59,7 @@ _RESTART_SECONDS = 30.0
 _PROBE_SECONDS = 15.0
 _IDLE_CPU_SECONDS = 0.1  # of an engine that is stuck, in so long
 _DETECT_EXIT_SECONDS = 0.2
+_MAX_RESPONSE_BYTES = 64 * 2**20
 _BOUNDARY = -1  # an id that no vocabulary has; the server passes it through between texts
 
 
@@ -65,7 +72,7 @@ class ServerEngine(Engine):
         settings: LlamaCppSettings,
         child: SupervisedProcess,
         request_runner: ChatRequestRunner,
-        client: httpx2.AsyncClient,
+        client: HttpClient,
         version: str,
         *,
         has_vision: bool,
@@ -179,7 +186,7 @@ class ServerEngine(Engine):
         longest = self._settings.first_token_seconds
         seconds = longest if self._has_vision else min(_PROBE_SECONDS, longest)
         # It is answered by the thread that decodes.
-        probe = asyncio.create_task(self._client.get("/slots"), name="probe the engine")
+        probe = asyncio.create_task(self._send("GET", "/slots"), name="probe the engine")
         try:
             for _ in range(math.ceil(longest / seconds)):
                 used = self._child.cpu_seconds()
@@ -189,7 +196,7 @@ class ServerEngine(Engine):
                     return True
                 if not _has_worked(used, self._child.cpu_seconds()):
                     return False
-        except httpx2.TransportError:
+        except EngineFailed:
             return False
         finally:
             await cancel_and_wait([probe])
@@ -205,14 +212,15 @@ class ServerEngine(Engine):
         return await self._send("POST", path, msgspec.json.encode(body))
 
     async def _send(self, method: str, path: str, body: bytes | None = None) -> bytes:
+        deadline = asyncio.get_running_loop().time() + self._settings.first_token_seconds
         try:
-            async with asyncio.timeout(self._settings.first_token_seconds):
-                response = await self._client.request(method, path, content=body)
-        except (TimeoutError, httpx2.TransportError) as error:
+            async with await self._client.request(method, path, body, deadline) as response:
+                content = await response.read_all(deadline, _MAX_RESPONSE_BYTES)
+        except (TimeoutError, ConnectionFailed) as error:
             raise EngineFailed(f"{self._model}: {path}: {type(error).__name__}") from error
-        if not response.is_success:
-            raise EngineRefused(f"{self._model}: {path}: status {response.status_code}")
-        return response.content
+        if response.status != HTTPStatus.OK:
+            raise EngineRefused(f"{self._model}: {path}: status {response.status}")
+        return content
 
 
 @asynccontextmanager
@@ -224,38 +232,36 @@ async def running_engine(config: EngineConfig) -> AsyncIterator[Engine]:
         SettingsError: it is not installed or cannot run here; the text names the remedy.
     """
     name = require_engine(config)
+    model, settings = config.model.stem, engine_settings(_with_timeout(config.settings))
+    options = _options(config)
     if name == "xllamacpp":
         check_cpu(setting_prefix(config))
         module = "bot.backends.llama_cpp.engines.xllamacpp_child"
+        options["parallel"] = settings.parallel
     else:
         _refuse_projector(config)
+        _refuse_parallel(config)
         module = "bot.backends.llama_cpp.bindings_child"
-    model, settings = config.model.stem, _with_timeout(config.settings)
     log_file = config.data_dir / "llama-engine.log"
-    async with unix_server(f"the engine of {model}", module, _options(config), log_file) as server:
-        base_url = str(server.client.base_url)
-        connection = ServerConnection(base_url, server.key, server.socket)
+    async with unix_server(f"the engine of {model}", module, options, log_file) as server:
         request_runner = ChatRequestRunner(
             settings,
-            Endpoint(config.provider, base_url),
-            connection,
+            Endpoint(config.provider, ENGINE_URL),
+            ServerConnection(server.client),
             ChatCompletionsParser,
             max_retries=0,
             # a crashed engine is back within a second
             new_breaker=partial(CircuitBreaker, share=math.inf, away_seconds=math.inf),
         )
-        try:
-            yield ServerEngine(
-                model,
-                settings,
-                server.child,
-                request_runner,
-                server.client,
-                f"{name} {version(name)}",
-                has_vision=config.projector is not None,
-            )
-        finally:
-            await connection.close()
+        yield ServerEngine(
+            model,
+            settings,
+            server.child,
+            request_runner,
+            server.client,
+            f"{name} {version(name)}",
+            has_vision=config.projector is not None,
+        )
 
 
 def _refuse_projector(config: EngineConfig) -> None:
@@ -264,6 +270,16 @@ def _refuse_projector(config: EngineConfig) -> None:
         raise SettingsError(
             f"the engine llama_cpp_python takes no projector; "
             f"unset {prefix}PROJECTOR_PATH or set {prefix}ENGINE=xllamacpp"
+        )
+
+
+def _refuse_parallel(config: EngineConfig) -> None:
+    settings = config.settings
+    if "parallel" in settings.model_fields_set and settings.parallel > 1:
+        prefix = setting_prefix(config)
+        raise SettingsError(
+            f"the engine llama_cpp_python answers one conversation at a time; "
+            f"unset {prefix}PARALLEL or set {prefix}ENGINE=xllamacpp"
         )
 
 
@@ -282,7 +298,6 @@ def _options(config: EngineConfig) -> dict[str, object]:
         "model": config.model,
         "slots-folder": config.slots_folder,
         "context-tokens": config.settings.context_tokens,
-        "parallel": config.settings.parallel,
         "gpu-layers": config.settings.gpu_layers,
     }
     if config.settings.threads is not None:

@@ -7,7 +7,12 @@ from pydantic import BaseModel, Field
 from bot.chat.access import Scope
 from bot.console.presets.preset_api import preset_name
 from bot.console.presets.trial.trials import DraftTrials, TrialAnswers, TrialOutcome
-from bot.console.routes import ConsolePart, ConsoleRequest, Page, Route
+from bot.console.routes import (
+    ConsoleRequest,
+    Page,
+    RouteGroup,
+    route,
+)
 
 
 class SceneForm(BaseModel):
@@ -42,51 +47,17 @@ class TrialAnswerList(BaseModel):
     differ: bool
 
 
-class TrialPages:
+class TrialPages(RouteGroup):
     """Shows what a draft changes."""
 
     def __init__(self, trials: DraftTrials) -> None:
         self._trials = trials
 
-    @property
-    def part(self) -> ConsolePart:
-        return ConsolePart(
-            (
-                Route(
-                    path="/presets/{name}/test",
-                    handler=self._test_page,
-                    scope=Scope.READ,
-                    summary="The draft on recorded conversations; nothing is asked.",
-                ),
-                Route(
-                    method="POST",
-                    path="/presets/{name}/ask",
-                    handler=self._ask_by_form,
-                    scope=Scope.OPERATE,
-                    summary="Ask the published version and the draft.",
-                    body=SceneForm,
-                ),
-                Route(
-                    method="POST",
-                    path="/api/v1/presets/{name}/test",
-                    handler=self._test,
-                    scope=Scope.READ,
-                    summary="Compose the draft for recorded conversations; nothing is asked.",
-                    answer=TrialReport,
-                    errors={422: "The draft has mistakes."},
-                ),
-                Route(
-                    method="POST",
-                    path="/api/v1/presets/{name}/ask",
-                    handler=self._ask,
-                    scope=Scope.OPERATE,
-                    summary="Ask the published version and the draft, which counts as usage.",
-                    body=SceneForm,
-                    answer=TrialAnswerList,
-                ),
-            )
-        )
-
+    @route(
+        "GET /presets/{name}/test",
+        Scope.READ,
+        "The draft on recorded conversations; nothing is asked.",
+    )
     async def _test_page(self, request: ConsoleRequest) -> Page:
         edited = await self._trials.previews.editing.open(preset_name(request))
         trials = await self._trials.test(edited, may_spend=request.caller.may_spend)
@@ -102,6 +73,13 @@ class TrialPages:
             },
         )
 
+    @route(
+        "POST /api/v1/presets/{name}/test",
+        Scope.READ,
+        "Compose the draft for recorded conversations; nothing is asked.",
+        answer=TrialReport,
+        errors={422: "The draft has mistakes."},
+    )
     async def _test(self, request: ConsoleRequest) -> TrialReport:
         edited = await self._trials.previews.editing.open(preset_name(request))
         rows = [
@@ -117,6 +95,12 @@ class TrialPages:
         ]
         return TrialReport(trials=rows)
 
+    @route(
+        "POST /presets/{name}/ask",
+        Scope.OPERATE,
+        "Ask the published version and the draft.",
+        body=SceneForm,
+    )
     async def _ask_by_form(self, request: ConsoleRequest) -> Page:
         form = request.body(SceneForm)
         name = preset_name(request)
@@ -128,6 +112,13 @@ class TrialPages:
         }
         return Page(template, values)
 
+    @route(
+        "POST /api/v1/presets/{name}/ask",
+        Scope.OPERATE,
+        "Ask the published version and the draft, which counts as usage.",
+        body=SceneForm,
+        answer=TrialAnswerList,
+    )
     async def _ask(self, request: ConsoleRequest) -> TrialAnswerList:
         asked = await self._answers(request)
         rows = [

@@ -27,15 +27,15 @@ from bot.platforms.discord.rest.form import Upload, to_form
 from bot.platforms.discord.rest.rate_limits import BucketLimits, RateLimitBucket
 from bot.platforms.discord.rest.refusals import translate_refusal
 from bot.platforms.discord.settings import BOT_REJECTED, DiscordSettings
-from bot.runtime.http.client import HttpClient
-from bot.runtime.http.connection import HttpResponse
+from bot.runtime.http.client import HttpClient, HttpResponse
 from bot.runtime.http.failures import ConnectionFailed
+from bot.texts.text import translatable
 
 Decoded = TypeVar("Decoded")
 
-REQUEST_SECONDS = 10.0
+_REQUEST_SECONDS = 10.0
 """A request ends after this time, with all its repetitions."""
-USER_AGENT = f"DiscordBot (https://github.com/troupe-bot/troupe, {__version__})"
+_USER_AGENT = f"DiscordBot (https://github.com/troupe-bot/troupe, {__version__})"
 
 _TOKEN = re.compile(r"[\x21-\x7e]+")
 _CONNECT_SECONDS = 5.0
@@ -64,6 +64,8 @@ class RestEndpoint:
     waits: bool = True
     """Whether a request that is refused for a short time is sent again after it; else the caller
     is told at once."""
+    is_interaction: bool = False
+    """Whether Discord does not count it among all requests of the bot."""
 
 
 class RestClient:
@@ -82,7 +84,7 @@ class RestClient:
         self,
         endpoint: RestEndpoint,
         *ids: str,
-        body: Mapping[str, object] | None = None,
+        body: object = None,
         file: Upload | None = None,
         query: Mapping[str, str] | None = None,
     ) -> bytes:
@@ -108,7 +110,7 @@ class RestClient:
         content_type, content = _encode(endpoint.method, body, file)
         key = f"{endpoint.method} {endpoint.path}"
         resource = ":".join(ids[: endpoint.resource_ids])
-        deadline = asyncio.get_running_loop().time() + REQUEST_SECONDS
+        deadline = asyncio.get_running_loop().time() + _REQUEST_SECONDS
         request = _RestRequest(endpoint, path, content, content_type, key, resource, deadline)
         try:
             return await self._send(request)
@@ -172,7 +174,10 @@ class RestClient:
         while True:
             now = asyncio.get_running_loop().time()
             bucket = self._limits.bucket(request.key, request.resource, now)
-            wait = self._limits.seconds_until_free(bucket, now)
+            if request.endpoint.is_interaction:
+                wait = bucket.seconds_until_free(now)
+            else:
+                wait = self._limits.seconds_until_free(bucket, now)
             # Late is too late, also for a process that stood still: the outbox has moved on.
             if wait > _MAX_WAIT_SECONDS or now + wait > request.deadline:
                 raise RateLimited(wait, self._limits.refused_scope(bucket, now))
@@ -184,23 +189,27 @@ class RestClient:
     async def _exchange(self, request: "_RestRequest") -> tuple[HttpResponse, bytes]:
         """Send a request once and read the response."""
         try:
-            response = await self._http.request(
+            async with await self._http.request(
                 request.endpoint.method,
                 request.path,
                 request.content,
                 request.deadline,
                 content_type=request.content_type,
-            )
-            try:
+            ) as response:
                 return response, await response.read_all(request.deadline, _MAX_RESPONSE_BYTES)
-            finally:
-                await response.close()
         except ConnectionFailed as error:
             if error.sent:
                 raise OutcomeUnknown(f"the answer of Discord was lost: {error}") from None
-            raise Unreachable(f"Discord cannot be reached: {error}") from None
+            raise Unreachable(
+                translatable("{name} cannot be reached: {reason}", name="Discord", reason=error)
+            ) from None
         except TimeoutError:
-            raise OutcomeUnknown(f"Discord did not answer within {REQUEST_SECONDS:.0f} s") from None
+            seconds = f"{_REQUEST_SECONDS:g}"
+            raise OutcomeUnknown(
+                translatable(
+                    "{name} did not answer within {seconds} s", name="Discord", seconds=seconds
+                )
+            ) from None
 
     def _judge(
         self,
@@ -247,6 +256,7 @@ class BotUser(msgspec.Struct):
 
 _ME = RestEndpoint("GET", "/users/@me", resource_ids=0)
 _decode_user = msgspec.json.Decoder(BotUser).decode
+_decode_json = msgspec.json.Decoder().decode
 
 
 def decode_response(decode: Callable[[bytes], Decoded], response: bytes) -> Decoded:
@@ -255,6 +265,11 @@ def decode_response(decode: Callable[[bytes], Decoded], response: bytes) -> Deco
         return decode(response)
     except (msgspec.DecodeError, UnicodeDecodeError):
         raise OutcomeUnknown("Discord's response cannot be read (a page of a proxy?)") from None
+
+
+def decode_json(response: bytes) -> Any:
+    """Return what a response says as plain values; raises `OutcomeUnknown` as `decode_response`."""
+    return decode_response(_decode_json, response)
 
 
 @frozen_dataclass
@@ -292,12 +307,11 @@ def _read_refusal(content: bytes) -> _Refusal:
     try:
         return _decode_refusal(content)
     except (msgspec.DecodeError, UnicodeDecodeError):  # the page of a proxy
-        return _Refusal(message=content[:_MAX_TEXT_CHARS].decode(errors="replace"))
+        page = content[:_MAX_TEXT_CHARS].decode(errors="replace")
+        return _Refusal(message=f"no JSON; is TROUPE_DISCORD__API_BASE right? {page}")
 
 
-def _encode(
-    method: str, body: Mapping[str, object] | None, file: Upload | None
-) -> tuple[str | None, bytes | None]:
+def _encode(method: str, body: object, file: Upload | None) -> tuple[str | None, bytes | None]:
     """Return the content type and the content of a request."""
     if file is not None:
         return to_form(msgspec.json.encode(body or {}), file)
@@ -309,7 +323,7 @@ def _encode(
 def _connect(api_base: str, token: str) -> HttpClient:
     headers = {
         "Authorization": f"Bot {token}",
-        "User-Agent": USER_AGENT,
+        "User-Agent": _USER_AGENT,
         "Accept-Encoding": "identity",
     }
     return HttpClient(

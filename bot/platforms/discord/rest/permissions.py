@@ -4,13 +4,13 @@ from datetime import datetime
 from functools import reduce
 from operator import or_
 
+import discord
 import msgspec
 
 from bot.platforms.discord.rest.client import RestClient, RestEndpoint, decode_response
 
 _GUILD = RestEndpoint("GET", "/guilds/{}")
 _MEMBER = RestEndpoint("GET", "/guilds/{}/members/{}")
-_ADMINISTRATOR, _MANAGE_GUILD = 1 << 3, 1 << 5
 
 
 class _Role(msgspec.Struct):
@@ -38,9 +38,10 @@ async def manages_guild(rest: RestClient, guild_id: str, user_id: str, now: floa
     guild = decode_response(_decode_guild, await rest.call(_GUILD, guild_id))
     member = decode_response(_decode_member, await rest.call(_MEMBER, guild_id, user_id))
     held = {guild.id, *member.roles}  # the role of everybody has the id of the guild
-    permissions = reduce(or_, (int(role.permissions) for role in guild.roles if role.id in held), 0)
-    if guild.owner_id == user_id or permissions & _ADMINISTRATOR:
+    bits = reduce(or_, (int(role.permissions) for role in guild.roles if role.id in held), 0)
+    permissions = discord.Permissions(bits)
+    if guild.owner_id == user_id or permissions.administrator:
         return True
     silenced_until = member.communication_disabled_until
     is_silenced = silenced_until is not None and silenced_until.timestamp() > now
-    return bool(permissions & _MANAGE_GUILD) and not is_silenced
+    return permissions.manage_guild and not is_silenced

@@ -1,5 +1,7 @@
 """What a response of Discord that is no success means, as a `PlatformError`."""
 
+from collections.abc import Mapping
+
 from bot.errors import (
     ContentRefused,
     MessageNotFound,
@@ -13,12 +15,7 @@ from bot.errors import (
 from bot.platforms.discord.settings import BOT_REJECTED
 
 _DEFAULT_RETRY_SECONDS = 5.0
-_UNKNOWN_MESSAGE = 10008
-_UNKNOWN_CHANNEL = 10003
-_THREAD_EXISTS = 160004
 _THREAD_CLOSED = frozenset({50083, 160005})  # archived, locked
-_BLOCKED_BY_AUTOMOD = frozenset({200000, 200001})  # a message, a title
-_NO_WEBHOOK = frozenset({10015, 50027})  # it is unknown, or its token is
 
 
 class WebhookNotFound(Refused):
@@ -33,6 +30,22 @@ class ThreadExists(Refused):
     """A thread was opened from the message before."""
 
 
+class AlreadyAcknowledged(Refused):
+    """The interaction was responded to before."""
+
+
+_BY_CODE: Mapping[int, type[Refused]] = {
+    10003: ChannelNotFound,
+    10008: MessageNotFound,
+    10015: WebhookNotFound,
+    40060: AlreadyAcknowledged,
+    50027: WebhookNotFound,  # its token is unknown
+    160004: ThreadExists,
+    200000: WordsRefused,  # by AutoMod, in a message
+    200001: WordsRefused,  # in a title
+}
+
+
 def translate_refusal(
     status: int, code: int, text: str, retry_after: str | None = None
 ) -> PlatformError:
@@ -45,16 +58,8 @@ def translate_refusal(
         retry_after: the header of that name.
     """
     answer = f"Discord answered {status} ({code}): {text}"
-    if code == _UNKNOWN_MESSAGE:
-        return MessageNotFound(answer)
-    if code == _UNKNOWN_CHANNEL:
-        return ChannelNotFound(answer)
-    if code == _THREAD_EXISTS:
-        return ThreadExists(answer)
-    if code in _NO_WEBHOOK:
-        return WebhookNotFound(answer)
-    if code in _BLOCKED_BY_AUTOMOD:
-        return WordsRefused(answer)
+    if code in _BY_CODE:
+        return _BY_CODE[code](answer)
     match status:
         case 400 if code not in _THREAD_CLOSED:
             return ContentRefused(answer)

@@ -45,15 +45,6 @@ class SequenceReached:
 
 
 @frozen_dataclass
-class BotMessageSeen:
-    """A message of a bot, ours or another: nobody answers it, but the channel was read so far."""
-
-    channel_id: int
-    message_id: int
-    guild_id: int
-
-
-@frozen_dataclass
 class MessageEdited:
     """A message that was changed, as it reads now."""
 
@@ -82,7 +73,7 @@ PlatformEvent = discord.Message | MessageEdited | MessagesDeleted | ComponentUse
 """What happened in channels; a guild is one that the bot was added to just now."""
 
 SessionEvent = SessionStarted | SessionResumed | SequenceReached
-GatewayEvent = PlatformEvent | BotMessageSeen | CommandReceived | SessionEvent
+GatewayEvent = PlatformEvent | CommandReceived | SessionEvent
 
 
 class EventQueue:

@@ -5,49 +5,48 @@ started it sends events only, and without its channel a message in a thread has 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
-
-Payload = Any  # a JSON object of Discord's API
-_HELD = ("MESSAGE_CREATE", "MESSAGE_UPDATE", "MESSAGE_DELETE", "MESSAGE_DELETE_BULK")
-Parse = Callable[[Payload], None]
+from collections.abc import Awaitable, Callable
 
 
 class HeldEvents:
-    """Parses events in order within a guild; those of an unknown guild wait until it is loaded."""
+    """Keeps events of guilds that are not known, in order, until these are loaded."""
 
     def __init__(
         self,
         is_known: Callable[[int], bool],
         load: Callable[[int], Awaitable[None]],
-        sequence: Callable[[], int | None],
+        release: Callable[[str], None],
     ) -> None:
         """Take what knows the guilds.
 
         Args:
             is_known: whether a guild's channels are known.
-            load: makes them known, or gives up; then the events are parsed without.
-            sequence: the number of the event that is parsed now.
+            load: makes them known, or gives up; then the events are released all the same.
+            release: takes an event, as it was received.
         """
         self._is_known = is_known
         self._load = load
-        self._sequence = sequence
-        self._held: dict[int, list[tuple[int, Callable[[], None]]]] = {}
+        self._release = release
+        self._held: dict[int, list[tuple[int, str]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def first_held(self) -> int | None:
         """The number of the oldest event that waits; None while there is none."""
-        return min((held[0][0] for held in self._held.values() if held), default=None)
+        return min((held[0][0] for held in self._held.values()), default=None)
 
-    def hold_unknown(self, parsers: Mapping[str, Parse]) -> dict[str, Parse]:
-        """Return the parsers, of which those for messages wait for the guild."""
-        held = {name: self._holding(parsers[name]) for name in _HELD if name in parsers}
-        return {**parsers, **held}
-
-    def lets_pass(self, guild: int) -> bool:
-        """Return whether events of a guild are parsed at once; 0: of direct messages."""
-        return guild not in self._held and (not guild or self._is_known(guild))
+    def hold(self, guild: int, number: int, event: str) -> bool:
+        """Keep an event if its guild has to be loaded, and say so; 0: a direct message."""
+        if guild in self._held:
+            self._held[guild].append((number, event))
+            return True
+        if not guild or self._is_known(guild):
+            return False
+        self._held[guild] = [(number, event)]
+        task = asyncio.create_task(self._load_and_release(guild))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return True
 
     def clear(self) -> None:
         """Forget what waits: Discord sends it again, or it is read from the channels."""
@@ -55,22 +54,7 @@ class HeldEvents:
             task.cancel()
         self._held.clear()
 
-    def _holding(self, parse: Parse) -> Parse:
-        def parse_or_hold(data: Payload) -> None:
-            guild = int(data.get("guild_id") or 0)
-            if self.lets_pass(guild):
-                parse(data)
-            elif guild in self._held:
-                self._held[guild].append((self._sequence() or 0, lambda: parse(data)))
-            else:
-                self._held[guild] = [(self._sequence() or 0, lambda: parse(data))]
-                task = asyncio.create_task(self._load_and_parse(guild))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
-
-        return parse_or_hold
-
-    async def _load_and_parse(self, guild: int) -> None:
+    async def _load_and_release(self, guild: int) -> None:
         await self._load(guild)
-        for _, parse in self._held.pop(guild, ()):
-            parse()
+        for _, event in self._held.pop(guild, ()):
+            self._release(event)

@@ -87,14 +87,14 @@ class IdentifyLimits:
         self._free_at: dict[int, float] = {}  # of the monotonic clock
 
     @asynccontextmanager
-    async def turn(self, shard_number: int) -> AsyncIterator[None]:
-        """Wait until a shard may IDENTIFY, which the block does.
+    async def turn(self, shard_number: int) -> AsyncIterator[str]:
+        """Wait until a shard may IDENTIFY, which the block does; yields where.
 
         Raises:
             PlatformError: Discord does not say how many IDENTIFYs are left.
         """
-        starts = await self._wait_for_budget()
-        bucket = shard_number % max(1, starts.max_concurrency)
+        gateway = await self._wait_for_budget()
+        bucket = shard_number % max(1, gateway.session_start_limit.max_concurrency)
         role = f"identify {self._bot} {bucket}"
         async with self._locks[bucket]:
             while (wait := self._free_at.get(bucket, 0.0) - self._clock.monotonic()) > 0:
@@ -102,16 +102,17 @@ class IdentifyLimits:
             while not await self._take(role, _MAX_TURN_SECONDS):
                 await self._clock.sleep(_ASK_SECONDS)
             try:
-                yield
+                yield gateway.url
             finally:
                 self._free_at[bucket] = self._clock.monotonic() + _SECONDS_BETWEEN
                 await self._take(role, _SECONDS_BETWEEN)  # it expires when the next one may go
 
-    async def _wait_for_budget(self) -> SessionStarts:
+    async def _wait_for_budget(self) -> GatewayInfo:
         while True:
-            starts = (await read_gateway_info(self._rest, self._clock)).session_start_limit
+            gateway = await read_gateway_info(self._rest, self._clock)
+            starts = gateway.session_start_limit
             if starts.remaining > math.floor(starts.total * _RESERVED_SHARE):
-                return starts
+                return gateway
             seconds = starts.reset_after / 1000
             _log.error("discord_identifies_used_up", left=starts.remaining, new_in_seconds=seconds)
             await self._clock.sleep(min(seconds + _ASK_SECONDS, _ASK_AGAIN_SECONDS))

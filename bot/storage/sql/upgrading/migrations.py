@@ -3,11 +3,10 @@
 from alembic import command
 from alembic.config import Config
 from alembic.util import CommandError
-from sqlalchemy import Connection, inspect
+from sqlalchemy import Connection
 
 from bot.errors import SettingsError
 from bot.runtime.shipped_files import shipped_folder
-from bot.storage.partitions.first_partition import partition_new_tables
 from bot.storage.sql.upgrading.revisions import write_oldest_revision
 
 _ADVISORY_LOCK = 0x7472_6F75_7065  # "troupe" in ASCII
@@ -33,7 +32,6 @@ def upgrade(connection: Connection) -> None:
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_ADVISORY_LOCK})")
     config = make_alembic_config()
     config.attributes["connection"] = connection
-    is_new = not inspect(connection).has_table("inbox")
     try:
         command.upgrade(config, "head")
     except CommandError as error:
@@ -41,5 +39,3 @@ def upgrade(connection: Connection) -> None:
             f"the database was created by a newer version of Troupe; start that version: {error}"
         ) from error
     write_oldest_revision(connection)
-    if is_new and connection.dialect.name == "postgresql":
-        partition_new_tables(connection)

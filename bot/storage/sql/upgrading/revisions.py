@@ -13,14 +13,17 @@ from sqlalchemy.schema import Column
 from bot.errors import SettingsError
 from bot.storage.sql.tables import metadata, supported_revision
 
-NEWEST_REVISION = "0031"
+NEWEST_REVISION = "0100"
 """The revision in migrations/ that creates exactly the tables of `bot.storage.sql.tables`."""
 
-OLDEST_REVISION = "0026"
+OLDEST_REVISION = "0100"
 """The oldest revision whose version of Troupe works with these tables.
 
 Raised by the migration that removes or changes what that version uses.
 """
+
+_FIRST_REVISION = "0100"
+"""Of the first release; the versions before it had lower ones."""
 
 _alembic_version = Table(
     "alembic_version", MetaData(), Column("version_num", String(32), primary_key=True)
@@ -41,6 +44,11 @@ class TableRevisions:
 
     def check_supported(self) -> None:
         """Raise `SettingsError` if this version of Troupe cannot use them."""
+        if self.newest is not None and self.newest < _FIRST_REVISION:
+            raise SettingsError(
+                f"the database is of an unreleased version of Troupe (revision {self.newest}) and "
+                "cannot be upgraded: set TROUPE_DATA_DIR or TROUPE_DATABASE_URL to a new one"
+            )
         if self.is_newer and (self.oldest is None or self.oldest > NEWEST_REVISION):
             raise SettingsError(
                 f"the database was upgraded by a newer version of Troupe, to revision "
@@ -62,15 +70,8 @@ def read_revisions(connection: Connection) -> TableRevisions:
 
 def write_oldest_revision(connection: Connection) -> None:
     """Write down which versions may use the tables; at the end of an upgrade."""
-    refuse_older_than(connection, OLDEST_REVISION)
-
-
-def refuse_older_than(connection: Connection, revision: str) -> None:
-    """Write down that versions below a revision may not use the tables, unless more may not."""
-    oldest = connection.execute(select(supported_revision.c.oldest)).scalar_one_or_none()
-    if oldest is None or oldest < revision:
-        connection.execute(delete(supported_revision))
-        connection.execute(insert(supported_revision).values(oldest=revision))
+    connection.execute(delete(supported_revision))
+    connection.execute(insert(supported_revision).values(oldest=OLDEST_REVISION))
 
 
 def create_tables(connection: Connection) -> bool:

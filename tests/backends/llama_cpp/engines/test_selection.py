@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bot.backends.llama_cpp.engines.engine import EngineConfig
-from bot.backends.llama_cpp.engines.selection import require_engine
+from bot.backends.llama_cpp.engines.selection import engine_settings, require_engine
 from bot.backends.llama_cpp.engines.server_engine import running_engine
 from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.errors import SettingsError
@@ -33,8 +33,9 @@ def test_missing_bindings_are_reported_with_the_extra_and_the_default_engine(
         require_engine(config(tmp_path, "llama_cpp_python"))
 
     assert str(refused.value) == (
-        "the engine llama_cpp_python is not installed: `pip install 'troupe[llama-cpp]'` compiles "
-        "it, in some minutes; or unset TROUPE_PROVIDERS__LOCAL__ENGINE for the default, xllamacpp"
+        "the engine llama_cpp_python is not installed: `pip install 'troupe-bot[llama-cpp]'` "
+        "compiles it, in some minutes; or unset TROUPE_PROVIDERS__LOCAL__ENGINE for the default, "
+        "xllamacpp"
     )
 
 
@@ -48,9 +49,9 @@ def test_missing_default_engine_is_reported_with_a_remedy(
         require_engine(config(tmp_path, engine))
 
     assert str(refused.value) == (
-        "the engine xllamacpp is not installed: `pip install xllamacpp` brings it; or set "
-        "TROUPE_PROVIDERS__LOCAL__KIND=openai and TROUPE_PROVIDERS__LOCAL__BASE_URL to a server "
-        "that has a model"
+        "the engine xllamacpp is not installed: `pip install 'troupe-bot[local]'` brings it; or "
+        "set TROUPE_PROVIDERS__LOCAL__KIND=openai and TROUPE_PROVIDERS__LOCAL__BASE_URL to a "
+        "server that has a model"
     )
 
 
@@ -76,3 +77,18 @@ async def test_bindings_take_no_projector(monkeypatch: pytest.MonkeyPatch, tmp_p
         "the engine llama_cpp_python takes no projector; unset "
         "TROUPE_PROVIDERS__LOCAL__PROJECTOR_PATH or set TROUPE_PROVIDERS__LOCAL__ENGINE=xllamacpp"
     )
+
+
+async def test_bindings_have_one_slot(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    install_only(monkeypatch, "llama_cpp")
+    settings = LlamaCppSettings(parallel=4)
+
+    with pytest.raises(SettingsError) as refused:
+        async with running_engine(replace(config(tmp_path, "auto"), settings=settings)):
+            pass
+
+    assert str(refused.value) == (
+        "the engine llama_cpp_python answers one conversation at a time; unset "
+        "TROUPE_PROVIDERS__LOCAL__PARALLEL or set TROUPE_PROVIDERS__LOCAL__ENGINE=xllamacpp"
+    )
+    assert engine_settings(LlamaCppSettings()).parallel == 1

@@ -1,1 +1,0 @@
-"""Connections to a provider: kept open, one pool for each key."""

@@ -1,0 +1,186 @@
+"""Use the keys of a provider in turn, and leave those out for a while that it refuses."""
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Generic, Protocol, TypeVar
+
+import structlog
+from pydantic import SecretStr
+from typing_extensions import override
+
+from bot.backends.chat_completions.request import HttpConnection, HttpStatusError
+from bot.backends.chat_completions.retries import wait_asked_for
+from bot.backends.chat_completions.settings import HttpProviderSettings
+from bot.ports import Clock
+from bot.runtime.http.client import HttpResponse
+from bot.runtime.secret_file import SecretFile
+from bot.telemetry.secret_masker import mask_from_now_on
+
+_log = structlog.get_logger(__name__)
+_WRONG_KEY_SECONDS = 3600.0
+_RATE_LIMITED_SECONDS = 60.0
+
+
+class KeyedConnection(HttpConnection, Protocol):
+    """Sends requests to one provider with one of its keys."""
+
+    async def list_models(self) -> Sequence[str]:
+        """Return the ids of the models.
+
+        Raises:
+            NoModelList: the response is something else.
+            Exception: as `post` does.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Close all connections."""
+        ...
+
+
+T = TypeVar("T")
+C = TypeVar("C", bound=KeyedConnection)
+
+
+@dataclass(eq=False, slots=True)
+class _Key(Generic[C]):
+    """A key, and the connections that send it."""
+
+    value: str | None
+    connection: C
+    number: int
+    free_at: float = 0.0  # of the monotonic clock
+
+
+class KeyRotation(KeyedConnection, Generic[C]):
+    """Connections to one service, one for each key; at least one.
+
+    A key that is refused (401, 402) is left out for an hour, one that is used too often (429) for
+    as long as the service says. The request goes to the next key at once: that is no repetition
+    which a service in trouble would feel.
+
+    The keys of a file are read again when the file has changed, without a restart. What was begun
+    with a key that is gone ends with it.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[SecretStr | None], C],
+        settings: HttpProviderSettings,
+        clock: Clock,
+    ) -> None:
+        """Take what connects with a key, and the settings that name the keys."""
+        self._connect = connect
+        self._clock = clock
+        self._keys = [
+            _Key(key.get_secret_value() if key else None, connect(key), number)
+            for number, key in enumerate(settings.keys or (None,), start=1)
+        ]
+        self._retired: list[_Key[C]] = []
+        file = settings.api_key_file
+        self._file = None if file is None else SecretFile(file, clock)
+        from_file = set(self._file.secrets if self._file else ())
+        self._fixed = [one.value for one in self._keys if one.value not in from_file]
+        self._next = 0
+
+    @override
+    async def post(
+        self,
+        path: str,
+        body: Mapping[str, object],
+        deadline: float,
+        headers: Mapping[str, str] | None = None,
+    ) -> HttpResponse:
+        return await self.send(lambda one: one.post(path, body, deadline, headers))
+
+    async def send(self, request: Callable[[C], Awaitable[T]]) -> T:
+        """Make a request over the connection of the next key; raises what it does."""
+        self._read_changed_file()
+        tried = {key.value for key in self._keys}
+        try:
+            return await self._send_in_turn(request)
+        except HttpStatusError as error:
+            is_refused = error.status == HTTPStatus.UNAUTHORIZED
+            newer = self._find_newer_key(tried) if is_refused else None
+            if newer is None:
+                raise
+            return await request(newer.connection)
+
+    async def _send_in_turn(self, request: Callable[[C], Awaitable[T]]) -> T:
+        for _ in self._keys[1:]:
+            key = self._select()
+            try:
+                return await request(key.connection)
+            except HttpStatusError as error:
+                if not self._bench(key, error) or not self._has_free:
+                    raise
+        key = self._select()
+        try:
+            return await request(key.connection)
+        except HttpStatusError as error:
+            self._bench(key, error)
+            raise
+
+    @override
+    async def list_models(self) -> Sequence[str]:
+        return await self.send(lambda one: one.list_models())
+
+    @override
+    async def close(self) -> None:
+        for one in (*self._keys, *self._retired):
+            await one.connection.close()
+
+    @property
+    def _has_free(self) -> bool:
+        return min(key.free_at for key in self._keys) <= self._clock.monotonic()
+
+    def _select(self) -> _Key[C]:
+        """Return the next key that is not left out; if all are, the one that is free first."""
+        count, now = len(self._keys), self._clock.monotonic()
+        order = [(self._next + step) % count for step in range(count)]
+        free = [index for index in order if self._keys[index].free_at <= now]
+        index = free[0] if free else min(order, key=lambda one: self._keys[one].free_at)
+        self._next = (index + 1) % count
+        return self._keys[index]
+
+    def _bench(self, key: _Key[C], error: HttpStatusError) -> bool:
+        """Leave a key out for a while if an error is its own; return whether it is."""
+        now = self._clock.now()
+        match error.status:
+            case HTTPStatus.UNAUTHORIZED | HTTPStatus.PAYMENT_REQUIRED:
+                seconds = _WRONG_KEY_SECONDS
+            case HTTPStatus.TOO_MANY_REQUESTS:
+                seconds = wait_asked_for(error.headers, error.body, now)
+                seconds = seconds or _RATE_LIMITED_SECONDS
+            case _:
+                return False
+        if len(self._keys) > 1:
+            _log.warning("key_left_out", number=key.number, status=error.status, seconds=seconds)
+            key.free_at = self._clock.monotonic() + seconds
+        return True
+
+    def _find_newer_key(self, tried: Collection[str | None]) -> _Key[C] | None:
+        """Return a key that the file has now and had not when a request began; None: there is none.
+
+        Another request, refused at the same time, may have read the file already.
+        """
+        self._read_changed_file(at_once=True)
+        return next((key for key in self._keys if key.value not in tried), None)
+
+    def _read_changed_file(self, *, at_once: bool = False) -> None:
+        """Use the keys of the file as it is now."""
+        if self._file is None or not self._file.has_changed(at_once=at_once):
+            return
+        known = {key.value: key for key in self._keys}
+        values = list(dict.fromkeys([*self._fixed, *self._file.secrets]))
+        new = [value for value in values if value not in known]
+        mask_from_now_on(value for value in new if value is not None)
+        self._retired += [key for value, key in known.items() if value not in values]
+        self._keys = [
+            known.get(value)
+            or _Key(value, self._connect(None if value is None else SecretStr(value)), number)
+            for number, value in enumerate(values, start=1)
+        ]
+        self._next = 0
+        _log.info("keys_read_again", keys=len(values), new=len(new))

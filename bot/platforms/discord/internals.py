@@ -1,0 +1,192 @@
+"""All that Troupe uses of discord.py without its documentation promising it, and why.
+
+tests/platforms/discord/test_internals.py checks each name, and finds those that are missing here.
+
+- `Client.dispatch` is overridden: events are taken at once and in order. The library makes a task
+  for each, so that a session could be stored further than its events.
+- `Client.http` is replaced by an `HTTPClient` whose `HTTPClient.request` asks our REST client: a
+  log-in keeps to the same limits, timeouts and address. `Route.method`, `Route.url` and
+  `Route.BASE` say what it asks for.
+- `Client._connection` and `ConnectionState.parsers`: what REST returns is parsed like events, and
+  so is, once more, an event with an unreadable part, or of a guild that was not known.
+- `DiscordWebSocket.from_client`, `DiscordWebSocket.poll_event`, `DiscordWebSocket.session_id`,
+  `DiscordWebSocket.sequence`, `DiscordWebSocket.gateway`, `DiscordWebSocket.open`,
+  `DiscordWebSocket.close` and `ReconnectWebSocket.resume`: the client's own `connect` identifies
+  at once, knows no stored session, and ends the session when it closes.
+"""
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import discord
+import msgspec
+import yarl
+from discord.gateway import DiscordWebSocket
+from discord.gateway import ReconnectWebSocket as ReconnectWebSocket
+from discord.http import HTTPClient, Route
+from typing_extensions import override
+
+from bot.platforms.discord.rest.client import RestClient, RestEndpoint, decode_json
+from bot.platforms.discord.shards.shard import GatewaySession, Shard
+from bot.platforms.discord.unreadable import (
+    PARSE_ERRORS,
+    log_skipped,
+    parse_readable,
+    skip_unreadable,
+)
+
+_GUILD_READY_TIMEOUT_SECONDS = 1.0  # between two guilds at the start of a session
+_KEEPS_SESSION = 4000
+"""The code to close with: after 1000 or 1001 Discord ends the session."""
+_MESSAGE_EVENTS = frozenset({"MESSAGE_CREATE", "MESSAGE_UPDATE"})
+_ONLY = Shard()
+
+TakeEvent = Callable[..., None]
+"""Takes discord.py's name of an event, as in `on_message`, and what the event carries."""
+
+
+class RawEvent(msgspec.Struct):
+    """An event as Discord sends it."""
+
+    t: str
+    d: Any = None
+
+
+decode_event = msgspec.json.Decoder(RawEvent).decode
+
+
+class DiscordClient(discord.Client):
+    """discord.py's client on our REST client."""
+
+    def __init__(self, rest: RestClient, intents: discord.Intents, shard: Shard = _ONLY) -> None:
+        logging.getLogger("discord.client").addFilter(_is_not_about_voice)
+        super().__init__(
+            intents=intents,
+            max_messages=None,
+            guild_ready_timeout=_GUILD_READY_TIMEOUT_SECONDS,
+            enable_debug_events=True,  # for `on_socket_raw_receive`
+            shard_id=None if shard.is_alone else shard.number,
+            shard_count=None if shard.is_alone else shard.count,
+        )
+        self.http = _RestHttp(rest, self)
+        self.last_received = ""
+        """The event being parsed."""
+        self._take: TakeEvent = self.take_event
+
+    @override
+    def dispatch(self, event: str, /, *args: Any, **kwargs: Any) -> None:
+        self._take(event, *args)
+
+    def take_event(self, event: str, *args: Any) -> None:
+        """Call what takes an event, if anything does."""
+        if (take := getattr(self, f"on_{event}", None)) is not None:
+            take(*args)
+
+    def on_socket_raw_receive(self, text: str) -> None:
+        self.last_received = text
+
+    def parse(self, event: RawEvent, take: TakeEvent) -> None:
+        """Parse an event as if Discord had sent it just now; `take` gets what it becomes.
+
+        What cannot be parsed is skipped, with a log line; of a message only the unreadable part is.
+        """
+        parse = self._connection.parsers[event.t]
+        if event.t in _MESSAGE_EVENTS:
+            parse = partial(parse_readable, parse)
+        self._take = take
+        try:
+            skip_unreadable(event.t, lambda: parse(event.d))
+        finally:
+            self._take = self.take_event
+
+    def parse_message(self, message: dict[str, Any]) -> discord.Message | None:
+        """Parse a message that REST has returned; None, and a log line, if that fails.
+
+        It names its guild, as in an event; else it is a direct message.
+        """
+        found: list[discord.Message] = []
+        self.parse(RawEvent("MESSAGE_CREATE", message), lambda _, parsed: found.append(parsed))
+        return found[0] if found else None
+
+    async def open_socket(self, session: GatewaySession | None, address: str | None) -> None:
+        """Connect, then RESUME a session or, without one, IDENTIFY.
+
+        Args:
+            session: the one to resume.
+            address: of the gateway; None: discord.py's.
+
+        Raises:
+            ReconnectWebSocket: the connection has ended.
+            Exception: it failed.
+        """
+        self.ws = await DiscordWebSocket.from_client(
+            self,
+            gateway=None if address is None else yarl.URL(address),
+            shard_id=self.shard_id,
+            session=None if session is None else session.id,
+            sequence=None if session is None else session.sequence,
+            resume=session is not None,
+        )
+
+    async def receive(self) -> bool:
+        """Wait for something from the gateway and parse it; return whether it was an event.
+
+        Raises:
+            ReconnectWebSocket: the connection has ended; `resume` says whether the session has not.
+            Exception: it failed.
+        """
+        before = self.sequence
+        try:
+            await self.ws.poll_event()
+        except PARSE_ERRORS as error:
+            event = decode_event(self.last_received)
+            if event.t in _MESSAGE_EVENTS:
+                self.parse(event, self.take_event)
+            else:
+                log_skipped(event.t, error)
+        return self.sequence != before
+
+    @property
+    def sequence(self) -> int:
+        """The number of the event that was received last."""
+        return self.ws.sequence or 0
+
+    @property
+    def session(self) -> GatewaySession | None:
+        """The session as far as it was received; None while there is none."""
+        if self.ws is None:  # as long as nothing was connected
+            return None
+        if self.ws.session_id is None or self.ws.sequence is None:
+            return None
+        return GatewaySession(self.ws.session_id, self.ws.sequence, str(self.ws.gateway))
+
+    @property
+    def is_connected(self) -> bool:
+        if self.ws is None:
+            return False
+        return self.ws.open
+
+    @override
+    async def close(self) -> None:
+        """Disconnect, so that the session can be resumed by whoever receives next."""
+        if self.is_connected:
+            await self.ws.close(_KEEPS_SESSION)
+        await super().close()
+
+
+class _RestHttp(HTTPClient):
+    def __init__(self, rest: RestClient, client: discord.Client) -> None:
+        super().__init__(client.loop)
+        self._rest = rest
+
+    @override
+    async def request(self, route: Route, **options: Any) -> Any:
+        endpoint = RestEndpoint(route.method, route.url.removeprefix(Route.BASE), resource_ids=0)
+        return decode_json(await self._rest.call(endpoint))
+
+
+def _is_not_about_voice(record: logging.LogRecord) -> bool:
+    """Keep from the log that voice is not supported, as the library says when it starts."""
+    return "voice" not in record.getMessage()

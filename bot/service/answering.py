@@ -1,0 +1,236 @@
+"""The part of the container that answers: commands, the stages of a turn, the worker."""
+
+import random
+from abc import ABC
+from collections.abc import Mapping, Sequence
+from functools import cached_property, partial
+
+from bot.backends.exact_prompt import ExactPromptWriter
+from bot.chat.incoming import source_of
+from bot.chat.session import ClaimedMessage
+from bot.commands.context import ContextView
+from bot.commands.export import PrivateCommands
+from bot.commands.forgetting import ChannelForgetting, PersonForgetting, SharedMemories
+from bot.commands.handlers import CommandHandlers
+from bot.commands.notes.admin_notes import AdminNotes
+from bot.commands.usage_view import UsageView
+from bot.console.login import ConsoleLinks
+from bot.media.attachment_reader import AttachmentReader
+from bot.media.fetching import PublicFetcher
+from bot.media.voice_messages import VoiceMessages
+from bot.ports import ConversationMemory
+from bot.routing.decision_log import DecisionLog
+from bot.runtime.keyed_worker_pool import KeyedWorkerPool
+from bot.service.messaging import MessagingContainer
+from bot.service.options import Role
+from bot.settings import collect_secrets
+from bot.storage.expired_turns import kept_since
+from bot.storage.personal_data import SqlForgottenConversations
+from bot.storage.sql.retention import FORGOTTEN_SECONDS
+from bot.storage.sql.summaries import SqlSummaries
+from bot.storage.web.forgotten_messages import ForgottenWebMessages
+from bot.summaries.summarizer import Summarizer
+from bot.telemetry.secret_masker import SecretMasker
+from bot.turn.answer import AnswerPipeline
+from bot.turn.arrivals import CONVERSATIONS
+from bot.turn.channel_reader import ChannelReader
+from bot.turn.gathering import MessageGatherer
+from bot.turn.limits.embedding_spending import EmbeddingSpending
+from bot.turn.limits.queue_limit import QueueLimit
+from bot.turn.limits.refused_chats import RefusedChats
+from bot.turn.limits.summary_spending import BudgetedSummaries
+from bot.turn.prompt_sources import PromptSources
+from bot.turn.stages import TurnStages
+from bot.turn.tools.answer_tools import AnswerTools
+from bot.turn.worker import ConversationWorker
+
+_COMMANDS_BESIDE = 32
+"""Conversations in which a command waits, beside those that are answered at once."""
+_IDLE_POLL_SECONDS = 0.02
+
+
+class AnsweringContainer(MessagingContainer, ABC):
+    """The worker, and what only it sees."""
+
+    # commands
+
+    @cached_property
+    def command_handlers(self) -> CommandHandlers:
+        prompts = self.exact_prompts
+        return CommandHandlers(
+            self.resolver,
+            self.admins,
+            ContextView(self.receipts, prompts.write, prompts.mask, self.console_links.answer),
+            self.personas,
+            self.personal_data,
+            self.history_scopes,
+            self.anonymous_admins,
+            {spec.kind: spec.commands for spec in self.specs},
+            usage=UsageView(self.usage_totals, self.budgets, self.spending.caps),
+            notes=self.admin_notes,
+            dead_letters=self.dead_letters,
+            private_commands=PrivateCommands(self.private_chats, self.receive),
+        )
+
+    @cached_property
+    def admin_notes(self) -> AdminNotes:
+        return AdminNotes(
+            self.chat_settings,
+            self.rate_limited_surfaces(best_effort=True),
+            self.private_chats,
+            sorted(self.settings.admins),
+            self.admins.is_still_admin,
+        )
+
+    @cached_property
+    def exact_prompts(self) -> ExactPromptWriter:
+        settings, mask = self.settings, SecretMasker(collect_secrets(self.settings)).mask
+        return ExactPromptWriter(settings.providers, settings.data_dir, self.models.renderer, mask)
+
+    @cached_property
+    def console_links(self) -> ConsoleLinks:
+        return ConsoleLinks(self.console_tokens, self.clock)
+
+    # the stages of a turn
+
+    @cached_property
+    def stages(self) -> TurnStages:
+        answer_limits = self.answer_limits
+        return TurnStages(
+            self.resolver,
+            self.command_handlers,
+            self.pipeline,
+            self.replies,
+            self.stops,
+            self.answer_buttons,
+            PersonForgetting(self.personal_data, self.personas, self.receive),
+            ChannelForgetting(self.history_index, self.receive),
+            MessageGatherer(self.conversations, self.arrivals, self.clock),
+            self.arrivals,
+            VoiceMessages(
+                self.platform_calls.download,
+                self.backends,
+                answer_limits.admits_voice if answer_limits is not None else None,
+            ),
+            self.decisions,
+            self.message_notes,
+            explain_silence=self.platform_calls.explain_silence,
+            is_paused=self.answering_pauses.covers,
+            is_void=self.restored_messages.is_void,
+            is_context=self.restored_messages.is_context,
+            notices=self.notices,
+            queue_limit=self._queue_limit,
+            command_limits=self.command_limits,
+            refused_chats=RefusedChats(self.clock, self.signals, self.notices, self.admin_notes),
+        )
+
+    @cached_property
+    def decisions(self) -> DecisionLog:
+        return DecisionLog(self.message_notes, self.clock)
+
+    @property
+    def _queue_limit(self) -> QueueLimit | None:
+        most = self.settings.limits.waiting_in_conversation
+        if self.is_in_terminal or not most:
+            return None
+        return QueueLimit(self.conversations, self.arrivals, self.replies, self.clock, most)
+
+    @cached_property
+    def summarizer(self) -> Summarizer:
+        spending = BudgetedSummaries(self.spending, self.usage_log, self.provider_slots)
+        summaries = SqlSummaries(self.database)
+        return Summarizer(summaries, self.backends, spending, self.resolver.readable)
+
+    @cached_property
+    def prompt_sources(self) -> PromptSources:
+        calls, settings = self.platform_calls, self.settings
+        reads_since = partial(kept_since, self.clock, settings.history_days)
+        return PromptSources(
+            self.conversations,
+            self.resolver,
+            self.personas,
+            self.models.retrieve_stories,
+            self.summarizer,
+            ChannelReader(calls.read_before, calls.read_start, reads_since),
+            AttachmentReader(
+                calls.download, PublicFetcher().fetch if settings.fetch_links else None
+            ),
+            self.backends,
+            partial(EmbeddingSpending, spending=self.spending),
+        )
+
+    @cached_property
+    def pipeline(self) -> AnswerPipeline:
+        return AnswerPipeline(
+            self.prompt_sources,
+            self.backends,
+            self.replies,
+            self.clock,
+            limits=self.answer_limits,
+            slots=self.provider_slots,
+            spending=self.spending,
+            notices=self.notices,
+            tools=AnswerTools(
+                self.conversations,
+                self.models.retrieve_stories,
+                self.clock,
+                random.random,
+                self.models.tool_servers,
+                partial(EmbeddingSpending, spending=self.spending),
+                self.resolver.readable,
+            ),
+            admin_notes=self.admin_notes,
+        )
+
+    # the worker
+
+    @cached_property
+    def worker(self) -> ConversationWorker:
+        settings = self.chat_settings  # tells the other processes itself
+        kept = [settings] if isinstance(settings, ConversationMemory) else []
+        web = ForgottenWebMessages(
+            self.web_channels, self.conversations, self.history_index, self.inbox
+        )
+        memories = [*kept, web, self.shared_memories]
+        return ConversationWorker(
+            self.conversations, memories, self.stages, self.owner, self.clock, self.leases
+        )
+
+    @cached_property
+    def shared_memories(self) -> SharedMemories:
+        return SharedMemories(
+            lambda: [
+                self.conversations.windows,
+                *(one for one in self.backends.values() if isinstance(one, ConversationMemory)),
+            ],
+            self.signals,
+            SqlForgottenConversations(self.database),
+            self.clock,
+            FORGOTTEN_SECONDS,
+        )
+
+    @cached_property
+    def conversation_pool(self) -> KeyedWorkerPool[ClaimedMessage]:
+        """Processes the inboxes of conversations."""
+        return KeyedWorkerPool(
+            CONVERSATIONS,
+            signals=self.signals,
+            ready_keys=lambda limit: self.conversations.ready(limit, self.platforms.keys()),
+            claim=self._claim_conversations,
+            process=self.worker.work,
+            max_concurrent=self.settings.limits.conversations_at_once,
+            clock=self.clock,
+            wakes_keys=Role.GATEWAY in self.options.roles,
+            urgent_beside=_COMMANDS_BESIDE,
+        )
+
+    async def _claim_conversations(self, keys: Sequence[str]) -> Mapping[str, ClaimedMessage]:
+        # The signals of all processes arrive here, also those for bots that only others serve.
+        served = [key for key in keys if source_of(key) in self.platforms]
+        return await self.worker.claim(served) if served else {}
+
+    async def wait_until_idle(self) -> None:
+        """Wait until every received message was answered and every answer was sent."""
+        # In the order of the path: what leaves the first pool is in the second by then.
+        while not (await self.conversation_pool.is_idle() and await self.lane_pool.is_idle()):
+            await self.clock.sleep(_IDLE_POLL_SECONDS)

@@ -1,0 +1,150 @@
+"""The container: everything that a process runs, built from its settings and open resources.
+
+The one composition root. Each part is built once, when another one first needs it. Only the class
+of this module knows the platforms; those that it extends (answering.py, messaging.py, stores.py)
+know no plug-in. Nothing here does I/O: resources.py opens what the parts use, run.py runs them.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+
+from typing_extensions import override
+
+from bot import __version__
+from bot.chat.incoming import source_name
+from bot.commands.handlers import COMMAND_NAMES, COMMANDS, MESSAGE_COMMANDS
+from bot.errors import StoreError
+from bot.platforms.registry import channel_limits, make_platform
+from bot.platforms.spec import PlatformContext
+from bot.ports import Platform
+from bot.runtime.terminal_locale import terminal_locale
+from bot.service.answering import AnsweringContainer
+from bot.service.jobs import (
+    Job,
+    LoopLag,
+    ProviderNotices,
+    ReportSharing,
+    RolePart,
+    heartbeat,
+    measure_queues,
+    repeat,
+)
+from bot.service.options import Role
+from bot.service.published_presets import PublishedPresets
+from bot.storage.queue_ages import SqlQueueAges
+from bot.telemetry.recent_events import RECENT_EVENTS
+from bot.turn.missed_signals import MissedSignals
+
+_DRAIN_SECONDS = 10.0
+"""How long the work in progress of one role may go on after a signal."""
+_DRAIN_POLL_SECONDS = 0.05
+_SECONDS_BETWEEN_MEASUREMENTS = 10.0
+
+
+class Container(AnsweringContainer):
+    """All parts of a process."""
+
+    @cached_property
+    @override
+    def platforms(self) -> Mapping[str, Platform]:
+        forms = self.platform_forms
+        context = PlatformContext(
+            commands=COMMANDS,
+            command_names=COMMAND_NAMES,
+            message_commands=MESSAGE_COMMANDS,
+            text_to_edit=forms.text_to_edit,
+            press_form=forms.press_form,
+            complete_preset=self.resolver.complete,
+            wait_until_idle=self.wait_until_idle,
+            clock=self.clock,
+            cursors=self.inbox,
+            data_dir=self.settings.data_dir,
+            answerable_seconds=self.settings.delivery.answerable_minutes * 60,
+            press_refusal=forms.press_refusal,
+            limits_of=channel_limits,
+            web_channels=self.web_channels,
+            chat=self.resolver.default.id if self.options.preset else "",
+            locale=terminal_locale(),
+            leases=None if self.is_alone else self.role_leases,
+        )
+        platforms = {}
+        for spec in self.specs:
+            bot_id = self.resources.bot_ids.get(spec.kind, "")
+            its_context = replace(context, bot_id=bot_id)
+            platform = make_platform(spec, self.settings.platform(spec), its_context)
+            platforms[source_name(spec.kind, bot_id)] = platform
+        return platforms
+
+    @cached_property
+    def published_presets(self) -> PublishedPresets:
+        return PublishedPresets(self)
+
+    @cached_property
+    def role_parts(self) -> Sequence[RolePart]:
+        """What this process runs beside the platforms, in the order of a message's path."""
+        roles = self.options.roles
+        names = ",".join(role for role in Role if role in roles)
+        return [
+            RolePart(start=self.restored_messages.load),
+            *([self._worker_part()] if Role.WORKER in roles else []),
+            *([self._sender_part()] if Role.SENDER in roles else []),
+            heartbeat(self.nodes, self.owner, names, __version__, self.clock),
+            RolePart([*self._sharing_jobs, LoopLag(self.clock).run]),
+        ]
+
+    def _worker_part(self) -> RolePart:
+        pool, worker = self.conversation_pool, self.worker
+
+        async def release() -> None:
+            await self.conversations.release_all(self.owner)
+            await self.answering_pauses.refresh()
+
+        async def drain() -> None:
+            worker.stop_after_current()
+            await pool.drain(_DRAIN_SECONDS)
+
+        jobs = [pool.run, worker.keep_leases, self.stops.run, self.summarizer.run]
+        jobs += [self.answering_pauses.run, self._measure_queues, self.decisions.run]
+        if not self.is_alone:
+            missed = MissedSignals(self.inbox, self.stops, self.arrivals, self.clock)
+            jobs += [missed.run, self.shared_memories.run]
+        return RolePart(jobs, release, drain)
+
+    def _sender_part(self) -> RolePart:
+        lanes = self.lane_pool
+
+        async def drain() -> None:
+            """Send what is queued if no other process will, else only what was begun."""
+            if not self.is_alone:
+                await lanes.drain(_DRAIN_SECONDS)
+                return
+            with contextlib.suppress(TimeoutError, StoreError):
+                async with asyncio.timeout(_DRAIN_SECONDS):
+                    while not await lanes.is_idle():
+                        await self.clock.sleep(_DRAIN_POLL_SECONDS)
+            await lanes.drain(0)
+
+        jobs = [lanes.run, self.delete_late_duplicates, self.delete_expired_rows]
+        if Role.WORKER not in self.options.roles:  # it measures both
+            jobs.append(self._measure_queues)
+        return RolePart(jobs, self.outbox.release_all, drain)
+
+    async def _measure_queues(self) -> None:
+        ages, roles = SqlQueueAges(self.database, self.clock), self.options.roles
+        await repeat(lambda: measure_queues(ages, roles), self.clock, _SECONDS_BETWEEN_MEASUREMENTS)
+
+    @property
+    def _sharing_jobs(self) -> Sequence[Job]:
+        """What tells the other processes of this one, where processes share values."""
+        shared = self.shared_reports
+        if shared is None or self.is_alone:
+            return ()
+        return [ReportSharing(shared, self.owner, self.backends, RECENT_EVENTS, self.clock).run]
+
+    @cached_property
+    def provider_notices(self) -> ProviderNotices:
+        """What /readyz says of the providers that presets use."""
+        return ProviderNotices(self.resolver.presets.values, self.backends, self.options.roles)

@@ -1,0 +1,293 @@
+"""The part of the container that receives and sends: platforms, intake, queues, the outbox."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from functools import cached_property, partial
+
+from bot.chat.button import ANSWERING_ACTIONS, read_button
+from bot.chat.command import parse
+from bot.chat.incoming import Incoming, Pressed, Said
+from bot.chat.outgoing import OutboxRow
+from bot.commands.admins import AdminCheck
+from bot.commands.anonymous_admins import AnonymousAdmins
+from bot.commands.answer_buttons import AnswerButtons
+from bot.commands.personas import UserPersonas
+from bot.console.server import AddRoutes
+from bot.console.webhooks import webhook_routes
+from bot.delivery.lane_delivery import LaneDelivery, RemoteDelivery
+from bot.delivery.rate_limits import RateLimitedSurface
+from bot.delivery.sender import Sender
+from bot.delivery.sent_rows import SentRows, SentRowSignals
+from bot.delivery.waiting_calls import WaitingCalls
+from bot.intake.histories import HistoryRouter
+from bot.intake.intake import InboxIntake
+from bot.ports import Delivery, Platform, PrivateChats, ShardedPlatform, Surface, WebhookReceiver
+from bot.replying.live_replies import LiveReplies
+from bot.routing.history_scopes import HistoryScopes
+from bot.runtime.keyed_worker_pool import KeyedWorkerPool, urgent_topic, wake_keys
+from bot.service.exclusive_role import ExclusivePlatform, SharedShards
+from bot.service.options import Role
+from bot.service.platform_calls import PlatformCalls, PlatformForms
+from bot.service.platform_supervisor import PlatformSupervisor
+from bot.service.stores import StorageContainer
+from bot.storage.cache.cached_chat_settings import CachedChatSettings
+from bot.storage.restoring.restores import SqlRestores
+from bot.telemetry.metrics import HELD_ROLES
+from bot.turn.arrivals import CONVERSATIONS, ArrivalSignals
+from bot.turn.lease import LeaseKeeper
+from bot.turn.limits.pauses import AnsweringPauses
+from bot.turn.limits.refused_chats import publish_refusal
+from bot.turn.limits.restored_messages import RestoredMessages
+from bot.turn.stops import StopRequests
+
+_MAX_SCOPE_AGE_SECONDS = 3.0  # processes hear of each other's changes over Redis only
+_LANES = "lanes"
+_MAX_LANES = 4000  # at once in one process
+_URGENT_BESIDE = 32
+"""Lanes beside these in which a native command is responded to."""
+
+
+class MessagingContainer(StorageContainer, ABC):
+    """What judges and stores a message before it is answered, and what sends its answers."""
+
+    @property
+    @abstractmethod
+    def platforms(self) -> Mapping[str, Platform]:
+        """By `Address.source`, which names the bot as well where it is not the first one."""
+
+    @cached_property
+    def platform_calls(self) -> PlatformCalls:
+        return PlatformCalls(lambda: self.platforms, self.resolver)
+
+    # judging requests
+
+    @cached_property
+    def anonymous_admins(self) -> AnonymousAdmins:
+        return AnonymousAdmins(self.chat_settings)
+
+    @cached_property
+    def admins(self) -> AdminCheck:
+        return AdminCheck(
+            self.settings.admins,
+            self.platform_calls.is_admin,
+            self.clock,
+            self.anonymous_admins,
+            shows_prompts_in_private=self.settings.private_prompts,
+            shows_prompts_in_groups=self.settings.group_prompts or self.is_in_terminal,
+            audit=self.audit_log,
+        )
+
+    @cached_property
+    def personas(self) -> UserPersonas:
+        return UserPersonas(self.chat_settings)
+
+    @cached_property
+    def history_scopes(self) -> HistoryScopes:
+        chat_settings = self.chat_settings
+        if not isinstance(chat_settings, CachedChatSettings):  # asked for each received event
+            chat_settings = CachedChatSettings(
+                chat_settings, self.signals, self.clock, _MAX_SCOPE_AGE_SECONDS
+            )
+        return HistoryScopes(chat_settings, self.resolver)
+
+    @cached_property
+    def history_router(self) -> HistoryRouter:
+        return HistoryRouter(self.history_scopes.find, self.history_index)
+
+    @cached_property
+    def answer_buttons(self) -> AnswerButtons:
+        limits = self.command_limits
+        return AnswerButtons(
+            self.conversations,
+            self.inbox,
+            self.admins,
+            self.history_router.route_press,
+            self.platform_calls.asks_by_replies,
+            limits.press_refusal if limits is not None else None,
+        )
+
+    @cached_property
+    def platform_forms(self) -> PlatformForms:
+        return PlatformForms(self.answer_buttons, self.personas, self.history_router)
+
+    # receiving
+
+    @cached_property
+    def receivers(self) -> Mapping[str, Platform]:
+        """The platforms as messages are received from them: one process at a time."""
+        if Role.GATEWAY not in self.options.roles:
+            return {}
+        if self.is_alone or self.is_in_terminal:
+            for source in self.platforms:  # nobody else can hold it
+                HELD_ROLES.labels(f"receive {source}").set(1)
+            return self.platforms
+        return {
+            source: self._shared_receiver(source, one) for source, one in self.platforms.items()
+        }
+
+    def _shared_receiver(self, source: str, platform: Platform) -> Platform:
+        if isinstance(platform, ShardedPlatform):
+            return SharedShards(platform, source, self.owner, self.role_leases, self.clock)
+        return ExclusivePlatform(platform, self.exclusive_role(f"receive {source}"))
+
+    @cached_property
+    def supervisor(self) -> PlatformSupervisor:
+        companions = [spec.kind for spec in self.specs if spec.is_companion]
+        return PlatformSupervisor(
+            self.receivers.values(), self._intake, self.clock, self.announce, companions
+        )
+
+    @cached_property
+    def _intake(self) -> InboxIntake:
+        return InboxIntake(
+            self.inbox,
+            self._wake,
+            self._announce_urgent,
+            self.history_router,
+            self.restored_messages.keep,
+        )
+
+    @property
+    def webhook_routes(self) -> AddRoutes:
+        """What platforms call; every process that receives takes calls, also one on standby."""
+        called = [self.platforms[source] for source in self.receivers]
+        return webhook_routes(
+            [one for one in called if isinstance(one, WebhookReceiver)], self._intake
+        )
+
+    async def receive(self, events: Sequence[Incoming]) -> None:
+        """Store what this process itself makes for other conversations."""
+        intake = InboxIntake(self.inbox, self._wake, router=self.history_router)
+        await intake.receive(events, {})
+
+    def _wake(self, keys: Sequence[str]) -> None:
+        """Tell all processes that conversations have unanswered messages."""
+        self.signals.publish(CONVERSATIONS, keys)
+
+    def _announce_urgent(self, messages: Sequence[Incoming]) -> None:
+        """Tell all processes what overtakes other messages, before it is woken.
+
+        A stop ends an answer at once, and commands and most buttons ask for no place among the
+        answers.
+        """
+        self.stops.announce(messages)
+        keys = [one.address.conversation for one in messages if _is_urgent(one)]
+        if keys:
+            self.signals.publish(urgent_topic(CONVERSATIONS), keys)
+
+    # what is to be answered
+
+    @cached_property
+    def stops(self) -> StopRequests:
+        return StopRequests(self.signals, self.admins.is_known_admin, self.admins.note)
+
+    @cached_property
+    def arrivals(self) -> ArrivalSignals:
+        return ArrivalSignals(self.signals)
+
+    @cached_property
+    def answering_pauses(self) -> AnsweringPauses:
+        return AnsweringPauses(self.pauses, self.signals)
+
+    @cached_property
+    def restored_messages(self) -> RestoredMessages:
+        return RestoredMessages(SqlRestores(self.database, self.clock))
+
+    # sending
+
+    @cached_property
+    def lane_pool(self) -> KeyedWorkerPool[OutboxRow]:
+        """Delivers the lanes of the outbox."""
+        return KeyedWorkerPool(
+            _LANES,
+            signals=self.signals,
+            ready_keys=lambda limit: self.outbox.due_lanes(limit, self.platforms.keys()),
+            claim=self._sender.take,
+            process=self._sender.work,
+            max_concurrent=_MAX_LANES,
+            urgent_beside=_URGENT_BESIDE,
+            hold=self._sender.hold,
+            clock=self.clock,
+        )
+
+    async def delete_late_duplicates(self) -> None:
+        """Delete, until cancelled, second copies of messages that were accepted too late."""
+        await self._sender.late_duplicates.run(self.lane_pool.wake)
+
+    @cached_property
+    def _sender(self) -> Sender:
+        return Sender(
+            self.outbox,
+            self.rate_limited_surfaces(best_effort=False),
+            self.clock,
+            settle_seconds=self.settings.delivery.settle_seconds,
+            announce=self._announce_sent,
+            tell_refusal=partial(publish_refusal, self.signals),
+            waiting=self._waiting_calls,
+        )
+
+    @cached_property
+    def _waiting_calls(self) -> WaitingCalls:
+        return WaitingCalls(self.clock)
+
+    @cached_property
+    def _sent_row_signals(self) -> SentRowSignals:
+        return SentRowSignals(self.signals)
+
+    def _announce_sent(self, row_id: int, external_id: str | None) -> None:
+        """Tell the workers elsewhere, where this process has none of its own."""
+        if Role.WORKER not in self.options.roles:
+            self._sent_row_signals.publish(row_id, external_id)
+
+    @cached_property
+    def _delivery(self) -> Delivery:
+        if Role.SENDER in self.options.roles:
+            return LaneDelivery(self._sender, self.lane_pool)
+        sent_rows = SentRows(self.outbox)
+        self._sent_row_signals.subscribe(sent_rows)
+        wake = partial(wake_keys, self.signals, _LANES)
+        return RemoteDelivery(wake, partial(wake, is_urgent=True), sent_rows)
+
+    @cached_property
+    def replies(self) -> LiveReplies:
+        """What shows an answer while it is made."""
+        surfaces = self.rate_limited_surfaces(best_effort=True)
+        return LiveReplies(
+            self.conversations, surfaces, self._delivery, self.clock, self.leases.is_certain
+        )
+
+    @cached_property
+    def leases(self) -> LeaseKeeper:
+        """The claims of this process: only while they are certain are its answers shown."""
+        return LeaseKeeper(self.conversations, self.clock)
+
+    @property
+    def private_chats(self) -> dict[str, PrivateChats]:
+        """The platforms on which people are written to in private, by `Address.source`."""
+        found = self.platforms.items()
+        return {name: one for name, one in found if isinstance(one, PrivateChats)}
+
+    def rate_limited_surfaces(self, *, best_effort: bool) -> dict[str, Surface]:
+        """Return the surfaces by `Address.source`; with `best_effort` one gives way to others."""
+        return {
+            name: RateLimitedSurface(
+                platform.surface,
+                self.rate_limits,
+                self.clock,
+                best_effort=best_effort,
+                learns_rates=self.settings.delivery.pacing == "learned",
+                waiting=self._waiting_calls,
+            )
+            for name, platform in self.platforms.items()
+        }
+
+
+def _is_urgent(event: Incoming) -> bool:
+    match event:
+        case Said(text=text):
+            return parse(text) is not None
+        case Pressed():
+            button = read_button(event)
+            return button is not None and button.action not in ANSWERING_ACTIONS
+        case _:
+            return False

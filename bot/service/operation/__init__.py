@@ -1,1 +1,0 @@
-"""What a process reports of itself."""

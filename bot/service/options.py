@@ -1,0 +1,131 @@
+"""What one process does: its roles, and what a run changes in the settings.
+
+One process has all roles, unless `troupe run --role` names some of them.
+"""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+
+from bot.backends.registry import backend_spec
+from bot.errors import SettingsError
+from bot.frozen_dataclass import frozen_dataclass
+from bot.platforms.spec import PlatformSpec
+from bot.prompting.presets.preset import Preset
+from bot.settings import Settings
+
+
+class Role(StrEnum):
+    """A part of the work that any number of processes can share."""
+
+    GATEWAY = "gateway"
+    """Receives from the platforms and stores what it receives; loads no model."""
+
+    WORKER = "worker"
+    """Answers what is stored; keeps no connection to a platform, and edits growing answers."""
+
+    SENDER = "sender"
+    """Sends what is queued, reconciles unknown outcomes, deletes expired rows."""
+
+    CONSOLE = "console"
+    """Serves the web pages of the operators."""
+
+
+ALL_ROLES = frozenset(Role)
+_ALL = "all"
+_NOT_SET_UP = "is not set up (docs/settings.md); set up are"
+
+
+@frozen_dataclass
+class RunOptions:
+    """The options of a command; by default everything is as the settings say."""
+
+    has_port: bool = True
+    """Whether to serve the health endpoints."""
+    answers_messages: bool = True
+    """Whether it works on messages; else it only asks models for the operator, beside whoever does:
+    it locks no data directory and prepares no model."""
+    preset: str | None = None
+    """The preset that answers in this run, in a chat of its own."""
+    model: str | None = None
+    """The model that all presets use in this run, as "model" or "provider/model"."""
+    roles: frozenset[Role] = ALL_ROLES
+    """What this process does of an installation's work."""
+
+    @property
+    def shares_work(self) -> bool:
+        """Whether other processes have to do a part of the work."""
+        return self.roles != ALL_ROLES
+
+
+def parse_roles(names: str) -> frozenset[Role]:
+    """Read the value of --role: names separated by commas, or `all`.
+
+    Raises:
+        SettingsError: there is no such role; the text names the nearest one.
+    """
+    roles: set[Role] = set()
+    for name in _split_names(names):
+        if name == _ALL:
+            roles |= ALL_ROLES
+        elif name in ALL_ROLES:
+            roles.add(Role(name))
+        else:
+            raise SettingsError(f"--role: {_unknown(name, [*ALL_ROLES, _ALL])}")
+    if not roles:
+        raise SettingsError(f"--role: name one of {', '.join([*sorted(ALL_ROLES), _ALL])}")
+    return frozenset(roles)
+
+
+def select_platforms(names: str, configured: Sequence[PlatformSpec]) -> Sequence[PlatformSpec]:
+    """Return the platforms that --platforms names.
+
+    Raises:
+        SettingsError: one of them is not set up; the text names those that are.
+    """
+    specs = {spec.kind: spec for spec in configured}
+    selected = _split_names(names)
+    for name in selected:
+        if name not in specs:
+            raise SettingsError(f"--platforms: {_unknown(name, list(specs), _NOT_SET_UP)}")
+    if not selected:
+        raise SettingsError("--platforms: name at least one platform, such as telegram")
+    return [specs[name] for name in dict.fromkeys(selected)]
+
+
+def _split_names(names: str) -> list[str]:
+    """Return the names of a list that is separated by commas, in lower case."""
+    return [name.strip().lower() for name in names.split(",") if name.strip()]
+
+
+def _unknown(name: str, known: Sequence[str], problem: str = "is not one of") -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"; did you mean {str(near[0])!r}?" if near else ""
+    there = ", ".join(sorted(known)) or "none"
+    return f"{name!r} {problem}: {there}{hint}"
+
+
+def replace_model(
+    presets: Mapping[str, Preset], model: str | None, settings: Settings
+) -> Mapping[str, Preset]:
+    """Return the presets with another model and without fallbacks; unchanged for None.
+
+    Where its provider has no tools, they have none either.
+
+    What stands before the first slash is the provider, if one of that name is set up.
+    """
+    if model is None:
+        return presets
+    provider, slash, name = model.partition("/")
+    change: dict[str, object] = {"model": model, "fallbacks": ()}
+    if slash and name and provider in settings.providers:
+        change |= {"provider": provider, "model": name}
+    changed = {key: preset.model_copy(update=change) for key, preset in presets.items()}
+    return {key: _without_unknown_tools(preset, settings) for key, preset in changed.items()}
+
+
+def _without_unknown_tools(preset: Preset, settings: Settings) -> Preset:
+    provider = settings.providers.get(preset.provider)
+    if provider is None or backend_spec(provider.kind).calls_tools:
+        return preset
+    return preset.model_copy(update={"tools": (), "mcp_servers": ()})

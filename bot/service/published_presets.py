@@ -1,0 +1,186 @@
+"""Presets that change while the service runs: published by a console, or files read again."""
+
+import asyncio
+import secrets
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import structlog
+
+from bot.chat.session import PresetVersion
+from bot.errors import SettingsError, StoreError
+from bot.importers.character_files import read_complete_presets
+from bot.prompting.presets.files import ReadPresets, export_preset, parse_preset, preset_version
+from bot.prompting.presets.preset import Preset
+from bot.prompting.text.preset_folder import file_stamps
+from bot.runtime.shipped_files import presets_folder
+from bot.service.backends import add_backends
+from bot.service.jobs import repeat
+from bot.service.options import replace_model
+from bot.service.stores import StorageContainer
+from bot.texts.text import text_of
+
+_log = structlog.get_logger(__name__)
+_PUBLISHED_PRESETS = "presets"
+_ROW = "published preset "
+"""With the preset's name behind it, a row that has another value after each publishing."""
+_LOOK_SECONDS = 2.0
+
+
+class PublishedPresets:
+    """Loads and announces published versions of presets."""
+
+    def __init__(self, container: StorageContainer) -> None:
+        """Use what other processes publish from now on."""
+        self._container = container
+        self._resources = resources = container.resources
+        self._resolver = resources.resolver
+        self._file_contents = _contents(resources.file_presets)
+        """Of the presets folder as this process knows it, by the name of the preset."""
+        self._stamps = resources.file_stamps
+        self._last_names: Mapping[Path, str] = resources.preset_files
+        """The presets in its files, also in those that are broken now."""
+        self._reported: Mapping[str, str] = dict(self._resolver.disabled)
+        """Why presets cannot be used, as the log says already, by name."""
+        self._seen: Mapping[str, str] | None = None
+        """The rows of the last look; None: there was none."""
+        self._resolver.follow(self._load)
+        resources.signals.subscribe(_PUBLISHED_PRESETS, self._resolver.mark_stale)
+
+    async def announce(self, names: Sequence[str]) -> None:
+        """Tell all processes that presets have a newer version; raises `StoreError`."""
+        presets = self._resolver.presets
+        for name in names:  # its file was written, or deleted, by this process
+            self._file_contents.pop(name, None)
+            if name in presets:
+                self._file_contents |= _contents({name: presets[name]})
+        await self._tell(names)
+
+    async def _tell(self, names: Sequence[str]) -> None:
+        """Leave a row for processes that miss the signal, and send that."""
+        rows = {f"{_ROW}{name}": secrets.token_hex(4) for name in names}
+        await self._container.inbox.receive((), rows)
+        self._resources.signals.publish(_PUBLISHED_PRESETS, names)
+
+    async def watch(self) -> None:
+        """Look every two seconds for what was published without a signal, until cancelled."""
+        await repeat(self.look, self._container.clock, _LOOK_SECONDS)
+
+    async def look(self) -> None:
+        """Read before the next answer what was published since the last look."""
+        rows = await self._container.inbox.cursors(_ROW)
+        seen = rows if self._seen is None else self._seen
+        new = [name.removeprefix(_ROW) for name in rows if rows[name] != seen.get(name)]
+        self._resolver.mark_stale(new)
+        self._seen = rows
+
+    async def watch_files(self) -> None:
+        """Look every two seconds for changes in the presets folder, until cancelled."""
+        while True:
+            stamps = await asyncio.to_thread(file_stamps, self._folder)
+            if stamps != self._stamps and await self.reload_files():
+                self._stamps = stamps
+            await self._container.clock.sleep(_LOOK_SECONDS)
+
+    @property
+    def _folder(self) -> Path:
+        return presets_folder(self._container.settings.presets_dir)
+
+    async def reload_files(self) -> bool:
+        """Read the presets folder again, and let every process use what has changed in it.
+
+        Files that did not change since this process read them are left alone: a console on another
+        machine may have published a newer version. A preset whose file has a mistake now stays as
+        it is, and so does the default preset if its file is gone; the log says why. Returns whether
+        the changes could be stored.
+        """
+        try:
+            found = await asyncio.to_thread(read_complete_presets, self._folder)
+            names = await self._use_changes(found)
+            if names:
+                await self._tell(names)
+        except (SettingsError, StoreError, OSError) as error:
+            _log.error("presets_not_reloaded", reason=str(error))
+            return not isinstance(error, StoreError)
+        if names:
+            _log.info("presets_reloaded", changed=names)
+        return True
+
+    async def _use_changes(self, found: ReadPresets) -> list[str]:
+        """Store and use the presets whose files have changed; return their names."""
+        resolver = self._resolver
+        problems = {
+            self._last_names.get(file, found.names[file]): reason
+            for file, reason in found.problems.items()
+        }
+        contents = _contents(found.presets)
+        deleted = sorted(self._file_contents.keys() - contents.keys() - problems.keys())
+        if resolver.default.name in deleted:
+            deleted.remove(resolver.default.name)
+            problems[resolver.default.name] = "the default preset has no file any more"
+        changed, prepared = [], []
+        for name, content in contents.items():
+            if content == self._file_contents.get(name) and name not in resolver.disabled:
+                continue
+            try:
+                prepared.append(self._prepare_if_used(found.presets[name]))
+                changed.append(name)
+            except SettingsError as error:
+                problems[name] = text_of(error)
+        self._report(problems)
+        numbers = await self._container.preset_versions.save(
+            [
+                *(preset_version(found.presets[name]) for name in changed),
+                *(PresetVersion(name, "", 1) for name in deleted),
+            ]
+        )
+        for preset in prepared:
+            resolver.publish(preset, numbers[preset.name])
+        for name in deleted:
+            resolver.remove(name)
+            self._file_contents.pop(name)
+        self._file_contents |= {name: contents[name] for name in changed}
+        self._last_names = {**self._last_names, **_names_in_use(found)}
+        return [*changed, *deleted]
+
+    def _report(self, problems: Mapping[str, str]) -> None:
+        """Log what cannot be used, once, and disable those presets that were never usable."""
+        resolver = self._resolver
+        for name, reason in problems.items():
+            if self._reported.get(name) != reason:
+                _log.error("preset_not_reloaded", preset=name, reason=str(reason))
+            if name not in resolver.presets:
+                resolver.disabled[name] = reason
+        for name in self._reported.keys() - problems.keys():
+            resolver.disabled.pop(name, None)
+        self._reported = problems
+
+    def prepare(self, preset: Preset) -> Preset:
+        """Make the backends of a preset ready; return it as this run uses it."""
+        settings, models = self._container.settings, self._container.models
+        presets = replace_model({preset.name: preset}, self._container.options.model, settings)
+        add_backends(
+            models.backends, settings, presets.values(), models.renderer, models.session_key
+        )
+        return presets[preset.name]
+
+    async def _load(self, name: str) -> tuple[Preset, int] | None:
+        """Return the newest version of a preset that another process has published or deleted."""
+        newest = await self._container.preset_versions.newest(name)
+        if newest is None or not newest.content:
+            return None
+        preset = parse_preset(newest.content, f"preset {name!r}")
+        return self._prepare_if_used(preset), newest.version
+
+    def _prepare_if_used(self, preset: Preset) -> Preset:
+        """Make the backends of a preset ready where this process answers or describes answers."""
+        is_answering = self._resources.models is not None
+        return self.prepare(preset) if is_answering else preset
+
+
+def _names_in_use(found: ReadPresets) -> Mapping[Path, str]:
+    return {file: name for file, name in found.names.items() if file not in found.problems}
+
+
+def _contents(presets: Mapping[str, Preset]) -> dict[str, str]:
+    return {name: export_preset(preset) for name, preset in presets.items()}

@@ -1,1 +1,0 @@
-"""Which process receives from a platform, or over which of its connections."""

@@ -1,0 +1,240 @@
+"""Run the service: open, start, serve until a signal, drain, close."""
+
+import asyncio
+import contextlib
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from importlib import import_module  # noqa: TID251 # for what few installations need
+from typing import Any
+
+from bot.console.address import published_address
+from bot.console.health import Probe, health_routes, run_probes
+from bot.console.server import AddRoutes, serve_http
+from bot.platforms.registry import terminal_platforms
+from bot.platforms.spec import PlatformSpec
+from bot.ports import Platform
+from bot.runtime.tasks import cancel_and_wait
+from bot.service.container import Container
+from bot.service.jobs import OutageLog
+from bot.service.options import Role, RunOptions
+from bot.service.resources import open_resources
+from bot.settings import Settings
+from bot.turn.preview.replay import PromptReplay
+
+_AS_SET = RunOptions()
+_PROBE_SECONDS = 2.0
+
+
+class Service:
+    """The lifecycle of one process; `running` opens one."""
+
+    def __init__(self, container: Container, reload_asked: asyncio.Event) -> None:
+        self.container = container
+        self._presets = container.published_presets
+        self._reload_asked = reload_asked
+        self._is_stopping = False
+
+    async def serve(self) -> None:
+        """Work until a signal or the end of input, then drain.
+
+        Raises:
+            PlatformFatal: a platform refused the bot for good, and no other one is left.
+            SettingsError: the port of the console is taken.
+        """
+        container, role_parts = self.container, self.container.role_parts
+        for part in role_parts:
+            await part.start()
+        async with self._http_server():
+            working = [job for part in role_parts for job in part.jobs]
+            if not container.is_alone:
+                working.append(self._presets.watch)
+            jobs = [
+                asyncio.ensure_future(job())
+                for job in (
+                    container.supervisor.until_stopped,
+                    self._keep_reloading,
+                    OutageLog(self._look_at_parts, container.clock).run,
+                    self._presets.watch_files,
+                    *working,
+                )
+            ]
+            try:
+                ended, _ = await asyncio.wait(jobs, return_when=asyncio.FIRST_COMPLETED)
+                for job in ended:
+                    await job  # only the supervisor ends by itself: others raise what broke them
+            finally:
+                await self._drain()
+                await container.supervisor.close()
+                await cancel_and_wait(jobs)
+
+    @contextlib.asynccontextmanager
+    async def _http_server(self) -> AsyncIterator[None]:
+        """Serve health and the console while the block runs, unless this process has no port."""
+        container, settings = self.container, self.container.settings
+        if not container.options.has_port:
+            yield
+            return
+        routes, any_port = self.http_routes(), container.may_take_any_port
+        async with serve_http(settings.console, routes, any_port=any_port) as address:
+            notice = f"health at {address}/readyz"
+            port = settings.console.port
+            if port == 0 or address.endswith(f":{port}"):
+                container.announce(notice)
+            else:
+                container.progress(f"port {port} is in use; {notice}")
+            if not container.has_console:
+                yield
+                return
+            with published_address(settings.data_dir, address):
+                container.console_links.address = str(settings.console.url or address)
+                await self._tell_login()
+                try:
+                    yield
+                finally:
+                    await self.console.setup_steps.close()
+
+    def http_routes(self) -> Sequence[AddRoutes]:
+        """Return what adds everything that this process serves over HTTP."""
+        container, probes = self.container, self._probes()
+        notices = container.provider_notices.find
+        routes = [health_routes(probes, notices=notices), container.webhook_routes]
+        if container.has_console:
+            routes.append(self.console.make_console(probes).add_routes)
+        return routes
+
+    @cached_property
+    def console(self) -> Any:
+        """The container of the console's pages."""
+        return _import_console(self.container)
+
+    async def _tell_login(self) -> None:
+        """Print a link that logs in where a person reads it; a log must not hold one."""
+        container = self.container
+        if container.is_in_terminal or sys.stderr.isatty():
+            link = await container.console_links.make_login_link()
+            container.progress(f"console, by a link that works once, for 10 minutes:\n{link}")
+
+    async def _keep_reloading(self) -> None:
+        """Read the presets folder again whenever that is asked for."""
+        while True:
+            await self._reload_asked.wait()
+            self._reload_asked.clear()
+            await self._presets.reload_files()
+
+    async def _drain(self) -> None:
+        """Finish what was begun: first the answers, then what is queued to be sent."""
+        self._is_stopping = True
+        for part in self.container.role_parts:
+            await part.drain()
+
+    def _probes(self) -> dict[str, Probe]:
+        """Return what /readyz asks: the database, Redis if there is one, what is received from.
+
+        Each role stops being ready when the process begins to stop. What waits in the queues is
+        no reason: a process that has much to do is as it should be.
+        """
+        roles = sorted(self.container.options.roles)
+        return {**self._server_probes(), **{str(role): self._role_probe(role) for role in roles}}
+
+    def _server_probes(self) -> dict[str, Probe]:
+        container = self.container
+        platforms = container.receivers.items()
+        has_redis = container.settings.redis_url is not None
+        return {
+            "database": container.database_problem,
+            **({"redis": container.signals.find_problem} if has_redis else {}),
+            **{name: self._platform_probe(platform) for name, platform in platforms},
+        }
+
+    async def _look_at_parts(self) -> Mapping[str, str]:
+        """Return "ok" or the problem of each server that this process needs."""
+        servers = await run_probes(self._server_probes(), _PROBE_SECONDS)
+        return {**servers, **self.container.provider_notices.states()}
+
+    def _platform_probe(self, platform: Platform) -> Probe:
+        async def probe() -> str | None:
+            return self.container.supervisor.problem(platform)
+
+        return probe
+
+    def _role_probe(self, role: Role) -> Probe:
+        async def probe() -> str | None:
+            if self._is_stopping:
+                return "stopping"
+            is_worker = role is Role.WORKER
+            return self.container.provider_notices.worker_problem() if is_worker else None
+
+        return probe
+
+
+def _import_console(container: Container) -> Any:
+    """Return the container of the console, whose pages other processes do not import."""
+    return import_module("bot.service.console").ConsoleContainer(container)
+
+
+@contextlib.asynccontextmanager
+async def running(
+    settings: Settings,
+    progress: Callable[[str], None],
+    platforms: Sequence[PlatformSpec] | None = None,
+    options: RunOptions = _AS_SET,
+) -> AsyncIterator[Service]:
+    """Open everything that the settings name, in order, and close it in reverse.
+
+    Args:
+        settings: the settings of the service.
+        progress: tells the operator something.
+        platforms: those to run; None: the configured ones, else the terminal.
+        options: what this run does differently.
+
+    Raises:
+        SettingsError: something is not set up; the text says what to change.
+        StoreError: the database cannot be opened.
+    """
+    specs = platforms or settings.configured_platforms or terminal_platforms()
+    async with contextlib.AsyncExitStack() as stack:
+        reload_asked = stack.enter_context(_hangup_event())
+        resources = await stack.enter_async_context(
+            open_resources(settings, specs, progress, options)
+        )
+        container = Container(settings, resources, specs, progress, options)
+        for platform in container.platforms.values():
+            stack.push_async_callback(platform.close)
+        yield Service(container, reload_asked)
+
+
+@contextlib.contextmanager
+def _hangup_event() -> Iterator[asyncio.Event]:
+    """Yield an event that SIGHUP sets, whose default action would end the process.
+
+    In a terminal it does end it: there it says that the terminal was closed.
+    """
+    asked = asyncio.Event()
+    if sys.stderr.isatty():
+        yield asked
+        return
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGHUP, asked.set)
+    try:
+        yield asked
+    finally:
+        loop.remove_signal_handler(signal.SIGHUP)
+
+
+@contextlib.asynccontextmanager
+async def open_replay(
+    settings: Settings, progress: Callable[[str], None]
+) -> AsyncIterator[PromptReplay]:
+    """Open what asks a model again for a stored answer, beside whoever answers messages.
+
+    Raises:
+        SettingsError: something is not set up; the text says what to change.
+        StoreError: the database cannot be opened.
+    """
+    options = RunOptions(has_port=False, answers_messages=False)
+    async with open_resources(settings, (), progress, options) as resources:
+        container = Container(settings, resources, (), progress, options)
+        replay: PromptReplay = _import_console(container).replay
+        yield replay

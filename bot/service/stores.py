@@ -1,0 +1,289 @@
+"""The container's lowest part: what a process is built from, its tables and its limits."""
+
+import os
+import secrets
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+
+from bot.chat.usage import MICROS, BudgetKind, Period
+from bot.errors import PresetError, SettingsError, StoreError
+from bot.platforms.spec import PlatformSpec
+from bot.ports import Backend, Clock, RateLimits
+from bot.prompting.presets.files import find_preset
+from bot.routing.preset_resolver import PresetResolver
+from bot.runtime.clock import SystemClock
+from bot.runtime.rate_limits import InProcessRateLimits
+from bot.service import jobs
+from bot.service.exclusive_role import ExclusiveRole
+from bot.service.models import Models
+from bot.service.options import Role, RunOptions
+from bot.service.resources import Resources, data_dir_use
+from bot.settings import BudgetSettings, Settings
+from bot.storage.cache.shared_reports import SharedReports
+from bot.storage.cache.shared_windows import SharedWindows
+from bot.storage.console.answers import SqlAnswerLog
+from bot.storage.console.audit import SqlAuditLog
+from bot.storage.console.preset_drafts import SqlPresetDrafts
+from bot.storage.console.tokens import SqlConsoleTokens
+from bot.storage.coordination.role_leases import SqlRoleLeases
+from bot.storage.data_dir import DataDirUse
+from bot.storage.history_index import SqlHistoryIndex
+from bot.storage.operation.dead_letters import SqlDeadLetters
+from bot.storage.operation.message_notes import SqlMessageNotes
+from bot.storage.operation.nodes import SqlNodeRegistry
+from bot.storage.operation.pauses import SqlPauses
+from bot.storage.personal_data import SqlPersonalData
+from bot.storage.restoring.tombstones import FILE_NAME, TombstoneFile
+from bot.storage.sql.conversations import SqlConversations
+from bot.storage.sql.inbox import SqlInbox
+from bot.storage.sql.outbox import SqlOutbox
+from bot.storage.sql.preset_versions import SqlPresetVersions
+from bot.storage.sql.receipts import SqlReceipts
+from bot.storage.units.lanes import SenderIdentity
+from bot.storage.usage.budgets import SqlBudgets
+from bot.storage.usage.log import SqlUsageLog
+from bot.storage.usage.totals import SqlUsageTotals
+from bot.storage.web.channels import SqlWebChannels
+from bot.turn.limits.answer_limits import AnswerLimits
+from bot.turn.limits.command_limits import CommandLimits
+from bot.turn.limits.provider_slots import ProviderSlots
+from bot.turn.limits.rare_notices import RareNotices
+from bot.turn.limits.spending import BudgetRules, Spending
+
+_SLOT_MARGIN_SECONDS = 60.0  # retries and a pause of the process are beyond an answer's own limit
+
+
+class StorageContainer:
+    """The settings and open resources of a process, the tables of its database, its limits."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        resources: Resources,
+        specs: Sequence[PlatformSpec],
+        progress: Callable[[str], None],
+        options: RunOptions,
+        clock: Clock | None = None,
+    ) -> None:
+        """Take what everything is built from.
+
+        Args:
+            settings: the settings of the service.
+            resources: what was opened for it.
+            specs: the platforms to run.
+            progress: tells the operator something.
+            options: what this run does differently.
+            clock: the time; None: that of the system.
+        """
+        self.settings = settings
+        self.resources = resources
+        self.specs = specs
+        self.progress = progress
+        self.options = options
+        self.clock = clock = clock or SystemClock()
+        self.owner = _lease_owner(settings, data_dir_use(specs))
+        """The name that this process holds leases under."""
+        self.database = database = resources.database
+        self.signals = resources.signals
+        self.resolver = resources.resolver
+        self.chat_settings = resources.chat_settings
+
+        self.answer_log = SqlAnswerLog(database)
+        self.audit_log = SqlAuditLog(database)
+        self.budgets = SqlBudgets(database)
+        self.console_tokens = SqlConsoleTokens(database, clock)
+        self.dead_letters = SqlDeadLetters(database, clock)
+        self.history_index = SqlHistoryIndex(database)
+        self.inbox = SqlInbox(database, clock)
+        self.message_notes = SqlMessageNotes(database, clock)
+        self.nodes = SqlNodeRegistry(database, clock)
+        self.pauses = SqlPauses(database, clock)
+        self.preset_drafts = SqlPresetDrafts(database)
+        self.preset_versions = SqlPresetVersions(database, clock)
+        self.receipts = SqlReceipts(database)
+        self.usage_log = SqlUsageLog(database, clock)
+        self.usage_totals = SqlUsageTotals(database)
+
+    @property
+    def models(self) -> Models:
+        models = self.resources.models
+        assert models is not None  # noqa: S101 -- only who needs them asks
+        return models
+
+    @property
+    def backends(self) -> Mapping[str, Backend]:
+        """Those that this process asks, by provider; none where it does not answer."""
+        models = self.resources.models
+        return models.backends if models is not None else {}
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether no other process does the same: the data directory of SQLite is locked."""
+        return self.database.is_sqlite
+
+    @property
+    def is_in_terminal(self) -> bool:
+        """Whether the only person here is the operator."""
+        return data_dir_use(self.specs) is DataDirUse.TERMINAL
+
+    @property
+    def may_take_any_port(self) -> bool:
+        """Whether this process starts although its port is in use, as others may share its machine.
+
+        One that was started to serve people's pages has to be where they look for them.
+        """
+        serves_pages = self.options.shares_work and Role.CONSOLE in self.options.roles
+        return not (self.is_alone or serves_pages)
+
+    @property
+    def has_console(self) -> bool:
+        """Whether this process serves the pages of the console."""
+        return self.settings.console.pages and Role.CONSOLE in self.options.roles
+
+    def announce(self, text: str) -> None:
+        """Tell the operator something, unless the terminal belongs to a chat."""
+        if not any(spec.uses_terminal for spec in self.specs):
+            self.progress(text)
+
+    # tables
+
+    @cached_property
+    def conversations(self) -> SqlConversations:
+        values, codec = self.resources.shared_values, self.database.codec
+        shared = SharedWindows(values, codec) if values else None
+        sender = self._lane_sender if Role.SENDER in self.options.roles else None
+        return SqlConversations(self.database, self.clock, sender, shared, self._tombstones.record)
+
+    @cached_property
+    def outbox(self) -> SqlOutbox:
+        return SqlOutbox(self.database, self.clock, self._lane_sender)
+
+    @property
+    def _lane_sender(self) -> SenderIdentity:
+        return SenderIdentity(self.owner, self.settings.delivery.settle_seconds)
+
+    @cached_property
+    def personal_data(self) -> SqlPersonalData:
+        return SqlPersonalData(self.database, self.clock, self._tombstones.record)
+
+    @cached_property
+    def _tombstones(self) -> TombstoneFile:
+        return TombstoneFile(self.settings.data_dir / FILE_NAME)
+
+    @cached_property
+    def web_channels(self) -> SqlWebChannels:
+        return SqlWebChannels(self.database, self.signals)
+
+    @cached_property
+    def shared_reports(self) -> SharedReports | None:
+        """What processes tell of themselves; None: nothing is shared."""
+        values = self.resources.shared_values
+        return SharedReports(values, self.database.codec) if values else None
+
+    @cached_property
+    def role_leases(self) -> SqlRoleLeases:
+        return SqlRoleLeases(self.database, self.owner, self.clock, self.signals)
+
+    def exclusive_role(self, name: str) -> ExclusiveRole:
+        """Return what one process of the installation does at a time."""
+        return ExclusiveRole(name, self.role_leases, self.clock)
+
+    async def delete_expired_rows(self) -> None:
+        """Keep the database from growing."""
+        await self._do_in_one_process(
+            "delete expired rows",
+            lambda: jobs.delete_expired_rows(self.database, self.settings, self.clock),
+        )
+
+    async def _do_in_one_process(self, name: str, job: jobs.Job) -> None:
+        """Do a job; of several processes, one does it at a time."""
+        await (job() if self.is_alone else self.exclusive_role(name).run(job))
+
+    async def database_problem(self) -> str | None:
+        """Return why the database does not answer; whatever waits in it is not looked at."""
+        try:
+            await self.database.ping()
+        except StoreError as error:
+            return str(error)
+        return None
+
+    # limits
+
+    @cached_property
+    def rate_limits(self) -> RateLimits:
+        return self.resources.rate_limits or InProcessRateLimits(self.clock)
+
+    @cached_property
+    def answer_limits(self) -> AnswerLimits | None:
+        """None in the terminal: the operator may ask as often as they like."""
+        if self.is_in_terminal:
+            return None
+        limits = self.settings.limits
+        return AnswerLimits(
+            self.rate_limits,
+            self.clock,
+            per_person=limits.answers_per_person,
+            per_channel=limits.answers_per_channel,
+            seconds=limits.seconds,
+        )
+
+    @cached_property
+    def command_limits(self) -> CommandLimits | None:
+        """None in the terminal, and where a person may have any number of answers."""
+        limits = self.settings.limits
+        if self.is_in_terminal or not limits.answers_per_person:
+            return None
+        return CommandLimits.beside_answers(
+            self.rate_limits, answers=limits.answers_per_person, seconds=limits.seconds
+        )
+
+    @cached_property
+    def provider_slots(self) -> ProviderSlots:
+        providers = self.settings.providers
+        limits = {name: one.max_in_flight for name, one in providers.items()}
+        longest = max((one.total_seconds for one in providers.values()), default=0.0)
+        return ProviderSlots(
+            self.rate_limits,
+            self.clock,
+            {name: limit for name, limit in limits.items() if limit is not None},
+            lease_seconds=longest + _SLOT_MARGIN_SECONDS,
+            max_waiting=self.settings.limits.waiting,
+            signals=self.signals,
+        )
+
+    @cached_property
+    def spending(self) -> Spending:
+        rules = _budget_rules(self.settings.budgets, self.resolver)
+        providers = self.settings.providers
+        return Spending(providers, self.clock, self.budgets, self.rate_limits, rules)
+
+    @cached_property
+    def notices(self) -> RareNotices:
+        return RareNotices(self.rate_limits)
+
+
+def _lease_owner(settings: Settings, use: DataDirUse) -> str:
+    """Name this process; on SQLite the name is the same after a restart."""
+    if settings.sqlalchemy_url.startswith("sqlite"):
+        return "embedded" if use is DataDirUse.SERVICE else "terminal"
+    return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+
+
+def _budget_rules(budgets: BudgetSettings, resolver: PresetResolver) -> BudgetRules:
+    """Return what may be spent.
+
+    Raises:
+        SettingsError: there is no preset of the name of the cheaper one.
+    """
+    limits = {
+        (kind, period): round(dollars * MICROS)
+        for kind in BudgetKind
+        for period in Period
+        if (dollars := getattr(budgets, f"{kind}_{period}")) is not None
+    }
+    try:
+        cheaper = budgets.cheaper_preset and find_preset(resolver.presets, budgets.cheaper_preset)
+    except PresetError as error:
+        raise SettingsError(f"TROUPE_BUDGETS__CHEAPER_PRESET: {error}") from None
+    return BudgetRules(limits, cheaper or None, budgets.max_output_tokens)

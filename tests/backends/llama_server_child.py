@@ -1,0 +1,23 @@
+"""Run llama.cpp's own server with its defaults, as a child process of a test."""
+
+import signal
+import sys
+
+import xllamacpp
+
+
+def main(model: str, port: str, slots: str, context_tokens: str) -> None:
+    """Serve on loopback until killed, each slot with that much context."""
+    params = xllamacpp.CommonParams()
+    params.model.path, params.port = model, int(port)
+    params.n_parallel, params.n_ctx = int(slots), int(slots) * int(context_tokens)
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
+    params.chat_template, params.verbosity, params.fit_params = "chatml", 2, False
+    server = xllamacpp.Server(params)
+    print("serving at", server.listening_address, flush=True)  # noqa: T201 # to this child's log
+    while True:
+        signal.pause()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

