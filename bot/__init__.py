@@ -23,10 +23,10 @@ the message enters it first (tests/turn/test_message_path.py holds the order fro
     intake/intake.py                      store, then wake
     intake/histories.py                   which history of the channel it belongs to
     routing/preset_resolver.py            the presets; later the active ones of the channel
-    storage/sql/inbox.py                  inbox row and cursor
+    storage/inbox.py                  inbox row and cursor
     runtime/keyed_worker_pool.py          one task for each conversation that is ready
     turn/worker.py                        claim, process
-    storage/sql/conversations.py          claims, history, the transaction of finish
+    storage/conversations.py          claims, history, the transaction of finish
     turn/lease.py                         keeps the claim while the message is processed
     routing/active_presets.py             ... as one value
     replying/live_replies.py              what the channel supports; later the typing indicator
@@ -44,8 +44,8 @@ the message enters it first (tests/turn/test_message_path.py holds the order fro
     replying/live_reply.py                the messages that will grow with the answer
     replying/stream_buffer.py             when they are edited next
     turn/model_requests.py                the preset's model, within its budgets
-    stories/retrieve.py                   the stories nearest to the message
-    summaries/summarizer.py               the summary of turns that were dropped before
+    stories.py                   the stories nearest to the message
+    summaries.py               the summary of turns that were dropped before
     prompting/compose/compose.py          compose
     prompting/compose/fit_for_backend.py  how many tokens the backend reads
     prompting/draft/fit.py                fit: whole messages are dropped, the oldest first

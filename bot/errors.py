@@ -51,9 +51,9 @@ LoreEntryError                                                      prompting/lo
 PlacedValueError                                                    prompting/presets/preset.py
 ConnectionFailed, InvalidAddress, AddressRefused                    runtime/http/failures.py
 ChildFailed                                                         runtime/subprocesses.py
-Unconvertible                                                       media/conversion.py
+Unconvertible                                                       media/attachment_reader.py
 FetchFailed, FetchRefused                                           media/fetching.py
-ToolFailed                                                          tools/tool.py
+ToolFailed                                                          tools.py
 """
 
 from typing import Literal, TypeAlias

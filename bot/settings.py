@@ -44,7 +44,7 @@ from bot.platforms.spec import PlatformSettings, PlatformSpec
 from bot.runtime.addresses import HttpAddress
 from bot.runtime.secret_file import read_secrets_at_start, take_from_file
 from bot.runtime.validation_errors import describe_problem
-from bot.storage.encryption.codec import TextEncryption
+from bot.storage.codec import TextEncryption
 from bot.telemetry.secret_masker import passwords_in
 from bot.tool_servers.settings import McpServerSettings
 

@@ -1,9 +1,9 @@
-"""The environment of the migrations; `bot.storage.sql.upgrading.migrations` passes an open connection."""
+"""The environment of the migrations; `bot.storage.migrations` passes an open connection."""
 
 from alembic import context
 
-from bot.storage.sql.tables import metadata
-from bot.storage.vectors.pgvector import TABLE
+from bot.storage.tables import metadata
+from bot.storage.vectors import TABLE
 
 connection = context.config.attributes["connection"]
 

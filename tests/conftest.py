@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from bot.storage.sql.database import Database, open_database
+from bot.storage.database import Database, open_database
 from tests.postgres import running_postgres
 
 # How many examples a property test tries: `make check` takes "quick", `make soak` takes "soak",

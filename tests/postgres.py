@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import psutil
 
-from bot.storage.sql.database import open_database
+from bot.storage.database import open_database
 
 _TEMPLATE = "migrated"
 _folders_with_template: set[str] = set()

@@ -7,8 +7,8 @@ from bot.chat.receipt import Receipt
 from bot.chat.session import Claim, InboxMessage, Session
 from bot.ports import Conversations
 from bot.runtime.clock import SystemClock
-from bot.storage.sql.conversations import SqlConversations
-from bot.storage.sql.database import Database
+from bot.storage.conversations import SqlConversations
+from bot.storage.database import Database
 
 ALICE = Person("telegram:1", "Alice")
 BOB = Person("telegram:2", "Bob")

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import make_url
 
 from bot.service.options import ALL_ROLES
-from bot.storage.engine.asyncpg_pool import MAX_CONNECTIONS
+from bot.storage.postgres import MAX_CONNECTIONS
 from tests.checkout import CHECKOUT
 
 _DEPLOY = CHECKOUT / "deploy"

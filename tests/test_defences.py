@@ -20,7 +20,7 @@ import pytest
 from jinja2 import TemplateError as JinjaError
 from jinja2.sandbox import SandboxedEnvironment
 
-from bot.backends.chat_completions.sse import SseEventTooLong, SseParser
+from bot.backends.chat_completions.streaming import SseEventTooLong, SseParser
 from bot.chat.incoming import Person
 from bot.chat.outgoing import Limits
 from bot.chat.session import Turn
@@ -37,7 +37,7 @@ from bot.telemetry.logs import ConsoleLogRenderer
 from bot.telemetry.secret_masker import SecretMasker
 from bot.templates import JinjaTemplate
 from bot.templates.control_tokens import break_control_tokens, control_tokens
-from bot.tools.toolbox import quote_result
+from bot.tools import quote_result
 from tests.attacks import attack_texts
 from tests.telemetry.test_logs import secret_in
 from tests.templates.test_text_spans import ALL

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from bot.service.options import ALL_ROLES
-from bot.storage.restoring.tombstones import Tombstone, TombstoneFile, read_tombstones
+from bot.storage.forgetting import Tombstone, TombstoneFile, read_tombstones
 from tests.checkout import CHECKOUT
 
 _SOURCE = CHECKOUT / "deploy" / "kubernetes"

@@ -15,9 +15,9 @@ import pytest
 
 from bot.commands.admins import AdminCheck
 from bot.media import conversion_child
-from bot.storage.sql import connections
-from bot.storage.sql.database import Database, open_database
-from bot.storage.usage.budgets import SqlBudgets
+from bot.storage import sqlite as connections
+from bot.storage.database import Database, open_database
+from bot.storage.usage import SqlBudgets
 from bot.turn.limits.answer_limits import Admission, AnswerLimits
 from tests.attacks import attacks, expanded
 from tests.checkout import CHECKOUT

@@ -4,9 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from bot.backends.chat_completions.description import describe_request
-from bot.backends.chat_completions.wire import to_wire
-from bot.backends.factory import make_backend
+from bot.backends.chat_completions.wire import describe_request, to_wire
+from bot.backends.registry import make_backend
 from bot.backends.spec import ProviderSettings
 from bot.chat.prompt import PromptDescription
 from bot.chat.receipt import Receipt

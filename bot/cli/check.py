@@ -12,8 +12,7 @@ from typing import Annotated
 import typer
 import uvloop
 
-from bot.backends.factory import make_backend, model_trials
-from bot.backends.registry import backend_specs
+from bot.backends.registry import backend_specs, make_backend, model_trials
 from bot.chat.prompt import (
     Delta,
     Finish,
@@ -53,9 +52,9 @@ from bot.service.backends import add_backends, describe_refusals, refused_preset
 from bot.service.models import stories_by_preset
 from bot.service.resources import with_stored_keys
 from bot.settings import Settings, describe_unknown_variables, read_settings, wants_json_output
-from bot.storage.coordination.redis_signals import check_redis
 from bot.storage.data_dir import create_data_dir
-from bot.storage.sql.database import open_database
+from bot.storage.database import open_database
+from bot.storage.redis_signals import check_redis
 from bot.telemetry.json_lines import JsonLines
 from bot.telemetry.logs import only_warnings_logged
 from bot.templates.renderer import Renderer

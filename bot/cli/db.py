@@ -13,11 +13,10 @@ from bot.cli.text_io import print_line, print_progress
 from bot.cli.typer_apps import command_app
 from bot.errors import SettingsError
 from bot.settings import Settings, read_settings
-from bot.storage.copying.copy_rows import copy_rows
-from bot.storage.copying.sqlite_backup import back_up
+from bot.storage.copying import back_up, copy_rows
 from bot.storage.data_dir import DataDirUse, create_data_dir, lock_data_dir
-from bot.storage.encryption.rewriting import rewrite_texts
-from bot.storage.sql.database import (
+from bot.storage.database import (
+    NEWEST_REVISION,
     open_database,
     open_without_decrypting,
     parse_url,
@@ -25,7 +24,7 @@ from bot.storage.sql.database import (
     sqlite_file,
     upgrade_tables,
 )
-from bot.storage.sql.upgrading.revisions import NEWEST_REVISION
+from bot.storage.rewriting import rewrite_texts
 
 app = command_app("Upgrade, copy, back up, restore or encrypt the database.")
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from bot.backends.llama_cpp.hardware import free_bytes
 from bot.backends.llama_cpp.settings import local_settings
 from bot.backends.model_files import hub
-from bot.backends.model_files.memory import free_bytes
-from bot.backends.model_files.metadata import read_metadata
+from bot.backends.model_files.gguf import read_metadata
 from bot.backends.openai_compatible.azure import PROVIDER as AZURE
 from bot.backends.openai_compatible.azure import read_azure_address
 from bot.backends.openai_compatible.services import KEYLESS

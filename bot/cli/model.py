@@ -7,13 +7,12 @@ from typing import Annotated
 
 import typer
 
-from bot.backends.llama_cpp.engines.selection import engine_settings
-from bot.backends.llama_cpp.hardware import list_devices
+from bot.backends.llama_cpp.engine import engine_settings
+from bot.backends.llama_cpp.hardware import free_bytes, list_devices
 from bot.backends.llama_cpp.settings import LlamaCppSettings, local_settings
 from bot.backends.model_files import hub
 from bot.backends.model_files import store as model_store
-from bot.backends.model_files.memory import free_bytes
-from bot.backends.model_files.metadata import IS_PROJECTOR_MESSAGE, ModelMetadata, read_metadata
+from bot.backends.model_files.gguf import IS_PROJECTOR_MESSAGE, ModelMetadata, read_metadata
 from bot.cli.text_io import print_line, print_progress, read_bytes
 from bot.cli.typer_apps import command_app
 from bot.errors import SettingsError

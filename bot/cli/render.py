@@ -13,7 +13,7 @@ import msgspec
 import typer
 import uvloop
 
-from bot.backends.factory import make_backend
+from bot.backends.registry import make_backend
 from bot.chat.incoming import Address, Person, Said, WakeReason
 from bot.chat.prompt import Message, PromptToken, TemplateChoice, TemplateNames
 from bot.chat.session import Session, Turn

@@ -19,8 +19,8 @@ from bot.runtime.control_characters import escape_control_characters
 from bot.service.resources import with_stored_keys
 from bot.service.run import open_replay
 from bot.settings import Settings, collect_secrets, read_settings
-from bot.storage.console.answers import SqlAnswerLog
-from bot.storage.sql.database import database_exists, open_database
+from bot.storage.database import database_exists, open_database
+from bot.storage.reports import SqlAnswerLog
 from bot.telemetry.secret_masker import SecretMasker
 from bot.templates.renderer import Renderer
 

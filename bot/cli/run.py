@@ -29,7 +29,7 @@ from bot.settings import (
     read_settings,
 )
 from bot.storage.data_dir import create_data_dir
-from bot.storage.sql.database import database_exists
+from bot.storage.database import database_exists
 from bot.telemetry.json_lines import JsonLines
 from bot.telemetry.logs import configure_logs, log_crash, open_log_stream
 from bot.telemetry.metrics import count_unanswered

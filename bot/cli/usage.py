@@ -13,8 +13,8 @@ from bot.chat.usage_table import format_usage_table
 from bot.cli.typer_apps import command_app
 from bot.errors import UserError
 from bot.settings import Settings, read_settings
-from bot.storage.sql.database import database_exists, open_database
-from bot.storage.usage.totals import SqlUsageTotals
+from bot.storage.database import database_exists, open_database
+from bot.storage.usage import SqlUsageTotals
 
 app = command_app()
 

@@ -10,8 +10,8 @@ from typing_extensions import override
 from bot.backends.chat_completions import errors
 from bot.backends.chat_completions.errors import Endpoint, RequestFailed
 from bot.backends.chat_completions.key_rotation import KeyRotation
-from bot.backends.chat_completions.request import translated_failures
-from bot.backends.chat_completions.stream_parser import token_count
+from bot.backends.chat_completions.request_runner import translated_failures
+from bot.backends.chat_completions.streaming import token_count
 from bot.backends.openai_compatible.connection import OpenAIConnection
 from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.chat.story import PackedVector

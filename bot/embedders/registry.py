@@ -1,14 +1,23 @@
-"""Make the embedder of a kind; its module is imported only where a character has stories.
+"""Make the embedder of a kind, and log the usage of paid ones.
 
-A new embedder is a module with a `make`, and a line here.
+A new embedder is a module with a `make`, and a line here; it is imported on first use.
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib import import_module  # noqa: TID251 # this is a plug registry
 from pathlib import Path
 from typing import TypeAlias
 
-from bot.ports import Embedder
+import structlog
+from typing_extensions import override
+
+from bot.chat.prompt import Usage
+from bot.chat.story import PackedVector
+from bot.chat.usage import AnswerCharge
+from bot.errors import StoreError
+from bot.ports import Embedder, EmbeddingPayer, MeteredEmbedder, PaidEmbedder, UsageLog
 from bot.settings import EmbeddingSettings
 
 _MODULES = {
@@ -30,3 +39,72 @@ def make_embedder(settings: EmbeddingSettings, data_dir: Path) -> Embedder:
     """
     make: MakeEmbedder = import_module(_MODULES[settings.kind]).make
     return make(settings, data_dir)
+
+
+_log = structlog.get_logger(__name__)
+_PROVIDER = "embedding"
+_ADDED_TOKENS = 16  # that a service may put around a text
+
+
+class CountedEmbedder(Embedder, PaidEmbedder):
+    """Logs the tokens of each call; of stories they are nobody's, because these serve everybody."""
+
+    def __init__(
+        self, embedder: Embedder, meter: MeteredEmbedder, settings: EmbeddingSettings, log: UsageLog
+    ) -> None:
+        self._embedder = embedder
+        self._meter = meter
+        self._settings = settings
+        self._usage_log = log
+
+    @property
+    @override
+    def model_id(self) -> str:
+        return self._embedder.model_id
+
+    @override
+    async def embed_documents(self, texts: Sequence[str]) -> Sequence[PackedVector]:
+        try:
+            return await self._embedder.embed_documents(texts)
+        finally:
+            await self._record()
+
+    @override
+    async def embed_query(self, text: str) -> PackedVector:
+        try:
+            return await self._embedder.embed_query(text)
+        finally:
+            await self._record()
+
+    @override
+    async def embed_query_for(self, text: str, payer: EmbeddingPayer) -> PackedVector:
+        most = math.ceil((len(text.encode()) + _ADDED_TOKENS) * (self._settings.price or 0))
+        async with payer.paid(most) as spent:  # a token has a byte at least
+            try:
+                return await self._embedder.embed_query(text)
+            finally:
+                spent.micros = await self._record(payer)
+
+    @override
+    async def check(self) -> str:
+        return await self._embedder.check()
+
+    @override
+    async def close(self) -> None:
+        await self._embedder.close()
+
+    async def _record(self, payer: EmbeddingPayer | None = None) -> int:
+        """Log what was embedded since the last call; return what it cost, as far as known."""
+        tokens = self._meter.take_tokens()
+        if not tokens:
+            return 0
+        price = self._settings.price
+        cost = None if price is None else round(tokens * price)
+        whose = AnswerCharge() if payer is None else payer.charge
+        charge = replace(whose, model=self._settings.model or "", cost=cost)
+        conversation, preset = ("", "") if payer is None else (payer.conversation, payer.preset)
+        try:
+            await self._usage_log.record(conversation, preset, _PROVIDER, charge, Usage(tokens))
+        except StoreError as error:  # the stories are found all the same
+            _log.warning("embedding_not_counted", tokens=tokens, reason=str(error))
+        return cost or 0

@@ -1,14 +1,13 @@
-"""Download the files of a message and read them: pictures, also by address, text files, PDFs.
-
-What a file is, its content tells: names and types are given by strangers.
-"""
+"""Read attachments: download, convert in a child process, and decode."""
 
 import asyncio
 import base64
 import re
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import TypeAlias
+from pathlib import Path
+from typing import Literal, TypeAlias
 
 import structlog
 
@@ -24,8 +23,7 @@ from bot.chat.attachments import (
 from bot.chat.incoming import Address, MediaItem, MediaKind, Said
 from bot.chat.prompt import Image
 from bot.chat.storable import make_storable
-from bot.errors import PlatformError
-from bot.media.conversion import Unconvertible, convert
+from bot.errors import PlatformError, TroupeError
 from bot.media.fetching import FetchFailed, FetchRefused
 from bot.media.text_decoding import DecodedText, decode_text, find_guessable_text
 from bot.telemetry.secret_masker import mask_pasted_tokens
@@ -189,3 +187,48 @@ async def _guess_text(data: bytes) -> DecodedText | None:
         _log.info("encoding_not_guessed", reason=str(error))
         return None
     return DecodedText(text, encoding)
+
+
+Conversion: TypeAlias = Literal["picture", "pdf", "text"]
+
+_PACKAGE_FOLDER = Path(__file__).resolve().parents[2]
+_CONVERSION_SECONDS = 20.0  # of wall clock; the child limits its CPU time itself
+_slots = asyncio.Semaphore(2)
+
+
+class Unconvertible(TroupeError):
+    """The file is damaged, too large inside, or not of the kind that it seems to be."""
+
+
+async def convert(kind: Conversion, data: bytes) -> bytes:
+    """Return a picture as a JPEG, or the text of a PDF in UTF-8.
+
+    Of a text file in another encoding than UTF-8: what that probably is, and the text behind this
+    first line.
+
+    Raises:
+        Unconvertible: it cannot be read within the limits.
+    """
+    async with _slots:
+        child = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-s", "-m", "bot.media.conversion_child", kind),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            # Our own environment holds the tokens of the service.
+            env={"PYTHONPATH": str(_PACKAGE_FOLDER)},
+            start_new_session=True,
+        )
+        try:
+            async with asyncio.timeout(_CONVERSION_SECONDS):
+                converted, _ = await child.communicate(data)
+        except TimeoutError:
+            raise Unconvertible(f"a {kind} took more than {_SECONDS:.0f} s to read") from None
+        finally:
+            if child.returncode is None:
+                child.kill()
+                await child.wait()
+    if child.returncode != 0:
+        _log.info("file_not_converted", kind=kind, exit_code=child.returncode)
+        raise Unconvertible(f"a {kind} cannot be read (exit code {child.returncode})")
+    return converted

@@ -24,12 +24,11 @@ from bot.runtime.keyed_worker_pool import KeyedWorkerPool
 from bot.service.messaging import MessagingContainer
 from bot.service.options import Role
 from bot.settings import collect_secrets
-from bot.storage.expired_turns import kept_since
-from bot.storage.personal_data import SqlForgottenConversations
-from bot.storage.sql.retention import FORGOTTEN_SECONDS
-from bot.storage.sql.summaries import SqlSummaries
-from bot.storage.web.forgotten_messages import ForgottenWebMessages
-from bot.summaries.summarizer import Summarizer
+from bot.storage.forgetting import SqlForgottenConversations
+from bot.storage.retention import FORGOTTEN_SECONDS, kept_since
+from bot.storage.summaries import SqlSummaries
+from bot.storage.web_channels import ForgottenWebMessages
+from bot.summaries import Summarizer
 from bot.telemetry.secret_masker import SecretMasker
 from bot.turn.answer import AnswerPipeline
 from bot.turn.arrivals import CONVERSATIONS

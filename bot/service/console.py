@@ -51,11 +51,10 @@ from bot.service.backends import preset_problems
 from bot.service.container import Container
 from bot.settings import ConsoleSettings, Settings
 from bot.setup.steps import SetupSteps
-from bot.storage.console.audit import SqlAuditLog
-from bot.storage.console.channel_histories import SqlChannelHistories
-from bot.storage.console.service_state import SqlServiceState
-from bot.storage.sql.database import Database
-from bot.storage.web.copied_history import SqlHistoryCopies
+from bot.storage.database import Database
+from bot.storage.operation import SqlAuditLog
+from bot.storage.reports import SqlChannelHistories, SqlServiceState
+from bot.storage.web_channels import SqlHistoryCopies
 from bot.telemetry.recent_events import RECENT_EVENTS
 from bot.turn.preview.draft_preview import DraftPreview
 from bot.turn.preview.operator_requests import OperatorRequests

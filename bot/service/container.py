@@ -34,7 +34,7 @@ from bot.service.jobs import (
 )
 from bot.service.options import Role
 from bot.service.published_presets import PublishedPresets
-from bot.storage.queue_ages import SqlQueueAges
+from bot.storage.reports import SqlQueueAges
 from bot.telemetry.recent_events import RECENT_EVENTS
 from bot.turn.missed_signals import MissedSignals
 

@@ -20,11 +20,9 @@ from bot.ports import Backend, Clock, LoadingBackend, MonitoredBackend, NodeRegi
 from bot.prompting.presets.preset import Preset
 from bot.service.options import Role
 from bot.settings import Settings
-from bot.storage.cache.shared_reports import SharedReports
-from bot.storage.expired_turns import delete_expired_turns
-from bot.storage.queue_ages import SqlQueueAges
-from bot.storage.sql.database import Database
-from bot.storage.sql.retention import delete_expired
+from bot.storage.database import Database
+from bot.storage.reports import SharedReports, SqlQueueAges
+from bot.storage.retention import delete_expired, delete_expired_turns
 from bot.telemetry.metrics import LOOP_LAG, QUEUE_AGE
 from bot.telemetry.recent_events import RecentEvents
 

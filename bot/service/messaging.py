@@ -30,8 +30,8 @@ from bot.service.options import Role
 from bot.service.platform_calls import PlatformCalls, PlatformForms
 from bot.service.platform_supervisor import PlatformSupervisor
 from bot.service.stores import StorageContainer
-from bot.storage.cache.cached_chat_settings import CachedChatSettings
-from bot.storage.restoring.restores import SqlRestores
+from bot.storage.chat_settings import CachedChatSettings
+from bot.storage.restoring import SqlRestores
 from bot.telemetry.metrics import HELD_ROLES
 from bot.turn.arrivals import CONVERSATIONS, ArrivalSignals
 from bot.turn.lease import LeaseKeeper

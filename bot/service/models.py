@@ -8,9 +8,8 @@ from importlib import import_module  # noqa: TID251 # for what few installations
 
 import structlog
 
-from bot.backends.factory import prepare_model
-from bot.embedders.counted import CountedEmbedder
-from bot.embedders.registry import make_embedder
+from bot.backends.registry import prepare_model
+from bot.embedders.registry import CountedEmbedder, make_embedder
 from bot.errors import BackendUnavailable
 from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Backend, MeteredEmbedder, PreloadingBackend, ToolServer
@@ -20,11 +19,10 @@ from bot.runtime.clock import SystemClock
 from bot.runtime.tasks import cancel_and_wait
 from bot.service.backends import add_backends
 from bot.settings import Settings
-from bot.storage.sql.bots import read_installation_id
-from bot.storage.sql.database import Database
-from bot.storage.usage.log import SqlUsageLog
-from bot.stories.index import index_stories
-from bot.stories.retrieve import RetrieveStories, StoryRetriever, no_stories
+from bot.storage.database import Database
+from bot.storage.leases import read_installation_id
+from bot.storage.usage import SqlUsageLog
+from bot.stories import RetrieveStories, StoryRetriever, index_stories, no_stories
 from bot.templates.renderer import Renderer
 from bot.tool_servers.factory import open_tool_servers
 
@@ -120,7 +118,7 @@ async def open_story_retriever(
     if isinstance(embedder, MeteredEmbedder):
         usage_log = SqlUsageLog(database, SystemClock())
         embedder = CountedEmbedder(embedder, embedder, settings.embedding, usage_log)
-    stories_module = import_module("bot.storage.sql.stories")
+    stories_module = import_module("bot.storage.stories")
     stories = await stories_module.open_stories(database)
     task = asyncio.create_task(
         index_stories(stories_by_character, embedder, stories, SystemClock())

@@ -28,20 +28,19 @@ from bot.service.backends import refused_presets
 from bot.service.models import Models, open_models, preload_default, prepare_models
 from bot.service.options import Role, RunOptions, replace_model
 from bot.settings import Settings
-from bot.storage.cache.cached_chat_settings import CachedChatSettings
+from bot.storage.chat_settings import CachedChatSettings, SqlChatSettings
 from bot.storage.data_dir import DataDirUse, lock_data_dir, process_using
-from bot.storage.provider_keys.rows import SqlProviderKeys, StoredKey
-from bot.storage.sql.bots import read_installation_id, resolve_bot_id
-from bot.storage.sql.chat_settings import SqlChatSettings
-from bot.storage.sql.database import (
+from bot.storage.database import (
+    NEWEST_REVISION,
     Database,
     database_exists,
     open_as_it_is,
     open_database,
     read_revision,
 )
-from bot.storage.sql.preset_versions import SqlPresetVersions
-from bot.storage.sql.upgrading.revisions import NEWEST_REVISION
+from bot.storage.leases import read_installation_id, resolve_bot_id
+from bot.storage.presets import SqlPresetVersions
+from bot.storage.provider_keys import SqlProviderKeys, StoredKey
 
 _MAX_SETTING_AGE_SECONDS = 3.0  # where the signal of a change may be lost
 
@@ -285,9 +284,7 @@ async def with_stored_keys(settings: Settings) -> Settings:
     }
     if not named:
         return settings
-    cipher = import_module("bot.storage.provider_keys.cipher").KeyCipher(
-        settings.all_encryption_keys
-    )
+    cipher = import_module("bot.storage.fernets").KeyCipher(settings.all_encryption_keys)
     stored = await _read_keys(settings)
     providers = dict(settings.providers)
     for name, provider in named.items():

@@ -20,31 +20,23 @@ from bot.service.models import Models
 from bot.service.options import Role, RunOptions
 from bot.service.resources import Resources, data_dir_use
 from bot.settings import BudgetSettings, Settings
-from bot.storage.cache.shared_reports import SharedReports
-from bot.storage.cache.shared_windows import SharedWindows
-from bot.storage.console.answers import SqlAnswerLog
-from bot.storage.console.audit import SqlAuditLog
-from bot.storage.console.preset_drafts import SqlPresetDrafts
-from bot.storage.console.tokens import SqlConsoleTokens
-from bot.storage.coordination.role_leases import SqlRoleLeases
+from bot.storage.conversations import SqlConversations
 from bot.storage.data_dir import DataDirUse
+from bot.storage.dead_letters import SqlDeadLetters
+from bot.storage.forgetting import FILE_NAME, SqlPersonalData, TombstoneFile
 from bot.storage.history_index import SqlHistoryIndex
-from bot.storage.operation.dead_letters import SqlDeadLetters
-from bot.storage.operation.message_notes import SqlMessageNotes
-from bot.storage.operation.nodes import SqlNodeRegistry
-from bot.storage.operation.pauses import SqlPauses
-from bot.storage.personal_data import SqlPersonalData
-from bot.storage.restoring.tombstones import FILE_NAME, TombstoneFile
-from bot.storage.sql.conversations import SqlConversations
-from bot.storage.sql.inbox import SqlInbox
-from bot.storage.sql.outbox import SqlOutbox
-from bot.storage.sql.preset_versions import SqlPresetVersions
-from bot.storage.sql.receipts import SqlReceipts
-from bot.storage.units.lanes import SenderIdentity
-from bot.storage.usage.budgets import SqlBudgets
-from bot.storage.usage.log import SqlUsageLog
-from bot.storage.usage.totals import SqlUsageTotals
-from bot.storage.web.channels import SqlWebChannels
+from bot.storage.inbox import SqlInbox
+from bot.storage.lanes import SenderIdentity
+from bot.storage.leases import SqlRoleLeases
+from bot.storage.operation import SqlAuditLog, SqlMessageNotes, SqlNodeRegistry, SqlPauses
+from bot.storage.outbox import SqlOutbox
+from bot.storage.presets import SqlPresetDrafts, SqlPresetVersions
+from bot.storage.receipts import SqlReceipts
+from bot.storage.reports import SharedReports, SqlAnswerLog
+from bot.storage.tokens import SqlConsoleTokens
+from bot.storage.usage import SqlBudgets, SqlUsageLog, SqlUsageTotals
+from bot.storage.web_channels import SqlWebChannels
+from bot.storage.windows import SharedWindows
 from bot.turn.limits.answer_limits import AnswerLimits
 from bot.turn.limits.command_limits import CommandLimits
 from bot.turn.limits.provider_slots import ProviderSlots

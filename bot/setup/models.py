@@ -11,9 +11,8 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from bot.backends.factory import make_backend
 from bot.backends.openai_compatible.services import KEYLESS, SERVICES, WELL_KNOWN
-from bot.backends.registry import backend_spec, backend_specs, default_spec
+from bot.backends.registry import backend_spec, backend_specs, default_spec, make_backend
 from bot.backends.spec import ProviderSettings
 from bot.chat.prompt import Delta, Message, Prompt
 from bot.errors import BackendUnavailable, SettingsError, TroupeError

@@ -21,10 +21,10 @@ from bot.chat.incoming import HISTORY_MARK, Address
 from bot.chat.outgoing import OutboxOperation
 from bot.chat.session import MessagePlace
 from bot.ports import HistoryIndex
-from bot.storage.sql.database import Database
-from bot.storage.sql.tables import conversation, inbox, is_unanswered, outbox, sent_message, turn
-from bot.storage.units.dialects import bound_texts, has_prefix
-from bot.storage.units.history import encode_parts
+from bot.storage.database import Database
+from bot.storage.histories import encode_parts
+from bot.storage.statements import bound_texts, has_prefix
+from bot.storage.tables import conversation, inbox, is_unanswered, outbox, sent_message, turn
 
 _MAX_TURNS = 400
 _COPIED = tuple(name for name in turn.c.keys() if name not in {"id", "conversation", "session"})  # noqa: SIM118 -- no mapping

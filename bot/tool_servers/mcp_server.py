@@ -8,6 +8,7 @@ server that was started anew is connected with again; calls wait for that within
 import asyncio
 import contextlib
 import json
+import re
 import shlex
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
@@ -28,10 +29,14 @@ from bot.ports import Clock, ToolServer
 from bot.prompting.text.confusables import strip_hidden_text
 from bot.runtime.secret_file import read_one_secret
 from bot.telemetry.secret_masker import mask_from_now_on, mask_pasted_tokens
-from bot.tool_servers.bounded_http import LOGIN_REFUSED, NOT_ANSWERED, NOT_REACHED, BoundedTransport
 from bot.tool_servers.settings import McpServerSettings
-from bot.tool_servers.stdio import stdio_transport
-from bot.tool_servers.tool_names import offered_name
+from bot.tool_servers.transports import (
+    LOGIN_REFUSED,
+    NOT_ANSWERED,
+    NOT_REACHED,
+    BoundedTransport,
+    stdio_transport,
+)
 
 MAX_TOOLS = 24
 """How many tools of a server are offered."""
@@ -316,3 +321,13 @@ def _text_of(block: mcp_types.ContentBlock) -> str:
             return f"[a link: {block.uri}]"
         case _:
             return f"[left out: {block.type}]"
+
+
+_MAX_CHARS = 64  # OpenAI and Anthropic reject longer names of functions
+_OTHER = re.compile(r"[^a-zA-Z0-9_-]")
+
+
+def offered_name(server: str, tool: str) -> str | None:
+    """Return `server_tool` with the signs that providers take; None if it is too long."""
+    name = _OTHER.sub("_", f"{server}_{tool}")
+    return name if tool and len(name) <= _MAX_CHARS else None

@@ -27,8 +27,8 @@ from bot.replying.live_reply import LiveReply
 from bot.replying.long_answers import count_messages, message_names, messages_of
 from bot.routing.active_presets import ActiveCharacters, ActivePreset
 from bot.routing.preset_resolver import PresetResolver
-from bot.stories.retrieve import RetrieveStories
-from bot.summaries.summarizer import Summarizer
+from bot.stories import RetrieveStories
+from bot.summaries import Summarizer
 from bot.texts.text import Text
 from bot.turn.channel_reader import ChannelReader
 

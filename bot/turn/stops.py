@@ -27,7 +27,7 @@ from bot.errors import Fenced, StoreError
 from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Signals
 from bot.replying.stop_flag import StopFlag
-from bot.storage.decoding import decode_all
+from bot.storage.rows import decode_all
 
 _log = structlog.get_logger(__name__)
 _TOPIC = "stops"

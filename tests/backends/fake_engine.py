@@ -7,7 +7,7 @@ from pathlib import Path
 
 from typing_extensions import override
 
-from bot.backends.llama_cpp.engines.engine import (
+from bot.backends.llama_cpp.engine import (
     Engine,
     EngineFailed,
     EngineRefused,

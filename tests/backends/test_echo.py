@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.backends.echo.backend import EchoBackend
+from bot.backends.echo import EchoBackend
 from tests.backends.asking import ask, prompt
 from tests.backends.conftest import FakeClock
 

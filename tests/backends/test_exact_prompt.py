@@ -10,7 +10,7 @@ import pytest
 from inline_snapshot import snapshot
 
 from bot.backends.exact_prompt import ExactPromptWriter
-from bot.backends.llama_cpp.description import name_template
+from bot.backends.llama_cpp.backend import name_template
 from bot.backends.model_files import store as model_store
 from bot.chat.prompt import Image, Message, Prompt, TemplateChoice
 from bot.chat.receipt import Receipt

@@ -10,8 +10,8 @@ import pytest
 from typing_extensions import override
 
 from bot.backends import registry
-from bot.backends.factory import make_backend, model_trials, parameter_problems, prepare_model
 from bot.backends.llama_cpp.settings import LlamaCppSettings
+from bot.backends.registry import make_backend, model_trials, parameter_problems, prepare_model
 from bot.backends.spec import BackendSpec, ProviderSettings
 from bot.chat.prompt import Delta, Finish, FinishReason, Prompt
 from bot.errors import SettingsError
@@ -133,7 +133,7 @@ def test_parameters_are_checked_against_the_chosen_engine(monkeypatch: pytest.Mo
     assert parameter_problems(settings, given) == []
 
     monkeypatch.setattr(
-        "bot.backends.llama_cpp.engines.selection.find_spec",
+        "bot.backends.llama_cpp.engine.find_spec",
         lambda package: package if package == "llama_cpp" else None,
     )
 

@@ -5,9 +5,9 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
+from bot.backends.chat_completions.deltas import MAX_ARGUMENT_CHARS, MAX_CALLS
 from bot.backends.chat_completions.reasoning import detect_format, separate_reasoning
-from bot.backends.tool_calls import MAX_ARGUMENT_CHARS, MAX_CALLS
-from bot.backends.written_calls import WrittenCallParser, separate_calls
+from bot.backends.llama_cpp.tool_calls import WrittenCallParser, separate_calls
 from bot.chat.prompt import Delta, Finish, FinishReason, ReasoningDelta
 from bot.templates.tool_forms import ToolForm
 

@@ -31,8 +31,8 @@ from bot.chat.receipt import PromptSpan, Receipt
 from bot.chat.usage import AnswerCharge
 from bot.runtime.tasks import cancel_and_wait
 from bot.settings import Settings
-from bot.storage.sql.database import open_database
-from bot.storage.sql.tables import conversation, receipt, turn
+from bot.storage.database import open_database
+from bot.storage.tables import conversation, receipt, turn
 from tests.console.playground.conftest import NORA, Playground, opened
 from tests.contracts.test_receipts import RECEIPT
 from tests.platforms.web.channel import write_settings

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 
 from typing_extensions import override
 
-from bot.backends.chat_completions.token_estimates import PromptTokenEstimator
+from bot.backends.chat_completions.http_backend import PromptTokenEstimator
 from bot.chat.incoming import Person
 from bot.chat.prompt import Prompt
 from bot.chat.session import Session, Turn

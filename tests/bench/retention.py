@@ -20,9 +20,9 @@ import psutil
 from sqlalchemy import Connection, insert
 
 from bot.runtime.clock import SystemClock
-from bot.storage.sql.database import Database, open_database
-from bot.storage.sql.retention import delete_expired
-from bot.storage.sql.tables import inbox, outbox, receipt
+from bot.storage.database import Database, open_database
+from bot.storage.retention import delete_expired
+from bot.storage.tables import inbox, outbox, receipt
 from tests.postgres import create_postgres_database, running_postgres
 
 _DAY = 86_400.0

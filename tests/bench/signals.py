@@ -28,9 +28,9 @@ from bot.chat.session import Claim, InboxMessage
 from bot.runtime.clock import SystemClock
 from bot.runtime.tasks import cancel_and_wait
 from bot.service.resources import make_chat_settings
-from bot.storage.coordination.redis_signals import RedisSignals, open_signals
-from bot.storage.sql.database import open_database
-from bot.storage.sql.inbox import SqlInbox
+from bot.storage.database import open_database
+from bot.storage.inbox import SqlInbox
+from bot.storage.redis_signals import RedisSignals, open_signals
 from bot.turn.arrivals import ArrivalSignals
 from bot.turn.missed_signals import MissedSignals
 from bot.turn.stops import StopRequests

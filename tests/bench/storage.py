@@ -44,13 +44,13 @@ from bot.service.models import Models
 from bot.service.options import RunOptions
 from bot.service.resources import Resources, make_chat_settings
 from bot.settings import LimitSettings, Settings
-from bot.storage.encryption.codec import TextEncryption
-from bot.storage.sql.conversations import SqlConversations
-from bot.storage.sql.database import Database, open_database, read_revision
-from bot.storage.sql.inbox import SqlInbox
-from bot.storage.sql.outbox import SqlOutbox
-from bot.storage.units.lanes import SenderIdentity
-from bot.stories.retrieve import no_stories
+from bot.storage.codec import TextEncryption
+from bot.storage.conversations import SqlConversations
+from bot.storage.database import Database, open_database, read_revision
+from bot.storage.inbox import SqlInbox
+from bot.storage.lanes import SenderIdentity
+from bot.storage.outbox import SqlOutbox
+from bot.stories import no_stories
 from bot.templates.renderer import Renderer
 from tests.contracts.test_receipts import RECEIPT
 from tests.fakes import FakeBackend, FakeSurface

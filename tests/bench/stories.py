@@ -17,9 +17,9 @@ import numpy as np
 from bot.chat.story import PackedVector, StoryVector
 from bot.ports import Stories
 from bot.prompting.character.embedding import DEFAULT_EMBEDDER
-from bot.storage.sql.database import Database, open_database
-from bot.storage.sql.stories import SqlStories, open_stories
-from bot.storage.vectors.numpy_index import NumpyIndex
+from bot.storage.database import Database, open_database
+from bot.storage.numpy_vectors import NumpyIndex
+from bot.storage.stories import SqlStories, open_stories
 
 STORIES, NUMBERS, AT_ONCE, TRIES = 10_000, 384, 500, 30
 QUESTION = "What is the strangest thing that the sea has brought you?"

@@ -12,9 +12,9 @@ from bot.console.address import published_address
 from bot.console.login import token_digest
 from bot.errors import UserError
 from bot.runtime.clock import SystemClock
-from bot.storage.console.audit import SqlAuditLog
-from bot.storage.console.tokens import SqlConsoleTokens
-from bot.storage.sql.database import open_database
+from bot.storage.database import open_database
+from bot.storage.operation import SqlAuditLog
+from bot.storage.tokens import SqlConsoleTokens
 
 
 @pytest.fixture(autouse=True)

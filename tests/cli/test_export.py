@@ -16,11 +16,11 @@ from bot.cli.app import app
 from bot.errors import SettingsError, UserError
 from bot.runtime.clock import SystemClock
 from bot.settings import read_settings
-from bot.storage.console.audit import SqlAuditLog
-from bot.storage.sql.chat_settings import SqlChatSettings
-from bot.storage.sql.conversations import SqlConversations
-from bot.storage.sql.database import open_database
-from bot.storage.sql.inbox import SqlInbox
+from bot.storage.chat_settings import SqlChatSettings
+from bot.storage.conversations import SqlConversations
+from bot.storage.database import open_database
+from bot.storage.inbox import SqlInbox
+from bot.storage.operation import SqlAuditLog
 from tests.samples import ALICE, BOB, begin, make_incoming
 
 MINE = [("telegram:5", "in a group, é\u202e"), ("telegram:6", "in another one")]

@@ -14,9 +14,9 @@ from bot.errors import SettingsError, TroupeError
 from bot.runtime.clock import SystemClock
 from bot.service.resources import with_stored_keys
 from bot.settings import collect_secrets, read_settings
-from bot.storage.console.audit import SqlAuditLog
-from bot.storage.sql.chat_settings import SqlChatSettings
-from bot.storage.sql.database import open_database
+from bot.storage.chat_settings import SqlChatSettings
+from bot.storage.database import open_database
+from bot.storage.operation import SqlAuditLog
 
 SECRET, OTHER = "sk-SECRET-1111", "sk-SECRET-2222"
 OLD, NEW = (Fernet.generate_key().decode() for _ in range(2))

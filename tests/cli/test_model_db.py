@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from bot.cli.app import app
 from bot.errors import SettingsError
 from bot.storage.data_dir import DataDirUse, lock_data_dir
-from bot.storage.sql.upgrading.revisions import NEWEST_REVISION
+from bot.storage.database import NEWEST_REVISION
 from tests.backends import tiny_gguf, toy_projector
 from tests.checkout import CHECKOUT
 

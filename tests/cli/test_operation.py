@@ -17,16 +17,15 @@ from bot.cli.app import app
 from bot.cli.operation.installation import format_age
 from bot.errors import SettingsError, StoreError, UserError
 from bot.runtime.clock import SystemClock
-from bot.storage.console.audit import SqlAuditLog
-from bot.storage.coordination.role_leases import SqlRoleLeases
-from bot.storage.operation.nodes import SqlNodeRegistry
-from bot.storage.sql.conversations import SqlConversations
-from bot.storage.sql.database import Database, open_database
-from bot.storage.sql.inbox import SqlInbox
-from bot.storage.sql.outbox import SqlOutbox
-from bot.storage.sql.tables import inbox, is_unanswered, node
-from bot.storage.units.events import decode_event
-from bot.storage.units.lanes import SenderIdentity
+from bot.storage.conversations import SqlConversations
+from bot.storage.database import Database, open_database
+from bot.storage.inbox import SqlInbox
+from bot.storage.lanes import SenderIdentity
+from bot.storage.leases import SqlRoleLeases
+from bot.storage.operation import SqlAuditLog, SqlNodeRegistry
+from bot.storage.outbox import SqlOutbox
+from bot.storage.rows import decode_event
+from bot.storage.tables import inbox, is_unanswered, node
 from tests.contracts.conftest import Store
 from tests.contracts.test_operation import refuse_answer, set_aside
 from tests.contracts.test_receipts import RECEIPT

@@ -15,8 +15,8 @@ from bot.prompting.presets.files import load_presets, preset_version
 from bot.runtime.clock import SystemClock
 from bot.runtime.shipped_files import presets_folder
 from bot.settings import read_settings
-from bot.storage.sql.database import open_database
-from bot.storage.sql.preset_versions import SqlPresetVersions
+from bot.storage.database import open_database
+from bot.storage.presets import SqlPresetVersions
 
 MODELFILE = """FROM ./phi.gguf
 TEMPLATE \"\"\"{{ range .Messages }}<|{{ .Role }}|>

@@ -18,10 +18,10 @@ from bot.cli.app import app
 from bot.cli.replay import mark_differences
 from bot.errors import SettingsError, UserError
 from bot.runtime.clock import SystemClock
-from bot.storage.console.preset_drafts import SqlPresetDrafts
-from bot.storage.sql.conversations import SqlConversations
-from bot.storage.sql.database import open_database
-from bot.storage.sql.inbox import SqlInbox
+from bot.storage.conversations import SqlConversations
+from bot.storage.database import open_database
+from bot.storage.inbox import SqlInbox
+from bot.storage.presets import SqlPresetDrafts
 from tests.commands.test_context import RECEIPT
 from tests.samples import ALICE, begin, make_incoming
 

@@ -17,9 +17,9 @@ from bot.chat.usage_table import format_usage_table
 from bot.cli.app import app
 from bot.errors import UserError
 from bot.runtime.clock import SystemClock
-from bot.storage.sql.conversations import SqlConversations
-from bot.storage.sql.database import open_database
-from bot.storage.sql.inbox import SqlInbox
+from bot.storage.conversations import SqlConversations
+from bot.storage.database import open_database
+from bot.storage.inbox import SqlInbox
 from tests.commands.test_context import RECEIPT
 from tests.samples import begin, make_incoming
 

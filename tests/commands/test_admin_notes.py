@@ -17,8 +17,8 @@ from bot.errors import PlatformError, Refused, Unreachable, UserError
 from bot.ports import PrivateChats
 from bot.prompting.presets.preset import Preset
 from bot.routing.preset_resolver import PresetResolver
-from bot.storage.sql.chat_settings import SqlChatSettings
-from bot.storage.sql.database import Database
+from bot.storage.chat_settings import SqlChatSettings
+from bot.storage.database import Database
 from bot.texts.text import translatable
 from tests.fakes import FakeClock, FakeSurface
 from tests.samples import make_incoming

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from bot.errors import UserError
-from bot.storage.sql.database import Database
+from bot.storage.database import Database
 from tests.commands.test_handlers import HERE, Setup
 
 BY = HERE.author.id

@@ -20,10 +20,10 @@ from bot.commands.handlers import COMMANDS
 from bot.commands.request import CommandRequest
 from bot.errors import PlatformError, Unreachable, UserError
 from bot.runtime.clock import SystemClock
-from bot.storage.sql.chat_settings import SqlChatSettings
-from bot.storage.sql.conversations import SqlConversations
-from bot.storage.sql.database import Database
-from bot.storage.sql.inbox import SqlInbox
+from bot.storage.chat_settings import SqlChatSettings
+from bot.storage.conversations import SqlConversations
+from bot.storage.database import Database
+from bot.storage.inbox import SqlInbox
 from tests.commands.test_handlers import Setup
 from tests.samples import ALICE, BOB, begin, make_incoming
 

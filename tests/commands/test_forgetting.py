@@ -11,10 +11,10 @@ from bot.commands.forgetting import SharedMemories
 from bot.ports import ConversationMemory, Signals
 from bot.runtime.signals import InProcessSignals
 from bot.runtime.tasks import cancel_and_wait
-from bot.storage.personal_data import SqlForgottenConversations
-from bot.storage.sql.conversations import SqlConversations
-from bot.storage.sql.database import Database
-from bot.storage.sql.inbox import SqlInbox
+from bot.storage.conversations import SqlConversations
+from bot.storage.database import Database
+from bot.storage.forgetting import SqlForgottenConversations
+from bot.storage.inbox import SqlInbox
 from tests.fakes import FakeClock
 from tests.samples import begin, make_incoming
 from tests.waiting import wait_until

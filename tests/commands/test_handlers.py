@@ -22,11 +22,11 @@ from bot.prompting.presets.preset import Preset
 from bot.routing.history_scopes import HistoryScopes
 from bot.routing.preset_resolver import PresetResolver
 from bot.runtime.clock import SystemClock
-from bot.storage.console.audit import SqlAuditLog
-from bot.storage.personal_data import SqlPersonalData
-from bot.storage.sql.chat_settings import SqlChatSettings
-from bot.storage.sql.database import Database
-from bot.storage.sql.receipts import SqlReceipts
+from bot.storage.chat_settings import SqlChatSettings
+from bot.storage.database import Database
+from bot.storage.forgetting import SqlPersonalData
+from bot.storage.operation import SqlAuditLog
+from bot.storage.receipts import SqlReceipts
 from tests.fakes import FakeClock
 from tests.samples import format_receipt, make_incoming, mask_secret
 

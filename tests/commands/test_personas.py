@@ -7,8 +7,8 @@ import pytest
 from bot.commands.personas import UserPersonas
 from bot.errors import UserError
 from bot.runtime.clock import SystemClock
-from bot.storage.sql.chat_settings import SqlChatSettings
-from bot.storage.sql.database import Database
+from bot.storage.chat_settings import SqlChatSettings
+from bot.storage.database import Database
 from tests.samples import ALICE, BOB, make_incoming
 
 HERE = replace(make_incoming(), scopes=("telegram:5:7", "telegram:5"))

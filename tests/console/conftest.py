@@ -19,12 +19,10 @@ from bot.runtime.clock import SystemClock
 from bot.runtime.rate_limits import InProcessRateLimits
 from bot.service.console import make_console
 from bot.settings import ConsoleSettings
-from bot.storage.console.tokens import SqlConsoleTokens
-from bot.storage.operation.dead_letters import SqlDeadLetters
-from bot.storage.operation.message_notes import SqlMessageNotes
-from bot.storage.operation.nodes import SqlNodeRegistry
-from bot.storage.operation.pauses import SqlPauses
-from bot.storage.sql.database import Database, open_database
+from bot.storage.database import Database, open_database
+from bot.storage.dead_letters import SqlDeadLetters
+from bot.storage.operation import SqlMessageNotes, SqlNodeRegistry, SqlPauses
+from bot.storage.tokens import SqlConsoleTokens
 from tests.fakes import FakeClock
 
 Client = TestClient[web.Request, web.Application]

@@ -3,8 +3,8 @@
 import re
 
 from bot.chat.access import AuditEntry, Scope
-from bot.storage.console.audit import SqlAuditLog
-from bot.storage.sql.chat_settings import SqlChatSettings
+from bot.storage.chat_settings import SqlChatSettings
+from bot.storage.operation import SqlAuditLog
 from tests.console.conftest import ConsoleUnderTest
 
 

@@ -11,16 +11,16 @@ from cryptography.fernet import Fernet
 from bot.ports import Signals, Stories
 from bot.runtime.clock import SystemClock
 from bot.runtime.signals import InProcessSignals
-from bot.storage.coordination.redis_signals import open_signals
-from bot.storage.encryption.codec import TextEncryption
-from bot.storage.sql.chat_settings import SqlChatSettings
-from bot.storage.sql.conversations import SqlConversations
-from bot.storage.sql.database import Database, open_database
-from bot.storage.sql.inbox import SqlInbox
-from bot.storage.sql.outbox import SqlOutbox
-from bot.storage.sql.preset_versions import SqlPresetVersions
-from bot.storage.sql.stories import open_stories
-from bot.storage.units.lanes import SenderIdentity
+from bot.storage.chat_settings import SqlChatSettings
+from bot.storage.codec import TextEncryption
+from bot.storage.conversations import SqlConversations
+from bot.storage.database import Database, open_database
+from bot.storage.inbox import SqlInbox
+from bot.storage.lanes import SenderIdentity
+from bot.storage.outbox import SqlOutbox
+from bot.storage.presets import SqlPresetVersions
+from bot.storage.redis_signals import open_signals
+from bot.storage.stories import open_stories
 from tests.postgres import create_postgres_database
 from tests.valkey import run_redis, run_valkey
 from tests.waiting import wait_until
@@ -114,7 +114,7 @@ async def signals(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[SignalPeers]:
     # A server on a busy machine is not taken for one that is away: then signals may be lost.
-    monkeypatch.setattr("bot.storage.coordination.redis_signals.ANSWER_SECONDS", 60)
+    monkeypatch.setattr("bot.storage.redis_signals.ANSWER_SECONDS", 60)
     if request.param == "in_process":
         one = InProcessSignals()
         yield SignalPeers(one, one)

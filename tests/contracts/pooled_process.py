@@ -6,7 +6,7 @@
 import asyncio
 import sys
 
-from bot.storage.sql.database import open_database
+from bot.storage.database import open_database
 from tests.contracts.test_postgres import answer
 
 _AT_ONCE = 8

@@ -15,11 +15,11 @@ from bot.chat.outgoing import OutgoingMessage
 from bot.delivery.sender import Sender
 from bot.errors import StoreError
 from bot.runtime.clock import SystemClock
-from bot.storage.engine.statements import Unit
-from bot.storage.sql.database import Database, open_database
-from bot.storage.sql.outbox import SqlOutbox
-from bot.storage.units import conversations
-from bot.storage.units.lanes import SenderIdentity
+from bot.storage import claims as conversations
+from bot.storage.database import Database, open_database
+from bot.storage.lanes import SenderIdentity
+from bot.storage.outbox import SqlOutbox
+from bot.storage.statements import Unit
 from tests.fakes import FakeSurface
 
 LANE = "telegram:5"

@@ -17,8 +17,8 @@ from bot.chat.session import (
     Turn,
     TurnResult,
 )
-from bot.storage.sql.outbox import SqlOutbox
-from bot.storage.sql.tables import (
+from bot.storage.outbox import SqlOutbox
+from bot.storage.tables import (
     lane,
 )
 from tests.contracts.conftest import Store

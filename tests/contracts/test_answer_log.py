@@ -9,7 +9,7 @@ from bot.chat.prompt import FinishReason
 from bot.chat.receipt import Timings
 from bot.chat.session import Turn, TurnResult
 from bot.chat.usage import AnswerCharge
-from bot.storage.console.answers import SqlAnswerLog
+from bot.storage.reports import SqlAnswerLog
 from tests.contracts.conftest import Store
 from tests.contracts.test_receipts import RECEIPT, take_message
 from tests.samples import ALICE

@@ -10,11 +10,10 @@ from bot.chat.prompt import Usage
 from bot.chat.session import HistoryChange, TurnResult
 from bot.chat.usage import AnswerCharge, BudgetCap, BudgetKind, Period, UsageTotal
 from bot.runtime.clock import SystemClock
-from bot.storage.sql.receipts import SqlReceipts
-from bot.storage.sql.retention import delete_expired
-from bot.storage.sql.tables import receipt
-from bot.storage.usage.budgets import SqlBudgets
-from bot.storage.usage.totals import SqlUsageTotals
+from bot.storage.receipts import SqlReceipts
+from bot.storage.retention import delete_expired
+from bot.storage.tables import receipt
+from bot.storage.usage import SqlBudgets, SqlUsageTotals
 from tests.contracts.conftest import Store
 from tests.contracts.test_receipts import RECEIPT, take_message
 

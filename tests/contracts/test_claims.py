@@ -16,7 +16,7 @@ from bot.chat.session import (
     TurnResult,
 )
 from bot.errors import Fenced
-from bot.storage.sql.tables import (
+from bot.storage.tables import (
     conversation,
     inbox,
 )

@@ -2,9 +2,9 @@
 
 from bot.chat.access import ApiToken, AuditEntry, Scope
 from bot.runtime.clock import SystemClock
-from bot.storage.console.audit import SqlAuditLog
-from bot.storage.console.tokens import SqlConsoleTokens
-from bot.storage.sql.retention import delete_expired
+from bot.storage.operation import SqlAuditLog
+from bot.storage.retention import delete_expired
+from bot.storage.tokens import SqlConsoleTokens
 from tests.contracts.conftest import Store
 from tests.fakes import FakeClock
 

@@ -15,13 +15,12 @@ from sqlalchemy import delete as delete_from
 from bot.chat.incoming import Said
 from bot.errors import StoreError
 from bot.runtime.clock import SystemClock
-from bot.storage.copying.copy_rows import COPIED_TABLES, copy_rows
-from bot.storage.copying.sqlite_backup import back_up
-from bot.storage.encryption.codec import TextEncryption
-from bot.storage.sql.conversations import SqlConversations
-from bot.storage.sql.database import Database, open_database, open_without_decrypting
-from bot.storage.sql.inbox import SqlInbox
-from bot.storage.sql.tables import inbox, node, outbox, turn
+from bot.storage.codec import TextEncryption
+from bot.storage.conversations import SqlConversations
+from bot.storage.copying import COPIED_TABLES, back_up, copy_rows
+from bot.storage.database import Database, open_database, open_without_decrypting
+from bot.storage.inbox import SqlInbox
+from bot.storage.tables import inbox, node, outbox, turn
 from tests.contracts.conftest import Store
 from tests.postgres import create_postgres_database
 from tests.samples import begin, make_incoming

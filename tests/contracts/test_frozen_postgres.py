@@ -9,9 +9,9 @@ import pytest
 import pytest_asyncio
 
 from bot.runtime.clock import SystemClock
-from bot.storage.engine.asyncpg_pool import COMMAND_SECONDS
-from bot.storage.sql.database import open_database
-from bot.storage.sql.inbox import SqlInbox
+from bot.storage.database import open_database
+from bot.storage.inbox import SqlInbox
+from bot.storage.postgres import COMMAND_SECONDS
 from tests.postgres import create_postgres_database, frozen_postgres, running_postgres
 from tests.samples import make_incoming
 

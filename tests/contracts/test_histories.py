@@ -23,7 +23,7 @@ from bot.chat.session import (
     TurnResult,
     fingerprint_turns,
 )
-from bot.storage.sql.tables import (
+from bot.storage.tables import (
     choice,
     inbox,
     outbox,

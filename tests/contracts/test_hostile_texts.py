@@ -16,7 +16,7 @@ from bot.chat.storable import make_storable
 from bot.errors import PresetError
 from bot.intake.intake import InboxIntake
 from bot.prompting.presets.files import export_preset, load_presets, parse_preset
-from bot.storage.sql.tables import choice, metadata, turn
+from bot.storage.tables import choice, metadata, turn
 from tests.attacks import with_ours
 from tests.contracts.conftest import SignalPeers, Store
 from tests.samples import begin, make_incoming, read_session

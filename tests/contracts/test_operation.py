@@ -12,14 +12,13 @@ from bot.chat.outgoing import MessageContent, OutboxState, OutgoingPart
 from bot.chat.session import MAX_OWN_CRASHES, Turn, TurnResult
 from bot.commands.export import export_words
 from bot.runtime.clock import SystemClock
-from bot.storage.console.service_state import SqlServiceState
-from bot.storage.coordination.role_leases import SqlRoleLeases
-from bot.storage.operation.dead_letters import SqlDeadLetters
-from bot.storage.operation.nodes import SqlNodeRegistry
-from bot.storage.operation.pauses import SqlPauses
-from bot.storage.personal_data import SqlPersonalData
-from bot.storage.sql.retention import delete_expired
-from bot.storage.sql.tables import conversation, inbox, node, outbox, role_lease
+from bot.storage.dead_letters import SqlDeadLetters
+from bot.storage.forgetting import SqlPersonalData
+from bot.storage.leases import SqlRoleLeases
+from bot.storage.operation import SqlNodeRegistry, SqlPauses
+from bot.storage.reports import SqlServiceState
+from bot.storage.retention import delete_expired
+from bot.storage.tables import conversation, inbox, node, outbox, role_lease
 from tests.contracts.conftest import Store
 from tests.samples import ALICE, BOB, begin, make_incoming
 

@@ -23,8 +23,8 @@ from bot.chat.session import (
     TurnResult,
 )
 from bot.errors import Fenced
-from bot.storage.sql.outbox import SqlOutbox
-from bot.storage.sql.tables import (
+from bot.storage.outbox import SqlOutbox
+from bot.storage.tables import (
     outbox,
 )
 from tests.contracts.conftest import Store

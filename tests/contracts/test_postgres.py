@@ -19,13 +19,13 @@ from bot.chat.outgoing import MessageContent, OutgoingPart
 from bot.chat.session import TurnResult
 from bot.errors import StoreError
 from bot.runtime.clock import SystemClock
-from bot.storage.engine.statements import Statement, Unit
-from bot.storage.sql.conversations import SqlConversations
-from bot.storage.sql.database import Database, open_database, parse_url
-from bot.storage.sql.inbox import SqlInbox
-from bot.storage.sql.outbox import SqlOutbox
-from bot.storage.sql.postgres import to_dsn
-from bot.storage.units.lanes import SenderIdentity
+from bot.storage.conversations import SqlConversations
+from bot.storage.database import Database, open_database, parse_url
+from bot.storage.inbox import SqlInbox
+from bot.storage.lanes import SenderIdentity
+from bot.storage.outbox import SqlOutbox
+from bot.storage.postgres import to_dsn
+from bot.storage.statements import Statement, Unit
 from tests.checkout import CHECKOUT
 from tests.postgres import create_postgres_database
 from tests.samples import make_incoming
@@ -140,8 +140,8 @@ async def test_upgrade_is_repeated_after_a_deadlock_with_a_unit(
     locked = asyncio.Event()
     async with open_database(url) as database, asyncio.TaskGroup() as group:
         unit = await asyncpg.connect(to_dsn(parse_url(url)))
-        monkeypatch.setattr("bot.storage.sql.database.NEWEST_REVISION", _NEWER)
-        monkeypatch.setattr("bot.storage.sql.upgrading.migrations.upgrade", upgrade)
+        monkeypatch.setattr("bot.storage.database.NEWEST_REVISION", _NEWER)
+        monkeypatch.setattr("bot.storage.migrations.upgrade", upgrade)
         task = group.create_task(lock_the_other_way_round())
         await locked.wait()
         await database.migrate()

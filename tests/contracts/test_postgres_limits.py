@@ -11,9 +11,9 @@ import pytest
 from sqlalchemy import Connection, text
 
 from bot.errors import StoreError
-from bot.storage.engine.statements import Statement, Unit
-from bot.storage.sql.database import open_database, parse_url
-from bot.storage.sql.postgres import to_dsn
+from bot.storage.database import open_database, parse_url
+from bot.storage.postgres import to_dsn
+from bot.storage.statements import Statement, Unit
 from tests.contracts.test_postgres import answer
 from tests.postgres import create_postgres_database
 

@@ -18,18 +18,17 @@ from bot.chat.incoming import Address
 from bot.chat.outgoing import MessageContent, OutboxRow, OutgoingPart
 from bot.chat.session import Claim, ClaimedMessage, InboxMessage, Turn, TurnRange, TurnResult
 from bot.runtime.clock import SystemClock
-from bot.storage.encryption.codec import TextCodec
-from bot.storage.engine.encoding import arguments
-from bot.storage.engine.statements import DialectName, Query, Rows, StartUnit
-from bot.storage.sql.connections import ConnectionPool, UnitOfWork
-from bot.storage.sql.conversations import SqlConversations
-from bot.storage.sql.database import Database
-from bot.storage.sql.inbox import SqlInbox
-from bot.storage.sql.outbox import SqlOutbox
-from bot.storage.sql.retention import delete_expired
-from bot.storage.sql.tables import inbox
-from bot.storage.units.events import encode_event
-from bot.storage.units.lanes import SenderIdentity
+from bot.storage.codec import TextCodec
+from bot.storage.conversations import SqlConversations
+from bot.storage.database import Database
+from bot.storage.inbox import SqlInbox
+from bot.storage.lanes import SenderIdentity
+from bot.storage.outbox import SqlOutbox
+from bot.storage.retention import delete_expired
+from bot.storage.rows import encode_event
+from bot.storage.sqlite import ConnectionPool, UnitOfWork
+from bot.storage.statements import DialectName, Query, Rows, StartUnit, arguments
+from bot.storage.tables import inbox
 from tests.postgres import create_postgres_database
 from tests.samples import ALICE, make_incoming
 from tests.turn.whole_chat import use_whole_chat

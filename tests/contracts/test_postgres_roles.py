@@ -8,11 +8,11 @@ from sqlalchemy import text
 
 from bot.errors import SettingsError, StoreError
 from bot.runtime.clock import SystemClock
-from bot.storage.copying.copy_rows import copy_rows
-from bot.storage.sql.database import open_as_it_is, open_database
-from bot.storage.sql.inbox import SqlInbox
-from bot.storage.sql.retention import delete_expired
-from bot.storage.sql.stories import open_stories
+from bot.storage.copying import copy_rows
+from bot.storage.database import open_as_it_is, open_database
+from bot.storage.inbox import SqlInbox
+from bot.storage.retention import delete_expired
+from bot.storage.stories import open_stories
 from tests.checkout import CHECKOUT
 from tests.contracts.test_postgres import answer
 from tests.postgres import create_postgres_database, run_postgres_program

@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import replace
 
 from bot.chat.console.preset_draft import ImportedFile, PresetDraft
-from bot.storage.console.preset_drafts import SqlPresetDrafts
+from bot.storage.presets import SqlPresetDrafts
 from tests.contracts.conftest import Store
 
 DRAFT = PresetDraft("nora", 3, 1, '{"name": "nora"', 5.0, ImportedFile("nora.png", b"\x89PNG\0"))

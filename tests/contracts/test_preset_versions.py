@@ -5,7 +5,7 @@ import asyncio
 from sqlalchemy import select
 
 from bot.chat.session import PresetVersion
-from bot.storage.sql.tables import preset_version
+from bot.storage.tables import preset_version
 from tests.contracts.conftest import Store
 
 

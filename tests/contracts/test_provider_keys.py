@@ -6,9 +6,9 @@ import pytest
 from cryptography.fernet import Fernet
 
 from bot.errors import SettingsError
-from bot.storage.encryption.codec import TextEncryption
-from bot.storage.provider_keys.cipher import KeyCipher
-from bot.storage.provider_keys.rows import SqlProviderKeys, replace_provider_keys
+from bot.storage.codec import TextEncryption
+from bot.storage.fernets import KeyCipher
+from bot.storage.provider_keys import SqlProviderKeys, replace_provider_keys
 from tests.contracts.conftest import Store
 from tests.fakes import FakeClock
 

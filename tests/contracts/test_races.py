@@ -17,19 +17,17 @@ from bot.chat.outgoing import MessageContent, OutboxRow, OutgoingPart
 from bot.chat.session import ClaimedMessage, TurnResult
 from bot.errors import StoreError
 from bot.runtime.clock import SystemClock
-from bot.storage.console.service_state import SqlServiceState
-from bot.storage.encryption.codec import TextEncryption
-from bot.storage.expired_turns import delete_expired_turns
-from bot.storage.operation.dead_letters import SqlDeadLetters
-from bot.storage.queue_ages import SqlQueueAges
-from bot.storage.sql.conversations import SqlConversations
-from bot.storage.sql.database import open_database
-from bot.storage.sql.inbox import SqlInbox
-from bot.storage.sql.outbox import SqlOutbox
-from bot.storage.sql.retention import delete_expired
-from bot.storage.sql.tables import lane
-from bot.storage.sql.tables import outbox as outbox_table
-from bot.storage.units.lanes import SenderIdentity
+from bot.storage.codec import TextEncryption
+from bot.storage.conversations import SqlConversations
+from bot.storage.database import open_database
+from bot.storage.dead_letters import SqlDeadLetters
+from bot.storage.inbox import SqlInbox
+from bot.storage.lanes import SenderIdentity
+from bot.storage.outbox import SqlOutbox
+from bot.storage.reports import SqlQueueAges, SqlServiceState
+from bot.storage.retention import delete_expired, delete_expired_turns
+from bot.storage.tables import lane
+from bot.storage.tables import outbox as outbox_table
 from tests.checkout import CHECKOUT
 from tests.contracts.conftest import Store
 from tests.fakes import FakeClock

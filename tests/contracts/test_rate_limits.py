@@ -24,7 +24,7 @@ from bot.replying.stop_flag import StopFlag
 from bot.runtime.clock import SystemClock
 from bot.runtime.rate_limits import InProcessRateLimits
 from bot.runtime.tasks import cancel_and_wait
-from bot.storage.coordination.redis_rate_limits import open_rate_limits
+from bot.storage.redis_rate_limits import open_rate_limits
 from bot.turn.limits.provider_slots import ProviderSlots
 from bot.turn.limits.slot_queue import Urgency
 from tests.fakes import LIMITS, FakeClock, FakeSurface

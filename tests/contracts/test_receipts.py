@@ -16,9 +16,9 @@ from bot.chat.prompt import (
 from bot.chat.receipt import DroppedItem, PromptSpan, Receipt, Timings
 from bot.chat.session import Claim, InboxMessage, TurnResult
 from bot.runtime.clock import SystemClock
-from bot.storage.sql.receipts import SqlReceipts
-from bot.storage.sql.retention import delete_expired
-from bot.storage.sql.tables import has_content, receipt
+from bot.storage.receipts import SqlReceipts
+from bot.storage.retention import delete_expired
+from bot.storage.tables import has_content, receipt
 from tests.contracts.conftest import Store
 from tests.samples import begin, make_incoming
 

@@ -18,7 +18,7 @@ from cryptography.x509.oid import NameOID
 
 from bot.errors import SettingsError, SignalsUnavailable
 from bot.ports import Signals
-from bot.storage.coordination.redis_signals import check_redis, open_signals
+from bot.storage.redis_signals import check_redis, open_signals
 from tests.valkey import run_valkey
 from tests.waiting import wait_until
 

@@ -17,13 +17,17 @@ from bot.chat.session import HistoryChange, InboxMessage, Turn, TurnResult
 from bot.errors import StoreError
 from bot.ports import Restores
 from bot.runtime.clock import SystemClock
-from bot.storage.operation.message_notes import SqlMessageNotes
-from bot.storage.restoring.restore import prepare_restored
-from bot.storage.restoring.restores import SqlRestores
-from bot.storage.restoring.sqlite_restore import copy_backup, last_written, replace_database
-from bot.storage.restoring.tombstones import Tombstone, TombstoneFile, read_tombstones
-from bot.storage.sql.conversations import SqlConversations
-from bot.storage.sql.tables import choice, conversation, cursor, inbox, turn
+from bot.storage.conversations import SqlConversations
+from bot.storage.forgetting import Tombstone, TombstoneFile, read_tombstones
+from bot.storage.operation import SqlMessageNotes
+from bot.storage.restoring import (
+    SqlRestores,
+    copy_backup,
+    last_written,
+    prepare_restored,
+    replace_database,
+)
+from bot.storage.tables import choice, conversation, cursor, inbox, turn
 from bot.turn.limits.restored_messages import RestoredMessages
 from tests.contracts.conftest import Store
 from tests.samples import ALICE, BOB, begin, make_incoming, read_session

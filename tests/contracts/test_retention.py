@@ -15,11 +15,10 @@ from bot.chat.session import (
 from bot.runtime.clock import SystemClock
 from bot.service.jobs import delete_expired_once
 from bot.settings import Settings
-from bot.storage.coordination.role_leases import SqlRoleLeases
-from bot.storage.expired_turns import delete_expired_turns
-from bot.storage.sql.retention import delete_expired
-from bot.storage.sql.summaries import SqlSummaries
-from bot.storage.sql.tables import (
+from bot.storage.leases import SqlRoleLeases
+from bot.storage.retention import delete_expired, delete_expired_turns
+from bot.storage.summaries import SqlSummaries
+from bot.storage.tables import (
     has_content,
     inbox,
     outbox,

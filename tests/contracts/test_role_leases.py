@@ -5,7 +5,7 @@ import asyncio
 from bot.ports import RoleLeases
 from bot.runtime.clock import SystemClock
 from bot.runtime.signals import InProcessSignals
-from bot.storage.coordination.role_leases import SqlRoleLeases
+from bot.storage.leases import SqlRoleLeases
 from tests.contracts.conftest import Store
 from tests.fakes import FakeClock
 

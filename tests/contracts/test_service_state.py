@@ -4,10 +4,8 @@ from bot.chat.console.operation import QueueState
 from bot.chat.incoming import Said
 from bot.chat.session import Turn, TurnResult
 from bot.runtime.clock import SystemClock
-from bot.storage.console.channel_histories import SqlChannelHistories
-from bot.storage.console.service_state import SqlServiceState
-from bot.storage.coordination.role_leases import SqlRoleLeases
-from bot.storage.queue_ages import QueueAges, SqlQueueAges
+from bot.storage.leases import SqlRoleLeases
+from bot.storage.reports import QueueAges, SqlChannelHistories, SqlQueueAges, SqlServiceState
 from tests.contracts.conftest import Store
 from tests.contracts.test_receipts import RECEIPT, take_message
 from tests.samples import make_incoming

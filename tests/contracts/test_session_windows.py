@@ -15,12 +15,12 @@ from bot.chat.session import Claim, ClaimedMessage, Turn, TurnResult
 from bot.errors import Fenced, StoreError
 from bot.ports import SharedValues
 from bot.runtime.clock import SystemClock
-from bot.storage.cache.shared_windows import SharedWindows
-from bot.storage.coordination.redis_values import open_values
-from bot.storage.engine.statements import StartUnit, Unit
-from bot.storage.sql.connections import UnitOfWork
-from bot.storage.sql.conversations import SqlConversations
-from bot.storage.sql.database import Database
+from bot.storage.conversations import SqlConversations
+from bot.storage.database import Database
+from bot.storage.redis_values import open_values
+from bot.storage.sqlite import UnitOfWork
+from bot.storage.statements import StartUnit, Unit
+from bot.storage.windows import SharedWindows
 from tests.contracts.conftest import Store
 from tests.fakes import FakeSharedValues
 from tests.samples import ALICE, make_incoming, read_session
@@ -250,7 +250,7 @@ async def on_server(
     store: Store, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[tuple[Process, Process]]:
     # A server on a busy machine is not taken for one that is away.
-    monkeypatch.setattr("bot.storage.coordination.redis_values._FIND_SECONDS", 60)
+    monkeypatch.setattr("bot.storage.redis_values._FIND_SECONDS", 60)
     clock = SystemClock()
     async with (
         open_values(redis_url, "test:", clock) as one,

@@ -16,10 +16,9 @@ from redis.asyncio import Redis
 from bot.chat.session import Claim, Session, Turn
 from bot.ports import SharedValues
 from bot.runtime.clock import SystemClock
-from bot.storage.cache.session_windows import SessionWindow, window_of
-from bot.storage.cache.shared_windows import SharedWindows
-from bot.storage.coordination.redis_values import open_values
-from bot.storage.encryption.codec import TextCodec
+from bot.storage.codec import TextCodec
+from bot.storage.redis_values import open_values
+from bot.storage.windows import SessionWindow, SharedWindows, window_of
 from tests.fakes import FakeClock, FakeSharedValues
 from tests.samples import ALICE
 from tests.valkey import run_redis, run_valkey
@@ -47,7 +46,7 @@ async def peers(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Peers]:
     # A server on a busy machine is not taken for one that is away.
-    monkeypatch.setattr("bot.storage.coordination.redis_values._FIND_SECONDS", 60)
+    monkeypatch.setattr("bot.storage.redis_values._FIND_SECONDS", 60)
     if request.param is None:
         values = FakeSharedValues()
         yield Peers(values, values)

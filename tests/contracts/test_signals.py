@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from bot.errors import SettingsError, SignalsUnavailable
 from bot.ports import Signals
-from bot.storage.coordination.redis_signals import check_redis, open_signals
+from bot.storage.redis_signals import check_redis, open_signals
 from tests.contracts.conftest import SignalPeers
 from tests.valkey import run_valkey
 from tests.waiting import wait_until

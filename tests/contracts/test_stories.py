@@ -9,9 +9,9 @@ from sqlalchemy import text
 
 from bot.chat.story import PackedVector, StoryVector
 from bot.ports import Stories
-from bot.storage.sql.stories import SqlStories, open_stories
-from bot.storage.vectors.numpy_index import NumpyIndex
-from bot.storage.vectors.pgvector import TABLE, PgvectorIndex
+from bot.storage.numpy_vectors import NumpyIndex
+from bot.storage.stories import SqlStories, open_stories
+from bot.storage.vectors import TABLE, PgvectorIndex
 from tests.contracts.conftest import Store
 
 A, B, C = "Nora finds a lamp.", "Nora loses her hat.", "诺拉在唱歌。\U0001f3ad"

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from sqlalchemy import func, select
 
 from bot.chat.session import HistoryChange, Summary, Turn, TurnResult, fingerprint_turns
-from bot.storage.sql.summaries import SqlSummaries
-from bot.storage.sql.tables import summary
+from bot.storage.summaries import SqlSummaries
+from bot.storage.tables import summary
 from tests.contracts.conftest import Store
 from tests.samples import ALICE, begin, make_incoming
 

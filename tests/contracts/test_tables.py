@@ -15,11 +15,11 @@ from bot.chat.session import (
     TurnResult,
 )
 from bot.errors import Fenced
-from bot.storage.sql.bots import resolve_bot_id
-from bot.storage.sql.tables import inbox
-from bot.storage.sql.upgrading.migrations import make_alembic_config
-from bot.storage.sql.upgrading.revisions import NEWEST_REVISION, OLDEST_REVISION
-from bot.storage.vectors.pgvector import TABLE as VECTOR_INDEX
+from bot.storage.database import NEWEST_REVISION, OLDEST_REVISION
+from bot.storage.leases import resolve_bot_id
+from bot.storage.migrations import make_alembic_config
+from bot.storage.tables import inbox
+from bot.storage.vectors import TABLE as VECTOR_INDEX
 from tests.contracts.conftest import Store
 from tests.contracts.store_steps import (
     NOON,
@@ -29,7 +29,7 @@ from tests.samples import ALICE, make_incoming
 
 OPENING = """
 import asyncio, sys
-from bot.storage.sql.database import open_database
+from bot.storage.database import open_database
 async def main():
     async with open_database(sys.argv[1]):
         pass

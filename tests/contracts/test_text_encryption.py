@@ -14,14 +14,14 @@ from sqlalchemy import LargeBinary, Text, insert, select, update
 from bot.chat.session import Summary, Turn, TurnResult, fingerprint_turns
 from bot.errors import SettingsError, StoreError
 from bot.runtime.clock import SystemClock
-from bot.storage.encryption.codec import TextEncryption
-from bot.storage.encryption.column_types import encryptable_columns
-from bot.storage.encryption.rewriting import rewrite_texts
-from bot.storage.sql.conversations import SqlConversations
-from bot.storage.sql.database import Database, open_database, open_without_decrypting
-from bot.storage.sql.inbox import SqlInbox
-from bot.storage.sql.summaries import SqlSummaries
-from bot.storage.sql.tables import metadata, provider_key, supported_revision, turn
+from bot.storage.codec import TextEncryption
+from bot.storage.column_types import encryptable_columns
+from bot.storage.conversations import SqlConversations
+from bot.storage.database import Database, open_database, open_without_decrypting
+from bot.storage.inbox import SqlInbox
+from bot.storage.rewriting import rewrite_texts
+from bot.storage.summaries import SqlSummaries
+from bot.storage.tables import metadata, provider_key, supported_revision, turn
 from bot.telemetry.secret_masker import SecretMasker
 from tests.checkout import CHECKOUT
 from tests.samples import ALICE, begin, make_incoming, read_session
@@ -239,9 +239,9 @@ async def test_process_without_the_option_reads_what_another_one_encrypts(
 
 _KILLED = """
 import asyncio, os, signal, sys
-from bot.storage.encryption.codec import TextEncryption
-from bot.storage.encryption.rewriting import rewrite_texts
-from bot.storage.sql.database import open_database
+from bot.storage.codec import TextEncryption
+from bot.storage.rewriting import rewrite_texts
+from bot.storage.database import open_database
 
 url, key = sys.argv[1:]
 

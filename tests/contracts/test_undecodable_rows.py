@@ -15,12 +15,12 @@ from bot.routing.history_scopes import HistoryScopes
 from bot.routing.preset_resolver import PresetResolver
 from bot.runtime.clock import SystemClock
 from bot.runtime.signals import InProcessSignals
-from bot.storage.operation.dead_letters import SqlDeadLetters
-from bot.storage.personal_data import SqlPersonalData
-from bot.storage.sql.receipts import SqlReceipts
-from bot.storage.sql.tables import inbox, outbox, receipt, turn, web_channel
-from bot.storage.units.events import encode_event
-from bot.storage.web.channels import SqlWebChannels
+from bot.storage.dead_letters import SqlDeadLetters
+from bot.storage.forgetting import SqlPersonalData
+from bot.storage.receipts import SqlReceipts
+from bot.storage.rows import encode_event
+from bot.storage.tables import inbox, outbox, receipt, turn, web_channel
+from bot.storage.web_channels import SqlWebChannels
 from tests.contracts.conftest import Store
 from tests.samples import ALICE, begin, make_incoming, read_session
 

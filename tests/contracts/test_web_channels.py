@@ -11,8 +11,8 @@ from bot.chat.outgoing import Attachment, Button, ButtonStyle, Face
 from bot.chat.playground.web_channel import WebChannel, WebMessage, web_person
 from bot.errors import Refused
 from bot.runtime.signals import InProcessSignals
-from bot.storage.sql.database import open_database
-from bot.storage.web.channels import SqlWebChannels
+from bot.storage.database import open_database
+from bot.storage.web_channels import SqlWebChannels
 
 ALICE = web_person("alice")
 AT = datetime(2026, 11, 22, 20, 40, tzinfo=UTC)

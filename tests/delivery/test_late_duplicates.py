@@ -8,11 +8,11 @@ from dataclasses import replace
 from bot.chat.outgoing import Face, Limits, OutboxState
 from bot.delivery.sender import Sender
 from bot.errors import OutcomeUnknown, RateLimited, Refused, Unreachable
-from bot.storage.sql.conversations import SqlConversations
-from bot.storage.sql.database import Database
-from bot.storage.sql.inbox import SqlInbox
-from bot.storage.sql.outbox import SqlOutbox
-from bot.storage.units.lanes import SenderIdentity
+from bot.storage.conversations import SqlConversations
+from bot.storage.database import Database
+from bot.storage.inbox import SqlInbox
+from bot.storage.lanes import SenderIdentity
+from bot.storage.outbox import SqlOutbox
 from tests.delivery.test_sender import LANE, WITHOUT_NONCES, Delivery, working
 from tests.fakes import LIMITS, FakeSurface
 from tests.samples import begin, make_incoming

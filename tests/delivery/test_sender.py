@@ -33,12 +33,12 @@ from bot.errors import (
     Unreachable,
     WordsRefused,
 )
-from bot.storage.sql.conversations import SqlConversations
-from bot.storage.sql.database import Database
-from bot.storage.sql.inbox import SqlInbox
-from bot.storage.sql.outbox import SqlOutbox
-from bot.storage.sql.tables import outbox
-from bot.storage.units.lanes import SenderIdentity
+from bot.storage.conversations import SqlConversations
+from bot.storage.database import Database
+from bot.storage.inbox import SqlInbox
+from bot.storage.lanes import SenderIdentity
+from bot.storage.outbox import SqlOutbox
+from bot.storage.tables import outbox
 from tests.fakes import LIMITS, FakeClock, FakeSurface
 from tests.samples import begin, make_incoming
 from tests.waiting import PATIENCE_SECONDS, advance_in_steps, wait_until

@@ -12,11 +12,11 @@ from bot.delivery.sender import Sender
 from bot.delivery.sent_rows import SentRows, SentRowSignals
 from bot.errors import Refused
 from bot.runtime.signals import InProcessSignals
-from bot.storage.sql.conversations import SqlConversations
-from bot.storage.sql.database import Database
-from bot.storage.sql.inbox import SqlInbox
-from bot.storage.sql.outbox import SqlOutbox
-from bot.storage.units.lanes import SenderIdentity
+from bot.storage.conversations import SqlConversations
+from bot.storage.database import Database
+from bot.storage.inbox import SqlInbox
+from bot.storage.lanes import SenderIdentity
+from bot.storage.outbox import SqlOutbox
 from tests.fakes import LIMITS, FakeClock, FakeSurface, run_ready_tasks
 from tests.samples import begin, make_incoming
 from tests.waiting import PATIENCE_SECONDS, wait_until

@@ -27,7 +27,7 @@ from sqlalchemy import ColumnElement, Float, bindparam, case, update
 import bot.cli.app
 import bot.delivery.sender
 import bot.turn.worker
-from bot.backends.chat_completions.backend import HttpChatBackend
+from bot.backends.chat_completions.http_backend import HttpChatBackend
 from bot.backends.openai_compatible.backend import OpenAICompatibleBackend
 from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.chat.incoming import Edited, Incoming, Said
@@ -39,14 +39,15 @@ from bot.intake.intake import InboxIntake
 from bot.platforms.discord.surface import DiscordSurface
 from bot.platforms.telegram.surface import TelegramSurface
 from bot.runtime.clock import SystemClock
-from bot.storage.engine.functions import PostgresFunction
-from bot.storage.engine.statements import DialectName, Statement, Unit
-from bot.storage.sql.conversations import SqlConversations
-from bot.storage.sql.inbox import SqlInbox
-from bot.storage.sql.outbox import SqlOutbox
-from bot.storage.sql.tables import outbox
-from bot.storage.units import conversation_sql, dialects, functions, lane_sql, lanes
-from bot.storage.units import conversations as units
+from bot.storage import claims as units
+from bot.storage import conversation_sql, functions, lane_sql, lanes
+from bot.storage import statements as dialects
+from bot.storage.conversations import SqlConversations
+from bot.storage.functions import PostgresFunction
+from bot.storage.inbox import SqlInbox
+from bot.storage.outbox import SqlOutbox
+from bot.storage.statements import DialectName, Statement, Unit
+from bot.storage.tables import outbox
 from bot.turn.changes.edited_messages import EditedMessages
 from bot.turn.changes.pressed_buttons import PressedButtons
 from bot.turn.isolation import is_set_aside

@@ -24,7 +24,7 @@ QUESTION = "Tell me a story of a keeper, a dog and a lamp, number {number}."
 def engine_of(service: ServiceProcess) -> psutil.Process | None:
     for child in psutil.Process(service.process.pid).children(recursive=True):
         try:
-            if "bot.backends.llama_cpp.engines.xllamacpp_child" in child.cmdline():
+            if "bot.backends.llama_cpp.xllamacpp_child" in child.cmdline():
                 return child
         except psutil.NoSuchProcess:
             continue

@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 from sqlalchemy import Connection
 
-from bot.storage.sql.database import open_as_it_is
+from bot.storage.database import open_as_it_is
 from tests.e2e.loopback_platforms import Conversation, LoopbackPlatforms
 from tests.e2e.model_server import ModelServer
 from tests.e2e.service_process import ServiceProcess

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from bot.storage.sql.database import read_revision
-from bot.storage.sql.upgrading.revisions import NEWEST_REVISION, OLDEST_REVISION
+from bot.storage.database import NEWEST_REVISION, OLDEST_REVISION, read_revision
 from tests.checkout import CHECKOUT
 from tests.e2e.kill_load import add_conversations, wait_until_settled
 from tests.e2e.loopback_platforms import LoopbackPlatforms
@@ -70,11 +69,11 @@ class Versions:
         tree = self._folder / revision
         for name in ("bot", "migrations"):
             shutil.copytree(self._trees[-1] / name, tree / name)
-        revisions = tree / "bot/storage/sql/upgrading/revisions.py"
+        revisions = tree / "bot/storage/database.py"
         replace(revisions, f'NEWEST_REVISION = "{before}"', f'NEWEST_REVISION = "{revision}"')
         oldest = self._revisions[-2] if len(self._revisions) > 1 else OLDEST_REVISION
         replace(revisions, f'OLDEST_REVISION = "{oldest}"', f'OLDEST_REVISION = "{before}"')
-        functions = tree / "bot/storage/engine/functions.py"
+        functions = tree / "bot/storage/functions.py"
         replace(functions, "\\nEND\\n", f"\\n-- {revision}\\nEND\\n")
         migration = MIGRATION.format(revision=revision, before=before)
         (tree / f"migrations/versions/{revision}.py").write_text(migration)

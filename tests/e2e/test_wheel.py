@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from bot import __version__
-from bot.storage.sql.upgrading.revisions import NEWEST_REVISION
+from bot.storage.database import NEWEST_REVISION
 from tests.checkout import CHECKOUT
 
 pytestmark = pytest.mark.service

@@ -4,13 +4,12 @@ from datetime import UTC, datetime
 
 import pytest
 
-from bot.embedders.counted import CountedEmbedder
 from bot.embedders.openai import OpenAIEmbedder
+from bot.embedders.registry import CountedEmbedder
 from bot.errors import EmbeddingError
 from bot.settings import EmbeddingSettings
-from bot.storage.sql.database import Database
-from bot.storage.usage.log import SqlUsageLog
-from bot.storage.usage.totals import SqlUsageTotals
+from bot.storage.database import Database
+from bot.storage.usage import SqlUsageLog, SqlUsageTotals
 from tests.fakes import FakeClock
 from tests.rigs.fake_embeddings import FakeEmbeddings
 

@@ -17,8 +17,7 @@ from bot.errors import BackendError
 from bot.ports import Backend
 from bot.replying.generate import generate_answer
 from bot.replying.tool_rounds import ToolRounds
-from bot.tools.dice_tool import dice_tool
-from bot.tools.toolbox import Toolbox
+from bot.tools import Toolbox, dice_tool
 from tests.backends.asking import ask, prompt
 from tests.fakes import FakeClock
 from tests.foreign_servers.installed import (

@@ -10,9 +10,9 @@ from bot.chat.incoming import Incoming, MediaItem, MediaKind, Pressed, Quote, Sa
 from bot.errors import StoreError
 from bot.intake.intake import InboxIntake, storable_said
 from bot.runtime.clock import SystemClock
-from bot.storage.sql.conversations import SqlConversations
-from bot.storage.sql.database import Database
-from bot.storage.sql.inbox import SqlInbox
+from bot.storage.conversations import SqlConversations
+from bot.storage.database import Database
+from bot.storage.inbox import SqlInbox
 from tests.samples import make_incoming
 
 

@@ -13,7 +13,7 @@ from bot.platforms.telegram.limits import GROUP as ON_TELEGRAM
 from bot.platforms.telegram.markup import with_folded
 from bot.replying.folded_thoughts import fold_thoughts
 from bot.replying.splitting.split import split
-from bot.storage.sql.database import Database
+from bot.storage.database import Database
 from tests.fakes import LIMITS, FakeBackend, ScriptStep
 from tests.turn.setup import Setup
 

@@ -9,8 +9,8 @@ from bot.prompting.presets.preset import Preset
 from bot.routing.active_presets import ActiveCharacters, ActivePreset
 from bot.routing.preset_resolver import PresetResolver
 from bot.runtime.clock import SystemClock
-from bot.storage.sql.chat_settings import SqlChatSettings
-from bot.storage.sql.database import Database
+from bot.storage.chat_settings import SqlChatSettings
+from bot.storage.database import Database
 
 
 def preset(name: str) -> Preset:

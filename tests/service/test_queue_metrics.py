@@ -5,9 +5,9 @@ from sqlalchemy import insert
 
 from bot.service.jobs import measure_queues
 from bot.service.options import ALL_ROLES, Role
-from bot.storage.queue_ages import QueueAges, SqlQueueAges
-from bot.storage.sql.database import Database
-from bot.storage.sql.tables import conversation, lane
+from bot.storage.database import Database
+from bot.storage.reports import QueueAges, SqlQueueAges
+from bot.storage.tables import conversation, lane
 from bot.telemetry.metrics import QUEUE_AGE
 from tests.fakes import FakeClock
 

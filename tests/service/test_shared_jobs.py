@@ -19,9 +19,9 @@ from bot.service.options import Role, RunOptions
 from bot.service.resources import Resources
 from bot.service.stores import StorageContainer
 from bot.settings import ConsoleSettings, Settings
-from bot.storage.sql.chat_settings import SqlChatSettings
-from bot.storage.sql.database import Database
-from bot.storage.sql.tables import role_lease
+from bot.storage.chat_settings import SqlChatSettings
+from bot.storage.database import Database
+from bot.storage.tables import role_lease
 from tests.fakes import FakeClock
 from tests.waiting import PATIENCE_SECONDS, advance_in_steps
 

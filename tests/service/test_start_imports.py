@@ -19,7 +19,7 @@ _NEEDED_LATER = {
     "redis",  # with TROUPE_REDIS_URL
     "xllamacpp",  # in the child that runs a model
     "llama_cpp",
-    "bot.storage.sql.postgres",
+    "bot.storage.postgres",
     "bot.backends.llama_cpp.backend",
     "sqlalchemy.orm",
     "cryptography",  # with keys in the database

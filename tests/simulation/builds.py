@@ -12,8 +12,8 @@ from bot.chat.outgoing import OutboxRow
 from bot.chat.session import Claim
 from bot.delivery.late_duplicates import LateDuplicates
 from bot.delivery.sender import Sender
-from bot.storage.sql.inbox import SqlInbox
-from bot.storage.units import conversations as units
+from bot.storage import claims as units
+from bot.storage.inbox import SqlInbox
 from bot.turn.isolation import is_set_aside
 
 _numbers = itertools.count()

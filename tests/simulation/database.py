@@ -14,12 +14,11 @@ from typing import Any, TypeVar
 from sqlalchemy import StaticPool, create_engine
 from typing_extensions import override
 
-from bot.storage.encryption.codec import TextCodec
-from bot.storage.encryption.column_types import attach_codec
-from bot.storage.engine.sqlite_writer import run_unit
-from bot.storage.engine.statements import DialectName, Query, Rows, StartUnit, Unit
-from bot.storage.sql.connections import ConnectionPool, UnitOfWork
-from bot.storage.sql.upgrading.revisions import create_tables
+from bot.storage.codec import TextCodec
+from bot.storage.column_types import attach_codec
+from bot.storage.database import create_tables
+from bot.storage.sqlite import ConnectionPool, UnitOfWork, run_unit
+from bot.storage.statements import DialectName, Query, Rows, StartUnit, Unit
 from tests.simulation.event_loop import SimulatedLoop, current_process
 
 T = TypeVar("T")

@@ -8,7 +8,7 @@ import pytest
 
 from bot.errors import SettingsError
 from bot.storage.data_dir import DataDirUse, create_data_dir, lock_data_dir, process_using
-from bot.storage.sql.database import open_database
+from bot.storage.database import open_database
 
 
 def mode_of(path: Path) -> int:

@@ -11,10 +11,9 @@ from bot.chat.story import PackedVector
 from bot.errors import EmbeddingError
 from bot.prompting.presets.preset import Preset
 from bot.runtime.tasks import cancel_and_wait
-from bot.storage.sql.database import Database
-from bot.storage.sql.stories import open_stories
-from bot.stories.index import index_stories
-from bot.stories.retrieve import StoryRetriever, no_stories
+from bot.storage.database import Database
+from bot.storage.stories import open_stories
+from bot.stories import StoryRetriever, index_stories, no_stories
 from tests.fakes import FakeClock, FakeEmbedder
 from tests.waiting import wait_until
 
@@ -82,7 +81,7 @@ async def test_words_of_people_are_not_kept_as_queries(
     await retriever.retrieve(nora(), "storm")
     await retriever.retrieve(nora(), "storm")  # of the next character
     assert embedder.queries == ["storm", "tea"]
-    monkeypatch.setattr("bot.stories.retrieve._MESSAGE_SECONDS", 0.0)
+    monkeypatch.setattr("bot.stories._MESSAGE_SECONDS", 0.0)
     await retriever.retrieve(nora(), "storm")
     await wait_until(lambda: "storm" not in retriever._cached_vectors)
     assert list(retriever._cached_vectors) == ["tea"]

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from bot.prompting.character.embedding import DEFAULT_EMBEDDER
-from bot.storage.sql.database import Database
-from bot.storage.sql.stories import open_stories
-from bot.stories.index import index_stories
+from bot.storage.database import Database
+from bot.storage.stories import open_stories
+from bot.stories import index_stories
 from tests.fakes import FakeClock
 
 pytestmark = pytest.mark.slow

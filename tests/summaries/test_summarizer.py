@@ -17,12 +17,12 @@ from bot.errors import BackendUnavailable, BudgetUsedUp
 from bot.ports import ConversationMemory
 from bot.prompting.presets.preset import Preset, SummaryChoice
 from bot.runtime.clock import SystemClock
-from bot.storage.sql.conversations import SqlConversations
-from bot.storage.sql.database import Database
-from bot.storage.sql.inbox import SqlInbox
-from bot.storage.sql.summaries import SqlSummaries
-from bot.storage.sql.tables import summary, turn
-from bot.summaries.summarizer import Summarizer, SummaryRequest, SummarySpending
+from bot.storage.conversations import SqlConversations
+from bot.storage.database import Database
+from bot.storage.inbox import SqlInbox
+from bot.storage.summaries import SqlSummaries
+from bot.storage.tables import summary, turn
+from bot.summaries import Summarizer, SummaryRequest, SummarySpending
 from tests.fakes import FakeBackend, ScriptStep
 from tests.samples import ALICE, begin, make_incoming
 from tests.waiting import wait_until

@@ -13,8 +13,8 @@ from bot.chat.tool import ToolCall
 from bot.errors import BackendUnavailable, SettingsError
 from bot.intake.intake import InboxIntake
 from bot.runtime.clock import SystemClock
-from bot.storage.sql.database import Database
-from bot.storage.sql.inbox import SqlInbox
+from bot.storage.database import Database
+from bot.storage.inbox import SqlInbox
 from bot.telemetry import traces
 from bot.telemetry.traces import ROOT, MessageTraces, TurnIds, record_span, start_traces
 from tests.samples import make_incoming

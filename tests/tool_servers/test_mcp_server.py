@@ -18,15 +18,14 @@ from bot.errors import ToolServerError
 from bot.prompting.text.token_counter import count_tokens
 from bot.runtime.clock import SystemClock
 from bot.runtime.tasks import cancel_and_wait
-from bot.storage.sql.conversations import SqlConversations
-from bot.storage.sql.database import Database
-from bot.storage.sql.receipts import SqlReceipts
-from bot.storage.units.lanes import SenderIdentity
-from bot.stories.retrieve import no_stories
+from bot.storage.conversations import SqlConversations
+from bot.storage.database import Database
+from bot.storage.lanes import SenderIdentity
+from bot.storage.receipts import SqlReceipts
+from bot.stories import no_stories
 from bot.tool_servers.mcp_server import McpServer
 from bot.tool_servers.settings import McpServerSettings
-from bot.tools.server_tool import server_tools
-from bot.tools.toolbox import MAX_RESULT_TOKENS, Toolbox
+from bot.tools import MAX_RESULT_TOKENS, Toolbox, server_tools
 from bot.turn.tools.answer_tools import AnswerTools
 from tests.e2e.waiting import wait_until
 from tests.fakes import FakeClock

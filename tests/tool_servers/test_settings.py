@@ -12,7 +12,7 @@ from bot.service.backends import add_backends, tool_problems
 from bot.settings import collect_secrets, read_settings
 from bot.templates.renderer import Renderer
 from bot.tool_servers.factory import make_tool_servers
-from bot.tool_servers.tool_names import offered_name
+from bot.tool_servers.mcp_server import offered_name
 
 
 @pytest.fixture(autouse=True)

@@ -14,12 +14,16 @@ from bot.chat.story import Story
 from bot.chat.tool import ToolCall, ToolSpec
 from bot.errors import EmbeddingError
 from bot.prompting.text.token_counter import count_tokens
-from bot.tools.dice_tool import dice_tool
-from bot.tools.history_tool import history_tool
-from bot.tools.story_tool import story_tool
-from bot.tools.time_tool import time_tool
-from bot.tools.tool import Tool
-from bot.tools.toolbox import MAX_RESULT_TOKENS, Toolbox, quote_result
+from bot.tools import (
+    MAX_RESULT_TOKENS,
+    Tool,
+    Toolbox,
+    dice_tool,
+    history_tool,
+    quote_result,
+    story_tool,
+    time_tool,
+)
 from tests.attacks import attack_texts
 from tests.fakes import FakeClock
 from tests.samples import ALICE

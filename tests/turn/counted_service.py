@@ -28,10 +28,10 @@ from bot.service.models import Models
 from bot.service.options import RunOptions
 from bot.service.resources import Resources, make_chat_settings
 from bot.settings import Settings
-from bot.storage.engine.statements import StartUnit, Unit
-from bot.storage.sql.connections import ConnectionPool, SqliteThreadPool, UnitOfWork
-from bot.storage.sql.database import Database
-from bot.stories.retrieve import no_stories
+from bot.storage.database import Database
+from bot.storage.sqlite import ConnectionPool, SqliteThreadPool, UnitOfWork
+from bot.storage.statements import StartUnit, Unit
+from bot.stories import no_stories
 from bot.templates.renderer import Renderer
 from tests.fakes import FakeBackend, FakeClock, FakeSurface, run_ready_tasks
 from tests.samples import ALICE, make_incoming

@@ -44,24 +44,22 @@ from bot.routing.history_scopes import HistoryScopes
 from bot.routing.preset_resolver import PresetResolver
 from bot.runtime.rate_limits import InProcessRateLimits
 from bot.runtime.signals import InProcessSignals
-from bot.storage.console.audit import SqlAuditLog
-from bot.storage.expired_turns import kept_since
+from bot.storage.chat_settings import SqlChatSettings
+from bot.storage.conversations import SqlConversations
+from bot.storage.database import Database
+from bot.storage.dead_letters import SqlDeadLetters
+from bot.storage.forgetting import SqlPersonalData
 from bot.storage.history_index import SqlHistoryIndex
-from bot.storage.operation.dead_letters import SqlDeadLetters
-from bot.storage.operation.message_notes import SqlMessageNotes
-from bot.storage.operation.pauses import SqlPauses
-from bot.storage.personal_data import SqlPersonalData
-from bot.storage.sql.chat_settings import SqlChatSettings
-from bot.storage.sql.conversations import SqlConversations
-from bot.storage.sql.database import Database
-from bot.storage.sql.inbox import SqlInbox
-from bot.storage.sql.outbox import SqlOutbox
-from bot.storage.sql.receipts import SqlReceipts
-from bot.storage.sql.summaries import SqlSummaries
-from bot.storage.sql.tables import conversation, inbox
-from bot.storage.units.lanes import SenderIdentity
-from bot.stories.retrieve import RetrieveStories, no_stories
-from bot.summaries.summarizer import Summarizer
+from bot.storage.inbox import SqlInbox
+from bot.storage.lanes import SenderIdentity
+from bot.storage.operation import SqlAuditLog, SqlMessageNotes, SqlPauses
+from bot.storage.outbox import SqlOutbox
+from bot.storage.receipts import SqlReceipts
+from bot.storage.retention import kept_since
+from bot.storage.summaries import SqlSummaries
+from bot.storage.tables import conversation, inbox
+from bot.stories import RetrieveStories, no_stories
+from bot.summaries import Summarizer
 from bot.turn.answer import AnswerPipeline
 from bot.turn.arrivals import CONVERSATIONS, ArrivalSignals
 from bot.turn.channel_reader import ChannelReader, ReadBefore, ReadStart

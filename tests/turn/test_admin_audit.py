@@ -10,8 +10,8 @@ from bot.chat.button import ButtonAction
 from bot.chat.incoming import Address, Person, Pressed, Quote, Request, Said, WakeReason
 from bot.chat.prompt import Finish, FinishReason
 from bot.errors import BackendUnavailable
-from bot.storage.sql.database import Database
-from bot.storage.sql.tables import audit
+from bot.storage.database import Database
+from bot.storage.tables import audit
 from tests.fakes import FakeBackend
 from tests.samples import ALICE, BOB, make_incoming
 from tests.turn.setup import Setup, running_worker

@@ -9,8 +9,8 @@ from bot.errors import BackendUnavailable
 from bot.ports import PrivateChats
 from bot.prompting.presets.preset import Preset
 from bot.runtime.rate_limits import InProcessRateLimits
-from bot.storage.sql.chat_settings import SqlChatSettings
-from bot.storage.sql.database import Database
+from bot.storage.chat_settings import SqlChatSettings
+from bot.storage.database import Database
 from bot.turn.limits.fallback_notes import FallbackNotes
 from bot.turn.limits.rare_notices import RareNotices
 from tests.fakes import FakeBackend, FakeClock, FakeSurface

@@ -12,8 +12,8 @@ from bot.chat.incoming import Incoming, Pressed, Request
 from bot.commands.anonymous_admins import writes_as_the_group
 from bot.errors import Unreachable
 from bot.platforms.telegram.incoming import to_incoming
-from bot.storage.sql.database import Database
-from bot.storage.sql.tables import choice
+from bot.storage.database import Database
+from bot.storage.tables import choice
 from tests.fakes import FakeBackend
 from tests.platforms.telegram.messages import ALICE, BOT, GROUP, NOON
 from tests.samples import read_session

@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from bot.chat.rate import Rate
 from bot.runtime.rate_limits import InProcessRateLimits
-from bot.storage.sql.database import Database
+from bot.storage.database import Database
 from bot.turn.limits.answer_limits import AnswerLimits
 from bot.turn.limits.provider_slots import ProviderSlots
 from tests.fakes import FakeBackend, FakeClock, ScriptStep, run_ready_tasks

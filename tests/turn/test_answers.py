@@ -9,8 +9,8 @@ from bot.chat.prompt import Finish, FinishReason, ReasoningDelta
 from bot.errors import (
     BackendInterrupted,
 )
-from bot.storage.sql.database import Database
-from bot.storage.sql.receipts import SqlReceipts
+from bot.storage.database import Database
+from bot.storage.receipts import SqlReceipts
 from tests.fakes import FakeBackend
 from tests.turn.setup import (
     CHAT,

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from bot.chat.incoming import Address, Edited, MediaItem, MediaKind, WakeReason
 from bot.chat.prompt import Prompt
-from bot.storage.sql.database import Database
-from bot.storage.sql.receipts import SqlReceipts
+from bot.storage.database import Database
+from bot.storage.receipts import SqlReceipts
 from tests.fakes import FakeBackend
 from tests.media.file_samples import picture
 from tests.samples import make_incoming

@@ -8,8 +8,8 @@ import pytest
 
 from bot.chat.incoming import Deleted, Edited, Quote, Said, WakeReason
 from bot.errors import PlatformError, Refused, Unreachable
-from bot.storage.expired_turns import delete_expired_turns
-from bot.storage.sql.database import Database
+from bot.storage.database import Database
+from bot.storage.retention import delete_expired_turns
 from tests.fakes import FakeBackend, FakeClock
 from tests.samples import BOB, make_incoming
 from tests.turn.setup import Setup

@@ -13,8 +13,8 @@ from bot.chat.incoming import Address, Incoming, Person, Pressed, Said, WakeReas
 from bot.chat.prompt import RateLimitWait
 from bot.chat.session import Attempt
 from bot.errors import BackendUnavailable
-from bot.storage.sql.database import Database
-from bot.storage.sql.tables import conversation, inbox, outbox
+from bot.storage.database import Database
+from bot.storage.tables import conversation, inbox, outbox
 from tests.fakes import LIMITS, FakeBackend
 from tests.samples import ALICE, BOB, make_incoming
 from tests.turn.setup import CHAT, Setup, running_worker

@@ -8,7 +8,7 @@ from bot.chat.button import ButtonAction
 from bot.chat.incoming import MediaItem, MediaKind, Person, Said, WakeReason
 from bot.commands.answer_buttons import NOT_YOURS
 from bot.runtime.rate_limits import InProcessRateLimits
-from bot.storage.sql.database import Database
+from bot.storage.database import Database
 from bot.turn.limits.command_limits import CommandLimits
 from tests.fakes import FakeBackend, FakeClock
 from tests.samples import ALICE, BOB, make_incoming

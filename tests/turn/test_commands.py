@@ -12,8 +12,8 @@ from bot.chat.message_note import MessageNote
 from bot.chat.outgoing import Attachment
 from bot.errors import Refused
 from bot.runtime.tasks import cancel_and_wait
-from bot.storage.sql.database import Database
-from bot.storage.sql.tables import turn
+from bot.storage.database import Database
+from bot.storage.tables import turn
 from bot.turn.limits.refused_chats import REFUSED_SECONDS
 from tests.fakes import LIMITS, FakeBackend
 from tests.samples import BOB, make_incoming

@@ -8,7 +8,7 @@ import pytest
 
 from bot.backends.openai_compatible.backend import OpenAICompatibleBackend
 from bot.backends.openai_compatible.settings import OpenAISettings
-from bot.storage.sql.database import Database
+from bot.storage.database import Database
 from tests.rigs.fake_openai import DONE, STOP, FakeOpenAI, Script, chunk, event, said
 from tests.turn.setup import Setup
 

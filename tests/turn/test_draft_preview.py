@@ -11,8 +11,8 @@ from bot.console.routes import (
 )
 from bot.ports import EmbeddingPayer
 from bot.prompting.presets.preset import Preset
-from bot.storage.sql.database import Database
-from bot.stories.retrieve import RetrievedStories
+from bot.storage.database import Database
+from bot.stories import RetrievedStories
 from bot.turn.limits.embedding_spending import EmbeddingSpending, NoEmbeddingSpending
 from bot.turn.limits.spending import Spending
 from bot.turn.preview.draft_preview import DraftPreview

@@ -10,8 +10,8 @@ from sqlalchemy import func, select
 
 from bot.chat.incoming import Deleted, Edited, Incoming, Person, Quote, Said, WakeReason
 from bot.errors import BackendUnavailable
-from bot.storage.sql.database import Database
-from bot.storage.sql.tables import has_content, receipt, turn
+from bot.storage.database import Database
+from bot.storage.tables import has_content, receipt, turn
 from tests.fakes import FakeBackend
 from tests.samples import ALICE, BOB, make_incoming
 from tests.turn.setup import WITHOUT_NONCES, Setup, running_worker

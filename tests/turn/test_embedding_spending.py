@@ -4,17 +4,15 @@ from datetime import UTC, datetime
 
 from bot.chat.story import StoryVector
 from bot.chat.usage import BudgetKind, Period
-from bot.embedders.counted import CountedEmbedder
 from bot.embedders.openai import OpenAIEmbedder
+from bot.embedders.registry import CountedEmbedder
 from bot.prompting.presets.preset import Preset
 from bot.runtime.rate_limits import InProcessRateLimits
 from bot.settings import EmbeddingSettings
-from bot.storage.sql.database import Database
-from bot.storage.sql.stories import open_stories
-from bot.storage.usage.budgets import SqlBudgets
-from bot.storage.usage.log import SqlUsageLog
-from bot.storage.usage.totals import SqlUsageTotals
-from bot.stories.retrieve import StoryRetriever
+from bot.storage.database import Database
+from bot.storage.stories import open_stories
+from bot.storage.usage import SqlBudgets, SqlUsageLog, SqlUsageTotals
+from bot.stories import StoryRetriever
 from bot.turn.limits.embedding_spending import EmbeddingSpending, NoEmbeddingSpending
 from bot.turn.limits.spending import BudgetRules, Spending
 from tests.fakes import FakeClock

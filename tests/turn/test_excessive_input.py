@@ -17,7 +17,7 @@ from bot.chat.usage import BudgetKind, Period
 from bot.errors import PresetError
 from bot.prompting.presets.files import parse_preset
 from bot.runtime.rate_limits import InProcessRateLimits
-from bot.storage.sql.database import Database
+from bot.storage.database import Database
 from bot.turn.limits.answer_limits import AnswerLimits
 from tests.attacks import expand, expanded, with_ours
 from tests.fakes import FakeBackend, FakeClock

@@ -5,8 +5,8 @@ from bot.errors import (
     BackendUnavailable,
 )
 from bot.runtime.rate_limits import InProcessRateLimits
-from bot.storage.sql.database import Database
-from bot.storage.sql.receipts import SqlReceipts
+from bot.storage.database import Database
+from bot.storage.receipts import SqlReceipts
 from bot.turn.limits.rare_notices import RareNotices
 from tests.fakes import FakeBackend, FakeClock
 from tests.turn.setup import CHAT, Setup

@@ -8,8 +8,8 @@ from bot.chat.button import ButtonAction
 from bot.chat.incoming import Person, Quote, WakeReason
 from bot.chat.usage import BudgetKind, Period
 from bot.runtime.rate_limits import InProcessRateLimits
-from bot.storage.sql.database import Database
-from bot.storage.sql.receipts import SqlReceipts
+from bot.storage.database import Database
+from bot.storage.receipts import SqlReceipts
 from bot.turn.limits.answer_limits import AnswerLimits
 from tests.fakes import FakeBackend, FakeClock
 from tests.samples import ALICE, BOB, make_incoming

@@ -8,8 +8,8 @@ from sqlalchemy import select
 
 from bot.chat.incoming import Address, Joined, Person, Quote, WakeReason
 from bot.chat.outgoing import Face, Limits, MessageContent
-from bot.storage.sql.database import Database
-from bot.storage.sql.tables import outbox
+from bot.storage.database import Database
+from bot.storage.tables import outbox
 from tests.fakes import LIMITS, FakeBackend
 from tests.samples import make_incoming
 from tests.turn.setup import Setup

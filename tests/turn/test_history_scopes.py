@@ -8,8 +8,8 @@ import pytest
 from bot.chat.button import ButtonAction
 from bot.chat.incoming import Deleted, Edited, Incoming, Person, Quote, Said, WakeReason
 from bot.runtime.clock import SystemClock
-from bot.storage.personal_data import SqlPersonalData
-from bot.storage.sql.database import Database
+from bot.storage.database import Database
+from bot.storage.forgetting import SqlPersonalData
 from tests.fakes import FakeBackend
 from tests.samples import ALICE, BOB, make_incoming, read_session
 from tests.turn.setup import CHAT, Setup

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from bot.chat.incoming import MediaItem, MediaKind, Person, Said, WakeReason
-from bot.storage.sql.database import Database
+from bot.storage.database import Database
 from bot.turn.lease import LEASE_SECONDS
 from tests.fakes import LIMITS, FakeBackend
 from tests.samples import ALICE, BOB, make_incoming

@@ -9,8 +9,8 @@ from typing_extensions import override
 
 from bot.chat.session import Claim
 from bot.errors import Fenced, StoreError
-from bot.storage.sql.conversations import SqlConversations
-from bot.storage.sql.database import Database
+from bot.storage.conversations import SqlConversations
+from bot.storage.database import Database
 from bot.turn.lease import LEASE_SECONDS, LeaseKeeper
 from tests.fakes import FakeClock, run_ready_tasks
 

@@ -5,7 +5,7 @@ from structlog.contextvars import merge_contextvars
 from structlog.typing import Processor
 
 from bot.errors import BackendUnavailable
-from bot.storage.sql.database import Database
+from bot.storage.database import Database
 from bot.telemetry.recent_events import RecentEvents
 from tests.fakes import FakeBackend
 from tests.turn.setup import Setup

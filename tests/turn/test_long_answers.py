@@ -8,7 +8,7 @@ import pytest
 from bot.chat.button import ButtonAction
 from bot.chat.incoming import Said
 from bot.chat.outgoing import Limits
-from bot.storage.sql.database import Database
+from bot.storage.database import Database
 from tests.fakes import LIMITS, FakeBackend
 from tests.samples import make_incoming
 from tests.turn.setup import Setup, running_worker

@@ -9,8 +9,8 @@ import pytest
 from bot.chat.button import MENU_ACTIONS, ButtonAction
 from bot.chat.incoming import Address, Deleted, Pressed, Quote, Said, WakeReason
 from bot.chat.session import Claim, HistoryScope, InboxMessage
-from bot.storage.sql.database import Database
-from bot.storage.sql.tables import choice
+from bot.storage.database import Database
+from bot.storage.tables import choice
 from tests.fakes import FakeBackend
 from tests.samples import ALICE, BOB, make_incoming, read_session
 from tests.turn.setup import CHAT, Setup

@@ -9,7 +9,7 @@ from bot.chat.button import MAX_DATA_BYTES, ButtonAction, ButtonData
 from bot.chat.incoming import Address, Person, Pressed, WakeReason
 from bot.chat.outgoing import Limits, Menu, MessageContent
 from bot.intake.intake import with_storable_text
-from bot.storage.sql.database import Database
+from bot.storage.database import Database
 from tests.fakes import LIMITS, FakeBackend
 from tests.samples import ALICE, BOB, make_incoming
 from tests.turn.setup import Setup

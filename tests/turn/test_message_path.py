@@ -8,7 +8,7 @@ from pathlib import Path
 from types import FrameType
 
 import bot
-from bot.storage.sql.database import Database
+from bot.storage.database import Database
 from tests.fakes import FakeBackend
 from tests.turn.setup import Setup
 

@@ -4,7 +4,7 @@ import asyncio
 
 from bot.chat.incoming import Said, WakeReason
 from bot.runtime.signals import InProcessSignals
-from bot.storage.sql.database import Database
+from bot.storage.database import Database
 from bot.turn.arrivals import ArrivalSignals
 from bot.turn.missed_signals import MissedSignals
 from tests.fakes import FakeBackend

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from bot.chat.button import ButtonAction
 from bot.chat.incoming import Deleted, Edited, Said, WakeReason
-from bot.storage.operation.pauses import SqlPauses
-from bot.storage.sql.database import Database
+from bot.storage.database import Database
+from bot.storage.operation import SqlPauses
 from tests.fakes import FakeBackend
 from tests.samples import make_incoming
 from tests.turn.setup import CHAT, Setup, running_worker

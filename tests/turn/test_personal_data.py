@@ -17,10 +17,10 @@ from bot.commands.privacy_handlers import PrivacyHandlers
 from bot.commands.request import CommandRequest
 from bot.errors import Refused
 from bot.ports import PrivateChats
-from bot.storage.personal_data import SqlPersonalData
-from bot.storage.sql.chat_settings import SqlChatSettings
-from bot.storage.sql.database import Database
-from bot.storage.sql.receipts import SqlReceipts
+from bot.storage.chat_settings import SqlChatSettings
+from bot.storage.database import Database
+from bot.storage.forgetting import SqlPersonalData
+from bot.storage.receipts import SqlReceipts
 from tests.fakes import FakeBackend
 from tests.samples import ALICE, BOB, make_incoming, read_session
 from tests.turn.setup import Setup

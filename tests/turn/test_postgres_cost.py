@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from inline_snapshot import snapshot
 
-from bot.storage.sql.database import parse_url
-from bot.storage.sql.postgres import PostgresPool
+from bot.storage.database import parse_url
+from bot.storage.postgres import PostgresPool
 from tests.fakes import FakeBackend, ScriptStep
 from tests.postgres import counting_round_trips, create_postgres_database
 from tests.turn.counted_service import FIRST_WORDS, running_parts

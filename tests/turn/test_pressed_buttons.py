@@ -10,7 +10,7 @@ from bot.chat.button import MAX_DATA_BYTES, ButtonAction, ButtonData, read_butto
 from bot.chat.incoming import Address, Person, Pressed
 from bot.chat.prompt import Finish, FinishReason
 from bot.errors import BackendUnavailable
-from bot.storage.sql.database import Database
+from bot.storage.database import Database
 from tests.fakes import LIMITS, FakeBackend
 from tests.samples import ALICE, BOB, make_incoming
 from tests.turn.setup import Setup, running_worker

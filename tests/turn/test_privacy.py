@@ -12,9 +12,9 @@ from bot.chat.button import ButtonAction
 from bot.chat.incoming import Said, WakeReason
 from bot.chat.prompt import ReasoningDelta
 from bot.errors import Refused
-from bot.storage.sql.database import Database
-from bot.storage.sql.receipts import SqlReceipts
-from bot.storage.sql.tables import story, story_revision
+from bot.storage.database import Database
+from bot.storage.receipts import SqlReceipts
+from bot.storage.tables import story, story_revision
 from tests.attacks import with_ours
 from tests.fakes import FakeBackend
 from tests.samples import ALICE, BOB, make_incoming

@@ -14,9 +14,9 @@ from bot.chat.prompt import Prompt
 from bot.chat.session import HistoryScope
 from bot.ports import TextTokenCounter, TokenCountingBackend
 from bot.prompting.draft.token_shares import tokens_by_span
-from bot.storage.sql.database import Database
-from bot.storage.sql.receipts import SqlReceipts
-from bot.storage.sql.tables import metadata
+from bot.storage.database import Database
+from bot.storage.receipts import SqlReceipts
+from bot.storage.tables import metadata
 from tests.fakes import FakeBackend
 from tests.samples import ALICE, BOB, make_incoming
 from tests.turn.setup import Setup

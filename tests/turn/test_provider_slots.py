@@ -18,7 +18,7 @@ from bot.replying.stop_flag import StopFlag
 from bot.runtime.rate_limits import InProcessRateLimits
 from bot.runtime.signals import InProcessSignals
 from bot.runtime.tasks import cancel_and_wait
-from bot.storage.sql.database import Database
+from bot.storage.database import Database
 from bot.texts.text import translate
 from bot.turn.limits import provider_slots
 from bot.turn.limits.provider_slots import ProviderSlots

@@ -9,8 +9,8 @@ import pytest
 from sqlalchemy import select
 
 from bot.chat.incoming import Person, Said
-from bot.storage.sql.database import Database, open_database
-from bot.storage.sql.tables import inbox
+from bot.storage.database import Database, open_database
+from bot.storage.tables import inbox
 from tests.fakes import FakeBackend, FakeSurface, ScriptStep
 from tests.postgres import create_postgres_database
 from tests.samples import ALICE, BOB, make_incoming

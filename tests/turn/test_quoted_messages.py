@@ -6,7 +6,7 @@ import pytest
 
 from bot.chat.incoming import Person, Quote, Said
 from bot.errors import BackendUnavailable, UserError
-from bot.storage.sql.database import Database
+from bot.storage.database import Database
 from tests.fakes import LIMITS, FakeBackend
 from tests.samples import ALICE, BOB, make_incoming
 from tests.turn.setup import Setup

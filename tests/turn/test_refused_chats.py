@@ -10,8 +10,8 @@ from bot.chat.incoming import WakeReason
 from bot.chat.outgoing import OutgoingMessage
 from bot.commands.notes.admin_notes import AdminNotes
 from bot.errors import Refused
-from bot.storage.sql.chat_settings import SqlChatSettings
-from bot.storage.sql.database import Database
+from bot.storage.chat_settings import SqlChatSettings
+from bot.storage.database import Database
 from bot.turn.limits.refused_chats import REFUSED_SECONDS
 from tests.fakes import FakeBackend, FakeClock, FakeSurface, ScriptStep
 from tests.samples import make_incoming

@@ -11,8 +11,8 @@ from bot.chat.button import ButtonAction, ButtonData
 from bot.chat.incoming import Address, Edited, Incoming, MediaItem, MediaKind, Pressed, Quote, Said
 from bot.chat.session import Turn
 from bot.errors import BackendUnavailable, PlatformError
-from bot.storage.sql.database import Database
-from bot.storage.sql.tables import turn
+from bot.storage.database import Database
+from bot.storage.tables import turn
 from bot.turn.gathering import user_turn
 from tests.fakes import FakeBackend, FakeSurface
 from tests.media.file_samples import picture

@@ -13,11 +13,9 @@ from bot.chat.usage import BudgetKind, Period
 from bot.errors import BackendUnavailable, UserError
 from bot.prompting.presets.preset import Preset
 from bot.runtime.rate_limits import InProcessRateLimits
-from bot.storage.console.answers import SqlAnswerLog
-from bot.storage.sql.database import Database
-from bot.storage.usage.budgets import SqlBudgets
-from bot.storage.usage.log import SqlUsageLog
-from bot.storage.usage.totals import SqlUsageTotals
+from bot.storage.database import Database
+from bot.storage.reports import SqlAnswerLog
+from bot.storage.usage import SqlBudgets, SqlUsageLog, SqlUsageTotals
 from bot.turn.limits.provider_slots import ProviderSlots
 from bot.turn.limits.spending import BudgetRules, Spending
 from bot.turn.preview.draft_preview import DraftPreview

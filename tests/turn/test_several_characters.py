@@ -8,9 +8,9 @@ from bot.chat.incoming import WakeReason
 from bot.chat.story import Story
 from bot.errors import BackendUnavailable
 from bot.prompting.presets.preset import Preset
-from bot.storage.sql.database import Database
-from bot.storage.sql.receipts import SqlReceipts
-from bot.stories.retrieve import RetrievedStories
+from bot.storage.database import Database
+from bot.storage.receipts import SqlReceipts
+from bot.stories import RetrievedStories
 from tests.fakes import FakeBackend, ScriptStep
 from tests.samples import BOB, make_incoming
 from tests.turn.setup import CHAT, Setup, failure

@@ -2,8 +2,8 @@
 
 from bot.chat.usage import BudgetCap, BudgetKind, Period
 from bot.runtime.rate_limits import InProcessRateLimits
-from bot.storage.sql.database import Database
-from bot.storage.usage.budgets import SqlBudgets
+from bot.storage.database import Database
+from bot.storage.usage import SqlBudgets
 from bot.turn.limits.answer_limits import AnswerLimits
 from bot.turn.limits.spending import BudgetRules, Spending
 from tests.fakes import FakeBackend, FakeClock

@@ -10,8 +10,8 @@ from bot.chat.console.answers import AnswerSearch
 from bot.chat.outgoing import Limits
 from bot.chat.prompt import QueuePosition
 from bot.errors import BackendUnavailable
-from bot.storage.console.answers import SqlAnswerLog
-from bot.storage.sql.database import Database
+from bot.storage.database import Database
+from bot.storage.reports import SqlAnswerLog
 from tests.fakes import LIMITS, FakeBackend
 from tests.samples import make_incoming
 from tests.turn.setup import (

@@ -14,9 +14,9 @@ from bot.errors import BackendInterrupted, BackendUnavailable
 from bot.ports import ContinuingBackend
 from bot.prompting.presets.preset import Preset
 from bot.runtime.rate_limits import InProcessRateLimits
-from bot.storage.sql.database import Database
-from bot.storage.sql.receipts import SqlReceipts
-from bot.storage.usage.budgets import SqlBudgets
+from bot.storage.database import Database
+from bot.storage.receipts import SqlReceipts
+from bot.storage.usage import SqlBudgets
 from bot.turn.limits.spending import BudgetRules, Spending
 from tests.fakes import FakeBackend, FakeClock
 from tests.samples import BOB, make_incoming

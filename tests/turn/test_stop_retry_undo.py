@@ -9,7 +9,7 @@ import pytest
 from bot.chat.button import ButtonAction, ButtonData
 from bot.chat.incoming import Person, Pressed, Said, WakeReason
 from bot.errors import BackendUnavailable, RateLimited
-from bot.storage.sql.database import Database
+from bot.storage.database import Database
 from tests.fakes import FakeBackend
 from tests.samples import ALICE, BOB, make_incoming
 from tests.turn.setup import WITHOUT_NONCES, Setup, failure, running_worker

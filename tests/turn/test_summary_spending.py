@@ -8,10 +8,8 @@ from bot.chat.prompt import Message, Prompt, Usage
 from bot.chat.usage import BudgetKind, Period, UsageTotal
 from bot.errors import BudgetUsedUp
 from bot.prompting.presets.preset import Preset
-from bot.storage.sql.database import Database
-from bot.storage.usage.budgets import SqlBudgets
-from bot.storage.usage.log import SqlUsageLog
-from bot.storage.usage.totals import SqlUsageTotals
+from bot.storage.database import Database
+from bot.storage.usage import SqlBudgets, SqlUsageLog, SqlUsageTotals
 from bot.turn.limits.spending import BudgetRules, Spending
 from bot.turn.limits.summary_spending import BudgetedSummaries
 from tests.fakes import FakeClock

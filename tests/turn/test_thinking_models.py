@@ -11,7 +11,7 @@ import pytest
 from bot.backends.openai_compatible.backend import OpenAICompatibleBackend
 from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.chat.prompt import Finish, FinishReason, ReasoningDelta
-from bot.storage.sql.database import Database
+from bot.storage.database import Database
 from tests.checkout import CHECKOUT
 from tests.fakes import FakeBackend, ScriptStep
 from tests.rigs.fake_openai import FakeOpenAI, Script, thinking

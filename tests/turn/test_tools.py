@@ -13,8 +13,8 @@ from bot.chat.usage import BudgetKind, Period
 from bot.errors import BackendUnavailable, PresetError
 from bot.ports import ToolCallingBackend
 from bot.prompting.presets.files import parse_preset
-from bot.storage.sql.database import Database
-from bot.storage.sql.receipts import SqlReceipts
+from bot.storage.database import Database
+from bot.storage.receipts import SqlReceipts
 from tests.fakes import FakeBackend, ScriptStep
 from tests.samples import ALICE, BOB, make_incoming
 from tests.turn.setup import CHAT, Setup, failure

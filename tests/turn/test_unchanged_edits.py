@@ -8,7 +8,7 @@ from typing_extensions import override
 from bot.chat.incoming import Address
 from bot.chat.outgoing import MessageContent, OutgoingMessage
 from bot.errors import OutcomeUnknown
-from bot.storage.sql.database import Database
+from bot.storage.database import Database
 from tests.fakes import LIMITS, FakeBackend, FakeSurface
 from tests.turn.setup import Setup, running_worker
 from tests.waiting import PATIENCE_SECONDS, advance_in_steps

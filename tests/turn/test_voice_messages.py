@@ -9,7 +9,7 @@ from bot.errors import BackendUnavailable
 from bot.media.voice_messages import VoiceMessages
 from bot.replying.stop_flag import StopFlag
 from bot.runtime.rate_limits import InProcessRateLimits
-from bot.storage.sql.database import Database
+from bot.storage.database import Database
 from bot.turn.limits.answer_limits import AnswerLimits
 from tests.fakes import FakeBackend, FakeClock
 from tests.samples import ALICE, BOB, make_incoming

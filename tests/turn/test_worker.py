@@ -18,9 +18,9 @@ from bot.errors import (
 )
 from bot.intake.intake import InboxIntake
 from bot.prompting.presets.preset import Preset
-from bot.storage.sql.database import Database
-from bot.storage.sql.tables import inbox, turn
-from bot.stories.retrieve import RetrievedStories
+from bot.storage.database import Database
+from bot.storage.tables import inbox, turn
+from bot.stories import RetrievedStories
 from tests.fakes import FakeBackend, run_ready_tasks
 from tests.samples import make_incoming
 from tests.turn.setup import (

@@ -7,7 +7,7 @@ from bot.chat.button import ButtonAction
 from bot.chat.incoming import Deleted, Edited, Incoming, Quote
 from bot.chat.prompt import Finish, FinishReason
 from bot.errors import BackendUnavailable
-from bot.storage.sql.database import Database
+from bot.storage.database import Database
 from tests.fakes import FakeBackend, ScriptStep
 from tests.samples import BOB, make_incoming
 from tests.turn.setup import CHAT, Setup

@@ -9,7 +9,7 @@ import structlog
 from pydantic import SecretStr
 from typing_extensions import override
 
-from bot.backends.chat_completions.request import HttpConnection, HttpStatusError
+from bot.backends.chat_completions.request_runner import HttpConnection, HttpStatusError
 from bot.backends.chat_completions.retries import wait_asked_for
 from bot.backends.chat_completions.settings import HttpProviderSettings
 from bot.ports import Clock

@@ -2,26 +2,28 @@
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
 from typing_extensions import override
 
 from bot.backends.chat_completions import errors
+from bot.backends.chat_completions.deltas import (
+    JsonObject,
+    exchanges_to_wire,
+    reasoning_of,
+    spec_to_wire,
+    text_of,
+)
 from bot.backends.chat_completions.quirks import NO_QUIRKS, Quirks
 from bot.backends.chat_completions.stop_strings import STRING_TEMPLATE_PARAMETERS, stop_strings_of
-from bot.backends.chat_completions.stream_parser import (
+from bot.backends.chat_completions.streaming import (
     StreamParser,
     decode_event,
     token_count,
 )
-from bot.backends.deltas import JsonObject, reasoning_of, text_of
-from bot.backends.tool_calls import (
-    exchanges_to_wire,
-    spec_to_wire,
-)
-from bot.chat.prompt import FinishReason, Image, Message, Prompt, Usage
+from bot.chat.prompt import FinishReason, Image, Message, Prompt, PromptDescription, Usage
 from bot.chat.storable import make_storable
 from bot.errors import BackendUnavailable
 from bot.templates.capabilities import adapt_messages
@@ -365,3 +367,32 @@ def _decode_chunk(data: bytes) -> _Chunk:
 
 _chunk_decoder = msgspec.json.Decoder(_Chunk)
 _plain_chunk_decoder = msgspec.json.Decoder(_PlainChunk)
+
+
+_MAX_DATA_CHARS = 80  # an image in a request has millions
+
+
+def describe_request(model: str, body: Mapping[str, object]) -> PromptDescription:
+    """Describe a request whose messages the service's own template makes into a text."""
+    text = json.dumps(_shortened(body), ensure_ascii=False, indent=2)
+    details = {"template": "the service's own; messages are sent"}
+    return PromptDescription(model, details, text, is_rendered=False)
+
+
+def _shortened(value: Any) -> Any:
+    match value:
+        case dict():
+            return {
+                name: _cut(each) if name in {"url", "data"} else _shortened(each)
+                for name, each in value.items()
+            }
+        case list() | tuple():
+            return [_shortened(each) for each in value]
+        case _:
+            return value
+
+
+def _cut(data: object) -> object:
+    if not isinstance(data, str) or len(data) <= _MAX_DATA_CHARS:
+        return data
+    return f"{data[:_MAX_DATA_CHARS]}… ({len(data)} characters)"

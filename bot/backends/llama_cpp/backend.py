@@ -1,29 +1,30 @@
-"""The backend for local models: each runs in an engine process that starts with its first request.
-
-A request waits in a fair queue, and then runs in the slot of its conversation (loaded_model.py).
-"""
+"""Answer prompts with models on this machine."""
 
 import asyncio
+import hashlib
+import json
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
 
+import structlog
 from typing_extensions import override
 
-from bot.backends.llama_cpp.description import describe_rendered, read_model_template
-from bot.backends.llama_cpp.engines.engine import EngineConfig, EngineFailed
+from bot.backends.chat_completions.stop_strings import stop_strings_of
+from bot.backends.chat_completions.wire import parameters
+from bot.backends.llama_cpp.engine import EngineConfig, EngineFailed
 from bot.backends.llama_cpp.images import (
     count_image_tokens,
     encode_images,
+    find_projector,
     insert_image_placeholders,
 )
 from bot.backends.llama_cpp.loaded_model import LoadedModel, load_model
 from bot.backends.llama_cpp.settings import LlamaCppSettings
-from bot.backends.llama_cpp.slot_files import delete_saved_slots, slots_folder
-from bot.backends.llama_cpp.template_check import check_template_pin, warn_of_added_text
+from bot.backends.llama_cpp.slots import delete_saved_slots, slots_folder
+from bot.backends.llama_cpp.tool_calls import RESULTS_FRACTION, fit_tools
 from bot.backends.model_files import store as model_store
-from bot.backends.model_files.projector import find_projector
-from bot.backends.tool_limits import RESULTS_FRACTION, fit_tools
+from bot.backends.model_files.gguf import read_special_tokens
 from bot.chat.console.operation import ModelInMemory
 from bot.chat.prompt import GenerationEvent, Prompt, PromptDescription, PromptToken, TemplateChoice
 from bot.errors import BackendInterrupted, BackendUnavailable, SettingsError, TemplateError
@@ -43,7 +44,15 @@ from bot.ports import (
 )
 from bot.prompting.text.token_counter import counter_for_model
 from bot.runtime.subprocesses import ChildFailed
-from bot.templates.renderer import RenderedPrompt, Renderer, ToolUse
+from bot.templates.added_text import find_added_text
+from bot.templates.families.detection import detect_family
+from bot.templates.renderer import (
+    FALLBACK_TEMPLATE,
+    ModelTemplate,
+    RenderedPrompt,
+    Renderer,
+    ToolUse,
+)
 from bot.texts.text import translatable
 
 _NOTICE = translatable(
@@ -314,3 +323,105 @@ class LlamaCpp(
 
 def make(name: str, settings: LlamaCppSettings, data_dir: Path, renderer: Renderer) -> Backend:
     return LlamaCpp(settings, data_dir, renderer, name)
+
+
+_log = structlog.get_logger(__name__)
+_MAX_TEXT_CHARS = 300
+
+
+def check_template_pin(model: Path, settings: LlamaCppSettings, provider: str) -> None:
+    """Compare the template with the pinned hash, if there is one.
+
+    Raises:
+        SettingsError: it is another template, or the file is no model.
+    """
+    if settings.template_sha256 is None:
+        return
+    found = _sha256(read_special_tokens(model).chat_template or "")
+    if found != settings.template_sha256:
+        raise SettingsError(
+            f"the chat template in {model.name} has the SHA-256 {found}, not the one in"
+            f" {_pin(provider)}; use the file that you pinned, or pin this one"
+        )
+
+
+async def warn_of_added_text(
+    model: Path,
+    template: ModelTemplate,
+    renderer: Renderer,
+    settings: LlamaCppSettings,
+    provider: str,
+) -> None:
+    """Log what the template says to the model in every prompt, unless the template is pinned."""
+    if settings.template_sha256 is not None:
+        return
+    try:
+        added = await find_added_text(template, renderer)
+    except TemplateError as error:  # the first prompt will report it
+        _log.info("model_template_unchecked", model=model.name, reason=str(error))
+        return
+    if added.text:
+        other = f'set "template": "{added.nearest}" in the preset, or ' if added.nearest else ""
+        _log.warning(
+            "model_template_adds_text",
+            model=model.name,
+            text=added.text[:_MAX_TEXT_CHARS],
+            sha256=_sha256(template.source or ""),
+            remedy=f"{other}accept it and pin it with {_pin(provider)}",
+        )
+
+
+def _pin(provider: str) -> str:
+    return f"TROUPE_PROVIDERS__{provider.upper()}__TEMPLATE_SHA256"
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+
+
+async def describe_rendered(
+    prompt: Prompt, model_file: Path, renderer: Renderer
+) -> PromptDescription:
+    """Render a prompt as its model would read it, without loading the model.
+
+    Raises:
+        SettingsError: the file is not a model.
+        TemplateError: the template cannot be used.
+    """
+    own = await read_model_template(model_file)
+    rendered = await renderer.render(
+        insert_image_placeholders(prompt.messages), prompt.template, own, has_prefill=True
+    )
+    stop = list(dict.fromkeys([*stop_strings_of(prompt), *rendered.stop]))
+    limit = {} if prompt.max_output_tokens is None else {"max_tokens": prompt.max_output_tokens}
+    template = name_template(prompt.template, own)
+    source = prompt.template.source or own.source or ""
+    dated = "; the date that it writes is today's" if "strftime_now" in source else ""
+    details = {
+        "template": f"{template}; text from people is read as plain text{dated}",
+        "parameters": json.dumps({**parameters(prompt), **limit}, ensure_ascii=False),
+        "stop": json.dumps(stop, ensure_ascii=False),
+    }
+    return PromptDescription(model_file.stem, details, rendered.text, is_rendered=True)
+
+
+async def read_model_template(model_file: Path) -> ModelTemplate:
+    """Read the template from a model's file; raises `SettingsError` if it is no model."""
+    tokens = await asyncio.to_thread(read_special_tokens, model_file)
+    return ModelTemplate(tokens.chat_template, tokens.bos_token, tokens.eos_token)
+
+
+def name_template(choice: TemplateChoice, own: ModelTemplate) -> str:
+    """Say in a few words which template writes a prompt."""
+    if choice.named is not None:
+        return f"{choice.named}, as the preset says"
+    if choice.strings is not None:
+        return "the preset's own string templates"
+    if choice.role_texts is not None:
+        return "the preset's own texts around each role"
+    if choice.source is not None:
+        return "the preset's own Jinja template"
+    if own.source is None:
+        return f"{FALLBACK_TEMPLATE}, because the model has none"
+    family = detect_family(own.source)
+    return f"the model's own ({family})" if family else "the model's own"

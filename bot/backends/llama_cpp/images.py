@@ -1,16 +1,17 @@
-"""Extract and check the images of a prompt for a local model, and put placeholders into its text.
-
-Images come inside the prompt, as data URIs: links are not downloaded.
-"""
+"""Images for local models: projector files, and prompts with images."""
 
 import base64
 import binascii
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
-from bot.backends.llama_cpp.engines.engine import IMAGE_PLACEHOLDER
+from bot.backends.llama_cpp.engine import IMAGE_PLACEHOLDER
+from bot.backends.model_files.gguf import read_header
+from bot.backends.model_files.settings import ModelFileSettings
+from bot.backends.model_files.store import find_model
 from bot.chat.prompt import Image, Message, Prompt
-from bot.errors import BackendUnavailable
+from bot.errors import BackendUnavailable, SettingsError
 from bot.prompting.text.image_tokens import image_tokens
 from bot.texts.text import translatable
 
@@ -92,3 +93,27 @@ def _with_placeholders(message: Message) -> str:
         IMAGE_PLACEHOLDER if isinstance(part, Image) else part.replace(IMAGE_PLACEHOLDER, "")
         for part in message.parts or (message.content,)
     )
+
+
+def find_projector(model: Path, settings: ModelFileSettings, data_dir: Path) -> Path | None:
+    """Return the projector of a model, which only the provider's default model can have.
+
+    Raises:
+        SettingsError: PROJECTOR_PATH names no file, or one that is no projector.
+    """
+    if settings.projector_path is None or model != find_model("default", settings, data_dir):
+        return None
+    projector = settings.projector_path.expanduser()
+    check_projector(projector)
+    return projector
+
+
+def check_projector(projector: Path) -> None:
+    """Raise `SettingsError` for a file that is missing or is no projector for images."""
+    if not projector.is_file():
+        raise SettingsError(f"there is no projector {projector}; correct PROJECTOR_PATH")
+    if not read_header(projector).values.get("clip.has_vision_encoder"):
+        raise SettingsError(
+            f"{projector} is no projector for images; PROJECTOR_PATH names the file that comes "
+            "with a vision model, usually called mmproj-....gguf"
+        )

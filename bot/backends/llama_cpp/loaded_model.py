@@ -5,7 +5,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
-from bot.backends.call_syntax import Parameters
 from bot.backends.chat_completions.reasoning import (
     ReasoningFormat,
     detect_format,
@@ -13,23 +12,22 @@ from bot.backends.chat_completions.reasoning import (
     separate_reasoning,
 )
 from bot.backends.chat_completions.stop_strings import stop_strings_of
-from bot.backends.llama_cpp.engines.engine import (
+from bot.backends.llama_cpp.engine import (
     Engine,
     EngineConfig,
     EngineFailed,
     GenerationRequest,
+    select_engine,
 )
-from bot.backends.llama_cpp.engines.selection import select_engine
-from bot.backends.llama_cpp.engines.server_engine import running_engine
 from bot.backends.llama_cpp.fair_queue import FairQueue
 from bot.backends.llama_cpp.images import check_placeholders
-from bot.backends.llama_cpp.kv_slots import SlotPool
 from bot.backends.llama_cpp.sampling import to_sampling
-from bot.backends.llama_cpp.slot_files import SlotOwner, SlotStore, state_fingerprint
+from bot.backends.llama_cpp.server_engine import running_engine
+from bot.backends.llama_cpp.slots import SlotOwner, SlotPool, SlotStore, state_fingerprint
 from bot.backends.llama_cpp.tokenizer import Tokenizer
+from bot.backends.llama_cpp.tool_calls import MARKERS, Parameters, separate_calls
 from bot.backends.model_files.gguf import read_special_tokens
 from bot.backends.model_files.store import DEFAULT_FILE
-from bot.backends.written_calls import MARKERS, separate_calls
 from bot.chat.prompt import GenerationEvent, Prompt
 from bot.errors import BackendUnavailable
 from bot.frozen_dataclass import frozen_dataclass

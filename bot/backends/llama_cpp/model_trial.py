@@ -7,10 +7,10 @@ from contextlib import aclosing
 from pathlib import Path
 
 from bot.backends.llama_cpp.backend import LlamaCpp
+from bot.backends.llama_cpp.hardware import free_bytes
 from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.backends.model_files import store as model_store
-from bot.backends.model_files.memory import free_bytes
-from bot.backends.model_files.metadata import IS_PROJECTOR_MESSAGE, ModelMetadata, read_metadata
+from bot.backends.model_files.gguf import IS_PROJECTOR_MESSAGE, ModelMetadata, read_metadata
 from bot.chat.prompt import Delta, Finish, Message, Prompt, ReasoningDelta
 from bot.errors import BackendUnavailable, SettingsError
 from bot.templates.renderer import Renderer

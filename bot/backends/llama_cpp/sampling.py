@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TypeGuard
 
 from bot.backends.chat_completions.stop_strings import STRING_TEMPLATE_PARAMETERS
-from bot.backends.llama_cpp.engines.selection import select_engine
+from bot.backends.llama_cpp.engine import select_engine
 from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.chat.prompt import OUTPUT_LIMIT_PARAMETERS, Prompt
 from bot.errors import BackendUnavailable

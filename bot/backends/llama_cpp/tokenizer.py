@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from bot.backends.llama_cpp.engines.engine import Engine
+from bot.backends.llama_cpp.engine import Engine
 from bot.backends.model_files.gguf import SpecialTokens
 from bot.chat.prompt import PromptToken
 from bot.frozen_dataclass import frozen_dataclass

@@ -12,11 +12,11 @@ import msgspec
 from typing_extensions import override
 
 from bot.backends.chat_completions import errors, retries
-from bot.backends.chat_completions.backend import HttpChatBackend
 from bot.backends.chat_completions.errors import RequestFailed
+from bot.backends.chat_completions.http_backend import HttpChatBackend
 from bot.backends.chat_completions.key_rotation import KeyRotation
 from bot.backends.chat_completions.quirks import Quirks
-from bot.backends.chat_completions.request import (
+from bot.backends.chat_completions.request_runner import (
     ChatRequest,
     resolve_model,
     translated_failures,

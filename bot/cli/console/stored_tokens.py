@@ -9,10 +9,10 @@ from bot.chat.access import AuditEntry
 from bot.ports import ConsoleTokens
 from bot.runtime.clock import SystemClock
 from bot.settings import Settings
-from bot.storage.console.audit import SqlAuditLog
-from bot.storage.console.tokens import SqlConsoleTokens
 from bot.storage.data_dir import create_data_dir
-from bot.storage.sql.database import open_database
+from bot.storage.database import open_database
+from bot.storage.operation import SqlAuditLog
+from bot.storage.tokens import SqlConsoleTokens
 
 T = TypeVar("T")
 

@@ -16,10 +16,10 @@ from bot.errors import UserError
 from bot.runtime.clock import SystemClock
 from bot.settings import Settings, read_settings
 from bot.storage.data_dir import create_data_dir
-from bot.storage.encryption.rewriting import rewrite_texts
-from bot.storage.provider_keys.cipher import KeyCipher, new_encryption_key
-from bot.storage.provider_keys.rows import SqlProviderKeys, replace_provider_keys
-from bot.storage.sql.database import Database, open_database
+from bot.storage.database import Database, open_database
+from bot.storage.fernets import KeyCipher, new_encryption_key
+from bot.storage.provider_keys import SqlProviderKeys, replace_provider_keys
+from bot.storage.rewriting import rewrite_texts
 
 T = TypeVar("T")
 

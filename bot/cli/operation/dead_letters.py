@@ -17,8 +17,8 @@ from bot.cli.text_io import print_line
 from bot.cli.typer_apps import command_app
 from bot.errors import UserError
 from bot.runtime.clock import SystemClock
-from bot.storage.operation.dead_letters import SqlDeadLetters
-from bot.storage.sql.database import Database
+from bot.storage.database import Database
+from bot.storage.dead_letters import SqlDeadLetters
 from bot.turn.arrivals import CONVERSATIONS
 
 app = command_app("Show, retry or drop what was set aside.")

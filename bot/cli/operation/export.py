@@ -13,8 +13,8 @@ from bot.cli.typer_apps import command_app
 from bot.commands.export import ExportedWords, export_words
 from bot.errors import UserError
 from bot.runtime.clock import SystemClock
-from bot.storage.personal_data import SqlPersonalData
-from bot.storage.sql.database import Database
+from bot.storage.database import Database
+from bot.storage.forgetting import SqlPersonalData
 
 app = command_app()
 

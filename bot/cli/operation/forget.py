@@ -13,15 +13,16 @@ from bot.commands.personas import UserPersonas
 from bot.errors import UserError
 from bot.runtime.clock import SystemClock
 from bot.settings import read_settings
-from bot.storage.operation.stored_chats import (
+from bot.storage.chat_settings import SqlChatSettings
+from bot.storage.database import Database
+from bot.storage.forgetting import (
+    FILE_NAME,
+    SqlPersonalData,
+    TombstoneFile,
     conversations_of_channel,
     conversations_of_server,
     request_deletion,
 )
-from bot.storage.personal_data import SqlPersonalData
-from bot.storage.restoring.tombstones import FILE_NAME, TombstoneFile
-from bot.storage.sql.chat_settings import SqlChatSettings
-from bot.storage.sql.database import Database
 from bot.turn.arrivals import CONVERSATIONS
 
 app = command_app()

@@ -10,8 +10,8 @@ from bot.chat.access import COMMAND_LINE, AuditEntry
 from bot.errors import SettingsError
 from bot.runtime.clock import SystemClock
 from bot.settings import Settings, read_settings
-from bot.storage.console.audit import SqlAuditLog
-from bot.storage.sql.database import Database, database_exists, open_database
+from bot.storage.database import Database, database_exists, open_database
+from bot.storage.operation import SqlAuditLog
 
 T = TypeVar("T")
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
@@ -57,7 +57,7 @@ async def signal_all(topic: str, keys: Sequence[str]) -> None:
     """Tell every process at once, if they share a Redis; those that miss it read the database."""
     url = read_settings().redis_url
     if url is not None:
-        signals = import_module("bot.storage.coordination.redis_signals")
+        signals = import_module("bot.storage.redis_signals")
         await signals.publish_once(url.get_secret_value(), topic, keys)
 
 

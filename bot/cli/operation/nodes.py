@@ -7,7 +7,7 @@ from bot.cli.operation.installation import format_age, format_table, use_install
 from bot.cli.text_io import print_line
 from bot.cli.typer_apps import command_app
 from bot.runtime.clock import SystemClock
-from bot.storage.operation.nodes import SqlNodeRegistry
+from bot.storage.operation import SqlNodeRegistry
 
 app = command_app()
 _HEAD = ("process", "roles", "version", "up", "seen", "answering", "holds")

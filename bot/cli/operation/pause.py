@@ -13,8 +13,8 @@ from bot.cli.typer_apps import command_app
 from bot.errors import UserError
 from bot.platforms.registry import platform_specs
 from bot.runtime.clock import SystemClock
-from bot.storage.operation.pauses import SqlPauses
-from bot.storage.sql.database import Database
+from bot.storage.database import Database
+from bot.storage.operation import SqlPauses
 from bot.turn.limits.pauses import PAUSES_TOPIC
 
 app = command_app()

@@ -16,16 +16,20 @@ from bot.errors import SettingsError, UserError
 from bot.runtime.clock import SystemClock
 from bot.runtime.signals import InProcessSignals
 from bot.settings import Settings, read_settings
+from bot.storage.conversations import SqlConversations
 from bot.storage.data_dir import DataDirUse, lock_data_dir
+from bot.storage.database import Database, open_database, sqlite_file
+from bot.storage.forgetting import FILE_NAME, Tombstone, read_tombstones
 from bot.storage.history_index import SqlHistoryIndex
-from bot.storage.restoring.restore import RestoreReport, prepare_restored
-from bot.storage.restoring.sqlite_restore import copy_backup, last_written, replace_database
-from bot.storage.restoring.tombstones import FILE_NAME, Tombstone, read_tombstones
-from bot.storage.sql.conversations import SqlConversations
-from bot.storage.sql.database import Database, open_database, sqlite_file
-from bot.storage.sql.inbox import SqlInbox
-from bot.storage.web.channels import SqlWebChannels
-from bot.storage.web.forgotten_messages import ForgottenWebMessages
+from bot.storage.inbox import SqlInbox
+from bot.storage.restoring import (
+    RestoreReport,
+    copy_backup,
+    last_written,
+    prepare_restored,
+    replace_database,
+)
+from bot.storage.web_channels import ForgottenWebMessages, SqlWebChannels
 
 _SLOTS = "slots"
 Forgotten = Annotated[

@@ -9,8 +9,8 @@ from bot.prompting.presets.preset import Preset
 from bot.runtime.clock import SystemClock
 from bot.runtime.shipped_files import presets_folder
 from bot.settings import Settings, read_settings
-from bot.storage.sql.database import database_exists, open_database
-from bot.storage.sql.preset_versions import SqlPresetVersions
+from bot.storage.database import database_exists, open_database
+from bot.storage.presets import SqlPresetVersions
 
 _NO_VERSION = "no version yet: the service has not started with it"
 

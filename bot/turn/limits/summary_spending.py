@@ -14,7 +14,7 @@ from bot.chat.prompt import Prompt
 from bot.ports import UsageLog
 from bot.prompting.presets.preset import Preset
 from bot.replying.stop_flag import StopFlag
-from bot.summaries.summarizer import SummaryRequest, SummarySpending
+from bot.summaries import SummaryRequest, SummarySpending
 from bot.turn.limits.provider_slots import ProviderSlots
 from bot.turn.limits.slot_queue import Urgency
 from bot.turn.limits.spending import Spending, counted

@@ -14,14 +14,8 @@ from bot.prompting.compose.compose import template_of
 from bot.prompting.presets.preset import Preset
 from bot.prompting.speakers.labels import label_speakers
 from bot.replying.tool_rounds import ToolRounds
-from bot.stories.retrieve import RetrieveStories
-from bot.tools.dice_tool import dice_tool
-from bot.tools.history_tool import history_tool
-from bot.tools.server_tool import server_tools
-from bot.tools.story_tool import story_tool
-from bot.tools.time_tool import time_tool
-from bot.tools.tool import Tool
-from bot.tools.toolbox import Toolbox
+from bot.stories import RetrieveStories
+from bot.tools import Tool, Toolbox, dice_tool, history_tool, server_tools, story_tool, time_tool
 from bot.turn.prompt_sources import PayerOf, TurnContext
 
 _log = structlog.get_logger(__name__)

@@ -8,7 +8,7 @@ import pytest
 
 from bot.backends.anthropic.wire import AnthropicParser
 from bot.backends.chat_completions.errors import Endpoint
-from bot.backends.chat_completions.stream_parser import ResponseContext
+from bot.backends.chat_completions.streaming import ResponseContext
 from bot.chat.prompt import Finish, FinishReason, Usage
 from bot.errors import BackendInterrupted, BackendUnavailable
 from tests.backends.anthropic.conftest import Connect

@@ -9,8 +9,7 @@ from bot.chat.prompt import Finish, FinishReason, Prompt, Usage
 from bot.chat.tool import ToolCall, ToolExchange, ToolSpec
 from bot.replying.generate import generate_answer
 from bot.replying.tool_rounds import ToolRounds
-from bot.tools.dice_tool import dice_tool
-from bot.tools.toolbox import Toolbox
+from bot.tools import Toolbox, dice_tool
 from tests.backends.anthropic.conftest import Connect
 from tests.backends.asking import ask, prompt
 from tests.fakes import FakeClock

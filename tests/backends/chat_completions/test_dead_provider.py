@@ -10,7 +10,7 @@ import pytest
 from typing_extensions import override
 
 from bot.backends.chat_completions.errors import Endpoint
-from bot.backends.chat_completions.request import (
+from bot.backends.chat_completions.request_runner import (
     ChatRequest,
     ChatRequestRunner,
     HttpConnection,

@@ -9,7 +9,8 @@ from itertools import chain
 import pytest
 from pydantic import SecretStr
 
-from bot.backends.chat_completions import stream_parser, timeouts
+from bot.backends.chat_completions import request_runner as timeouts
+from bot.backends.chat_completions import streaming as stream_parser
 from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.chat.prompt import Delta, Finish, FinishReason, Usage
 from bot.errors import BackendInterrupted, BackendUnavailable

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from typing_extensions import override
 
 from bot.backends.chat_completions.errors import Endpoint
-from bot.backends.chat_completions.sse import SseParser
-from bot.backends.chat_completions.stream_parser import ParsedChunk, ResponseContext
+from bot.backends.chat_completions.streaming import ParsedChunk, ResponseContext, SseParser
 from bot.backends.chat_completions.wire import ChatCompletionsParser
 from tests.rigs.fake_openai import DONE, STOP, USAGE, chunk, event
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.backends.chat_completions.sse import SseEventTooLong, SseParser
+from bot.backends.chat_completions.streaming import SseEventTooLong, SseParser
 
 FIELDS = ["data: a", "data:b", "data:  c", "data", "data:", "data: 日本 🎉", "", ""]
 OTHERS = [": keep-alive", "event: ping", "id: 1", "datax: no"]

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from bot.backends.chat_completions.token_estimates import PromptTokenEstimator
+from bot.backends.chat_completions.http_backend import PromptTokenEstimator
 from bot.chat.prompt import Message, Prompt
 from bot.chat.tool import ToolExchange, ToolSpec
 from bot.prompting.text.token_counter import counter_for_model, get_counter

@@ -8,12 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.backends.tool_calls import ToolCallParser
+from bot.backends.chat_completions.deltas import ToolCallParser
 from bot.chat.tool import ToolCall, ToolExchange, ToolSpec
 from bot.replying.generate import generate_answer
 from bot.replying.tool_rounds import ToolRounds
-from bot.tools.dice_tool import dice_tool
-from bot.tools.toolbox import Toolbox
+from bot.tools import Toolbox, dice_tool
 from tests.backends.asking import ask, prompt
 from tests.backends.conftest import Connect
 from tests.fakes import FakeClock

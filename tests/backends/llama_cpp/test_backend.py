@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from bot.backends.llama_cpp.backend import LlamaCpp
-from bot.backends.llama_cpp.engines.engine import EngineConfig
+from bot.backends.llama_cpp.engine import EngineConfig
 from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.chat.prompt import FinishReason, GenerationEvent, Image, Message, Prompt, TemplateChoice
 from bot.errors import BackendInterrupted, BackendUnavailable
@@ -174,7 +174,7 @@ async def test_parameter_that_the_engine_lacks_is_refused_by_name(
     async def running(start: EngineConfig) -> AsyncIterator[FakeEngine]:
         yield FakeEngine(1, start.slots_folder)
 
-    monkeypatch.setattr("bot.backends.llama_cpp.engines.selection.find_spec", {engine: engine}.get)
+    monkeypatch.setattr("bot.backends.llama_cpp.engine.find_spec", {engine: engine}.get)
     monkeypatch.setattr("bot.backends.llama_cpp.loaded_model.running_engine", running)
     family = tiny_gguf.Vocabulary("qwen2", ("<|im_start|>", "<|im_end|>"))
     model = tiny_gguf.write(tmp_path / "m.gguf", family)
@@ -240,7 +240,7 @@ async def test_engine_killed_before_the_first_token_is_retried(local: LlamaCpp) 
 async def test_hanging_engine_is_killed_and_retried(
     tmp_path: Path, renderer: Renderer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bot.backends.llama_cpp.engines.server_engine._PROBE_SECONDS", 0.3)
+    monkeypatch.setattr("bot.backends.llama_cpp.server_engine._PROBE_SECONDS", 0.3)
     await lend_model(tmp_path)
     quick = LlamaCppSettings(threads=1, first_token_seconds=15)
     local = LlamaCpp(quick, tmp_path, renderer)

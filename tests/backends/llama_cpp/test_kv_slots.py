@@ -14,12 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typing_extensions import override
 
-from bot.backends.llama_cpp.engines.engine import GenerationRequest
-from bot.backends.llama_cpp.kv_slots import SlotPool, common_prefix_length
-from bot.backends.llama_cpp.slot_files import (
+from bot.backends.llama_cpp.engine import GenerationRequest
+from bot.backends.llama_cpp.slots import (
     SavedSlot,
     SlotOwner,
+    SlotPool,
     SlotStore,
+    common_prefix_length,
     delete_saved_slots,
     state_fingerprint,
 )

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from bot.backends.llama_cpp.backend import LlamaCpp
-from bot.backends.llama_cpp.engines.server_engine import ServerEngine
+from bot.backends.llama_cpp.server_engine import ServerEngine
 from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.chat.prompt import Delta, Message, Prompt, QueuePosition, Usage
 from bot.errors import BackendInterrupted, BackendUnavailable

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from bot.backends.llama_cpp.backend import check_template_pin, warn_of_added_text
 from bot.backends.llama_cpp.settings import LlamaCppSettings
-from bot.backends.llama_cpp.template_check import check_template_pin, warn_of_added_text
 from bot.errors import SettingsError
 from bot.templates.renderer import ModelTemplate, Renderer
 from tests.backends.tiny_gguf import Vocabulary, write

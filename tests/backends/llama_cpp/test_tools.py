@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from typing_extensions import override
 
 from bot.backends.llama_cpp.backend import LlamaCpp
-from bot.backends.llama_cpp.engines.engine import EngineConfig, GenerationRequest
+from bot.backends.llama_cpp.engine import EngineConfig, GenerationRequest
 from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.backends.model_files.store import DEFAULT_FILE
 from bot.chat.prompt import Delta, Finish, FinishReason, Prompt, TemplateChoice

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.backends.model_files.gguf import read_special_tokens
-from bot.backends.model_files.metadata import read_metadata
+from bot.backends.model_files.gguf import read_metadata, read_special_tokens
 from bot.errors import SettingsError
 from tests.backends.tiny_gguf import Vocabulary, write
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bot.backends.model_files.memory import free_bytes
+from bot.backends.llama_cpp.hardware import free_bytes
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bot.backends.llama_cpp.settings import LlamaCppSettings
-from bot.backends.model_files.metadata import read_metadata
+from bot.backends.model_files.gguf import read_metadata
 from bot.errors import SettingsError
 from tests.backends import tiny_gguf
 from tests.backends.local_model import lend_model

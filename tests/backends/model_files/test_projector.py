@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from bot.backends.llama_cpp.images import check_projector, find_projector
 from bot.backends.llama_cpp.settings import LlamaCppSettings
-from bot.backends.model_files.projector import check_projector, find_projector
 from bot.backends.model_files.store import DEFAULT_FILE, models_folder
 from bot.errors import SettingsError
 from tests.backends import tiny_gguf, toy_projector

@@ -9,9 +9,9 @@ import pytest
 from inline_snapshot import snapshot
 
 from bot.backends.chat_completions.errors import Endpoint
-from bot.backends.chat_completions.request import ChatRequest, ChatRequestRunner
+from bot.backends.chat_completions.request_runner import ChatRequest, ChatRequestRunner
 from bot.backends.chat_completions.wire import ChatCompletionsParser
-from bot.backends.llama_cpp.engines.server_api import ServerConnection
+from bot.backends.llama_cpp.server_engine import ServerConnection
 from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.chat.prompt import Delta, Finish, FinishReason, Image, Message, Prompt, Usage
 from bot.errors import BackendUnavailable

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from bot.backends.chat_completions.errors import Endpoint, RequestFailed
 from bot.backends.chat_completions.retries import retry_after
-from bot.backends.chat_completions.stream_parser import ResponseContext, StreamParser
+from bot.backends.chat_completions.streaming import ResponseContext, StreamParser
 from bot.backends.chat_completions.wire import ChatCompletionsParser
 from bot.chat.prompt import Finish, FinishReason, RateLimitWait
 from bot.errors import BackendInterrupted

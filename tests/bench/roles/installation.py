@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 from sqlalchemy import make_url
 
-from bot.storage.sql.postgres import to_dsn
+from bot.storage.postgres import to_dsn
 from tests.bench.roles.sleeping_model import AnswerPlan, SleepingModel, running_sleeping_model
 from tests.e2e.loopback_platforms import LoopbackPlatforms, running_platforms
 from tests.e2e.service_process import ServiceProcess, each_answered

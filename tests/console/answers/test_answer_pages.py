@@ -21,12 +21,12 @@ from bot.console.routes import (
     RouteGroup,
 )
 from bot.runtime.clock import SystemClock
-from bot.storage.console.answers import SqlAnswerLog
-from bot.storage.sql.conversations import SqlConversations
-from bot.storage.sql.database import Database
-from bot.storage.sql.inbox import SqlInbox
-from bot.storage.sql.preset_versions import SqlPresetVersions
-from bot.storage.units.lanes import SenderIdentity
+from bot.storage.conversations import SqlConversations
+from bot.storage.database import Database
+from bot.storage.inbox import SqlInbox
+from bot.storage.lanes import SenderIdentity
+from bot.storage.presets import SqlPresetVersions
+from bot.storage.reports import SqlAnswerLog
 from bot.templates.renderer import Renderer
 from tests.attacks import expanded, with_ours
 from tests.console.conftest import ConsoleUnderTest, MakeParts

@@ -11,7 +11,7 @@ from bot.chat.console.replays import ReplayChanges, ReplayedAnswer
 from bot.chat.prompt import FinishReason, Message, Prompt
 from bot.console.answers.replay_pages import ReplayPages
 from bot.errors import BackendUnavailable
-from bot.storage.console.answers import SqlAnswerLog
+from bot.storage.reports import SqlAnswerLog
 from tests.console.answers.test_answer_pages import answer_pages, store_answers
 from tests.console.conftest import ConsoleUnderTest, MakeParts
 from tests.console.playground.conftest import hidden_fields

@@ -10,8 +10,8 @@ from bot.chat.access import ApiToken, Scope
 from bot.chat.playground.web_channel import WebMessage
 from bot.console.login import new_api_token, token_digest
 from bot.runtime.clock import SystemClock
-from bot.storage.console.tokens import SqlConsoleTokens
-from bot.storage.sql.tables import inbox, outbox, turn
+from bot.storage.tables import inbox, outbox, turn
+from bot.storage.tokens import SqlConsoleTokens
 from tests.console.playground.conftest import Playground
 from tests.console.presets.conftest import call
 from tests.console.presets.test_preset_pages import edit

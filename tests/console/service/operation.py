@@ -15,8 +15,8 @@ from bot.errors import BackendUnavailable
 from bot.ports import Backend, Clock, RateLimits
 from bot.runtime.clock import SystemClock
 from bot.runtime.rate_limits import InProcessRateLimits
-from bot.storage.console.service_state import SqlServiceState
-from bot.storage.sql.database import Database
+from bot.storage.database import Database
+from bot.storage.reports import SqlServiceState
 from bot.telemetry.recent_events import RecentEvents
 from tests.console.conftest import installation
 from tests.samples import mask_secret

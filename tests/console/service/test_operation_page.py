@@ -17,8 +17,8 @@ from bot.errors import BackendUnavailable
 from bot.ports import LoadingBackend, MonitoredBackend
 from bot.runtime.clock import SystemClock
 from bot.runtime.rate_limits import InProcessRateLimits
-from bot.storage.operation.message_notes import SqlMessageNotes
-from bot.storage.sql.inbox import SqlInbox
+from bot.storage.inbox import SqlInbox
+from bot.storage.operation import SqlMessageNotes
 from bot.telemetry.recent_events import RecentEvents, describe_failure
 from tests.console.conftest import ConsoleUnderTest, MakeParts
 from tests.console.playground.conftest import hidden_fields

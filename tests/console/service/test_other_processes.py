@@ -9,9 +9,9 @@ from bot.console.routes import (
 )
 from bot.runtime.clock import SystemClock
 from bot.service.jobs import ReportSharing
-from bot.storage.cache.shared_reports import SharedReports
-from bot.storage.operation.nodes import SqlNodeRegistry
-from bot.storage.sql.database import Database
+from bot.storage.database import Database
+from bot.storage.operation import SqlNodeRegistry
+from bot.storage.reports import SharedReports
 from bot.telemetry.recent_events import RecentEvents
 from tests.console.conftest import ConsoleUnderTest, MakeParts
 from tests.console.service.operation import operation_page

@@ -15,13 +15,13 @@ from bot.console.service.channels_page import ChannelsPage
 from bot.console.service.operation_models import ProviderRow
 from bot.console.service.usage_page import UsagePage, usage_sums
 from bot.runtime.clock import SystemClock
-from bot.storage.console.service_state import SqlServiceState
-from bot.storage.sql.chat_settings import SqlChatSettings
-from bot.storage.sql.conversations import SqlConversations
-from bot.storage.sql.database import Database
-from bot.storage.sql.inbox import SqlInbox
-from bot.storage.units.lanes import SenderIdentity
-from bot.storage.usage.totals import SqlUsageTotals
+from bot.storage.chat_settings import SqlChatSettings
+from bot.storage.conversations import SqlConversations
+from bot.storage.database import Database
+from bot.storage.inbox import SqlInbox
+from bot.storage.lanes import SenderIdentity
+from bot.storage.reports import SqlServiceState
+from bot.storage.usage import SqlUsageTotals
 from tests.console.conftest import ConsoleUnderTest, MakeParts, installation
 from tests.console.service.operation import operation_page
 from tests.contracts.test_receipts import RECEIPT

@@ -14,7 +14,7 @@ from bot.runtime.clock import SystemClock
 from bot.service.console import first_page
 from bot.settings import read_settings
 from bot.setup.steps import SetupSteps
-from bot.storage.console.audit import SqlAuditLog
+from bot.storage.operation import SqlAuditLog
 from tests.cli.test_init import OLD, send_code
 from tests.console.conftest import ConsoleUnderTest, MakeParts
 from tests.console.playground.conftest import hidden_fields

@@ -20,9 +20,9 @@ from bot.intake.intake import InboxIntake
 from bot.ports import Intake
 from bot.runtime.clock import SystemClock
 from bot.settings import ConsoleSettings
-from bot.storage.sql.database import Database, open_database
-from bot.storage.sql.inbox import SqlInbox
-from bot.storage.sql.tables import conversation, inbox
+from bot.storage.database import Database, open_database
+from bot.storage.inbox import SqlInbox
+from bot.storage.tables import conversation, inbox
 from tests.platforms.telegram.conftest import Rig
 from tests.platforms.telegram.test_webhook import GOOD, HEADER, PATH, SECRET
 from tests.postgres import create_postgres_database, frozen_postgres, running_postgres

@@ -19,11 +19,11 @@ from bot.errors import Unreachable
 from bot.ports import Surface
 from bot.runtime.http.write_condition import write_only_if
 from bot.runtime.rate_limits import InProcessRateLimits
-from bot.storage.sql.conversations import SqlConversations
-from bot.storage.sql.database import Database
-from bot.storage.sql.inbox import SqlInbox
-from bot.storage.sql.outbox import SqlOutbox
-from bot.storage.units.lanes import SenderIdentity
+from bot.storage.conversations import SqlConversations
+from bot.storage.database import Database
+from bot.storage.inbox import SqlInbox
+from bot.storage.lanes import SenderIdentity
+from bot.storage.outbox import SqlOutbox
 from tests.fakes import FakeClock
 from tests.platforms.telegram.conftest import Rig
 from tests.rigs.tgwire import METHODS

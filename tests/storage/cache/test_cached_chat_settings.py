@@ -9,9 +9,8 @@ from typing_extensions import override
 from bot.chat.session import ChatSetting
 from bot.errors import StoreError
 from bot.runtime.signals import InProcessSignals
-from bot.storage.cache.cached_chat_settings import CachedChatSettings
-from bot.storage.sql.chat_settings import SqlChatSettings
-from bot.storage.sql.database import Database
+from bot.storage.chat_settings import CachedChatSettings, SqlChatSettings
+from bot.storage.database import Database
 from tests.fakes import FakeClock
 
 SCOPES = ["telegram:5/7", "telegram:5"]

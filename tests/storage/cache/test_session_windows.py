@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 
 from bot.chat.session import Claim, Session, Turn
-from bot.storage.cache.session_windows import SessionWindows, window_of
+from bot.storage.windows import SessionWindows, window_of
 
 
 def turns(*texts: str) -> tuple[Turn, ...]:

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from bot.errors import SettingsError
-from bot.storage.coordination.redis_client import open_client
-from bot.storage.coordination.redis_password import PasswordFile, take_password_file
+from bot.storage.redis_client import PasswordFile, open_client, take_password_file
 from bot.telemetry.secret_masker import SecretMasker
 
 

@@ -6,8 +6,8 @@ import pytest
 from cryptography.fernet import Fernet
 
 from bot.errors import StoreError, Undecodable, UnknownEncryptionKey
-from bot.storage.encryption.codec import TextCodec, TextEncryption
-from bot.storage.encryption.fernets import FernetKeys
+from bot.storage.codec import TextCodec, TextEncryption
+from bot.storage.fernets import FernetKeys
 
 FIRST, SECOND = (Fernet.generate_key().decode() for _ in range(2))
 TEXTS = [

@@ -10,10 +10,9 @@ from sqlalchemy import literal, select
 from sqlalchemy.exc import IntegrityError
 
 from bot.errors import StoreError
-from bot.storage.engine.asyncpg_pool import AsyncpgPool
-from bot.storage.engine.failures import describe_failure
-from bot.storage.engine.statements import Rows, Statement, Unit
-from bot.storage.sql.database import translate
+from bot.storage.database import translate
+from bot.storage.postgres import AsyncpgPool
+from bot.storage.statements import Rows, Statement, Unit, describe_failure
 
 ROW = "Failing row contains (1, words of people)."
 _ONE = Statement(select(literal(1)))

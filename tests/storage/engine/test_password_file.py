@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bot.errors import SettingsError, StoreError
-from bot.storage.sql.database import open_database
+from bot.storage.database import open_database
 
 _ASK_PASSWORD = b"R\x00\x00\x00\x08\x00\x00\x00\x03"
 _REFUSAL = b"SFATAL\x00C28P01\x00Mno\x00\x00"

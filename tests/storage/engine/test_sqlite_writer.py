@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Column, Integer, MetaData, Table, Text, bindparam, insert, select, update
 
-from bot.storage.engine.sqlite_writer import SqliteWriter
-from bot.storage.engine.statements import Statement, Unit
+from bot.storage.sqlite import SqliteWriter
+from bot.storage.statements import Statement, Unit
 
 note = Table("note", MetaData(), Column("id", Integer, primary_key=True), Column("text", Text))
 ADD = Statement(insert(note).values(text=bindparam("words")).returning(note.c.id))
@@ -98,8 +98,8 @@ async def test_units_wait_for_others_after_a_commit_of_several(
         waits.set()
         goes_on.wait()
 
-    monkeypatch.setattr("bot.storage.engine.sqlite_writer._SECONDS_BETWEEN_COMMITS", 60.0)
-    monkeypatch.setattr("bot.storage.engine.sqlite_writer.time.sleep", wait)
+    monkeypatch.setattr("bot.storage.sqlite._SECONDS_BETWEEN_COMMITS", 60.0)
+    monkeypatch.setattr("bot.storage.sqlite.time.sleep", wait)
     one_by_one = [await writer.run(read) for _ in range(3)]
     assert one_by_one == [[]] * 3
     assert not waits.is_set()

@@ -9,15 +9,15 @@ import pytest
 from sqlalchemy import Connection, bindparam, func, insert, select, text, update
 
 from bot.errors import SettingsError, StoreError
-from bot.storage.sql.database import (
+from bot.storage.database import (
+    NEWEST_REVISION,
     Database,
     open_database,
     open_without_decrypting,
     read_revision,
     translate,
 )
-from bot.storage.sql.tables import cursor, outbox, supported_revision
-from bot.storage.sql.upgrading.revisions import NEWEST_REVISION
+from bot.storage.tables import cursor, outbox, supported_revision
 
 TIMEOUT_SECONDS = 10.0
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection, text
 
-from bot.storage.sql.database import open_database
+from bot.storage.database import open_database
 from tests.storage.sql.test_plans import STEPS, Chat
 
 pytestmark = pytest.mark.soak

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine
 
-from bot.storage.sql.database import open_database
-from bot.storage.sql.upgrading import migrations
-from bot.storage.sql.upgrading.revisions import create_tables
+from bot.storage import migrations
+from bot.storage.database import create_tables, open_database
 
 
 @pytest.mark.slow

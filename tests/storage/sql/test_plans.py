@@ -15,18 +15,17 @@ from bot.chat.incoming import Address
 from bot.chat.outgoing import MessageContent, OutgoingPart
 from bot.chat.session import Claim, InboxMessage, TurnResult
 from bot.runtime.clock import SystemClock
-from bot.storage.encryption.codec import TextCodec
-from bot.storage.engine.encoding import arguments
-from bot.storage.engine.statements import Query, StartUnit, Unit
-from bot.storage.sql.connections import UnitOfWork
-from bot.storage.sql.conversations import SqlConversations
-from bot.storage.sql.database import Database
-from bot.storage.sql.inbox import SqlInbox
-from bot.storage.sql.outbox import SqlOutbox
-from bot.storage.sql.receipts import SqlReceipts
-from bot.storage.sql.retention import delete_expired
-from bot.storage.sql.summaries import SqlSummaries
-from bot.storage.units.lanes import SenderIdentity
+from bot.storage.codec import TextCodec
+from bot.storage.conversations import SqlConversations
+from bot.storage.database import Database
+from bot.storage.inbox import SqlInbox
+from bot.storage.lanes import SenderIdentity
+from bot.storage.outbox import SqlOutbox
+from bot.storage.receipts import SqlReceipts
+from bot.storage.retention import delete_expired
+from bot.storage.sqlite import UnitOfWork
+from bot.storage.statements import Query, StartUnit, Unit, arguments
+from bot.storage.summaries import SqlSummaries
 from tests.samples import begin, make_incoming
 from tests.turn.whole_chat import use_whole_chat
 

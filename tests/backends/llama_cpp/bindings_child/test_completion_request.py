@@ -5,7 +5,7 @@ import json
 import msgspec
 import pytest
 
-from bot.backends.llama_cpp.bindings_child.completion_request import (
+from bot.backends.llama_cpp.bindings_request import (
     CompletionRequest,
     InvalidRequest,
     parse_request,

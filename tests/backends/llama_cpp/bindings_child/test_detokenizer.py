@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.backends.llama_cpp.bindings_child.detokenizer import Detokenizer
+from bot.backends.llama_cpp.bindings_request import Detokenizer
 
 END = 256  # tokens are bytes here, but for this one
 

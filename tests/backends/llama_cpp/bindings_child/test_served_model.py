@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-MODULE = "bot.backends.llama_cpp.bindings_child.served_model"
+MODULE = "bot.backends.llama_cpp.bindings_child"
 
 
 def test_every_c_function_in_use_is_listed_and_exists() -> None:

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from bot.backends.llama_cpp.engines.engine import EngineConfig
-from bot.backends.llama_cpp.engines.selection import engine_settings, require_engine
-from bot.backends.llama_cpp.engines.server_engine import running_engine
+from bot.backends.llama_cpp.engine import EngineConfig, engine_settings, require_engine
+from bot.backends.llama_cpp.server_engine import running_engine
 from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.errors import SettingsError
 
@@ -21,7 +20,7 @@ def install_only(monkeypatch: pytest.MonkeyPatch, *installed: str) -> None:
     def find(package: str) -> object:
         return package if package in installed else None
 
-    monkeypatch.setattr("bot.backends.llama_cpp.engines.selection.find_spec", find)
+    monkeypatch.setattr("bot.backends.llama_cpp.engine.find_spec", find)
 
 
 def test_missing_bindings_are_reported_with_the_extra_and_the_default_engine(

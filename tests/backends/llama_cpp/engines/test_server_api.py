@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 import pytest
 from inline_snapshot import snapshot
 
-from bot.backends.chat_completions.request import HttpStatusError
-from bot.backends.llama_cpp.engines.engine import GenerationRequest
-from bot.backends.llama_cpp.engines.server_api import ServerConnection, to_wire
+from bot.backends.chat_completions.request_runner import HttpStatusError
+from bot.backends.llama_cpp.engine import GenerationRequest
 from bot.backends.llama_cpp.sampling import to_sampling
+from bot.backends.llama_cpp.server_engine import ServerConnection, to_wire
 from bot.errors import BackendUnavailable
 from bot.runtime.http.client import HttpClient, HttpResponse
 from bot.runtime.http.failures import ConnectionFailed

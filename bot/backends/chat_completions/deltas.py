@@ -1,0 +1,291 @@
+"""Read chat completion deltas (text, reasoning, tool calls); write tools and their results."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+from bot.chat.prompt import Prompt
+from bot.chat.storable import make_json_storable, make_storable
+from bot.chat.tool import ToolCall, ToolSpec
+
+MAX_CALLS = 8
+MAX_NAME_CHARS = 64
+MAX_ARGUMENT_CHARS = 16 * 1024
+_FUNCTION_FIELDS = frozenset({"name", "arguments"})
+_CALL_FIELDS = frozenset({"index", "id", "type", "function", *_FUNCTION_FIELDS})
+
+
+def spec_to_wire(spec: ToolSpec) -> dict[str, object]:
+    return {
+        "type": "function",
+        "function": {
+            "name": spec.name,
+            "description": spec.description,
+            "parameters": spec.parameters,
+        },
+    }
+
+
+def exchanges_to_wire(prompt: Prompt) -> Iterator[dict[str, object]]:
+    """Yield the messages with what was called already, and with the results."""
+    for exchange in prompt.tool_exchanges:
+        yield {
+            **exchange.attached,
+            "role": "assistant",
+            "content": exchange.text or None,
+            "tool_calls": [_call_to_wire(call) for call in exchange.calls],
+        }
+        for call, result in zip(exchange.calls, exchange.results, strict=True):
+            yield {"role": "tool", "tool_call_id": call.id, "content": result}
+
+
+def _call_to_wire(call: ToolCall) -> dict[str, object]:
+    attached: Mapping[str, Any] = call.attached
+    function = {"name": call.name, "arguments": call.arguments or "{}"}
+    return {
+        **attached,
+        "id": call.id,
+        "type": "function",
+        "function": {**attached.get("function", {}), **function},
+    }
+
+
+class ToolCallParser:
+    """Assembles the calls of a response from their deltas, which may be cut anywhere.
+
+    What is no call is left out, and so is what is too much of one.
+    """
+
+    def __init__(self) -> None:
+        self._calls: list[_PartialCall] = []
+
+    def feed(self, deltas: object) -> None:
+        """Add the `tool_calls` of a chunk, whatever a service made of them."""
+        for position, delta in enumerate(deltas if isinstance(deltas, list) else ()):
+            if isinstance(delta, dict):
+                self._add(delta, position)
+
+    def replace(self, calls: object) -> None:
+        """Take the calls of a whole message instead of those that were assembled so far."""
+        if isinstance(calls, list) and calls:
+            self._calls.clear()
+            self.feed(calls)
+
+    def _add(self, delta: Mapping[str, Any], position: int) -> None:
+        given = delta.get("function")
+        function: Mapping[str, Any] = given if isinstance(given, dict) else delta
+        index, identifier = _read_index(delta.get("index")), _read_id(delta.get("id"))
+        name = function.get("name")
+        name = name if isinstance(name, str) else ""
+        piece = function.get("arguments")
+        piece = json.dumps(piece) if isinstance(piece, dict) else piece
+        piece = piece if isinstance(piece, str) else ""
+        call = self._find(index, identifier, name, piece, position)
+        if call is None:
+            call = _PartialCall(index)
+            if len(self._calls) > MAX_CALLS:
+                self._calls.pop()  # one beyond the limit collects what is dropped
+            self._calls.append(call)
+        call.id, call.name = call.id or identifier, name or call.name
+        call.add_arguments(piece)
+        call.attach({key: value for key, value in delta.items() if key not in _CALL_FIELDS})
+        if function is not delta:
+            more = {key: value for key, value in function.items() if key not in _FUNCTION_FIELDS}
+            call.attach({"function": more} if more else {})
+
+    def _find(
+        self, index: int | None, identifier: str, name: str, piece: str, position: int
+    ) -> "_PartialCall | None":
+        """Return the call that a delta continues; None if it opens another one.
+
+        Services reuse indexes, leave them out, and repeat ids and names: a call is known by its id,
+        else by its index, else it is the last one. Only a delta with a name opens a call.
+        """
+        known = [one for one in self._calls if identifier and one.id == identifier]
+        candidates = known or self._calls
+        at_index = [one for one in candidates if index is None or one.index == index]
+        if not name or known:
+            at_index = at_index or candidates
+        if not at_index:
+            return None
+        call = at_index[-1]
+        if not name or not call.name:
+            return call
+        has_new_id = bool(identifier and call.id and not known)
+        if has_new_id or (call.name != name and (not known or call.is_complete)):
+            return None
+        if known and (index is None or call.index in {index, None}):
+            return call
+        if index is not None and call.index == index:
+            is_repeated = call.arguments == piece or not piece.lstrip().startswith("{")
+            return call if is_repeated or not call.is_complete else None
+        return None if call.is_complete or position else call
+
+    @property
+    def calls(self) -> tuple[ToolCall, ...]:
+        found: dict[str, ToolCall] = {}
+        for number, one in enumerate(self._calls[:MAX_CALLS]):
+            identifier = make_storable(one.id)[:MAX_NAME_CHARS] or f"call_{number}"
+            if identifier in found:  # results are matched to calls by their ids
+                identifier = f"{identifier[: MAX_NAME_CHARS - 2]}_{number}"
+            if one.name:
+                found[identifier] = ToolCall(
+                    identifier,
+                    make_storable(one.name)[:MAX_NAME_CHARS],
+                    make_storable(one.arguments)[:MAX_ARGUMENT_CHARS],
+                    make_json_storable(one.attached),
+                )
+        return tuple(found.values())
+
+
+class _PartialCall:
+    """A call whose deltas are still arriving."""
+
+    def __init__(self, index: int | None) -> None:
+        self.index = index
+        self.id = ""
+        self.name = ""
+        self.attached: dict[str, Any] = {}
+        self._pieces: list[str] = []
+        self._chars = 0
+
+    def add_arguments(self, piece: str) -> None:
+        if self._pieces and piece.startswith("{") and piece.startswith(self._pieces[0]):
+            self._pieces.clear()  # a snapshot of everything so far
+            self._chars = 0
+        if piece and self._chars < MAX_ARGUMENT_CHARS:
+            self._pieces.append(piece)
+            self._chars += len(piece)
+
+    def attach(self, fields: Mapping[str, Any]) -> None:
+        self.attached |= {key: value for key, value in fields.items() if value is not None}
+
+    @property
+    def arguments(self) -> str:
+        """The arguments as one object where possible.
+
+        Some services send the whole once more at the end, or an empty object first: then the pieces
+        together are no JSON, but the last ones are.
+        """
+        whole = "".join(self._pieces)
+        if _is_object(whole):
+            return whole
+        begins = [at for at, piece in enumerate(self._pieces) if piece.lstrip()[:1] == "{"]
+        ends = ("".join(self._pieces[at:]) for at in (*begins[1:2], *begins[-1:]))
+        return next(filter(_is_object, ends), whole)
+
+    @property
+    def is_complete(self) -> bool:
+        return _is_object(self.arguments)
+
+
+def _read_index(given: object) -> int | None:
+    if isinstance(given, str) and given.isdecimal() and len(given) < 10:
+        return int(given)
+    return given if isinstance(given, int) and not isinstance(given, bool) else None
+
+
+def _read_id(given: object) -> str:
+    return str(given) if isinstance(given, str | int) and not isinstance(given, bool) else ""
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+JsonObject: TypeAlias = Mapping[str, Any]
+
+_REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking")
+_REASONING_LISTS = ("reasoning_details", "thinking_blocks")  # OpenRouter's, LiteLLM's
+_TEXT_FIELDS = ("thinking", "text", "summary")
+# What a provider wants back with its calls: reasoning, and signatures under any name.
+_ATTACHED = re.compile("reason|think|thought|signature|encrypted|extra_content|provider_specific")
+
+
+def text_of(delta: JsonObject) -> str:
+    """Return the text of the answer in a delta."""
+    content = delta.get("content")
+    if isinstance(content, list):  # Mistral's reasoning models send parts
+        return "".join(_strings(content, ("text",)))
+    refusal = delta.get("refusal")  # OpenAI's models refuse there, in place of the content
+    return next((each for each in (content, refusal) if each and isinstance(each, str)), "")
+
+
+def reasoning_of(delta: JsonObject) -> str:
+    """Return the reasoning in a delta, once where it has several names."""
+    for name in _REASONING_FIELDS:
+        if isinstance(given := delta.get(name), str) and given:
+            return given
+    for name in _REASONING_LISTS:
+        if texts := "".join(_strings(delta.get(name), _TEXT_FIELDS)):
+            return texts
+    content = delta.get("content")
+    return "".join(_strings(content, ("thinking",))) if isinstance(content, list) else ""
+
+
+def _strings(items: object, names: Sequence[str]) -> Iterator[str]:
+    for item in items if isinstance(items, list) else ():
+        for name in names if isinstance(item, dict) else ():
+            given = item.get(name)
+            if isinstance(given, list):
+                yield from _strings(given, ("text",))
+            elif isinstance(given, str):
+                yield given
+
+
+@lru_cache(256)
+def _is_attached(name: str) -> bool:
+    return _ATTACHED.search(name) is not None
+
+
+class AttachedFields:
+    """Collects from the deltas of a response what has to go back to its provider with its calls.
+
+    DeepSeek and Moonshot want their `reasoning_content`, OpenRouter its `reasoning_details`.
+    """
+
+    def __init__(self) -> None:
+        self._texts: dict[str, list[str]] = {}
+        self._items: dict[str, list[dict[str, Any]]] = {}
+        self._others: dict[str, Any] = {}
+
+    def feed(self, delta: JsonObject) -> None:
+        """Add the fields of a delta."""
+        for name, value in delta.items():
+            if value is None or not _is_attached(name):
+                continue
+            if isinstance(value, str):
+                self._texts.setdefault(name, []).append(value)
+            elif isinstance(value, list):
+                for item in value:
+                    if isinstance(item, dict):
+                        _add_item(self._items.setdefault(name, []), item)
+            else:
+                self._others[name] = value
+
+    @property
+    def fields(self) -> JsonObject:
+        texts = {name: "".join(pieces) for name, pieces in self._texts.items()}
+        found: JsonObject = make_json_storable({**texts, **self._items, **self._others})
+        return found
+
+
+def _add_item(items: list[dict[str, Any]], item: JsonObject) -> None:
+    """Add an item, or a piece of the last one: pieces share its place and come before a signature.
+
+    Encrypted items are whole.
+    """
+    last = items[-1] if items else {}
+    place = [(each.get("type"), each.get("index"), each.get("format")) for each in (last, item)]
+    if not last or last.get("signature") or "data" in item or place[0] != place[1]:
+        items.append(dict(item))
+        return
+    for name, value in item.items():
+        is_piece = name in _TEXT_FIELDS and isinstance(value, str)
+        if value is not None:
+            last[name] = (last.get(name) or "") + value if is_piece else value

@@ -1,0 +1,244 @@
+"""Base class of backends over HTTP: a vendor adds its request and its response parser."""
+
+import math
+import random
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Sequence
+from functools import partial
+from operator import attrgetter
+from typing import Any, Generic, TypeVar
+
+from typing_extensions import override
+
+from bot.backends.chat_completions import retries
+from bot.backends.chat_completions.errors import Endpoint
+from bot.backends.chat_completions.key_rotation import KeyRotation
+from bot.backends.chat_completions.request_runner import (
+    ChatRequest,
+    ChatRequestRunner,
+    resolve_model,
+)
+from bot.backends.chat_completions.settings import HttpProviderSettings
+from bot.backends.chat_completions.streaming import ResponseContext, StreamParser
+from bot.backends.chat_completions.wire import describe_request
+from bot.backends.context_limits import TooLong
+from bot.chat.console.operation import ModelHealth
+from bot.chat.prompt import (
+    GenerationEvent,
+    Prompt,
+    PromptDescription,
+    TemplateChoice,
+)
+from bot.ports import (
+    Backend,
+    Clock,
+    ContinuingBackend,
+    DescribingBackend,
+    ModelCheckingBackend,
+    MonitoredBackend,
+    SeeingBackend,
+    TextTokenCounter,
+    TokenCountingBackend,
+    ToolCallingBackend,
+)
+from bot.prompting.text.token_counter import EncodingCounter, counter_for_model, known_encoding
+
+_INITIAL_RATIO = 1.25  # for an unknown tokenizer: most produce fewer tokens
+_MARGIN = 1.05
+_DECAY = 0.98  # per answer
+_MIN_RATIO, _MAX_RATIO = 0.5, 4.0  # wrong reports cannot spoil the estimates
+_MESSAGES_TO_LEARN = 32  # are counted again for each answer, on average
+_MIN_TOKENS = 100  # in a shorter prompt a service's own additions distort the ratio
+
+
+class PromptTokenEstimator:
+    """Estimates for the models of one provider; what it learns is kept in memory only."""
+
+    def __init__(self) -> None:
+        self._ratios: dict[str, float] = {}
+        self._unread: Counter[str] = Counter()  # answers since the last one that was learned from
+
+    async def count(self, prompt: Prompt, model: str) -> int:
+        """Estimate the tokens of a prompt."""
+        token_counter, ratio = self._counter_and_ratio(model)
+        return math.ceil(await token_counter.count_prompt(prompt) * ratio)
+
+    async def text_counter(self, model: str) -> TextTokenCounter:
+        """Return the counter of the texts of a model's prompts, without the learned ratio."""
+        token_counter, _ = self._counter_and_ratio(model)
+        await token_counter.load()
+        return token_counter
+
+    def learn(self, prompt: Prompt, model: str, tokens: int) -> None:
+        """Correct the ratio by the tokens that the service reported; 0: it did not report any.
+
+        Each answer is learned from while prompts are short. Counting a long one again costs more
+        than it tells, so of those only every few are.
+        """
+        self._unread[model] = answers = self._unread[model] + 1
+        if tokens <= 0 or answers * _MESSAGES_TO_LEARN < len(prompt.messages):
+            return
+        token_counter, before = self._counter_and_ratio(model)
+        if not token_counter.loaded or any(map(attrgetter("parts"), prompt.messages)):  # images
+            return
+        if prompt.tools or prompt.tool_exchanges:  # they count, but stand in no message
+            return
+        self._unread[model] = 0
+        counted = token_counter.prompt_tokens(prompt)
+        if counted < _MIN_TOKENS:
+            return
+        ratio = tokens / counted
+        is_known = known_encoding(model) is not None
+        after = max(before, ratio) if is_known else max(before * _DECAY**answers, ratio * _MARGIN)
+        self._ratios[model] = min(_MAX_RATIO, max(_MIN_RATIO, after))
+
+    def learn_rejected(self, prompt: Prompt, model: str, rejected: TooLong) -> int | None:
+        """Correct the ratio by a prompt that was too long; return its estimated tokens.
+
+        None: they cannot be estimated.
+        """
+        token_counter, before = self._counter_and_ratio(model)
+        if not token_counter.loaded:
+            return None
+        counted = max(1, token_counter.prompt_tokens(prompt))
+        estimated, context = math.ceil(counted * before), rejected.context_tokens
+        tokens = rejected.prompt_tokens
+        if tokens is None and context is not None and estimated <= context:
+            tokens = context + 1
+        if tokens is not None and tokens > estimated:
+            self._ratios[model] = min(_MAX_RATIO, tokens / counted * _MARGIN)
+        return max(estimated, tokens or 0)
+
+    def _counter_and_ratio(self, model: str) -> tuple[EncodingCounter, float]:
+        initial = _INITIAL_RATIO if known_encoding(model) is None else 1.0
+        return counter_for_model(model), self._ratios.get(model, initial)
+
+
+_DEFAULT_ANSWER_FRACTION = 4  # an answer without a limit gets a quarter of the context
+_CONTEXT_OF_REJECTED = 0.9  # of its tokens, where a service does not say how many it reads
+
+S = TypeVar("S", bound=HttpProviderSettings)
+
+
+class HttpChatBackend(
+    Backend,
+    TokenCountingBackend,
+    DescribingBackend,
+    ModelCheckingBackend,
+    MonitoredBackend,
+    SeeingBackend,
+    ContinuingBackend,
+    ToolCallingBackend,
+    Generic[S],
+):
+    """One provider, with its own connections, retry budget and circuit breaker."""
+
+    def __init__(
+        self,
+        settings: S,
+        name: str,
+        connection: KeyRotation[Any],
+        new_parser: Callable[[ResponseContext], StreamParser],
+        *,
+        clock: Clock,
+        max_retries: int = retries.MAX_RETRIES,
+        random_source: random.Random | None = None,
+    ) -> None:
+        """Take what differs between vendors.
+
+        Args:
+            settings: the settings of the provider.
+            name: its id.
+            connection: sends its requests.
+            new_parser: parses one of its responses.
+            clock: the time.
+            max_retries: how often a request is repeated at most.
+            random_source: draws the pauses before repetitions.
+        """
+        self._settings = settings
+        self._endpoint = Endpoint(name, settings.base_url or "")
+        self._estimator = PromptTokenEstimator()
+        self._learned_contexts: dict[str, int] = {}
+        """By the model, in tokens: from rejected prompts."""
+        self._connection = connection
+        self._request_runner = ChatRequestRunner(
+            settings,
+            self._endpoint,
+            connection,
+            new_parser,
+            max_retries=max_retries,
+            clock=clock,
+            random_source=random_source,
+        )
+
+    @abstractmethod
+    def _to_request(self, prompt: Prompt, model: str) -> ChatRequest:
+        """Return the request for a prompt, as the vendor wants it."""
+
+    @override
+    def generate(self, prompt: Prompt) -> AsyncGenerator[GenerationEvent, None]:
+        model = self._resolve_model(prompt)
+        request = self._to_request(prompt, model)
+        learn = partial(self._estimator.learn, prompt, model)
+        return self._request_runner.run(request, learn, partial(self._learn_context, prompt, model))
+
+    def _learn_context(self, prompt: Prompt, model: str, rejected: TooLong) -> None:
+        """Note how long prompts may be: as the service says, else a little less than this one."""
+        tokens = self._estimator.learn_rejected(prompt, model, rejected)
+        context = rejected.context_tokens
+        if context is None and tokens is not None:
+            context = int(tokens * _CONTEXT_OF_REJECTED)
+        if context is not None:
+            self._learned_contexts[model] = context
+
+    @override
+    async def count_tokens(self, prompt: Prompt) -> int:
+        return await self._estimator.count(prompt, self._resolve_model(prompt))
+
+    @override
+    async def text_counter(self, prompt: Prompt) -> TextTokenCounter:
+        return await self._estimator.text_counter(self._resolve_model(prompt))
+
+    @override
+    async def max_prompt_tokens(self, prompt: Prompt) -> int | None:
+        model = prompt.model if prompt.model != "default" else self._settings.model or ""
+        limits = (self._context_tokens, self._learned_contexts.get(model))
+        context = min((each for each in limits if each is not None), default=None)
+        if context is None:
+            return None  # the service rejects a prompt that is too long, and says so
+        output = prompt.output_limit or context // _DEFAULT_ANSWER_FRACTION
+        return context - output if output < context else context // 2
+
+    @property
+    def _context_tokens(self) -> int | None:
+        """The context of the models as the settings have it."""
+        return None
+
+    @override
+    async def describe(self, prompt: Prompt) -> PromptDescription:
+        model = prompt.model if prompt.model != "default" else self._settings.model or "default"
+        return describe_request(model, self._to_request(prompt, model).body)
+
+    @override
+    def model_health(self) -> Sequence[ModelHealth]:
+        return self._request_runner.model_health()
+
+    @override
+    async def check(self) -> str:
+        return await self._request_runner.check(self._connection.list_models())
+
+    @override
+    async def list_models(self) -> Sequence[str]:
+        return await self._request_runner.listed(self._connection.list_models()) or ()
+
+    @override
+    async def calls_tools(self, model: str, template: TemplateChoice) -> bool:
+        return True  # whoever names tools in a preset has chosen a model that calls them
+
+    @override
+    async def close(self) -> None:
+        await self._connection.close()
+
+    def _resolve_model(self, prompt: Prompt) -> str:
+        return resolve_model(prompt.model, self._settings, self._endpoint)

@@ -1,0 +1,699 @@
+"""Run a chat request: timeouts, retries, circuit breaker, and the events of the answer."""
+
+import asyncio
+import random
+import time
+from collections import defaultdict
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import aclosing, contextmanager
+from dataclasses import replace
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from http import HTTPStatus
+from typing import Protocol
+
+import msgspec
+import structlog
+
+from bot.backends.chat_completions import errors, retries
+from bot.backends.chat_completions.errors import Endpoint, RequestFailed
+from bot.backends.chat_completions.reasoning import ANY_FORMAT, ReasoningFormat
+from bot.backends.chat_completions.retries import CircuitBreaker, RetryBudget
+from bot.backends.chat_completions.streaming import ResponseContext, StreamParser
+from bot.backends.context_limits import TooLong
+from bot.backends.spec import ProviderSettings
+from bot.chat.console.operation import ModelHealth
+from bot.chat.prompt import (
+    Delta,
+    Finish,
+    FinishReason,
+    GenerationEvent,
+    RateLimitWait,
+    ReasoningDelta,
+    Retraction,
+)
+from bot.errors import BackendInterrupted, BackendUnavailable, ContextExceeded, TroupeError
+from bot.frozen_dataclass import frozen_dataclass
+from bot.ports import Clock
+from bot.runtime.clock import SystemClock
+from bot.runtime.http.client import STOOD_STILL_SECONDS, HttpClient, HttpResponse
+from bot.runtime.http.failures import ConnectionFailed
+from bot.texts.text import translatable
+
+REASONING_SECONDS = 120.0
+_AFTER_FINISH_SECONDS = 1.0  # how long after the finish reason the usage may still arrive
+
+
+class Timeouts:
+    """The timeouts of one attempt; `deadline` ends all attempts of an answer.
+
+    Times are the event loop's, which `time` returns.
+    """
+
+    def __init__(
+        self,
+        settings: ProviderSettings,
+        endpoint: Endpoint,
+        deadline: float,
+        time: Callable[[], float],
+    ) -> None:
+        self._settings = settings
+        self._endpoint = endpoint
+        self._deadline = deadline
+        self._time = time
+        self._start = self._until = 0.0  # of the newest wait; a pause is before its start
+        self._left = settings.first_token_seconds
+        # A slow model of one's own thinks longer, too.
+        self._reasoning_seconds = max(REASONING_SECONDS, settings.first_token_seconds)
+        self._reasoning_left: float | None = None  # a number while the model reasons
+        self._has_text = False
+        self._finished = False
+
+    def record_progress(self, *, has_text: bool) -> None:
+        """Note that the model produced something; `has_text`: a part of the answer itself."""
+        self._left = self._settings.idle_seconds
+        if has_text:
+            self._has_text = True
+            self._reasoning_left = None
+        elif not self._has_text and self._reasoning_left is None:
+            self._reasoning_left = self._reasoning_seconds
+
+    def record_finish(self) -> None:
+        """Note that the answer is complete: only its usage is still worth a short wait."""
+        if not self._finished:
+            self._finished = True
+            self._left = _AFTER_FINISH_SECONDS
+
+    def begin(self, pause_seconds: float = 0.0) -> float:
+        """Begin a wait for the provider; return the time at which it must raise `TimeoutError`.
+
+        Call `end` after it, whatever its end. The pause is let pass at first, and does not count.
+
+        Raises:
+            RequestFailed: the time is up: data that is always there already is never waited for.
+        """
+        self._start = start = self._time() + pause_seconds
+        if start > self._deadline:
+            raise self._expired(start)
+        until = min(start + self._left, self._deadline)
+        if self._reasoning_left is not None:
+            until = min(until, start + self._reasoning_left)
+        self._until = until
+        return until
+
+    def expired(self) -> RequestFailed:
+        """Return the error for a wait that raised `TimeoutError`, before its `end`."""
+        now = self._time()
+        if now - self._until > STOOD_STILL_SECONDS:
+            return errors.stood_still(self._endpoint)
+        return self._expired(now)
+
+    def end(self) -> None:
+        """Count the time that was waited."""
+        now = self._time()
+        late = now - self._until
+        if late > STOOD_STILL_SECONDS:  # nobody's fault, so it does not count
+            self._deadline += late
+            now -= late
+        if now > self._start:
+            self._left -= now - self._start
+            if self._reasoning_left is not None:
+                self._reasoning_left -= now - self._start
+
+    def _expired(self, now: float) -> RequestFailed:
+        settings = self._settings
+        if now >= self._deadline:
+            limit = (settings.total_seconds, "TOTAL_SECONDS")
+            return errors.timed_out(self._endpoint, "no end of the answer", *limit)
+        if self._has_text:
+            limit = (settings.idle_seconds, "IDLE_SECONDS")
+            return errors.timed_out(self._endpoint, "no next token", *limit)
+        if self._reasoning_left is None:
+            limit = (settings.first_token_seconds, "FIRST_TOKEN_SECONDS")
+            return errors.timed_out(self._endpoint, "no first token", *limit, is_silent=True)
+        limit = (self._reasoning_seconds, "FIRST_TOKEN_SECONDS")
+        return errors.timed_out(self._endpoint, "no answer after its reasoning", *limit)
+
+
+_log = structlog.get_logger(__name__)
+# A short answer is complete after the first pause. What is read every 0.2 s is read often enough
+# for a platform, where the first message of a longer one is due after 0.8 s, and edits more rarely.
+_PAUSES_SECONDS = (0.03, 0.2)  # the last one repeats; a stop takes at most that much longer
+MAX_ERROR_BYTES = 64 * 1024
+_CHECK_SECONDS = 10.0
+_MAX_NAMED_MODELS = 8
+_MIN_SIMILARITY = 0.5  # of a model's name to one that is suggested
+_NO_MODEL_LIST = frozenset({404, 405, 501})
+_BREAKER_POLL_SECONDS = 0.25
+_LOADING_POLL_SECONDS = 1.0
+_PAUSED_NOTICE = translatable(
+    "The model's provider has failed several times in a row. Please try again in a minute."
+)
+_INTERRUPTED_NOTICE = translatable(
+    "The model stopped in the middle of its answer. Please try again."
+)
+
+
+@frozen_dataclass
+class ChatRequest:
+    """A request that is ready to be sent."""
+
+    path: str
+    body: Mapping[str, object]
+    model: str
+    """For error messages."""
+    stop: Sequence[str]
+    """Searched for in the answer, whatever the provider does with them."""
+    reasoning: ReasoningFormat = ANY_FORMAT
+    parameters: Collection[str] = ()
+    """Names that an error message may repeat from the provider's own message."""
+    has_fallback: bool = False
+    """Whether another model answers if the circuit breaker is open."""
+    headers: Mapping[str, str] | None = None
+    """Those that it has besides."""
+    is_continuation: bool = False
+    """Whether it goes on with an answer that was cut off; the retry budget pays for it."""
+    without_system: "Callable[[], ChatRequest] | None" = None
+    """Returns what is sent if the model rejects a system message; None: there is none."""
+
+
+class HttpStatusError(TroupeError):
+    """An HTTP response with an error status, and the beginning of its body."""
+
+    def __init__(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
+        super().__init__(f"HTTP status {status}")
+        self.status = status
+        self.headers = headers
+        self.body = body
+
+
+class NoModelList(TroupeError):
+    """A response to the request for the models that is no list of them; its text says what."""
+
+
+class HttpConnection(Protocol):
+    """Sends requests to one provider."""
+
+    async def post(
+        self,
+        path: str,
+        body: Mapping[str, object],
+        deadline: float,
+        headers: Mapping[str, str] | None = None,
+    ) -> HttpResponse:
+        """Send a request and return the response with its body still unread.
+
+        Raises:
+            HttpStatusError: the response is an error.
+            ConnectionFailed: there is no response.
+            TimeoutError: there was none before the deadline, in the event loop's time.
+        """
+        ...
+
+
+class ChatRequestRunner:
+    """Runs the requests to one provider.
+
+    They share a retry budget; each model has a circuit breaker, since one may be away alone.
+    """
+
+    def __init__(
+        self,
+        settings: ProviderSettings,
+        endpoint: Endpoint,
+        connection: HttpConnection,
+        new_parser: Callable[[ResponseContext], StreamParser],
+        *,
+        max_retries: int = retries.MAX_RETRIES,
+        new_breaker: Callable[[], CircuitBreaker] = CircuitBreaker,
+        clock: Clock | None = None,
+        random_source: random.Random | None = None,
+    ) -> None:
+        self._settings = settings
+        self._endpoint = endpoint
+        self._connection = connection
+        self._new_parser = new_parser
+        self._max_retries = max_retries
+        self._clock = clock or SystemClock()
+        self._random = random_source or random.SystemRandom()
+        self._budget = RetryBudget()
+        self._lasting_errors: dict[str, tuple[float, RequestFailed]] = {}
+        """By the model: until when a request with a fallback is not tried, and why."""
+        self._lone_ends: dict[str, str] = {}
+        """By the model: the end tag of its last reasoning that had no start tag."""
+        self._breakers = defaultdict[str, CircuitBreaker](new_breaker)
+
+    def model_health(self) -> Sequence[ModelHealth]:
+        """Return how the newest requests for each model went."""
+        return [
+            ModelHealth(
+                model, one.is_open, len(one.outcomes), len(one.outcomes) - sum(one.outcomes)
+            )
+            for model, one in self._breakers.items()
+        ]
+
+    async def run(
+        self,
+        request: ChatRequest,
+        report_tokens: Callable[[int], None] | None = None,
+        report_too_long: Callable[[TooLong], None] | None = None,
+    ) -> AsyncGenerator[GenerationEvent, None]:
+        """Send a request and stream its answer; behaves as `Backend.generate` does.
+
+        Args:
+            request: what is sent.
+            report_tokens: is called with the tokens of the prompt as the service counts them.
+            report_too_long: is called where the service rejects the prompt for its length.
+        """
+        time = asyncio.get_running_loop().time
+        deadline = time() + self._settings.total_seconds
+        may_load_until = self._clock.monotonic() + self._settings.first_token_seconds
+        retry_count = 0
+        breaker = self._breakers[request.model]
+        self._refuse_known_error(request)
+        self._record(request, breaker)
+        while True:
+            await self._wait_for_breaker(breaker, request)
+            is_trial = breaker.is_open
+            has_text = False
+            try:
+                timeouts = Timeouts(self._settings, self._endpoint, deadline, time)
+                async with aclosing(self._attempt(request, timeouts)) as events:
+                    async for event in events:
+                        if isinstance(event, Delta | Retraction):
+                            has_text = isinstance(event, Delta)
+                        elif report_tokens is not None and isinstance(event, Finish):
+                            report_tokens(event.usage.prompt_tokens)
+                        yield event
+            except RequestFailed as error:
+                breaker.record(
+                    self._clock.monotonic(),
+                    success=not error.provider_unhealthy,
+                    is_away=error.is_away and not has_text,
+                    is_retry=retry_count > 0,
+                    is_trial=is_trial,
+                )
+                self._record_lasting(error, request.model)
+                if has_text:
+                    raise _interrupted(error) from error
+                # A failed trial call is not repeated: the next trial is another message's.
+                is_over = breaker.is_open and (is_trial or request.has_fallback)
+                may_retry = (request, retry_count, may_load_until)
+                pause = None if is_over else self._pause_before_retry(error, *may_retry)
+                if pause is None or pause >= deadline - time():
+                    raise _unavailable(error, report_too_long) from error
+                wait = self._announce_retry(error, request, pause)
+            else:
+                breaker.record(self._clock.monotonic(), success=True)
+                self._lasting_errors.pop(request.model, None)
+                return
+            retry_count += 1
+            if wait is not None:
+                yield wait
+            await self._clock.sleep(pause)
+
+    def _announce_retry(
+        self, error: RequestFailed, request: ChatRequest, pause: float
+    ) -> RateLimitWait | None:
+        """Log why a request is repeated; return what people see meanwhile."""
+        names = {"provider": self._endpoint.name, "model": request.model}
+        _log.info("request_repeated", **names, seconds=round(pause, 1), reason=str(error))
+        return RateLimitWait(pause) if error.retry_after_seconds else None
+
+    def _refuse_known_error(self, request: ChatRequest) -> None:
+        """Let the fallback answer at once while the first model is silent or misconfigured.
+
+        Raises:
+            BackendUnavailable: what the last request for the model failed with.
+        """
+        until, error = self._lasting_errors.get(request.model, (0.0, None))
+        if error is None or not request.has_fallback:
+            return
+        if self._clock.monotonic() < until:
+            raise BackendUnavailable(str(error), error.notice) from error
+        self._record_lasting(error, request.model)  # one looks whether it was mended
+
+    def _record_lasting(self, error: RequestFailed, model: str) -> None:
+        if error.is_lasting:
+            until = self._clock.monotonic() + retries.LASTING_ERROR_SECONDS
+            self._lasting_errors[model] = until, error
+        else:
+            self._lasting_errors.pop(model, None)
+
+    def _record(self, request: ChatRequest, breaker: CircuitBreaker) -> None:
+        """Count a call; one that goes on with an answer is a retry.
+
+        Raises:
+            BackendUnavailable: the budget or the circuit breaker allows no retry.
+        """
+        if not request.is_continuation:
+            self._budget.record_call()
+        elif breaker.is_open or not self._budget.take():
+            raise BackendUnavailable(f"{self._endpoint} fails too often to go on with an answer")
+
+    async def _wait_for_breaker(self, breaker: CircuitBreaker, request: ChatRequest) -> None:
+        """Wait for the result of a trial request while the circuit breaker is open, but not long.
+
+        Raises:
+            BackendUnavailable: it stays open; another model may answer.
+        """
+        wait = 0.0 if request.has_fallback else retries.MAX_BREAKER_WAIT_SECONDS
+        give_up_at = self._clock.monotonic() + wait
+        failed_before = breaker.failed_trials
+        while not breaker.allows(self._clock.monotonic()):
+            trial_failed = breaker.failed_trials > failed_before
+            if trial_failed or self._clock.monotonic() >= give_up_at:
+                raise BackendUnavailable(
+                    f"{self._endpoint} fails too often with {request.model!r}; calls are paused",
+                    _PAUSED_NOTICE,
+                )
+            await self._clock.sleep(_BREAKER_POLL_SECONDS)
+
+    def _pause_before_retry(
+        self,
+        error: RequestFailed,
+        request: ChatRequest,
+        retry_count: int,
+        may_load_until: float,
+    ) -> float | None:
+        """Return the seconds until the next attempt; None when there should be none."""
+        if error.is_loading and self._clock.monotonic() < may_load_until:
+            return None if request.has_fallback else _LOADING_POLL_SECONDS
+        if not error.retryable or retry_count >= self._max_retries:
+            return None
+        longest = (
+            retries.MAX_SECONDS_BEFORE_FALLBACK
+            if request.has_fallback
+            else retries.MAX_RETRY_AFTER_SECONDS
+        )
+        too_long = error.retry_after_seconds > longest
+        if too_long or not self._budget.take():
+            return None
+        jitter = self._random.uniform(0, retries.max_backoff_seconds(retry_count))
+        return error.retry_after_seconds + jitter
+
+    async def _attempt(
+        self, request: ChatRequest, timeouts: Timeouts
+    ) -> AsyncGenerator[GenerationEvent, None]:
+        """Send the request once; raises `RequestFailed`.
+
+        Closing the generator closes the connection, which stops the model.
+        """
+        try:
+            response = await self._post(request, timeouts)
+        except RequestFailed as error:
+            if not (error.rejects_system and request.without_system):
+                raise
+            response = await self._post(request.without_system(), timeouts)
+        try:
+            parser = self._parser(response, request)
+            pauses = iter(_PAUSES_SECONDS)
+            pause = 0.0
+            while not parser.done:
+                chunk = await self._next_chunk(response, parser, timeouts, pause)
+                parsed = parser.feed(chunk) if chunk else parser.end()
+                if parsed.progress:
+                    timeouts.record_progress(has_text=bool(parsed.text))
+                if parser.reason is not None:
+                    timeouts.record_finish()
+                if parsed.retracts:
+                    yield Retraction()
+                if parsed.reasoning:
+                    yield ReasoningDelta(parsed.reasoning)
+                if parsed.text:
+                    yield Delta(parsed.text)
+                if parsed.error and parser.reason is None:
+                    raise parsed.error
+                # Not after a keep-alive: that pause would not count as waiting.
+                is_flowing = parsed.progress and parser.reason is None
+                pause = next(pauses, _PAUSES_SECONDS[-1]) if is_flowing else 0.0
+        finally:
+            await response.close()
+        self._note_lone_end(parser, request.model)
+        yield parser.finish
+
+    def _note_lone_end(self, parser: StreamParser, model: str) -> None:
+        """Note whether the answers of a model begin inside of reasoning."""
+        if parser.lone_end is not None:
+            self._lone_ends[model] = parser.lone_end
+        elif parser.reason is FinishReason.STOP:
+            self._lone_ends.pop(model, None)
+
+    def _parser(self, response: HttpResponse, request: ChatRequest) -> StreamParser:
+        header = response.headers.get("content-type", "")
+        content_type = header.partition(";")[0].strip().lower()
+        if content_type == "text/html":
+            raise errors.malformed(self._endpoint, "a web page")
+        if response.headers.get("content-encoding", "identity").strip().lower() != "identity":
+            raise errors.malformed(self._endpoint, "a compressed response, which it was not asked")
+        reasoning = request.reasoning
+        if not request.is_continuation:
+            reasoning = replace(reasoning, assumed_end=self._lone_ends.get(request.model))
+        context = ResponseContext(
+            self._endpoint,
+            request.model,
+            request.stop,
+            is_streamed=content_type != "application/json",
+            now=self._clock.now(),
+            reasoning=reasoning,
+        )
+        return self._new_parser(context)
+
+    async def _next_chunk(
+        self,
+        response: HttpResponse,
+        parser: StreamParser,
+        timeouts: Timeouts,
+        pause: float,
+    ) -> bytes:
+        """Return the next bytes, none at the end; raises `RequestFailed`."""
+        try:
+            until = timeouts.begin(pause)
+            try:
+                return await response.read(until, pause)
+            except TimeoutError:
+                raise timeouts.expired() from None
+            finally:
+                timeouts.end()
+        except (RequestFailed, ConnectionFailed) as error:
+            if parser.reason is not None:
+                return b""  # the answer is complete, only its usage is missing
+            if isinstance(error, RequestFailed):
+                raise
+            raise errors.interrupted(self._endpoint, str(error)) from error
+
+    async def _post(self, request: ChatRequest, timeouts: Timeouts) -> HttpResponse:
+        """Send the request; raises `RequestFailed`."""
+        until = timeouts.begin()
+        try:
+            return await self._connection.post(request.path, request.body, until, request.headers)
+        except HttpStatusError as error:
+            raise self._translate(error, request.model, request.parameters) from None
+        except ConnectionFailed as error:
+            raise errors.unreachable(self._endpoint, str(error)) from error
+        except TimeoutError:
+            raise timeouts.expired() from None
+        finally:
+            timeouts.end()
+
+    async def check(
+        self,
+        list_models: Awaitable[Sequence[str]],
+        models: Sequence[str] = (),
+        *,
+        lists_all: bool = True,
+    ) -> str:
+        """Say in a few words what answers.
+
+        Args:
+            list_models: requests the names of the service's models.
+            models: those that are needed.
+            lists_all: whether a model that is not listed does not exist.
+
+        Raises:
+            BackendUnavailable: nothing answers, no API is there, or a model does not exist.
+        """
+        listed = await self.listed(list_models, next(iter(models), "default"))
+        if listed is None:
+            endpoint = self._endpoint
+            return f"answers at {endpoint.base_url}, but lists no models{endpoint.path_hint}"
+        missing = [model for model in models if not _is_listed(model, listed)]
+        if missing and lists_all:
+            problem = f"{self._endpoint} has no model {{!r}} at {self._endpoint.base_url}; {{}}"
+            lines = [problem.format(model, _suggest(model, listed)) for model in missing]
+            raise BackendUnavailable("\n".join(lines))
+        note = f", but does not list {', '.join(missing)}" if missing else ""
+        return f"answers at {self._endpoint.base_url}{note}"
+
+    async def listed(
+        self, list_models: Awaitable[Sequence[str]], model: str = "default"
+    ) -> Sequence[str] | None:
+        """Return the models that the service lists; None if it has no list.
+
+        Raises:
+            BackendUnavailable: nothing answers, or the key is wrong.
+        """
+        try:
+            async with asyncio.timeout(_CHECK_SECONDS):
+                return await list_models
+        except HttpStatusError as error:
+            # Not every service lists its models, but every one reports a wrong key.
+            if error.status in _NO_MODEL_LIST and not is_web_page(error.body):
+                return None
+            if is_web_page(error.body) and error.status == HTTPStatus.NOT_FOUND:
+                raise self._no_api(f"a web page ({error.status})") from error
+            failed = self._translate(error, model)
+            raise BackendUnavailable(str(failed), failed.notice) from failed
+        except NoModelList as error:
+            raise self._no_api(str(error)) from error
+        except (ConnectionFailed, TimeoutError) as error:
+            failed = errors.unreachable(self._endpoint, str(error) or type(error).__name__)
+            raise BackendUnavailable(str(failed)) from error
+
+    def _no_api(self, what: str) -> BackendUnavailable:
+        return BackendUnavailable(
+            f"{self._endpoint} sent {what} in place of a list of its models; check"
+            f" {self._endpoint.setting('BASE_URL')} ({self._endpoint.base_url}): the addresses of"
+            " most APIs end in /v1"
+        )
+
+    def _translate(
+        self, error: HttpStatusError, model: str, parameters: Collection[str] = ()
+    ) -> RequestFailed:
+        return errors.translate_status(
+            self._endpoint,
+            model,
+            error.status,
+            error.headers,
+            error.body,
+            self._clock.now(),
+            parameters,
+        )
+
+
+def _interrupted(error: RequestFailed) -> BackendInterrupted:
+    notice = error.notice or _INTERRUPTED_NOTICE
+    return BackendInterrupted(str(error), notice, can_continue=error.retryable)
+
+
+def _unavailable(
+    error: RequestFailed, report_too_long: Callable[[TooLong], None] | None
+) -> BackendUnavailable:
+    if error.too_long is None or report_too_long is None:
+        return BackendUnavailable(str(error), error.notice)
+    report_too_long(error.too_long)
+    return ContextExceeded(str(error), error.notice)
+
+
+def resolve_model(name: str, settings: ProviderSettings, endpoint: Endpoint) -> str:
+    """Return the model that a preset means; raises `BackendUnavailable` without a default one."""
+    if name != "default":
+        return name
+    if settings.model is None:
+        raise BackendUnavailable(
+            f"{endpoint} has no default model; set {endpoint.setting('MODEL')}",
+            translatable("This preset has no model; the bot's operator has to choose one."),
+        )
+    return settings.model
+
+
+def _is_listed(model: str, listed: Collection[str]) -> bool:
+    """Look a model up; Ollama adds a tag to names, Gemini a folder, and LiteLLM lists patterns."""
+    names = {model, f"{model}:latest", f"models/{model}"}
+    if "/" in model:
+        names.add(model.rpartition(":")[0])  # OpenRouter adds options: vendor/model:online
+    return not names.isdisjoint(listed) or any(
+        "*" in one and fnmatchcase(model, one) for one in listed
+    )
+
+
+def _suggest(model: str, listed: Sequence[str]) -> str:
+    """Name the nearest of the models that there are, and some others."""
+    if not listed:
+        return "it lists none"
+    names = {one.lower(): one for one in listed}
+    short = {one.rpartition("/")[2].partition(":")[0]: one for one in names}
+    wanted = model.lower()
+    near = get_close_matches(wanted, [*names, *short], n=1, cutoff=_MIN_SIMILARITY)
+    has = f"t has {', '.join(listed[:_MAX_NAMED_MODELS])}"
+    nearest = [names[short.get(one, one)] for one in near]
+    return f"did you mean {nearest[0]!r}? I{has}" if nearest else f"i{has}"
+
+
+def read_model_list(body: bytes) -> Sequence[str]:
+    """Read OpenAI's form of a list, Ollama's, or a bare one; raises `NoModelList`."""
+    try:
+        given = msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError):
+        raise NoModelList("a web page" if is_web_page(body) else "no JSON") from None
+    listed = given
+    if isinstance(given, dict):
+        if given.get("error"):
+            raise NoModelList("an error object")
+        key = next((name for name in ("data", "models") if name in given), None)
+        listed = given if key is None else given[key] or []  # Ollama without models lists null
+    if not isinstance(listed, list):
+        raise NoModelList("JSON of another kind")
+    names = (one.get("id") or one.get("name") if isinstance(one, dict) else one for one in listed)
+    return [name for name in names if isinstance(name, str)]
+
+
+def is_web_page(body: bytes) -> bool:
+    """Whether a body is HTML, whatever its header says."""
+    return body.lstrip()[:1] == b"<"
+
+
+@contextmanager
+def translated_failures(endpoint: Endpoint, model: str) -> Iterator[None]:
+    """Raise `RequestFailed` where a request fails that is no chat; timeouts stay as they are."""
+    try:
+        yield
+    except HttpStatusError as error:
+        raise errors.translate_status(
+            endpoint, model, error.status, error.headers, error.body, time.time()
+        ) from None
+    except ConnectionFailed as error:
+        raise errors.unreachable(endpoint, str(error)) from None
+
+
+async def request_again_if_idle(
+    client: HttpClient,
+    method: str,
+    path: str,
+    body: bytes | None,
+    deadline: float,
+    headers: Mapping[str, str] | None = None,
+) -> HttpResponse:
+    """Send a request, and once more if a kept-alive connection had ended; raises as `request` does.
+
+    Some servers (llama.cpp's) announce keep-alive and close the connection all the same. A request
+    that is cut off by that needs no backoff, only another connection.
+    """
+    try:
+        return await client.request(method, path, body, deadline, headers=headers)
+    except ConnectionFailed as error:
+        if not error.was_idle:
+            raise
+        return await client.request(method, path, body, deadline, headers=headers)
+
+
+async def raise_for_status(response: HttpResponse, deadline: float) -> None:
+    """Raise `HttpStatusError` for an error or redirection, with the beginning of its body.
+
+    Raises:
+        ConnectionFailed: the connection ends within the body.
+        TimeoutError: the body did not come before the deadline.
+    """
+    if response.status < HTTPStatus.MULTIPLE_CHOICES:
+        return
+    async with response:
+        body = await response.read_all(deadline, MAX_ERROR_BYTES)
+    raise HttpStatusError(response.status, response.headers, body)

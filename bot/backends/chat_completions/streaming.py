@@ -1,0 +1,352 @@
+"""Decode server-sent events and parse streamed responses."""
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import replace
+
+import msgspec
+
+from bot.backends.chat_completions import errors
+from bot.backends.chat_completions.deltas import AttachedFields, ToolCallParser
+from bot.backends.chat_completions.errors import Endpoint, RequestFailed
+from bot.backends.chat_completions.reasoning import (
+    ANY_FORMAT,
+    ReasoningFormat,
+    ReasoningParser,
+    SeparatedText,
+)
+from bot.backends.chat_completions.stop_strings import StopStringFilter
+from bot.chat.prompt import Finish, FinishReason, Usage
+from bot.chat.storable import SurrogateJoiner
+from bot.errors import TroupeError
+from bot.frozen_dataclass import frozen_dataclass
+
+MAX_EVENT_BYTES = 1024 * 1024
+_DATA, _EVENT_END = b"data: ", b"\n\n"
+_FIELDS = (b":", b"event:", b"id:", b"retry:", b"data")
+_MAX_STRAY_BYTES = 64 * 1024
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+class SseEventTooLong(TroupeError, ValueError):
+    """One event exceeds the size limit; no provider sends such a one in good faith."""
+
+
+class SseParser:
+    """Take bytes and return the data of the events that they completed.
+
+    Follows the HTML standard (9.2.6): lines end with CR, LF or CRLF, a colon opens a comment,
+    several data lines are one event. Event names and ids are dropped: every chat API repeats the
+    name, where it has one, inside the data.
+    """
+
+    def __init__(self, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
+        self._max_event_bytes = max_event_bytes
+        self._line: list[bytes] = []  # of an incomplete line
+        self._data: list[bytes] = []  # the data lines of an incomplete event
+        self._held_bytes = 0
+        self._after_carriage_return = False
+        self._at_start = True
+        self.stray_lines: list[bytes] = []
+        """Lines that belong to no event, up to 64 KiB: what a server wrote that sends no events."""
+        self._stray_bytes = 0
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """Parse the next bytes.
+
+        Raises:
+            SseEventTooLong: more than `max_event_bytes` came without completing an event.
+        """
+        is_between_events = not (self._line or self._data or self._after_carriage_return)
+        if is_between_events and len(chunk) <= self._max_event_bytes:
+            events, chunk = _split_plain_events(chunk)
+            self._at_start = self._at_start and not events
+            return events + self._parse_lines(chunk) if chunk else events
+        return self._parse_lines(chunk)
+
+    def _parse_lines(self, chunk: bytes) -> list[bytes]:
+        if self._after_carriage_return and chunk:
+            self._after_carriage_return = False
+            chunk = chunk.removeprefix(b"\n")
+        events: list[bytes] = []
+        if b"\n" not in chunk and b"\r" not in chunk:
+            self._hold(self._line, chunk)
+            return events
+        for line in chunk.splitlines(keepends=True):
+            if not line.endswith((b"\n", b"\r")):
+                self._hold(self._line, line)
+                continue
+            complete = b"".join((*self._line, line.rstrip(b"\r\n")))
+            self._held_bytes -= sum(map(len, self._line))
+            self._line.clear()
+            self._parse_line(complete, events)
+        self._after_carriage_return = chunk.endswith(b"\r")
+        return events
+
+    def flush(self) -> list[bytes]:
+        """Return the last event at the end of the stream; many servers omit its empty line."""
+        return self.feed(b"\n\n")
+
+    def _parse_line(self, line: bytes, events: list[bytes]) -> None:
+        if self._at_start:
+            self._at_start = False
+            line = line.removeprefix(_BYTE_ORDER_MARK)
+        if line.startswith(b"data:"):
+            self._hold(self._data, line[5:].removeprefix(b" "))
+        elif not line and self._data:
+            events.append(b"\n".join(self._data))
+            self._held_bytes -= sum(map(len, self._data))
+            self._data.clear()
+        elif line and not line.startswith(_FIELDS) and self._stray_bytes < _MAX_STRAY_BYTES:
+            self.stray_lines.append(line)
+            self._stray_bytes += len(line)
+
+    def _hold(self, buffer: list[bytes], piece: bytes) -> None:
+        if not piece and buffer is self._line:
+            return
+        buffer.append(piece)
+        self._held_bytes += len(piece)
+        if self._held_bytes > self._max_event_bytes:
+            raise SseEventTooLong(f"an event of more than {self._max_event_bytes} bytes")
+
+
+def _split_plain_events(chunk: bytes) -> tuple[list[bytes], bytes]:
+    """Split the events of one data line each off the beginning, and return what follows them."""
+    whole = chunk.rfind(_EVENT_END) + len(_EVENT_END)
+    if b"\r" in chunk or whole < len(_EVENT_END) or not chunk.startswith(_DATA):
+        return [], chunk
+    events = chunk[len(_DATA) : whole - len(_EVENT_END)].split(_EVENT_END + _DATA)
+    if chunk.count(b"\n", 0, whole) == len(events) * len(_EVENT_END):  # no other line is there
+        return events, chunk[whole:]
+    return _split_single_events(chunk)
+
+
+def _split_single_events(chunk: bytes) -> tuple[list[bytes], bytes]:
+    """Do the same, one event after the other, where other lines stand between them."""
+    events: list[bytes] = []
+    begin = 0
+    while chunk.startswith(_DATA, begin):
+        end = chunk.find(b"\n", begin)
+        if end < 0 or not chunk.startswith(b"\n", end + 1):
+            break
+        events.append(chunk[begin + len(_DATA) : end])
+        begin = end + len(_EVENT_END)
+    return events, chunk[begin:]
+
+
+MAX_RESPONSE_BYTES = 32 * 1024 * 1024  # far more than any model writes in one answer
+_EVENT_STARTS = (b"data:", b"event:", b"id:", b":")
+_MAX_TOKEN_COUNT = (
+    10**9
+)  # no prompt or answer has more; a greater figure is an error of the service
+
+
+@frozen_dataclass
+class ResponseContext:
+    """What a parser must know of the request whose response it parses."""
+
+    endpoint: Endpoint
+    model: str
+    """For error messages."""
+    stop: Sequence[str] = ()
+    """Each ends the answer where it begins."""
+    is_streamed: bool = True
+    """The body is a stream of events; otherwise one JSON object."""
+    now: float = 0.0
+    """Unix seconds."""
+    reasoning: ReasoningFormat = ANY_FORMAT
+
+
+@frozen_dataclass
+class ParsedChunk:
+    """What one network chunk contributed to an answer."""
+
+    text: str
+    reasoning: str = ""
+    progress: bool = False
+    """The model produced something; comments and empty deltas do not count."""
+    error: RequestFailed | None = None
+    """What failed after the text."""
+    retracts: bool = False
+    """All text before was reasoning."""
+
+
+class StreamParser(ABC):
+    """Parses one response: events into text and reasoning, up to a stop string or the end."""
+
+    def __init__(self, context: ResponseContext) -> None:
+        self.done = False
+        """Nothing of interest follows."""
+        self.reason: FinishReason | None = None
+        """Why the answer ended; None while it has not."""
+        self.usage = Usage()
+        self._context = context
+        self._reasoning_parser = ReasoningParser(context.reasoning)
+        self._stop_filter = StopStringFilter(context.stop)
+        self._sse = SseParser()
+        self._tool_calls = ToolCallParser()
+        self._attached = AttachedFields()
+        self._text_joiner = SurrogateJoiner()
+        self._reasoning_joiner = SurrogateJoiner()
+        self._object: list[bytes] | None = None if context.is_streamed else []
+        self._received_bytes = 0
+        self._has_events = False
+        self._text: list[str] = []
+        self._reasoning: list[str] = []
+        self._retracts = False
+
+    def feed(self, chunk: bytes) -> ParsedChunk:
+        """Parse the next bytes."""
+        self._received_bytes += len(chunk)
+        if self._received_bytes > MAX_RESPONSE_BYTES:
+            return self._malformed(f"more than {MAX_RESPONSE_BYTES} bytes")
+        if self._object is not None:
+            self._object.append(chunk)
+            return ParsedChunk("")
+        try:
+            events = self._sse.feed(chunk)
+        except SseEventTooLong as error:
+            return self._malformed(str(error))
+        self._has_events = self._has_events or bool(events)
+        return self._parse_events(events)
+
+    def end(self) -> ParsedChunk:
+        """Parse the rest at the end of the connection; an incomplete answer is an error."""
+        self.done = True
+        try:
+            last = self._sse.flush() if self._object is None else self._split(self._object)
+        except SseEventTooLong as error:
+            return self._malformed(str(error))
+        parsed = self._parse_events(last)
+        self._has_events = self._has_events or bool(last)
+        if self.reason is None and parsed.error is None:
+            return self._parse_stray_lines(parsed)
+        return parsed
+
+    def _split(self, pieces: Sequence[bytes]) -> Sequence[bytes]:
+        """Return the events of a body that was announced as one JSON object."""
+        body = b"".join(pieces).removeprefix(b"\xef\xbb\xbf")
+        if body.startswith(_EVENT_STARTS):
+            return [*self._sse.feed(body), *self._sse.flush()]
+        return [body]
+
+    def _parse_stray_lines(self, parsed: ParsedChunk) -> ParsedChunk:
+        """Read what was sent instead of the rest of the stream: an error, or an answer as JSON."""
+        lines = self._sse.stray_lines
+        if not lines:
+            return replace(parsed, error=errors.interrupted(self._context.endpoint))
+        if lines[0].lstrip().startswith(b"<"):
+            return replace(parsed, error=errors.malformed(self._context.endpoint, "a web page"))
+        body = lines[-1] if self._has_events else b"\n".join(lines)
+        found = self._parse_events([body.removeprefix(b"error:")])  # of an older llama.cpp
+        if not self._has_events and self.reason is not None:
+            return found
+        self.reason = None  # only an error counts behind other events
+        return replace(parsed, error=found.error or errors.interrupted(self._context.endpoint))
+
+    @property
+    def finish(self) -> Finish:
+        """The end of the answer, with what the model calls."""
+        calls = self._tool_calls.calls
+        attached = self._attached.fields if calls else {}
+        return Finish(self.reason or FinishReason.STOP, self.usage, calls, attached)
+
+    @property
+    def lone_end(self) -> str | None:
+        """The end tag of reasoning that no tag of the answer has begun."""
+        return self._reasoning_parser.lone_end
+
+    @abstractmethod
+    def _parse_event(self, data: bytes) -> bool:
+        """Parse an event, or a whole response, and return whether the model produced something.
+
+        Text goes to `_add_text` and `_add_reasoning`; `done`, `reason` and `usage` are set as they
+        become known. Raises `RequestFailed`.
+        """
+
+    def _plain_texts(self, events: Sequence[bytes], begin: int) -> Sequence[str]:
+        """Return the texts of the events from `begin` to one that brings anything else or no text.
+
+        They mean what `_parse_event` would make of the same events, and cost less.
+        """
+        return ()
+
+    def _add_text(self, text: str) -> None:
+        """Add a piece of the answer's text, which may still have tagged reasoning in it."""
+        self._add_separated(self._reasoning_parser.feed(self._text_joiner.feed(text)))
+        if self._stop_filter.hit:
+            self.reason, self.done = FinishReason.STOP, True
+
+    def _add_separated(self, parsed: SeparatedText) -> None:
+        if parsed.retracts:
+            self._reasoning += self._text
+            self._text.clear()
+            self._stop_filter = StopStringFilter(self._context.stop)
+            self._retracts = True
+        self._reasoning.append(parsed.reasoning)
+        self._text.append(self._stop_filter.feed(parsed.answer))
+
+    def _add_reasoning(self, text: str) -> None:
+        """Add a piece of reasoning that the provider has separated itself."""
+        self._reasoning.append(self._reasoning_joiner.feed(text))
+        if text:
+            self._reasoning_parser.note_separate_reasoning()
+
+    def _malformed(self, what: str) -> ParsedChunk:
+        return ParsedChunk("", error=errors.malformed(self._context.endpoint, what))
+
+    def _parse_events(self, events: Sequence[bytes]) -> ParsedChunk:
+        progress = False
+        error: RequestFailed | None = None
+        at = 0
+        while at < len(events) and not self._stop_filter.hit:
+            if self.reason is None and (plain := self._plain_texts(events, at)):
+                self._add_text("".join(plain))
+                progress = True
+                at += len(plain)
+                continue
+            try:
+                progress = self._parse_event(events[at]) or progress
+            except RequestFailed as failed:
+                error = failed
+                break
+            if self.done:
+                break
+            at += 1
+        if error or self.reason is not None:
+            self._add_text(self._text_joiner.flush())
+            self._reasoning.append(self._reasoning_joiner.flush())
+            is_cut = self.reason is not FinishReason.STOP
+            has_calls = bool(self._tool_calls.calls)
+            parser = self._reasoning_parser
+            self._add_separated(parser.flush(is_cut=is_cut, has_calls=has_calls))
+            self._text.append(self._stop_filter.flush())
+        text, reasoning = "".join(self._text), "".join(self._reasoning)
+        parsed = ParsedChunk(text, reasoning, progress, error, self._retracts)
+        self._text.clear()
+        self._reasoning.clear()
+        self._retracts = False
+        return parsed
+
+
+def decode_event(data: bytes) -> object:
+    """Decode the JSON of an event, in which half of a surrogate pair may stand alone.
+
+    Services that count bytes or UTF-16 units split characters over two events.
+
+    Raises:
+        ValueError: it is not JSON.
+        RecursionError: it is nested too deeply.
+    """
+    try:
+        return msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return json.loads(data.decode(errors="replace"))
+
+
+def token_count(given: object) -> int:
+    """Return a count of tokens as a service reports it; 0 for one that cannot be right."""
+    if isinstance(given, bool) or not isinstance(given, int | float):
+        return 0
+    return int(given) if 0 <= given <= _MAX_TOKEN_COUNT else 0

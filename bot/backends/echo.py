@@ -1,0 +1,102 @@
+"""A backend without a model, for tests and for trying out presets: it repeats its prompt."""
+
+import re
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Literal
+
+from typing_extensions import override
+
+from bot.backends.chat_completions.wire import describe_request, to_wire
+from bot.backends.spec import FREE, BackendSpec, ModelPrice, ProviderSettings
+from bot.chat.prompt import Delta, Finish, FinishReason, Prompt, PromptDescription, Usage
+from bot.errors import BackendUnavailable
+from bot.ports import Backend, Clock, DescribingBackend, TextTokenCounter, TokenCountingBackend
+from bot.prompting.text.token_counter import get_counter
+from bot.runtime.clock import SystemClock
+from bot.templates.renderer import Renderer
+
+
+class EchoSettings(ProviderSettings):
+    """A provider that repeats prompts has nothing more to set."""
+
+    kind: Literal["echo"] = "echo"
+
+    @override
+    def price_of(self, model: str) -> ModelPrice | None:
+        return super().price_of(model) or FREE
+
+
+SPEC = BackendSpec(kind="echo", settings=EchoSettings, factory="bot.backends.echo:make")
+
+
+class EchoBackend(Backend, TokenCountingBackend, DescribingBackend):
+    """Repeats the user's newest message, word by word.
+
+    Three parameters of a preset script it: `echo_answer` is the answer instead, `echo_chunks` the
+    number of deltas, `echo_delay_seconds` the pause before each of them.
+    """
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+
+    @override
+    async def generate(self, prompt: Prompt) -> AsyncGenerator[Delta | Finish, None]:
+        texts = [message.content for message in prompt.messages if message.role == "user"]
+        parameters = prompt.parameters
+        answer = str(parameters.get("echo_answer", texts[-1] if texts else ""))
+        delay = _number(parameters.get("echo_delay_seconds", 0))
+        chunks = _split_words(answer)
+        if "echo_chunks" in parameters:
+            chunks = _split_evenly(answer, max(1, int(_number(parameters["echo_chunks"]))))
+        for chunk in chunks:
+            if delay:
+                await self._clock.sleep(delay)
+            yield Delta(chunk)
+        output_tokens = sum((await self.text_counter(prompt))([answer]))
+        usage = Usage(prompt_tokens=await self.count_tokens(prompt), output_tokens=output_tokens)
+        yield Finish(FinishReason.STOP, usage)
+
+    @override
+    async def count_tokens(self, prompt: Prompt) -> int:
+        return await get_counter("cl100k").count_prompt(prompt)
+
+    @override
+    async def text_counter(self, prompt: Prompt) -> TextTokenCounter:
+        return get_counter("cl100k")
+
+    @override
+    async def max_prompt_tokens(self, prompt: Prompt) -> int | None:
+        return None
+
+    @override
+    async def describe(self, prompt: Prompt) -> PromptDescription:
+        return describe_request(prompt.model, to_wire(prompt, prompt.model))
+
+    @override
+    async def check(self) -> str:
+        return "an echo"
+
+    @override
+    async def close(self) -> None:
+        pass
+
+
+def make(_provider: str, _settings: EchoSettings, _data_dir: Path, _renderer: Renderer) -> Backend:
+    """Make the backend for a provider of this kind."""
+    return EchoBackend()
+
+
+def _split_words(text: str) -> list[str]:
+    return re.findall(r"\s*\S+(?:\s+\Z)?|\A\s+\Z", text)
+
+
+def _split_evenly(text: str, count: int) -> list[str]:
+    size = max(1, -(-len(text) // count))
+    return [text[start : start + size] for start in range(0, len(text), size)]
+
+
+def _number(value: object) -> float:
+    if isinstance(value, int | float) and value >= 0:
+        return value
+    raise BackendUnavailable(f"an echo parameter is {value!r}; it must be a number of at least 0")

@@ -1,1 +1,0 @@
-"""A backend without a model, for tests and for trying out presets."""

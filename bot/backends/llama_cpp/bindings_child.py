@@ -1,0 +1,417 @@
+"""The engine `llama_cpp_python`: a child process that serves one model with the bindings' `Llama`.
+
+It serves the routes of llama.cpp's server that Troupe uses, on a Unix socket, one request at a time.
+
+`Llama.generate` gives the tokens. `Llama.create_completion` would give text, but after a byte that
+is no character it shows nothing until the end and loses others, and no control token shows in it.
+
+Where `Llama` has no way, these are called of llama.cpp's C interface as the bindings export it:
+
+llama_model_get_vocab        for the next three
+llama_vocab_is_eog           several tokens may end a turn; `Llama` names one
+llama_token_to_piece         `Llama.detokenize` drops tokens of more than 32 bytes
+llama_sampler_init_grammar   `Llama` ignores a grammar that cannot be parsed
+llama_sampler_free           ... what the check has made
+"""
+
+import argparse
+import asyncio
+import ctypes
+import hmac
+import json
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, TypeVar
+
+import llama_cpp
+import msgspec
+import numpy as np
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+from llama_cpp import Llama, LlamaGrammar, LlamaState, LogitsProcessorList
+
+from bot.backends.llama_cpp.bindings_request import (
+    CompletionRequest,
+    Detokenizer,
+    InvalidRequest,
+    PromptTooLong,
+    Sampling,
+    parse_request,
+)
+from bot.frozen_dataclass import frozen_dataclass
+
+_BATCH_TOKENS = 128  # half a second on one core; a request is cancelled between two batches
+_ALL_LAYERS = -1
+_BANNED = -float("inf")
+
+
+@frozen_dataclass
+class GeneratedChunk:
+    """A part of the generated text, or its end."""
+
+    text: str
+    reason: str | None = None
+    """At the end: "stop" or "length"."""
+    cached: int = 0
+    """Prompt tokens that were not decoded again."""
+    generated: int = 0
+    """Tokens generated so far."""
+
+
+class ServedModel:
+    """One conversation at a time; what only reads the vocabulary may be called anywhere."""
+
+    def __init__(self, llama: Llama, context_tokens: int) -> None:
+        self._llama = llama
+        # Unused without `logits_all`, but copied into each saved state: 25 MB or more.
+        llama.scores = llama.scores[:1]
+        self._vocabulary = llama_cpp.llama_model_get_vocab(llama.model)
+        self._ends = frozenset(
+            token
+            for token in range(llama.n_vocab())
+            if llama_cpp.llama_vocab_is_eog(self._vocabulary, token)
+        )
+        trained = llama.metadata.get(f"{llama.metadata['general.architecture']}.context_length")
+        self.context_tokens = min(context_tokens, int(trained or context_tokens))
+
+    def generate(
+        self, request: CompletionRequest, is_cancelled: Callable[[], bool]
+    ) -> Iterator[GeneratedChunk]:
+        """Generate until an end, a limit, or until cancelled; raises `InvalidRequest`."""
+        prompt, llama = request.prompt, self._llama
+        left = self.context_tokens - len(prompt)
+        if left <= 0:
+            raise PromptTooLong(f"the prompt has {len(prompt)} tokens of {self.context_tokens}")
+        detokenizer, limit = self._detokenizer(request), min(request.max_tokens or left, left)
+        processor, grammar = self._logits_processor(request), self._grammar(request)
+        cached = self._read_prompt(prompt, is_cancelled)
+        if is_cancelled():
+            return
+        llama.set_seed(llama_cpp.LLAMA_DEFAULT_SEED if request.seed is None else request.seed)
+        llama.last_n_tokens_size = request.repeat_last_n
+        sampling = {name: getattr(request, name) for name in Sampling.__struct_fields__}
+        tokens = llama.generate(prompt, **sampling, logits_processor=processor, grammar=grammar)
+        for generated, token in enumerate(tokens, start=1):
+            text = detokenizer.add(token)
+            if detokenizer.ended:
+                yield GeneratedChunk(text, "stop", cached, generated)
+                return
+            if generated == limit:
+                yield GeneratedChunk(text + detokenizer.flush(), "length", cached, generated)
+                return
+            if text:
+                yield GeneratedChunk(text)
+            if is_cancelled():
+                return
+
+    def tokenize(self, text: str, *, parse_special: bool, add_special: bool = False) -> list[int]:
+        """Tokenize a text.
+
+        Args:
+            text: what to tokenize.
+            parse_special: turn the text of control tokens into control tokens.
+            add_special: add the tokens that the model expects around a prompt.
+        """
+        return list(self._llama.tokenize(text.encode(), add_bos=add_special, special=parse_special))
+
+    def token_bytes(self, token: int, *, render_special: bool = False) -> bytes:
+        """Return the bytes of a token; a control token has none unless `render_special`."""
+        size = 64
+        while True:
+            buffer = ctypes.create_string_buffer(size)
+            count = llama_cpp.llama_token_to_piece(
+                self._vocabulary, token, buffer, size, 0, render_special
+            )
+            if count >= 0:
+                return buffer.raw[:count]
+            size = -count
+
+    def save(self, path: Path) -> int:
+        """Write the KV state to a file; return its number of tokens."""
+        state = self._llama.save_state()
+        with path.open("wb") as file:
+            np.save(file, state.input_ids[: state.n_tokens])
+            np.save(file, np.frombuffer(state.llama_state, np.uint8))
+        return int(state.n_tokens)
+
+    def restore(self, path: Path) -> int:
+        """Replace the KV state by that of a file; return its number of tokens.
+
+        Raises:
+            InvalidRequest: there is no such file, or it does not fit. The state is empty then.
+        """
+        llama = self._llama
+        try:
+            with path.open("rb") as file:
+                tokens, data = np.load(file), np.load(file).tobytes()
+            ids = np.zeros_like(llama.input_ids)
+            ids[: len(tokens)] = tokens
+            state = LlamaState(
+                input_ids=ids,
+                scores=llama.scores[: len(tokens)],
+                n_tokens=len(tokens),
+                llama_state=data,
+                llama_state_size=len(data),
+                seed=llama_cpp.LLAMA_DEFAULT_SEED,
+            )
+            llama.load_state(state)
+        except (OSError, EOFError, ValueError, RuntimeError) as error:
+            llama.reset()
+            raise InvalidRequest(f"{path.name} cannot be restored: {error}") from None
+        return len(tokens)
+
+    def erase(self) -> None:
+        """Empty the KV state."""
+        self._llama.reset()
+
+    def _read_prompt(self, prompt: list[int], is_cancelled: Callable[[], bool]) -> int:
+        """Decode a prompt but for its last batch; return how many tokens were decoded already.
+
+        `Llama.generate` alone cannot be cancelled before its first token.
+        """
+        known = int(Llama.longest_token_prefix(self._llama.eval_tokens, prompt))
+        for end in range(known + _BATCH_TOKENS, len(prompt), _BATCH_TOKENS):
+            if is_cancelled():
+                break
+            next(self._llama.generate(prompt[:end], temp=0))
+        return min(known, len(prompt) - 1)  # the last one is decoded again where it was known
+
+    def _detokenizer(self, request: CompletionRequest) -> Detokenizer:
+        # A stop that is a control token ends the generation by its id, as it has no text.
+        stops = {word: self._control_token(word) for word in request.stop}
+        preserved = {self._control_token(word) for word in request.preserved_tokens}
+        return Detokenizer(
+            lambda token: self.token_bytes(token, render_special=token in preserved),
+            ends=self._ends.union(token for token in stops.values() if token is not None),
+            stop=[word for word, token in stops.items() if token is None],
+        )
+
+    def _control_token(self, word: str) -> int | None:
+        """Return the control token with this text, if there is one."""
+        found = self.tokenize(word, parse_special=True)
+        return found[0] if len(found) == 1 and not self.token_bytes(found[0]) else None
+
+    def _logits_processor(self, request: CompletionRequest) -> LogitsProcessorList | None:
+        """Return what adds the request's biases to the logits of single tokens."""
+        given = request.logit_bias
+        biases = dict.fromkeys(self._ends, _BANNED) if request.ignore_eos else {}
+        for name, bias in given.items() if isinstance(given, dict) else given:
+            value = _BANNED if bias is False else float(bias)
+            biases |= dict.fromkeys(self._biased_tokens(name), value)
+        if not biases:
+            return None
+        tokens, values = np.array(list(biases)), np.array(list(biases.values()), np.single)
+
+        def add(_: Any, logits: Any) -> Any:
+            logits[tokens] += values
+            return logits
+
+        return LogitsProcessorList([add])
+
+    def _biased_tokens(self, name: str | int) -> list[int]:
+        try:
+            token = int(name)
+        except ValueError:
+            return self.tokenize(str(name), parse_special=False)
+        if not 0 <= token < self._llama.n_vocab():
+            raise InvalidRequest(f"logit_bias holds {token}, which is no token")
+        return [token]
+
+    def _grammar(self, request: CompletionRequest) -> LlamaGrammar | None:
+        if request.json_schema is not None:
+            try:
+                return LlamaGrammar.from_json_schema(json.dumps(request.json_schema))
+            except (AssertionError, LookupError, TypeError, ValueError, RecursionError) as error:
+                message = f"json_schema cannot be converted to a grammar: {error}"
+                raise InvalidRequest(message) from None
+        if request.grammar is None:
+            return None
+        text = request.grammar.encode()
+        sampler = llama_cpp.llama_sampler_init_grammar(self._vocabulary, text, b"root")
+        if not sampler:
+            raise InvalidRequest("the grammar cannot be parsed; GBNF with a rule root is needed")
+        llama_cpp.llama_sampler_free(sampler)
+        return LlamaGrammar.from_string(request.grammar)
+
+
+def load_model(path: Path, *, context_tokens: int, threads: int, gpu_layers: str) -> ServedModel:
+    """Load a model; raises `ValueError` when that fails, and prints why."""
+    llama = Llama(
+        str(path),
+        n_ctx=context_tokens,
+        n_batch=_BATCH_TOKENS,
+        n_threads=threads,
+        n_threads_batch=threads,
+        n_gpu_layers=_ALL_LAYERS if gpu_layers == "auto" else int(gpu_layers),
+    )
+    llama.verbose = False  # it prints a few lines for every request
+    logging.getLogger("llama-cpp-python").setLevel(logging.WARNING)
+    return ServedModel(llama, context_tokens)
+
+
+T = TypeVar("T")
+
+_MAX_BODY_BYTES = 64 * 1024 * 1024
+_OPEN_PATH = "/health"  # needs no key
+
+
+class BindingsServer:
+    """The HTTP server of one model."""
+
+    def __init__(self, model: ServedModel, slots_folder: Path) -> None:
+        self._model = model
+        self._slots_folder = slots_folder
+        self._worker = ThreadPoolExecutor(max_workers=1)
+
+    def app(self, key: str) -> web.Application:
+        """Build the application; every route but /health needs the key."""
+        app = web.Application(client_max_size=_MAX_BODY_BYTES, middlewares=[_check_requests(key)])
+        app.router.add_get(_OPEN_PATH, _health)
+        app.router.add_get("/slots", self._get_slots)
+        app.router.add_post("/tokenize", self._tokenize)
+        app.router.add_post("/detokenize", self._detokenize)
+        app.router.add_post("/v1/completions", self._complete)
+        app.router.add_post("/slots/0", self._post_slot)
+        return app
+
+    async def _run(self, function: Callable[..., T], *args: object) -> T:
+        """Call a function in the thread of the model, when that is free."""
+        return await asyncio.get_running_loop().run_in_executor(self._worker, function, *args)
+
+    async def _get_slots(self, _: web.Request) -> web.Response:
+        """Describe the only slot while it is idle: without an answer the model hangs."""
+        context_tokens = await self._run(lambda: self._model.context_tokens)
+        return web.json_response([{"id": 0, "n_ctx": context_tokens, "is_processing": False}])
+
+    async def _tokenize(self, request: web.Request) -> web.Response:
+        given = await request.json()
+
+        def tokenize() -> list[int]:
+            special = {name: given[name] for name in ("parse_special", "add_special")}
+            tokens: list[int] = []
+            for part in given["content"]:
+                tokens += self._model.tokenize(part, **special) if isinstance(part, str) else [part]
+            return tokens
+
+        # In a thread, as a long text must not delay the chunks of others.
+        return web.json_response({"tokens": await asyncio.to_thread(tokenize)})
+
+    async def _detokenize(self, request: web.Request) -> web.Response:
+        tokens = (await request.json())["tokens"]
+        data = b"".join(map(self._model.token_bytes, tokens))
+        return web.json_response({"content": data.decode(errors="replace")})
+
+    async def _post_slot(self, request: web.Request) -> web.Response:
+        action = request.query["action"]
+        if action == "erase":
+            await self._run(self._model.erase)
+            return web.json_response({})
+        path = self._slots_folder / (await request.json())["filename"]
+        if path.parent != self._slots_folder:
+            raise InvalidRequest("name a file in the folder of saved slots")
+        if action == "save":
+            return web.json_response({"n_saved": await self._run(self._model.save, path)})
+        return web.json_response({"n_restored": await self._run(self._model.restore, path)})
+
+    async def _complete(self, request: web.Request) -> web.StreamResponse:
+        completion = parse_request(await request.read())
+        loop, chunks = asyncio.get_running_loop(), asyncio.Queue[GeneratedChunk | None]()
+        cancelled = threading.Event()
+
+        def generate() -> None:
+            try:
+                for chunk in self._model.generate(completion, cancelled.is_set):
+                    loop.call_soon_threadsafe(chunks.put_nowait, chunk)
+            finally:
+                loop.call_soon_threadsafe(chunks.put_nowait, None)
+
+        generating = loop.run_in_executor(self._worker, generate)
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        try:
+            while (chunk := await chunks.get()) is not None:
+                if not response.prepared:
+                    await response.prepare(request)
+                await response.write(_event(chunk, len(completion.prompt)))
+            await generating  # raises what has ended it
+        finally:
+            cancelled.set()
+        return response
+
+
+def _event(chunk: GeneratedChunk, prompt_tokens: int) -> bytes:
+    body: dict[str, object] = {"choices": [{"text": chunk.text, "finish_reason": chunk.reason}]}
+    if chunk.reason is None:
+        return b"data: " + msgspec.json.encode(body) + b"\n\n"
+    body["usage"] = {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": chunk.generated,
+        "prompt_tokens_details": {"cached_tokens": chunk.cached},
+    }
+    return b"data: " + msgspec.json.encode(body) + b"\n\ndata: [DONE]\n\n"
+
+
+def _check_requests(key: str) -> Middleware:
+    expected = f"Bearer {key}".encode()
+
+    @web.middleware
+    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+        given = request.headers.get("Authorization", "").encode(errors="replace")
+        if request.path != _OPEN_PATH and not hmac.compare_digest(given, expected):
+            raise web.HTTPUnauthorized
+        try:
+            return await handler(request)
+        except InvalidRequest as error:
+            described = {"message": str(error), "type": error.kind}
+            return web.json_response({"error": described}, status=HTTPStatus.BAD_REQUEST)
+
+    return check
+
+
+async def _health(_: web.Request) -> web.Response:
+    return web.json_response({"status": "ok"})
+
+
+_CANCEL_AFTER_SECONDS = 0.2
+
+
+def main() -> None:
+    """Serve one model until terminated by the parent."""
+    given = _arguments()
+    os.umask(0o077)  # saved slots hold conversations
+    model = load_model(
+        given.model,
+        context_tokens=given.context_tokens,
+        threads=given.threads,
+        gpu_layers=given.gpu_layers,
+    )
+    app = BindingsServer(model, given.slots_folder).app(given.key_file.read_text(encoding="ascii"))
+    web.run_app(
+        app,
+        path=given.socket,
+        access_log=None,
+        handler_cancellation=True,
+        shutdown_timeout=_CANCEL_AFTER_SECONDS,
+    )
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--socket", type=Path, required=True)
+    parser.add_argument("--key-file", type=Path, required=True)
+    parser.add_argument(
+        "--slots-folder", type=Path, required=True, help="the folder of saved slots"
+    )
+    parser.add_argument("--context-tokens", type=int, required=True)
+    parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--gpu-layers", default="auto", help="a number, or auto")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""Requests to the engine `llama_cpp_python`, and the text of its tokens."""
+
+import codecs
+from collections.abc import Callable, Container, Sequence
+from typing import ClassVar, TypeAlias
+
+import msgspec
+
+from bot.backends.chat_completions.stop_strings import StopStringFilter
+
+_Bias: TypeAlias = float | bool  # llama.cpp's `false` bans a token
+
+
+class InvalidRequest(ValueError):
+    """A request that the engine rejects; the text says what to change."""
+
+    kind: ClassVar = "invalid_request_error"
+
+
+class PromptTooLong(InvalidRequest):
+    """The prompt fills the context: there is no space for an answer."""
+
+    kind: ClassVar = "exceed_context_size_error"
+
+
+class Sampling(msgspec.Struct, rename={"temp": "temperature", "mirostat_mode": "mirostat"}):
+    """Arguments of `Llama.generate`."""
+
+    temp: float = 0.8  # 0 is greedy
+    top_k: int = 40  # 0 or less: all
+    top_p: float = 0.95
+    min_p: float = 0.05
+    typical_p: float = 1.0
+    mirostat_mode: int = 0
+    mirostat_tau: float = 5.0
+    mirostat_eta: float = 0.1
+    repeat_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+
+
+class CompletionRequest(Sampling, kw_only=True):
+    """A prompt as token ids, and how it is continued."""
+
+    prompt: list[int]
+    max_tokens: int | None = None
+    stop: list[str] = []
+    preserved_tokens: list[str] = []  # control tokens to render as text
+    seed: int | None = None
+    repeat_last_n: int = 64
+    logit_bias: dict[str, _Bias] | list[tuple[int | str, _Bias]] = {}  # by a token's id, or a text
+    ignore_eos: bool = False
+    grammar: str | None = None  # GBNF
+    json_schema: object = None
+
+
+def parse_request(body: bytes) -> CompletionRequest:
+    """Parse a request; raises `InvalidRequest` for a wrong value."""
+    try:
+        return _decode(body)
+    except msgspec.DecodeError as error:
+        raise InvalidRequest(str(error)) from None
+
+
+_decode = msgspec.json.Decoder(CompletionRequest, strict=False).decode  # 40.0 counts as an integer
+
+
+class Detokenizer:
+    """Decode the tokens of one generation."""
+
+    def __init__(
+        self, token_bytes: Callable[[int], bytes], *, ends: Container[int], stop: Sequence[str]
+    ) -> None:
+        self.ended = False
+        self._token_bytes = token_bytes
+        self._ends = ends
+        self._stops = StopStringFilter(stop)
+        # A token may be a part of a character: an emoji takes up to three tokens.
+        self._characters = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def add(self, token: int) -> str:
+        """Add a token and return the text that is final; nothing follows once it has `ended`."""
+        if token in self._ends:
+            self.ended = True
+            return self.flush()
+        text = self._stops.feed(self._characters.decode(self._token_bytes(token)))
+        self.ended = self._stops.hit
+        return text
+
+    def flush(self) -> str:
+        """Return what was held back, after the last token."""
+        return self._stops.feed(self._characters.decode(b"", final=True)) + self._stops.flush()

@@ -1,1 +1,0 @@
-"""The engines that run local models, each in a child process, behind one protocol."""

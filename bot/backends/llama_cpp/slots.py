@@ -1,0 +1,374 @@
+"""Give conversations the KV slots of an engine, and save slots to files."""
+
+import asyncio
+import hashlib
+from array import array
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import structlog
+
+from bot.backends.llama_cpp.engine import Engine, EngineFailed, EngineRefused
+from bot.frozen_dataclass import frozen_dataclass
+from bot.ports import Clock
+
+_SAMPLES = 64  # blocks of a model's file that make its fingerprint: to read 8 GB takes too long
+_SAMPLE_BYTES = 65_536
+_STATE, _IDS, _PART = _SUFFIXES = (".state", ".ids", ".part")
+
+
+class SlotOwner(NamedTuple):
+    """A conversation's character: each has its own slot, as their prompts differ from the start."""
+
+    conversation: str
+    character: str
+
+
+@frozen_dataclass
+class SavedSlot:
+    """A slot on disk, and the prompt that it holds."""
+
+    file: str
+    ids: "array[int]"
+
+
+class SlotStore:
+    """The saved slots of one model.
+
+    Args:
+        folder: where the slots of all models are.
+        model: the model's fingerprint.
+        clock: tells their age.
+        limit_bytes: the most that all files in the folder may take; 0 saves nothing.
+        limit_seconds: how long a file is kept.
+    """
+
+    def __init__(
+        self, folder: Path, model: str, clock: Clock, *, limit_bytes: int, limit_seconds: float
+    ) -> None:
+        self._folder = folder
+        self._model = model
+        self._clock = clock
+        self._limit_bytes = limit_bytes
+        self._limit_seconds = limit_seconds
+        self._saved: dict[str, SavedSlot] = {}
+
+    @property
+    def enabled(self) -> bool:
+        return self._limit_bytes > 0
+
+    def open(self) -> None:
+        """Load the slots of earlier runs, and delete unfinished and outdated files."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for unfinished in self._folder.glob(f"{self._model}*{_PART}"):
+            unfinished.unlink(missing_ok=True)
+        self._delete_outdated()
+        for state in self._folder.glob(f"{self._model}-*{_STATE}"):
+            self._saved[state.stem] = SavedSlot(state.name, _read_ids(state.with_suffix(_IDS)))
+
+    def find(self, owner: SlotOwner) -> SavedSlot | None:
+        return self._saved.get(self._name(owner))
+
+    def all(self) -> Sequence[SavedSlot]:
+        return list(self._saved.values())
+
+    def part_file(self, owner: SlotOwner) -> str:
+        """Return the name of the file to save to, before `commit`."""
+        return f"{self._name(owner)}{_PART}"
+
+    def commit(self, owner: SlotOwner, ids: Sequence[int]) -> SavedSlot:
+        """Make the file that was saved as `part_file` valid; raises `OSError`."""
+        name = self._name(owner)
+        prompt = array("i", ids)
+        path = self._folder / f"{name}{_IDS}"
+        path.touch(mode=0o600)
+        path.write_bytes(prompt.tobytes())
+        state = (self._folder / self.part_file(owner)).replace(self._folder / f"{name}{_STATE}")
+        self._saved[name] = SavedSlot(state.name, prompt)
+        self._delete_outdated()
+        return self._saved[name]
+
+    def delete_file(self, file: str) -> None:
+        """Delete a file that cannot be restored."""
+        self._delete(Path(file).stem)
+
+    def delete_conversation(self, conversation: str) -> None:
+        for name in list(self._saved):
+            if name.startswith(f"{self._model}-{_hash(conversation)}-"):
+                self._delete(name)
+
+    def _delete_outdated(self) -> None:
+        """Delete what is too old, and then the oldest until the rest is small enough."""
+        found = []
+        for state in self._folder.glob(f"*{_STATE}"):
+            with suppress(FileNotFoundError):
+                stat = state.stat()
+                found.append((stat.st_mtime, stat.st_size, state.stem))
+        total = sum(size for _, size, _ in found)
+        for changed, size, name in sorted(found):
+            too_old = changed < self._clock.now() - self._limit_seconds
+            if too_old or total > self._limit_bytes:
+                self._delete(name)
+                total -= size
+
+    def _delete(self, name: str) -> None:
+        self._saved.pop(name, None)
+        for suffix in _SUFFIXES:
+            (self._folder / f"{name}{suffix}").unlink(missing_ok=True)
+
+    def _name(self, owner: SlotOwner) -> str:
+        return f"{self._model}-{_hash(owner.conversation)}-{_hash(owner.character)}"
+
+
+def slots_folder(data_dir: Path) -> Path:
+    return data_dir / "slots"
+
+
+def delete_saved_slots(folder: Path, conversation: str) -> None:
+    """Delete the files of a conversation, whatever model wrote them."""
+    for suffix in _SUFFIXES:
+        for path in folder.glob(f"*-{_hash(conversation)}-*{suffix}"):
+            path.unlink(missing_ok=True)
+
+
+def state_fingerprint(model: Path, engine: str) -> str:
+    """Return what a saved slot belongs to: another model or engine has another fingerprint."""
+    stat = model.stat()
+    digest = hashlib.sha256(f"{engine} {stat.st_size} {stat.st_mtime_ns}".encode())
+    with model.open("rb") as file:
+        for number in range(_SAMPLES):
+            file.seek(stat.st_size * number // _SAMPLES)
+            digest.update(file.read(_SAMPLE_BYTES))
+    return digest.hexdigest()[:16]
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _read_ids(path: Path) -> "array[int]":
+    ids = array("i")
+    with suppress(OSError, ValueError):  # without its ids a slot still serves its owner
+        ids.frombytes(path.read_bytes())
+    return ids
+
+
+_log = structlog.get_logger(__name__)
+_MIN_SAVED_TOKENS = 64  # fewer are decoded again as fast
+_SAVE_ALL_SECONDS = 20.0
+_MAX_STATE_TO_PREFIX = 16  # a state so many times longer than the shared prefix is not copied
+
+
+@frozen_dataclass
+class SlotLease:
+    """A slot for the length of one answer."""
+
+    slot: int
+    is_own: bool
+    """All that the slot holds belongs to this conversation."""
+
+
+@dataclass(slots=True)
+class _SlotState:
+    number: int
+    owner: SlotOwner | None = None
+    """Without an owner the slot is free, but its tokens can still be a prefix for others."""
+    conversation: str = ""
+    """Whose words it holds, also without an owner."""
+    ids: "array[int]" = field(default_factory=lambda: array("i"))
+    """The prompt that it has decoded."""
+    saved: bool = True
+    """Nothing in it is worth saving, or it is on disk already."""
+    last_used: int = 0
+    busy: bool = False
+    to_erase: bool = False
+    """To be erased before anybody else uses it."""
+
+    def clear(self) -> None:
+        self.owner, self.ids, self.saved, self.last_used = None, array("i"), True, 0
+        self.conversation = ""
+
+
+class SlotPool:
+    """The slots of one engine; no more leases than slots may be held at a time."""
+
+    def __init__(self, engine: Engine, store: SlotStore) -> None:
+        self._engine = engine
+        self._store = store
+        self._slots = [_SlotState(number) for number in range(engine.slot_count)]
+        self._restarts = engine.restarts
+        self._assigning = asyncio.Lock()
+        self._uses = 0
+
+    @property
+    def busy_count(self) -> int:
+        """How many slots generate an answer now."""
+        return sum(slot.busy for slot in self._slots)
+
+    @property
+    def held_count(self) -> int:
+        """How many slots hold the history of a conversation."""
+        return sum(slot.owner is not None for slot in self._slots)
+
+    @asynccontextmanager
+    async def lease(self, owner: SlotOwner, prompt_ids: Sequence[int]) -> AsyncIterator[SlotLease]:
+        """Hold a slot for this prompt for the length of the block."""
+        prompt = array("i", prompt_ids)
+        async with self._assigning:
+            await self._erase_pending()
+            slot, is_own = await self._assign(owner, prompt)
+            self._uses += 1
+            slot.busy, slot.last_used = True, self._uses
+            slot.ids, slot.saved, slot.conversation = prompt, False, owner.conversation
+        try:
+            yield SlotLease(slot.number, is_own)
+        finally:
+            slot.busy = False
+            if slot.to_erase:
+                async with self._assigning:
+                    await self._erase_pending()
+
+    async def end_session(self, conversation: str) -> None:
+        """Free a conversation's slots and delete its files: its history is not sent again."""
+        async with self._assigning:
+            for slot in self._slots:
+                if slot.owner and slot.owner.conversation == conversation:
+                    slot.owner = None
+                    slot.saved = True
+            await _run_to_completion(self._store.delete_conversation, conversation)
+
+    async def forget(self, conversation: str) -> None:
+        """Erase everything of a conversation, in memory and on disk."""
+        async with self._assigning:
+            for slot in self._slots:
+                if slot.conversation == conversation:
+                    slot.clear()
+                    slot.to_erase = True
+            await _run_to_completion(self._store.delete_conversation, conversation)
+            await self._erase_pending()
+
+    async def save_all(self) -> None:
+        """Save every slot that has an owner, before the engine is stopped."""
+        try:
+            async with asyncio.timeout(_SAVE_ALL_SECONDS), self._assigning:
+                self._check_restarts()
+                for slot in self._slots:
+                    await self._save(slot)
+        except TimeoutError:
+            _log.warning("slots_not_saved", reason="the engine does not react")
+
+    async def _erase_pending(self) -> None:
+        self._check_restarts()
+        for slot in self._slots:
+            if slot.to_erase and not slot.busy:
+                try:
+                    await self._engine.erase_slot(slot.number)
+                except EngineFailed as error:  # a crash has erased it
+                    _log.warning("slot_not_erased", slot=slot.number, reason=str(error))
+                else:
+                    slot.to_erase = False
+
+    def _check_restarts(self) -> None:
+        """Clear all slots if the engine was restarted."""
+        if self._restarts != self._engine.restarts:
+            self._restarts = self._engine.restarts
+            for slot in self._slots:
+                slot.clear()
+                slot.to_erase = False
+
+    async def _assign(self, owner: SlotOwner, prompt: "array[int]") -> tuple[_SlotState, bool]:
+        """Choose a slot and bring the longest prefix into it."""
+        free = [each for each in self._slots if not each.busy]
+        current = next((each for each in self._slots if each.owner == owner), None)
+        if current is not None and not current.busy:
+            return current, True
+        slot = min(free, key=lambda each: _eviction_order(each, prompt))
+        await self._save(slot)
+        if current is not None:  # two requests at once: the second one does not own its slot
+            slot.owner = None
+            return slot, False
+        saved = self._store.find(owner)
+        is_own = saved is not None and await self._restore(slot, saved)
+        if not is_own:
+            await self._copy_prefix(slot, prompt, free)
+        slot.owner = owner
+        return slot, is_own
+
+    async def _copy_prefix(
+        self, slot: _SlotState, prompt: "array[int]", free: Sequence[_SlotState]
+    ) -> None:
+        """Copy the longest prefix of this prompt from another slot or file, if it is longer."""
+        longest = max(_MIN_SAVED_TOKENS - 1, common_prefix_length(slot.ids, prompt))
+        best: _SlotState | SavedSlot | None = None
+        sources: list[_SlotState | SavedSlot] = [*free, *self._store.all()]
+        for source in sources:
+            common = common_prefix_length(source.ids, prompt)
+            if common > longest and common * _MAX_STATE_TO_PREFIX > len(source.ids):
+                longest, best = common, source
+        if isinstance(best, _SlotState):
+            await self._save(best)
+            best = self._store.find(best.owner) if best.owner else None
+        if best is not None:
+            await self._restore(slot, best)
+
+    async def _save(self, slot: _SlotState) -> None:
+        if slot.owner is None or slot.saved or not self._store.enabled:
+            return
+        if len(slot.ids) >= _MIN_SAVED_TOKENS:
+            try:
+                part = self._store.part_file(slot.owner)
+                tokens = await self._engine.save_slot(slot.number, part)
+                if tokens >= _MIN_SAVED_TOKENS:  # fewer than expected: it was stopped in prefill
+                    ids = slot.ids[:tokens]
+                    await _run_to_completion(self._store.commit, slot.owner, ids)
+            except (EngineFailed, OSError) as error:  # its prompt will be decoded again
+                _log.warning("slot_not_saved", slot=slot.number, reason=str(error))
+                return
+        slot.saved = True
+
+    async def _restore(self, slot: _SlotState, saved: SavedSlot) -> bool:
+        try:
+            await self._engine.restore_slot(slot.number, saved.file)
+        except EngineFailed as error:
+            _log.warning("slot_not_restored", slot=slot.number, reason=str(error))
+            if isinstance(error, EngineRefused):
+                self._store.delete_file(saved.file)
+            slot.clear()
+            return False
+        slot.ids = saved.ids
+        return True
+
+
+async def _run_to_completion(function: Callable[..., object], *args: object) -> None:
+    """Run a function in a thread, and wait for its end also when cancelled.
+
+    Files of hundreds of megabytes take time. A thread outlives its cancelled caller, and would
+    bring back a file that is deleted next.
+    """
+    task = asyncio.create_task(asyncio.to_thread(function, *args))
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
+
+
+def common_prefix_length(one: "array[int]", other: "array[int]") -> int:
+    """Count the equal ids at the beginning of two prompts."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _eviction_order(slot: _SlotState, prompt: "array[int]") -> tuple[bool, int, int]:
+    """Sort slots without an owner first, by the prefix they share; then the least recently used."""
+    is_free = slot.owner is None
+    return not is_free, -common_prefix_length(slot.ids, prompt) if is_free else 0, slot.last_used

@@ -1,0 +1,360 @@
+"""Tool calls of local models: fit tools to the context, and separate calls from the answer's text.
+
+Calls are written in the form of the model's template (docs/sources.md#tool-calls). Nothing of a call is
+shown. An unreadable call keeps its arguments as written, so that the model sees what was wrong.
+"""
+
+import json
+import re
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from itertools import islice
+from typing import Final, TypeAlias
+
+import structlog
+
+from bot.backends.chat_completions.deltas import MAX_ARGUMENT_CHARS, MAX_CALLS, MAX_NAME_CHARS
+from bot.backends.llama_cpp import tool_calls as call_syntax
+from bot.chat.prompt import Delta, Finish, FinishReason, GenerationEvent, Prompt
+from bot.chat.tool import ToolCall, ToolExchange
+from bot.templates.renderer import ToolUse
+from bot.templates.tool_forms import ToolForm
+
+Parameters: TypeAlias = Mapping[str, object]
+"""What a tool takes, as a JSON schema."""
+
+OPEN, CLOSE, LIST, PYTHON = "<tool_call>", "</tool_call>", "[TOOL_CALLS]", "<|python_tag|>"
+SECTION, CHANNEL, RECIPIENT = "<|tool_calls_section_begin|>", "<|channel|>", "to=functions."
+_CALL, _ARGUMENT, _CALL_END = (
+    "<|tool_call_begin|>",
+    "<|tool_call_argument_begin|>",
+    "<|tool_call_end|>",
+)
+_END = "<|tool_calls_section_end|>"
+SECTION_TOKENS: Final = (SECTION, _CALL, _ARGUMENT, _CALL_END, _END)
+CHANNEL_TOKENS: Final = (CHANNEL, "<|message|>", "<|constrain|>", "<|start|>", "<|call|>")
+
+_NAME: Final = re.compile(r'"name"\s*:\s*"([^"\\]{1,64})"')
+_NAMED_ARGUMENTS: Final = re.compile(r"\s*([\w.-]{1,64})\s*(?:\[CALL_ID\]\w*)?(?:\[ARGS\])?\s*\{")
+_IN_SECTION: Final = re.compile(
+    rf"{re.escape(_CALL)}\s*(?:functions\.)?([\w.-]{{1,64}}?)(?::\d+)?\s*{re.escape(_ARGUMENT)}"
+)
+_SECTION_END: Final = re.compile("|".join(map(re.escape, (_CALL_END, _CALL, _END))))
+_IN_CHANNEL: Final = re.compile(
+    r"to=functions\.([\w.-]{1,64})(?:(?!to=|<\|message\|>).){0,80}<\|message\|>"
+)
+_CHANNEL_END: Final = re.compile(r"<\|(?:call|end|start|return|channel)\|>")
+_WITH_PARAMETERS: Final = (
+    (  # Qwen3.5, Qwen3-Coder
+        re.compile(r"\s*<function=([\w.-]{1,64})>"),
+        re.compile(
+            r"<parameter=([^<>\n]{1,64})>(.*?)(?:</parameter>|(?=<parameter=)|\Z)", re.DOTALL
+        ),
+    ),
+    (  # GLM-4.5 and later
+        re.compile(r"\s*([\w.-]{1,64})\s*(?=<arg_key>|\Z)"),
+        re.compile(
+            r"<arg_key>([^<>\n]{1,64})</arg_key>\s*<arg_value>(.*?)(?:</arg_value>|\Z)", re.DOTALL
+        ),
+    ),
+)
+_DECODER: Final = json.JSONDecoder()
+
+
+def read_calls(
+    form: ToolForm, written: str, offered: Mapping[str, Parameters], *, is_cut: bool
+) -> list[tuple[str, str]]:
+    """Return the names and the arguments, as JSON, of what was written from the first call on.
+
+    Args:
+        form: how calls are written.
+        written: begins with a call.
+        offered: the tools, with what they take.
+        is_cut: whether the answer was longer than it may be; its last call is not whole then.
+    """
+    match form:
+        case ToolForm.TAGGED:
+            return _read_tagged(written, offered, is_cut=is_cut)
+        case ToolForm.LISTED:
+            return _read_listed(written, is_cut=is_cut)
+        case ToolForm.BARE:
+            return _read_bare(written)
+        case ToolForm.SECTION:
+            return _read_named(_IN_SECTION, _SECTION_END, written, is_cut=is_cut)
+        case ToolForm.CHANNEL:
+            return _read_named(_IN_CHANNEL, _CHANNEL_END, written, is_cut=is_cut)
+
+
+def _read_tagged(
+    written: str, offered: Mapping[str, Parameters], *, is_cut: bool
+) -> list[tuple[str, str]]:
+    """Read blocks between tags; the last one may lack its end, unless the answer was cut."""
+    calls: list[tuple[str, str]] = []
+    for block in written.split(OPEN)[1:]:
+        inner, closed, _ = block.partition(CLOSE)
+        if inner.strip() and (closed or not is_cut):
+            calls.append(_read_parameters(inner, offered) or _read_call(inner))
+    return calls
+
+
+def _read_parameters(block: str, offered: Mapping[str, Parameters]) -> tuple[str, str] | None:
+    """Read a call with a tag for each argument; None if it is none."""
+    for head, pattern in _WITH_PARAMETERS:
+        if named := head.match(block):
+            taken = offered.get(named[1], {}).get("properties")
+            types = taken if isinstance(taken, Mapping) else {}
+            found = pattern.finditer(block, named.end())
+            values = {one[1]: _typed(one[2], types.get(one[1])) for one in found}
+            return named[1], _encode(values)
+    return None
+
+
+def _typed(text: str, schema: object) -> object:
+    """Return the value of an argument: a text, unless the tool takes something else."""
+    text = text.removeprefix("\n").removesuffix("\n")
+    kind = schema.get("type") if isinstance(schema, Mapping) else "string"
+    if kind in {None, "string"}:
+        return text
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _read_named(
+    pattern: re.Pattern[str], end: re.Pattern[str], written: str, *, is_cut: bool
+) -> list[tuple[str, str]]:
+    """Read names, each with JSON between its mark and the next end mark."""
+    calls: list[tuple[str, str]] = []
+    for named in islice(pattern.finditer(written), MAX_CALLS):
+        text = end.split(written[named.end() :], 1)[0].strip()
+        arguments = _decode(text)
+        if isinstance(arguments, dict):
+            calls.append((named[1], _encode(arguments)))
+        elif not is_cut:
+            calls.append((named[1], text))
+    return calls
+
+
+def _read_listed(written: str, *, is_cut: bool) -> list[tuple[str, str]]:
+    """Read a list of calls, or names with their arguments, behind each marker."""
+    calls: list[tuple[str, str]] = []
+    for block in written.split(LIST)[1:]:
+        text = block.strip()
+        listed = _decode(text)
+        if isinstance(listed, list):
+            calls += [_call_of(one) for one in listed[:MAX_CALLS] if isinstance(one, dict)]
+        elif named := _NAMED_ARGUMENTS.match(text):
+            start = named.end() - 1
+            arguments = _decode(text[start:])
+            if isinstance(arguments, dict):
+                calls.append((named[1], _encode(arguments)))
+            elif not is_cut:
+                calls.append((named[1], text[start:]))
+        elif text and not is_cut:
+            calls.append(_read_call(text))
+    return calls
+
+
+def _read_bare(written: str) -> list[tuple[str, str]]:
+    """Read objects one after the other, with `;` or white space between them."""
+    calls: list[tuple[str, str]] = []
+    text = written.strip().removeprefix(PYTHON).strip()
+    while text.startswith("{") and len(calls) < MAX_CALLS:
+        try:
+            found, end = _DECODER.raw_decode(text)
+        except (ValueError, RecursionError):
+            break
+        calls.append(_call_of(found))
+        text = text[end:].lstrip("; \t\r\n")
+    return calls
+
+
+def _read_call(text: str) -> tuple[str, str]:
+    found = _decode(text.strip())
+    if isinstance(found, dict):
+        return _call_of(found)
+    name = _NAME.search(text)
+    return name[1] if name else "unknown", text.strip()
+
+
+def _call_of(found: dict[str, object]) -> tuple[str, str]:
+    inner = found.get("function")
+    given = inner if isinstance(inner, dict) else found
+    name = given.get("name", inner)
+    arguments = given.get("arguments", given.get("parameters", {}))
+    if not isinstance(arguments, str):
+        arguments = _encode(arguments)
+    return name if isinstance(name, str) and name else "unknown", arguments
+
+
+def _encode(arguments: object) -> str:
+    try:
+        return json.dumps(arguments, ensure_ascii=False)
+    except (RecursionError, ValueError):
+        return "too deep to be read"
+
+
+def _decode(text: str) -> object:
+    """Return the JSON value that a text begins with, None if there is none."""
+    try:
+        return _DECODER.raw_decode(text)[0]
+    except (ValueError, RecursionError):
+        return None
+
+
+MARKERS: Final = (
+    *(call_syntax.OPEN, call_syntax.CLOSE, call_syntax.LIST, "[ARGS]", "[CALL_ID]"),
+    *(call_syntax.PYTHON, *call_syntax.SECTION_TOKENS, *call_syntax.CHANNEL_TOKENS),
+)
+"""What an engine must return as text, although some vocabularies call it a control token."""
+
+_BEGINNINGS: Final[Mapping[ToolForm, tuple[str, ...]]] = {
+    ToolForm.TAGGED: (call_syntax.OPEN,),
+    ToolForm.LISTED: (call_syntax.LIST,),
+    ToolForm.SECTION: (call_syntax.SECTION,),
+    ToolForm.CHANNEL: (call_syntax.CHANNEL, f" {call_syntax.RECIPIENT}", call_syntax.RECIPIENT),
+}
+"""What a call begins with; the whole answer is one where a form is not listed."""
+_TEXT_UNLESS_READ: Final = (ToolForm.BARE, ToolForm.CHANNEL)
+_MAX_CHARS: Final = 2 * MAX_ARGUMENT_CHARS  # of all calls of an answer
+
+
+class WrittenCallParser:
+    """Takes an answer in pieces of any size and separates its calls from its text."""
+
+    def __init__(self, form: ToolForm, offered: Mapping[str, Parameters]) -> None:
+        """Take the form, and the tools with what they take.
+
+        JSON that names none of them is an answer; texts become what the tool takes.
+        """
+        self._form = form
+        self._offered = offered
+        self._pending = ""  # text that may be the beginning of a marker
+        self._is_calling = False
+        self._is_answering = False  # for BARE: the answer has begun as text
+        self._written = ""
+
+    def feed(self, text: str) -> str:
+        """Return what of the answer is text for readers."""
+        if self._is_calling:
+            return self._add(text)
+        self._pending += text
+        if self._form is ToolForm.BARE:
+            return self._feed_bare()
+        markers = _BEGINNINGS[self._form]
+        found = [at for marker in markers if (at := self._pending.find(marker)) >= 0]
+        if found:
+            before, begun = self._pending[: min(found)], self._pending[min(found) :]
+            self._pending, self._is_calling = "", True
+            return before + self._add(begun)
+        kept = max(_length_of_beginning(self._pending, marker) for marker in markers)
+        shown = self._pending[: len(self._pending) - kept]
+        self._pending = self._pending[len(shown) :]
+        return shown
+
+    def finish(self, *, is_cut: bool = False) -> tuple[str, tuple[ToolCall, ...]]:
+        """Return the rest of the text, and the calls.
+
+        Args:
+            is_cut: whether the answer was longer than it may be; its last call is not whole then.
+        """
+        if not self._is_calling:
+            return self._pending, ()
+        found = read_calls(self._form, self._written, self._offered, is_cut=is_cut)
+        if self._form is ToolForm.BARE:
+            found = [one for one in found if one[0] in self._offered]
+        if not found and self._form in _TEXT_UNLESS_READ:
+            return self._written, ()
+        calls = [
+            ToolCall(f"call_{number}", name[:MAX_NAME_CHARS], arguments[:MAX_ARGUMENT_CHARS])
+            for number, (name, arguments) in enumerate(found[:MAX_CALLS])
+        ]
+        return "", tuple(calls)
+
+    def _add(self, text: str) -> str:
+        self._written += text
+        if len(self._written) <= _MAX_CHARS:
+            return ""
+        if self._form is ToolForm.BARE:  # no call is so long: somebody asked for JSON
+            shown, self._written = self._written, ""
+            self._is_calling, self._is_answering = False, True
+            return shown
+        self._written = self._written[:_MAX_CHARS]
+        return ""
+
+    def _feed_bare(self) -> str:
+        start = self._pending.lstrip()
+        if not self._is_answering and start.startswith(("{", call_syntax.PYTHON)):
+            text, self._pending, self._is_calling = self._pending, "", True
+            return self._add(text)
+        if not self._is_answering and call_syntax.PYTHON.startswith(start):
+            return ""
+        self._is_answering = True
+        shown, self._pending = self._pending, ""
+        return shown
+
+
+async def separate_calls(
+    events: AsyncGenerator[GenerationEvent, None],
+    form: ToolForm,
+    offered: Mapping[str, Parameters],
+) -> AsyncGenerator[GenerationEvent, None]:
+    """Pass the events of an answer on; its calls come with the finish."""
+    parser = WrittenCallParser(form, offered)
+    async with aclosing(events):
+        async for event in events:
+            match event:
+                case Delta(text):
+                    if shown := parser.feed(text):
+                        yield Delta(shown)
+                case Finish():
+                    is_cut = event.reason is FinishReason.LENGTH
+                    rest, calls = parser.finish(is_cut=is_cut)
+                    if rest:
+                        yield Delta(rest)
+                    yield replace(event, tool_calls=calls) if calls else event
+                case _:
+                    yield event
+
+
+def _length_of_beginning(text: str, marker: str) -> int:
+    """Return how many characters at the end of a text are the beginning of a marker."""
+    lengths = range(min(len(text), len(marker) - 1), 0, -1)
+    return next((length for length in lengths if text.endswith(marker[:length])), 0)
+
+
+RESULTS_FRACTION: Final = 6  # a sixth of the context is left for calls and results
+_SPECS_FRACTION: Final = 3
+_BYTES_PER_TOKEN: Final = 3  # an estimate from below for most scripts
+_MIN_RESULT_BYTES: Final = 120
+_CUT: Final = "\n[the rest is left out]"
+_log = structlog.get_logger(__name__)
+
+
+def fit_tools(prompt: Prompt, context_tokens: int, special: Sequence[str]) -> ToolUse:
+    """Return the tools of a prompt as far as they fit into a context.
+
+    Tools that would take more than a third of it are not offered, and results are cut.
+    """
+    described = sum(len(one.description) + len(json.dumps(one.parameters)) for one in prompt.tools)
+    specs = prompt.tools
+    if described > context_tokens * _BYTES_PER_TOKEN // _SPECS_FRACTION:
+        _log.warning("tools_too_long", model=prompt.model, characters=described)
+        specs = ()
+    count = sum(len(one.results) for one in prompt.tool_exchanges)
+    share = context_tokens // RESULTS_FRACTION * _BYTES_PER_TOKEN // max(1, count)
+    exchanges = [_cut(one, max(share, _MIN_RESULT_BYTES)) for one in prompt.tool_exchanges]
+    return ToolUse(specs, exchanges, special)
+
+
+def _cut(exchange: ToolExchange, max_bytes: int) -> ToolExchange:
+    return replace(exchange, results=tuple(_cut_text(one, max_bytes) for one in exchange.results))
+
+
+def _cut_text(text: str, max_bytes: int) -> str:
+    encoded = text.encode(errors="replace")
+    if len(encoded) <= max_bytes:
+        return text
+    return encoded[:max_bytes].decode(errors="ignore") + _CUT

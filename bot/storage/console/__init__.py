@@ -1,1 +1,0 @@
-"""What the console stores and looks up, in SQL."""

@@ -1,1 +1,0 @@
-"""What processes share: signals, values and rate limits in Redis or Valkey; leases of roles."""

@@ -1,0 +1,175 @@
+"""Copy every row of one database into another one and compare them; back up the file of SQLite.
+
+What is there already and equal is left, so that a copy that was interrupted goes on. Vectors that
+pgvector keeps beside the tables are made again by the service.
+"""
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Table, func, select, tuple_
+
+from bot.chat.console.operation import HEARTBEAT_SECONDS
+from bot.errors import StoreError
+from bot.runtime.clock import SystemClock
+from bot.storage.database import INSUFFICIENT_PRIVILEGE, Database
+from bot.storage.statements import DialectName, clock
+from bot.storage.tables import conversation, metadata, node, supported_revision, upsert
+
+COPIED_TABLES = [one for one in metadata.sorted_tables if one is not supported_revision]
+"""All of them, without what the tables of each database say of themselves."""
+
+_ROWS_PER_PAGE = 500
+_SEEN_SECONDS = 3 * HEARTBEAT_SECONDS
+"""How long ago a process that works on the database may have reported itself."""
+
+Row = Mapping[str, Any]
+Report = Callable[[str, int], None]
+"""Called with the name of each table that is copied, and the number of its rows."""
+
+
+async def copy_rows(source: Database, target: Database, report: Report) -> int:
+    """Copy all rows, compare them, and return their number.
+
+    Raises:
+        StoreError: A process works on the source, the target has rows that the source does not
+            have, a row cannot be stored there, or a database fails. The target can be used again
+            once the reason is gone; the source is not changed.
+    """
+    if await source.read(lambda c: _is_in_use(c, source.dialect)):
+        raise StoreError(
+            "a process works on this database, or was killed less than "
+            f"{_SEEN_SECONDS:.0f} seconds ago; stop all of them, then copy it"
+        )
+    for table in COPIED_TABLES:
+        await _check_that_rows_are_equal(target, source, table)
+    total = 0
+    for table in COPIED_TABLES:
+        total += await _copy_table(source, target, table)
+        await _check_that_rows_are_equal(source, target, table)
+        number = await source.read(lambda c, table=table: _count(c, table))  # type: ignore[misc]
+        report(table.name, number)
+    return total
+
+
+async def _copy_table(source: Database, target: Database, table: Table) -> int:
+    insert = upsert(table, lambda insert: insert.on_conflict_do_nothing())[target.dialect]
+    copied, last = 0, None
+    has_sequence = not target.is_sqlite and table.autoincrement_column is not None
+    while rows := await _read_page(source, table, last):
+        await target.write(lambda c, rows=rows: c.execute(insert, rows))  # type: ignore[misc]
+        copied, last = copied + len(rows), _key(table, rows[-1])
+    if has_sequence:
+        await _as_owner(target, lambda c: _continue_ids(c, table))
+    return copied
+
+
+async def _as_owner(target: Database, unit: Callable[[Connection], None]) -> None:
+    """Run a function in a transaction that only the owner of the tables may do."""
+    try:
+        await target.write(unit)
+    except StoreError as error:
+        if error.sql_state != INSUFFICIENT_PRIVILEGE:
+            raise
+        raise StoreError(
+            "the role in --to does not own the tables: name the one that does"
+        ) from error
+
+
+async def _check_that_rows_are_equal(source: Database, target: Database, table: Table) -> None:
+    """Compare all rows of the source with those of the same keys in the target."""
+    last = None
+    while rows := await _read_page(source, table, last):
+        keys = [_key(table, row) for row in rows]
+        found = await target.read(lambda c, keys=keys: _read_rows(c, table, keys))  # type: ignore[misc]
+        for row, key in zip(rows, keys, strict=True):
+            if found.get(key) != row:
+                raise StoreError(
+                    f"the two databases differ in the table {table.name}, row {key}: "
+                    "copy into a database that nothing else has used"
+                )
+        last = keys[-1]
+
+
+async def _read_page(
+    database: Database, table: Table, last: tuple[Any, ...] | None
+) -> Sequence[dict[str, Any]]:
+    key = tuple_(*table.primary_key)
+    page = select(table).order_by(*table.primary_key).limit(_ROWS_PER_PAGE)
+    if last is not None:
+        page = page.where(key > tuple_(*last))
+    return await database.read(lambda c: [dict(row) for row in c.execute(page).mappings()])
+
+
+def _read_rows(
+    connection: Connection, table: Table, keys: Sequence[tuple[Any, ...]]
+) -> dict[tuple[Any, ...], Row]:
+    wanted = select(table).where(tuple_(*table.primary_key).in_(keys))
+    return {_key(table, row): dict(row) for row in connection.execute(wanted).mappings()}
+
+
+def _key(table: Table, row: Mapping[Any, Any]) -> tuple[Any, ...]:
+    return tuple(row[column.name] for column in table.primary_key)
+
+
+def _count(connection: Connection, table: Table) -> int:
+    return connection.execute(select(func.count()).select_from(table)).scalar_one()
+
+
+def _is_in_use(connection: Connection, dialect: DialectName) -> bool:
+    now = clock(dialect)
+    is_held = conversation.c.owner.is_not(None) & (conversation.c.lease_until > now)
+    asked = [select(conversation.c.key).where(is_held)]
+    if dialect != "sqlite":  # there the lock of the data directory tells it
+        asked.append(select(node.c.owner).where(node.c.seen_at > now - _SEEN_SECONDS))
+    values = {"now": SystemClock().now()}
+    return any(connection.execute(one.limit(1), values).first() is not None for one in asked)
+
+
+def _continue_ids(connection: Connection, table: Table) -> None:
+    """Let the next id follow the largest one: PostgreSQL's sequence did not see the copied ids."""
+    highest = connection.execute(select(func.max(table.c.id))).scalar_one()
+    if highest is not None:
+        sequence = func.pg_get_serial_sequence(table.name, "id")
+        connection.execute(select(func.setval(sequence, highest)))
+
+
+def back_up(database: Path, backup: Path) -> int:
+    """Copy a database into a new file, for its owner only, and return the file's size in bytes.
+
+    The copy holds all that was committed when it ended, is checked, and takes its name only then.
+
+    Raises:
+        StoreError: There is a file of that name, it cannot be written, or the copy is damaged.
+    """
+    if backup.exists():
+        raise StoreError(f"{backup} exists; give the backup another name")
+    part = backup.with_name(f"{backup.name}.part")
+    try:
+        part.unlink(missing_ok=True)
+        os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        _copy(database, part)
+        part.rename(backup)
+    except (OSError, sqlite3.Error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise StoreError(f"the backup {backup} could not be made: {reason}") from None
+    finally:
+        part.unlink(missing_ok=True)
+    return backup.stat().st_size
+
+
+def _copy(database: Path, part: Path) -> None:
+    address = database.resolve().as_uri()
+    with (
+        contextlib.closing(sqlite3.connect(f"{address}?mode=ro", uri=True)) as source,
+        contextlib.closing(sqlite3.connect(part)) as target,
+    ):
+        source.backup(target)  # in one step: a reader of the log keeps no writer waiting
+        target.execute("PRAGMA journal_mode=DELETE")  # one file, without a log beside it
+        (found,) = target.execute("PRAGMA integrity_check").fetchone()
+        if found != "ok":
+            raise sqlite3.DatabaseError(f"the copy is damaged: {found}")

@@ -1,0 +1,421 @@
+"""A database, SQLite or PostgreSQL, that runs units of work: reads and writes.
+
+Two versions share the tables while processes are replaced one after the other. So an upgrade only
+adds to them (CONTRIBUTING.md): an older version goes on, and may be started again, as long as its
+own revision is not below the oldest one that the upgrade wrote down.
+"""
+
+import contextlib
+import sqlite3
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from importlib import import_module  # noqa: TID251 # modules with heavy imports that few runs need
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import quote
+
+import structlog
+from sqlalchemy import Connection, MetaData, String, Table, delete, insert, inspect, select
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+from sqlalchemy.schema import Column
+
+from bot.errors import SettingsError, StoreError, Undecodable, UnknownEncryptionKey
+from bot.ports import Clock
+from bot.runtime.addresses import require_encoded_login
+from bot.storage.codec import StoredAsIs, TextCodec, TextEncryption
+from bot.storage.column_types import encryptable_columns
+from bot.storage.sqlite import ConnectionPool, SqliteThreadPool, UnitOfWork
+from bot.storage.statements import DialectName, StartUnit, clock_at, to_store_error
+from bot.storage.tables import metadata, supported_revision
+
+T = TypeVar("T")
+
+_log = structlog.get_logger(__name__)
+_FAILURES = (SQLAlchemyError, sqlite3.Error, OSError, TimeoutError)
+INSUFFICIENT_PRIVILEGE = "42501"
+_DEADLOCK_DETECTED = "40P01"
+_READ_ONLY = "25006"
+_UPGRADE_ATTEMPTS = 10
+"""It locks tables in another order than a step of a message does: PostgreSQL may end either."""
+# Not all of them: a key that is missing is told at the start, as far as it is in use.
+_NEWEST_TEXTS = [
+    select(*columns).order_by(*(one.desc() for one in table.primary_key)).limit(1)
+    for table in metadata.sorted_tables
+    if (columns := encryptable_columns(table))
+]
+_CHECKPOINT_ATTEMPTS = 5
+"""Each waits as long as SQLite waits for a lock."""
+
+
+class Database:
+    """Run units of queries with `run`; `read` and `write` take functions of SQLAlchemy's.
+
+    All raise `StoreError` when the store fails. Whatever writes may be run twice, so it only uses
+    SQL.
+    """
+
+    def __init__(self, connections: ConnectionPool, codec: TextCodec | None = None) -> None:
+        self._connections = connections
+        self.codec = codec or TextCodec()
+        """Encodes the texts of this database; for what is stored of them elsewhere."""
+
+    @property
+    def dialect(self) -> DialectName:
+        return self._connections.dialect
+
+    @property
+    def is_sqlite(self) -> bool:
+        return self.dialect == "sqlite"
+
+    async def run(self, start: StartUnit[T]) -> T:
+        """Run a unit of queries in a transaction and commit it."""
+        return await _translated(self._connections.run(start))
+
+    async def read(self, unit: UnitOfWork[T]) -> T:
+        """Run a function that only reads."""
+        return await _translated(self._connections.read(unit))
+
+    async def write(self, unit: UnitOfWork[T]) -> T:
+        """Run a function in a transaction and commit it."""
+        return await _translated(self._connections.commit(unit))
+
+    async def maintain(self, unit: UnitOfWork[T]) -> T:
+        """As `write`, however long a statement takes: for changes of tables."""
+        return await _translated(self._connections.maintain(unit))
+
+    async def ping(self) -> None:
+        """Ask the database whether it is there; raises `StoreError`."""
+        await self.read(lambda connection: connection.execute(select(1)).scalar())
+
+    async def now(self, clock: Clock) -> float:
+        """Return the time by which rows expire, in Unix seconds: the database's own, if any."""
+        if self.is_sqlite:
+            return clock.now()
+        return await self.read(
+            lambda c: c.execute(select(clock_at("postgresql", 0.0))).scalar_one()
+        )
+
+    async def truncate_log(self) -> None:
+        """Remove deleted text from SQLite's write-ahead log, which keeps old pages.
+
+        PostgreSQL does so by itself in time (autovacuum).
+        """
+        if not self.is_sqlite:
+            return
+        for _ in range(_CHECKPOINT_ATTEMPTS):
+            if not await self.read(_checkpoint):
+                return
+        _log.warning("log_not_truncated", reason="a reader keeps the write-ahead log busy")
+
+    async def use_encryption(self, encryption: TextEncryption) -> None:
+        """Encrypt and decrypt texts as the settings say.
+
+        Raises:
+            SettingsError: there is no key, or not the one of the newest texts.
+            StoreError: the database failed.
+        """
+        if encryption.is_on or encryption.encryption_keys:
+            keys = import_module("bot.storage.fernets").FernetKeys(encryption)
+            self.codec.use(keys, is_on=encryption.is_on)
+        for newest in _NEWEST_TEXTS:
+            try:
+                await self.read(lambda c, newest=newest: c.execute(newest).first())  # type: ignore[misc]
+            except UnknownEncryptionKey as error:
+                raise SettingsError(f"{error}. Nothing was changed") from None
+            except Undecodable:
+                _log.warning("not_decodable", what="newest text")
+
+    async def migrate(self) -> None:
+        """Upgrade the tables to the newest revision, unless they have it or a newer one.
+
+        On PostgreSQL, create the functions that do a step of a message in one round trip, too.
+        Raises `SettingsError` if the tables are too new for this version of Troupe.
+        """
+        revisions = await self.read(read_revisions)
+        revisions.check_supported()
+        if revisions.is_newer:
+            _log.info("newer_tables", revision=revisions.newest, own=NEWEST_REVISION)
+        with _owner_named():
+            if not revisions.is_newer and revisions.newest != NEWEST_REVISION:
+                await self._upgrade()
+            if not self.is_sqlite:
+                await self.write(import_module("bot.storage.postgres").install_functions)
+
+    async def _upgrade(self) -> None:
+        if not (self.is_sqlite and await self.write(create_tables)):
+            unit = import_module("bot.storage.migrations").upgrade
+            await _repeated_after_deadlocks(lambda: self.maintain(unit))
+
+
+@contextlib.asynccontextmanager
+async def open_database(
+    url: str, encryption: TextEncryption | None = None
+) -> AsyncIterator[Database]:
+    """Open a database, upgrade its tables, and close it when the block ends.
+
+    Args:
+        url: where it is.
+        encryption: how its texts are encrypted; None: new ones are not.
+
+    Raises:
+        SettingsError: The URL is not a database URL, a newer Troupe created the tables, or its
+            texts are encrypted with a key that is not there.
+        StoreError: The database cannot be opened; the text names it and the remedy.
+    """
+    async with _connect(url, TextCodec()) as database:
+        with _remedy_added(url):
+            await database.migrate()
+            await database.use_encryption(encryption or TextEncryption())
+        yield database
+
+
+async def upgrade_tables(url: str) -> None:
+    """Upgrade the tables and store nothing in them: no key is needed; raises as `open_database`."""
+    async with _connect(url, StoredAsIs()) as database:
+        with _remedy_added(url):
+            await database.migrate()
+
+
+@contextlib.asynccontextmanager
+async def open_without_decrypting(url: str) -> AsyncIterator[Database]:
+    """Open a database to copy its rows as they are stored; raises as `open_database`.
+
+    Raises `SettingsError` also if a newer version of Troupe has upgraded it.
+    """
+    async with _connect(url, StoredAsIs()) as database:
+        with _remedy_added(url):
+            await database.migrate()
+            if (await database.read(read_revisions)).is_newer:
+                raise SettingsError(
+                    "a newer version of Troupe has upgraded the database, and this one would not "
+                    "copy what is new in it: use the newer version"
+                )
+        yield database
+
+
+@contextlib.asynccontextmanager
+async def open_as_it_is(url: str) -> AsyncIterator[Database]:
+    """Open a database without upgrading its tables; raises as `open_database`."""
+    async with _connect(url, TextCodec()) as database:
+        with _remedy_added(url):
+            await database.read(read_revisions)
+        yield database
+
+
+async def read_revision(url: str) -> str | None:
+    """Return the revision of the tables, None if there are none; raises as `open_database`."""
+    if not database_exists(url):
+        return None
+    async with open_as_it_is(url) as database:
+        return (await database.read(read_revisions)).newest
+
+
+@contextlib.asynccontextmanager
+async def _connect(url: str, codec: TextCodec) -> AsyncIterator[Database]:
+    try:
+        parsed = parse_url(url)
+    except (ArgumentError, ValueError):
+        raise SettingsError(
+            "TROUPE_DATABASE_URL is not a database URL; it looks like "
+            "postgresql+asyncpg://user@host/name"
+        ) from None
+    connections: ConnectionPool
+    if parsed.get_backend_name() == "sqlite":
+        connections = SqliteThreadPool(parsed.set(drivername="sqlite"), codec)
+    elif parsed.drivername == "postgresql+asyncpg":
+        connections = import_module("bot.storage.postgres").PostgresPool(parsed, codec)
+    else:
+        raise SettingsError(
+            f"TROUPE_DATABASE_URL: {parsed.drivername!r} is not supported; "
+            "use postgresql+asyncpg or sqlite"
+        )
+    try:
+        yield Database(connections, codec)
+    finally:
+        await connections.close()
+
+
+def database_exists(url: str) -> bool:
+    """Tell whether a database exists; `open_database` would create a new SQLite file."""
+    file = sqlite_file(url)
+    return file is None or file.is_file()
+
+
+def sqlite_file(url: str) -> Path | None:
+    """Return the file of an SQLite database, None for another one."""
+    parsed = parse_url(url)
+    return Path(parsed.database or "") if parsed.get_backend_name() == "sqlite" else None
+
+
+def parse_url(url: str) -> URL:
+    """Parse a database URL; several hosts become one `host` of its query.
+
+    SQLAlchemy reads no `//user@host1:5432,host2:5432/name`.
+
+    Raises:
+        SettingsError: a character of the password is not encoded.
+    """
+    if not url.startswith("sqlite"):
+        try:
+            require_encoded_login(url)
+        except ValueError as error:
+            raise SettingsError(f"TROUPE_DATABASE_URL: {error}") from None
+    scheme, _, rest = url.partition("://")
+    authority, _, path = rest.partition("/")
+    credentials, at, hosts = authority.rpartition("@")
+    if "," not in hosts:
+        return make_url(url)
+    joint = "&" if "?" in path else "?"
+    return make_url(f"{scheme}://{credentials}{at}/{path}{joint}host={quote(hosts)}")
+
+
+async def _repeated_after_deadlocks(upgrade: Callable[[], Awaitable[None]]) -> None:
+    for _ in range(_UPGRADE_ATTEMPTS - 1):
+        try:
+            await upgrade()
+        except StoreError as error:
+            if error.sql_state != _DEADLOCK_DETECTED:
+                raise
+            _log.info("upgrade_repeated", reason=str(error))
+        else:
+            return
+    await upgrade()
+
+
+async def _translated(work: Awaitable[T]) -> T:
+    try:
+        return await work
+    except _FAILURES as error:
+        raise translate(error) from None
+
+
+def translate(error: Exception) -> StoreError:
+    """Make an error of one line from the driver's, without the statement and its values.
+
+    To be raised `from None`: a traceback of the driver's error has the values.
+    """
+    origin = getattr(error, "orig", None) or error
+    if getattr(origin, "sqlstate", None) == _READ_ONLY:
+        return StoreError(
+            "the database only lets itself be read, as a standby or a server in recovery does: "
+            "name the primary, or end the recovery (`SELECT pg_promote()`)"
+        )
+    return to_store_error(origin)
+
+
+@contextlib.contextmanager
+def _remedy_added(url: str) -> Iterator[None]:
+    try:
+        yield
+    except StoreError as error:
+        raise StoreError(f"{error}; {_remedy(parse_url(url), error.sql_state)}") from error
+
+
+@contextlib.contextmanager
+def _owner_named() -> Iterator[None]:
+    """Say who can upgrade where a role of PostgreSQL may only read and write rows."""
+    try:
+        yield
+    except StoreError as error:
+        if error.sql_state != INSUFFICIENT_PRIVILEGE:
+            raise
+        raise SettingsError(
+            "the tables have to be upgraded, and the role in TROUPE_DATABASE_URL may not do that: "
+            "run `troupe db upgrade` with the role that owns them"
+        ) from error
+
+
+def _remedy(url: URL, sql_state: str | None) -> str:
+    if url.get_backend_name() == "sqlite":
+        return f"free disk space for {url.database}, or set TROUPE_DATA_DIR to another disk"
+    address = f"the address in TROUPE_DATABASE_URL or --to ({url.render_as_string()})"
+    match sql_state:
+        case "3D000":  # no such database
+            return f"create it as its owner (`createdb {url.database}`), or correct {address}"
+        case "28000" | "28P01":  # no such role, or another password
+            return f"correct the user or the password in {address}"
+        case _:
+            return f"is it running, and is it at {address}?"
+
+
+def _checkpoint(connection: Connection) -> bool:
+    """Write SQLite's log back and truncate it; return True if a reader prevented that."""
+    busy, *_ = connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").one()
+    return bool(busy)
+
+
+NEWEST_REVISION = "0100"
+"""The revision in migrations/ that creates exactly the tables of `bot.storage.tables`."""
+
+OLDEST_REVISION = "0100"
+"""The oldest revision whose version of Troupe works with these tables.
+
+Raised by the migration that removes or changes what that version uses.
+"""
+
+_FIRST_REVISION = "0100"
+"""Of the first release; the versions before it had lower ones."""
+
+_alembic_version = Table(
+    "alembic_version", MetaData(), Column("version_num", String(32), primary_key=True)
+)
+
+
+@dataclass(frozen=True)
+class TableRevisions:
+    """What a database says of its tables; None: there are none, or they do not say it."""
+
+    newest: str | None
+    oldest: str | None
+
+    @property
+    def is_newer(self) -> bool:
+        """Whether a newer version of Troupe has upgraded them."""
+        return self.newest is not None and self.newest > NEWEST_REVISION
+
+    def check_supported(self) -> None:
+        """Raise `SettingsError` if this version of Troupe cannot use them."""
+        if self.newest is not None and self.newest < _FIRST_REVISION:
+            raise SettingsError(
+                f"the database is of an unreleased version of Troupe (revision {self.newest}) and "
+                "cannot be upgraded: set TROUPE_DATA_DIR or TROUPE_DATABASE_URL to a new one"
+            )
+        if self.is_newer and (self.oldest is None or self.oldest > NEWEST_REVISION):
+            raise SettingsError(
+                f"the database was upgraded by a newer version of Troupe, to revision "
+                f"{self.newest}, which needs {self.oldest or self.newest} or newer; this version "
+                f"has {NEWEST_REVISION}: start the newer version"
+            )
+
+
+def read_revisions(connection: Connection) -> TableRevisions:
+    tables = inspect(connection)
+    if not tables.has_table(_alembic_version.name):
+        return TableRevisions(None, None)
+    newest = connection.execute(select(_alembic_version.c.version_num)).scalar_one_or_none()
+    oldest = None
+    if tables.has_table(supported_revision.name):
+        oldest = connection.execute(select(supported_revision.c.oldest)).scalar_one_or_none()
+    return TableRevisions(newest, oldest)
+
+
+def write_oldest_revision(connection: Connection) -> None:
+    """Write down which versions may use the tables; at the end of an upgrade."""
+    connection.execute(delete(supported_revision))
+    connection.execute(insert(supported_revision).values(oldest=OLDEST_REVISION))
+
+
+def create_tables(connection: Connection) -> bool:
+    """Create all tables of a new SQLite file as they are now; return False if it has some already.
+
+    Running every migration would import Alembic, which costs a first start a third of a second and
+    eight megabytes.
+    """
+    if inspect(connection).get_table_names():
+        return False
+    metadata.create_all(connection, checkfirst=False)
+    _alembic_version.create(connection, checkfirst=False)
+    connection.execute(insert(_alembic_version).values(version_num=NEWEST_REVISION))
+    write_oldest_revision(connection)
+    return True

@@ -1,1 +1,0 @@
-"""Texts encrypted at rest, as an option: column types, their codec, the keys."""

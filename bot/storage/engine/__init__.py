@@ -1,1 +1,0 @@
-"""Run units of work on the driver itself: sqlite3 in a writer thread, asyncpg in the loop."""

@@ -1,0 +1,444 @@
+"""Lanes: what is to be sent in one chat, strictly in order, by one sender at a time.
+
+A lane is due at `due_at`; a sender that takes it moves that moment to the end of its lease, so that
+a sender that dies makes the lane due again by itself. Each row names the sender and the attempt
+that holds it, and whoever changes a row has to be that sender in that attempt: one that wakes up
+late is refused.
+"""
+
+import json
+from collections.abc import Collection, Generator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from bot.chat.incoming import Address
+from bot.chat.outgoing import (
+    Attachment,
+    MessageContent,
+    OutboxOperation,
+    OutboxRow,
+    OutboxState,
+)
+from bot.errors import Fenced, Undecodable
+from bot.frozen_dataclass import frozen_dataclass
+from bot.storage import functions, lane_sql
+from bot.storage.lane_sql import SENDING_SECONDS
+from bot.storage.rows import decode, decode_content, decode_thread, encode_content
+from bot.storage.statements import DialectName, Query, Rows, Unit
+
+_NOTICE_PART = 10_000
+"""Parts from here on say that another part could not be delivered; no answer has so many."""
+
+
+@frozen_dataclass
+class Moment:
+    """When a unit was started, by the clocks of its process."""
+
+    now: float
+    """Unix seconds; PostgreSQL uses its own clock instead."""
+    monotonic: float
+
+
+@frozen_dataclass
+class SenderIdentity:
+    """Who takes rows, and how late its platforms may accept a request that it gave up on."""
+
+    owner: str
+    settle_seconds: float
+
+
+def queue(rows: Sequence[dict[str, Any]], now: float) -> Unit[None]:
+    """Append rows to their lane, and make it due unless it is waited for already."""
+    yield lane_sql.QUEUE.query_many(rows)
+    yield lane_sql.MAKE_DUE.query(_lane(rows[0], now))
+
+
+def queue_once(row: dict[str, Any]) -> Unit[int]:
+    """Append a row unless that part of that turn was queued before; return its id."""
+    [[id_]] = yield lane_sql.QUEUE_ONCE.query(row)
+    return int(id_)
+
+
+def queue_and_take(
+    rows: Sequence[dict[str, Any]],
+    sender: SenderIdentity,
+    at: Moment,
+    target: str | None,
+    dialect: DialectName,
+) -> Unit[OutboxRow | None]:
+    """Append rows to their lane; where it is free, take its first row.
+
+    Args:
+        rows: of one lane.
+        sender: who takes it.
+        at: now.
+        target: the platform's id of the message that the first of the rows changes.
+        dialect: of the database.
+    """
+    first, lane = rows[0], _lane(rows[0], at.now)
+    leased = yield lane_sql.MAKE_DUE_AND_TAKE.query(lane)
+    if not leased:
+        yield lane_sql.QUEUE.query_many(rows)
+        return None
+    if dialect == "sqlite":
+        is_behind = bool(leased[0][1])
+    else:  # read once the lane is held: its rows may have been queued while that was waited for
+        is_behind = bool((yield lane_sql.UNSENT.query({"of": lane["key"]})))
+    if is_behind:  # its sender died, or it had to wait
+        yield lane_sql.QUEUE.query_many(rows)
+        return (yield from _take_leased(lane["key"], sender, leased, at))
+    begun = {"state": OutboxState.SENDING, "owner": sender.owner, "attempts": 1}
+    started = {"started_at": leased[0][0] - SENDING_SECONDS}
+    [[id_]] = yield lane_sql.QUEUE_BEGUN.query({**first, **begun, **started})
+    if rows[1:]:
+        yield lane_sql.QUEUE.query_many(rows[1:])
+    return _begun_row(id_, first, target, at)
+
+
+def queue_in_place(
+    rows: Sequence[dict[str, Any]], sender: SenderIdentity | None, at: Moment
+) -> Unit[OutboxRow | None]:
+    """Append rows that name the messages they change; where their lane is free, take its first."""
+    yield lane_sql.QUEUE_IN_PLACE.query_many(rows)
+    if sender is None:
+        yield from make_due(rows[0], at.now)
+        return None
+    return (yield from make_due_and_take(rows[0], sender, at))
+
+
+def make_due(row: dict[str, Any], now: float) -> Unit[None]:
+    yield lane_sql.MAKE_DUE.query(_lane(row, now))
+
+
+def make_due_and_take(
+    row: dict[str, Any], sender: SenderIdentity, at: Moment
+) -> Unit[OutboxRow | None]:
+    """Take the first unsent row of a lane, or see to it that it will be taken."""
+    lane = _lane(row, at.now)
+    leased = yield lane_sql.MAKE_DUE_AND_TAKE.query(lane)
+    return (yield from _take_leased(lane["key"], sender, leased, at)) if leased else None
+
+
+def due(served: str, limit: int, now: float) -> Unit[list[str]]:
+    """Return lanes whose first row can be sent, the longest waiting first."""
+    rows = yield lane_sql.DUE.query_alone({"served": served, "most": limit, "now": now})
+    return [row[0] for row in rows]
+
+
+def sent_ids(row_ids: Collection[int]) -> Unit[dict[int, str | None]]:
+    """Return the messages that rows became, by row; None of one that never will."""
+    rows = yield lane_sql.SENT_IDS.query_alone({"ids": json.dumps(sorted(row_ids))})
+    return {
+        row: None if state == OutboxState.DEAD else external_id for row, state, external_id in rows
+    }
+
+
+def take(
+    keys: Sequence[str], sender: SenderIdentity, at: Moment, dialect: DialectName
+) -> Unit[list[OutboxRow]]:
+    """Take the first unsent row of each lane that is due; its text has not left before.
+
+    A row whose sender is gone becomes `unknown`, and is given once it had time to settle.
+    """
+    ordered = sorted(keys)  # in one order, so that nobody deadlocks
+    if dialect == "postgresql":
+        rows = yield functions.TAKE.call.query_alone({"lanes": ordered, **identity(sender)})
+        return [row for row in (given_row(columns, at) for columns in rows) if row]
+    taken = []
+    for key in ordered:
+        leased = yield lane_sql.TAKE.query({"of": key, "now": at.now})
+        row = (yield from _take_leased(key, sender, leased, at)) if leased else None
+        if row is not None:
+            taken.append(row)
+    return taken
+
+
+def _take_next(key: str, sender: SenderIdentity, at: Moment) -> Unit[OutboxRow | None]:
+    """Take the first unsent row of a lane that this sender holds."""
+    yield lane_sql.EMPTY.query({"of": key})  # what is queued from now on waits for this unit
+    head = yield lane_sql.HEAD.query({"of": key})
+    if not head:
+        return None
+    leased = yield lane_sql.HOLD.query({"of": key, "now": at.now})
+    return (yield from _begin(head, key, sender, leased, at))
+
+
+def _take_next_alone(key: str, sender: SenderIdentity, at: Moment) -> Unit[OutboxRow | None]:
+    """As `_take_next`, in one statement where nothing follows: on SQLite a unit is alone."""
+    leased = yield lane_sql.HOLD_OR_EMPTY.query({"of": key, "now": at.now})
+    if leased[0][0] is None:
+        return None
+    head = yield lane_sql.HEAD.query({"of": key})
+    return (yield from _begin(head, key, sender, leased, at))
+
+
+def _take_leased(
+    key: str, sender: SenderIdentity, leased: Rows, at: Moment
+) -> Unit[OutboxRow | None]:
+    head = yield lane_sql.HEAD.query({"of": key})
+    if not head:
+        yield lane_sql.EMPTY.query({"of": key})
+        return None
+    return (yield from _begin(head, key, sender, leased, at))
+
+
+def _begin(
+    head: Rows, key: str, sender: SenderIdentity, leased: Rows, at: Moment
+) -> Unit[OutboxRow | None]:
+    """Begin to send the first row of a lane, or wait until it may be sent."""
+    now = leased[0][0] - SENDING_SECONDS  # by the clock of the database
+    row, not_before, started_at = _to_row(tuple(head[0]), at)
+    if row.state is OutboxState.SENDING:  # its sender died
+        row = replace(row, state=OutboxState.UNKNOWN)
+        not_before = max(not_before, (started_at or 0.0) + sender.settle_seconds)
+        yield lane_sql.LOST.query({"row": row.id, "moment": not_before})
+    if not_before > now:
+        yield lane_sql.POSTPONE.query({"of": key, "moment": not_before})
+        return None
+    is_new = row.state is OutboxState.PENDING
+    yield lane_sql.BEGIN.query(
+        {
+            "row": row.id,
+            "begun": OutboxState.SENDING if is_new else row.state,
+            "sender": sender.owner,
+            "started": now if is_new else started_at,
+        }
+    )
+    return row
+
+
+def given_row(columns: Sequence[Any], at: Moment) -> OutboxRow | None:
+    """Read the row that a function of the database has taken, if it took one."""
+    if columns[0] is None:
+        return None
+    row, _, _ = _to_row(tuple(columns), at)
+    return row
+
+
+def _begun_row(id_: int, row: dict[str, Any], target: str | None, at: Moment) -> OutboxRow:
+    name = row["file_name"]
+    return OutboxRow(
+        id=id_,
+        turn=row["turn"],
+        address=Address(row["platform"], row["chat"], row["thread"], row["bot_id"]),
+        part=row["part"],
+        op=OutboxOperation(row["op"]),
+        content=decode_content(row["text"], row["face"], row["buttons"]),
+        reply_to=row["reply_to"],
+        interaction=row["interaction"],
+        state=OutboxState.PENDING,
+        attempts=1,
+        external_id=target,
+        not_before=0.0,
+        file=None if name is None else Attachment(name, row["file_text"]),
+        thread=decode_thread(row["buttons"]),
+        send_before=_sending_deadline(at),
+    )
+
+
+def _sending_deadline(at: Moment) -> float:
+    """Return until when a row that is taken now may be sent, by the monotonic clock."""
+    return at.monotonic + SENDING_SECONDS / 2
+
+
+def sent(
+    row: OutboxRow,
+    external_id: str | None,
+    sender: SenderIdentity,
+    at: Moment,
+    dialect: DialectName,
+) -> Unit[OutboxRow | None]:
+    """Note that a row arrived, and take the next of its lane; raises `Fenced`."""
+    values = _held(row, sender, arrived_as=external_id)
+    if dialect == "postgresql":
+        lane = {"lane": row.address.lane}
+        call = functions.SENT.call.query_alone({**values, **lane, **identity(sender)})
+        [[held, *following]] = yield call
+        if not held:
+            raise _fenced(row, sender)
+        return given_row(following, at)
+    changed = yield lane_sql.SENT.query(values)
+    if not changed:
+        raise _fenced(row, sender)
+    return (yield from _take_next_alone(changed[0][0], sender, at))
+
+
+def dead(row: OutboxRow, reason: str, sender: SenderIdentity, at: Moment) -> Unit[OutboxRow | None]:
+    """Note that the platform refused a row for good, and take the next; raises `Fenced`."""
+    change = lane_sql.DEAD.query(_held(row, sender, reason=reason))
+    key = yield from _change(row, sender, change)
+    return (yield from _take_next(key, sender, at))
+
+
+def send_again(
+    row: OutboxRow, reason: str, sender: SenderIdentity, at: Moment, *, is_gone: bool
+) -> Unit[OutboxRow | None]:
+    """Give up a change, and have the changed part sent as the change says; raises `Fenced`.
+
+    The change is given up only where we have deleted the message, or the row of the part is gone.
+    """
+    change = lane_sql.DEAD.query(_held(row, sender, reason=reason))
+    key = yield from _change(row, sender, change)
+    if (yield lane_sql.DELETION.query({"of": key, "message": row.external_id})):
+        return (yield from _take_next(key, sender, at))
+    [[turn, part]] = yield lane_sql.CHANGED_PART.query({"row": row.id})
+    content = encode_content(row.content, row.thread)
+    replaced = {"replaced": None if is_gone else row.external_id}
+    new = {f"new_{name}": content[name] for name in ("text", "face", "buttons")}
+    yield lane_sql.SEND_AGAIN.query({"of_turn": turn, "of_part": part, **replaced, **new})
+    return (yield from _take_next(key, sender, at))
+
+
+def set_aside(
+    row: OutboxRow, reason: str, notice: str, sender: SenderIdentity, at: Moment
+) -> Unit[OutboxRow | None]:
+    """Give up a row, queue a notice behind its lane, and take the next row; raises `Fenced`."""
+    change = lane_sql.DEAD.query(_held(row, sender, reason=reason))
+    key = yield from _change(row, sender, change)
+    if row.part < _NOTICE_PART:
+        yield lane_sql.QUEUE_ONCE.query(_notice(row, notice))
+    return (yield from _take_next(key, sender, at))
+
+
+def _notice(row: OutboxRow, text: str) -> dict[str, object]:
+    return {
+        "turn": row.turn,
+        "part": _NOTICE_PART + row.part,
+        "op": OutboxOperation.SEND,
+        "platform": row.address.platform,
+        "bot_id": row.address.bot_id,
+        "chat": row.address.chat,
+        "thread": row.address.thread,
+        "lane": row.address.lane,
+        **encode_content(MessageContent(text)),
+        "reply_to": row.reply_to,
+        "interaction": None,
+        "file_name": None,
+        "file_text": None,
+    }
+
+
+def later(
+    row: OutboxRow, state: OutboxState, seconds: float, sender: SenderIdentity, at: Moment
+) -> Unit[None]:
+    """Give a row back as `pending` or `unknown`, due after so long; raises `Fenced`.
+
+    The time is measured by the clock that leases are judged by: a sender whose own clock is behind
+    would look up an unknown outcome before the platform has settled it.
+    """
+    due = {"seconds": seconds, "now": at.now}
+    yield lane_sql.LOCK.query({"of": row.address.lane})
+    changed = yield lane_sql.LATER.query(_held(row, sender, becomes=state, **due))
+    if not changed:
+        raise _fenced(row, sender)
+    [[key, moment]] = changed
+    yield lane_sql.POSTPONE.query({"of": key, "moment": moment})
+
+
+def _held(row: OutboxRow, sender: SenderIdentity, **values: object) -> dict[str, object]:
+    return {"row": row.id, "sender": sender.owner, "attempt": row.attempts, **values}
+
+
+def _change(row: OutboxRow, sender: SenderIdentity, change: Query) -> Generator[Query, Rows, str]:
+    yield lane_sql.LOCK.query({"of": row.address.lane})
+    changed = yield change
+    if not changed:
+        raise _fenced(row, sender)
+    key: str = changed[0][0]
+    return key
+
+
+def _fenced(row: OutboxRow, sender: SenderIdentity) -> Fenced:
+    return Fenced(f"outbox row {row.id} is held by another sender than {sender.owner}")
+
+
+def identity(sender: SenderIdentity | None) -> dict[str, object]:
+    """Return the values that functions of the database know a sender by."""
+    if sender is None:
+        return {"sender": None, "settle": None}
+    return {"sender": sender.owner, "settle": sender.settle_seconds}
+
+
+def _lane(row: dict[str, Any], now: float) -> dict[str, Any]:
+    return {
+        "key": row["lane"],
+        "platform": row["platform"],
+        "bot_id": row["bot_id"],
+        "now": now,
+    }
+
+
+def _to_row(columns: tuple[Any, ...], at: Moment) -> tuple[OutboxRow, float, float | None]:
+    """Read the columns of a head, `not_before` and `started_at`.
+
+    A row that cannot be read says why: its sender sets it aside.
+    """
+    try:
+        return decode(lambda one: _read_row(one, at), columns)
+    except Undecodable as error:
+        id_, turn, part, _, platform, bot_id, chat, thread = columns[:8]
+        attempts = columns[12]
+        row = OutboxRow(
+            id=id_,
+            turn=turn,
+            address=Address(platform, chat, thread, bot_id),
+            part=part if isinstance(part, int) else 0,
+            op=OutboxOperation.SEND,
+            content=MessageContent(""),
+            reply_to=None,
+            interaction=None,
+            state=OutboxState.PENDING,
+            attempts=(attempts if isinstance(attempts, int) else 0) + 1,
+            external_id=None,
+            not_before=0.0,
+            send_before=_sending_deadline(at),
+            problem=str(error),
+        )
+        return row, 0.0, None
+
+
+def _read_row(columns: tuple[Any, ...], at: Moment) -> tuple[OutboxRow, float, float | None]:
+    (id_, turn, part, op, platform, bot_id, chat, thread, text, reply_to, interaction) = columns[
+        :11
+    ]
+    (state, attempts, not_before, file_name, file_text, face, buttons) = columns[11:18]
+    started_at, external_id = columns[18:]
+    if not isinstance(part, int) or any(isinstance(one, bytes) for one in columns):
+        raise TypeError(part)  # SQLite keeps values of any type
+    row = OutboxRow(
+        id=id_,
+        turn=turn,
+        address=Address(platform, chat, thread, bot_id),
+        part=part,
+        op=OutboxOperation(op),
+        content=decode_content(text, face, buttons),
+        reply_to=reply_to,
+        interaction=interaction,
+        state=OutboxState(state),
+        attempts=attempts + 1,
+        external_id=external_id,
+        not_before=not_before,
+        file=None if file_name is None else Attachment(file_name, file_text),
+        thread=decode_thread(buttons),
+        send_before=_sending_deadline(at),
+    )
+    return row, float(not_before), None if started_at is None else float(started_at)
+
+
+def hold(key: str, now: float) -> Unit[float | None]:
+    """Take a lane that nobody has, where every message of ours is accounted for.
+
+    Returns:
+        The end of the lease in Unix seconds, which `release` takes; None: it was not taken.
+    """
+    leased = yield lane_sql.HOLD_SETTLED.query({"of": key, "now": now})
+    return leased[0][0] if leased else None
+
+
+def release(key: str, held: float, now: float) -> Unit[None]:
+    """Give a lane back, due if there is something to send, unless another sender has it by now."""
+    # What is queued from now on waits for this unit.
+    if not (yield lane_sql.EMPTY_HELD.query({"of": key, "held": held})):
+        return
+    if (yield lane_sql.UNSENT.query({"of": key})):
+        yield lane_sql.DUE_NOW.query({"of": key, "now": now})

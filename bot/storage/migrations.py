@@ -1,0 +1,41 @@
+"""Upgrade the tables; the only module that imports Alembic."""
+
+from alembic import command
+from alembic.config import Config
+from alembic.util import CommandError
+from sqlalchemy import Connection
+
+from bot.errors import SettingsError
+from bot.runtime.shipped_files import shipped_folder
+from bot.storage.database import write_oldest_revision
+
+_ADVISORY_LOCK = 0x7472_6F75_7065  # "troupe" in ASCII
+
+
+def make_alembic_config() -> Config:
+    """Return the configuration for the migrations that came with Troupe."""
+    config = Config()
+    config.set_main_option("script_location", str(shipped_folder("migrations")))
+    return config
+
+
+def upgrade(connection: Connection) -> None:
+    """Upgrade in the transaction of this connection; processes that start together take turns.
+
+    Raises:
+        SettingsError: The tables have a revision that is unknown here.
+    """
+    if connection.dialect.name == "postgresql":  # on SQLite BEGIN IMMEDIATE has locked the file
+        # they may wait for as long as another process migrates
+        connection.exec_driver_sql("SET LOCAL lock_timeout = 0")
+        connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
+        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_ADVISORY_LOCK})")
+    config = make_alembic_config()
+    config.attributes["connection"] = connection
+    try:
+        command.upgrade(config, "head")
+    except CommandError as error:
+        raise SettingsError(
+            f"the database was created by a newer version of Troupe; start that version: {error}"
+        ) from error
+    write_oldest_revision(connection)

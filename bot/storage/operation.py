@@ -1,0 +1,265 @@
+"""What operators see and do, in SQL: processes and their work, pauses, notes, the audit log."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Executable,
+    Row,
+    Select,
+    bindparam,
+    delete,
+    func,
+    insert,
+    null,
+    select,
+)
+from typing_extensions import override
+
+from bot.chat.access import AuditEntry
+from bot.chat.console.operation import BackgroundWork, HeldJob, Node, Pause
+from bot.chat.message_note import MessageNote
+from bot.chat.outgoing import OutboxState
+from bot.ports import AuditLog, Clock, MessageNotes, NodeRegistry, Pauses
+from bot.storage.database import Database
+from bot.storage.statements import DialectName, clock
+from bot.storage.tables import (
+    Insert,
+    audit,
+    conversation,
+    is_job,
+    is_ready,
+    is_unsent,
+    is_waiting,
+    lane,
+    message_note,
+    node,
+    outbox,
+    pause,
+    role_lease,
+    story,
+    upsert,
+)
+
+
+def _report(dialect: DialectName) -> Executable:
+    def build(insert: Insert) -> Executable:
+        now = clock(dialect)
+        values: dict[str, Any] = {name: bindparam(name) for name in ("owner", "roles", "version")}
+        row = insert.values(**values, started_at=now, seen_at=now)
+        return row.on_conflict_do_update(
+            index_elements=[node.c.owner], set_={"seen_at": row.excluded.seen_at}
+        )
+
+    return upsert(node, build)[dialect]
+
+
+_REPORT: Mapping[DialectName, Executable] = {
+    "sqlite": _report("sqlite"),
+    "postgresql": _report("postgresql"),
+}
+_REMOVE = delete(node).where(node.c.owner == bindparam("of_owner"))
+
+
+class SqlNodeRegistry(NodeRegistry):
+    """All ages are by the clock of the database."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    @override
+    async def enter(self, owner: str, roles: str, version: str) -> None:
+        row, of = {"owner": owner, "roles": roles, "version": version}, {"of_owner": owner}
+
+        def unit(connection: Connection) -> None:
+            connection.execute(_REMOVE, of)  # of an earlier life
+            connection.execute(_REPORT[self._database.dialect], {**row, **self._now()})
+
+        await self._database.write(unit)
+
+    @override
+    async def report(self, owner: str, roles: str, version: str) -> None:
+        row = {"owner": owner, "roles": roles, "version": version, **self._now()}
+        statement = _REPORT[self._database.dialect]
+        await self._database.write(lambda c: c.execute(statement, row).rowcount)
+
+    @override
+    async def leave(self, owner: str) -> None:
+        await self._database.write(lambda c: c.execute(_REMOVE, {"of_owner": owner}).rowcount)
+
+    @override
+    async def nodes(self) -> Sequence[Node]:
+        now = clock(self._database.dialect)
+        seen = self._seen
+        leases = select(role_lease.c.role, role_lease.c.owner).where(role_lease.c.lease_until > now)
+        answering = (
+            select(conversation.c.owner, func.count())
+            .where(is_ready, conversation.c.lease_until > now)
+            .group_by(conversation.c.owner)
+        )
+
+        def unit(connection: Connection) -> list[Node]:
+            held: defaultdict[str, list[str]] = defaultdict(list)
+            for role, owner in connection.execute(leases, self._now()):
+                held[owner].append(role)
+            rows = connection.execute(answering, self._now()).all()
+            counts = {row.owner: row[1] for row in rows}
+            return [
+                _to_node(row, tuple(sorted(held[row.owner])), counts.get(row.owner, 0))
+                for row in connection.execute(seen, self._now())
+            ]
+
+        return await self._database.read(unit)
+
+    @override
+    async def held_jobs(self) -> Sequence[HeldJob]:
+        now = clock(self._database.dialect)
+        columns = (
+            *(role_lease.c.role, role_lease.c.owner),
+            *(now - role_lease.c.held_since, role_lease.c.lease_until - now),
+        )
+        held = select(*columns).where(is_job).order_by(role_lease.c.role)
+        rows = await self._database.read(lambda c: c.execute(held, self._now()).all())
+        return [HeldJob(*row) for row in rows]
+
+    @override
+    async def background_work(self) -> Sequence[BackgroundWork]:
+        now = clock(self._database.dialect)
+        is_held = conversation.c.lease_until > now
+        is_unknown = is_unsent & (outbox.c.state == OutboxState.UNKNOWN)
+        since_ready, is_due = conversation.c.ready_since, is_waiting & (lane.c.due_at <= now)
+        no_vector = story.c.vector.is_(None)
+        asked: dict[str, Select[*tuple[Any, ...]]] = {
+            "conversations that wait": _work(now, since_ready, is_ready, ~is_held),
+            "conversations being answered": _work(now, since_ready, is_ready, is_held),
+            "lanes that wait to be sent": _work(now, lane.c.due_at, is_due),
+            "sends with an unknown outcome": _work(now, outbox.c.started_at, is_unknown),
+            "stories without a vector": select(func.count(), null()).where(no_vector),
+        }
+
+        def unit(connection: Connection) -> list[BackgroundWork]:
+            return [
+                BackgroundWork(name, *connection.execute(one, self._now()).one())
+                for name, one in asked.items()
+            ]
+
+        return await self._database.read(unit)
+
+    @property
+    def _seen(self) -> Select[*tuple[Any, ...]]:
+        now = clock(self._database.dialect)
+        ages = (now - node.c.started_at, now - node.c.seen_at)
+        return select(node, *ages).order_by(node.c.started_at)
+
+    def _now(self) -> dict[str, float]:
+        return {"now": self._clock.now()}
+
+
+def _to_node(row: Row[*tuple[Any, ...]], leases: tuple[str, ...], conversations: int) -> Node:
+    return Node(
+        owner=row.owner,
+        roles=row.roles,
+        version=row.version,
+        started_seconds=row[-2],
+        seen_seconds=row[-1],
+        leases=leases,
+        conversations=conversations,
+    )
+
+
+def _work(
+    now: ColumnElement[float], since: ColumnElement[float | None], *which: ColumnElement[bool]
+) -> Select[*tuple[Any, ...]]:
+    """Count rows, and measure how old the oldest of them is."""
+    return select(func.count(), now - func.min(since)).where(*which)
+
+
+_CURRENT = select(pause.c.scope, pause.c.by, pause.c.at).order_by(pause.c.at)
+_BEGIN = upsert(pause, lambda insert: insert.on_conflict_do_nothing())
+_END = delete(pause).where(pause.c.scope == bindparam("of_scope"))
+
+
+class SqlPauses(Pauses):
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    @override
+    async def current(self) -> Sequence[Pause]:
+        rows = await self._database.read(lambda c: c.execute(_CURRENT).all())
+        return [Pause(*row) for row in rows]
+
+    @override
+    async def begin(self, scope: str, by: str) -> bool:
+        row = {"scope": scope, "by": by, "at": self._clock.now()}
+        statement = _BEGIN[self._database.dialect]
+        return bool(await self._database.write(lambda c: c.execute(statement, row).rowcount))
+
+    @override
+    async def end(self, scope: str) -> bool:
+        asked = {"of_scope": scope}
+        return bool(await self._database.write(lambda c: c.execute(_END, asked).rowcount))
+
+
+_NEWEST = (
+    select(message_note.c.content)
+    .where(message_note.c.key == bindparam("of"))
+    .order_by(message_note.c.id.desc())
+    .limit(bindparam("most"))
+)
+_FORGET = delete(message_note).where(message_note.c.key == bindparam("of"))
+_FORGET_PERSON = _FORGET.where(message_note.c.person == bindparam("by"))
+
+
+class SqlMessageNotes(MessageNotes):
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    @override
+    async def add(self, notes: Sequence[MessageNote]) -> None:
+        now = self._clock.now()
+        rows = [
+            {"key": one.key, "at": now, "content": one.content, "person": one.person}
+            for one in notes
+        ]
+        await self._database.write(lambda c: c.execute(insert(message_note), rows).rowcount)
+
+    @override
+    async def newest(self, key: str, limit: int) -> Sequence[str]:
+        asked: Mapping[str, object] = {"of": key, "most": limit}
+        found = await self._database.read(lambda c: c.execute(_NEWEST, asked).scalars().all())
+        return found[::-1]
+
+    @override
+    async def forget(self, key: str, person_id: str | None = None) -> None:
+        statement = _FORGET if person_id is None else _FORGET_PERSON
+        asked = {"of": key} if person_id is None else {"of": key, "by": person_id}
+        await self._database.write(lambda c: c.execute(statement, asked).rowcount)
+
+
+_COLUMNS = (
+    *(audit.c.at, audit.c.who, audit.c.action),
+    *(audit.c.subject, audit.c.before, audit.c.after),
+)
+_NEWEST_ENTRIES = select(*_COLUMNS).order_by(audit.c.id.desc())
+
+
+class SqlAuditLog(AuditLog):
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    @override
+    async def record(self, entry: AuditEntry) -> None:
+        row = asdict(entry)
+        await self._database.write(lambda c: c.execute(insert(audit), row).rowcount)
+
+    @override
+    async def newest(self, limit: int) -> Sequence[AuditEntry]:
+        rows = await self._database.read(lambda c: c.execute(_NEWEST_ENTRIES.limit(limit)).all())
+        return [AuditEntry(*row) for row in rows]

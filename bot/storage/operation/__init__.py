@@ -1,1 +1,0 @@
-"""What operators see and do: processes, work, pauses, what was set aside."""

@@ -1,0 +1,389 @@
+"""Rate limits that the processes of an installation share in Redis or Valkey.
+
+Each call is one script, so it is atomic; time is the server's. While the server is away or frozen,
+each process limits what it does itself, to its share: the processes that used the server lately
+are known from before. Refusals of a platform and places that were given back meanwhile are told
+when it is back.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import math
+import re
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any
+
+import structlog
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+from typing_extensions import override
+
+from bot.chat.console.operation import RefusedCalls
+from bot.chat.rate import CallScope, Rate, Waiter
+from bot.ports import Clock, RateLimits
+from bot.runtime.rate_limits import LEARNED_SECONDS, InProcessRateLimits, longest_first
+from bot.storage.redis_client import open_client
+
+_log = structlog.get_logger(__name__)
+_ANSWER_SECONDS = 0.3
+_LATE_SECONDS = 0.1
+"""A time limit that ends so much too late says nothing of the server: its answer may lie there."""
+_PAUSE_SECONDS = 1.0
+"""For which the server is not asked after it did not answer; twice as long each further time."""
+_MAX_PAUSE_SECONDS = 15.0
+_SCANNED_AT_ONCE = 1000
+_MAX_SHOWN = 100
+
+_OF_AN_URGENCY = "10000000000"
+"""More than the server's time in seconds."""
+_ANY_NUMBER = 1_000_000
+_MAX_UNTOLD_RELEASES = 10_000
+"""The first ones held places in the server, most of the later ones in this process only."""
+_RELEASES_AT_ONCE = 500
+_COUNT_EVERY_SECONDS = 20.0
+_MEMBER_SECONDS = 90.0
+
+_NOW = """
+local time = redis.call('TIME')
+local now = tonumber(time[1]) + tonumber(time[2]) / 1000000
+"""
+# The generic cell rate algorithm, as InProcessRateLimits has it. A key holds the theoretical
+# arrival of its next event and expires when that is past.
+_TAKE = f"""{_NOW}
+local begin = now
+for index, key in ipairs(KEYS) do
+    local tolerance = tonumber(ARGV[2 * index + 1])
+    begin = math.max(begin, tonumber(redis.call('GET', key) or now) - tolerance)
+end
+local wait = begin - now
+if wait <= tonumber(ARGV[1]) then
+    for index, key in ipairs(KEYS) do
+        local interval = tonumber(ARGV[2 * index])
+        local arrival = math.max(tonumber(redis.call('GET', key) or now), begin) + interval
+        local text = string.format('%.6f', arrival)
+        redis.call('SET', key, text, 'PX', math.ceil((arrival - now) * 1000))
+    end
+end
+return string.format('%.6f', wait)
+"""
+# A sorted set of holders by the end of their leases. With a waiter, another one of waiters by
+# urgency and then by when they began to wait, and one by when they count no more.
+_ACQUIRE = f"""{_NOW}
+local limit, holder, seconds = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
+local free = limit - redis.call('ZCARD', KEYS[1])
+if not redis.call('ZSCORE', KEYS[1], holder) then
+    if #KEYS > 1 then
+        local waiter, urgency, patience = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6])
+        for _, gone in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', now)) do
+            redis.call('ZREM', KEYS[2], gone)
+            redis.call('ZREM', KEYS[3], gone)
+        end
+        local known = redis.call('ZSCORE', KEYS[2], waiter)
+        local since = known and tonumber(known) % {_OF_AN_URGENCY} or now
+        local rank = string.format('%.6f', urgency * {_OF_AN_URGENCY} + since)
+        redis.call('ZREM', KEYS[2], waiter)
+        redis.call('ZREM', KEYS[3], waiter)
+        if redis.call('ZCOUNT', KEYS[2], '-inf', '(' .. rank) >= free then
+            redis.call('ZADD', KEYS[2], rank, waiter)
+            redis.call('ZADD', KEYS[3], string.format('%.6f', now + patience), waiter)
+            redis.call('PEXPIRE', KEYS[2], math.ceil(patience * 1000))
+            redis.call('PEXPIRE', KEYS[3], math.ceil(patience * 1000))
+            return 0
+        end
+    elseif free <= 0 then
+        return 0
+    end
+end
+redis.call('ZADD', KEYS[1], string.format('%.6f', now + seconds), holder)
+redis.call('PEXPIRE', KEYS[1], math.ceil(seconds * 1000))
+return redis.call('ZCARD', KEYS[1])
+"""
+# The processes that share the limits, by the time until which each counts as running.
+_COUNT_PROCESSES = f"""{_NOW}
+local seconds = tonumber(ARGV[2])
+redis.call('ZADD', KEYS[1], string.format('%.6f', now + seconds), ARGV[1])
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
+redis.call('PEXPIRE', KEYS[1], math.ceil(seconds * 1000))
+return redis.call('ZCARD', KEYS[1])
+"""
+# For each scope, a key that exists while it refuses calls and one while its learned windows hold;
+# then, for each window, a list of its newest calls.
+_SECONDS_UNTIL_CALL = f"""{_NOW}
+local scopes = tonumber(ARGV[1])
+local wait = 0
+for index = 1, scopes do
+    wait = math.max(wait, redis.call('PTTL', KEYS[2 * index - 1]) / 1000)
+end
+for index = 2 * scopes + 1, #KEYS do
+    local given = 2 + 4 * (index - 2 * scopes - 1)
+    local allowed, seconds, scope = ARGV[given], tonumber(ARGV[given + 2]), ARGV[given + 3]
+    if scope == '' or redis.call('EXISTS', scope) == 1 then
+        local call = redis.call('LINDEX', KEYS[index], -tonumber(allowed))
+        if call then
+            wait = math.max(wait, tonumber(call) + seconds - now)
+        end
+    end
+end
+"""
+_TELL_WAIT = """
+return string.format('%.6f', wait)
+"""
+_TAKE_CALL = f"""{_SECONDS_UNTIL_CALL}
+if wait <= 0 then
+    for index = 2 * scopes + 1, #KEYS do
+        local given = 2 + 4 * (index - 2 * scopes - 1)
+        redis.call('RPUSH', KEYS[index], string.format('%.6f', now))
+        redis.call('LTRIM', KEYS[index], -tonumber(ARGV[given + 1]), -1)
+        redis.call('PEXPIRE', KEYS[index], math.ceil(tonumber(ARGV[given + 2]) * 1000))
+    end
+end
+{_TELL_WAIT}"""
+_REFUSE_CALLS = """
+local left = redis.call('PTTL', KEYS[1])
+if tonumber(ARGV[1]) > math.max(left, 0) then
+    redis.call('SET', KEYS[1], '', 'PX', ARGV[1])
+end
+redis.call('SET', KEYS[2], '', 'PX', ARGV[2])
+"""
+
+
+class RedisRateLimits(RateLimits):
+    """Counts in the server, and in this process while the server does not answer.
+
+    Args:
+        redis: the server.
+        prefix: of all keys; installations that share a server have different ones.
+        clock: time.
+        answer_seconds: for which a call waits for the server.
+    """
+
+    def __init__(self, redis: Redis, prefix: str, clock: Clock, answer_seconds: float) -> None:
+        self._redis = redis
+        self._prefix = prefix
+        self._clock = clock
+        self._answer_seconds = answer_seconds
+        self._here = InProcessRateLimits(clock)
+        self._paused_until = 0.0
+        self._next_pause = _PAUSE_SECONDS
+        self._untold: dict[str, float] = {}  # refused scopes, and until when
+        self._untold_releases: dict[tuple[str, str], None] = {}  # keys and holders, in order
+        self._asking = asyncio.Lock()
+        self._name = secrets.token_hex(8)
+        self._processes = 1
+        self._counted_at = -math.inf
+        self._count_processes = redis.register_script(_COUNT_PROCESSES)
+        self._take = redis.register_script(_TAKE)
+        self._acquire = redis.register_script(_ACQUIRE)
+        self._take_call = redis.register_script(_TAKE_CALL)
+        self._seconds_until_call = redis.register_script(f"{_SECONDS_UNTIL_CALL}{_TELL_WAIT}")
+        self._refuse_calls = redis.register_script(_REFUSE_CALLS)
+
+    @override
+    async def take(self, rates: Sequence[Rate], max_wait_seconds: float = 0.0) -> float:
+        keys = [f"{self._prefix}rate:{rate.key}" for rate in rates]
+        given: list[str | int | float] = [max_wait_seconds]
+        for rate in rates:
+            given += [rate.interval, rate.tolerance]
+        answer = await self._ask(lambda: self._take(keys, given))
+        if answer is None:
+            return await self._here.take(rates, max_wait_seconds)
+        return float(answer)
+
+    @override
+    async def acquire(
+        self,
+        key: str,
+        limit: int,
+        holder: str,
+        lease_seconds: float,
+        waiter: Waiter | None = None,
+    ) -> int:
+        keys = [self._places(key)]
+        given: list[str | int | float] = [limit, holder, lease_seconds]
+        if waiter is not None:
+            keys += [f"{self._prefix}turns:{key}", f"{self._prefix}waiters:{key}"]
+            given += [waiter.name, int(waiter.urgency), waiter.seconds]
+        self._untold_releases.pop((key, holder), None)  # else it would end this place
+        answer = await self._ask(lambda: self._acquire(keys, given))
+        if answer is None:
+            share = max(1, limit // self._processes)
+            return await self._here.acquire(key, share, holder, lease_seconds, waiter)
+        if answer:  # counted here as well, should the server go away
+            await self._here.acquire(key, _ANY_NUMBER, holder, lease_seconds)
+        return int(answer)
+
+    @override
+    async def release(self, key: str, holder: str) -> None:
+        await self._here.release(key, holder)  # it may have been acquired during a pause
+        if len(self._untold_releases) < _MAX_UNTOLD_RELEASES:
+            self._untold_releases[key, holder] = None
+        await self._ask(self._tell_releases)
+
+    @override
+    async def take_call(self, scopes: Sequence[CallScope]) -> float:
+        keys, given = self._asked(scopes)
+        answer = await self._ask(lambda: self._take_call(keys, given))
+        if answer is None:
+            return await self._here.take_call(self._shares(scopes))
+        if float(answer) <= 0:  # counted here as well, should the server go away
+            await self._here.take_call(scopes)
+        return float(answer)
+
+    @override
+    async def seconds_until_call(self, scopes: Sequence[CallScope]) -> float:
+        keys, given = self._asked(scopes)
+        answer = await self._ask(lambda: self._seconds_until_call(keys, given))
+        if answer is None:
+            return await self._here.seconds_until_call(self._shares(scopes))
+        return max(0.0, float(answer))
+
+    def _shares(self, scopes: Sequence[CallScope]) -> list[CallScope]:
+        return [one.share_of(self._processes) for one in scopes]
+
+    def _asked(self, scopes: Sequence[CallScope]) -> tuple[list[str], list[str | int | float]]:
+        """Return the keys and values that the scripts know these scopes by."""
+        keys = [key for scope in scopes for key in self._refusal_keys(scope.key)]
+        given: list[str | int | float] = [len(scopes)]
+        for scope in scopes:
+            for window in scope.windows:
+                keys.append(f"{self._prefix}calls:{window.seconds:g}:{scope.key}")
+                learned = self._refusal_keys(scope.key)[1] if window.is_learned else ""
+                allowed = window.count - window.reserved
+                given += [allowed, window.count, window.seconds, learned]
+        return keys, given
+
+    @override
+    async def refuse_calls(self, scope: str, seconds: float) -> None:
+        await self._here.refuse_calls(scope, seconds)
+        self._untold[scope] = self._clock.monotonic() + seconds
+        await self._ask(self._tell_refusals)
+
+    @override
+    async def refusals(self) -> Sequence[RefusedCalls]:
+        prefix = f"{self._prefix}refused:"
+
+        async def find() -> dict[str, float]:
+            waits: dict[str, float] = {}
+            async for key in self._redis.scan_iter(f"{_escaped(prefix)}*", count=_SCANNED_AT_ONCE):
+                scope = key.decode().removeprefix(prefix)
+                waits[scope] = max(0, await self._redis.pttl(key)) / 1000
+                if len(waits) == _MAX_SHOWN:
+                    break
+            return waits
+
+        found = await self._ask(find)
+        return await self._here.refusals() if found is None else longest_first(found)
+
+    def _refusal_keys(self, scope: str) -> list[str]:
+        return [f"{self._prefix}refused:{scope}", f"{self._prefix}learned:{scope}"]
+
+    def _places(self, key: str) -> str:
+        return f"{self._prefix}places:{key}"
+
+    async def _ask(self, call: Callable[[], Awaitable[Any]]) -> Any:
+        """Return the server's answer; None while it has none.
+
+        One call after the other over one connection: a script takes less than opening another one.
+        """
+        async with self._asking:
+            if self._clock.monotonic() < self._paused_until:
+                return None
+            try:
+                answer = await self._answer(call)
+            except (TimeoutError, RedisError, OSError) as error:
+                _log.warning("shared_limits_paused", reason=type(error).__name__)
+                self._paused_until = self._clock.monotonic() + self._next_pause
+                self._next_pause = min(self._next_pause * 2, _MAX_PAUSE_SECONDS)
+                return None
+            self._next_pause = _PAUSE_SECONDS
+            return answer
+
+    async def _answer(self, call: Callable[[], Awaitable[Any]]) -> Any:
+        """Ask the server, and once more if it was this process that had no time.
+
+        A call that the server has counted, but not answered, then counts twice, so that a limit
+        is kept all the same.
+
+        Raises:
+            TimeoutError, RedisError, OSError: the server did not answer in time, or failed.
+        """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._answer_seconds
+        try:
+            return await self._ask_once(call)
+        except TimeoutError:
+            if loop.time() < until + _LATE_SECONDS:
+                raise
+        return await self._ask_once(call)
+
+    async def _ask_once(self, call: Callable[[], Awaitable[Any]]) -> Any:
+        async with asyncio.timeout(self._answer_seconds):
+            await self._count_now_and_then()
+            await self._tell_refusals()
+            await self._tell_releases()
+            return await call()
+
+    async def _tell_refusals(self) -> None:
+        """Tell the server what was refused since it was last asked."""
+        for scope, until in list(self._untold.items()):
+            left = max(0.0, until - self._clock.monotonic())
+            given = [math.ceil(left * 1000), int(LEARNED_SECONDS * 1000)]
+            await self._refuse_calls(self._refusal_keys(scope), given)
+            if self._untold.get(scope) == until:
+                del self._untold[scope]
+
+    async def _tell_releases(self) -> None:
+        """Tell the server which places were given back, the first ones if there are many."""
+        told = list(itertools.islice(self._untold_releases, _RELEASES_AT_ONCE))
+        if not told:
+            return
+        async with self._redis.pipeline(transaction=False) as pipeline:
+            for key, holder in told:
+                pipeline.zrem(self._places(key), holder)
+            await pipeline.execute()
+        for place in told:
+            self._untold_releases.pop(place, None)
+
+    async def _count_now_and_then(self) -> None:
+        """Say that this process runs, and learn how many do."""
+        now = self._clock.monotonic()
+        if now - self._counted_at >= _COUNT_EVERY_SECONDS:
+            given: list[str | float] = [self._name, _MEMBER_SECONDS]
+            self._processes = int(await self._count_processes([self._members], given))
+            self._counted_at = now
+
+    async def leave(self) -> None:
+        """Tell the others that this process ends."""
+        await self._ask(lambda: self._redis.zrem(self._members, self._name))
+
+    @property
+    def _members(self) -> str:
+        return f"{self._prefix}limiting"
+
+
+def _escaped(prefix: str) -> str:
+    """Return a prefix without what a pattern of Redis would read as a wildcard."""
+    return re.sub(r"([\\*?\[\]])", r"\\\1", prefix)
+
+
+@contextlib.asynccontextmanager
+async def open_rate_limits(
+    url: str, prefix: str, clock: Clock, answer_seconds: float = _ANSWER_SECONDS
+) -> AsyncIterator[RedisRateLimits]:
+    """Share rate limits over this server for the length of the block; it may be away.
+
+    Raises:
+        SettingsError: this is no address of a Redis.
+    """
+    redis = open_client(url)
+    try:
+        limits = RedisRateLimits(redis, prefix, clock, answer_seconds)
+        try:
+            yield limits
+        finally:
+            await limits.leave()
+    finally:
+        await redis.aclose()

@@ -1,0 +1,264 @@
+"""Signals between processes, over the publish/subscribe of Redis or Valkey.
+
+Nothing here is needed: a signal that is lost costs the time until the database is polled. Therefore
+nobody ever waits for the server; while it is away or frozen, signals reach their own process only.
+"""
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import AsyncIterator, Callable, Sequence
+
+import msgspec
+import structlog
+from redis.asyncio import Redis
+from redis.asyncio.client import PubSub
+from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+from typing_extensions import override
+
+from bot.errors import SignalsUnavailable
+from bot.ports import Signals
+from bot.runtime.signals import InProcessSignals
+from bot.runtime.tasks import cancel_and_wait
+from bot.storage.redis_client import (
+    ANSWER_SECONDS,
+    SIGNALS_CHANNEL,
+    describe_redis_error,
+    is_refusal,
+    open_client,
+)
+
+_log = structlog.get_logger(__name__)
+_MAX_QUEUED = 10_000
+_MAX_SIGNALS_IN_A_MESSAGE = 500
+_CHECK_SECONDS = 1.2
+_PAUSE_SECONDS = 1.0
+_MAX_PAUSE_SECONDS = 15.0
+_BEAT_SECONDS = 2.0
+
+
+class _Signal(msgspec.Struct, array_like=True):
+    topic: str
+    keys: list[str]
+
+
+class _Message(msgspec.Struct, array_like=True):
+    sender: str
+    signals: list[_Signal]
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_Message).decode
+
+
+class RedisSignals(Signals):
+    """Calls the subscribers here at once, and those in other processes through the server.
+
+    Args:
+        redis: the server.
+        beat_seconds: after which a message without signals is sent, to see that it arrives.
+    """
+
+    def __init__(self, redis: Redis, beat_seconds: float) -> None:
+        self._redis = redis
+        self._beat_seconds = beat_seconds
+        self._here = InProcessSignals()
+        self._elsewhere = InProcessSignals()
+        self._id = secrets.token_hex(8)
+        self._queued: asyncio.Queue[_Signal] = asyncio.Queue(_MAX_QUEUED)
+        self.is_connected = False
+        self._is_sending = True  # as far as is known
+        self._problem: str | None = None
+        self._is_refused = False
+
+    @property
+    @override
+    def reaches_others(self) -> bool:
+        return self.is_connected and self._is_sending
+
+    @override
+    async def find_problem(self) -> str | None:
+        if self._problem is None:
+            try:
+                async with asyncio.timeout(ANSWER_SECONDS):
+                    await self._redis.ping()
+            except (TimeoutError, RedisError, OSError) as error:
+                self._set_problem(error)
+        return self._problem
+
+    @override
+    def subscribe(
+        self,
+        topic: str,
+        handler: Callable[[Sequence[str]], None],
+        elsewhere: Callable[[Sequence[str]], None] | None = None,
+    ) -> None:
+        self._here.subscribe(topic, handler)
+        self._elsewhere.subscribe(topic, elsewhere or handler)
+
+    @override
+    def publish(self, topic: str, keys: Sequence[str]) -> None:
+        self._here.publish(topic, keys)
+        with contextlib.suppress(asyncio.QueueFull):  # the server is away: others poll
+            self._queued.put_nowait(_Signal(topic, list(keys)))
+
+    async def run(self) -> None:
+        """Send and receive until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._send_queued(), name="signals: send")
+            group.create_task(self._receive_all(), name="signals: receive")
+
+    async def _send_queued(self) -> None:
+        pause = _PAUSE_SECONDS
+        while True:
+            signals = await self._next_signals()
+            try:
+                async with asyncio.timeout(ANSWER_SECONDS):
+                    await self._redis.publish(SIGNALS_CHANNEL, _encode(_Message(self._id, signals)))
+            except (TimeoutError, RedisError, OSError) as error:
+                self._is_sending = False
+                self._set_problem(error)
+                await asyncio.sleep(pause)
+                self._drop_queued()  # by now the database was polled
+                pause = min(pause * 2, _MAX_PAUSE_SECONDS)
+            else:
+                self._is_sending = True
+                self._clear_problem()
+                pause = _PAUSE_SECONDS
+
+    async def _next_signals(self) -> list[_Signal]:
+        """Return what is queued; nothing if that is still so after a while."""
+        try:
+            async with asyncio.timeout(self._beat_seconds):
+                signals = [await self._queued.get()]
+        except TimeoutError:
+            return []
+        while not self._queued.empty() and len(signals) < _MAX_SIGNALS_IN_A_MESSAGE:
+            signals.append(self._queued.get_nowait())
+        return signals
+
+    def _drop_queued(self) -> None:
+        while not self._queued.empty():
+            self._queued.get_nowait()
+
+    async def _receive_all(self) -> None:
+        pause = _PAUSE_SECONDS
+        while True:
+            try:
+                async with self._redis.pubsub() as subscription:
+                    async with asyncio.timeout(ANSWER_SECONDS):
+                        await subscription.subscribe(SIGNALS_CHANNEL)
+                    self.is_connected = True
+                    self._clear_problem()
+                    pause = _PAUSE_SECONDS
+                    await self._receive_until_silent(subscription)
+            except (TimeoutError, RedisError, OSError) as error:
+                self._set_problem(error)
+            finally:
+                self.is_connected = False
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, _MAX_PAUSE_SECONDS)
+
+    async def _receive_until_silent(self, subscription: PubSub) -> None:
+        """Receive until the connection ends.
+
+        Raises:
+            TimeoutError: nothing came for long, not even what this process sent itself.
+        """
+        now = asyncio.get_running_loop().time
+        seconds = self._beat_seconds + 2 * ANSWER_SECONDS
+        async with asyncio.timeout(seconds) as silence:
+            async for message in subscription.listen():
+                silence.reschedule(now() + seconds)
+                if message["type"] == "message":
+                    self._receive(message["data"])
+
+    def _set_problem(self, error: Exception) -> None:
+        """Log what is wrong once, not at every try."""
+        is_refused = is_refusal(error)
+        if self._problem is None or is_refused != self._is_refused:
+            self._problem = describe_redis_error(error, self._redis)
+            self._is_refused = is_refused
+            _log.warning("signals_interrupted", reason=self._problem)
+
+    def _clear_problem(self) -> None:
+        """Forget it once signals are sent and received again."""
+        if not self.reaches_others:
+            return
+        if self._problem is not None:
+            _log.info("signals_resumed")
+        self._problem, self._is_refused = None, False
+
+    def _receive(self, data: bytes) -> None:
+        try:
+            message = _decode(data)
+        except msgspec.DecodeError:
+            _log.warning("signal_not_understood")
+            return
+        if message.sender != self._id:
+            for signal in message.signals:
+                self._elsewhere.publish(signal.topic, signal.keys)
+
+
+@contextlib.asynccontextmanager
+async def open_signals(
+    url: str, beat_seconds: float = _BEAT_SECONDS
+) -> AsyncIterator[RedisSignals]:
+    """Exchange signals over this server for the length of the block.
+
+    A server that is away is no error: it is tried again.
+
+    Raises:
+        SettingsError: this is no address of a Redis.
+    """
+    redis = open_client(url)
+    signals = RedisSignals(redis, beat_seconds)
+    running = asyncio.create_task(signals.run(), name="signals")
+    try:
+        yield signals
+    finally:
+        await cancel_and_wait([running])
+        await redis.aclose()
+
+
+async def check_redis(url: str) -> None:
+    """Ask the server whether it is there.
+
+    Raises:
+        SettingsError: this is no address of a Redis.
+        SignalsUnavailable: it does not answer, or refuses us; the text says why.
+    """
+    redis = open_client(url)
+    try:
+        try:
+            await _publish_check(redis)
+        except (TimeoutError, RedisTimeoutError):  # this process may have been busy
+            await _publish_check(redis)
+    except (TimeoutError, RedisError, OSError) as error:
+        raise SignalsUnavailable(describe_redis_error(error, redis)) from error
+    finally:
+        await redis.aclose()
+
+
+async def _publish_check(redis: Redis) -> None:
+    async with asyncio.timeout(_CHECK_SECONDS):
+        await redis.publish(SIGNALS_CHANNEL, _encode(_Message("check", [])))
+
+
+async def publish_once(url: str, topic: str, keys: Sequence[str]) -> bool:
+    """Tell all processes something from one that does nothing else; return whether it was sent.
+
+    Raises:
+        SettingsError: this is no address of a Redis.
+    """
+    redis = open_client(url)
+    try:
+        async with asyncio.timeout(ANSWER_SECONDS):
+            message = _Message(secrets.token_hex(8), [_Signal(topic, list(keys))])
+            await redis.publish(SIGNALS_CHANNEL, _encode(message))
+    except (TimeoutError, RedisError, OSError):
+        return False  # they poll the database
+    finally:
+        await redis.aclose()
+    return True

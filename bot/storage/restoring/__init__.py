@@ -1,1 +1,0 @@
-"""After a restore: nothing is sent twice, and what was forgotten stays forgotten."""

@@ -1,0 +1,190 @@
+"""The one way from what is stored to values, and back: events of the inbox, messages of the outbox.
+
+Another version of Troupe, an operator's SQL or a damaged disk may have written anything: what
+cannot be read stops nothing else.
+"""
+
+import json
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeAlias, TypeVar
+
+import msgspec
+import structlog
+
+from bot.chat.incoming import Deleted, Edited, ForgetRequested, Incoming, Joined, Pressed, Said
+from bot.chat.outgoing import (
+    AnswerThread,
+    Button,
+    ButtonStyle,
+    Face,
+    Menu,
+    MenuOption,
+    MessageContent,
+    ReplyPrompt,
+)
+from bot.chat.storable import make_storable
+from bot.errors import Undecodable
+
+Stored = TypeVar("Stored")
+Value = TypeVar("Value")
+_log = structlog.get_logger(__name__)
+
+_DESCRIBED = (msgspec.MsgspecError, json.JSONDecodeError, zlib.error)
+"""Their texts say what is wrong where, and quote nothing that people wrote."""
+_FAILURES = (
+    *_DESCRIBED,
+    *(ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError, OSError),
+)
+
+
+def decode(read: Callable[[Stored], Value], stored: Stored) -> Value:
+    """Read one row or signal; raises `Undecodable` whatever is wrong with it."""
+    if isinstance(stored, Sequence) and not isinstance(stored, str | bytes):
+        for column in stored:  # those that could not be decrypted
+            if isinstance(column, Undecodable):
+                raise column
+    try:
+        return read(stored)
+    except _FAILURES as error:
+        described = isinstance(error, _DESCRIBED)
+        raise Undecodable(str(error) if described else type(error).__name__) from None
+
+
+def decode_all(what: str, rows: Iterable[Stored], read: Callable[[Stored], Value]) -> list[Value]:
+    """Read rows or signals; those that cannot be read are left out and logged with the reason."""
+    values: list[Value] = []
+    for row in rows:
+        try:
+            values.append(decode(read, row))
+        except Undecodable as error:
+            number = getattr(row, "id", None)
+            _log.warning("not_decodable", what=what, row=number, reason=str(error))
+    return values
+
+
+_KINDS: Mapping[type, str] = {
+    Said: "said",
+    Edited: "edited",
+    Deleted: "deleted",
+    Pressed: "pressed",
+    Joined: "joined",
+    ForgetRequested: "forget",
+}
+_DECODERS: Mapping[str, Callable[[bytes | str], Incoming]] = {
+    kind: msgspec.json.Decoder(event).decode for event, kind in _KINDS.items()
+}
+
+encode_event: Callable[[Incoming], bytes] = msgspec.json.Encoder().encode
+
+
+def event_kind(event: Incoming) -> str:
+    """Return the value of the column `kind`."""
+    return _KINDS[type(event)]
+
+
+def decode_event(kind: str, payload: bytes | str | Undecodable | None) -> Incoming:
+    """Read an event; raises `Undecodable`."""
+    if kind not in _DECODERS:
+        raise Undecodable(f"unknown kind {kind!r}")
+    if payload is None:
+        raise Undecodable("no payload")
+    if isinstance(payload, Undecodable):  # it cannot be decrypted
+        raise payload
+    return decode(_DECODERS[kind], payload)
+
+
+_Button: TypeAlias = tuple[str, str, ButtonStyle, int]
+
+
+class _Controls(msgspec.Struct):
+    """The JSON of the column `buttons`."""
+
+    buttons: list[_Button] = []
+    menus: list[tuple[str, str, list[tuple[str, str, str, bool]]]] = []
+    thread: tuple[str, str] | None = None
+    thoughts: str = ""
+    prompt: tuple[str, str] | None = None
+
+
+_decode_controls = msgspec.json.Decoder(_Controls).decode
+_decode_face = msgspec.json.Decoder(tuple[str, str | None, bool]).decode
+NOTHING = {"text": "", "face": None, "buttons": None}
+"""The columns of a row without a message, such as a deletion."""
+
+
+def encode_content(
+    content: MessageContent, thread: AnswerThread | None = None
+) -> dict[str, str | None]:
+    """Return the columns; faces, buttons and menus are JSON, NULL where there are none.
+
+    The thread that a message is sent to, folded thoughts and whose reply it asks for stand beside
+    its buttons.
+    """
+    face = content.face
+    return {
+        "text": make_storable(content.text),
+        "face": None if face is None else _encode_face(face),
+        "buttons": _encode_controls(content, thread),
+    }
+
+
+def decode_content(text: str, face: str | None, buttons: str | None) -> MessageContent:
+    """Return what `encode_content` was given; raises what `bot.storage.rows` translates."""
+    if face is None and buttons is None:
+        return MessageContent(text)
+    controls = _read_controls(buttons)
+    return MessageContent(
+        text,
+        None if face is None else Face(*_decode_face(face)),
+        tuple(Button(*one) for one in controls.buttons),
+        tuple(
+            Menu(data, title, tuple(MenuOption(*one) for one in options))
+            for data, title, options in controls.menus
+        ),
+        controls.thoughts,
+        None if controls.prompt is None else ReplyPrompt(*controls.prompt),
+    )
+
+
+def decode_thread(buttons: str | None) -> AnswerThread | None:
+    """Return the thread that a message is sent to; None: it is sent to the channel."""
+    if buttons is None or '"thread"' not in buttons:
+        return None
+    thread = _read_controls(buttons).thread
+    return None if thread is None else AnswerThread(*thread)
+
+
+def _read_controls(buttons: str | None) -> _Controls:
+    return _Controls() if buttons is None else _decode_controls(buttons)
+
+
+def _encode_controls(content: MessageContent, thread: AnswerThread | None) -> str | None:
+    shown: dict[str, object] = {}
+    if content.buttons:
+        shown["buttons"] = [_encode_button(one) for one in content.buttons]
+    if content.menus:
+        shown["menus"] = [_encode_menu(one) for one in content.menus]
+    if thread is not None:
+        shown["thread"] = [thread.first_part, make_storable(thread.title)]
+    if content.thoughts:
+        shown["thoughts"] = make_storable(content.thoughts)
+    if content.prompt is not None:
+        shown["prompt"] = [content.prompt.to, make_storable(content.prompt.hint)]
+    return json.dumps(shown) if shown else None
+
+
+def _encode_face(face: Face) -> str:
+    return json.dumps([make_storable(face.name), face.avatar, face.is_one_of_several])
+
+
+def _encode_button(button: Button) -> list[object]:
+    return [make_storable(button.label), button.data, button.style, button.row]
+
+
+def _encode_menu(menu: Menu) -> list[object]:
+    options = [
+        [make_storable(one.label), one.value, make_storable(one.description), one.is_chosen]
+        for one in menu.options
+    ]
+    return [menu.data, make_storable(menu.title), options]

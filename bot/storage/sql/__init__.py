@@ -1,1 +1,0 @@
-"""The repositories in SQL, on SQLite or PostgreSQL."""

@@ -1,1 +1,0 @@
-"""Upgrade the tables, and tell which versions of Troupe may use them."""

@@ -1,0 +1,326 @@
+"""SQLite: one thread that writes, some that read.
+
+SQLite has no network to wait for, so work runs in a thread from its first statement to its commit.
+An asynchronous driver would change threads for every call of the cursor: some 75 times a message,
+which cost more than all the SQL.
+
+A commit costs an fsync, so twenty units in one transaction cost about what one does; and waking the
+event loop once for all of them costs less than once for each. So while units arrive together, the
+next ones wait for others; units that follow each other, each after the last one's commit, do not.
+"""
+
+import asyncio
+import contextlib
+import os
+import queue
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event
+from sqlalchemy.pool import ConnectionPoolEntry, StaticPool
+from typing_extensions import override
+
+from bot.frozen_dataclass import frozen_dataclass
+from bot.runtime.wake_ups import wake_ups
+from bot.storage.codec import TextCodec
+from bot.storage.column_types import attach_codec
+from bot.storage.data_dir import close_to_others
+from bot.storage.statements import DialectName, Query, Rows, StartUnit, arguments, decoded
+
+T = TypeVar("T")
+Work: TypeAlias = Callable[[sqlite3.Connection], T]
+"""Runs in the writer's thread, inside a transaction that it neither begins nor ends."""
+
+_MAX_UNITS_IN_A_COMMIT = 200
+_SECONDS_BETWEEN_COMMITS = 0.015
+"""After a commit of several units; an answer has about three units, of which each waits so long."""
+
+
+@frozen_dataclass
+class _Job:
+    work: Work[Any]
+    done: asyncio.Future[Any]
+
+
+@frozen_dataclass
+class _Outcome:
+    done: asyncio.Future[Any]
+    value: Any
+    error: BaseException | None
+
+    def tell(self) -> None:
+        """Let who waits for it go on."""
+        if self.done.done():  # whoever asked for it was cancelled meanwhile
+            return
+        if self.error is not None:
+            self.done.set_exception(self.error)
+        else:
+            self.done.set_result(self.value)
+
+
+class SqliteWriter:
+    """Runs units in transactions of its own thread.
+
+    Args:
+        connect: opens the connection, in the thread; `isolation_level` must be None.
+        codec: encodes the texts of units; None: none is encrypted.
+    """
+
+    def __init__(
+        self, connect: Callable[[], sqlite3.Connection], codec: TextCodec | None = None
+    ) -> None:
+        self._connect = connect
+        self._codec = codec or TextCodec()
+        self._loop = asyncio.get_running_loop()
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="sqlite writer", daemon=True)
+        self._closed = False
+        self._thread.start()
+
+    async def run(self, start: StartUnit[T]) -> T:
+        """Run a unit and commit it; raises as `commit` does."""
+        return await self._put(lambda connection: run_unit(connection, start, self._codec))
+
+    async def commit(self, work: Work[T]) -> T:
+        """Run some work in a transaction and commit it; it may be run twice.
+
+        Raises:
+            sqlite3.Error: the database did not take it; nothing of it was written.
+            Exception: whatever the work raised; nothing of it was written.
+        """
+        return await self._put(work)
+
+    def _put(self, work: Work[T]) -> asyncio.Future[T]:
+        if self._closed:
+            raise sqlite3.ProgrammingError("the database is closed")
+        done: asyncio.Future[T] = self._loop.create_future()
+        self._jobs.put(_Job(work, done))
+        return done
+
+    async def close(self) -> None:
+        """Commit what has arrived, then close the connection."""
+        self._closed = True
+        self._jobs.put(None)
+        await asyncio.to_thread(self._thread.join)
+
+    def _work(self) -> None:
+        connection: sqlite3.Connection | None = None
+        ended = False
+        begins_at = 0.0
+        try:
+            while not ended:
+                batch, ended = self._next_batch(begins_at)
+                try:
+                    connection = connection or self._connect()
+                    outcomes = _commit_together(connection, batch)
+                except sqlite3.Error as error:  # it cannot even be opened
+                    outcomes = [_Outcome(job.done, None, error) for job in batch]
+                if outcomes:
+                    self._loop.call_soon_threadsafe(_deliver, outcomes)
+                together = len(batch) > 1
+                begins_at = time.monotonic() + _SECONDS_BETWEEN_COMMITS if together else 0.0
+        finally:
+            if connection is not None:
+                connection.close()
+
+    def _next_batch(self, begins_at: float) -> tuple[list[_Job], bool]:
+        """Wait for units, and until a time; returns them and whether they are the last ones."""
+        batch: list[_Job] = []
+        job = self._jobs.get()
+        if (seconds := begins_at - time.monotonic()) > 0:
+            time.sleep(seconds)
+        while job is not None:
+            batch.append(job)
+            if len(batch) == _MAX_UNITS_IN_A_COMMIT or self._jobs.empty():
+                return batch, False
+            job = self._jobs.get_nowait()
+        return batch, True
+
+
+def _commit_together(connection: sqlite3.Connection, batch: Sequence[_Job]) -> list[_Outcome]:
+    """Commit all units in one transaction; where one fails, each in its own."""
+    try:
+        values = _transaction(connection, [job.work for job in batch])
+    except Exception as error:  # noqa: BLE001 -- a unit's own error belongs to who asked for it
+        if len(batch) == 1:
+            return [_Outcome(batch[0].done, None, error)]
+        return [outcome for job in batch for outcome in _commit_together(connection, [job])]
+    return [_Outcome(job.done, value, None) for job, value in zip(batch, values, strict=True)]
+
+
+def _transaction(connection: sqlite3.Connection, works: Sequence[Work[Any]]) -> list[Any]:
+    # With a plain BEGIN, two processes that read and then write lose an update or fail at once.
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        values = [work(connection) for work in works]
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.rollback()
+        raise
+    return values
+
+
+def run_unit(connection: sqlite3.Connection, start: StartUnit[T], codec: TextCodec) -> T:
+    """Run one unit, inside whatever transaction is open."""
+    cursor = connection.cursor()
+    unit = start()
+    try:
+        query = next(unit)
+        while True:
+            query = unit.send(_rows_of(cursor, query, codec))
+    except StopIteration as ended:
+        value: T = ended.value
+        return value
+    finally:
+        unit.close()
+
+
+def _rows_of(cursor: sqlite3.Cursor, query: Query, codec: TextCodec) -> Rows:
+    sql = query.statement.compiled("sqlite")
+    if len(query.many) > 1:
+        cursor.executemany(sql.text, [arguments(sql, values, codec) for values in query.many])
+        return ()
+    values = query.many[0] if query.many else query.values
+    cursor.execute(sql.text, arguments(sql, values, codec))
+    return decoded(cursor.fetchall(), sql, codec) if cursor.description else ()
+
+
+def _deliver(outcomes: Sequence[_Outcome]) -> None:
+    gate = wake_ups()
+    for outcome in outcomes:
+        gate.wake(outcome.tell)
+
+
+UnitOfWork = Callable[[Connection], T]
+
+_PRAGMAS = (
+    "PRAGMA journal_mode=WAL",
+    "PRAGMA synchronous=FULL",  # an acknowledged message survives a power cut
+    "PRAGMA busy_timeout=5000",
+    "PRAGMA foreign_keys=ON",
+    "PRAGMA secure_delete=ON",  # deleted content is overwritten, not only unlinked
+)
+_SQLITE_READERS = 4
+
+
+class ConnectionPool(Protocol):
+    """Runs units of work; what the driver raises goes through as it is."""
+
+    dialect: DialectName
+
+    async def run(self, start: StartUnit[T]) -> T:
+        """Run a unit of queries on the driver itself, and commit it."""
+        ...
+
+    async def read(self, unit: UnitOfWork[T]) -> T:
+        """Run a function that only reads."""
+        ...
+
+    async def commit(self, unit: UnitOfWork[T]) -> T:
+        """Run a function in a transaction of its own and commit it."""
+        ...
+
+    async def maintain(self, unit: UnitOfWork[T]) -> T:
+        """As `commit`, however long a statement takes."""
+        return await self.commit(unit)
+
+    async def close(self) -> None: ...
+
+
+class SqliteThreadPool(ConnectionPool):
+    """One thread that writes, some that read."""
+
+    dialect: DialectName = "sqlite"
+
+    def __init__(self, url: URL, codec: TextCodec | None = None) -> None:
+        self._codec = codec or TextCodec()
+        self._file = url.database or ":memory:"
+        if self._file != ":memory:":
+            _close_to_others(Path(self._file))
+        self._reader = create_engine(url, pool_size=_SQLITE_READERS, max_overflow=0)
+        attach_codec(self._reader, self._codec)
+        event.listen(self._reader, "connect", _prepare)
+        self._reading = ThreadPoolExecutor(_SQLITE_READERS, "sqlite reader")
+        self._writer = SqliteWriter(self._open, self._codec)
+        self._engines: dict[int, Engine] = {}
+
+    @override
+    def run(self, start: StartUnit[T]) -> Coroutine[Any, Any, T]:
+        return self._writer.run(start)
+
+    @override
+    async def read(self, unit: UnitOfWork[T]) -> T:
+        found = await asyncio.get_running_loop().run_in_executor(self._reading, self._read, unit)
+        await wake_ups().turn()
+        return found
+
+    @override
+    async def commit(self, unit: UnitOfWork[T]) -> T:
+        return await self._writer.commit(lambda connection: self._with_core(connection, unit))
+
+    @override
+    async def close(self) -> None:
+        await self._writer.close()
+        await asyncio.to_thread(self._reading.shutdown)
+        self._reader.dispose()
+
+    def _read(self, unit: UnitOfWork[T]) -> T:
+        with self._reader.connect() as connection:
+            return unit(connection)
+
+    def _open(self) -> sqlite3.Connection:
+        # The thread that opens it is the only one that uses it, but for the last close.
+        connection = sqlite3.connect(self._file, check_same_thread=False)
+        _prepare(connection)
+        return connection
+
+    def _with_core(self, connection: sqlite3.Connection, unit: UnitOfWork[T]) -> T:
+        """Run a function of SQLAlchemy's inside the transaction that is open on the driver."""
+        engine = self._engines.get(id(connection))
+        if engine is None:
+            engine = self._engines[id(connection)] = _borrowing(connection)
+            attach_codec(engine, self._codec)
+        with engine.connect() as borrowed:
+            return unit(borrowed)
+
+
+def _close_to_others(file: Path) -> None:
+    """Create the database for its owner only; the log beside it takes over its mode."""
+    with contextlib.suppress(OSError):  # opening it says what is wrong
+        os.close(os.open(file, os.O_CREAT | os.O_RDWR, 0o600))
+        for one in (file, *file.parent.glob(f"{file.name}-*")):
+            close_to_others(one, 0o600)
+
+
+def _borrowing(connection: sqlite3.Connection) -> Engine:
+    """An engine over one connection that leaves beginning and ending to the writer."""
+    engine = create_engine(
+        "sqlite://", creator=lambda: connection, poolclass=StaticPool, pool_reset_on_return=None
+    )
+    for name in ("do_begin", "do_commit", "do_rollback"):
+        setattr(engine.dialect, name, _leave)
+    return engine
+
+
+def _leave(_connection: object) -> None:
+    """Do nothing: the writer's thread begins and ends the transaction."""
+
+
+def _to_text(stored: bytes) -> str:
+    """Decode a text: one that is not UTF-8 fails no statement, which may read other rows too."""
+    return stored.decode(errors="replace")
+
+
+def _prepare(connection: Any, _entry: ConnectionPoolEntry | None = None) -> None:
+    connection.isolation_level = None  # BEGIN is ours to say
+    connection.text_factory = _to_text
+    cursor = connection.cursor()
+    for pragma in _PRAGMAS:
+        cursor.execute(pragma)
+    cursor.close()

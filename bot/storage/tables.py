@@ -1,0 +1,505 @@
+"""The tables: all durable state; everything outside of them may be lost at any time.
+
+Columns with people's and characters' words have a type that can be encrypted; all others, such as
+ids and figures, are stored as they are.
+
+Times are Unix seconds as floats, so that no database converts time zones.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Executable,
+    Float,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    UniqueConstraint,
+    false,
+    func,
+    literal_column,
+    true,
+)
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects.postgresql import Insert as PostgresInsert
+from sqlalchemy.dialects.sqlite import Insert as SqliteInsert
+
+from bot.storage.column_types import EncryptableBytes, EncryptableText
+
+Insert: TypeAlias = SqliteInsert | PostgresInsert
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+# SQLite assigns row ids only in a column whose type is spelled INTEGER.
+_Id = BigInteger().with_variant(Integer, "sqlite")
+
+# Received messages. A row is `new` until the transaction that stores its answer; it is `dead` if
+# that only says that the message was set aside: then it is kept, so that it can be tried again.
+inbox = Table(
+    "inbox",
+    metadata,
+    Column("id", _Id, primary_key=True),
+    Column("platform", Text, nullable=False),
+    Column("bot_id", Text, nullable=False, server_default=""),  # which bot of that platform
+    Column("external_key", Text, nullable=False),
+    Column("conversation", Text, nullable=False),
+    # said | edited | deleted | pressed | joined | forget
+    Column("kind", Text, nullable=False, server_default="said"),
+    # the event as JSON; NULL once it is answered
+    Column("payload", EncryptableBytes()),
+    Column("received_at", Float, nullable=False),
+    Column("state", Text, nullable=False, server_default="new"),  # new | done | dead
+    # how often a process died during an attempt, how often only this message can have been the
+    # cause, and what the latest attempt is: an Attempt of bot/chat/session.py
+    Column("crashes", Integer, nullable=False, server_default="0"),
+    Column("own_crashes", Integer, nullable=False, server_default="0"),
+    Column("attempt", Integer, nullable=False, server_default="0"),
+    UniqueConstraint("platform", "bot_id", "external_key"),
+    sqlite_autoincrement=True,
+)
+# A partial index serves only queries that repeat its condition literally, with constants: for a
+# bound value, SQLite plans again each time or scans the table.
+is_unanswered = inbox.c.state == literal_column("'new'")
+Index(
+    "ix_inbox_open",
+    inbox.c.conversation,
+    inbox.c.id,
+    sqlite_where=is_unanswered,
+    postgresql_where=is_unanswered,
+)
+is_set_aside = inbox.c.state == literal_column("'dead'")
+Index(
+    "ix_inbox_dead",
+    inbox.c.conversation,
+    sqlite_where=is_set_aside,
+    postgresql_where=is_set_aside,
+)
+
+
+# How far each source has been read: the Telegram offset, the last message of a Discord channel.
+cursor = Table(
+    "cursor",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("value", Text, nullable=False),
+)
+
+# The bot of each platform whose rows and keys carry no bot id: the first one that ran here.
+first_bot = Table(
+    "first_bot",
+    metadata,
+    Column("platform", Text, primary_key=True),
+    Column("account", Text, nullable=False),
+)
+
+# The claim on a conversation, and since when it has something unanswered. Each claim raises the
+# epoch, which fences all earlier claims.
+conversation = Table(
+    "conversation",
+    metadata,
+    Column("key", Text, primary_key=True),
+    Column("platform", Text, nullable=False, server_default=""),
+    Column("bot_id", Text, nullable=False, server_default=""),
+    Column("epoch", BigInteger, nullable=False, server_default="0"),
+    Column("owner", Text),
+    Column("lease_until", Float, nullable=False, server_default="0"),
+    Column("session", Integer, nullable=False, server_default="1"),
+    Column("ready_since", Float),  # NULL: everything is answered
+)
+is_ready = conversation.c.ready_since.is_not(None)
+Index(
+    "ix_conversation_ready",
+    conversation.c.ready_since,
+    sqlite_where=is_ready,
+    postgresql_where=is_ready,
+)
+# PostgreSQL finds the beginning of a key only by such operators, whatever its collation.
+Index("ix_conversation_prefix", conversation.c.key, postgresql_ops={"key": "text_pattern_ops"})
+
+# Which of several processes does what only one may do at a time, such as polling a bot's updates.
+role_lease = Table(
+    "role_lease",
+    metadata,
+    Column("role", Text, primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("lease_until", Float, nullable=False),
+    Column("held_since", Float, nullable=False, server_default="0"),
+)
+_IS_OF_ONE_PROCESS = role_lease.c.role.startswith("shards of ")
+_IS_MOMENTARY = role_lease.c.role.startswith("identify ")
+is_job = ~(_IS_OF_ONE_PROCESS | _IS_MOMENTARY)
+"""Whether some process should hold a role at any time; the others say who shares out shards, and
+who begins a session."""
+
+# The processes of this installation. One that ends deletes its row; one that died leaves it.
+node = Table(
+    "node",
+    metadata,
+    Column("owner", Text, primary_key=True),  # the name that it holds leases under
+    Column("roles", Text, nullable=False),  # separated by commas
+    Column("version", Text, nullable=False),
+    Column("started_at", Float, nullable=False),
+    Column("seen_at", Float, nullable=False),
+)
+
+# Where nothing is answered, until somebody ends that.
+pause = Table(
+    "pause",
+    metadata,
+    Column("scope", Text, primary_key=True),  # all, a platform, a bot of it, a chat or a topic
+    Column("by", Text, nullable=False),
+    Column("at", Float, nullable=False),
+)
+
+# In which conversations something was forgotten: every process deletes what it keeps of them.
+forgotten = Table(
+    "forgotten",
+    metadata,
+    Column("id", _Id, primary_key=True),
+    Column("conversation", Text, nullable=False),
+    Column("at", Float, nullable=False),
+    Index("ix_forgotten_at", "at"),
+    sqlite_autoincrement=True,
+)
+
+# When this database was restored from a backup, and until when people were answered on the one that
+# was lost; what they wrote before that is not answered again.
+restore = Table(
+    "restore",
+    metadata,
+    Column("id", _Id, primary_key=True),
+    Column("at", Float, nullable=False),
+    Column("answered_until", Float, nullable=False),
+    sqlite_autoincrement=True,
+)
+
+# What was forgotten before the newest restore, so that platforms do not bring it back.
+forgotten_message = Table(
+    "forgotten_message",
+    metadata,
+    Column("id", _Id, primary_key=True),
+    Column("conversation", Text, nullable=False),
+    Column("message_id", Text, nullable=False),  # "": everything until then
+    Column("at", Float, nullable=False),
+    sqlite_autoincrement=True,
+)
+
+# The histories. /new starts the next session; earlier ones are kept. Turns that follow the same
+# one are versions of each other, of which one is active: the others are branches that are kept.
+turn = Table(
+    "turn",
+    metadata,
+    Column("id", _Id, primary_key=True),
+    Column("conversation", Text, nullable=False),
+    Column("session", Integer, nullable=False),
+    Column("role", Text, nullable=False),
+    Column("speaker_id", Text),
+    Column("speaker_name", EncryptableText()),
+    Column("text", EncryptableText(), nullable=False),
+    Column("at", Float, nullable=False),
+    Column("preset", Text),  # which preset and version answered; only for a model's turns
+    Column("preset_version", Integer),
+    Column("parent", BigInteger),  # the turn that it follows; NULL: it begins the session
+    Column("active", Boolean, nullable=False, server_default=true()),
+    Column("message_id", Text),  # the platform's id of a person's message
+    Column("sent_as", Text),  # the parts that an answer was sent as, see `encode_parts`
+    Column("observed", Boolean, nullable=False, server_default=false()),  # nobody was asked
+    # where the platform has the files of a question, see `encode_files`; NULL: it has none
+    Column("files", EncryptableText()),
+    Index("ix_turn_history", "conversation", "session", "id"),
+    sqlite_autoincrement=True,
+)
+has_message = turn.c.message_id.is_not(None)
+Index("ix_turn_message", turn.c.message_id, sqlite_where=has_message, postgresql_where=has_message)
+has_speaker = turn.c.speaker_id.is_not(None)
+Index(
+    "ix_turn_speaker",
+    turn.c.speaker_id,
+    turn.c.conversation,
+    sqlite_where=has_speaker,
+    postgresql_where=has_speaker,
+)
+
+# Sends, edits and deletions. Within a lane they are carried out in the order of their ids.
+outbox = Table(
+    "outbox",
+    metadata,
+    Column("id", _Id, primary_key=True),
+    Column("turn", Text, nullable=False),
+    Column("part", Integer, nullable=False),
+    Column("op", Text, nullable=False),  # send | edit | delete
+    Column("platform", Text, nullable=False),
+    Column("bot_id", Text, nullable=False, server_default=""),
+    Column("chat", Text, nullable=False),
+    Column("thread", Text),
+    Column("lane", Text, nullable=False),
+    Column("text", EncryptableText(), nullable=False),
+    Column("reply_to", Text),
+    Column("interaction", Text),
+    Column("state", Text, nullable=False, server_default="pending"),
+    Column("attempts", Integer, nullable=False, server_default="0"),
+    Column("not_before", Float, nullable=False, server_default="0"),
+    Column("started_at", Float),
+    Column("owner", Text),  # the sender that holds it, in this attempt; NULL: nobody
+    Column("external_id", Text),  # of a change: the message to change, if it was known before
+    Column("target_turn", Text),  # of a change of another turn's message: the part to change
+    Column("target_part", Integer),
+    Column("error", EncryptableText()),
+    # the attachment of a send; NULL once it is sent
+    Column("file_name", EncryptableText()),
+    Column("file_text", EncryptableText()),
+    # as JSON, see units/message_columns.py; NULL: the bot's own face
+    Column("face", EncryptableText()),
+    Column("buttons", EncryptableText()),  # as JSON; NULL: none
+    UniqueConstraint("turn", "part", "op"),
+    sqlite_autoincrement=True,
+)
+is_unsent = outbox.c.state.not_in([literal_column("'sent'"), literal_column("'dead'")])
+Index(
+    "ix_outbox_unsent",
+    outbox.c.lane,
+    outbox.c.id,
+    sqlite_where=is_unsent,
+    postgresql_where=is_unsent,
+)
+has_external_id = outbox.c.external_id.is_not(None)
+Index(
+    "ix_outbox_lane_external",
+    outbox.c.lane,
+    outbox.c.external_id,
+    sqlite_where=has_external_id,
+    postgresql_where=has_external_id,
+)
+is_dead = outbox.c.state == literal_column("'dead'")
+Index("ix_outbox_dead", outbox.c.lane, sqlite_where=is_dead, postgresql_where=is_dead)
+
+# The platform's ids of messages whose outbox rows were deleted (retention.py).
+sent_message = Table(
+    "sent_message",
+    metadata,
+    Column("conversation", Text, primary_key=True),
+    Column("external_id", Text, primary_key=True),
+    Column("turn", Text, nullable=False),
+    Column("part", Integer, nullable=False),
+    Index("ix_sent_message_turn", "turn"),
+)
+
+# When the first unsent row of a lane is due, or its sender's lease ends; NULL: all is sent.
+lane = Table(
+    "lane",
+    metadata,
+    Column("key", Text, primary_key=True),
+    Column("platform", Text, nullable=False),
+    Column("bot_id", Text, nullable=False, server_default=""),
+    Column("due_at", Float),
+)
+is_waiting = lane.c.due_at.is_not(None)
+Index("ix_lane_due", lane.c.due_at, sqlite_where=is_waiting, postgresql_where=is_waiting)
+
+# Settings made in chats: which preset a channel uses, and who set it.
+choice = Table(
+    "choice",
+    metadata,
+    Column("scope", Text, primary_key=True),
+    Column("key", Text, primary_key=True),
+    Column("value", EncryptableText(), nullable=False),
+    Column("chosen_by", Text, nullable=False),
+    Column("chosen_at", Float, nullable=False),
+    # of what a person said of themselves in a conversation: which one; "": of all else
+    Column("conversation", Text, nullable=False),
+    Index("ix_choice_conversation", "conversation"),
+    Index("ix_choice_prefix", "scope", postgresql_ops={"scope": "text_pattern_ops"}),
+)
+
+# Every version of a preset that the service started with; the numbers of a name only grow.
+preset_version = Table(
+    "preset_version",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("version", Integer, primary_key=True, autoincrement=False),
+    Column("sha256", Text, nullable=False),
+    # as `troupe preset export` writes it
+    Column("content", EncryptableText(), nullable=False),
+    Column("first_seen_at", Float, nullable=False),
+)
+
+# The receipt of each answer, and what it cost. The content is emptied after some days, and when its
+# text is forgotten; the usage is deleted much later (retention.py).
+receipt = Table(
+    "receipt",
+    metadata,
+    Column("id", _Id, primary_key=True),
+    Column("conversation", Text, nullable=False),
+    Column("turn", Text, nullable=False),
+    Column("at", Float, nullable=False),
+    # compressed msgpack, see receipts.py
+    Column("content", EncryptableBytes(), nullable=False),
+    Column("person", Text),  # who asked, and in which server
+    Column("server", Text),
+    Column("preset", Text),
+    Column("provider", Text),
+    Column("model", Text),
+    Column("prompt_tokens", BigInteger),
+    Column("cached_tokens", BigInteger),
+    Column("output_tokens", BigInteger),
+    Column("cost", BigInteger),  # in millionths of a US dollar; NULL: the price is not known
+    Index("ix_receipt_conversation", "conversation", "id"),
+    Index("ix_receipt_person", "person", "at"),
+    sqlite_autoincrement=True,
+)
+has_content = func.length(receipt.c.content) > literal_column("0")
+Index("ix_receipt_content", receipt.c.at, sqlite_where=has_content, postgresql_where=has_content)
+
+# The channels of the web platform. Each change of a message raises the revision of its channel.
+web_channel = Table(
+    "web_channel",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("revision", BigInteger, nullable=False, server_default="0"),
+    Column("content", EncryptableBytes(), nullable=False),  # as JSON
+    Column("created_at", Float, nullable=False),
+)
+web_message = Table(
+    "web_message",
+    metadata,
+    Column("channel", Text, primary_key=True),
+    Column("id", Text, primary_key=True),
+    Column("position", BigInteger, nullable=False),  # the revision that added it
+    Column("revision", BigInteger, nullable=False),  # the revision that changed it last
+    Column("is_deleted", Boolean, nullable=False, server_default=false()),
+    Column("content", EncryptableBytes(), nullable=False),  # as JSON
+    Index("ix_web_message_changes", "channel", "revision"),
+    Index("ix_web_message_order", "channel", "position"),
+)
+
+# What was spent or reserved in a day or a month, by a person, a channel, a server or a preset; the
+# key is a `BudgetCap.key`, which begins with the day or the month.
+budget = Table(
+    "budget",
+    metadata,
+    Column("key", Text, primary_key=True),
+    Column("spent", BigInteger, nullable=False),
+)
+
+# One-time tokens to log in to the console with, its sessions, and the tokens for its API.
+console_token = Table(
+    "console_token",
+    metadata,
+    Column("sha256", Text, primary_key=True),
+    Column("kind", Text, nullable=False),  # login | session | api
+    Column("name", Text, unique=True),  # of a token for the API
+    Column("scopes", Text, nullable=False, server_default=""),  # separated by spaces
+    Column("created_at", Float, nullable=False),
+    Column("expires_at", Float),  # NULL: when it is revoked
+)
+
+# Why the newest messages of a channel were answered or not, and what was logged of those that
+# failed.
+# The key begins with what it is about.
+message_note = Table(
+    "message_note",
+    metadata,
+    Column("id", _Id, primary_key=True),
+    Column("key", Text, nullable=False),
+    Column("at", Float, nullable=False),
+    Column("content", EncryptableText(), nullable=False),  # as JSON
+    Column("person", Text),  # whose words it quotes
+    Index("ix_message_note_key_id", "key", "id"),
+    Index("ix_message_note_person", "person"),
+    sqlite_autoincrement=True,
+)
+
+# Who changed what over the console, with the command line, or as an admin in a chat.
+audit = Table(
+    "audit",
+    metadata,
+    Column("id", _Id, primary_key=True),
+    Column("at", Float, nullable=False),
+    Column("who", Text, nullable=False),
+    Column("action", Text, nullable=False),
+    Column("subject", Text, nullable=False),
+    Column("before", EncryptableText(), nullable=False),
+    Column("after", EncryptableText(), nullable=False),
+    sqlite_autoincrement=True,
+)
+
+# The edition of each preset that somebody works on.
+preset_draft = Table(
+    "preset_draft",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("base_version", Integer, nullable=False),  # 0: the preset is new
+    Column("revision", Integer, nullable=False),  # counts what was saved
+    # as it was written, valid or not
+    Column("content", EncryptableText(), nullable=False),
+    Column("updated_at", Float, nullable=False),
+    Column("source_name", Text),  # of the file that it was imported from, and that file
+    Column("source", EncryptableBytes()),
+)
+
+# Keys of providers, encrypted with a key that is not in the database.
+provider_key = Table(
+    "provider_key",
+    metadata,
+    Column("id", _Id, primary_key=True),
+    Column("provider", Text, nullable=False),
+    Column("token", Text, nullable=False),
+    Column("added_at", Float, nullable=False),
+    sqlite_autoincrement=True,
+)
+
+# The stories of characters. Vectors of different models cannot be compared.
+story = Table(
+    "story",
+    metadata,
+    Column("character", Text, primary_key=True),
+    Column("sha256", Text, primary_key=True),
+    Column("place", Integer, nullable=False),
+    Column("text", EncryptableText(), nullable=False),
+    Column("model", Text),
+    Column("vector", LargeBinary),  # float32, little-endian; NULL until it is computed
+)
+
+# Raised by every change of a character's stories; invalidates vectors cached in memory.
+story_revision = Table(
+    "story_revision",
+    metadata,
+    Column("character", Text, primary_key=True),
+    Column("revision", BigInteger, nullable=False),
+)
+
+# The summary of a session's oldest turns; valid while the covered turns are unchanged.
+summary = Table(
+    "summary",
+    metadata,
+    Column("conversation", Text, primary_key=True),
+    Column("session", Integer, primary_key=True, autoincrement=False),
+    Column("covers_to", BigInteger, nullable=False),
+    Column("turns", Integer, nullable=False),  # how many turns are covered
+    Column("fingerprint", Text, nullable=False),
+    Column("text", EncryptableText(), nullable=False),
+)
+
+# One row: the oldest revision whose version of Troupe may use these tables (`revisions`).
+supported_revision = Table("supported_revision", metadata, Column("oldest", Text, primary_key=True))
+
+
+def upsert(table: Table, build: Callable[[Insert], Executable]) -> Mapping[str, Executable]:
+    """Build an INSERT ... ON CONFLICT for each dialect; the key is the dialect's name."""
+    return {
+        "sqlite": build(sqlite.insert(table)),
+        "postgresql": build(postgresql.insert(table)),
+    }

@@ -1,1 +1,0 @@
-"""What answers cost, in SQL: budgets, and totals of the usage that is kept with receipts."""

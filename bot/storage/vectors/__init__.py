@@ -1,1 +1,0 @@
-"""Vector search over stories: numpy or pgvector."""

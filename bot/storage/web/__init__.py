@@ -1,1 +1,0 @@
-"""What the web platform keeps, because no vendor keeps it."""

@@ -1,0 +1,201 @@
+"""Keep the newest turns of conversations in memory, for as long as nobody else can change them.
+
+Only the holder of a claim writes to a history. So what a process knows of it under one epoch still
+holds under the next one, if the process made both claims; a gap between the epochs means that
+somebody else had the conversation meanwhile.
+
+A window is shared with other processes when its claim is over, under the epoch of that claim: the
+claim with the next epoch may use it, and no other one. So a window that is late or lost is never
+wrong, it is only not found.
+"""
+
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import msgspec
+from typing_extensions import override
+
+from bot.chat.session import Claim, Session, Turn, TurnRange
+from bot.errors import StoreError
+from bot.frozen_dataclass import frozen_dataclass
+from bot.ports import ConversationMemory, SharedValues
+from bot.storage.codec import TextCodec
+
+_MAX_CONVERSATIONS = 10_000
+_MAX_TURNS = 400  # of one conversation
+_MAX_CHARS = 20_000_000  # of all conversations
+_CHARS_PER_TURN = 400  # what a turn takes besides its text, about
+
+
+@frozen_dataclass
+class SessionWindow:
+    """The newest turns of a session, oldest first."""
+
+    session: int
+    turns: tuple[Turn, ...]
+    is_whole: bool
+    """Whether the session has no older turns."""
+    size: int
+    """Characters that it takes, about."""
+    memo: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
+    """That of its sessions."""
+
+    def newest(self, max_turns: int) -> Session | None:
+        """Return so many of the newest turns, None if the window does not reach back so far."""
+        if len(self.turns) < max_turns and not self.is_whole:
+            return None
+        newest = self.turns[-max_turns:] if max_turns > 0 else ()
+        return Session(self.session, newest, self.memo)
+
+    def extended(self, turns: Sequence[Turn]) -> "SessionWindow":
+        """Return the window after turns were appended to the session."""
+        if not turns:
+            return self
+        grown = _make_window(self.session, (*self.turns, *turns), self.size, turns, self.is_whole)
+        return replace(grown, memo=self.memo)
+
+    def without(self, removed: TurnRange) -> "SessionWindow":
+        """Return the window after turns were deleted from the session."""
+        kept = removed.removed_from(self.turns)
+        return SessionWindow(self.session, kept, self.is_whole, sum(map(_size, kept)), self.memo)
+
+
+def window_of(session: Session, max_turns: int) -> SessionWindow:
+    """Make a window of a session of which at most so many turns were read."""
+    is_whole = len(session.turns) < max_turns
+    window = _make_window(session.number, session.turns, 0, session.turns, is_whole)
+    return replace(window, memo=session.memo)
+
+
+def _make_window(
+    session: int, turns: tuple[Turn, ...], size: int, added: Sequence[Turn], is_whole: bool
+) -> SessionWindow:
+    surplus, kept = turns[:-_MAX_TURNS], turns[-_MAX_TURNS:]
+    size += sum(map(_size, added)) - sum(map(_size, surplus))
+    return SessionWindow(session, kept, is_whole and not surplus, size)
+
+
+def _size(turn: Turn) -> int:
+    return len(turn.text) + _CHARS_PER_TURN
+
+
+@dataclass(slots=True)
+class _Entry:
+    epoch: int
+    window: SessionWindow | None
+
+
+class SessionWindows(ConversationMemory):
+    """The windows of the conversations that were claimed last.
+
+    A window belongs to a claim. `take` it before anything is written and `put` its successor back
+    after the commit: between the two, and after a failure, there is none.
+    """
+
+    def __init__(self, max_chars: int = _MAX_CHARS) -> None:
+        self._max_chars = max_chars
+        self._entries: OrderedDict[str, _Entry] = OrderedDict()
+        self._chars = 0
+
+    @override
+    async def end_session(self, conversation: str) -> None:
+        """A window of an ended session was dropped when that was written."""
+
+    @override
+    async def forget(self, conversation: str) -> None:
+        entry = self._entries.pop(conversation, None)
+        if entry is not None and entry.window is not None:
+            self._chars -= entry.window.size
+
+    def begin(self, claim: Claim) -> None:
+        """Hand the window of the claim just before this one over to it; drop any older one."""
+        before = self._entries.get(claim.conversation)
+        if before is not None and before.epoch >= claim.epoch:
+            return  # a later claim was made already
+        window = before.window if before and before.epoch == claim.epoch - 1 else None
+        self._set(claim, window)
+        self._entries.move_to_end(claim.conversation)
+        self._drop_surplus()
+
+    def get(self, claim: Claim) -> SessionWindow | None:
+        """Return the window of a claim."""
+        entry = self._entries.get(claim.conversation)
+        return entry.window if entry is not None and entry.epoch == claim.epoch else None
+
+    def take(self, claim: Claim) -> SessionWindow | None:
+        """Return the window of a claim and drop it."""
+        window = self.get(claim)
+        if window is not None:
+            self._set(claim, None)
+        return window
+
+    def put(self, claim: Claim, window: SessionWindow) -> None:
+        """Keep a window, unless the claim has a successor or was dropped for want of space."""
+        entry = self._entries.get(claim.conversation)
+        if entry is not None and entry.epoch == claim.epoch:
+            self._set(claim, window)
+            self._drop_surplus()
+
+    def _set(self, claim: Claim, window: SessionWindow | None) -> None:
+        entry = self._entries.setdefault(claim.conversation, _Entry(claim.epoch, None))
+        self._chars += (window.size if window else 0) - (entry.window.size if entry.window else 0)
+        entry.epoch, entry.window = claim.epoch, window
+
+    def _drop_surplus(self) -> None:
+        while self._chars > self._max_chars or len(self._entries) > _MAX_CONVERSATIONS:
+            _, entry = self._entries.popitem(last=False)
+            self._chars -= entry.window.size if entry.window else 0
+
+
+_MAX_BYTES = 200_000
+"""What its values are encrypted for; the database has no such column."""
+
+
+class _StoredWindow(msgspec.Struct, array_like=True):
+    epoch: int
+    session: int
+    is_whole: bool
+    turns: tuple[Turn, ...]
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_StoredWindow).decode
+
+
+class SharedWindows:
+    """The windows of conversations that were claimed by any process."""
+
+    def __init__(self, values: SharedValues, codec: TextCodec) -> None:
+        """Take where they are kept, and what encodes the texts of the database."""
+        self._values = values
+        self._codec = codec
+
+    def keep(self, claim: Claim, window: SessionWindow) -> None:
+        """Share the window of a claim that is over, as it was after the last commit."""
+        packed = _encode(_StoredWindow(claim.epoch, window.session, window.is_whole, window.turns))
+        value = self._codec.encode_bytes(packed)
+        if value is not None and len(value) <= _MAX_BYTES:
+            self._values.keep(_key(claim), value)
+
+    async def find(self, claim: Claim) -> SessionWindow | None:
+        """Return the window that the claim just before this one has shared."""
+        value = await self._values.find(_key(claim))
+        try:
+            packed = self._codec.decode_bytes(value)
+            stored = _decode(packed) if packed else None
+        except (msgspec.DecodeError, StoreError):  # of another version of Troupe, or another key
+            return None
+        if stored is None or stored.epoch != claim.epoch - 1:
+            return None
+        turns = len(stored.turns)
+        return window_of(Session(stored.session, stored.turns), turns + stored.is_whole)
+
+    async def drop(self, claim: Claim) -> bool:
+        """Delete what is shared of a conversation; False: it stays until it expires."""
+        return await self._values.drop(_key(claim))
+
+
+def _key(claim: Claim) -> str:
+    return f"window:{claim.conversation}"

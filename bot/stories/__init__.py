@@ -1,1 +1,0 @@
-"""Retrieve the stories of a character that fit the message."""

@@ -1,1 +1,0 @@
-"""Rolling summaries of what no longer fits into the history."""

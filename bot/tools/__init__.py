@@ -1,1 +1,0 @@
-"""The tools that models may call; those that come with Troupe read and change nothing."""
