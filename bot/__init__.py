@@ -3,7 +3,7 @@
 The path of one message:
 
     platforms/*        receive   to_incoming(event) -> Incoming; vendor-specific code ends here
-    intake/            persist   inbox row and cursor in one transaction, then acknowledge and wake
+    intake.py          persist   inbox row and cursor in one transaction, then acknowledge and wake
     turn/worker.py     claim     a conversation (new epoch) and process its inbox in order:
       routing/         decide    -> Command | Answer | Observe | Ignore, and who answers     (pure)
       turn/answer.py             for each character that answers:
@@ -11,51 +11,44 @@ The path of one message:
         prompting/     compose   -> Draft; fitted into the token budget -> Prompt            (pure)
         backends/*     generate  -> Delta, Delta, ... Finish(reason, usage)
         replying/      stream    parts that are legal on the platform, edits at its pace
-    turn/outcomes/     finish    one transaction: epoch checked, inbox done, turns, receipt, outbox
+    turn/finishing.py  finish    one transaction: epoch checked, inbox done, turns, receipt, outbox
     delivery/          deliver   outbox in order per lane; an unknown outcome is reconciled
 
 The same path file by file, for a Discord message that one character answers. Each file stands where
 the message enters it first (tests/turn/test_message_path.py holds the order from the worker on):
 
-    platforms/discord/gateway.py          an event of the gateway connection
-    platforms/discord/receiver.py         events in order; after an outage the missed ones first
-    platforms/discord/incoming.py         to_incoming
-    intake/intake.py                      store, then wake
-    intake/histories.py                   which history of the channel it belongs to
-    routing/preset_resolver.py            the presets; later the active ones of the channel
-    storage/inbox.py                  inbox row and cursor
-    runtime/keyed_worker_pool.py          one task for each conversation that is ready
-    turn/worker.py                        claim, process
-    storage/conversations.py          claims, history, the transaction of finish
-    turn/lease.py                         keeps the claim while the message is processed
-    routing/active_presets.py             ... as one value
-    replying/live_replies.py              what the channel supports; later the typing indicator
-    turn/joining.py                       further parts of the message, if a client has cut it
-    media/voice_messages.py               what is said in voice messages
-    routing/decide.py                     decide
-    chat/command.py                       is it a command? then commands/handlers.py handles it
-    routing/speaker_selection.py          who answers, and why
-    routing/wake_rules.py                 is the character addressed?
-    turn/gathering.py                     what else the answer covers
-    turn/outcomes/question_answers.py     answer, again if more is said before it is ready
-    turn/answer.py                        one answer
-    turn/prompt_sources.py                load
-    commands/personas.py                  how people describe themselves
-    replying/live_reply.py                the messages that will grow with the answer
-    replying/stream_buffer.py             when they are edited next
-    turn/model_requests.py                the preset's model, within its budgets
-    stories.py                   the stories nearest to the message
-    summaries.py               the summary of turns that were dropped before
-    prompting/compose/compose.py          compose
-    prompting/compose/fit_for_backend.py  how many tokens the backend reads
-    prompting/draft/fit.py                fit: whole messages are dropped, the oldest first
-    replying/generate.py                  generate: filter and time what the backend streams
-    backends/*/backend.py                 the provider's stream -> Delta, ... Finish
-    replying/splitting/split.py           parts that are legal on the platform
-    turn/outcomes/finishing.py            finish
-    delivery/sender.py                    deliver
-    delivery/rate_limits.py               wait where the platform demands it
-    platforms/discord/surface.py          one idempotent request for each part
+    platforms/discord/gateway.py     an event of the gateway connection
+    platforms/discord/receiver.py    events in order; after an outage the missed ones first
+    platforms/discord/incoming.py    to_incoming
+    intake.py                        store, then wake; which history of the channel it belongs to
+    storage/inbox.py                 inbox row and cursor
+    runtime/keyed_worker_pool.py     one task for each conversation that is ready
+    turn/worker.py                   claim, process
+    storage/conversations.py         claims, history, the transaction of finish
+    turn/claims.py                   keeps the claim while the message is processed
+    routing/presets.py               the presets, and the active ones of the channel
+    replying/live_replies.py         what the channel supports; later the typing indicator
+    turn/message_groups.py           further parts of the message; what else the answer covers
+    media/voice_messages.py          what is said in voice messages
+    routing/decide.py                decide
+    chat/command.py                  is it a command? then commands/handlers.py handles it
+    routing/speakers.py              who answers, and why
+    turn/finishing.py                answer, again if more is said before it is ready; finish
+    turn/answer.py                   one answer
+    turn/prompt_inputs.py            load
+    commands/personas.py             how people describe themselves
+    replying/live_reply.py           the messages that will grow with the answer, and when
+    turn/model_requests.py           the preset's model, within its budgets
+    stories.py                       the stories nearest to the message
+    summaries.py                     the summary of turns that were dropped before
+    prompting/compose/compose.py     compose, for what the backend reads
+    prompting/fit.py                 fit: whole messages are dropped, the oldest first
+    replying/generate.py             generate: filter and time what the backend streams
+    backends/*/backend.py            the provider's stream -> Delta, ... Finish
+    replying/split.py                parts that are legal on the platform
+    delivery/sender.py               deliver
+    delivery/pacing.py               wait where the platform demands it
+    platforms/discord/surface.py     one idempotent request for each part
 
 `ports.py` holds every interface, `chat/` the values that travel, `service/container.py` puts all of
 it together and `service/run.py` runs it.

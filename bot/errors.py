@@ -49,7 +49,7 @@ UnknownRole, UnsupportedCapability                                  templates/lm
 JsonSyntaxError                                                     prompting/text/jsonc.py
 LoreEntryError                                                      prompting/lorebook/files.py
 PlacedValueError                                                    prompting/presets/preset.py
-ConnectionFailed, InvalidAddress, AddressRefused                    runtime/http/failures.py
+ConnectionFailed, InvalidAddress, AddressRefused                    runtime/http_client.py
 ChildFailed                                                         runtime/subprocesses.py
 Unconvertible                                                       media/attachment_reader.py
 FetchFailed, FetchRefused                                           media/fetching.py

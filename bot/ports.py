@@ -9,8 +9,10 @@ from datetime import datetime
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from bot.chat.access import ApiToken, AuditEntry
-from bot.chat.console.answers import AnswerSearch, FoundAnswers, StoredAnswer
-from bot.chat.console.operation import (
+from bot.chat.answers import AnswerSearch, FoundAnswers, StoredAnswer
+from bot.chat.drafts import PresetDraft, Scene
+from bot.chat.incoming import Address, Incoming, MediaItem, Person, Request, Said
+from bot.chat.operation import (
     BackgroundWork,
     DeadLetter,
     HeldJob,
@@ -27,10 +29,6 @@ from bot.chat.console.operation import (
     RefusedCalls,
     Restore,
 )
-from bot.chat.console.preset_draft import PresetDraft
-from bot.chat.console.scene import Scene
-from bot.chat.incoming import Address, Incoming, MediaItem, Person, Request, Said
-from bot.chat.message_note import MessageNote
 from bot.chat.outgoing import (
     Limits,
     MessageContent,
@@ -38,7 +36,6 @@ from bot.chat.outgoing import (
     OutgoingMessage,
     OutgoingPart,
 )
-from bot.chat.playground.web_channel import WebChannel, WebMessage
 from bot.chat.prompt import (
     GenerationEvent,
     Prompt,
@@ -57,6 +54,7 @@ from bot.chat.session import (
     Exchange,
     FinishedTurn,
     InboxMessage,
+    MessageNote,
     MessagePlace,
     OpenedPart,
     PresetVersion,
@@ -70,6 +68,7 @@ from bot.chat.session import (
 from bot.chat.story import PackedVector, Story, StoryVector
 from bot.chat.tool import ToolCall, ToolRecord, ToolSpec
 from bot.chat.usage import AnswerCharge, BudgetCap, SpentAmount, UsageRow, UsageTotal
+from bot.chat.web_channel import WebChannel, WebMessage
 
 # --- platforms -------------------------------------------------------------------------------
 

@@ -29,11 +29,11 @@ from bot.chat.session import ReadableTurns, StoredTurn, Summary, all_turns, fing
 from bot.errors import BackendError, StoreError, UserError
 from bot.ports import Backend, ConversationMemory, Summaries, TextTokenCounter, TokenCountingBackend
 from bot.prompting.compose.inputs import lower_limit
-from bot.prompting.draft.draft import PromptPart
+from bot.prompting.draft import PromptPart
 from bot.prompting.presets.preset import Preset
-from bot.prompting.speakers.labels import label_speakers
+from bot.prompting.speakers import label_speakers
 from bot.prompting.text.confusables import strip_hidden_text
-from bot.prompting.text.token_counter import counter_for_model
+from bot.prompting.text.tokens import counter_for_model
 from bot.telemetry.metrics import record_usage
 from bot.telemetry.secret_masker import mask_pasted_tokens
 

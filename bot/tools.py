@@ -1,7 +1,7 @@
 """Tools that models may call. Those that come with Troupe read and change nothing.
 
-Calls are bounded in number, size and time. A result is text of strangers: it is marked as data, each
-line as a quote, so that it can forge neither an instruction nor a line of somebody else.
+Calls are bounded in number, size and time. A result is text of strangers: it is marked as data,
+each line as a quote, so that it can forge neither an instruction nor a line of somebody else.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from bot.errors import EmbeddingError, StoreError, ToolServerError, TroupeError
 from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Clock, Tools, ToolServer
 from bot.prompting.text.confusables import strip_hidden_text
-from bot.prompting.text.token_counter import get_counter
+from bot.prompting.text.tokens import get_counter
 from bot.telemetry.secret_masker import mask_pasted_tokens
 from bot.telemetry.traces import record_span
 

@@ -29,7 +29,7 @@ from bot.errors import (
     PlatformError,
 )
 from bot.ports import Backend, Clock, Embedder, SharedValues, Surface
-from bot.runtime.signals import InProcessSignals
+from bot.runtime.in_process import InProcessSignals
 
 CHAT = Address("discord", "1")
 LIMITS = Limits(

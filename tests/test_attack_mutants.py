@@ -24,14 +24,19 @@ from bot.errors import SettingsError
 from bot.markup.graphemes import is_visible
 from bot.platforms.telegram.markup import render_markdown
 from bot.prompting.compose.compose import compose
-from bot.prompting.presets.names import name_problem
+from bot.prompting.presets.fields import name_problem
 from bot.prompting.presets.preset import Preset
-from bot.prompting.speakers.labels import label_speakers
-from bot.replying.splitting.split import split
+from bot.prompting.speakers import label_speakers
+from bot.replying.split import split
 from bot.telemetry.logs import configure_logs
 from bot.telemetry.secret_masker import SecretMasker
-from bot.templates.control_tokens import WORD_JOINER, break_control_tokens, control_tokens
-from bot.templates.text_spans import TextSpan, render_spans
+from bot.templates.control_tokens import (
+    WORD_JOINER,
+    TextSpan,
+    break_control_tokens,
+    control_tokens,
+    render_spans,
+)
 from tests.attacks import attack_texts
 from tests.samples import make_incoming
 from tests.telemetry.test_logs import secret_in

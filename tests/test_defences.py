@@ -29,10 +29,10 @@ from bot.errors import TemplateError
 from bot.markup.graphemes import is_visible
 from bot.media.fetching import FetchRefused, is_public_address, parse_public_url
 from bot.platforms.telegram.markup import render_markdown
-from bot.prompting.presets.names import name_problem
-from bot.prompting.speakers.labels import label_speakers
+from bot.prompting.presets.fields import name_problem
+from bot.prompting.speakers import label_speakers
 from bot.prompting.text.confusables import strip_hidden_text
-from bot.replying.splitting.split import split
+from bot.replying.split import split
 from bot.telemetry.logs import ConsoleLogRenderer
 from bot.telemetry.secret_masker import SecretMasker
 from bot.templates import JinjaTemplate

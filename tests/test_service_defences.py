@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from bot.commands.admins import AdminCheck
+from bot.commands.authority import AdminCheck
 from bot.media import conversion_child
 from bot.storage import sqlite as connections
 from bot.storage.database import Database, open_database
 from bot.storage.usage import SqlBudgets
-from bot.turn.limits.answer_limits import Admission, AnswerLimits
+from bot.turn.limits.rate_limits import Admission, AnswerLimits
 from tests.attacks import attacks, expanded
 from tests.checkout import CHECKOUT
 from tests.commands import test_authority as authority

@@ -12,7 +12,7 @@ from bot.backends.spec import FREE, BackendSpec, ModelPrice, ProviderSettings
 from bot.chat.prompt import Delta, Finish, FinishReason, Prompt, PromptDescription, Usage
 from bot.errors import BackendUnavailable
 from bot.ports import Backend, Clock, DescribingBackend, TextTokenCounter, TokenCountingBackend
-from bot.prompting.text.token_counter import get_counter
+from bot.prompting.text.tokens import get_counter
 from bot.runtime.clock import SystemClock
 from bot.templates.renderer import Renderer
 

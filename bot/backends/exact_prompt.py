@@ -11,7 +11,7 @@ from bot.chat.prompt import PromptDescription
 from bot.chat.receipt import Receipt
 from bot.errors import BackendUnavailable
 from bot.ports import DescribingBackend
-from bot.prompting.draft.token_shares import prompt_tokens
+from bot.prompting.fit import prompt_tokens
 from bot.templates.renderer import Renderer
 
 

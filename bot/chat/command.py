@@ -1,5 +1,10 @@
-"""Commands as data: each platform registers them in its native form."""
+"""Commands and buttons as data."""
 
+import re
+from enum import StrEnum
+
+from bot.chat.incoming import Pressed
+from bot.chat.storable import make_storable
 from bot.frozen_dataclass import frozen_dataclass
 
 
@@ -66,3 +71,86 @@ def parse(text: str) -> Command | None:
         return None
     name, _, rest = text[1:].partition(" ")
     return Command(name.lower(), rest.strip())
+
+
+MAX_DATA_BYTES = 64
+
+
+class ButtonAction(StrEnum):
+    """What a button under an answer does."""
+
+    STOP = "stop"
+    RETRY = "retry"
+    CONTINUE = "continue"
+    VERSION = "version"
+    """Show another version of the answer."""
+    DELETE = "delete"
+    FORGET = "forget"
+    """Yes, forget the person who asked for it."""
+    KEEP = "keep"
+    """No, forget nothing."""
+    SETTINGS = "settings"
+    """Show the menu of settings in place of another menu."""
+    PRESETS = "presets"
+    """Show a page of the menu of presets."""
+    USE = "use"
+    """Let the preset that is chosen from the menu answer."""
+    RESET = "reset"
+    """Undo the choice of presets."""
+    OBSERVE = "observe"
+    """Remember what people say to each other, or not, as chosen from the menu."""
+    SCOPE = "scope"
+    """Let those share a history who are chosen from the menu."""
+    CHARACTERS = "characters"
+    """Show a page of the menu that adds and removes single characters."""
+    TOGGLE = "toggle"
+    """Add the character that is chosen from the menu, or remove it."""
+    NAME = "name"
+    """Let the preset answer whose name is entered into a form."""
+    ABOUT = "about"
+    """Keep how the person describes themselves in a form."""
+
+
+ANSWERING_ACTIONS = frozenset({ButtonAction.RETRY, ButtonAction.CONTINUE})
+"""What has a question answered: it takes a place among the answers, as a message does."""
+MENU_ACTIONS = frozenset(
+    {
+        *(ButtonAction.SETTINGS, ButtonAction.PRESETS, ButtonAction.USE, ButtonAction.RESET),
+        *(ButtonAction.OBSERVE, ButtonAction.SCOPE, ButtonAction.CHARACTERS),
+        *(ButtonAction.TOGGLE, ButtonAction.NAME, ButtonAction.ABOUT),
+    }
+)
+"""What the buttons and lists of menus do: the same as a command."""
+FORM_ACTIONS = frozenset({ButtonAction.NAME, ButtonAction.ABOUT})
+"""What takes a text that a person writes: in a form where the platform has forms."""
+
+_DATA = re.compile(rf"(?P<action>{'|'.join(ButtonAction)})(?P<number>\d{{0,4}}):(?P<part>.+/\d+)")
+
+
+@frozen_dataclass
+class ButtonData:
+    """What a button is sent with, and comes back with when it is pressed."""
+
+    action: ButtonAction
+    part: str
+    """The name of the part of the answer (`InboxMessage.part_name`)."""
+    number: int = 0
+    """Which version is to be shown, from 1; of a menu of presets, which page."""
+
+    def encode(self) -> str:
+        """Return it as text; the bot is left out, because a press names it anyway."""
+        return encode_button(self.action, self.part, self.number)
+
+
+def encode_button(action: ButtonAction, part: str, number: int = 0) -> str:
+    """Return `ButtonData` of these as text, which every answer has some of."""
+    return f"{action}{number or ''}:{part.partition(':')[2]}"
+
+
+def read_button(pressed: Pressed) -> ButtonData | None:
+    """Return what was pressed; None if it is not a button of an answer."""
+    found = _DATA.fullmatch(make_storable(pressed.data))
+    if found is None:
+        return None
+    part = f"{pressed.address.source}:{found['part']}"
+    return ButtonData(ButtonAction(found["action"]), part, int(found["number"] or 0))

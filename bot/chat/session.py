@@ -367,3 +367,11 @@ class MessagePlace:
     """The id of its turn; None: it is a part of an answer that is not finished."""
     is_last: bool
     """Whether nothing follows it, and nothing waits to: a reply goes on from here."""
+
+
+@frozen_dataclass
+class MessageNote:
+    key: str
+    content: str
+    person: str | None = None
+    """The id of the person whose words it quotes."""

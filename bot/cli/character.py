@@ -10,17 +10,23 @@ from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.cli.text_io import open_presets_folder, print_line, print_notes, read_bytes
 from bot.cli.typer_apps import command_app
 from bot.errors import PresetError, UserError
-from bot.importers.cards.card import MAX_FILE_BYTES, Card, CardContainer, read_card, write_card
-from bot.importers.cards.card_to_preset import card_notes, preset_from_card
-from bot.importers.cards.stored_cards import card_file, load_card
+from bot.importers.card import (
+    MAX_FILE_BYTES,
+    Card,
+    CardContainer,
+    card_file,
+    load_card,
+    read_card,
+    write_card,
+)
+from bot.importers.card_to_preset import card_notes, preset_from_card
 from bot.importers.file_kinds import CHARACTER_IMPORTS, check_file_kind
 from bot.media.fetching import FetchFailed, PublicFetcher
-from bot.prompting.presets.files import ReadPresets, export_preset, read_presets
-from bot.prompting.presets.folder import find_preset_file
+from bot.prompting.presets.files import ReadPresets, export_preset, find_preset_file, read_presets
 from bot.prompting.presets.preset import Preset
 from bot.runtime.addresses import is_http_address
-from bot.runtime.control_characters import escape_to_one_line
 from bot.runtime.shipped_files import presets_folder
+from bot.runtime.terminal import escape_to_one_line
 from bot.service.backends import missing_for
 from bot.settings import Settings, read_settings
 

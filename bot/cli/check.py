@@ -38,13 +38,12 @@ from bot.errors import (
 )
 from bot.frozen_dataclass import frozen_dataclass
 from bot.importers.character_files import CharacterFolder, read_character_folder
-from bot.platforms.account import BotAccount
 from bot.platforms.registry import make_account_setup, make_platform
-from bot.platforms.spec import PlatformContext, PlatformSpec
+from bot.platforms.spec import BotAccount, PlatformContext, PlatformSpec
 from bot.ports import ModelCheckingBackend, ToolCallingBackend
 from bot.prompting.compose.compose import template_of
+from bot.prompting.presets.fields import preset_id
 from bot.prompting.presets.files import ReadPresets
-from bot.prompting.presets.names import preset_id
 from bot.prompting.presets.preset import Preset
 from bot.runtime.clock import SystemClock
 from bot.runtime.shipped_files import presets_folder

@@ -18,8 +18,7 @@ from bot.cli.questions import ask, ask_secret, choose, print_qr_code
 from bot.cli.text_io import print_line, print_progress
 from bot.errors import SettingsError, TroupeError, UserError
 from bot.frozen_dataclass import frozen_dataclass
-from bot.platforms.account import BotAccount
-from bot.platforms.spec import PlatformSpec
+from bot.platforms.spec import BotAccount, PlatformSpec
 from bot.runtime.tasks import cancel_and_wait
 from bot.settings import Settings
 from bot.setup.accounts import make_code, open_account

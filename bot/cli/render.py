@@ -30,11 +30,10 @@ from bot.importers.file_kinds import (
 )
 from bot.importers.preset_files import preset_from_text
 from bot.ports import DescribingBackend, TokenizingBackend
-from bot.prompting.compose.compose import compose, template_of
-from bot.prompting.compose.fit_for_backend import fit_for_backend, fit_for_preset
-from bot.prompting.draft.draft import Draft
+from bot.prompting.compose.compose import compose, fit_for_backend, fit_for_preset, template_of
+from bot.prompting.draft import Draft
 from bot.prompting.presets.preset import Preset
-from bot.prompting.text.token_counter import count_tokens
+from bot.prompting.text.tokens import count_tokens
 from bot.runtime.shipped_files import presets_folder
 from bot.settings import Settings, read_settings
 from bot.templates import get, names

@@ -7,15 +7,14 @@ import typer
 import uvloop
 
 from bot.backends.exact_prompt import ExactPromptWriter
-from bot.chat.console.answers import StoredAnswer
-from bot.chat.console.replays import ReplayChanges
+from bot.chat.answers import ReplayChanges, StoredAnswer
 from bot.chat.receipt import Receipt
 from bot.cli.text_io import print_exactly, print_progress
 from bot.cli.typer_apps import command_app
-from bot.console.answers.differences import DifferingPiece, differing_pieces
-from bot.console.answers.prompt_view import joined_messages
+from bot.console.differences import DifferingPiece, differing_pieces
+from bot.console.prompt_view import joined_messages
 from bot.errors import RequestRefused, SettingsError, UserError
-from bot.runtime.control_characters import escape_control_characters
+from bot.runtime.terminal import escape_control_characters
 from bot.service.resources import with_stored_keys
 from bot.service.run import open_replay
 from bot.settings import Settings, collect_secrets, read_settings

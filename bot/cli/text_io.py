@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from bot.errors import UserError
-from bot.runtime.control_characters import escape_control_characters
 from bot.runtime.shipped_files import writable_presets_folder
+from bot.runtime.terminal import escape_control_characters
 
 
 def print_line(text: str, *, end: str = "\n") -> None:

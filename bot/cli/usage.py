@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 import uvloop
 
-from bot.chat.usage import UsageRow
-from bot.chat.usage_table import format_usage_table
+from bot.chat.usage import UsageRow, format_usage_table
 from bot.cli.typer_apps import command_app
 from bot.errors import UserError
 from bot.settings import Settings, read_settings

@@ -7,31 +7,31 @@ from dataclasses import replace
 
 from bot.chat.command import Command, CommandOption, CommandSpec, MessageCommandSpec
 from bot.chat.incoming import Joined, Said
-from bot.commands.admins import AdminCheck, unknown_admin_notice
-from bot.commands.anonymous_admins import ALLOW, AnonymousAdmins
-from bot.commands.context import ContextView
-from bot.commands.export import PrivateCommands
-from bot.commands.history_scope_handlers import HistoryScopeHandlers
-from bot.commands.menus import SettingMenus
-from bot.commands.newest_question import NewestQuestionHandlers
-from bot.commands.notes.admin_notes import CHOOSE, AdminNotes
+from bot.commands.admin_notes import CHOOSE, AdminNotes
+from bot.commands.answers import NewestQuestionHandlers
+from bot.commands.authority import ALLOW, AdminCheck, AnonymousAdmins, unknown_admin_notice
+from bot.commands.menus import HistoryScopeHandlers, SettingMenus
 from bot.commands.personas import UserPersonas
-from bot.commands.preset_handlers import PRESET, PresetHandlers, with_greeting
-from bot.commands.privacy_handlers import PrivacyHandlers
-from bot.commands.registry import command, handlers_of, listed_commands, specs_of
-from bot.commands.request import CommandRequest, CommandResult, StopOutcome
-from bot.commands.usage_view import UsageView
+from bot.commands.presets import PRESET, PresetHandlers, with_greeting
+from bot.commands.privacy import PrivacyHandlers, PrivateCommands
+from bot.commands.reports import ContextView, UsageView
+from bot.commands.request import (
+    CommandRequest,
+    CommandResult,
+    StopOutcome,
+    command,
+    handlers_of,
+    listed_commands,
+    specs_of,
+)
 from bot.errors import UserError
 from bot.ports import DeadLetters, PersonalData
 from bot.prompting.compose.card_macros import choose_greeting
 from bot.prompting.compose.instructions import build_prompter
 from bot.prompting.presets.preset import Preset
-from bot.prompting.prompters.form_fields import ask_usage
-from bot.routing.active_presets import ActiveCharacters
-from bot.routing.history_scopes import HistoryScopes
-from bot.routing.preset_resolver import PresetResolver
-from bot.texts.stored import looked_up
-from bot.texts.text import Text, joined, marked, translatable
+from bot.prompting.prompters import ask_usage
+from bot.routing.presets import ActiveCharacters, HistoryScopes, PresetResolver
+from bot.texts.text import Text, joined, looked_up, marked, translatable
 
 _MAX_GREETING_DIGITS = 3
 SETTINGS = CommandSpec(

@@ -5,12 +5,11 @@ from collections.abc import Iterable, Sequence
 from bot.chat.command import CommandOption
 from bot.chat.incoming import Said
 from bot.chat.session import Session, scopes_of_person
-from bot.commands.anonymous_admins import writes_as_the_group
-from bot.commands.registry import command
-from bot.commands.request import CommandRequest, CommandResult
+from bot.commands.authority import writes_as_the_group
+from bot.commands.request import CommandRequest, CommandResult, command
 from bot.errors import UserError
 from bot.ports import ChatSettings
-from bot.prompting.speakers.user_personas import MAX_SPEAKERS_WITH_PERSONA, sanitize_persona
+from bot.prompting.speakers import MAX_SPEAKERS_WITH_PERSONA, sanitize_persona
 from bot.texts.text import Text, marked, translatable
 
 _KEY = "persona"

@@ -8,7 +8,6 @@ from aiohttp import web
 from pydantic import BaseModel
 
 from bot.console.gate import RequestGate
-from bot.console.look import look_of
 from bot.console.pages import PageRenderer
 from bot.console.routes import (
     NOBODY,
@@ -17,6 +16,7 @@ from bot.console.routes import (
     Route,
     RouteAnswer,
     RouteGroup,
+    look_of,
 )
 from bot.errors import RequestRefused, StoreError, UserError
 from bot.texts.text import translatable, translate

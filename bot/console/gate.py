@@ -10,13 +10,13 @@ from aiohttp.http import HttpProcessingError
 from pydantic import BaseModel, ValidationError
 
 from bot.console.login import ConsoleLogins, is_csrf_token
-from bot.console.look import look_of
 from bot.console.routes import (
     NOBODY,
     Caller,
     ConsoleRequest,
     Route,
     check_scope,
+    look_of,
 )
 from bot.errors import RequestRefused
 from bot.settings import ConsoleSettings

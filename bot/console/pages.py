@@ -13,15 +13,14 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from bot import __version__
-from bot.console.look import THEMES
 from bot.console.routes import (
+    THEMES,
     ConsoleRequest,
     NavigationItem,
     Page,
 )
-from bot.prompting.draft.section_names import section_name
-from bot.texts.stored import looked_up
-from bot.texts.text import LANGUAGES, translatable, translatable_count, translate
+from bot.prompting.draft import section_name
+from bot.texts.text import LANGUAGES, looked_up, translatable, translatable_count, translate
 
 _FOLDER = Path(__file__).parent
 _LANGUAGE_NAMES = {"en": "EN", "zh": "中文"}

@@ -1,10 +1,11 @@
-"""The HTTP server of a process: one port for everything that is served over HTTP."""
+"""The HTTP server of a process: one port for everything, and its published address."""
 
 import asyncio
 import contextlib
 import errno
 import ssl
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TypeAlias, cast
 
 from aiohttp import web
@@ -12,7 +13,7 @@ from aiohttp import web
 from bot.console.certificate import ServedCertificate
 from bot.errors import SettingsError
 from bot.runtime.clock import SystemClock
-from bot.runtime.http.head_timeout import HeadTimeout
+from bot.runtime.head_timeout import HeadTimeout
 from bot.runtime.tasks import cancel_and_wait
 from bot.settings import ConsoleSettings
 
@@ -115,3 +116,25 @@ async def _listen(
                 "set TROUPE_CONSOLE__PORT to a free port, or to 0 for any"
             ) from None
     raise AssertionError("the last port is any free one")
+
+
+_FILE = "console-address"
+
+
+@contextlib.contextmanager
+def published_address(data_dir: Path, address: str) -> Iterator[None]:
+    """Keep the address in the data directory while the block runs."""
+    file = data_dir / _FILE
+    file.write_text(address, encoding="utf-8")
+    try:
+        yield
+    finally:
+        file.unlink(missing_ok=True)
+
+
+def find_address(data_dir: Path) -> str | None:
+    """Return the address of the console that uses this data directory; None if none runs."""
+    try:
+        return (data_dir / _FILE).read_text(encoding="utf-8").strip() or None
+    except OSError:
+        return None

@@ -10,9 +10,10 @@ from pydantic import BaseModel, Field
 from bot.chat.access import Scope
 from bot.console.app import protected
 from bot.console.login import SESSION_SECONDS, ConsoleLogins
-from bot.console.look import LANGUAGE_COOKIE, THEME_COOKIE
 from bot.console.pages import static_files
 from bot.console.routes import (
+    LANGUAGE_COOKIE,
+    THEME_COOKIE,
     ConsoleRequest,
     Page,
     RouteGroup,

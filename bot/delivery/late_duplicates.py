@@ -17,7 +17,7 @@ from bot.chat.outgoing import OutboxRow
 from bot.errors import PlatformError, RateLimited, Refused, StoreError
 from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Clock, Outbox, Surface
-from bot.runtime.http.write_condition import write_only_if
+from bot.runtime.http_client import write_only_if
 from bot.telemetry.logs import BoundTurn
 
 _log = structlog.get_logger(__name__)

@@ -8,10 +8,12 @@ unknown: the platform is then searched for the message, and it is sent again onl
 import base64
 import hashlib
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 import structlog
+from typing_extensions import override
 
 from bot.chat.incoming import source_of
 from bot.chat.outgoing import (
@@ -25,9 +27,8 @@ from bot.chat.outgoing import (
     OutgoingMessage,
 )
 from bot.delivery.late_duplicates import LATE_SECONDS, LateDuplicates
-from bot.delivery.message_forms import request_in_any_form
+from bot.delivery.pacing import WaitingCalls
 from bot.delivery.sent_rows import SentRows
-from bot.delivery.waiting_calls import WaitingCalls
 from bot.errors import (
     ContentRefused,
     Fenced,
@@ -38,9 +39,11 @@ from bot.errors import (
     RateLimited,
     Refused,
     Unreachable,
+    WordsRefused,
 )
-from bot.ports import Clock, Outbox, Surface
-from bot.runtime.http.write_condition import write_only_if
+from bot.ports import Clock, Delivery, Outbox, Surface
+from bot.runtime.http_client import write_only_if
+from bot.runtime.keyed_worker_pool import KeyedWorkerPool
 from bot.telemetry.logs import BoundTurn
 from bot.telemetry.metrics import FENCED, OUTBOX_RECONCILIATIONS, OUTBOX_SENDS
 from bot.telemetry.traces import record_span
@@ -423,3 +426,78 @@ def _target_id(row: OutboxRow) -> str:
     if row.external_id is None:
         raise Refused("the message to edit or delete was never sent")
     return row.external_id
+
+
+_NOT_SHOWN = translatable(
+    "⚠ A part of my answer belongs here, but this chat does not let me show it."
+)
+_WORDS_BLOCKED = translatable(
+    "⚠ A moderation rule of this server (AutoMod) blocked a part of my answer. Please ask in other"
+    " words, or ask its admins about the rule."
+)
+Response = TypeVar("Response")
+
+
+async def request_in_any_form(
+    row: OutboxRow, request: Callable[[MessageContent], Awaitable[Response]]
+) -> Response:
+    """Make a request with a row's content; if that is refused, in plain text, then as a sentence.
+
+    Where its words are what is refused, it is that sentence at once.
+
+    Raises:
+        PlatformError: what the request raises for another reason than its content.
+    """
+    face, notice = row.content.face, _NOT_SHOWN
+    for content in (row.content, MessageContent(row.text, face, is_plain=True)):
+        try:
+            return await request(content)
+        except ContentRefused as error:
+            _log.warning("content_refused", row=row.id, plain=content.is_plain, reason=str(error))
+            if isinstance(error, WordsRefused):
+                notice = _WORDS_BLOCKED
+                break
+    # Its face may be what was refused.
+    return await request(MessageContent(in_every_language(notice)))
+
+
+class LaneDelivery(Delivery):
+    """Hands rows to the sender through its worker pool."""
+
+    def __init__(self, sender: Sender, lanes: KeyedWorkerPool[OutboxRow]) -> None:
+        self._sender = sender
+        self._lanes = lanes
+
+    @override
+    def deliver(self, lane: str, row: OutboxRow | None, *, is_urgent: bool = False) -> None:
+        if row is None:
+            self._lanes.wake([lane], is_urgent=is_urgent)
+        else:
+            self._lanes.start(lane, row)
+
+    @override
+    async def wait_until_sent(self, row_id: int) -> str:
+        return await self._sender.sent_rows.wait(row_id)
+
+
+class RemoteDelivery(Delivery):
+    """Leaves rows to the senders in other processes."""
+
+    def __init__(
+        self,
+        wake: Callable[[Sequence[str]], None],
+        wake_urgent: Callable[[Sequence[str]], None],
+        sent_rows: SentRows,
+    ) -> None:
+        self._wake = wake
+        self._wake_urgent = wake_urgent
+        self._sent_rows = sent_rows
+
+    @override
+    def deliver(self, lane: str, row: OutboxRow | None, *, is_urgent: bool = False) -> None:
+        wake = self._wake_urgent if is_urgent else self._wake
+        wake([lane])  # no row is taken here
+
+    @override
+    async def wait_until_sent(self, row_id: int) -> str:
+        return await self._sent_rows.wait(row_id)

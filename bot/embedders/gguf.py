@@ -23,9 +23,8 @@ from bot.embedders.vectors import (
 from bot.errors import EmbeddingError, SettingsError
 from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Embedder
-from bot.prompting.character.embedding import pack_vectors
-from bot.runtime.http.client import HttpClient
-from bot.runtime.http.failures import ConnectionFailed
+from bot.prompting.embedding import pack_vectors
+from bot.runtime.http_client import ConnectionFailed, HttpClient
 from bot.runtime.subprocesses import ChildFailed, SupervisedProcess
 from bot.runtime.unix_server import unix_server
 from bot.settings import EmbeddingSettings

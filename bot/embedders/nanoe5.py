@@ -5,7 +5,7 @@ from pathlib import Path
 import structlog
 
 from bot.ports import Embedder
-from bot.prompting.character.embedding import DEFAULT_EMBEDDER, WORDS
+from bot.prompting.embedding import DEFAULT_EMBEDDER, WORDS
 from bot.settings import EmbeddingSettings
 
 _log = structlog.get_logger(__name__)

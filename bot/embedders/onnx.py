@@ -22,7 +22,7 @@ from bot.chat.story import PackedVector
 from bot.embedders.vectors import MAX_TEXT_TOKENS, model_fingerprint
 from bot.errors import EmbeddingError, SettingsError
 from bot.ports import Embedder
-from bot.prompting.character.embedding import pack_vectors
+from bot.prompting.embedding import pack_vectors
 from bot.settings import EmbeddingSettings
 
 _SETTING = "TROUPE_EMBEDDING__MODEL_PATH"

@@ -18,8 +18,8 @@ from bot.chat.story import PackedVector
 from bot.embedders.vectors import EmbeddingsResponse, batches, truncate_text
 from bot.errors import EmbeddingError
 from bot.ports import Clock, Embedder, MeteredEmbedder
-from bot.prompting.character.embedding import pack_vectors
-from bot.prompting.text.token_counter import count_tokens
+from bot.prompting.embedding import pack_vectors
+from bot.prompting.text.tokens import count_tokens
 from bot.runtime.clock import SystemClock
 from bot.settings import EmbeddingSettings
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from bot.ports import Embedder
-from bot.prompting.character.embedding import WORDS
+from bot.prompting.embedding import WORDS
 from bot.settings import EmbeddingSettings
 
 

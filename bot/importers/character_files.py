@@ -8,17 +8,17 @@ from pathlib import Path
 
 from bot.errors import CharacterError, PresetError
 from bot.frozen_dataclass import frozen_dataclass
+from bot.importers.archives import read_haruhi_zip
 from bot.importers.file_kinds import FileKind, detect_file_kind
-from bot.importers.haruhi_archives import read_haruhi_zip
-from bot.prompting.personas.builtin_roles import (
+from bot.prompting.personas.haruhi import (
     builtin_role_name,
     load_builtin_role,
+    read_jsonl,
+    read_rows,
     with_default_placeholder,
 )
-from bot.prompting.personas.haruhi_rows import read_jsonl, read_rows
-from bot.prompting.presets.files import ReadPresets, read_presets, validate_preset
+from bot.prompting.presets.files import ReadPresets, path_inside, read_presets, validate_preset
 from bot.prompting.presets.preset import Preset
-from bot.prompting.text.preset_folder import path_inside
 from bot.texts.text import text_of, translatable
 
 _VERSION_2_COLUMN = "luotuo_openai"  # of ChatHaruhi 2 only; its personas name no place for stories

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
 from bot.errors import UserError
-from bot.importers.cards import png
+from bot.importers import png
 from bot.prompting.text.jsonc import JsonSyntaxError, read_json
 from bot.texts.text import Text, marked, translatable
 

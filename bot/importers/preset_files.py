@@ -8,18 +8,20 @@ from typing import TypeAlias
 from bot.errors import PresetError
 from bot.frozen_dataclass import frozen_dataclass
 from bot.importers.file_kinds import FileKind, detect_file_kind
-from bot.importers.koboldcpp import keys_of_adapter
-from bot.importers.modelfile.conversion import import_notes, parse_modelfile, preset_from_modelfile
-from bot.importers.sillytavern.chat_completion import keys_of_chat_completion
-from bot.importers.sillytavern.context import keys_of_context, keys_of_system_prompt
-from bot.importers.sillytavern.instruct import keys_of_instruct
-from bot.importers.sillytavern.samplers import keys_of_sampler
+from bot.importers.instruct_templates import (
+    keys_of_adapter,
+    keys_of_context,
+    keys_of_instruct,
+    keys_of_system_prompt,
+)
+from bot.importers.modelfile import import_notes, parse_modelfile, preset_from_modelfile
+from bot.importers.sillytavern_settings import keys_of_chat_completion, keys_of_sampler
 from bot.importers.unsupported import unsupported_features
+from bot.prompting.presets.fields import MAX_NAME_CHARS
 from bot.prompting.presets.files import parse_preset, validate_preset
-from bot.prompting.presets.names import MAX_NAME_CHARS
 from bot.prompting.presets.preset import DEFAULT_MODEL, Preset
 from bot.prompting.text.jsonc import JsonSyntaxError, read_json
-from bot.templates.lmdeploy.role_template import SAMPLING_KEYS
+from bot.templates.role_template import SAMPLING_KEYS
 from bot.texts.text import text_of, translatable
 
 _Keys: TypeAlias = tuple[dict[str, object], list[str]]

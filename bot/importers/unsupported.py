@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
-from bot.prompting.cards.macros import unknown_macros
-from bot.prompting.cards.story_string import story_macros
+from bot.prompting.macros import unknown_macros
 from bot.prompting.presets.preset import Preset
+from bot.prompting.story_string import story_macros
 from bot.texts.text import Text, translatable
 
 _MAX_NAMES = 40

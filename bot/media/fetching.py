@@ -15,8 +15,7 @@ import structlog
 
 from bot import __version__
 from bot.errors import TroupeError
-from bot.runtime.http.client import HttpClient, HttpResponse
-from bot.runtime.http.failures import AddressRefused, ConnectionFailed
+from bot.runtime.http_client import AddressRefused, ConnectionFailed, HttpClient, HttpResponse
 
 _log = structlog.get_logger(__name__)
 _PORTS = frozenset({80, 443})

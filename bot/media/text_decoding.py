@@ -2,7 +2,7 @@
 
 Windows-1252 contains Latin-1. Any byte is a character there, or nearly so: only a file without
 control characters whose letters are mostly those of ASCII, and whose other letters stand alone, is
-taken for it. What else may be text is left to `bot.media.attachment_reader`, which guesses the encoding.
+taken for it. For other text, `bot.media.attachment_reader` guesses the encoding.
 """
 
 import re

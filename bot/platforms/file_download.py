@@ -4,8 +4,7 @@ import asyncio
 from http import HTTPStatus
 
 from bot import __version__
-from bot.runtime.http.client import HttpClient
-from bot.runtime.http.failures import ConnectionFailed
+from bot.runtime.http_client import ConnectionFailed, HttpClient
 
 _CONNECT_SECONDS = 5.0
 _HEADERS = {

@@ -8,9 +8,8 @@ from importlib import import_module  # noqa: TID251 # this is a plug registry
 from typing import Any, TypeAlias
 
 from bot.chat.outgoing import Limits
-from bot.platforms.account import AccountSetup
 from bot.platforms.discord import SPEC as DISCORD
-from bot.platforms.spec import PlatformContext, PlatformSettings, PlatformSpec
+from bot.platforms.spec import AccountSetup, PlatformContext, PlatformSettings, PlatformSpec
 from bot.platforms.telegram import SPEC as TELEGRAM
 from bot.platforms.terminal import SPEC as TERMINAL
 from bot.platforms.web import SPEC as WEB

@@ -31,12 +31,10 @@ from bot.errors import (
 )
 from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Backend, Clock, ContinuingBackend, TextTokenCounter
-from bot.prompting.draft.fit import FittedPrompt
+from bot.prompting.echo_filter import EchoFilter
+from bot.prompting.fit import FittedPrompt
 from bot.prompting.presets.preset import Preset
-from bot.prompting.speakers.echo_filter import EchoFilter
-from bot.replying.output_filter import OutputFilter
-from bot.replying.repeated_beginning import RepeatedBeginning
-from bot.replying.repetition import RepetitionDetector, ends_in_loop
+from bot.replying.filters import OutputFilter, RepeatedBeginning, RepetitionDetector, ends_in_loop
 from bot.replying.stop_flag import StopFlag
 from bot.replying.tool_rounds import ToolRounds, total_usage
 from bot.telemetry.metrics import SECONDS_TO_FIRST_TOKEN, record_usage

@@ -13,10 +13,9 @@ from bot.chat.outgoing import Button, Face, Limits, Menu, MessageContent, Outbox
 from bot.chat.session import Claim, InboxMessage, OpenedPart
 from bot.errors import PlatformError, RateLimited
 from bot.ports import Clock, Conversations, Delivery, Surface
-from bot.replying.answer_buttons import stop_button
+from bot.replying.answer_parts import PartPlaces, stop_button
 from bot.replying.live_reply import LiveReply
-from bot.replying.long_answers import PartPlaces
-from bot.replying.splitting.split import split
+from bot.replying.split import split
 from bot.texts.text import language_of
 
 _log = structlog.get_logger(__name__)

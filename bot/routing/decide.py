@@ -1,20 +1,19 @@
-"""Decide what happens to a message: a command, an answer, a line to remember, or nothing; pure."""
+"""Decide what to do with a message."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TypeAlias
 
 from bot.chat.attachments import described_text, has_readable_file
-from bot.chat.command import Command, parse
+from bot.chat.command import ButtonAction, Command, parse
 from bot.chat.incoming import MediaItem, Said
 from bot.chat.session import Turn
 from bot.frozen_dataclass import frozen_dataclass
 from bot.prompting.presets.preset import Preset
-from bot.prompting.prompters.form_fields import is_ask_command
-from bot.routing.active_presets import ActiveCharacters, ActivePreset
-from bot.routing.reply_prompts import replied_command
-from bot.routing.speaker_selection import SpeakerCandidate, select_speakers
-from bot.routing.wake_rules import Dice
+from bot.prompting.prompters import is_ask_command
+from bot.routing.presets import ActiveCharacters, ActivePreset
+from bot.routing.speakers import Dice, SpeakerCandidate, select_speakers
+from bot.texts.text import LANGUAGES, Text, translatable, translate
 
 
 @frozen_dataclass
@@ -104,3 +103,29 @@ def _command(incoming: Said, presets: Sequence[Preset]) -> Command | None:
     if incoming.wake is None or (has_form and is_ask_command(incoming.text)):
         return None
     return replied_command(incoming) or parse(incoming.text)
+
+
+QUESTIONS: Mapping[ButtonAction, Text] = {
+    ButtonAction.NAME: translatable(
+        "Who is to answer here? Reply to this message with the name of the preset."
+    ),
+    ButtonAction.ABOUT: translatable(
+        "How do you describe yourself here? Reply to this message; clear deletes it."
+    ),
+}
+"""What a person is asked, by the button that asks for it."""
+_COMMANDS = {ButtonAction.NAME: "/preset use", ButtonAction.ABOUT: "/me"}
+
+
+def replied_command(said: Said) -> Command | None:
+    """Return the command that a reply to one of the questions stands for; None: it is no reply."""
+    quote = said.quote
+    if quote is None or not quote.is_ours:
+        return None
+    text = " ".join(said.text.split())
+    if not text or text.startswith("/"):
+        return None
+    for action, question in QUESTIONS.items():
+        if quote.text in {translate(question, language) for language in LANGUAGES}:
+            return parse(f"{_COMMANDS[action]} {text}")
+    return None

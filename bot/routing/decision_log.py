@@ -12,16 +12,15 @@ import msgspec
 import structlog
 
 from bot.chat.incoming import Said
-from bot.chat.message_note import MessageNote
 from bot.chat.receipt import Receipt
+from bot.chat.session import MessageNote
 from bot.errors import StoreError
 from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Clock, MessageNotes
-from bot.routing.active_presets import ActivePreset
 from bot.routing.decide import Answer, Decision, Ignore, Observe
-from bot.routing.speaker_selection import SpeakerCandidate
-from bot.texts.stored import StoredPattern, looked_up
-from bot.texts.text import Text, joined, marked, translatable
+from bot.routing.presets import ActivePreset
+from bot.routing.speakers import SpeakerCandidate
+from bot.texts.text import StoredPattern, Text, joined, looked_up, marked, translatable
 
 _log = structlog.get_logger(__name__)
 _MAX_MESSAGES = 8

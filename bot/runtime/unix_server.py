@@ -10,8 +10,7 @@ from http import HTTPStatus
 from pathlib import Path
 
 from bot.frozen_dataclass import frozen_dataclass
-from bot.runtime.http.client import HttpClient
-from bot.runtime.http.failures import ConnectionFailed
+from bot.runtime.http_client import ConnectionFailed, HttpClient
 from bot.runtime.subprocesses import SupervisedProcess, create_socket_folder, supervised
 
 _START_SECONDS = 120.0  # a large file from a slow disk

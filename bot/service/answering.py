@@ -8,12 +8,15 @@ from functools import cached_property, partial
 from bot.backends.exact_prompt import ExactPromptWriter
 from bot.chat.incoming import source_of
 from bot.chat.session import ClaimedMessage
-from bot.commands.context import ContextView
-from bot.commands.export import PrivateCommands
-from bot.commands.forgetting import ChannelForgetting, PersonForgetting, SharedMemories
+from bot.commands.admin_notes import AdminNotes
 from bot.commands.handlers import CommandHandlers
-from bot.commands.notes.admin_notes import AdminNotes
-from bot.commands.usage_view import UsageView
+from bot.commands.privacy import (
+    ChannelForgetting,
+    PersonForgetting,
+    PrivateCommands,
+    SharedMemories,
+)
+from bot.commands.reports import ContextView, UsageView
 from bot.console.login import ConsoleLinks
 from bot.media.attachment_reader import AttachmentReader
 from bot.media.fetching import PublicFetcher
@@ -32,15 +35,12 @@ from bot.summaries import Summarizer
 from bot.telemetry.secret_masker import SecretMasker
 from bot.turn.answer import AnswerPipeline
 from bot.turn.arrivals import CONVERSATIONS
-from bot.turn.channel_reader import ChannelReader
-from bot.turn.gathering import MessageGatherer
-from bot.turn.limits.embedding_spending import EmbeddingSpending
+from bot.turn.limits.admin_notices import RefusedChats
 from bot.turn.limits.queue_limit import QueueLimit
-from bot.turn.limits.refused_chats import RefusedChats
-from bot.turn.limits.summary_spending import BudgetedSummaries
-from bot.turn.prompt_sources import PromptSources
+from bot.turn.limits.spending import BudgetedSummaries, EmbeddingSpending
+from bot.turn.message_groups import MessageGatherer
+from bot.turn.prompt_inputs import AnswerTools, ChannelReader, PromptSources
 from bot.turn.stages import TurnStages
-from bot.turn.tools.answer_tools import AnswerTools
 from bot.turn.worker import ConversationWorker
 
 _COMMANDS_BESIDE = 32

@@ -8,59 +8,48 @@ from functools import cached_property, partial
 from pathlib import Path
 
 from bot.backends.llama_cpp.settings import LlamaCppSettings
-from bot.chat.console.operation import ProcessReport
+from bot.chat.operation import ProcessReport
 from bot.commands.handlers import COMMANDS
 from bot.console.access_page import AccessPage
-from bot.console.answers.answer_pages import AnswerPages
-from bot.console.answers.replay_pages import ReplayPages
+from bot.console.answer_pages import AnswerPages, ReplayPages
 from bot.console.app import Console
+from bot.console.channels import ChannelPage, ChannelReports, ChannelsPage
 from bot.console.gate import RequestGate
 from bot.console.health import Probe
 from bot.console.login import ConsoleLogins
 from bot.console.openapi import ApiDescription
+from bot.console.operation import Installation, OperationReports, ProviderRow
+from bot.console.operation_page import OperationPage
+from bot.console.operator_requests import OperatorRequests, PromptReplay, ProviderTrial
 from bot.console.pages import PageRenderer
-from bot.console.playground.actions import PlaygroundActions
-from bot.console.playground.pages import PlaygroundPages
+from bot.console.playground import PlaygroundActions, PlaygroundPages
+from bot.console.presets.api import PresetApi
 from bot.console.presets.copying import PresetCopies, PresetCopyPages
 from bot.console.presets.editing import PresetEditing
-from bot.console.presets.exporting import PresetExports
-from bot.console.presets.file_pages import PresetFilePages
-from bot.console.presets.importing import PresetImports
+from bot.console.presets.files import PresetExports, PresetFilePages, PresetImports
 from bot.console.presets.lorebook_pages import LorebookEditing, LorebookPages
-from bot.console.presets.preset_api import PresetApi
-from bot.console.presets.preset_pages import PresetPages
-from bot.console.presets.trial.preview import DraftPreviews
-from bot.console.presets.trial.trial_pages import TrialPages
-from bot.console.presets.trial.trials import DraftTrials
+from bot.console.presets.pages import PresetPages
+from bot.console.presets.preview import DraftPreviews
+from bot.console.presets.trials import DraftTrials, TrialPages
+from bot.console.prompt_preview import DraftPreview, PromptPreview
 from bot.console.routes import RouteGroup
-from bot.console.service.channel_page import ChannelPage
-from bot.console.service.channel_report import ChannelReports
-from bot.console.service.channels_page import ChannelsPage
-from bot.console.service.operation_models import ProviderRow
-from bot.console.service.operation_page import OperationPage
-from bot.console.service.operation_report import Installation, OperationReports
-from bot.console.service.setup_page import SETUP_PATH, SetupPage
-from bot.console.service.usage_page import UsagePage
 from bot.console.session_pages import SessionPages
+from bot.console.setup_page import SETUP_PATH, SetupPage
+from bot.console.usage_page import UsagePage
 from bot.platforms.registry import imitable_platforms
-from bot.platforms.web.incoming import to_said
+from bot.platforms.web import to_said
 from bot.ports import Clock, ConsoleTokens, RateLimits
-from bot.prompting.presets.folder import open_presets_folder
+from bot.prompting.presets.files import open_presets_folder
 from bot.prompting.presets.preset import Preset
 from bot.service.backends import preset_problems
 from bot.service.container import Container
 from bot.settings import ConsoleSettings, Settings
-from bot.setup.steps import SetupSteps
+from bot.setup.accounts import SetupSteps
 from bot.storage.database import Database
 from bot.storage.operation import SqlAuditLog
 from bot.storage.reports import SqlChannelHistories, SqlServiceState
 from bot.storage.web_channels import SqlHistoryCopies
-from bot.telemetry.recent_events import RECENT_EVENTS
-from bot.turn.preview.draft_preview import DraftPreview
-from bot.turn.preview.operator_requests import OperatorRequests
-from bot.turn.preview.prompt_preview import PromptPreview
-from bot.turn.preview.provider_trial import ProviderTrial
-from bot.turn.preview.replay import PromptReplay
+from bot.telemetry.logs import RECENT_EVENTS
 
 
 class ConsoleContainer:

@@ -20,7 +20,7 @@ from bot.errors import StoreError
 from bot.platforms.registry import channel_limits, make_platform
 from bot.platforms.spec import PlatformContext
 from bot.ports import Platform
-from bot.runtime.terminal_locale import terminal_locale
+from bot.runtime.terminal import terminal_locale
 from bot.service.answering import AnsweringContainer
 from bot.service.jobs import (
     Job,
@@ -35,8 +35,8 @@ from bot.service.jobs import (
 from bot.service.options import Role
 from bot.service.published_presets import PublishedPresets
 from bot.storage.reports import SqlQueueAges
-from bot.telemetry.recent_events import RECENT_EVENTS
-from bot.turn.missed_signals import MissedSignals
+from bot.telemetry.logs import RECENT_EVENTS
+from bot.turn.arrivals import MissedSignals
 
 _DRAIN_SECONDS = 10.0
 """How long the work in progress of one role may go on after a signal."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import structlog
 
-from bot.chat.console.operation import (
+from bot.chat.operation import (
     HEARTBEAT_SECONDS,
     FailedMessage,
     LoggedStep,
@@ -23,8 +23,8 @@ from bot.settings import Settings
 from bot.storage.database import Database
 from bot.storage.reports import SharedReports, SqlQueueAges
 from bot.storage.retention import delete_expired, delete_expired_turns
+from bot.telemetry.logs import RecentEvents
 from bot.telemetry.metrics import LOOP_LAG, QUEUE_AGE
-from bot.telemetry.recent_events import RecentEvents
 
 _DELETE_AFTER_SECONDS = 300.0
 """After the start: a service that is restarted every hour deletes as well."""

@@ -4,26 +4,21 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 
-from bot.chat.button import ANSWERING_ACTIONS, read_button
-from bot.chat.command import parse
+from bot.chat.command import ANSWERING_ACTIONS, parse, read_button
 from bot.chat.incoming import Incoming, Pressed, Said
 from bot.chat.outgoing import OutboxRow
-from bot.commands.admins import AdminCheck
-from bot.commands.anonymous_admins import AnonymousAdmins
-from bot.commands.answer_buttons import AnswerButtons
+from bot.commands.answers import AnswerButtons
+from bot.commands.authority import AdminCheck, AnonymousAdmins
 from bot.commands.personas import UserPersonas
 from bot.console.server import AddRoutes
 from bot.console.webhooks import webhook_routes
-from bot.delivery.lane_delivery import LaneDelivery, RemoteDelivery
-from bot.delivery.rate_limits import RateLimitedSurface
-from bot.delivery.sender import Sender
+from bot.delivery.pacing import RateLimitedSurface, WaitingCalls
+from bot.delivery.sender import LaneDelivery, RemoteDelivery, Sender
 from bot.delivery.sent_rows import SentRows, SentRowSignals
-from bot.delivery.waiting_calls import WaitingCalls
-from bot.intake.histories import HistoryRouter
-from bot.intake.intake import InboxIntake
+from bot.intake import HistoryRouter, InboxIntake
 from bot.ports import Delivery, Platform, PrivateChats, ShardedPlatform, Surface, WebhookReceiver
 from bot.replying.live_replies import LiveReplies
-from bot.routing.history_scopes import HistoryScopes
+from bot.routing.presets import HistoryScopes
 from bot.runtime.keyed_worker_pool import KeyedWorkerPool, urgent_topic, wake_keys
 from bot.service.exclusive_role import ExclusivePlatform, SharedShards
 from bot.service.options import Role
@@ -34,10 +29,9 @@ from bot.storage.chat_settings import CachedChatSettings
 from bot.storage.restoring import SqlRestores
 from bot.telemetry.metrics import HELD_ROLES
 from bot.turn.arrivals import CONVERSATIONS, ArrivalSignals
-from bot.turn.lease import LeaseKeeper
-from bot.turn.limits.pauses import AnsweringPauses
-from bot.turn.limits.refused_chats import publish_refusal
-from bot.turn.limits.restored_messages import RestoredMessages
+from bot.turn.claims import LeaseKeeper
+from bot.turn.limits.admin_notices import publish_refusal
+from bot.turn.limits.pauses import AnsweringPauses, RestoredMessages
 from bot.turn.stops import StopRequests
 
 _MAX_SCOPE_AGE_SECONDS = 3.0  # processes hear of each other's changes over Redis only

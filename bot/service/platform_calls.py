@@ -4,16 +4,16 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from bot.chat.button import FORM_ACTIONS, ButtonAction, read_button
+from bot.chat.command import FORM_ACTIONS, ButtonAction, read_button
 from bot.chat.incoming import Address, MediaItem, Pressed, Request, Said
-from bot.commands.answer_buttons import AnswerButtons
+from bot.commands.answers import AnswerButtons
 from bot.commands.menus import FORM_TEXTS
 from bot.commands.personas import UserPersonas
 from bot.errors import PlatformError, Refused, StoreError, UserError
-from bot.intake.histories import HistoryRouter
+from bot.intake import HistoryRouter
 from bot.platforms.spec import EditableText
 from bot.ports import FileSource, HistoryReader, Platform, SilenceExplainer
-from bot.routing.preset_resolver import PresetResolver
+from bot.routing.presets import PresetResolver
 from bot.texts.text import Text, language_of, translatable, translate
 
 _EDIT_TITLE = translatable("Edit a message")

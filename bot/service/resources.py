@@ -15,14 +15,19 @@ from bot.frozen_dataclass import frozen_dataclass
 from bot.importers.character_files import read_character_folder
 from bot.platforms.spec import PlatformSpec
 from bot.ports import ChatSettings, RateLimits, SharedValues, Signals
-from bot.prompting.presets.files import ReadPresets, find_preset, preset_version
-from bot.prompting.presets.names import preset_id
+from bot.prompting.presets.fields import preset_id
+from bot.prompting.presets.files import (
+    FileStamps,
+    ReadPresets,
+    file_stamps,
+    find_preset,
+    preset_version,
+)
 from bot.prompting.presets.preset import Preset
-from bot.prompting.text.preset_folder import FileStamps, file_stamps
-from bot.routing.preset_resolver import PresetResolver
+from bot.routing.presets import PresetResolver
 from bot.runtime.clock import SystemClock
+from bot.runtime.in_process import InProcessSignals
 from bot.runtime.shipped_files import presets_folder
-from bot.runtime.signals import InProcessSignals
 from bot.runtime.tasks import cancel_and_wait
 from bot.service.backends import refused_presets
 from bot.service.models import Models, open_models, preload_default, prepare_models

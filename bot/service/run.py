@@ -9,9 +9,9 @@ from functools import cached_property
 from importlib import import_module  # noqa: TID251 # for what few installations need
 from typing import Any
 
-from bot.console.address import published_address
 from bot.console.health import Probe, health_routes, run_probes
-from bot.console.server import AddRoutes, serve_http
+from bot.console.operator_requests import PromptReplay
+from bot.console.server import AddRoutes, published_address, serve_http
 from bot.platforms.registry import terminal_platforms
 from bot.platforms.spec import PlatformSpec
 from bot.ports import Platform
@@ -21,7 +21,6 @@ from bot.service.jobs import OutageLog
 from bot.service.options import Role, RunOptions
 from bot.service.resources import open_resources
 from bot.settings import Settings
-from bot.turn.preview.replay import PromptReplay
 
 _AS_SET = RunOptions()
 _PROBE_SECONDS = 2.0

@@ -11,9 +11,9 @@ from bot.errors import PresetError, SettingsError, StoreError
 from bot.platforms.spec import PlatformSpec
 from bot.ports import Backend, Clock, RateLimits
 from bot.prompting.presets.files import find_preset
-from bot.routing.preset_resolver import PresetResolver
+from bot.routing.presets import PresetResolver
 from bot.runtime.clock import SystemClock
-from bot.runtime.rate_limits import InProcessRateLimits
+from bot.runtime.in_process import InProcessRateLimits
 from bot.service import jobs
 from bot.service.exclusive_role import ExclusiveRole
 from bot.service.models import Models
@@ -37,10 +37,8 @@ from bot.storage.tokens import SqlConsoleTokens
 from bot.storage.usage import SqlBudgets, SqlUsageLog, SqlUsageTotals
 from bot.storage.web_channels import SqlWebChannels
 from bot.storage.windows import SharedWindows
-from bot.turn.limits.answer_limits import AnswerLimits
-from bot.turn.limits.command_limits import CommandLimits
-from bot.turn.limits.provider_slots import ProviderSlots
-from bot.turn.limits.rare_notices import RareNotices
+from bot.turn.limits.rate_limits import AnswerLimits, CommandLimits, RareNotices
+from bot.turn.limits.slots import ProviderSlots
 from bot.turn.limits.spending import BudgetRules, Spending
 
 _SLOT_MARGIN_SECONDS = 60.0  # retries and a pause of the process are beyond an answer's own limit

@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Table, func, select, tuple_
 
-from bot.chat.console.operation import HEARTBEAT_SECONDS
+from bot.chat.operation import HEARTBEAT_SECONDS
 from bot.errors import StoreError
 from bot.runtime.clock import SystemClock
 from bot.storage.database import INSUFFICIENT_PRIVILEGE, Database

@@ -8,8 +8,8 @@ from typing import Any
 from sqlalchemy import Connection, Row, bindparam, insert, select, update
 from typing_extensions import override
 
-from bot.chat.console.operation import DeadLetter
 from bot.chat.incoming import ForgetRequested, Incoming, Pressed, Said
+from bot.chat.operation import DeadLetter
 from bot.chat.outgoing import OutboxState
 from bot.errors import Undecodable
 from bot.ports import Clock, DeadLetters

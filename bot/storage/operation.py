@@ -21,9 +21,9 @@ from sqlalchemy import (
 from typing_extensions import override
 
 from bot.chat.access import AuditEntry
-from bot.chat.console.operation import BackgroundWork, HeldJob, Node, Pause
-from bot.chat.message_note import MessageNote
+from bot.chat.operation import BackgroundWork, HeldJob, Node, Pause
 from bot.chat.outgoing import OutboxState
+from bot.chat.session import MessageNote
 from bot.ports import AuditLog, Clock, MessageNotes, NodeRegistry, Pauses
 from bot.storage.database import Database
 from bot.storage.statements import DialectName, clock

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, bindparam, delete, select
 from typing_extensions import override
 
-from bot.chat.console.preset_draft import ImportedFile, PresetDraft
+from bot.chat.drafts import ImportedFile, PresetDraft
 from bot.chat.session import PresetVersion
 from bot.chat.storable import make_storable
 from bot.ports import Clock, PresetDrafts, PresetVersions

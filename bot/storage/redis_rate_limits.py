@@ -20,10 +20,10 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 from typing_extensions import override
 
-from bot.chat.console.operation import RefusedCalls
+from bot.chat.operation import RefusedCalls
 from bot.chat.rate import CallScope, Rate, Waiter
 from bot.ports import Clock, RateLimits
-from bot.runtime.rate_limits import LEARNED_SECONDS, InProcessRateLimits, longest_first
+from bot.runtime.in_process import LEARNED_SECONDS, InProcessRateLimits, longest_first
 from bot.storage.redis_client import open_client
 
 _log = structlog.get_logger(__name__)

@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from bot.errors import SignalsUnavailable
 from bot.ports import Signals
-from bot.runtime.signals import InProcessSignals
+from bot.runtime.in_process import InProcessSignals
 from bot.runtime.tasks import cancel_and_wait
 from bot.storage.redis_client import (
     ANSWER_SECONDS,

@@ -13,8 +13,10 @@ import msgspec
 from sqlalchemy import ColumnElement, Connection, Row, bindparam, case, func, or_, select
 from typing_extensions import override
 
-from bot.chat.console.answers import AnswerSearch, FoundAnswers, StoredAnswer
-from bot.chat.console.operation import (
+from bot.chat.answers import AnswerSearch, FoundAnswers, StoredAnswer
+from bot.chat.drafts import Scene, recorded_scene
+from bot.chat.incoming import Person
+from bot.chat.operation import (
     DeliveredPart,
     HeldLease,
     KnownChannel,
@@ -24,8 +26,6 @@ from bot.chat.console.operation import (
     ProcessReport,
     QueueState,
 )
-from bot.chat.console.scene import Scene, recorded_scene
-from bot.chat.incoming import Person
 from bot.chat.prompt import FinishReason
 from bot.chat.receipt import Receipt
 from bot.chat.session import Turn

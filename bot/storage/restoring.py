@@ -26,8 +26,8 @@ from sqlalchemy import (
 )
 from typing_extensions import override
 
-from bot.chat.console.operation import Restore
 from bot.chat.incoming import address_of
+from bot.chat.operation import Restore
 from bot.chat.outgoing import OutboxState
 from bot.errors import StoreError
 from bot.frozen_dataclass import frozen_dataclass

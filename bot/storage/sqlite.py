@@ -26,7 +26,7 @@ from sqlalchemy.pool import ConnectionPoolEntry, StaticPool
 from typing_extensions import override
 
 from bot.frozen_dataclass import frozen_dataclass
-from bot.runtime.wake_ups import wake_ups
+from bot.runtime.tasks import wake_ups
 from bot.storage.codec import TextCodec
 from bot.storage.column_types import attach_codec
 from bot.storage.data_dir import close_to_others

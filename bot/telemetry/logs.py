@@ -1,22 +1,26 @@
-"""Configure structured logs: constant event names, ids as fields, and every secret masked."""
+"""Configure structured logs with masked secrets, and keep recent warnings for the console."""
 
 import logging
 import math
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import TextIO
 
+import msgspec
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 from typing_extensions import override
 
+from bot.chat.operation import FailedMessage, LoggedStep
+from bot.chat.session import MessageNote, error_id_of
 from bot.errors import SettingsError
+from bot.ports import MessageNotes
 from bot.telemetry.json_lines import JsonLines
-from bot.telemetry.recent_events import RECENT_EVENTS
 from bot.telemetry.secret_masker import SecretMasker
 
 _LEVELS = {name: getattr(logging, name.upper()) for name in ("debug", "info", "warning", "error")}
@@ -217,3 +221,77 @@ def open_log_stream(file: Path | None) -> TextIO:
 
 def _escape(text: str) -> str:
     return _CONTROL_CHARACTERS.sub(lambda found: repr(found[0])[1:-1], text)
+
+
+_MAX_EVENTS = 2000
+_MAX_CHARS = 2000  # of one value: a traceback may be long
+_FAILURES = {"warning", "error", "critical"}
+_OF_EVERY_EVENT = {"event", "level", "timestamp", "turn", "logger"}
+
+
+class RecentEvents:
+    """A processor of the log that keeps what belongs to a message, without secrets.
+
+    It stands behind the one that masks them, and changes nothing.
+    """
+
+    def __init__(self, max_events: int = _MAX_EVENTS) -> None:
+        self._steps: deque[tuple[str, LoggedStep]] = deque(maxlen=max_events)
+
+    def __call__(self, logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+        turn = event.get("turn")
+        if turn is not None:
+            details = {
+                name: str(value)[:_MAX_CHARS]
+                for name, value in event.items()
+                if name not in _OF_EVERY_EVENT
+            }
+            at, level = str(event.get("timestamp", "")), str(event.get("level", method))
+            step = LoggedStep(at, level, str(event.get("event", "")), details)
+            self._steps.append((str(turn), step))
+        return event
+
+    def failures(self, limit: int) -> Sequence[FailedMessage]:
+        """Return the messages with warnings or errors, those with the newest ones first."""
+        turns = dict.fromkeys(
+            turn for turn, step in reversed(self._steps) if step.level in _FAILURES
+        )
+        return [self._failed(turn) for turn in list(turns)[:limit]]
+
+    def failure(self, error_id: str) -> FailedMessage | None:
+        """Return a message by the id that people were told; None: nothing is known of it here."""
+        turns = dict.fromkeys(turn for turn, _ in reversed(self._steps))
+        found = next((turn for turn in turns if error_id_of(turn) == error_id), None)
+        return None if found is None else self._failed(found)
+
+    def _failed(self, turn: str) -> FailedMessage:
+        steps = tuple(step for each, step in self._steps if each == turn)
+        return FailedMessage(error_id_of(turn), turn, steps)
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(FailedMessage).decode
+
+
+def describe_failure(events: RecentEvents, turn: str) -> MessageNote:
+    """Return what was logged of a message that failed."""
+    error_id = error_id_of(turn)
+    failed = events.failure(error_id) or FailedMessage(error_id, turn, ())
+    return MessageNote(_key(error_id), _encode(failed).decode())
+
+
+async def find_failure(notes: MessageNotes, error_id: str) -> FailedMessage | None:
+    """Return a message that failed in any process; raises `StoreError`."""
+    found = await notes.newest(_key(error_id), 1)
+    try:
+        return _decode(found[0]) if found else None
+    except msgspec.DecodeError:  # of another version of Troupe
+        return None
+
+
+def _key(error_id: str) -> str:
+    return f"error:{error_id}"
+
+
+RECENT_EVENTS = RecentEvents()
+"""What this process has logged."""

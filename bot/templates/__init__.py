@@ -15,9 +15,8 @@ lmdeploy/           LMDeploy's templates
 from bot.templates.families import family_templates
 from bot.templates.jinja.jinja_template import JinjaTemplate
 from bot.templates.lmdeploy import catalog as lmdeploy_catalog
-from bot.templates.lmdeploy.role_template import BaseTemplate, RoleTemplate
 from bot.templates.registry import get, names, register
-from bot.templates.string_template import StringTemplate
+from bot.templates.role_template import BaseTemplate, RoleTemplate, StringTemplate
 
 __all__ = [
     "BaseTemplate",

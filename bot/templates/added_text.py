@@ -11,10 +11,10 @@ from difflib import SequenceMatcher
 from bot.chat.prompt import Message, TemplateChoice
 from bot.errors import TemplateError
 from bot.frozen_dataclass import frozen_dataclass
-from bot.templates.families.detection import detect_family
+from bot.templates.control_tokens import TextSpan
+from bot.templates.families.family_templates import detect_family
 from bot.templates.registry import names
 from bot.templates.renderer import ModelTemplate, Renderer
-from bot.templates.text_spans import TextSpan
 
 _PROBE = (
     Message("system", "Zq system zq."),

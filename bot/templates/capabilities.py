@@ -16,9 +16,8 @@ from typing import Any, Final
 
 from bot.chat.template_capabilities import Capabilities
 from bot.errors import TemplateError
-from bot.templates.control_tokens import ChatTemplate
+from bot.templates.control_tokens import ChatTemplate, render_messages
 from bot.templates.jinja.jinja_template import JinjaTemplate, Message
-from bot.templates.text_spans import render_messages
 
 PLACEHOLDER_USER_TEXT: Final = "..."  # the user message that is inserted before a greeting
 

@@ -1,18 +1,19 @@
-"""Find a template's control tokens, and break them in people's texts.
+"""Find control tokens, tell a template's own text from people's, and break tokens in theirs."""
 
-Breaking is only for what cannot be told apart in another way (see `text_spans`).
-"""
-
+import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
+from itertools import groupby, islice
+from typing import Any
 
 from jinja2 import nodes
 
-from bot.templates.jinja.jinja_template import JinjaTemplate
+from bot.errors import TemplateError
+from bot.frozen_dataclass import frozen_dataclass
+from bot.templates.jinja.jinja_template import JinjaTemplate, Message
 from bot.templates.jinja.sandbox import ENVIRONMENT
-from bot.templates.lmdeploy.role_template import ROLE_TEXT_KEYS, BaseTemplate
-from bot.templates.string_template import StringTemplate
+from bot.templates.role_template import ROLE_TEXT_KEYS, BaseTemplate, StringTemplate
 
 ChatTemplate = JinjaTemplate | BaseTemplate | StringTemplate
 
@@ -110,3 +111,195 @@ def break_control_tokens(text: str, tokens: Iterable[str]) -> str:
     while pattern.search(text):  # breaking one may leave another that overlapped it
         text = pattern.sub(lambda found: found[0][0] + WORD_JOINER + found[0][1:], text)
     return text
+
+
+UNTRUSTED_FIELDS = ("content", "name", "reasoning_content", "thinking")
+PRIVATE_USE_CODE_POINTS = range(0xF0000, 0x10FFFE)
+RenderMessages = Callable[[Sequence[Message]], str]
+MarkText = Callable[[str, str, str], str]
+
+
+@frozen_dataclass
+class TextSpan:
+    """A part of a prompt that comes from one source."""
+
+    text: str
+
+    trusted: bool
+    """False for people's text, which must not become a control token."""
+
+
+def render_spans(
+    template: ChatTemplate, messages: Sequence[Message], **options: Any
+) -> list[TextSpan]:
+    """Render a conversation as spans; their texts joined are the prompt.
+
+    Where a template changes people's texts so that they cannot be located, the control tokens in
+    these texts are broken first, and the prompt differs in these invisible characters.
+
+    Args:
+        template: any kind of chat template.
+        messages: the conversation, in the form of chat completions.
+        options: passed on to the template's `render`.
+    """
+
+    def render(given: Sequence[Message]) -> str:
+        return render_messages(template, given, **options)
+
+    tokens = control_tokens(template)
+    prompt = render(messages)
+    for mark in (_mark_whole, _mark_stripped, _mark_between(split_separators(template))):
+        spans = _locate(render, messages, prompt, mark, tokens)
+        if spans is not None:
+            return spans
+    safe = [_map_texts(one, lambda text: break_control_tokens(text, tokens)) for one in messages]
+    prompt = render(safe)
+    return _locate(render, safe, prompt, _mark_stripped, tokens) or [TextSpan(prompt, trusted=True)]
+
+
+def render_messages(template: ChatTemplate, messages: Sequence[Message], **options: Any) -> str:
+    """Render with any kind of template."""
+    match template:
+        case JinjaTemplate():
+            return template.render(messages, **options)
+        case StringTemplate():
+            return template.render(messages)
+        case _:
+            prompt = template.messages2prompt(messages, **options)
+            if prompt is None:
+                raise TemplateError("this template renders single texts only, no conversations")
+            return prompt
+
+
+def _locate(
+    render: RenderMessages,
+    messages: Sequence[Message],
+    prompt: str,
+    mark_text: MarkText,
+    tokens: Sequence[str],
+) -> list[TextSpan] | None:
+    """Return the spans, or None if marks of this kind change the prompt or get lost."""
+    marks = _unused_marks(messages, prompt)
+    if marks is None:
+        return None
+    try:
+        marked = render([
+            _map_texts(message, _marker(mark_text, *texts), _marker(mark_text, *names))
+            for message, texts, names in zip(messages, marks[::2], marks[1::2], strict=True)
+        ])  # fmt: skip
+    except TemplateError:
+        return None
+    every_mark = [ord(mark) for pair in marks for mark in pair]
+    parts = re.split(f"({_character_class(every_mark)})", marked) if every_mark else [marked]
+    if "".join(parts[::2]) != prompt:
+        return None
+    return _parse_marks(parts, dict(marks), tokens)
+
+
+def _parse_marks(
+    parts: Sequence[str], closing_marks: Mapping[str, str], tokens: Sequence[str]
+) -> list[TextSpan] | None:
+    """Parse `text, mark, text, mark, …, text`; None if the marks do not come in pairs."""
+    spans = [TextSpan(parts[0], trusted=True)]
+    previous, expected = "", ""
+    for mark, text in zip(parts[1::2], parts[2::2], strict=True):
+        if expected:
+            if mark != expected:
+                return None
+            spans.append(TextSpan(text, trusted=True))
+            expected = ""
+        else:
+            if mark not in closing_marks:
+                return None
+            expected = closing_marks[mark]
+            if previous == expected and any(token in spans[-1].text for token in tokens):
+                # Between two parts of the same message: people wrote this control token.
+                spans[-1] = TextSpan(spans[-1].text, trusted=False)
+            spans.append(TextSpan(text, trusted=False))
+        previous = mark
+    if expected:
+        return None
+    return _merge_neighbours(spans)
+
+
+def _merge_neighbours(spans: Iterable[TextSpan]) -> list[TextSpan]:
+    not_empty = (span for span in spans if span.text)
+    return [
+        TextSpan("".join(span.text for span in group), trusted)
+        for trusted, group in groupby(not_empty, key=lambda span: span.trusted)
+    ]
+
+
+def _map_texts(
+    message: Message, change: Callable[[str], str], change_name: Callable[[str], str] | None = None
+) -> Message:
+    """Return the message with `change` applied to all texts from people, content parts included.
+
+    The name may be changed in another way.
+    """
+    changed: dict[str, Any] = dict(message)
+    for field in UNTRUSTED_FIELDS:
+        value = message.get(field)
+        if isinstance(value, str):
+            change_field = change_name if field == "name" and change_name else change
+            changed[field] = change_field(value)
+        elif field == "content" and isinstance(value, list | tuple):
+            changed[field] = [
+                {**part, "text": change(part["text"])}
+                if isinstance(part, Mapping) and isinstance(part.get("text"), str)
+                else part
+                for part in value
+            ]
+    return changed
+
+
+def _marker(mark_text: MarkText, begin: str, end: str) -> Callable[[str], str]:
+    return lambda text: mark_text(text, begin, end)
+
+
+def _mark_whole(text: str, begin: str, end: str) -> str:
+    return f"{begin}{text}{end}" if text.strip() else text
+
+
+def _mark_stripped(text: str, begin: str, end: str) -> str:
+    """Mark what is left when a template strips the text; the white space around stays outside."""
+    core = text.strip()
+    margin = len(text) - len(text.lstrip())
+    return f"{text[:margin]}{begin}{core}{end}{text[margin + len(core) :]}" if core else text
+
+
+def _mark_between(separators: Sequence[str]) -> MarkText:
+    """Mark what stands between the strings at which a template splits, such as `</think>`."""
+    pattern = re.compile("(" + "|".join(map(re.escape, separators)) + ")") if separators else None
+
+    def mark_text(text: str, begin: str, end: str) -> str:
+        parts = pattern.split(text) if pattern else [text]
+        return "".join(
+            part if index % 2 else _mark_stripped(part, begin, end)
+            for index, part in enumerate(parts)
+        )
+
+    return mark_text
+
+
+def _character_class(code_points: Sequence[int]) -> str:
+    """Return a pattern for one of these ascending code points.
+
+    Runs are written as ranges: `re` tries characters above U+FFFF one after the other.
+    """
+    runs = groupby(enumerate(code_points), key=lambda position: position[1] - position[0])
+    ends = [(run[0][1], run[-1][1]) for _, found in runs if (run := list(found))]
+    return "[" + "".join(f"{chr(first)}-{chr(last)}" for first, last in ends) + "]"
+
+
+def _unused_marks(messages: Sequence[Message], prompt: str) -> list[tuple[str, str]] | None:
+    """Return characters that occur nowhere in what is rendered: two pairs for each message.
+
+    The second pair is for the name: what stands between a name and a text is the template's.
+    """
+    used = set(prompt + json.dumps(messages, ensure_ascii=False, default=str))
+    unused = (mark for mark in map(chr, PRIVATE_USE_CODE_POINTS) if mark not in used)
+    found = list(islice(unused, 4 * len(messages)))
+    if len(found) < 4 * len(messages):
+        return None
+    return list(zip(found[::2], found[1::2], strict=True))

@@ -19,15 +19,18 @@ from bot.chat.tool import ToolExchange, ToolSpec
 from bot.errors import RenderUnavailable, TemplateError, TemplateLimitExceeded
 from bot.frozen_dataclass import frozen_dataclass
 from bot.templates.capabilities import adapt_messages, detect_capabilities
-from bot.templates.control_tokens import ChatTemplate, leading_control_token
-from bot.templates.families.detection import detect_family
-from bot.templates.families.family_templates import FamilyTemplate
+from bot.templates.control_tokens import (
+    ChatTemplate,
+    TextSpan,
+    leading_control_token,
+    render_messages,
+    render_spans,
+)
+from bot.templates.families.family_templates import FamilyTemplate, detect_family
 from bot.templates.jinja.jinja_template import JinjaTemplate
-from bot.templates.lmdeploy.role_template import BaseTemplate, RoleTemplate
 from bot.templates.registry import get
 from bot.templates.render_process.pool import RenderProcessPool
-from bot.templates.string_template import StringTemplate
-from bot.templates.text_spans import TextSpan, render_messages, render_spans
+from bot.templates.role_template import BaseTemplate, RoleTemplate, StringTemplate
 from bot.templates.tool_forms import (
     PROBE_TOOLS,
     PROBES,

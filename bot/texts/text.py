@@ -1,8 +1,8 @@
-"""Texts of the service for people in a chat: English in the code, other languages in catalogues.
+"""Texts for people in a chat: English in the code, other languages in catalogs.
 
-A `Text` is an English string that knows how to be said in another language. It is made where the
-cause is known and translated where the reader's language is known. The catalogues in
-bot/texts/locales are gettext's; `make catalogues` renews them.
+A `Text` is an English string that can be translated. It is created where the cause is known and
+translated where the reader's language is known. What is stored in English is translated when it is
+shown. The catalogs in bot/texts/locales are gettext's; `make catalogues` renews them.
 """
 
 import gettext
@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache, lru_cache
 from pathlib import Path
+from string import Formatter
 from typing import Final, Self
 
 _FOLDER = Path(__file__).parent / "locales"
@@ -127,3 +128,51 @@ def language_of(locale: str | None) -> str:
 @cache
 def _catalogue(language: str) -> gettext.NullTranslations:
     return gettext.translation(_DOMAIN, _FOLDER, [language], fallback=True)
+
+
+_MAX_CHARS = 2000
+
+_NESTED = frozenset({"found", "reason"})
+"""Values that are stored texts themselves; all others are words of people, or figures."""
+
+
+class StoredPattern:
+    """A sentence with a `{name}` for each value; `marked` stands around it for the catalogue."""
+
+    def __init__(self, pattern: str) -> None:
+        self._pattern = pattern
+        parts = [*Formatter().parse(pattern)]
+        self.literal_chars = sum(len(literal) for literal, *_ in parts)
+        expression = "".join(
+            re.escape(literal) + (f"(?P<{name}>.*?)" if name else "") for literal, name, *_ in parts
+        )
+        self._expression = re.compile(expression, re.DOTALL)
+        _patterns.append(self)
+        _patterns.sort(key=lambda one: one.literal_chars, reverse=True)
+
+    def with_values(self, **values: object) -> str:
+        """Return the English sentence."""
+        return self._pattern.format_map(values)
+
+    def read(self, text: str) -> Text | None:
+        """Return a sentence that was made by this pattern as a text; None if it is another one."""
+        found = self._expression.fullmatch(text)
+        if found is None:
+            return None
+        values = {
+            name: looked_up(value) if name in _NESTED else value
+            for name, value in found.groupdict().items()
+        }
+        return Text(self._pattern, values)
+
+
+_patterns: list[StoredPattern] = []  # the most particular first
+
+
+def looked_up(text: str) -> Text:
+    """Return a text that was stored in English; known ones are translated."""
+    whole = Text(text.replace("{", "{{").replace("}", "}}"), {})
+    if len(text) > _MAX_CHARS or is_translated(text):
+        return whole
+    readings = (one.read(text) for one in _patterns)
+    return next((one for one in readings if one is not None), whole)

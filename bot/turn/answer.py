@@ -12,39 +12,38 @@ from bot.chat.outgoing import Limits
 from bot.chat.prompt import FinishReason
 from bot.chat.receipt import Receipt, Timings
 from bot.chat.session import Claim, InboxMessage, Session, Turn, TurnRange, TurnResult
-from bot.commands.notes.admin_notes import AdminNotes
+from bot.commands.admin_notes import AdminNotes
 from bot.errors import AnswerRefused, BackendError, ToldAlready, UserError
 from bot.ports import Backend, Clock, SampleModelBackend
 from bot.prompting.compose.card_macros import choose_greeting, seeded_random
 from bot.prompting.presets.preset import Preset
-from bot.replying.answer_buttons import answer_buttons
-from bot.replying.folded_thoughts import fold_thoughts
-from bot.replying.generate import end_mark
-from bot.replying.live_replies import LiveReplies, final_parts
-from bot.replying.live_reply import LiveReply
-from bot.replying.long_answers import (
+from bot.replying.answer_parts import (
     LongAnswer,
     PartPlaces,
+    answer_buttons,
+    explain_files,
+    explain_unread,
     find_places,
+    fold_thoughts,
+    is_unreadable,
     messages_of,
     shorten,
     supported_form,
 )
-from bot.replying.media_notice import explain_files, explain_unread, is_unreadable
+from bot.replying.generate import end_mark
+from bot.replying.live_replies import LiveReplies, final_parts
+from bot.replying.live_reply import LiveReply
 from bot.replying.stop_flag import StopFlag
 from bot.replying.tool_rounds import used_tools
-from bot.routing.active_presets import ActiveCharacters, ActivePreset
-from bot.routing.speaker_selection import MAX_ANSWERS_IN_A_ROW, select_reaction
-from bot.routing.wake_rules import Dice
+from bot.routing.presets import ActiveCharacters, ActivePreset
+from bot.routing.speakers import MAX_ANSWERS_IN_A_ROW, Dice, select_reaction
 from bot.texts.text import Text, joined, language_of, translatable, translate
-from bot.turn.limits.answer_limits import ADMITTED, Admission, AnswerLimits
-from bot.turn.limits.fallback_notes import FallbackNotes
-from bot.turn.limits.provider_slots import ProviderSlots
-from bot.turn.limits.rare_notices import RareNotices
+from bot.turn.limits.admin_notices import FallbackNotes
+from bot.turn.limits.rate_limits import ADMITTED, Admission, AnswerLimits, RareNotices
+from bot.turn.limits.slots import ProviderSlots
 from bot.turn.limits.spending import Spending
 from bot.turn.model_requests import ModelRequests
-from bot.turn.prompt_sources import PromptSources, TurnContext
-from bot.turn.tools.answer_tools import AnswerTools
+from bot.turn.prompt_inputs import AnswerTools, PromptSources, TurnContext
 
 _log = structlog.get_logger(__name__)
 _MAX_NOTED_EDITS = 300

@@ -15,10 +15,10 @@ from bot.markup.graphemes import is_visible
 from bot.ports import Backend, Clock
 from bot.prompting.compose.background import split_observed
 from bot.prompting.compose.card_macros import reply_macros, seeded_random
-from bot.prompting.draft.fit import FittedPrompt
+from bot.prompting.fit import FittedPrompt
 from bot.prompting.presets.preset import Preset
 from bot.prompting.presets.regex_scripts import run_scripts
-from bot.prompting.text.token_counter import counter_for_model
+from bot.prompting.text.tokens import counter_for_model
 from bot.replying.generate import (
     GeneratedAnswer,
     VisibleLimit,
@@ -30,14 +30,12 @@ from bot.replying.generate import (
 from bot.replying.live_reply import LiveReply
 from bot.replying.stop_flag import StopFlag
 from bot.replying.tool_rounds import MAX_TOOL_TOKENS
-from bot.routing.active_presets import ActivePreset
+from bot.routing.presets import ActivePreset
 from bot.texts.text import translatable
-from bot.turn.limits.fallback_notes import FallbackNotes
-from bot.turn.limits.provider_slots import ProviderSlots
-from bot.turn.limits.slot_queue import Urgency
+from bot.turn.limits.admin_notices import FallbackNotes
+from bot.turn.limits.slots import ProviderSlots, Urgency
 from bot.turn.limits.spending import Spending, usages_of
-from bot.turn.prompt_sources import PromptSources, TurnContext
-from bot.turn.tools.answer_tools import AnswerTools
+from bot.turn.prompt_inputs import AnswerTools, PromptSources, TurnContext
 
 _log = structlog.get_logger(__name__)
 _SECONDS_BEFORE_NOTICE = 10.0  # that a model has not begun yet

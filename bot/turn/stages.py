@@ -5,24 +5,23 @@ from collections.abc import Awaitable, Callable
 
 from bot.chat.incoming import Said
 from bot.chat.session import InboxMessage
-from bot.commands.answer_buttons import AnswerButtons
-from bot.commands.forgetting import ChannelForgetting, PersonForgetting
+from bot.commands.answers import AnswerButtons
 from bot.commands.handlers import CommandHandlers
+from bot.commands.privacy import ChannelForgetting, PersonForgetting
 from bot.frozen_dataclass import frozen_dataclass
 from bot.media.voice_messages import VoiceMessages
 from bot.ports import MessageNotes
 from bot.replying.live_replies import LiveReplies
 from bot.routing.decision_log import DecisionLog
-from bot.routing.preset_resolver import PresetResolver
-from bot.routing.wake_rules import Dice
+from bot.routing.presets import PresetResolver
+from bot.routing.speakers import Dice
 from bot.texts.text import Text
 from bot.turn.answer import AnswerPipeline
 from bot.turn.arrivals import ArrivalSignals
-from bot.turn.gathering import MessageGatherer
-from bot.turn.limits.command_limits import CommandLimits
+from bot.turn.limits.admin_notices import RefusedChats
 from bot.turn.limits.queue_limit import QueueLimit
-from bot.turn.limits.rare_notices import RareNotices
-from bot.turn.limits.refused_chats import RefusedChats
+from bot.turn.limits.rate_limits import CommandLimits, RareNotices
+from bot.turn.message_groups import MessageGatherer
 from bot.turn.stops import StopRequests
 
 

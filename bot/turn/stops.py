@@ -18,8 +18,7 @@ import msgspec
 import structlog
 
 from bot.chat.attachments import described_text
-from bot.chat.button import ButtonAction, read_button
-from bot.chat.command import parse
+from bot.chat.command import ButtonAction, parse, read_button
 from bot.chat.incoming import Deleted, Edited, Incoming, Pressed, Request, Said
 from bot.chat.session import Claim, InboxMessage
 from bot.commands.request import StopOutcome

@@ -34,34 +34,26 @@ from bot.chat.session import (
     Turn,
     TurnResult,
 )
-from bot.commands.newest_question import READS_HISTORY
+from bot.commands.answers import READS_HISTORY
 from bot.commands.request import AskedQuestion, CommandRequest
 from bot.errors import Fenced, StoreError, ToldAlready, UserError
 from bot.ports import Clock, ConversationMemory, Conversations
 from bot.prompting.presets.preset import Preset
-from bot.replying.media_notice import explain_unreadable
-from bot.routing.active_presets import ActiveCharacters
+from bot.replying.answer_parts import explain_unreadable
 from bot.routing.decide import Answer, Decision, Ignore, Observe, Unreadable, decide
 from bot.routing.decision_log import describe_silence
-from bot.runtime.wake_ups import WakeUps
+from bot.routing.presets import ActiveCharacters
+from bot.runtime.tasks import WakeUps
 from bot.telemetry.logs import BoundTurn
 from bot.telemetry.metrics import FENCED, MESSAGES_FINISHED, SECONDS_TO_FINISH
 from bot.telemetry.traces import ROOT, record_span
 from bot.texts.text import Text, translatable, translatable_count
-from bot.turn.changes.answers_in_place import AnswersInPlace
-from bot.turn.changes.edited_messages import EditedMessages
-from bot.turn.changes.pressed_buttons import ChosenCommand, PressedButtons
-from bot.turn.changes.quoted_messages import QuotedMessages
-from bot.turn.changes.webhook_replies import recognize_reply
-from bot.turn.gathering import observed_turn
-from bot.turn.isolation import IsolationGate, is_set_aside
-from bot.turn.joining import MessageGroup, MessageParts, PartJoiner
-from bot.turn.lease import LEASE_SECONDS, LeaseKeeper
-from bot.turn.outcomes.command_replies import CommandReplies
-from bot.turn.outcomes.command_runs import CommandRuns
-from bot.turn.outcomes.finishing import TurnFinisher
-from bot.turn.outcomes.question_answers import QuestionAnswers
-from bot.turn.outcomes.stop_refusals import StopRefusals
+from bot.turn.claims import LEASE_SECONDS, IsolationGate, LeaseKeeper, is_set_aside
+from bot.turn.commands import CommandRuns, StopRefusals
+from bot.turn.edits import AnswersInPlace, EditedMessages, recognize_reply
+from bot.turn.finishing import CommandReplies, QuestionAnswers, TurnFinisher
+from bot.turn.message_groups import MessageGroup, MessageParts, PartJoiner, observed_turn
+from bot.turn.presses import ChosenCommand, PressedButtons, QuotedMessages
 from bot.turn.stages import TurnStages
 
 _log = structlog.get_logger(__name__)

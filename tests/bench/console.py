@@ -25,10 +25,10 @@ import aiohttp
 import msgspec
 from sqlalchemy import Connection, insert
 
-from bot.chat.playground.web_channel import WebMessage, web_person
 from bot.chat.prompt import Message
 from bot.chat.receipt import PromptSpan, Receipt
 from bot.chat.usage import AnswerCharge
+from bot.chat.web_channel import WebMessage, web_person
 from bot.runtime.tasks import cancel_and_wait
 from bot.settings import Settings
 from bot.storage.database import open_database

@@ -20,8 +20,7 @@ from bot.chat.incoming import Person
 from bot.chat.prompt import Prompt
 from bot.chat.session import Session, Turn
 from bot.ports import TextTokenCounter, TokenCountingBackend
-from bot.prompting.compose.compose import compose
-from bot.prompting.compose.fit_for_backend import fit_for_backend
+from bot.prompting.compose.compose import compose, fit_for_backend
 from bot.prompting.presets.preset import Preset
 from tests.fakes import FakeBackend
 from tests.samples import ALICE, BOB, make_incoming

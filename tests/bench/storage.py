@@ -34,10 +34,10 @@ from bot.chat.outgoing import MessageContent, OutboxRow, OutgoingPart
 from bot.chat.prompt import Message
 from bot.chat.session import ClaimedMessage, InboxMessage, Turn, TurnResult
 from bot.prompting.presets.preset import Preset
-from bot.routing.preset_resolver import PresetResolver
+from bot.routing.presets import PresetResolver
 from bot.runtime.clock import SystemClock
+from bot.runtime.in_process import InProcessSignals
 from bot.runtime.keyed_worker_pool import KeyedWorkerPool
-from bot.runtime.signals import InProcessSignals
 from bot.runtime.tasks import cancel_and_wait
 from bot.service.container import Container
 from bot.service.models import Models

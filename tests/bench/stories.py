@@ -16,7 +16,7 @@ import numpy as np
 
 from bot.chat.story import PackedVector, StoryVector
 from bot.ports import Stories
-from bot.prompting.character.embedding import DEFAULT_EMBEDDER
+from bot.prompting.embedding import DEFAULT_EMBEDDER
 from bot.storage.database import Database, open_database
 from bot.storage.numpy_vectors import NumpyIndex
 from bot.storage.stories import SqlStories, open_stories

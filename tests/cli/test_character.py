@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from bot.cli.app import app
 from bot.errors import PresetError, UserError
-from bot.importers.cards.card import read_card
+from bot.importers.card import read_card
 from tests.importers.card_samples import CARD_CONTENTS, CARD_FILES
 
 ASSISTANT = {"name": "assistant", "provider": "ollama", "model": "tiny"}

@@ -8,8 +8,8 @@ from typer.testing import CliRunner
 
 from bot.chat.access import Scope
 from bot.cli.app import app
-from bot.console.address import published_address
 from bot.console.login import token_digest
+from bot.console.server import published_address
 from bot.errors import UserError
 from bot.runtime.clock import SystemClock
 from bot.storage.database import open_database

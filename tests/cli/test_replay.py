@@ -11,7 +11,7 @@ import pytest
 from inline_snapshot import snapshot
 from typer.testing import CliRunner
 
-from bot.chat.console.preset_draft import PresetDraft
+from bot.chat.drafts import PresetDraft
 from bot.chat.receipt import Receipt
 from bot.chat.session import Turn, TurnResult
 from bot.cli.app import app

@@ -12,8 +12,7 @@ from typer.testing import CliRunner
 
 from bot.chat.prompt import Usage
 from bot.chat.session import TurnResult
-from bot.chat.usage import AnswerCharge, UsageRow, UsageTotal
-from bot.chat.usage_table import format_usage_table
+from bot.chat.usage import AnswerCharge, UsageRow, UsageTotal, format_usage_table
 from bot.cli.app import app
 from bot.errors import UserError
 from bot.runtime.clock import SystemClock

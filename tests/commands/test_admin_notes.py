@@ -9,14 +9,13 @@ from typing_extensions import override
 from bot.chat.command import Command
 from bot.chat.incoming import Address, Person, Request, Said
 from bot.chat.outgoing import OutgoingMessage
-from bot.commands.admins import AdminCheck
-from bot.commands.anonymous_admins import AnonymousAdmins
-from bot.commands.notes.admin_notes import AdminNotes, NoteReaders
+from bot.commands.admin_notes import AdminNotes, NoteReaders
+from bot.commands.authority import AdminCheck, AnonymousAdmins
 from bot.commands.request import CommandRequest
 from bot.errors import PlatformError, Refused, Unreachable, UserError
 from bot.ports import PrivateChats
 from bot.prompting.presets.preset import Preset
-from bot.routing.preset_resolver import PresetResolver
+from bot.routing.presets import PresetResolver
 from bot.storage.chat_settings import SqlChatSettings
 from bot.storage.database import Database
 from bot.texts.text import translatable

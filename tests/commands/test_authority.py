@@ -9,13 +9,11 @@ from dataclasses import replace
 
 import pytest
 
-from bot.chat.button import MENU_ACTIONS, ButtonAction, ButtonData
-from bot.chat.command import parse
+from bot.chat.command import MENU_ACTIONS, ButtonAction, ButtonData, parse
 from bot.chat.incoming import Person, Pressed, Request
 from bot.chat.session import Turn, TurnResult
-from bot.commands.admins import AdminCheck
-from bot.commands.anonymous_admins import AnonymousAdmins
-from bot.commands.answer_buttons import AnswerButtons
+from bot.commands.answers import AnswerButtons
+from bot.commands.authority import AdminCheck, AnonymousAdmins
 from bot.commands.handlers import COMMANDS
 from bot.commands.request import CommandRequest
 from bot.errors import PlatformError, Unreachable, UserError

@@ -11,10 +11,10 @@ from typing_extensions import override
 
 from bot.chat.prompt import FinishReason, Message, Prompt, Usage
 from bot.chat.receipt import DroppedItem, Receipt, Timings
-from bot.commands.context import ContextView, show_context
+from bot.commands.reports import ContextView, show_context
 from bot.ports import Receipts
-from bot.prompting.draft.draft import Draft, HistoryUnit, PromptPart
-from bot.prompting.draft.token_shares import tokens_by_section
+from bot.prompting.draft import Draft, HistoryUnit, PromptPart
+from bot.prompting.fit import tokens_by_section
 from tests.samples import format_receipt, mask_secret
 
 DRAFT = Draft(

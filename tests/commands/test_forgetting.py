@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 from typing_extensions import override
 
 from bot.chat.session import TurnResult
-from bot.commands.forgetting import SharedMemories
+from bot.commands.privacy import SharedMemories
 from bot.ports import ConversationMemory, Signals
-from bot.runtime.signals import InProcessSignals
+from bot.runtime.in_process import InProcessSignals
 from bot.runtime.tasks import cancel_and_wait
 from bot.storage.conversations import SqlConversations
 from bot.storage.database import Database

@@ -10,17 +10,15 @@ from inline_snapshot import snapshot
 
 from bot.chat.command import Command, parse
 from bot.chat.incoming import Person, Request, WakeReason
-from bot.commands.admins import AdminCheck
-from bot.commands.anonymous_admins import AnonymousAdmins
-from bot.commands.context import ContextView
+from bot.commands.admin_notes import AdminNotes
+from bot.commands.authority import AdminCheck, AnonymousAdmins
 from bot.commands.handlers import COMMAND_NAMES, COMMANDS, CommandHandlers
-from bot.commands.notes.admin_notes import AdminNotes
 from bot.commands.personas import UserPersonas
+from bot.commands.reports import ContextView
 from bot.commands.request import CommandRequest, CommandResult
 from bot.errors import PlatformError, RateLimited, UserError
 from bot.prompting.presets.preset import Preset
-from bot.routing.history_scopes import HistoryScopes
-from bot.routing.preset_resolver import PresetResolver
+from bot.routing.presets import HistoryScopes, PresetResolver
 from bot.runtime.clock import SystemClock
 from bot.storage.chat_settings import SqlChatSettings
 from bot.storage.database import Database

@@ -10,12 +10,12 @@ from typing_extensions import override
 from bot.chat.command import Command
 from bot.chat.incoming import Said, WakeReason
 from bot.chat.usage import BudgetCap, BudgetKind, Period, UsageRow, UsageTotal
+from bot.commands.reports import UsageView
 from bot.commands.request import CommandRequest
-from bot.commands.usage_view import UsageView
 from bot.errors import UserError
 from bot.ports import Budgets, UsageTotals
 from bot.prompting.presets.preset import Preset
-from bot.routing.active_presets import ActiveCharacters, ActivePreset
+from bot.routing.presets import ActiveCharacters, ActivePreset
 from tests.samples import make_incoming
 
 NORA = Preset.model_validate({"name": "nora", "provider": "p", "model": "m"})

@@ -11,12 +11,12 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from bot.chat.access import ApiToken, Scope
 from bot.console.login import make_login_link, new_api_token, token_digest
+from bot.console.operation import Installation
 from bot.console.routes import (
     RouteGroup,
 )
-from bot.console.service.operation_report import Installation
 from bot.runtime.clock import SystemClock
-from bot.runtime.rate_limits import InProcessRateLimits
+from bot.runtime.in_process import InProcessRateLimits
 from bot.service.console import make_console
 from bot.settings import ConsoleSettings
 from bot.storage.database import Database, open_database

@@ -10,7 +10,7 @@ from cryptography.fernet import Fernet
 
 from bot.ports import Signals, Stories
 from bot.runtime.clock import SystemClock
-from bot.runtime.signals import InProcessSignals
+from bot.runtime.in_process import InProcessSignals
 from bot.storage.chat_settings import SqlChatSettings
 from bot.storage.codec import TextEncryption
 from bot.storage.conversations import SqlConversations

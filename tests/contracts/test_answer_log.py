@@ -3,7 +3,7 @@
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from bot.chat.console.answers import AnswerSearch
+from bot.chat.answers import AnswerSearch
 from bot.chat.outgoing import MessageContent, OutgoingPart
 from bot.chat.prompt import FinishReason
 from bot.chat.receipt import Timings

@@ -16,7 +16,7 @@ from bot.chat.story import PackedVector
 from bot.embedders import registry as embedders
 from bot.embedders.registry import make_embedder
 from bot.ports import Embedder
-from bot.prompting.character.embedding import DEFAULT_EMBEDDER
+from bot.prompting.embedding import DEFAULT_EMBEDDER
 from bot.settings import EmbeddingSettings
 from tests.backends import tiny_onnx
 from tests.backends.local_model import lend_model

@@ -14,7 +14,7 @@ from bot.chat.outgoing import MessageContent, OutgoingPart
 from bot.chat.session import Turn, TurnResult
 from bot.chat.storable import make_storable
 from bot.errors import PresetError
-from bot.intake.intake import InboxIntake
+from bot.intake import InboxIntake
 from bot.prompting.presets.files import export_preset, load_presets, parse_preset
 from bot.storage.tables import choice, metadata, turn
 from tests.attacks import with_ours

@@ -6,11 +6,11 @@ from datetime import UTC, datetime
 import pytest
 from sqlalchemy import select, update
 
-from bot.chat.console.operation import HEARTBEAT_SECONDS, Pause
 from bot.chat.incoming import Address, Said
+from bot.chat.operation import HEARTBEAT_SECONDS, Pause
 from bot.chat.outgoing import MessageContent, OutboxState, OutgoingPart
 from bot.chat.session import MAX_OWN_CRASHES, Turn, TurnResult
-from bot.commands.export import export_words
+from bot.commands.privacy import export_words
 from bot.runtime.clock import SystemClock
 from bot.storage.dead_letters import SqlDeadLetters
 from bot.storage.forgetting import SqlPersonalData

@@ -3,7 +3,7 @@
 import asyncio
 from dataclasses import replace
 
-from bot.chat.console.preset_draft import ImportedFile, PresetDraft
+from bot.chat.drafts import ImportedFile, PresetDraft
 from bot.storage.presets import SqlPresetDrafts
 from tests.contracts.conftest import Store
 

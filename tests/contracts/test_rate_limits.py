@@ -17,16 +17,15 @@ from bot.chat.incoming import Address
 from bot.chat.outgoing import Face, MessageContent, OutgoingMessage
 from bot.chat.prompt import QueuePosition
 from bot.chat.rate import CallScope, CallWindow, Rate, Waiter
-from bot.delivery.rate_limits import RateLimitedSurface
+from bot.delivery.pacing import RateLimitedSurface
 from bot.errors import RateLimited
 from bot.ports import BucketSurface, RateLimits
 from bot.replying.stop_flag import StopFlag
 from bot.runtime.clock import SystemClock
-from bot.runtime.rate_limits import InProcessRateLimits
+from bot.runtime.in_process import InProcessRateLimits
 from bot.runtime.tasks import cancel_and_wait
 from bot.storage.redis_rate_limits import open_rate_limits
-from bot.turn.limits.provider_slots import ProviderSlots
-from bot.turn.limits.slot_queue import Urgency
+from bot.turn.limits.slots import ProviderSlots, Urgency
 from tests.fakes import LIMITS, FakeClock, FakeSurface
 from tests.valkey import run_valkey
 from tests.waiting import wait_until

@@ -9,11 +9,10 @@ import pytest
 from sqlalchemy import insert, select
 from typing_extensions import override
 
-from bot.chat.console.operation import Restore
 from bot.chat.incoming import Pressed, Quote, Said
-from bot.chat.message_note import MessageNote
+from bot.chat.operation import Restore
 from bot.chat.outgoing import MessageContent, OutboxState, OutgoingPart
-from bot.chat.session import HistoryChange, InboxMessage, Turn, TurnResult
+from bot.chat.session import HistoryChange, InboxMessage, MessageNote, Turn, TurnResult
 from bot.errors import StoreError
 from bot.ports import Restores
 from bot.runtime.clock import SystemClock
@@ -28,7 +27,7 @@ from bot.storage.restoring import (
     replace_database,
 )
 from bot.storage.tables import choice, conversation, cursor, inbox, turn
-from bot.turn.limits.restored_messages import RestoredMessages
+from bot.turn.limits.pauses import RestoredMessages
 from tests.contracts.conftest import Store
 from tests.samples import ALICE, BOB, begin, make_incoming, read_session
 

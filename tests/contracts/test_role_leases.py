@@ -4,7 +4,7 @@ import asyncio
 
 from bot.ports import RoleLeases
 from bot.runtime.clock import SystemClock
-from bot.runtime.signals import InProcessSignals
+from bot.runtime.in_process import InProcessSignals
 from bot.storage.leases import SqlRoleLeases
 from tests.contracts.conftest import Store
 from tests.fakes import FakeClock

@@ -1,7 +1,7 @@
 """Contract of what operators see of queues, leases, channels and settings, on both databases."""
 
-from bot.chat.console.operation import QueueState
 from bot.chat.incoming import Said
+from bot.chat.operation import QueueState
 from bot.chat.session import Turn, TurnResult
 from bot.runtime.clock import SystemClock
 from bot.storage.leases import SqlRoleLeases

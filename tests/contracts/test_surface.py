@@ -11,7 +11,7 @@ from typing_extensions import override
 from bot.chat.incoming import Address
 from bot.chat.outgoing import Attachment, MessageContent, OutgoingMessage
 from bot.errors import OutcomeUnknown
-from bot.platforms.terminal.surface import TerminalSurface
+from bot.platforms.terminal.platform import TerminalSurface
 from bot.ports import Surface
 from tests.fakes import CHAT, FakeSurface
 from tests.platforms.discord.conftest import platform_for

@@ -11,10 +11,9 @@ from bot.chat.outgoing import MessageContent, OutgoingPart
 from bot.chat.session import Turn, TurnResult
 from bot.errors import StoreError
 from bot.prompting.presets.preset import Preset
-from bot.routing.history_scopes import HistoryScopes
-from bot.routing.preset_resolver import PresetResolver
+from bot.routing.presets import HistoryScopes, PresetResolver
 from bot.runtime.clock import SystemClock
-from bot.runtime.signals import InProcessSignals
+from bot.runtime.in_process import InProcessSignals
 from bot.storage.dead_letters import SqlDeadLetters
 from bot.storage.forgetting import SqlPersonalData
 from bot.storage.receipts import SqlReceipts

@@ -8,9 +8,9 @@ import pytest
 
 from bot.chat.incoming import Person
 from bot.chat.outgoing import Attachment, Button, ButtonStyle, Face
-from bot.chat.playground.web_channel import WebChannel, WebMessage, web_person
+from bot.chat.web_channel import WebChannel, WebMessage, web_person
 from bot.errors import Refused
-from bot.runtime.signals import InProcessSignals
+from bot.runtime.in_process import InProcessSignals
 from bot.storage.database import open_database
 from bot.storage.web_channels import SqlWebChannels
 

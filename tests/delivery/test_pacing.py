@@ -13,18 +13,18 @@ from typing_extensions import override
 
 from bot.chat.incoming import Address
 from bot.chat.outgoing import Limits, MessageContent, OutgoingMessage
-from bot.delivery.rate_limits import RateLimitedSurface
+from bot.delivery.pacing import RateLimitedSurface
 from bot.errors import RateLimited
-from bot.platforms.bot_token import BotToken
-from bot.platforms.discord.rest.client import RestClient
+from bot.platforms.discord.rest import RestClient
 from bot.platforms.discord.settings import DiscordSettings
 from bot.platforms.discord.surface import DiscordSurface
 from bot.platforms.telegram.api import BotApi
 from bot.platforms.telegram.settings import TelegramSettings
 from bot.platforms.telegram.surface import TelegramSurface
+from bot.platforms.tokens import BotToken
 from bot.ports import Surface
 from bot.runtime.clock import SystemClock
-from bot.runtime.rate_limits import InProcessRateLimits
+from bot.runtime.in_process import InProcessRateLimits
 from tests.fakes import FakeClock, FakeSurface
 
 GROUPS = [Address("telegram", f"-{number}") for number in range(1, 3)]

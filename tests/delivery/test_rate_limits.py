@@ -9,12 +9,12 @@ import pytest
 from bot.chat.incoming import Address
 from bot.chat.outgoing import Limits, MessageContent, OutgoingMessage
 from bot.chat.rate import CallScope, CallWindow
-from bot.delivery.rate_limits import RateLimitedSurface
+from bot.delivery.pacing import RateLimitedSurface
 from bot.errors import RateLimited, RefusedScope
 from bot.platforms.discord.surface import LIMITS as DISCORD
 from bot.platforms.telegram.limits import GROUP as TELEGRAM_GROUP
 from bot.platforms.telegram.limits import PRIVATE as TELEGRAM_PRIVATE
-from bot.runtime.rate_limits import InProcessRateLimits
+from bot.runtime.in_process import InProcessRateLimits
 from tests.fakes import CHAT, LIMITS, FakeClock, FakeSurface
 
 GROUP = replace(LIMITS, chat_calls=(CallWindow(5, 60.0, reserved=2),))

@@ -7,11 +7,10 @@ import pytest
 
 from bot.chat.outgoing import MessageContent, OutgoingPart
 from bot.chat.session import TurnResult
-from bot.delivery.lane_delivery import RemoteDelivery
-from bot.delivery.sender import Sender
+from bot.delivery.sender import RemoteDelivery, Sender
 from bot.delivery.sent_rows import SentRows, SentRowSignals
 from bot.errors import Refused
-from bot.runtime.signals import InProcessSignals
+from bot.runtime.in_process import InProcessSignals
 from bot.storage.conversations import SqlConversations
 from bot.storage.database import Database
 from bot.storage.inbox import SqlInbox

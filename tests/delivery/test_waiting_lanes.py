@@ -13,13 +13,11 @@ import pytest
 from bot.chat.incoming import Address
 from bot.chat.outgoing import MessageContent, OutboxOperation, OutboxRow, OutboxState
 from bot.chat.rate import CallWindow
-from bot.delivery.rate_limits import RateLimitedSurface
+from bot.delivery.pacing import RateLimitedSurface, WaitingCalls
 from bot.delivery.sender import Sender
-from bot.delivery.waiting_calls import WaitingCalls
 from bot.ports import Outbox
+from bot.runtime.in_process import InProcessRateLimits, InProcessSignals
 from bot.runtime.keyed_worker_pool import KeyedWorkerPool
-from bot.runtime.rate_limits import InProcessRateLimits
-from bot.runtime.signals import InProcessSignals
 from tests.fakes import LIMITS, FakeClock, FakeSurface
 
 TELEGRAM, OTHER = "telegram", "telegram@77"

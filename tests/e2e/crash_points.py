@@ -35,7 +35,7 @@ from bot.chat.outgoing import OutboxRow
 from bot.chat.prompt import GenerationEvent, Prompt
 from bot.chat.session import Claim, FinishedTurn, InboxMessage, TurnResult
 from bot.delivery.sender import Sender
-from bot.intake.intake import InboxIntake
+from bot.intake import InboxIntake
 from bot.platforms.discord.surface import DiscordSurface
 from bot.platforms.telegram.surface import TelegramSurface
 from bot.runtime.clock import SystemClock
@@ -48,9 +48,9 @@ from bot.storage.inbox import SqlInbox
 from bot.storage.outbox import SqlOutbox
 from bot.storage.statements import DialectName, Statement, Unit
 from bot.storage.tables import outbox
-from bot.turn.changes.edited_messages import EditedMessages
-from bot.turn.changes.pressed_buttons import PressedButtons
-from bot.turn.isolation import is_set_aside
+from bot.turn.claims import is_set_aside
+from bot.turn.edits import EditedMessages
+from bot.turn.presses import PressedButtons
 
 FATAL_WORD = "abracadabra"
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bot.commands.answer_buttons import MOVED_ON
+from bot.commands.answers import MOVED_ON
 from tests.e2e.transcript_checker import (
     CheckResult,
     PeoplesChanges,

@@ -12,7 +12,7 @@ from itertools import groupby
 
 from typing_extensions import override
 
-from bot.commands.answer_buttons import BUTTON_GONE, MOVED_ON, NOT_YOURS
+from bot.commands.answers import BUTTON_GONE, MOVED_ON, NOT_YOURS
 
 QUESTION = re.compile(r"\bT(?P<name>[0-9a-f]+):(?P<words>\d+)\b")
 ANSWER_START = re.compile(r"RS(?P<name>[0-9a-f]+):(?P<words>\d+)")

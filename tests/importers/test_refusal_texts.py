@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from bot.errors import CharacterError, PresetError, TemplateError, UserError
-from bot.importers.cards.card import read_card
+from bot.importers.card import read_card
 from bot.importers.character_files import read_character_content, read_character_file
 from bot.importers.file_kinds import FileKind, check_file_kind
-from bot.importers.modelfile.go_to_jinja import jinja_from_go
+from bot.importers.go_to_jinja import jinja_from_go
 from bot.importers.preset_files import preset_from_text
 from bot.texts.text import Text, text_of, translate
 from tests.importers.cards.test_card import HOSTILE

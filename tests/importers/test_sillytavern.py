@@ -16,10 +16,10 @@ from bot.chat.prompt import Message, Role, TemplateNames
 from bot.cli.render import View, render_preset
 from bot.errors import PresetError, TemplateError
 from bot.importers.preset_files import ImportedPreset, preset_from_text
-from bot.prompting.cards.story_string import parse_story_string
 from bot.prompting.compose.compose import template_of
 from bot.prompting.presets.files import export_preset, parse_preset
 from bot.prompting.presets.preset import Preset
+from bot.prompting.story_string import parse_story_string
 from bot.settings import Settings
 from bot.templates import JinjaTemplate, StringTemplate
 from bot.templates.renderer import ModelTemplate, Renderer

@@ -8,7 +8,7 @@ from typing_extensions import override
 
 from bot.chat.incoming import Incoming, MediaItem, MediaKind, Pressed, Quote, Said
 from bot.errors import StoreError
-from bot.intake.intake import InboxIntake, storable_said
+from bot.intake import InboxIntake, storable_said
 from bot.runtime.clock import SystemClock
 from bot.storage.conversations import SqlConversations
 from bot.storage.database import Database

@@ -8,9 +8,9 @@ import pytest
 from pydantic import SecretStr
 
 from bot.errors import PlatformFatal, Unreachable
-from bot.platforms.account import AccountSetup
 from bot.platforms.discord.account import PERMISSIONS, DiscordAccount
 from bot.platforms.discord.settings import DiscordSettings
+from bot.platforms.spec import AccountSetup
 from bot.platforms.telegram.account import TelegramAccount
 from bot.platforms.telegram.settings import TelegramSettings
 from tests.e2e.loopback_platforms import LoopbackPlatforms, running_platforms

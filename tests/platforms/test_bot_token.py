@@ -8,8 +8,8 @@ from pydantic import SecretStr
 from structlog.testing import capture_logs
 
 from bot.errors import SettingsError
-from bot.platforms.bot_token import BotToken
 from bot.platforms.telegram.settings import TelegramSettings
+from bot.platforms.tokens import BotToken
 from bot.settings import read_settings
 from bot.telemetry.secret_masker import SecretMasker
 from tests.fakes import FakeClock

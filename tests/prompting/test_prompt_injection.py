@@ -8,10 +8,10 @@ from bot.chat.prompt import Prompt
 from bot.chat.session import Session
 from bot.chat.story import Story
 from bot.prompting.compose.compose import compose
-from bot.prompting.personas.haruhi_rows import HaruhiRow, read_rows
+from bot.prompting.personas.haruhi import HaruhiRow, read_rows
 from bot.prompting.presets.preset import Preset
-from bot.routing.active_presets import ActiveCharacters, ActivePreset
 from bot.routing.decide import Answer, decide
+from bot.routing.presets import ActiveCharacters, ActivePreset
 from bot.settings import collect_secrets, read_settings
 from tests.attacks import attacks, expanded
 from tests.samples import make_incoming

@@ -9,8 +9,8 @@ from bot.chat.prompt import Finish, FinishReason, Message, Prompt
 from bot.chat.tool import ToolCall, ToolRecord, ToolSpec
 from bot.errors import BackendInterrupted, BackendUnavailable
 from bot.ports import ContinuingBackend, Tools
+from bot.replying.filters import RepeatedBeginning
 from bot.replying.generate import GeneratedAnswer, generate_answer
-from bot.replying.repeated_beginning import RepeatedBeginning
 from bot.replying.tool_rounds import ToolRounds
 from tests.fakes import FakeBackend, FakeClock, ScriptStep
 

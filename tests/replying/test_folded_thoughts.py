@@ -11,8 +11,8 @@ from bot.chat.prompt import ReasoningDelta
 from bot.platforms.discord.surface import LIMITS as ON_DISCORD
 from bot.platforms.telegram.limits import GROUP as ON_TELEGRAM
 from bot.platforms.telegram.markup import with_folded
-from bot.replying.folded_thoughts import fold_thoughts
-from bot.replying.splitting.split import split
+from bot.replying.answer_parts import fold_thoughts
+from bot.replying.split import split
 from bot.storage.database import Database
 from tests.fakes import LIMITS, FakeBackend, ScriptStep
 from tests.turn.setup import Setup

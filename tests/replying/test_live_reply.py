@@ -17,13 +17,11 @@ from bot.chat.outgoing import Limits, MessageContent, OutgoingMessage, OutgoingP
 from bot.chat.session import OpenedPart
 from bot.errors import Fenced, RateLimited, Refused, StoreError, Unreachable
 from bot.ports import DraftingSurface
+from bot.replying.answer_parts import PartPlaces
 from bot.replying.live_replies import TypingIndicator, final_parts
-from bot.replying.live_reply import LiveReply
-from bot.replying.long_answers import PartPlaces
-from bot.replying.splitting.split import split
-from bot.replying.stream_buffer import StreamBuffer
-from bot.runtime.http.failures import ConnectionFailed
-from bot.runtime.http.write_condition import check_write
+from bot.replying.live_reply import LiveReply, StreamBuffer
+from bot.replying.split import split
+from bot.runtime.http_client import ConnectionFailed, check_write
 from tests.fakes import CHAT, LIMITS, FakeClock, FakeSurface, run_ready_tasks
 
 ENOUGH = "Thirty characters are enough to open a message."

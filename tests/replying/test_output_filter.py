@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.replying.output_filter import OutputFilter, apply_filters
+from bot.replying.filters import OutputFilter, apply_filters
 from tests.shared_data import golden
 
 # Few letters, so that texts overlap and removals join into new matches.

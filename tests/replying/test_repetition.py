@@ -7,8 +7,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from bot.chat.prompt import Finish, FinishReason, Message, Prompt, ReasoningDelta
+from bot.replying.filters import RepetitionDetector
 from bot.replying.generate import end_mark, generate_answer
-from bot.replying.repetition import RepetitionDetector
 from tests.fakes import FakeBackend, FakeClock
 
 PROMPT = Prompt((Message("user", "hello"),), "m", "channel")

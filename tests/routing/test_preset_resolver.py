@@ -6,8 +6,7 @@ import pytest
 
 from bot.errors import SettingsError, UserError
 from bot.prompting.presets.preset import Preset
-from bot.routing.active_presets import ActiveCharacters, ActivePreset
-from bot.routing.preset_resolver import PresetResolver
+from bot.routing.presets import ActiveCharacters, ActivePreset, PresetResolver
 from bot.runtime.clock import SystemClock
 from bot.storage.chat_settings import SqlChatSettings
 from bot.storage.database import Database

@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from bot.chat.button import ButtonAction
-from bot.chat.command import Command
+from bot.chat.command import ButtonAction, Command
 from bot.chat.incoming import Quote, Said, WakeReason
-from bot.routing.reply_prompts import QUESTIONS, replied_command
+from bot.routing.decide import QUESTIONS, replied_command
 from bot.texts.text import translate
 from tests.samples import make_incoming
 

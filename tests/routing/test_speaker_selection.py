@@ -11,7 +11,7 @@ from inline_snapshot import snapshot
 from bot.chat.incoming import Person, WakeReason
 from bot.chat.session import Turn
 from bot.prompting.presets.preset import Preset
-from bot.routing.speaker_selection import (
+from bot.routing.speakers import (
     MAX_ANSWERS_IN_A_ROW,
     SpeakerCandidate,
     select_reaction,

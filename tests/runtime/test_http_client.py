@@ -13,9 +13,7 @@ import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.runtime.http.client import HttpClient, HttpResponse
-from bot.runtime.http.failures import ConnectionFailed
-from bot.runtime.http.write_condition import write_only_if
+from bot.runtime.http_client import ConnectionFailed, HttpClient, HttpResponse, write_only_if
 from tests.runtime.http_server import ByteServer, Step, byte_server, play
 from tests.waiting import wait_until
 

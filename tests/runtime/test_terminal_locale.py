@@ -2,7 +2,7 @@
 
 import pytest
 
-from bot.runtime.terminal_locale import terminal_locale
+from bot.runtime.terminal import terminal_locale
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 
-from bot.runtime.http.client import HttpClient
-from bot.runtime.wake_ups import wake_ups
+from bot.runtime.http_client import HttpClient
+from bot.runtime.tasks import wake_ups
 from tests.runtime.http_server import byte_server
 from tests.waiting import wait_until
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 from typing_extensions import override
 
-from bot.chat.console.operation import ModelHealth
+from bot.chat.operation import ModelHealth
 from bot.ports import Backend, MonitoredBackend
 from bot.prompting.presets.preset import Preset
 from bot.service.jobs import ProviderNotices

@@ -12,8 +12,8 @@ from typing_extensions import override
 from bot.console.server import serve_http
 from bot.ports import Signals
 from bot.prompting.presets.preset import Preset
-from bot.routing.preset_resolver import PresetResolver
-from bot.runtime.signals import InProcessSignals
+from bot.routing.presets import PresetResolver
+from bot.runtime.in_process import InProcessSignals
 from bot.runtime.tasks import cancel_and_wait
 from bot.service.options import Role, RunOptions
 from bot.service.resources import Resources

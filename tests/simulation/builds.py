@@ -14,7 +14,7 @@ from bot.delivery.late_duplicates import LateDuplicates
 from bot.delivery.sender import Sender
 from bot.storage import claims as units
 from bot.storage.inbox import SqlInbox
-from bot.turn.isolation import is_set_aside
+from bot.turn.claims import is_set_aside
 
 _numbers = itertools.count()
 

@@ -16,29 +16,25 @@ from bot.chat.outgoing import OutboxRow
 from bot.chat.prompt import Delta, Finish, FinishReason, GenerationEvent, Prompt
 from bot.chat.receipt import Receipt
 from bot.chat.session import ClaimedMessage
-from bot.commands.admins import AdminCheck
-from bot.commands.anonymous_admins import AnonymousAdmins
-from bot.commands.answer_buttons import AnswerButtons
-from bot.commands.context import ContextView
-from bot.commands.forgetting import ChannelForgetting, PersonForgetting
+from bot.commands.admin_notes import AdminNotes
+from bot.commands.answers import AnswerButtons
+from bot.commands.authority import AdminCheck, AnonymousAdmins
 from bot.commands.handlers import CommandHandlers
-from bot.commands.notes.admin_notes import AdminNotes
 from bot.commands.personas import UserPersonas
-from bot.delivery.lane_delivery import LaneDelivery
-from bot.delivery.sender import Sender
+from bot.commands.privacy import ChannelForgetting, PersonForgetting
+from bot.commands.reports import ContextView
+from bot.delivery.sender import LaneDelivery, Sender
 from bot.errors import StoreError, Unreachable
-from bot.intake.histories import HistoryRouter
-from bot.intake.intake import InboxIntake
+from bot.intake import HistoryRouter, InboxIntake
 from bot.media.attachment_reader import AttachmentReader
 from bot.media.voice_messages import VoiceMessages
 from bot.ports import Backend, Clock, Signals
 from bot.prompting.presets.preset import Preset
 from bot.replying.live_replies import LiveReplies
 from bot.routing.decision_log import DecisionLog
-from bot.routing.history_scopes import HistoryScopes
-from bot.routing.preset_resolver import PresetResolver
+from bot.routing.presets import HistoryScopes, PresetResolver
+from bot.runtime.in_process import InProcessSignals
 from bot.runtime.keyed_worker_pool import KeyedWorkerPool
-from bot.runtime.signals import InProcessSignals
 from bot.service.exclusive_role import ExclusiveRole
 from bot.storage.chat_settings import SqlChatSettings
 from bot.storage.conversations import SqlConversations
@@ -56,12 +52,10 @@ from bot.storage.summaries import SqlSummaries
 from bot.stories import no_stories
 from bot.summaries import Summarizer
 from bot.turn.answer import AnswerPipeline
-from bot.turn.arrivals import CONVERSATIONS, ArrivalSignals
-from bot.turn.channel_reader import ChannelReader
-from bot.turn.gathering import MessageGatherer
-from bot.turn.lease import LeaseKeeper
-from bot.turn.missed_signals import MissedSignals
-from bot.turn.prompt_sources import PromptSources
+from bot.turn.arrivals import CONVERSATIONS, ArrivalSignals, MissedSignals
+from bot.turn.claims import LeaseKeeper
+from bot.turn.message_groups import MessageGatherer
+from bot.turn.prompt_inputs import ChannelReader, PromptSources
 from bot.turn.stages import TurnStages
 from bot.turn.stops import StopRequests
 from bot.turn.worker import ConversationWorker

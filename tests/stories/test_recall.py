@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bot.prompting.character.embedding import DEFAULT_EMBEDDER
+from bot.prompting.embedding import DEFAULT_EMBEDDER
 from bot.storage.database import Database
 from bot.storage.stories import open_stories
 from bot.stories import index_stories

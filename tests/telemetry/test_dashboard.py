@@ -8,7 +8,7 @@ import pytest
 from prometheus_client import REGISTRY
 from prometheus_client.metrics import MetricWrapperBase
 
-from bot.platforms.discord.shards.identify_limits import SessionStarts, show_identifies_left
+from bot.platforms.discord.shards import SessionStarts, show_identifies_left
 from bot.telemetry import metrics
 from tests.checkout import CHECKOUT
 from tests.fakes import FakeClock

@@ -1,7 +1,7 @@
 """What this process has logged of each message, for the page of the operation."""
 
 from bot.chat.session import error_id_of
-from bot.telemetry.recent_events import RecentEvents
+from bot.telemetry.logs import RecentEvents
 
 
 def log(events: RecentEvents, level: str, event: str, **details: object) -> None:

@@ -11,7 +11,7 @@ from opentelemetry import trace
 from bot.chat.prompt import Finish, FinishReason, Usage
 from bot.chat.tool import ToolCall
 from bot.errors import BackendUnavailable, SettingsError
-from bot.intake.intake import InboxIntake
+from bot.intake import InboxIntake
 from bot.runtime.clock import SystemClock
 from bot.storage.database import Database
 from bot.storage.inbox import SqlInbox

@@ -13,7 +13,7 @@ from bot.templates.capabilities import (
     adapt_messages,
     detect_capabilities,
 )
-from bot.templates.text_spans import render_messages
+from bot.templates.control_tokens import render_messages
 from tests.templates.published_templates import published_templates
 
 ALTERNATING = JinjaTemplate(

@@ -7,9 +7,9 @@ import pytest
 from bot.chat.prompt import Message, TemplateChoice
 from bot.errors import RenderUnavailable, TemplateError
 from bot.templates import get
-from bot.templates.families.detection import FAMILY_BY_SHA256, detect_family
+from bot.templates.control_tokens import TextSpan
+from bot.templates.families.family_templates import FAMILY_BY_SHA256, detect_family
 from bot.templates.renderer import ModelTemplate, Renderer
-from bot.templates.text_spans import TextSpan
 from tests.templates.published_templates import published_templates
 
 HI = (Message("system", "You are Nora."), Message("user", "Hi"))

@@ -10,10 +10,12 @@ from bot.templates import BaseTemplate, JinjaTemplate, StringTemplate, get, name
 from bot.templates.control_tokens import (
     WORD_JOINER,
     ChatTemplate,
+    TextSpan,
     break_control_tokens,
     control_tokens,
+    render_messages,
+    render_spans,
 )
-from bot.templates.text_spans import TextSpan, render_messages, render_spans
 from tests.attacks import attacks
 
 CHATML = JinjaTemplate(

@@ -5,10 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bot.prompting.compose import lore as lore
-from bot.prompting.lorebook import search as search
-from bot.routing import speaker_selection as speaker_selection
-from bot.texts.stored import looked_up
-from bot.texts.text import translate
+from bot.texts.text import looked_up, translate
 
 CHINESE = {
     "key 'lamp' in “alice: the lamp: here {x}”": "关键词 'lamp'，见“alice: the lamp: here {x}”",

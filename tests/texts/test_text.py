@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from bot.texts.stored import looked_up
 from bot.texts.text import (
     LANGUAGES,
     in_every_language,
     joined,
     language_of,
+    looked_up,
     translatable,
     translatable_count,
     translate,

@@ -15,7 +15,7 @@ import pytest
 from bot.chat.prompt import Finish, FinishReason, Usage
 from bot.chat.tool import ToolCall
 from bot.errors import ToolServerError
-from bot.prompting.text.token_counter import count_tokens
+from bot.prompting.text.tokens import count_tokens
 from bot.runtime.clock import SystemClock
 from bot.runtime.tasks import cancel_and_wait
 from bot.storage.conversations import SqlConversations
@@ -26,7 +26,7 @@ from bot.stories import no_stories
 from bot.tool_servers.mcp_server import McpServer
 from bot.tool_servers.settings import McpServerSettings
 from bot.tools import MAX_RESULT_TOKENS, Toolbox, server_tools
-from bot.turn.tools.answer_tools import AnswerTools
+from bot.turn.prompt_inputs import AnswerTools
 from tests.e2e.waiting import wait_until
 from tests.fakes import FakeClock
 from tests.turn.setup import CHAT, Setup

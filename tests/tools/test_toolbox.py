@@ -13,7 +13,7 @@ from bot.chat.session import Turn
 from bot.chat.story import Story
 from bot.chat.tool import ToolCall, ToolSpec
 from bot.errors import EmbeddingError
-from bot.prompting.text.token_counter import count_tokens
+from bot.prompting.text.tokens import count_tokens
 from bot.tools import (
     MAX_RESULT_TOKENS,
     Tool,

@@ -13,15 +13,13 @@ import pytest
 from sqlalchemy.engine import make_url
 from typing_extensions import override
 
-from bot.intake.histories import HistoryRouter
-from bot.intake.intake import InboxIntake
+from bot.intake import HistoryRouter, InboxIntake
 from bot.platforms.local_platform import LocalPlatform
 from bot.platforms.spec import PlatformContext, PlatformSettings, PlatformSpec
 from bot.ports import Intake, Platform
 from bot.prompting.presets.preset import Preset
-from bot.routing.history_scopes import HistoryScopes
-from bot.routing.preset_resolver import PresetResolver
-from bot.runtime.signals import InProcessSignals
+from bot.routing.presets import HistoryScopes, PresetResolver
+from bot.runtime.in_process import InProcessSignals
 from bot.runtime.tasks import cancel_and_wait
 from bot.service.container import Container
 from bot.service.models import Models

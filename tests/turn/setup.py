@@ -19,31 +19,29 @@ from bot.chat.incoming import (
 )
 from bot.chat.outgoing import Limits, OutboxRow
 from bot.chat.session import Claim, FinishedTurn, InboxMessage, Session, TurnResult
-from bot.commands.admins import AdminCheck
-from bot.commands.anonymous_admins import AnonymousAdmins
-from bot.commands.answer_buttons import AnswerButtons
-from bot.commands.context import ContextView
-from bot.commands.forgetting import ChannelForgetting, PersonForgetting
+from bot.commands.admin_notes import AdminNotes
+from bot.commands.answers import AnswerButtons
+from bot.commands.authority import AdminCheck, AnonymousAdmins
 from bot.commands.handlers import CommandHandlers
-from bot.commands.notes.admin_notes import AdminNotes
 from bot.commands.personas import UserPersonas
+from bot.commands.privacy import ChannelForgetting, PersonForgetting
+from bot.commands.reports import ContextView
+from bot.console.prompt_preview import PromptPreview
 from bot.delivery.sender import Sender
 from bot.errors import (
     PlatformError,
     StoreError,
     Unreachable,
 )
-from bot.intake.histories import HistoryRouter
+from bot.intake import HistoryRouter
 from bot.media.attachment_reader import AttachmentReader, Download
 from bot.media.voice_messages import VoiceMessages
 from bot.ports import ConversationMemory, Delivery
 from bot.prompting.presets.preset import Preset
 from bot.replying.live_replies import LiveReplies
 from bot.routing.decision_log import DecisionLog
-from bot.routing.history_scopes import HistoryScopes
-from bot.routing.preset_resolver import PresetResolver
-from bot.runtime.rate_limits import InProcessRateLimits
-from bot.runtime.signals import InProcessSignals
+from bot.routing.presets import HistoryScopes, PresetResolver
+from bot.runtime.in_process import InProcessRateLimits, InProcessSignals
 from bot.storage.chat_settings import SqlChatSettings
 from bot.storage.conversations import SqlConversations
 from bot.storage.database import Database
@@ -62,16 +60,13 @@ from bot.stories import RetrieveStories, no_stories
 from bot.summaries import Summarizer
 from bot.turn.answer import AnswerPipeline
 from bot.turn.arrivals import CONVERSATIONS, ArrivalSignals
-from bot.turn.channel_reader import ChannelReader, ReadBefore, ReadStart
-from bot.turn.gathering import MessageGatherer
-from bot.turn.limits.command_limits import CommandLimits
+from bot.turn.limits.admin_notices import RefusedChats, publish_refusal
 from bot.turn.limits.pauses import AnsweringPauses
 from bot.turn.limits.queue_limit import QueueLimit
-from bot.turn.limits.rare_notices import RareNotices
-from bot.turn.limits.refused_chats import RefusedChats, publish_refusal
+from bot.turn.limits.rate_limits import CommandLimits, RareNotices
 from bot.turn.limits.spending import Spending
-from bot.turn.preview.prompt_preview import PromptPreview
-from bot.turn.prompt_sources import PromptSources
+from bot.turn.message_groups import MessageGatherer
+from bot.turn.prompt_inputs import ChannelReader, PromptSources, ReadBefore, ReadStart
 from bot.turn.stages import TurnStages
 from bot.turn.stops import StopRequests
 from bot.turn.worker import ConversationWorker

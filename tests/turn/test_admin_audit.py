@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from sqlalchemy.schema import DropTable
 
-from bot.chat.button import ButtonAction
+from bot.chat.command import ButtonAction
 from bot.chat.incoming import Address, Person, Pressed, Quote, Request, Said, WakeReason
 from bot.chat.prompt import Finish, FinishReason
 from bot.errors import BackendUnavailable

@@ -4,15 +4,15 @@ import pytest
 from typing_extensions import override
 
 from bot.chat.incoming import Address, address_of
-from bot.commands.notes.admin_notes import AdminNotes
+from bot.commands.admin_notes import AdminNotes
 from bot.errors import BackendUnavailable
 from bot.ports import PrivateChats
 from bot.prompting.presets.preset import Preset
-from bot.runtime.rate_limits import InProcessRateLimits
+from bot.runtime.in_process import InProcessRateLimits
 from bot.storage.chat_settings import SqlChatSettings
 from bot.storage.database import Database
-from bot.turn.limits.fallback_notes import FallbackNotes
-from bot.turn.limits.rare_notices import RareNotices
+from bot.turn.limits.admin_notices import FallbackNotes
+from bot.turn.limits.rate_limits import RareNotices
 from tests.fakes import FakeBackend, FakeClock, FakeSurface
 from tests.samples import make_incoming
 from tests.turn.setup import Setup

@@ -7,9 +7,9 @@ import pytest
 from aiogram.types import Update
 from typing_extensions import override
 
-from bot.chat.button import ButtonAction
+from bot.chat.command import ButtonAction
 from bot.chat.incoming import Incoming, Pressed, Request
-from bot.commands.anonymous_admins import writes_as_the_group
+from bot.commands.authority import writes_as_the_group
 from bot.errors import Unreachable
 from bot.platforms.telegram.incoming import to_incoming
 from bot.storage.database import Database

@@ -8,10 +8,10 @@ import pytest
 from typing_extensions import override
 
 from bot.chat.rate import Rate
-from bot.runtime.rate_limits import InProcessRateLimits
+from bot.runtime.in_process import InProcessRateLimits
 from bot.storage.database import Database
-from bot.turn.limits.answer_limits import AnswerLimits
-from bot.turn.limits.provider_slots import ProviderSlots
+from bot.turn.limits.rate_limits import AnswerLimits
+from bot.turn.limits.slots import ProviderSlots
 from tests.fakes import FakeBackend, FakeClock, ScriptStep, run_ready_tasks
 from tests.samples import BOB, make_incoming
 from tests.turn.setup import Setup, running_worker

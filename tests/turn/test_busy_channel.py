@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import select, update
 
-from bot.chat.button import ButtonAction, ButtonData
+from bot.chat.command import ButtonAction, ButtonData
 from bot.chat.incoming import Address, Incoming, Person, Pressed, Said, WakeReason
 from bot.chat.prompt import RateLimitWait
 from bot.chat.session import Attempt

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from bot.chat.button import ButtonAction
+from bot.chat.command import ButtonAction
 from bot.chat.incoming import MediaItem, MediaKind, Person, Said, WakeReason
-from bot.commands.answer_buttons import NOT_YOURS
-from bot.runtime.rate_limits import InProcessRateLimits
+from bot.commands.answers import NOT_YOURS
+from bot.runtime.in_process import InProcessRateLimits
 from bot.storage.database import Database
-from bot.turn.limits.command_limits import CommandLimits
+from bot.turn.limits.rate_limits import CommandLimits
 from tests.fakes import FakeBackend, FakeClock
 from tests.samples import ALICE, BOB, make_incoming
 from tests.turn.setup import Setup

@@ -8,13 +8,13 @@ from sqlalchemy import select
 from bot.chat.incoming import (
     WakeReason,
 )
-from bot.chat.message_note import MessageNote
 from bot.chat.outgoing import Attachment
+from bot.chat.session import MessageNote
 from bot.errors import Refused
 from bot.runtime.tasks import cancel_and_wait
 from bot.storage.database import Database
 from bot.storage.tables import turn
-from bot.turn.limits.refused_chats import REFUSED_SECONDS
+from bot.turn.limits.admin_notices import REFUSED_SECONDS
 from tests.fakes import LIMITS, FakeBackend
 from tests.samples import BOB, make_incoming
 from tests.turn.setup import CHAT, WITHOUT_NONCES, Setup

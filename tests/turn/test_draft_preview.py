@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from bot.chat.access import Scope
-from bot.chat.console.scene import Scene
+from bot.chat.drafts import Scene
+from bot.console.prompt_preview import DraftPreview
 from bot.console.routes import (
     Caller,
 )
@@ -13,9 +14,7 @@ from bot.ports import EmbeddingPayer
 from bot.prompting.presets.preset import Preset
 from bot.storage.database import Database
 from bot.stories import RetrievedStories
-from bot.turn.limits.embedding_spending import EmbeddingSpending, NoEmbeddingSpending
-from bot.turn.limits.spending import Spending
-from bot.turn.preview.draft_preview import DraftPreview
+from bot.turn.limits.spending import EmbeddingSpending, NoEmbeddingSpending, Spending
 from tests.fakes import FakeBackend
 from tests.samples import make_incoming
 from tests.turn.setup import NORA, Setup

@@ -7,14 +7,13 @@ from bot.chat.usage import BudgetKind, Period
 from bot.embedders.openai import OpenAIEmbedder
 from bot.embedders.registry import CountedEmbedder
 from bot.prompting.presets.preset import Preset
-from bot.runtime.rate_limits import InProcessRateLimits
+from bot.runtime.in_process import InProcessRateLimits
 from bot.settings import EmbeddingSettings
 from bot.storage.database import Database
 from bot.storage.stories import open_stories
 from bot.storage.usage import SqlBudgets, SqlUsageLog, SqlUsageTotals
 from bot.stories import StoryRetriever
-from bot.turn.limits.embedding_spending import EmbeddingSpending, NoEmbeddingSpending
-from bot.turn.limits.spending import BudgetRules, Spending
+from bot.turn.limits.spending import BudgetRules, EmbeddingSpending, NoEmbeddingSpending, Spending
 from tests.fakes import FakeClock
 from tests.rigs.fake_embeddings import FakeEmbeddings
 from tests.samples import make_incoming

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from typing_extensions import override
 
-from bot.chat.button import ButtonAction
+from bot.chat.command import ButtonAction
 from bot.chat.incoming import Person
 from bot.chat.prompt import GenerationEvent, Prompt
 from bot.chat.usage import BudgetKind, Period
 from bot.errors import PresetError
 from bot.prompting.presets.files import parse_preset
-from bot.runtime.rate_limits import InProcessRateLimits
+from bot.runtime.in_process import InProcessRateLimits
 from bot.storage.database import Database
-from bot.turn.limits.answer_limits import AnswerLimits
+from bot.turn.limits.rate_limits import AnswerLimits
 from tests.attacks import expand, expanded, with_ours
 from tests.fakes import FakeBackend, FakeClock
 from tests.samples import BOB, make_incoming

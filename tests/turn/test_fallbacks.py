@@ -4,10 +4,10 @@ from bot.errors import (
     BackendInterrupted,
     BackendUnavailable,
 )
-from bot.runtime.rate_limits import InProcessRateLimits
+from bot.runtime.in_process import InProcessRateLimits
 from bot.storage.database import Database
 from bot.storage.receipts import SqlReceipts
-from bot.turn.limits.rare_notices import RareNotices
+from bot.turn.limits.rate_limits import RareNotices
 from tests.fakes import FakeBackend, FakeClock
 from tests.turn.setup import CHAT, Setup
 

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from bot.chat.button import ButtonAction
+from bot.chat.command import ButtonAction
 from bot.chat.incoming import Person, Quote, WakeReason
 from bot.chat.usage import BudgetKind, Period
-from bot.runtime.rate_limits import InProcessRateLimits
+from bot.runtime.in_process import InProcessRateLimits
 from bot.storage.database import Database
 from bot.storage.receipts import SqlReceipts
-from bot.turn.limits.answer_limits import AnswerLimits
+from bot.turn.limits.rate_limits import AnswerLimits
 from tests.fakes import FakeBackend, FakeClock
 from tests.samples import ALICE, BOB, make_incoming
 from tests.turn.setup import CHAT, Setup

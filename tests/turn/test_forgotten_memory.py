@@ -10,7 +10,7 @@ from typing_extensions import override
 from bot.chat.prompt import Delta, Finish, FinishReason, GenerationEvent, Prompt
 from bot.markup.styled_text import style_markdown
 from bot.platforms.discord.markup import to_dialect
-from bot.prompting.speakers.clean_name import clean_name
+from bot.prompting.speakers import clean_name
 from bot.prompting.text.confusables import skeleton
 from tests.fakes import FakeBackend
 from tests.turn.counted_service import RunningParts, running_parts

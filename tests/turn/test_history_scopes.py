@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from bot.chat.button import ButtonAction
+from bot.chat.command import ButtonAction
 from bot.chat.incoming import Deleted, Edited, Incoming, Person, Quote, Said, WakeReason
 from bot.runtime.clock import SystemClock
 from bot.storage.database import Database

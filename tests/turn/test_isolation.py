@@ -10,7 +10,7 @@ import pytest_asyncio
 
 from bot.chat.session import Attempt, InboxMessage
 from bot.errors import Fenced
-from bot.turn.isolation import IsolationGate, is_set_aside
+from bot.turn.claims import IsolationGate, is_set_aside
 from tests.fakes import FakeClock, run_ready_tasks
 from tests.samples import make_incoming
 

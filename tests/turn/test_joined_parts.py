@@ -9,7 +9,7 @@ import pytest
 
 from bot.chat.incoming import MediaItem, MediaKind, Person, Said, WakeReason
 from bot.storage.database import Database
-from bot.turn.lease import LEASE_SECONDS
+from bot.turn.claims import LEASE_SECONDS
 from tests.fakes import LIMITS, FakeBackend
 from tests.samples import ALICE, BOB, make_incoming
 from tests.turn.setup import CHAT, Setup, running_worker

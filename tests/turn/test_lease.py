@@ -11,7 +11,7 @@ from bot.chat.session import Claim
 from bot.errors import Fenced, StoreError
 from bot.storage.conversations import SqlConversations
 from bot.storage.database import Database
-from bot.turn.lease import LEASE_SECONDS, LeaseKeeper
+from bot.turn.claims import LEASE_SECONDS, LeaseKeeper
 from tests.fakes import FakeClock, run_ready_tasks
 
 ONE, TWO = Claim("telegram:1", 1, "me"), Claim("telegram:2", 1, "me")

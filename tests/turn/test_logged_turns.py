@@ -6,7 +6,7 @@ from structlog.typing import Processor
 
 from bot.errors import BackendUnavailable
 from bot.storage.database import Database
-from bot.telemetry.recent_events import RecentEvents
+from bot.telemetry.logs import RecentEvents
 from tests.fakes import FakeBackend
 from tests.turn.setup import Setup
 

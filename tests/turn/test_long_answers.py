@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from bot.chat.button import ButtonAction
+from bot.chat.command import ButtonAction
 from bot.chat.incoming import Said
 from bot.chat.outgoing import Limits
 from bot.storage.database import Database

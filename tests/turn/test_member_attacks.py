@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from bot.chat.button import MENU_ACTIONS, ButtonAction
+from bot.chat.command import MENU_ACTIONS, ButtonAction
 from bot.chat.incoming import Address, Deleted, Pressed, Quote, Said, WakeReason
 from bot.chat.session import Claim, HistoryScope, InboxMessage
 from bot.storage.database import Database

@@ -5,10 +5,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from bot.chat.button import MAX_DATA_BYTES, ButtonAction, ButtonData
+from bot.chat.command import MAX_DATA_BYTES, ButtonAction, ButtonData
 from bot.chat.incoming import Address, Person, Pressed, WakeReason
 from bot.chat.outgoing import Limits, Menu, MessageContent
-from bot.intake.intake import with_storable_text
+from bot.intake import with_storable_text
 from bot.storage.database import Database
 from tests.fakes import LIMITS, FakeBackend
 from tests.samples import ALICE, BOB, make_incoming

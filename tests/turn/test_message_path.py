@@ -21,7 +21,7 @@ NOT_IN_SETUP = (
     "backends/",
     "intake/",  # and calls the inbox, the worker and the sender itself
     "runtime/",
-    "delivery/rate_limits.py",
+    "delivery/pacing.py",
 )
 
 

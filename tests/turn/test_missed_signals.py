@@ -3,10 +3,9 @@
 import asyncio
 
 from bot.chat.incoming import Said, WakeReason
-from bot.runtime.signals import InProcessSignals
+from bot.runtime.in_process import InProcessSignals
 from bot.storage.database import Database
-from bot.turn.arrivals import ArrivalSignals
-from bot.turn.missed_signals import MissedSignals
+from bot.turn.arrivals import ArrivalSignals, MissedSignals
 from tests.fakes import FakeBackend
 from tests.samples import make_incoming
 from tests.turn.setup import CHAT, Setup, running_worker

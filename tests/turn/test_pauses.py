@@ -3,7 +3,7 @@
 import asyncio
 from dataclasses import replace
 
-from bot.chat.button import ButtonAction
+from bot.chat.command import ButtonAction
 from bot.chat.incoming import Deleted, Edited, Said, WakeReason
 from bot.storage.database import Database
 from bot.storage.operation import SqlPauses

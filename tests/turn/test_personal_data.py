@@ -7,13 +7,10 @@ from dataclasses import replace
 import pytest
 from typing_extensions import override
 
-from bot.chat.button import ButtonAction
-from bot.chat.command import Command
+from bot.chat.command import ButtonAction, Command
 from bot.chat.incoming import Address, Incoming, Person, Quote, Request, Said, WakeReason
-from bot.commands.admins import AdminCheck
-from bot.commands.anonymous_admins import AnonymousAdmins
-from bot.commands.export import PrivateCommands
-from bot.commands.privacy_handlers import PrivacyHandlers
+from bot.commands.authority import AdminCheck, AnonymousAdmins
+from bot.commands.privacy import PrivacyHandlers, PrivateCommands
 from bot.commands.request import CommandRequest
 from bot.errors import Refused
 from bot.ports import PrivateChats

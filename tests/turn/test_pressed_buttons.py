@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from bot.chat.button import MAX_DATA_BYTES, ButtonAction, ButtonData, read_button
+from bot.chat.command import MAX_DATA_BYTES, ButtonAction, ButtonData, read_button
 from bot.chat.incoming import Address, Person, Pressed
 from bot.chat.prompt import Finish, FinishReason
 from bot.errors import BackendUnavailable

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from bot.chat.button import ButtonAction
+from bot.chat.command import ButtonAction
 from bot.chat.incoming import Said, WakeReason
 from bot.chat.prompt import ReasoningDelta
 from bot.errors import Refused

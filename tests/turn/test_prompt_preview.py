@@ -13,7 +13,7 @@ from bot.chat.incoming import Person, Quote, Said, WakeReason
 from bot.chat.prompt import Prompt
 from bot.chat.session import HistoryScope
 from bot.ports import TextTokenCounter, TokenCountingBackend
-from bot.prompting.draft.token_shares import tokens_by_span
+from bot.prompting.fit import tokens_by_span
 from bot.storage.database import Database
 from bot.storage.receipts import SqlReceipts
 from bot.storage.tables import metadata

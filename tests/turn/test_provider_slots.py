@@ -15,14 +15,12 @@ from bot.chat.prompt import QueuePosition
 from bot.chat.rate import Waiter
 from bot.errors import BackendUnavailable
 from bot.replying.stop_flag import StopFlag
-from bot.runtime.rate_limits import InProcessRateLimits
-from bot.runtime.signals import InProcessSignals
+from bot.runtime.in_process import InProcessRateLimits, InProcessSignals
 from bot.runtime.tasks import cancel_and_wait
 from bot.storage.database import Database
 from bot.texts.text import translate
-from bot.turn.limits import provider_slots
-from bot.turn.limits.provider_slots import ProviderSlots
-from bot.turn.limits.slot_queue import SlotQueue, Urgency
+from bot.turn.limits import slots as provider_slots
+from bot.turn.limits.slots import ProviderSlots, SlotQueue, Urgency
 from tests.fakes import FakeBackend, FakeClock, run_ready_tasks
 from tests.samples import make_incoming
 from tests.turn.setup import Setup, running_worker

@@ -8,11 +8,11 @@ from typing_extensions import override
 
 from bot.chat.incoming import WakeReason
 from bot.chat.outgoing import OutgoingMessage
-from bot.commands.notes.admin_notes import AdminNotes
+from bot.commands.admin_notes import AdminNotes
 from bot.errors import Refused
 from bot.storage.chat_settings import SqlChatSettings
 from bot.storage.database import Database
-from bot.turn.limits.refused_chats import REFUSED_SECONDS
+from bot.turn.limits.admin_notices import REFUSED_SECONDS
 from tests.fakes import FakeBackend, FakeClock, FakeSurface, ScriptStep
 from tests.samples import make_incoming
 from tests.turn.setup import CHAT, Setup

@@ -7,13 +7,13 @@ import pytest
 from sqlalchemy import select, update
 
 from bot.chat.attachments import with_kept_files
-from bot.chat.button import ButtonAction, ButtonData
+from bot.chat.command import ButtonAction, ButtonData
 from bot.chat.incoming import Address, Edited, Incoming, MediaItem, MediaKind, Pressed, Quote, Said
 from bot.chat.session import Turn
 from bot.errors import BackendUnavailable, PlatformError
 from bot.storage.database import Database
 from bot.storage.tables import turn
-from bot.turn.gathering import user_turn
+from bot.turn.message_groups import user_turn
 from tests.fakes import FakeBackend, FakeSurface
 from tests.media.file_samples import picture
 from tests.samples import ALICE, make_incoming

@@ -6,22 +6,19 @@ from datetime import UTC, datetime
 
 import pytest
 
-from bot.chat.console.answers import AnswerSearch, StoredAnswer
-from bot.chat.console.replays import ReplayChanges
+from bot.chat.answers import AnswerSearch, ReplayChanges, StoredAnswer
 from bot.chat.incoming import WakeReason
 from bot.chat.usage import BudgetKind, Period
+from bot.console.operator_requests import OperatorRequests, PromptReplay, ProviderTrial
+from bot.console.prompt_preview import DraftPreview
 from bot.errors import BackendUnavailable, UserError
 from bot.prompting.presets.preset import Preset
-from bot.runtime.rate_limits import InProcessRateLimits
+from bot.runtime.in_process import InProcessRateLimits
 from bot.storage.database import Database
 from bot.storage.reports import SqlAnswerLog
 from bot.storage.usage import SqlBudgets, SqlUsageLog, SqlUsageTotals
-from bot.turn.limits.provider_slots import ProviderSlots
+from bot.turn.limits.slots import ProviderSlots
 from bot.turn.limits.spending import BudgetRules, Spending
-from bot.turn.preview.draft_preview import DraftPreview
-from bot.turn.preview.operator_requests import OperatorRequests
-from bot.turn.preview.provider_trial import ProviderTrial
-from bot.turn.preview.replay import PromptReplay
 from tests.fakes import FakeBackend
 from tests.samples import ALICE, BOB, make_incoming
 from tests.turn.setup import Setup

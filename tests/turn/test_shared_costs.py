@@ -1,10 +1,10 @@
 """What an answer to several people costs is shared by them in equal parts."""
 
 from bot.chat.usage import BudgetCap, BudgetKind, Period
-from bot.runtime.rate_limits import InProcessRateLimits
+from bot.runtime.in_process import InProcessRateLimits
 from bot.storage.database import Database
 from bot.storage.usage import SqlBudgets
-from bot.turn.limits.answer_limits import AnswerLimits
+from bot.turn.limits.rate_limits import AnswerLimits
 from bot.turn.limits.spending import BudgetRules, Spending
 from tests.fakes import FakeBackend, FakeClock
 from tests.samples import ALICE, BOB

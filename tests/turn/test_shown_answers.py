@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from bot.chat.console.answers import AnswerSearch
+from bot.chat.answers import AnswerSearch
 from bot.chat.outgoing import Limits
 from bot.chat.prompt import QueuePosition
 from bot.errors import BackendUnavailable

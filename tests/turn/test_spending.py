@@ -13,7 +13,7 @@ from bot.chat.usage import BudgetKind, Period, format_cost
 from bot.errors import BackendInterrupted, BackendUnavailable
 from bot.ports import ContinuingBackend
 from bot.prompting.presets.preset import Preset
-from bot.runtime.rate_limits import InProcessRateLimits
+from bot.runtime.in_process import InProcessRateLimits
 from bot.storage.database import Database
 from bot.storage.receipts import SqlReceipts
 from bot.storage.usage import SqlBudgets

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bot.chat.button import ButtonAction, ButtonData
+from bot.chat.command import ButtonAction, ButtonData
 from bot.chat.incoming import Person, Pressed, Said, WakeReason
 from bot.errors import BackendUnavailable, RateLimited
 from bot.storage.database import Database

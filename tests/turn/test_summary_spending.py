@@ -10,8 +10,7 @@ from bot.errors import BudgetUsedUp
 from bot.prompting.presets.preset import Preset
 from bot.storage.database import Database
 from bot.storage.usage import SqlBudgets, SqlUsageLog, SqlUsageTotals
-from bot.turn.limits.spending import BudgetRules, Spending
-from bot.turn.limits.summary_spending import BudgetedSummaries
+from bot.turn.limits.spending import BudgetedSummaries, BudgetRules, Spending
 from tests.fakes import FakeClock
 from tests.samples import make_incoming
 from tests.turn.test_spending import PROVIDERS

@@ -8,9 +8,9 @@ from bot.chat.incoming import Address, MediaItem, MediaKind, Said, WakeReason
 from bot.errors import BackendUnavailable
 from bot.media.voice_messages import VoiceMessages
 from bot.replying.stop_flag import StopFlag
-from bot.runtime.rate_limits import InProcessRateLimits
+from bot.runtime.in_process import InProcessRateLimits
 from bot.storage.database import Database
-from bot.turn.limits.answer_limits import AnswerLimits
+from bot.turn.limits.rate_limits import AnswerLimits
 from tests.fakes import FakeBackend, FakeClock
 from tests.samples import ALICE, BOB, make_incoming
 from tests.turn.setup import Setup

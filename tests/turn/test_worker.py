@@ -16,7 +16,7 @@ from bot.errors import (
     BackendUnavailable,
     StoreError,
 )
-from bot.intake.intake import InboxIntake
+from bot.intake import InboxIntake
 from bot.prompting.presets.preset import Preset
 from bot.storage.database import Database
 from bot.storage.tables import inbox, turn

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from datetime import timedelta
 
-from bot.chat.button import ButtonAction
+from bot.chat.command import ButtonAction
 from bot.chat.incoming import Deleted, Edited, Incoming, Quote
 from bot.chat.prompt import Finish, FinishReason
 from bot.errors import BackendUnavailable

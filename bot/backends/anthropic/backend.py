@@ -26,7 +26,7 @@ from bot.backends.chat_completions.stop_strings import stop_strings_of
 from bot.chat.prompt import Prompt
 from bot.ports import Backend, Clock
 from bot.runtime.clock import SystemClock
-from bot.runtime.http.client import HttpClient, HttpResponse
+from bot.runtime.http_client import HttpClient, HttpResponse
 from bot.templates.renderer import Renderer
 
 _CONTENT_FIELDS = frozenset({"model", "messages", "system", "stream"})

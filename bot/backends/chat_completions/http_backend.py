@@ -23,7 +23,7 @@ from bot.backends.chat_completions.settings import HttpProviderSettings
 from bot.backends.chat_completions.streaming import ResponseContext, StreamParser
 from bot.backends.chat_completions.wire import describe_request
 from bot.backends.context_limits import TooLong
-from bot.chat.console.operation import ModelHealth
+from bot.chat.operation import ModelHealth
 from bot.chat.prompt import (
     GenerationEvent,
     Prompt,
@@ -42,7 +42,7 @@ from bot.ports import (
     TokenCountingBackend,
     ToolCallingBackend,
 )
-from bot.prompting.text.token_counter import EncodingCounter, counter_for_model, known_encoding
+from bot.prompting.text.tokens import EncodingCounter, counter_for_model, known_encoding
 
 _INITIAL_RATIO = 1.25  # for an unknown tokenizer: most produce fewer tokens
 _MARGIN = 1.05

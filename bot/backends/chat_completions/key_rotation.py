@@ -13,7 +13,7 @@ from bot.backends.chat_completions.request_runner import HttpConnection, HttpSta
 from bot.backends.chat_completions.retries import wait_asked_for
 from bot.backends.chat_completions.settings import HttpProviderSettings
 from bot.ports import Clock
-from bot.runtime.http.client import HttpResponse
+from bot.runtime.http_client import HttpResponse
 from bot.runtime.secret_file import SecretFile
 from bot.telemetry.secret_masker import mask_from_now_on
 

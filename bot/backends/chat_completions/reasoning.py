@@ -32,7 +32,7 @@ from bot.chat.prompt import (
     Retraction,
 )
 from bot.frozen_dataclass import frozen_dataclass
-from bot.templates.text_spans import TextSpan
+from bot.templates.control_tokens import TextSpan
 
 _FIRST_CHAR = re.compile("[<[\u25c1]")
 _QUOTES = tuple("`\"'“‘«„「『(")

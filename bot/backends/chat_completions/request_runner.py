@@ -30,7 +30,7 @@ from bot.backends.chat_completions.retries import CircuitBreaker, RetryBudget
 from bot.backends.chat_completions.streaming import ResponseContext, StreamParser
 from bot.backends.context_limits import TooLong
 from bot.backends.spec import ProviderSettings
-from bot.chat.console.operation import ModelHealth
+from bot.chat.operation import ModelHealth
 from bot.chat.prompt import (
     Delta,
     Finish,
@@ -44,8 +44,7 @@ from bot.errors import BackendInterrupted, BackendUnavailable, ContextExceeded, 
 from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Clock
 from bot.runtime.clock import SystemClock
-from bot.runtime.http.client import STOOD_STILL_SECONDS, HttpClient, HttpResponse
-from bot.runtime.http.failures import ConnectionFailed
+from bot.runtime.http_client import STOOD_STILL_SECONDS, ConnectionFailed, HttpClient, HttpResponse
 from bot.texts.text import translatable
 
 REASONING_SECONDS = 120.0

@@ -25,7 +25,7 @@ from bot.backends.llama_cpp.slots import delete_saved_slots, slots_folder
 from bot.backends.llama_cpp.tool_calls import RESULTS_FRACTION, fit_tools
 from bot.backends.model_files import store as model_store
 from bot.backends.model_files.gguf import read_special_tokens
-from bot.chat.console.operation import ModelInMemory
+from bot.chat.operation import ModelInMemory
 from bot.chat.prompt import GenerationEvent, Prompt, PromptDescription, PromptToken, TemplateChoice
 from bot.errors import BackendInterrupted, BackendUnavailable, SettingsError, TemplateError
 from bot.ports import (
@@ -42,10 +42,10 @@ from bot.ports import (
     TokenizingBackend,
     ToolCallingBackend,
 )
-from bot.prompting.text.token_counter import counter_for_model
+from bot.prompting.text.tokens import counter_for_model
 from bot.runtime.subprocesses import ChildFailed
 from bot.templates.added_text import find_added_text
-from bot.templates.families.detection import detect_family
+from bot.templates.families.family_templates import detect_family
 from bot.templates.renderer import (
     FALLBACK_TEMPLATE,
     ModelTemplate,

@@ -1,6 +1,6 @@
 """The engine `llama_cpp_python`: a child process that serves one model with the bindings' `Llama`.
 
-It serves the routes of llama.cpp's server that Troupe uses, on a Unix socket, one request at a time.
+It serves the routes of llama.cpp's server that Troupe uses, on a Unix socket, one at a time.
 
 `Llama.generate` gives the tokens. `Llama.create_completion` would give text, but after a byte that
 is no character it shows nothing until the end and loses others, and no control token shows in it.

@@ -12,7 +12,7 @@ from bot.backends.model_files.settings import ModelFileSettings
 from bot.backends.model_files.store import find_model
 from bot.chat.prompt import Image, Message, Prompt
 from bot.errors import BackendUnavailable, SettingsError
-from bot.prompting.text.image_tokens import image_tokens
+from bot.prompting.text.tokens import image_tokens
 from bot.texts.text import translatable
 
 _NO_VISION_NOTICE = translatable(

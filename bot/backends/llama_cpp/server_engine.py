@@ -38,8 +38,7 @@ from bot.backends.llama_cpp.hardware import check_cpu
 from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.chat.prompt import GenerationEvent
 from bot.errors import SettingsError
-from bot.runtime.http.client import HttpClient, HttpResponse
-from bot.runtime.http.failures import ConnectionFailed
+from bot.runtime.http_client import ConnectionFailed, HttpClient, HttpResponse
 from bot.runtime.subprocesses import ChildFailed, SupervisedProcess
 from bot.runtime.tasks import cancel_and_wait
 from bot.runtime.unix_server import ENGINE_URL, unix_server

@@ -14,8 +14,7 @@ from bot.backends.llama_cpp.engine import Engine
 from bot.backends.model_files.gguf import SpecialTokens
 from bot.chat.prompt import PromptToken
 from bot.frozen_dataclass import frozen_dataclass
-from bot.templates.control_tokens import break_control_tokens
-from bot.templates.text_spans import TextSpan
+from bot.templates.control_tokens import TextSpan, break_control_tokens
 
 _MAX_CACHED_IDS = 1_000_000  # 4 MB
 _MAX_CACHED_TEXT_CHARS = 20_000

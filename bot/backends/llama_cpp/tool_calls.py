@@ -1,7 +1,8 @@
 """Tool calls of local models: fit tools to the context, and separate calls from the answer's text.
 
-Calls are written in the form of the model's template (docs/sources.md#tool-calls). Nothing of a call is
-shown. An unreadable call keeps its arguments as written, so that the model sees what was wrong.
+Calls are written in the form of the model's template (docs/sources.md#tool-calls). Nothing of a
+call is shown. An unreadable call keeps its arguments as written, so that the model sees what was
+wrong.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Read GGUF headers: metadata, special tokens, chat template, pooling, size. Weights are not read."""
+"""Read GGUF headers, without weights: metadata, special tokens, template, pooling, size."""
 
 import math
 import mmap
@@ -10,7 +10,7 @@ from typing import Any, Final
 from bot.backends.model_files.settings import ModelFileSettings
 from bot.errors import SettingsError
 from bot.frozen_dataclass import frozen_dataclass
-from bot.templates.families.detection import detect_family
+from bot.templates.families.family_templates import detect_family
 
 _MAGIC: Final = b"GGUF"
 _MIN_VERSION: Final = 2  # version 1 has 32-bit counts

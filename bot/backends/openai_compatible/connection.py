@@ -27,7 +27,7 @@ from bot.backends.chat_completions.request_runner import (
 from bot.backends.chat_completions.streaming import MAX_RESPONSE_BYTES
 from bot.backends.openai_compatible import azure
 from bot.backends.openai_compatible.settings import OpenAISettings
-from bot.runtime.http.client import HttpClient, HttpResponse
+from bot.runtime.http_client import HttpClient, HttpResponse
 
 _LIST_SECONDS = 10.0
 _DEFAULT_FILE_NAME = "voice.ogg"  # services go by its end

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from bot.chat.console.operation import DeadLetter
+from bot.chat.operation import DeadLetter
 from bot.cli.operation.installation import (
     format_table,
     record_change,

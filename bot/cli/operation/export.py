@@ -10,7 +10,7 @@ from bot.cli.operation.installation import record_change, use_installation
 from bot.cli.operation.pause import checked_key
 from bot.cli.text_io import print_exactly, print_line, write_private_text
 from bot.cli.typer_apps import command_app
-from bot.commands.export import ExportedWords, export_words
+from bot.commands.privacy import ExportedWords, export_words
 from bot.errors import UserError
 from bot.runtime.clock import SystemClock
 from bot.storage.database import Database

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from bot.chat.console.operation import BackgroundWork, HeldJob
+from bot.chat.operation import BackgroundWork, HeldJob
 from bot.cli.operation.installation import format_age, format_table, use_installation
 from bot.cli.text_io import print_line
 from bot.cli.typer_apps import command_app

@@ -5,8 +5,8 @@ from typing import Annotated
 import typer
 
 from bot.chat.access import COMMAND_LINE
-from bot.chat.console.operation import EVERYWHERE
 from bot.chat.incoming import address_of
+from bot.chat.operation import EVERYWHERE
 from bot.cli.operation.installation import record_change, signal_all, use_installation
 from bot.cli.text_io import print_line
 from bot.cli.typer_apps import command_app

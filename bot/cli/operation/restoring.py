@@ -14,7 +14,7 @@ from bot.cli.operation.installation import record_change, require_database
 from bot.cli.text_io import print_line
 from bot.errors import SettingsError, UserError
 from bot.runtime.clock import SystemClock
-from bot.runtime.signals import InProcessSignals
+from bot.runtime.in_process import InProcessSignals
 from bot.settings import Settings, read_settings
 from bot.storage.conversations import SqlConversations
 from bot.storage.data_dir import DataDirUse, lock_data_dir

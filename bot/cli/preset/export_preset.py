@@ -8,7 +8,7 @@ import typer
 
 from bot.cli.text_io import print_line, write_text
 from bot.cli.typer_apps import command_app
-from bot.importers.modelfile.conversion import modelfile_from_preset
+from bot.importers.modelfile import modelfile_from_preset
 from bot.prompting.presets.files import export_preset, read_presets
 from bot.runtime.shipped_files import presets_folder
 from bot.settings import read_settings

@@ -17,8 +17,7 @@ from bot.cli.typer_apps import command_app
 from bot.errors import UserError
 from bot.importers.file_kinds import MAX_BYTES_READ, PRESET_IMPORTS, FileKind, check_file_kind
 from bot.importers.preset_files import preset_from_text
-from bot.prompting.presets.files import export_preset, parse_preset, read_presets
-from bot.prompting.presets.folder import find_preset_file
+from bot.prompting.presets.files import export_preset, find_preset_file, parse_preset, read_presets
 from bot.prompting.presets.preset import Preset
 from bot.service.backends import missing_for
 from bot.settings import read_settings

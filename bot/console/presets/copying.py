@@ -7,11 +7,11 @@ from aiohttp import web
 from pydantic import BaseModel, Field
 
 from bot.chat.access import Scope
-from bot.chat.console.preset_draft import PresetDraft
+from bot.chat.drafts import PresetDraft
 from bot.chat.session import PresetVersion
+from bot.console.presets.api import preset_name
 from bot.console.presets.editing import EditedPreset, PresetEditing
-from bot.console.presets.form.values import write_preset_json
-from bot.console.presets.preset_api import preset_name
+from bot.console.presets.form import write_preset_json
 from bot.console.routes import (
     ConsoleRequest,
     RouteGroup,
@@ -20,8 +20,8 @@ from bot.console.routes import (
 )
 from bot.errors import PresetError, UserError
 from bot.frozen_dataclass import frozen_dataclass
-from bot.prompting.presets.folder import delete_preset_file
-from bot.prompting.presets.names import MAX_NAME_CHARS, name_problem
+from bot.prompting.presets.fields import MAX_NAME_CHARS, name_problem
+from bot.prompting.presets.files import delete_preset_file
 from bot.prompting.presets.preset import Preset
 from bot.texts.text import text_of, translatable
 

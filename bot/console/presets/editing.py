@@ -7,28 +7,30 @@ from dataclasses import field, replace
 from pathlib import Path
 
 from bot.chat.access import AuditEntry
-from bot.chat.console.preset_draft import PresetDraft
-from bot.console.answers.comparison import opcodes
-from bot.console.presets.form.lorebook_entries import apply_entry_forms, has_entry_fields
-from bot.console.presets.form.values import apply_form, write_preset_json
+from bot.chat.drafts import PresetDraft
+from bot.console.differences import opcodes
+from bot.console.presets.form import apply_form, write_preset_json
+from bot.console.presets.lorebook_entries import apply_entry_forms, has_entry_fields
 from bot.errors import PresetError, RequestRefused, SettingsError, UserError
 from bot.frozen_dataclass import frozen_dataclass
-from bot.importers.cards.stored_cards import card_file
+from bot.importers.card import card_file
 from bot.importers.character_files import merge_character_file
 from bot.ports import AuditLog, Clock, PresetDrafts, PresetVersions
+from bot.prompting.presets.fields import preset_id
 from bot.prompting.presets.files import (
     export_preset,
+    find_preset_file,
     load_preset_lorebook,
     preset_version,
     read_lorebook_file,
+    write_preset,
+    write_whole_file,
 )
-from bot.prompting.presets.folder import find_preset_file, write_preset, write_whole_file
-from bot.prompting.presets.names import preset_id
 from bot.prompting.presets.preset import Preset
 from bot.prompting.presets.problems import CheckedPreset, PresetProblem, check_preset
 from bot.prompting.text.confusables import skeleton
 from bot.prompting.text.jsonc import JsonDocument
-from bot.routing.preset_resolver import PresetResolver
+from bot.routing.presets import PresetResolver
 from bot.texts.text import text_of, translatable
 
 MAX_CONTENT_CHARS = 4_000_000

@@ -11,13 +11,12 @@ import msgspec
 from typing_extensions import override
 
 from bot.errors import PlatformError, Unreachable
-from bot.platforms.account import AccountSetup, BotAccount, CodeRequest
-from bot.platforms.bot_token import BotToken
-from bot.platforms.discord.rest.client import RestClient, RestEndpoint, decode_response
+from bot.platforms.discord.connection import ShardClient
+from bot.platforms.discord.rest import RestClient, RestEndpoint, decode_response
 from bot.platforms.discord.settings import DiscordSettings
-from bot.platforms.discord.shards.connection import ShardClient
-from bot.platforms.discord.shards.identify_limits import IdentifyLimits
-from bot.platforms.discord.shards.shard import Shard
+from bot.platforms.discord.shards import IdentifyLimits, Shard
+from bot.platforms.spec import AccountSetup, BotAccount, CodeRequest
+from bot.platforms.tokens import BotToken
 from bot.ports import Clock
 from bot.runtime.clock import SystemClock
 from bot.texts.text import translatable

@@ -7,8 +7,7 @@ import discord
 
 from bot.chat.command import CommandOption, CommandSpec, MessageCommandSpec
 from bot.platforms.spec import EditableText
-from bot.texts.stored import looked_up
-from bot.texts.text import translate
+from bot.texts.text import looked_up, translate
 
 CompletePreset = Callable[[str], Sequence[str]]
 """Return the names of presets that fit what was typed; nothing else is ever completed."""

@@ -10,8 +10,7 @@ from discord import InteractionResponseType as ResponseType
 from discord.utils import MISSING, utcnow
 from typing_extensions import override
 
-from bot.chat.button import ButtonAction
-from bot.chat.command import CommandSpec, MessageCommandSpec
+from bot.chat.command import ButtonAction, CommandSpec, MessageCommandSpec
 from bot.errors import OutcomeUnknown, PlatformError, Unreachable
 from bot.platforms.discord.commands import (
     MAX_FORM_CHARS,
@@ -24,11 +23,8 @@ from bot.platforms.discord.commands import (
     message_command,
     suggestions,
 )
-from bot.platforms.discord.rest.client import RestClient, RestEndpoint
-from bot.platforms.discord.rest.refusals import AlreadyAcknowledged
-from bot.platforms.discord.settings import DiscordSettings
-from bot.platforms.discord.shards.connection import ShardClient
-from bot.platforms.discord.shards.gateway_events import (
+from bot.platforms.discord.connection import ShardClient
+from bot.platforms.discord.events import (
     CommandReceived,
     ComponentUsed,
     EventQueue,
@@ -38,8 +34,9 @@ from bot.platforms.discord.shards.gateway_events import (
     SessionResumed,
     SessionStarted,
 )
-from bot.platforms.discord.shards.identify_limits import IdentifyLimits
-from bot.platforms.discord.shards.shard import Shard
+from bot.platforms.discord.rest import AlreadyAcknowledged, RestClient, RestEndpoint
+from bot.platforms.discord.settings import DiscordSettings
+from bot.platforms.discord.shards import IdentifyLimits, Shard
 from bot.platforms.spec import EditableText
 from bot.ports import Clock
 

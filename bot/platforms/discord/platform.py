@@ -5,6 +5,9 @@ import contextlib
 import functools
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from datetime import datetime
+from functools import reduce
+from operator import or_
 from typing import Any, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
@@ -16,7 +19,6 @@ from typing_extensions import override
 from bot.chat.command import CommandSpec, MessageCommandSpec
 from bot.chat.incoming import Address, MediaItem, Pressed, Request, Said, source_name
 from bot.errors import PlatformError, Refused, TokenRejected, Unreachable
-from bot.platforms.bot_token import BotToken
 from bot.platforms.discord.commands import (
     CompletePreset,
     commands_differ,
@@ -25,20 +27,17 @@ from bot.platforms.discord.commands import (
 )
 from bot.platforms.discord.gateway import Gateway
 from bot.platforms.discord.incoming import command_to_incoming, message_to_said, press_to_incoming
-from bot.platforms.discord.internals import DiscordClient
+from bot.platforms.discord.internals import DiscordClient, skip_unreadable
 from bot.platforms.discord.receiver import MessageReceiver
-from bot.platforms.discord.rest.client import (
+from bot.platforms.discord.rest import (
     RestClient,
     RestEndpoint,
     decode_json,
     decode_response,
 )
-from bot.platforms.discord.rest.permissions import manages_guild
 from bot.platforms.discord.settings import DiscordSettings
-from bot.platforms.discord.shards.identify_limits import IdentifyLimits, read_gateway_info
-from bot.platforms.discord.shards.shard import Shard
+from bot.platforms.discord.shards import IdentifyLimits, Shard, read_gateway_info
 from bot.platforms.discord.surface import READ_MESSAGE, READ_MESSAGES, DiscordSurface
-from bot.platforms.discord.unreadable import skip_unreadable
 from bot.platforms.file_download import download_file
 from bot.platforms.spec import (
     EditableText,
@@ -47,6 +46,7 @@ from bot.platforms.spec import (
     open_no_form,
     refuse_nothing,
 )
+from bot.platforms.tokens import BotToken
 from bot.ports import (
     Clock,
     FileSource,
@@ -57,7 +57,7 @@ from bot.ports import (
     RoleLeases,
     ShardedPlatform,
 )
-from bot.runtime.http.failures import ConnectionFailed
+from bot.runtime.http_client import ConnectionFailed
 from bot.runtime.tasks import cancel_and_wait
 from bot.texts.text import translatable
 
@@ -367,3 +367,41 @@ def _end_reason(ended: asyncio.Task[None]) -> BaseException:
     if error is None:
         return Unreachable(translatable("the connection to Discord has ended"))
     return _first_error(error)
+
+
+_GUILD = RestEndpoint("GET", "/guilds/{}")
+_MEMBER = RestEndpoint("GET", "/guilds/{}/members/{}")
+
+
+class _Role(msgspec.Struct):
+    id: str
+    permissions: str
+
+
+class _Guild(msgspec.Struct):
+    id: str
+    owner_id: str
+    roles: list[_Role]
+
+
+class _Member(msgspec.Struct):
+    roles: list[str]
+    communication_disabled_until: datetime | None = None
+
+
+_decode_guild = msgspec.json.Decoder(_Guild).decode
+_decode_member = msgspec.json.Decoder(_Member).decode
+
+
+async def manages_guild(rest: RestClient, guild_id: str, user_id: str, now: float) -> bool:
+    """Return whether a member owns, administers or manages a guild; raises `PlatformError`."""
+    guild = decode_response(_decode_guild, await rest.call(_GUILD, guild_id))
+    member = decode_response(_decode_member, await rest.call(_MEMBER, guild_id, user_id))
+    held = {guild.id, *member.roles}  # the role of everybody has the id of the guild
+    bits = reduce(or_, (int(role.permissions) for role in guild.roles if role.id in held), 0)
+    permissions = discord.Permissions(bits)
+    if guild.owner_id == user_id or permissions.administrator:
+        return True
+    silenced_until = member.communication_disabled_until
+    is_silenced = silenced_until is not None and silenced_until.timestamp() > now
+    return permissions.manage_guild and not is_silenced

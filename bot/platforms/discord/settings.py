@@ -5,7 +5,7 @@ import base64
 from pydantic import Field, SecretStr
 from typing_extensions import override
 
-from bot.platforms.bot_token import BotTokenSettings
+from bot.platforms.tokens import BotTokenSettings
 from bot.texts.text import translatable
 
 BOT_REJECTED = translatable(

@@ -4,16 +4,19 @@ See https://core.telegram.org/bots/api#getme and #getupdates.
 """
 
 import asyncio
+import json
 import re
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import Any
 
 from typing_extensions import override
 
-from bot.errors import PlatformFatal, Refused, Unreachable
-from bot.platforms.account import AccountSetup, BotAccount, CodeRequest
-from bot.platforms.json_api import JsonApi
+from bot.errors import OutcomeUnknown, PlatformFatal, Refused, Unreachable
+from bot.platforms.spec import AccountSetup, BotAccount, CodeRequest
 from bot.platforms.telegram.settings import TelegramSettings
+from bot.runtime.http_client import ConnectionFailed, HttpClient
 from bot.texts.text import translatable
 
 _TOKEN = re.compile(r"[0-9]+:[A-Za-z0-9_-]+")
@@ -148,3 +151,59 @@ class TelegramAccount(AccountSetup):
 
 def make(settings: TelegramSettings) -> AccountSetup:
     return TelegramAccount(settings)
+
+
+_MAX_RESPONSE_BYTES = 4 * 2**20
+
+
+class JsonApi:
+    """Calls a platform's API with JSON."""
+
+    def __init__(self, name: str, base_url: str, headers: Mapping[str, str]) -> None:
+        """Take the platform's name for messages, an address and headers for every call."""
+        self._name = name
+        self._client = HttpClient(
+            base_url, {"Accept-Encoding": "identity", **headers}, connect_seconds=5
+        )
+
+    async def call(
+        self, method: str, path: str, body: object = None, seconds: float = 10
+    ) -> tuple[int, Any]:
+        """Return the status and the JSON of a response; None for one that is not JSON.
+
+        Raises:
+            Unreachable: nothing was sent.
+            OutcomeUnknown: no response came.
+        """
+        deadline = asyncio.get_running_loop().time() + seconds
+        data = None if body is None else json.dumps(body).encode()
+        async with (
+            self._translated(seconds),
+            await self._client.request(method, path, data, deadline) as response,
+        ):
+            text = await response.read_all(deadline, _MAX_RESPONSE_BYTES)
+        try:
+            return response.status, json.loads(text)
+        except ValueError:
+            return response.status, None
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    @asynccontextmanager
+    async def _translated(self, seconds: float) -> AsyncIterator[None]:
+        try:
+            yield
+        except ConnectionFailed as error:
+            kind = OutcomeUnknown if error.sent else Unreachable
+            raise kind(
+                translatable("{name} cannot be reached: {reason}", name=self._name, reason=error)
+            ) from None
+        except TimeoutError:
+            raise OutcomeUnknown(
+                translatable(
+                    "{name} did not answer within {seconds} s",
+                    name=self._name,
+                    seconds=f"{seconds:g}",
+                )
+            ) from None

@@ -17,8 +17,7 @@ from bot.chat.command import CommandSpec
 from bot.errors import PlatformError
 from bot.platforms.telegram.api import BotApi
 from bot.platforms.telegram.limits import plain_text
-from bot.texts.stored import looked_up
-from bot.texts.text import LANGUAGES, translate
+from bot.texts.text import LANGUAGES, looked_up, translate
 
 _MAX_DESCRIPTION_CHARS = 256
 

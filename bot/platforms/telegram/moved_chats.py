@@ -29,7 +29,7 @@ from bot.chat.incoming import (
 )
 from bot.errors import StoreError
 from bot.frozen_dataclass import frozen_dataclass
-from bot.platforms.stored_cursors import read_cursors
+from bot.platforms.receiving import read_cursors
 from bot.platforms.telegram.api import ChatMoved
 from bot.platforms.telegram.incoming import scopes_of
 from bot.ports import Intake

@@ -37,14 +37,14 @@ from bot.errors import (
     TroupeError,
     Unreachable,
 )
-from bot.platforms.late_messages import mark_late
+from bot.platforms.receiving import mark_late, read_number
 from bot.platforms.spec import PlatformContext, refuse_nothing
-from bot.platforms.stored_cursors import read_number
 from bot.platforms.telegram.api import (
     CALL_SECONDS,
     BotApi,
     NoSuchMember,
     PollingConflict,
+    decode_lenient,
     token_refused,
 )
 from bot.platforms.telegram.command_menu import offer_commands
@@ -55,10 +55,9 @@ from bot.platforms.telegram.incoming import (
     read_update,
 )
 from bot.platforms.telegram.moved_chats import MovedChats
-from bot.platforms.telegram.session import decode_lenient
 from bot.platforms.telegram.settings import TelegramSettings, is_webhook_secret
 from bot.platforms.telegram.surface import TelegramSurface
-from bot.platforms.webhook_secret import WebhookSecret
+from bot.platforms.tokens import WebhookSecret
 from bot.ports import (
     Clock,
     FileSource,

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, SecretStr, field_validator, model_validator
 from typing_extensions import override
 
-from bot.platforms.bot_token import BotTokenSettings
+from bot.platforms.tokens import BotTokenSettings
 from bot.runtime.secret_file import read_secrets_at_start
 
 _SECRET = re.compile(r"[A-Za-z0-9_-]{16,256}")

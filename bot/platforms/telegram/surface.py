@@ -21,9 +21,14 @@ from bot.chat.incoming import Address
 from bot.chat.outgoing import Limits, MessageContent, OutgoingMessage
 from bot.errors import ContentRefused, MessageNotFound, OutcomeUnknown
 from bot.platforms.telegram.api import BotApi, NotEditable, NotModified, ReplyNotFound
-from bot.platforms.telegram.buttons import to_forced_reply, to_keyboard
 from bot.platforms.telegram.limits import GROUP, PRIVATE
-from bot.platforms.telegram.markup import render_markdown, render_plain, with_folded
+from bot.platforms.telegram.markup import (
+    render_markdown,
+    render_plain,
+    to_forced_reply,
+    to_keyboard,
+    with_folded,
+)
 from bot.platforms.telegram.moved_chats import ChatOfNow, MovedChats
 from bot.ports import DraftingSurface, Surface
 

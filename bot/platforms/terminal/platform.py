@@ -3,20 +3,25 @@
 A terminal that can do more is a `ScreenPlatform`; its libraries are imported only then.
 """
 
+import asyncio
+import contextlib
 import os
 import sys
-from collections.abc import Awaitable, Callable
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
 from importlib import import_module  # noqa: TID251 # libraries that pipes do not need
 from typing import TextIO
 
 from typing_extensions import override
 
+from bot.chat.incoming import Address
+from bot.chat.outgoing import MessageContent, OutgoingMessage
+from bot.errors import Refused
 from bot.platforms.local_platform import LocalPlatform
 from bot.platforms.spec import PlatformContext
-from bot.platforms.terminal.lines import read_lines
-from bot.platforms.terminal.local_chat import LocalChat
-from bot.platforms.terminal.surface import TerminalSurface
+from bot.platforms.terminal.local_chat import LocalChat, PrintingSurface, keep_newest, printed_file
 from bot.ports import Intake, Platform, Surface
+from bot.runtime.terminal import strip_control_characters
 from bot.texts.text import translatable, translate
 
 _WELCOME = translatable(
@@ -105,3 +110,125 @@ class TerminalPlatform(LocalPlatform):
     def _show_prompt(self) -> None:
         if self._interactive:
             self._surface.prompt(f"{self._chat.person.name}> ")
+
+
+class TerminalSurface(PrintingSurface):
+    """Prints messages and what edits add to them; printed text cannot be changed."""
+
+    def __init__(self, screen: TextIO, run: str, language: str = "en") -> None:
+        super().__init__(run, language)
+        self._screen = screen
+        self._shown: dict[str, str] = {}
+        """The printed text of each message, oldest first."""
+        self._mid_line = False
+
+    @override
+    async def edit(
+        self,
+        address: Address,
+        message_id: str,
+        content: MessageContent,
+        *,
+        interaction: str | None = None,
+    ) -> None:
+        text = content.text
+        shown = self._shown.get(message_id)
+        if shown == text:
+            return
+        newest = next(reversed(self._shown), None)
+        if shown is not None and message_id == newest and text.startswith(shown):
+            self._write(text[len(shown) :])
+            self._shown[message_id] = text
+        else:  # its printed text changed, or an earlier run printed it
+            self._print_whole(message_id, text)
+
+    @override
+    async def delete(self, address: Address, message_id: str) -> None:
+        """Do nothing: printed text stays."""
+
+    def note(self, text: str) -> None:
+        """Print a notice."""
+        self.end_line()
+        self._write(f"{text}\n")
+
+    def prompt(self, text: str) -> None:
+        """Print a prompt for input."""
+        self.end_line()
+        self._write(text)
+        self._mid_line = False  # the Return key ends this line
+
+    def end_line(self) -> None:
+        """Start a new line, unless the last one was ended."""
+        if self._mid_line:
+            self._write("\n")
+
+    @override
+    def _print_message(self, message_id: str, message: OutgoingMessage) -> None:
+        text = message.text
+        if message.file is not None:
+            text = f"{text}\n{printed_file(message.file, self._language)}"
+        self._print_whole(message_id, text)
+
+    def _print_whole(self, message_id: str, text: str) -> None:
+        self.end_line()
+        self._write(text)
+        keep_newest(self._shown, message_id, text)
+
+    def _write(self, text: str) -> None:
+        text = strip_control_characters(text)
+        if not text:
+            return
+        encoding = self._screen.encoding or "utf-8"
+        try:
+            self._screen.write(text.encode(encoding, "replace").decode(encoding))
+            self._screen.flush()
+        except OSError as error:  # the other end of the pipe was closed
+            self._mid_line = False
+            raise Refused(f"the output cannot be written: {error.strerror}") from None
+        self._mid_line = not text.endswith("\n")
+
+
+_LONGEST_LINE_BYTES = 1_000_000
+_CHUNK_BYTES = 65_536
+_CHUNKS_AHEAD = 16
+
+
+async def read_lines(source: int | None) -> AsyncIterator[str]:
+    """Yield lines from a file descriptor; bytes that are not UTF-8 become U+FFFD.
+
+    A thread reads them: a terminal cannot be polled everywhere, and a file nowhere. It is a daemon
+    and reads without Python's buffers, so that it never delays the end of the process.
+    """
+    if source is None:
+        return
+    loop = asyncio.get_running_loop()
+    chunks: asyncio.Queue[bytes] = asyncio.Queue()
+    free_chunks = threading.Semaphore(_CHUNKS_AHEAD)
+
+    def read() -> None:
+        chunk = b"more"
+        with contextlib.suppress(RuntimeError):  # the event loop was closed
+            while chunk:
+                free_chunks.acquire()
+                try:
+                    chunk = os.read(source, _CHUNK_BYTES)
+                except OSError:  # the terminal was closed
+                    chunk = b""
+                loop.call_soon_threadsafe(chunks.put_nowait, chunk)
+
+    threading.Thread(target=read, name="read terminal", daemon=True).start()
+    rest = b""
+    while chunk := await chunks.get():
+        free_chunks.release()
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            yield _text(line)
+        if len(rest) > _LONGEST_LINE_BYTES:
+            yield _text(rest)
+            rest = b""
+    if rest:
+        yield _text(rest)
+
+
+def _text(line: bytes) -> str:
+    return line.decode(errors="replace").rstrip("\r")

@@ -12,7 +12,7 @@ from bot.chat.receipt import DroppedItem
 from bot.chat.session import Turn
 from bot.frozen_dataclass import frozen_dataclass
 from bot.prompting.compose.inputs import PromptInputs
-from bot.prompting.draft.draft import PromptPart
+from bot.prompting.draft import PromptPart
 from bot.prompting.text.confusables import strip_hidden_text
 from bot.texts.text import marked
 

@@ -13,11 +13,10 @@ from functools import partial
 from bot.chat.incoming import Joined, Said
 from bot.chat.session import Turn
 from bot.frozen_dataclass import frozen_dataclass
-from bot.prompting.cards.macros import Macros
 from bot.prompting.compose.inputs import PromptInputs
+from bot.prompting.macros import Macros
 from bot.prompting.presets.preset import Preset
-from bot.prompting.speakers.clean_name import clean_name
-from bot.prompting.speakers.user_personas import sanitize_persona
+from bot.prompting.speakers import clean_name, sanitize_persona
 
 ORIGINAL_SYSTEM = (
     "Write {{char}}'s next reply in a conversation between {{char}} and {{notChar}}."

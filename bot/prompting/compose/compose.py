@@ -1,15 +1,9 @@
-"""Compose the draft of a prompt from a preset, a history and a new message: stable parts first.
-
-system -> the preset's pinned messages -> summary -> history -> observed lines, quote and newest
-message. Backends
-cache the prefix of a prompt, so what changes with every message comes last. The macros and the
-lorebook of a card are applied at the end (card.py); afterwards the draft is fitted into the token
-budget (draft/fit.py).
-"""
+"""Compose the draft of a prompt, and fit it to what a backend accepts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from functools import cache
+from typing import TypeGuard, TypeVar
 
 from bot.chat.attachments import NO_FILES, AttachedFiles
 from bot.chat.incoming import Said
@@ -18,6 +12,7 @@ from bot.chat.receipt import DroppedItem
 from bot.chat.session import Session, Turn
 from bot.chat.story import Story
 from bot.errors import UserError
+from bot.ports import Backend, TokenCountingBackend
 from bot.prompting.compose.background import build_background, split_observed
 from bot.prompting.compose.card import apply_card
 from bot.prompting.compose.card_macros import ORIGINAL_SYSTEM, own_instructions
@@ -30,15 +25,21 @@ from bot.prompting.compose.instructions import (
     further_persona,
     story_queries_for,
 )
-from bot.prompting.draft.draft import Draft, HistoryUnit, PromptPart, group_history
-from bot.prompting.personas.persona import FilledText
-from bot.prompting.presets.messages import PresetMessage
+from bot.prompting.draft import Draft, HistoryUnit, PromptPart, group_history
+from bot.prompting.fit import FittedPrompt, estimate_message_tokens, fit_draft
+from bot.prompting.persona import FilledText
+from bot.prompting.presets.fields import PresetMessage
 from bot.prompting.presets.preset import Preset
-from bot.prompting.prompters.alpaca import AlpacaPrompter
-from bot.prompting.prompters.chat import ChatPrompter
-from bot.prompting.prompters.form_fields import ask_usage, parse_fields, strip_ask_command
-from bot.prompting.speakers.labels import uses_tags
+from bot.prompting.prompters import (
+    AlpacaPrompter,
+    ChatPrompter,
+    ask_usage,
+    parse_fields,
+    strip_ask_command,
+)
+from bot.prompting.speakers import uses_tags
 from bot.prompting.text.incremental_map import map_incrementally
+from bot.prompting.text.tokens import counter_for_model, get_counter
 from bot.templates import names
 from bot.texts.text import marked, translatable
 
@@ -334,3 +335,70 @@ def _sampling_parameters(preset: Preset) -> dict[str, object]:
         for key, value in preset.parameters.items()
         if key not in _TEMPLATE_KEYS and value is not None
     }
+
+
+async def fit_for_backend(preset: Preset, draft: Draft, backend: Backend) -> FittedPrompt:
+    """Count in the preset's encoding, else with the backend's tokenizer, else by an estimate.
+
+    Raises:
+        UserError: the required parts of the prompt exceed the budget.
+        BackendError: the backend cannot count, and so could not answer either.
+    """
+    limit, encoding = preset.max_input_tokens, preset.token_counter
+    if not can_count(backend):
+        return await fit_for_preset(preset, draft)
+    max_prompt_tokens = await backend.max_prompt_tokens(draft.base)
+    if encoding is None:
+        limits = [one for one in (limit, max_prompt_tokens) if one is not None]
+        estimate = await backend.text_counter(draft.base)
+        return await fit_draft(draft, min(limits, default=None), backend.count_tokens, estimate)
+    fitted = await fit_for_preset(preset, draft)
+    if max_prompt_tokens is None or (
+        await backend.count_tokens(fitted.prompt) <= max_prompt_tokens
+    ):
+        return fitted
+    estimate = get_counter(encoding)
+    smaller = await fit_draft(fitted.draft, max_prompt_tokens, backend.count_tokens, estimate)
+    return smaller.with_earlier_drops(fitted)
+
+
+def can_count(backend: Backend) -> TypeGuard[TokenCountingBackend]:
+    """Whether a backend counts tokens; `isinstance` with a protocol looks up all its methods."""
+    return _is_counting(type(backend))
+
+
+@cache
+def _is_counting(kind: type[Backend]) -> bool:
+    return issubclass(kind, TokenCountingBackend)
+
+
+async def fit_for_preset(preset: Preset, draft: Draft) -> FittedPrompt:
+    """Fit a draft without asking its backend; raises as `fit_for_backend`.
+
+    It is counted in the preset's encoding, else by an estimate for its model.
+    """
+    limit = preset.max_input_tokens
+    if preset.token_counter:
+        token_counter = get_counter(preset.token_counter)
+        return await fit_draft(draft, limit, token_counter.count_prompt, token_counter)
+    token_counter = counter_for_model(preset.model)
+    await token_counter.load()
+
+    async def estimate_prompt(prompt: Prompt) -> int:
+        return sum(estimate_message_tokens(prompt.messages, token_counter))
+
+    return await fit_draft(draft, limit, estimate_prompt, token_counter)
+
+
+async def find_model_limit(preset: Preset, backend: Backend) -> int | None:
+    """Return what the model can read, for presets whose lore or stories depend on it.
+
+    None: it does not matter, or the backend does not know.
+
+    Raises:
+        BackendError: the backend cannot count, and so could not answer either.
+    """
+    takes_a_share = preset.lorebook is not None or preset.persona is not None
+    if not takes_a_share or not isinstance(backend, TokenCountingBackend):
+        return None
+    return await backend.max_prompt_tokens(bare_prompt(preset))

@@ -8,7 +8,7 @@ from bot.chat.incoming import Said
 from bot.chat.session import Session, Turn
 from bot.frozen_dataclass import frozen_dataclass
 from bot.prompting.presets.preset import Preset
-from bot.prompting.speakers.labels import SpeakerLabels, label_speakers
+from bot.prompting.speakers import SpeakerLabels, label_speakers
 from bot.prompting.text.confusables import strip_hidden_text
 from bot.prompting.text.incremental_map import map_incrementally
 

@@ -5,9 +5,8 @@ from dataclasses import replace
 
 from bot.chat.story import Story
 from bot.prompting.compose.inputs import PromptInputs
-from bot.prompting.draft.draft import PromptPart, story_title
-from bot.prompting.personas.haruhi_text import strip_dialogue_brackets
-from bot.prompting.personas.persona import (
+from bot.prompting.draft import PromptPart, story_title
+from bot.prompting.persona import (
     DEFAULT_PLACEHOLDER,
     FilledText,
     Persona,
@@ -16,11 +15,10 @@ from bot.prompting.personas.persona import (
     fill_placeholders,
     parse_persona,
 )
+from bot.prompting.personas.haruhi import strip_dialogue_brackets
 from bot.prompting.presets.preset import Preset
-from bot.prompting.prompters.alpaca import AlpacaPrompter
-from bot.prompting.prompters.chat import ChatPrompter
-from bot.prompting.prompters.prompter import Instruction
-from bot.prompting.text.token_counter import counter_for_model
+from bot.prompting.prompters import AlpacaPrompter, ChatPrompter, Instruction
+from bot.prompting.text.tokens import counter_for_model
 
 _STORIES_DIVISOR = 4  # at most so large a part of the prompt
 PERSONA_FIELDS = {"persona": "description", "personality": "personality", "scenario": "scenario"}

@@ -14,10 +14,8 @@ from bot.chat.receipt import DroppedItem
 from bot.chat.session import Turn
 from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import TextTokenCounter
-from bot.prompting.cards.macros import Macros
-from bot.prompting.cards.variables import Variables
 from bot.prompting.compose.card_macros import seeded_random, turn_seed
-from bot.prompting.draft.draft import HistoryUnit, InsertedMessage, PromptPart
+from bot.prompting.draft import HistoryUnit, InsertedMessage, PromptPart
 from bot.prompting.lorebook.entries import (
     EntryPosition,
     Lorebook,
@@ -27,8 +25,9 @@ from bot.prompting.lorebook.entries import (
 )
 from bot.prompting.lorebook.keys import RegexTimeBudget
 from bot.prompting.lorebook.search import KEYS_NOT_FOUND, search_lorebook
-from bot.texts.stored import StoredPattern
-from bot.texts.text import marked
+from bot.prompting.macro_variables import Variables
+from bot.prompting.macros import Macros
+from bot.texts.text import StoredPattern, marked
 
 _PROMPT_DIVISOR = 4  # a quarter of the prompt's budget, if the book has none
 _TOKENS_WITHOUT_LIMIT = 1024

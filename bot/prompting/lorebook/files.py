@@ -10,9 +10,8 @@ from typing import TypeVar
 from bot.chat.prompt import Role
 from bot.errors import PresetError
 from bot.prompting.lorebook.entries import EntryPosition, KeyLogic, Lorebook, LoreEntry
-from bot.prompting.lorebook.key_index import with_key_index
-from bot.prompting.lorebook.keys import compile_key, is_regex, regex_weight
-from bot.prompting.text.json_fields import JsonFields
+from bot.prompting.lorebook.keys import compile_key, is_regex, regex_weight, with_key_index
+from bot.prompting.text.jsonc import JsonFields
 from bot.texts.text import Text, text_of, translatable
 
 T = TypeVar("T")

@@ -1,17 +1,19 @@
-"""Match the keys of lorebook entries: substrings, whole words, regular expressions."""
+"""Match the keys of lorebook entries in texts."""
 
 import re
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
+import ahocorasick
 import regex
+from typing_extensions import override
 
-from bot.prompting.lorebook.entries import KeyLogic, Lorebook, LoreEntry
+from bot.prompting.lorebook.entries import BookIndex, KeyLogic, Lorebook, LoreEntry
 from bot.prompting.text.words import find_word
-from bot.texts.stored import StoredPattern
-from bot.texts.text import Text, marked, translatable
+from bot.texts.text import StoredPattern, Text, marked, translatable
 
 _MAX_PATTERN_CHARS = 1000
 _MAX_PATTERN_WEIGHT = 1000
@@ -231,3 +233,70 @@ def join_newest(messages: Sequence[str], depth: int) -> str:
     """
     newest = list(reversed(messages))[:depth]
     return "".join(f"\x01{message}\n" for message in newest)
+
+
+_MIN_KEYS = 200  # below, searching for one key after the other is as fast
+_SEPARATORS = ("\n", "\x01")  # a key with one could match across two messages
+
+
+class KeyIndex(BookIndex):
+    """The plain keys of a book; entries with other keys are always searched."""
+
+    def __init__(self, entries: Iterable[LoreEntry], *, case_sensitive: bool) -> None:
+        unindexed: set[str] = set()
+        with_macros: set[str] = set()
+        sensitive: dict[str, list[str]] = defaultdict(list)
+        insensitive: dict[str, list[str]] = defaultdict(list)
+        for entry in entries:
+            if has_macros(entry):
+                with_macros.add(entry.uid)
+            if entry.constant or entry.uid in with_macros or not all(map(_is_plain, entry.keys)):
+                unindexed.add(entry.uid)
+                continue
+            for key in filter(None, (key.strip() for key in entry.keys)):
+                if is_case_sensitive(entry, default=case_sensitive):
+                    sensitive[key].append(entry.uid)
+                else:
+                    insensitive[key.lower()].append(entry.uid)
+        super().__init__(frozenset(unindexed), frozenset(with_macros))
+        self._sensitive = _KeySet(sensitive)
+        self._insensitive = _KeySet(insensitive)
+
+    @override
+    def find(self, text: str) -> set[str]:
+        return self._sensitive.find(text) | self._insensitive.find(text.lower())
+
+
+class _KeySet:
+    """An automaton over keys, each with the uids of its entries."""
+
+    def __init__(self, uids_of_keys: Mapping[str, Sequence[str]]) -> None:
+        self._uids = tuple(uids_of_keys.values())
+        self._automaton = ahocorasick.Automaton()
+        for number, key in enumerate(uids_of_keys):
+            self._automaton.add_word(key, number)
+        self._automaton.make_automaton()
+
+    def find(self, text: str) -> set[str]:
+        if not self._uids:
+            return set()
+        numbers = {number for _, number in self._automaton.iter(text)}
+        return {uid for number in numbers for uid in self._uids[number]}
+
+
+def with_key_index(book: Lorebook) -> Lorebook:
+    """Return the book with an index if it is large enough for one to be worth it."""
+    if sum(len(entry.keys) for entry in book.entries) < _MIN_KEYS:
+        return book
+    index = KeyIndex(book.entries, case_sensitive=book.case_sensitive)
+    return replace(book, index=index)
+
+
+def has_macros(entry: LoreEntry) -> bool:
+    """Whether a text of the entry may hold a macro."""
+    texts = (entry.content, *entry.keys, *entry.secondary_keys)
+    return any("{{" in text or "<" in text for text in texts)
+
+
+def _is_plain(key: str) -> bool:
+    return not (is_regex(key) or any(one in key for one in _SEPARATORS))

@@ -1,14 +1,11 @@
-"""Find the lorebook entries that a conversation activates, as SillyTavern's World Info does.
+"""Find the lorebook entries that a conversation activates."""
 
-Each pass triggers entries by their keys, selects one entry of each group, rolls for probability and
-fills the token budget; the activated entries may trigger others in the next pass. The same random
-numbers give the same result. See docs/sources.md#sillytavern.
-"""
-
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum, auto
 
+from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import TextTokenCounter
 from bot.prompting.lorebook.entries import (
     EntryDecision,
@@ -17,11 +14,15 @@ from bot.prompting.lorebook.entries import (
     LoreResult,
     TimedEffects,
 )
-from bot.prompting.lorebook.groups import reject_group_rivals
-from bot.prompting.lorebook.key_index import has_macros
-from bot.prompting.lorebook.keys import KeyMatcher, RegexTimeBudget, join_newest
-from bot.texts.stored import StoredPattern
-from bot.texts.text import marked
+from bot.prompting.lorebook.keys import (
+    KeyMatcher,
+    RegexTimeBudget,
+    compile_key,
+    has_macros,
+    is_regex,
+    join_newest,
+)
+from bot.texts.text import StoredPattern, marked
 
 __all__ = ["KEYS_NOT_FOUND", "search_lorebook"]
 
@@ -356,3 +357,148 @@ def _expand_keys(entry: LoreEntry, expand: Callable[[str], str]) -> LoreEntry:
         keys=tuple(expand(key) for key in entry.keys),
         secondary_keys=tuple(expand(key) for key in entry.secondary_keys),
     )
+
+
+_TAKEN = StoredPattern(marked("its group {group} already has {label}"))
+
+Rejections = Mapping[str, str]
+"""By uid: why an entry may not be activated."""
+
+
+def reject_group_rivals(
+    triggered: Sequence[LoreEntry],
+    activated: Sequence[LoreEntry],
+    *,
+    sticky: frozenset[str],
+    score: Callable[[LoreEntry], int],
+    random_float: Callable[[], float],
+) -> Rejections:
+    """Return which of the triggered entries lose in their groups.
+
+    Args:
+        triggered: the entries of this pass.
+        activated: the entries of earlier passes; a group that has one takes no other.
+        sticky: the uids of sticky entries.
+        score: returns the number of keys found for an entry.
+        random_float: returns a number from 0 up to 1.
+    """
+    rejected: dict[str, str] = {}
+    members: dict[str, list[LoreEntry]] = defaultdict(list)
+    for entry in triggered:
+        for name in dict.fromkeys(entry.groups):
+            members[name].append(entry)
+    holders = {name: entry for entry in reversed(activated) for name in entry.groups}
+    for group, entries in members.items():
+        rivals = [entry for entry in entries if entry.uid not in rejected]
+        holder = holders.get(group)
+        if holder is not None:
+            winners: Sequence[LoreEntry] = [holder]
+        elif sticky_rivals := [entry for entry in rivals if entry.uid in sticky]:
+            winners = sticky_rivals
+        else:
+            winners = _winner(_best_scores(rivals, score), random_float)
+        kept = {entry.uid for entry in winners}
+        for rival in rivals:
+            if rival.uid not in kept:
+                rejected[rival.uid] = _TAKEN.with_values(
+                    group=repr(group), label=repr(winners[0].label)
+                )
+    return rejected
+
+
+def _best_scores(
+    rivals: Sequence[LoreEntry], score: Callable[[LoreEntry], int]
+) -> Sequence[LoreEntry]:
+    """Drop the entries with group scoring that have fewer keys found than the best one."""
+    if not any(entry.group_scoring for entry in rivals):
+        return rivals
+    scores = {entry.uid: score(entry) for entry in rivals}
+    best = max(scores.values())
+    return [one for one in rivals if not one.group_scoring or scores[one.uid] == best]
+
+
+def _winner(rivals: Sequence[LoreEntry], random_float: Callable[[], float]) -> Sequence[LoreEntry]:
+    if len(rivals) < 2:
+        return rivals
+    overriding = [entry for entry in rivals if entry.group_override]
+    if overriding:
+        return [max(overriding, key=lambda entry: entry.order)]
+    at = random_float() * sum(entry.group_weight for entry in rivals)
+    for entry in rivals:
+        at -= entry.group_weight
+        if at < 0:
+            return [entry]
+    return rivals[-1:]
+
+
+_SECONDS_PER_KEY = 0.05
+
+
+@frozen_dataclass
+class TriedEntry:
+    """An entry, and what a text does to it."""
+
+    entry: LoreEntry
+    activated: bool
+    reason: str
+    found: frozenset[str]
+    """Its keys that stand in the text."""
+
+
+@frozen_dataclass
+class LorebookTrial:
+    """What a lorebook would add to the prompt of a text."""
+
+    entries: Sequence[TriedEntry]
+    tokens: int
+    marks: Sequence[tuple[int, int]]
+    """Where keys stand in the text: begin and end, in their order, without overlaps."""
+
+
+def try_lorebook(
+    book: Lorebook, text: str, *, budget: int, count: TextTokenCounter
+) -> LorebookTrial:
+    """Return what a text activates, of which each line is a message and the last the newest.
+
+    What depends on chance is taken to succeed.
+    """
+    lines = [line for line in text.split("\n") if line.strip()]
+    result = search_lorebook(book, lines, budget=budget, count=count, random_float=lambda: 0.0)
+    matcher = KeyMatcher(book, RegexTimeBudget())
+    searched = "\n".join(f"\x01{line}" for line in lines)
+    entries = [
+        TriedEntry(
+            one.entry, one.activated, one.reason, frozenset(matcher.found(one.entry, searched))
+        )
+        for one in result.decisions
+    ]
+    keys = {key for one in entries for key in one.found}
+    return LorebookTrial(entries, result.tokens, list(_without_overlaps(_places(keys, text))))
+
+
+def _places(keys: set[str], text: str) -> Iterator[tuple[int, int]]:
+    lowered = text.lower()
+    searched = lowered if len(lowered) == len(text) else text
+    for key in keys:
+        pattern = compile_key(key) if is_regex(key) else None
+        if pattern is not None and not isinstance(pattern, str):
+            try:
+                matches = list(pattern.finditer(text, timeout=_SECONDS_PER_KEY))
+            except TimeoutError:
+                continue
+            yield from (match.span() for match in matches)
+            continue
+        wanted = key.strip() if searched is text else key.strip().lower()
+        at = searched.find(wanted) if wanted else -1
+        while at >= 0:
+            yield at, at + len(wanted)
+            at = searched.find(wanted, at + len(wanted))
+
+
+def _without_overlaps(places: Iterator[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Yield places in their order; of those that overlap, the first and longest."""
+    end = 0
+    for begin, its_end in sorted(places, key=lambda one: (one[0], -one[1])):
+        if begin >= end and its_end > begin:
+            yield begin, its_end
+            end = its_end

@@ -1,19 +1,22 @@
-"""Load and export preset files; errors name the file and the line."""
+"""Load and save the preset files of a folder."""
 
+import contextlib
 import difflib
 import json
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from pathlib import Path
+from typing import TypeAlias
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from bot.chat.session import PresetVersion
-from bot.errors import PresetError
+from bot.errors import PresetError, UserError
 from bot.frozen_dataclass import frozen_dataclass
 from bot.prompting.lorebook.files import read_lorebook
-from bot.prompting.presets.names import name_problem, preset_id
+from bot.prompting.presets.fields import name_problem, preset_id
 from bot.prompting.presets.preset import Preset
 from bot.prompting.presets.problems import (
     MAX_PROBLEMS,
@@ -21,12 +24,7 @@ from bot.prompting.presets.problems import (
     describe_preset_problem,
 )
 from bot.prompting.text.jsonc import JsonDocument, JsonSyntaxError, read_json
-from bot.prompting.text.preset_folder import (
-    is_lorebook,
-    json_files,
-    path_inside,
-    read_preset_text,
-)
+from bot.runtime.shipped_files import writable_presets_folder
 from bot.texts.text import Text, joined, text_of, translatable
 
 __all__ = [
@@ -289,3 +287,138 @@ def _problem_line(source: str, document: JsonDocument | None, problem: ErrorDeta
         line=document.line_of(problem["loc"]),
         problem=told,
     )
+
+
+def open_presets_folder(chosen: Path | None) -> Path:
+    """Return the folder that presets are written to; raises `UserError` if it cannot be made."""
+    try:
+        return writable_presets_folder(chosen)[0]
+    except OSError as error:
+        raise UserError(f"presets/ cannot be made here: {error.strerror or error}") from None
+
+
+def find_preset_file(folder: Path, preset: Preset) -> Path:
+    """Return the file that holds a preset of this name, else the one that it will be written to.
+
+    Raises:
+        PresetError: the folder, or a preset in it, cannot be read.
+    """
+    own = folder / f"{preset.id}.json"
+    if not folder.is_dir() or not any(folder.glob("*.json")):
+        return own
+    return next((file for file in json_files(folder) if _holds(file, preset)), own)
+
+
+def write_preset(folder: Path, preset: Preset) -> Path:
+    """Write a preset as strict JSON, in place of its file if there is one; return the file.
+
+    Whoever reads meanwhile finds the old content or the new one, never a part.
+
+    Raises:
+        PresetError: a preset in the folder cannot be read.
+        UserError: the file cannot be written.
+    """
+    file = find_preset_file(folder, preset)
+    write_whole_file(file, export_preset(preset).encode())
+    return file
+
+
+def delete_preset_file(folder: Path, preset: Preset) -> None:
+    """Delete the file that holds a preset, if there is one.
+
+    Raises:
+        PresetError: a preset in the folder cannot be read.
+        UserError: the file cannot be deleted.
+    """
+    file = find_preset_file(folder, preset)
+    try:
+        file.unlink(missing_ok=True)
+    except OSError as error:
+        raise UserError(f"{file} cannot be deleted: {error.strerror}") from None
+
+
+def write_whole_file(file: Path, content: bytes) -> None:
+    """Write a file, and make its folder; raises `UserError` when it cannot be written."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as stream:
+            written = Path(stream.name)
+            stream.write(content)
+        written.chmod(file.stat().st_mode & 0o777 if file.exists() else 0o644)
+        written.replace(file)
+    except OSError as error:
+        raise UserError(f"{file} cannot be written: {error.strerror}") from None
+
+
+def _holds(file: Path, preset: Preset) -> bool:
+    text = read_preset_text(file)
+    if is_lorebook(text):
+        return False
+    try:
+        return parse_preset(text, str(file)).id == preset.id
+    except PresetError:
+        return file.stem == preset.id  # it is replaced by what is valid
+
+
+FileStamps: TypeAlias = Mapping[Path, tuple[int, int]]
+"""When files were changed last, in nanoseconds, and their sizes."""
+
+_READ_SUFFIXES = frozenset({".json", ".jsonl", ".zip"})
+
+
+def file_stamps(directory: Path) -> FileStamps:
+    """Return the stamps of presets, lorebooks and characters in a folder and its subfolders."""
+    stamps = {}
+    for file in (*directory.glob("*"), *directory.glob("*/*")):
+        if file.suffix.lower() in _READ_SUFFIXES:
+            with contextlib.suppress(OSError):  # it was deleted meanwhile
+                found = file.stat()
+                stamps[file] = (found.st_mtime_ns, found.st_size)
+    return stamps
+
+
+def json_files(directory: Path) -> list[Path]:
+    """Return every `*.json` in a presets folder by name; raises `PresetError` if there is none."""
+    try:
+        files = sorted(file for file in directory.iterdir() if file.suffix.lower() == ".json")
+    except OSError as error:
+        raise PresetError(
+            f"the presets directory {directory} cannot be read ({error.strerror});"
+            " set TROUPE_PRESETS_DIR to one with preset files"
+        ) from error
+    if not files:
+        raise PresetError(f"no *.json in the presets directory {directory}; put a preset there")
+    return files
+
+
+def read_preset_text(file: Path) -> str:
+    """Read a file of a presets folder; raises `PresetError` if it is unreadable or not UTF-8."""
+    try:
+        if file.exists() and not (file.is_file() or file.is_dir()):  # such as a link to /dev/zero
+            raise PresetError(translatable("{file}: is a device; remove it", file=file))
+        return file.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise PresetError(
+            translatable("{file}: cannot be read ({reason})", file=file, reason=error.strerror)
+        ) from error
+    except UnicodeDecodeError as error:
+        raise PresetError(
+            translatable("{file}: is not UTF-8; save it as UTF-8", file=file)
+        ) from error
+
+
+def path_inside(folder: Path, name: str) -> Path | None:
+    """Return the path of a file that a preset names; None if it is outside of the folder.
+
+    So is what leads nowhere: a loop of links, or a path that no system takes.
+    """
+    try:
+        file = (folder / name).resolve()
+    except (OSError, RuntimeError, ValueError):
+        return None
+    return file if folder.resolve() in file.parents else None
+
+
+def is_lorebook(text: str) -> bool:
+    """Tell a preset's lorebook beside it: every preset has a provider, a lorebook has entries."""
+    return '"entries"' in text and '"provider"' not in text

@@ -17,16 +17,23 @@ from pydantic import (
 from bot.chat.prompt import OUTPUT_LIMIT_PARAMETERS, Role, lowest_output_limit
 from bot.chat.tool import ToolName
 from bot.errors import PresetError, TemplateError
-from bot.prompting.cards.story_string import parse_story_string
 from bot.prompting.lorebook.entries import Lorebook
 from bot.prompting.lorebook.files import LoreEntryError, read_lorebook
 from bot.prompting.lorebook.keys import compile_key, is_regex
-from bot.prompting.personas.persona import parse_persona
-from bot.prompting.presets.messages import PresetMessage, StrictModel, lower
-from bot.prompting.presets.names import name_problem, preset_id
-from bot.prompting.presets.parameters import MAX_LIST_ITEMS, Parameters, parameter_problem
+from bot.prompting.persona import parse_persona
+from bot.prompting.presets.fields import (
+    MAX_LIST_ITEMS,
+    Parameters,
+    PresetMessage,
+    StrictModel,
+    lower,
+    name_problem,
+    parameter_problem,
+    preset_id,
+)
 from bot.prompting.presets.regex_scripts import RegexScript
-from bot.prompting.text.token_counter import ENCODINGS
+from bot.prompting.story_string import parse_story_string
+from bot.prompting.text.tokens import ENCODINGS
 from bot.templates import RoleTemplate, get
 from bot.templates.jinja.jinja_template import check_source
 from bot.texts.text import joined, text_of, translatable

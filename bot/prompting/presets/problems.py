@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from bot.frozen_dataclass import frozen_dataclass
-from bot.prompting.presets.parameters import Parameters
+from bot.prompting.presets.fields import Parameters
 from bot.prompting.presets.preset import PlacedValueError, Preset
 from bot.prompting.text.jsonc import JsonDocument, JsonSyntaxError, read_json
 from bot.runtime.validation_errors import describe_problem

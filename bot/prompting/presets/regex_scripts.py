@@ -11,7 +11,7 @@ import regex
 from pydantic import Field, StrictBool, StrictInt, field_validator
 
 from bot.prompting.lorebook.keys import RegexTimeBudget, compile_key
-from bot.prompting.presets.messages import StrictModel
+from bot.prompting.presets.fields import StrictModel
 from bot.texts.text import translatable
 
 _MAX_SECONDS = 0.05  # of one script

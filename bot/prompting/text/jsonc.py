@@ -1,14 +1,15 @@
-"""Parse JSON with comments and trailing commas, and record the line of every key."""
+"""Read JSON with comments and trailing commas, and the typed fields of foreign JSON."""
 
 import json
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
-from typing import NoReturn
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NoReturn, TypeVar
 
+from bot.errors import PresetError
 from bot.frozen_dataclass import frozen_dataclass
-from bot.texts.stored import looked_up
-from bot.texts.text import Text, marked, translatable
+from bot.prompting.text.confusables import strip_hidden_text
+from bot.texts.text import Text, looked_up, marked, translatable
 
 Path = tuple[str | int, ...]
 """The path of a value: ("messages", 0, "role")."""
@@ -229,3 +230,82 @@ class _JsoncReader:
 
     def _refuse_constant(self, word: str) -> NoReturn:
         self._fail(translatable("{word} is not a JSON number", word=word))
+
+
+T = TypeVar("T")
+_LIST_OF_TEXTS = translatable("a list of texts")
+
+
+class JsonFields:
+    """The fields of one object; null means absent.
+
+    A wrong type raises `PresetError`, which names the field and `where` it is. With `lenient` such
+    a field counts as absent, for the `extensions` of cards, which other programs define. Hidden
+    characters are removed from texts, and lines end in a line feed alone.
+    """
+
+    def __init__(self, given: Mapping[str, object], where: str, *, lenient: bool = False) -> None:
+        self.values = given
+        self.where = where
+        self._lenient = lenient
+
+    def text(self, name: str) -> str:
+        """Return a text; empty if absent."""
+        return _plain_text(self._read(name, str, translatable("a text")) or "")
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """Return the texts of a list that are not empty."""
+        found = self._read(name, list, _LIST_OF_TEXTS) or []
+        if not all(isinstance(one, str) for one in found):
+            raise PresetError(
+                translatable(
+                    "{where}: {name} must be {expected}",
+                    where=self.where,
+                    name=name,
+                    expected=_LIST_OF_TEXTS,
+                )
+            )
+        return tuple(_plain_text(one) for one in found if one)
+
+    def integer(self, name: str) -> int | None:
+        """Return a number without its fraction, limited to ±1e9."""
+        number = self.number(name)
+        return None if number is None else int(max(-1e9, min(1e9, number)))
+
+    def number(self, name: str) -> float | None:
+        value = self.values.get(name)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return value
+        return self._read(name, float, translatable("a number"))
+
+    def flag(self, name: str, *, default: bool = False) -> bool:
+        flag = self.optional_flag(name)
+        return default if flag is None else flag
+
+    def optional_flag(self, name: str) -> bool | None:
+        """Return true or false; None if absent."""
+        return self._read(name, bool, translatable("true or false"))
+
+    def object_or_none(self, name: str) -> dict[str, object] | None:
+        return self._read(name, dict, translatable("an object {example}", example="{...}"))
+
+    def _read(self, name: str, kind: type[T], expected: Text) -> T | None:
+        value = self.values.get(name)
+        if value is None or isinstance(value, kind):
+            return value
+        if self._lenient:
+            return None
+        raise PresetError(
+            translatable(
+                "{where}: {name} must be {expected}, not {given}",
+                where=self.where,
+                name=name,
+                expected=expected,
+                given=type(value).__name__,
+            )
+        )
+
+
+def _plain_text(text: str) -> str:
+    """Remove hidden characters, and the carriage returns of Windows, which no model expects."""
+    return strip_hidden_text(text).replace("\r\n", "\n").replace("\r", "\n")

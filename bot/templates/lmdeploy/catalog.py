@@ -4,9 +4,10 @@ import tomllib
 from functools import partial
 from pathlib import Path
 
-from bot.templates.lmdeploy import model_templates, tool_templates
-from bot.templates.lmdeploy.role_template import BaseTemplate, RoleTemplate
+from bot.templates.lmdeploy import model_templates
+from bot.templates.lmdeploy import model_templates as tool_templates
 from bot.templates.registry import register
+from bot.templates.role_template import BaseTemplate, RoleTemplate
 
 _MODULES = (model_templates, tool_templates)
 _CLASSES = {name: each for module in _MODULES for name, each in vars(module).items()}

@@ -17,9 +17,9 @@ from functools import wraps
 from typing import Any, BinaryIO
 
 from bot.errors import TemplateError
+from bot.templates.control_tokens import render_spans
 from bot.templates.jinja.jinja_template import JinjaTemplate
 from bot.templates.jinja.sandbox import ENVIRONMENT, compile_template
-from bot.templates.text_spans import render_spans
 
 MAX_CPU_SECONDS = 0.25
 MAX_MEMORY_BYTES = 192 * 1024 * 1024

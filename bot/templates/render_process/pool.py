@@ -23,6 +23,7 @@ import structlog
 from bot.chat.template_capabilities import Capabilities
 from bot.errors import RenderUnavailable, TemplateError, TemplateLimitExceeded
 from bot.templates.capabilities import PROBES, capabilities_from_probes
+from bot.templates.control_tokens import TextSpan
 from bot.templates.jinja.jinja_template import MAX_SOURCE_BYTES, Message
 from bot.templates.render_process.child import (
     LENGTH_PREFIX,
@@ -31,7 +32,6 @@ from bot.templates.render_process.child import (
     OUT_OF_MEMORY,
     TEMPLATE_FAILED,
 )
-from bot.templates.text_spans import TextSpan
 
 _log = structlog.get_logger(__name__)
 

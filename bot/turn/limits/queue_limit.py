@@ -22,7 +22,7 @@ from bot.runtime.tasks import cancel_and_wait
 from bot.telemetry.metrics import LIMITED_MESSAGES
 from bot.texts.text import language_of, translatable, translate
 from bot.turn.arrivals import ArrivalSignals
-from bot.turn.joining import MessageGroup
+from bot.turn.message_groups import MessageGroup
 
 _log = structlog.get_logger(__name__)
 _LOOK_SECONDS = 1.0

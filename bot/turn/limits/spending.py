@@ -1,16 +1,14 @@
-"""Count what answers cost, and keep it within budgets: reserve before a request, settle after it.
-
-What is reserved is the most that the answer can cost, so that no number of requests at once exceeds
-a budget.
-"""
+"""Budgets for answers, embeddings and summaries."""
 
 import contextlib
 import math
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 import structlog
+from typing_extensions import override
 
 from bot.backends.spec import ModelPrice, ProviderSettings
 from bot.chat.incoming import Said
@@ -26,12 +24,15 @@ from bot.chat.usage import (
 )
 from bot.errors import BackendUnavailable, BudgetUsedUp, StoreError
 from bot.frozen_dataclass import frozen_dataclass
-from bot.ports import Budgets, Clock, RateLimits
-from bot.prompting.draft.fit import FittedPrompt
+from bot.ports import Budgets, Clock, EmbeddingPayer, RateLimits, UsageLog
+from bot.prompting.fit import FittedPrompt
 from bot.prompting.presets.preset import Preset
 from bot.replying.generate import GeneratedAnswer
+from bot.replying.stop_flag import StopFlag
+from bot.summaries import SummaryRequest, SummarySpending
 from bot.texts.text import Text, translatable
-from bot.turn.limits.rare_notices import RareNotices
+from bot.turn.limits.rate_limits import RareNotices
+from bot.turn.limits.slots import ProviderSlots, Urgency
 
 _log = structlog.get_logger(__name__)
 _CHARS_PER_TOKEN = 3  # for what a provider does not count; few, so that it costs rather more
@@ -374,3 +375,90 @@ def _most(price: ModelPrice, prompt: Prompt, prompt_tokens: int) -> int:
         limit += _REASONING_TOKENS
     dearest = Usage(prompt_tokens, written_tokens=prompt_tokens, output_tokens=limit)
     return max(price.cost(dearest), price.cost(replace(dearest, written_tokens=0)))
+
+
+_SPENDS_NOTHING = translatable("Nothing is spent on a preview that only reads.")
+
+
+@frozen_dataclass
+class _MessagePayer(EmbeddingPayer):
+    """Knows which message is answered, and by which preset."""
+
+    answering: Preset
+    said: Said
+
+    @property
+    @override
+    def conversation(self) -> str:
+        return self.said.address.conversation
+
+    @property
+    @override
+    def preset(self) -> str:
+        return self.answering.name
+
+
+@frozen_dataclass
+class EmbeddingSpending(_MessagePayer):
+    """Reserves and settles what a preset's stories cost for one message."""
+
+    spending: Spending
+
+    @property
+    @override
+    def charge(self) -> AnswerCharge:
+        return AnswerCharge(self.said.charged_person, server_of(self.said))
+
+    @contextlib.asynccontextmanager
+    @override
+    async def paid(self, most: int) -> AsyncIterator[SpentAmount]:
+        async with self.spending.reserved_amount(self.answering, self.said, most) as spent:
+            yield spent
+
+
+@frozen_dataclass
+class NoEmbeddingSpending(_MessagePayer):
+    """Pays for nothing: stories that a service would have to be paid for are left out."""
+
+    @property
+    @override
+    def charge(self) -> AnswerCharge:
+        return AnswerCharge()
+
+    @override
+    def paid(self, most: int) -> contextlib.AbstractAsyncContextManager[SpentAmount]:
+        raise BudgetUsedUp(_SPENDS_NOTHING)
+
+
+class BudgetedSummaries(SummarySpending):
+    """Reserves and settles the cost of summaries, and logs their usage beside that of answers."""
+
+    def __init__(
+        self, spending: Spending, log: UsageLog, slots: ProviderSlots | None = None
+    ) -> None:
+        self._spending = spending
+        self._log = log
+        self._slots = slots
+
+    @contextlib.asynccontextmanager
+    @override
+    async def paid(
+        self, preset: Preset, said: Said, prompt: Prompt, prompt_tokens: int
+    ) -> AsyncIterator[SummaryRequest]:
+        async with self._spending.reserved(preset, said, prompt, prompt_tokens) as reservation:
+            request = SummaryRequest(reservation.prompt)
+            async with self._slot(preset.provider):
+                yield request
+            usage = counted(request.usage, prompt_tokens, request.text)
+            charge = self._spending.charged(reservation, preset, [usage])
+        conversation = said.address.conversation
+        await self._log.record(conversation, preset.name, preset.provider, charge, usage)
+
+    def _slot(self, provider: str) -> AbstractAsyncContextManager[None]:
+        if self._slots is None:
+            return contextlib.nullcontext()
+        return self._slots.hold(provider, StopFlag(), _ignore, urgency=Urgency.BACKGROUND)
+
+
+def _ignore(_position: object) -> None:
+    """Show nothing: nobody waits for a summary."""

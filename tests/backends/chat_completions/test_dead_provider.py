@@ -20,8 +20,7 @@ from bot.backends.chat_completions.wire import ChatCompletionsParser
 from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.errors import BackendUnavailable
 from bot.runtime.clock import SystemClock
-from bot.runtime.http.client import HttpResponse
-from bot.runtime.http.failures import ConnectionFailed
+from bot.runtime.http_client import ConnectionFailed, HttpResponse
 from tests.rigs.fake_openai import WELL
 from tests.simulation.event_loop import SimulatedLoop
 

@@ -19,7 +19,7 @@ from bot.backends.chat_completions.reasoning import (
 )
 from bot.backends.chat_completions.reasoning_families import FIRST_CHARS
 from bot.chat.prompt import Delta, Finish, FinishReason, ReasoningDelta
-from bot.templates.text_spans import TextSpan
+from bot.templates.control_tokens import TextSpan
 
 GPT_OSS = detect_format(None, ["<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|return|>"])
 COHERE = detect_format(

@@ -7,7 +7,7 @@ import pytest
 from bot.backends.chat_completions.http_backend import PromptTokenEstimator
 from bot.chat.prompt import Message, Prompt
 from bot.chat.tool import ToolExchange, ToolSpec
-from bot.prompting.text.token_counter import counter_for_model, get_counter
+from bot.prompting.text.tokens import counter_for_model, get_counter
 from tests.backends.asking import ask, prompt
 from tests.backends.conftest import Connect
 from tests.rigs.fake_openai import DONE, STOP, FakeOpenAI, event, said

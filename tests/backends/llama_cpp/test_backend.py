@@ -17,8 +17,8 @@ from bot.backends.llama_cpp.engine import EngineConfig
 from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.chat.prompt import FinishReason, GenerationEvent, Image, Message, Prompt, TemplateChoice
 from bot.errors import BackendInterrupted, BackendUnavailable
-from bot.prompting.draft.draft import Draft, group_history
-from bot.prompting.draft.fit import fit_draft
+from bot.prompting.draft import Draft, group_history
+from bot.prompting.fit import fit_draft
 from bot.templates.renderer import Renderer
 from tests.backends import tiny_gguf
 from tests.backends.asking import ask, prompt

@@ -16,7 +16,7 @@ from bot.backends.llama_cpp.server_engine import ServerEngine
 from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.chat.prompt import Delta, Message, Prompt, QueuePosition, Usage
 from bot.errors import BackendInterrupted, BackendUnavailable
-from bot.runtime.http.client import HttpClient
+from bot.runtime.http_client import HttpClient
 from bot.templates.renderer import Renderer
 from tests.backends.asking import ask, prompt
 from tests.backends.local_model import ENGINES, lend_model

@@ -14,9 +14,9 @@ from bot.backends.llama_cpp.tokenizer import Tokenizer
 from bot.backends.model_files.gguf import SpecialTokens, read_special_tokens
 from bot.chat.prompt import Message, TemplateChoice
 from bot.templates import JinjaTemplate, get
-from bot.templates.families.detection import detect_family
+from bot.templates.control_tokens import TextSpan
+from bot.templates.families.family_templates import detect_family
 from bot.templates.renderer import ModelTemplate, Renderer
-from bot.templates.text_spans import TextSpan
 from tests.attacks import attacks
 from tests.backends.local_model import ENGINES, lend_model
 from tests.backends.tiny_gguf import Vocabulary, write

@@ -15,7 +15,7 @@ from bot.backends.llama_cpp.server_engine import ServerConnection
 from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.chat.prompt import Delta, Finish, FinishReason, Image, Message, Prompt, Usage
 from bot.errors import BackendUnavailable
-from bot.runtime.http.client import HttpClient
+from bot.runtime.http_client import HttpClient
 from tests.backends.asking import ask, prompt
 from tests.backends.conftest import Connect
 from tests.rigs.fake_openai import DONE, STOP, FakeOpenAI, Script, chunk, said

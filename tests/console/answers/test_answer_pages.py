@@ -16,7 +16,7 @@ from bot.chat.access import Scope
 from bot.chat.prompt import Message
 from bot.chat.receipt import DroppedItem, PromptSpan, Receipt
 from bot.chat.session import PresetVersion, TurnResult
-from bot.console.answers.answer_pages import AnswerPages
+from bot.console.answer_pages import AnswerPages
 from bot.console.routes import (
     RouteGroup,
 )

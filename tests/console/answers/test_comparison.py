@@ -6,7 +6,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.console.answers.comparison import ComparisonBudget, Opcode, opcodes
+from bot.console.differences import ComparisonBudget, Opcode, opcodes
 
 _ITEMS = st.lists(st.sampled_from("abcdef"), max_size=12)
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from bot.chat.prompt import Usage
 from bot.chat.receipt import Timings
-from bot.console.answers.differences import differing_pieces
-from bot.console.answers.figures import BAR_WIDTH, budget_segments, waterfall
+from bot.console.answer_details import BAR_WIDTH, budget_segments, waterfall
+from bot.console.differences import differing_pieces
 from tests.contracts.test_receipts import RECEIPT
 
 

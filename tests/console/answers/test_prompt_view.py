@@ -19,7 +19,7 @@ from bot.chat.prompt import (
 )
 from bot.chat.receipt import PromptSpan
 from bot.chat.session import Session, Turn
-from bot.console.answers.prompt_view import (
+from bot.console.prompt_view import (
     LookAlikes,
     Piece,
     PieceKind,
@@ -28,7 +28,7 @@ from bot.console.answers.prompt_view import (
     token_pieces,
 )
 from bot.prompting.compose.compose import compose
-from bot.prompting.draft.token_shares import prompt_tokens
+from bot.prompting.fit import prompt_tokens
 from bot.prompting.presets.preset import Preset
 from tests.contracts.test_receipts import RECEIPT
 from tests.samples import ALICE, BOB, make_incoming

@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 from bot.chat.access import Scope
-from bot.chat.console.answers import StoredAnswer
-from bot.chat.console.replays import ReplayChanges, ReplayedAnswer
+from bot.chat.answers import ReplayChanges, ReplayedAnswer, StoredAnswer
 from bot.chat.prompt import FinishReason, Message, Prompt
-from bot.console.answers.replay_pages import ReplayPages
+from bot.console.answer_pages import ReplayPages
 from bot.errors import BackendUnavailable
 from bot.storage.reports import SqlAnswerLog
 from tests.console.answers.test_answer_pages import answer_pages, store_answers

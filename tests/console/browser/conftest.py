@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bot.chat.playground.web_channel import WebMessage
+from bot.chat.web_channel import WebMessage
 from tests.console.browser.chromium import Tab, open_tab
 from tests.console.playground.conftest import MARLOWE, NORA, Playground, opened
 from tests.platforms.web.channel import write_settings

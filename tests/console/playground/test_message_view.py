@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 import pytest
 from markupsafe import Markup
 
-from bot.chat.playground.web_channel import WebMessage
-from bot.console.playground.message_view import view_message
+from bot.chat.web_channel import WebMessage
+from bot.console.message_view import view_message
 
 _REST = 'rel="noreferrer noopener" target="_blank"'
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bot.chat.session import Claim
-from bot.console.playground import events
+from bot.console import live_events as events
 from bot.platforms.telegram.limits import GROUP
 from bot.settings import Settings
 from tests.console.playground.conftest import Playground, opened

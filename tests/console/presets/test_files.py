@@ -11,8 +11,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from bot.importers.cards.card import read_card
-from bot.importers.cards.png import plain_image, write_png
+from bot.importers.card import read_card
+from bot.importers.png import plain_image, write_png
 from bot.settings import Settings
 from tests.checkout import CHECKOUT
 from tests.console.playground.conftest import Playground

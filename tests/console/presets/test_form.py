@@ -5,9 +5,15 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.console.presets.form.fields import field_specs, form_groups, keys_without_field
-from bot.console.presets.form.labels import GROUPS, LABELS, NOT_IN_FORM
-from bot.console.presets.form.values import apply_form
+from bot.console.presets.form import (
+    GROUPS,
+    LABELS,
+    NOT_IN_FORM,
+    apply_form,
+    field_specs,
+    form_groups,
+    keys_without_field,
+)
 from bot.prompting.presets.preset import Preset
 
 PRESET: dict[str, object] = {

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from bot.chat.console.preset_draft import PresetDraft
+from bot.chat.drafts import PresetDraft
+from bot.console.differences import differing_lines
 from bot.console.presets.editing import MAX_CONTENT_CHARS
-from bot.console.presets.line_differences import differing_lines
 from bot.errors import UserError
 from bot.prompting.presets.preset import Preset
 from bot.prompting.presets.problems import MAX_PROBLEMS, check_preset

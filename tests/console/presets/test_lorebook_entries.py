@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.console.presets.form.lorebook_entries import (
+from bot.console.presets.lorebook_entries import (
     add_entry,
     apply_entry_forms,
     entry_count,

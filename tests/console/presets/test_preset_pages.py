@@ -7,7 +7,7 @@ from urllib.parse import quote
 import pytest
 from markupsafe import escape
 
-from bot.chat.console.preset_draft import PresetDraft
+from bot.chat.drafts import PresetDraft
 from bot.chat.session import PresetVersion
 from bot.prompting.presets.preset import Preset
 from bot.prompting.presets.problems import check_preset

@@ -7,7 +7,7 @@ from urllib.parse import quote
 from sqlalchemy import Connection, Select, func, select
 
 from bot.chat.access import ApiToken, Scope
-from bot.chat.playground.web_channel import WebMessage
+from bot.chat.web_channel import WebMessage
 from bot.console.login import new_api_token, token_digest
 from bot.runtime.clock import SystemClock
 from bot.storage.tables import inbox, outbox, turn

@@ -4,20 +4,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from bot.console.health import Probe
+from bot.console.operation import FindReports, OperationReports, ProviderRow, no_reports
+from bot.console.operation_page import OperationPage, TryProvider
 from bot.console.pages import PageRenderer
 from bot.console.routes import (
     RouteGroup,
 )
-from bot.console.service.operation_models import ProviderRow
-from bot.console.service.operation_page import OperationPage, TryProvider
-from bot.console.service.operation_report import FindReports, OperationReports, no_reports
 from bot.errors import BackendUnavailable
 from bot.ports import Backend, Clock, RateLimits
 from bot.runtime.clock import SystemClock
-from bot.runtime.rate_limits import InProcessRateLimits
+from bot.runtime.in_process import InProcessRateLimits
 from bot.storage.database import Database
 from bot.storage.reports import SqlServiceState
-from bot.telemetry.recent_events import RecentEvents
+from bot.telemetry.logs import RecentEvents
 from tests.console.conftest import installation
 from tests.samples import mask_secret
 

@@ -9,17 +9,17 @@ import pytest
 from typing_extensions import override
 
 from bot.chat.access import Scope
-from bot.chat.console.operation import ModelHealth, ModelInMemory
+from bot.chat.operation import ModelHealth, ModelInMemory
 from bot.chat.session import error_id_of
-from bot.console.service import live_fragment
-from bot.console.service.operation_models import ProviderRow
+from bot.console import live_events as live_fragment
+from bot.console.operation import ProviderRow
 from bot.errors import BackendUnavailable
 from bot.ports import LoadingBackend, MonitoredBackend
 from bot.runtime.clock import SystemClock
-from bot.runtime.rate_limits import InProcessRateLimits
+from bot.runtime.in_process import InProcessRateLimits
 from bot.storage.inbox import SqlInbox
 from bot.storage.operation import SqlMessageNotes
-from bot.telemetry.recent_events import RecentEvents, describe_failure
+from bot.telemetry.logs import RecentEvents, describe_failure
 from tests.console.conftest import ConsoleUnderTest, MakeParts
 from tests.console.playground.conftest import hidden_fields
 from tests.console.service.operation import operation_page

@@ -12,7 +12,7 @@ from bot.service.jobs import ReportSharing
 from bot.storage.database import Database
 from bot.storage.operation import SqlNodeRegistry
 from bot.storage.reports import SharedReports
-from bot.telemetry.recent_events import RecentEvents
+from bot.telemetry.logs import RecentEvents
 from tests.console.conftest import ConsoleUnderTest, MakeParts
 from tests.console.service.operation import operation_page
 from tests.console.service.test_operation_page import (

@@ -8,12 +8,12 @@ import pytest
 from bot.chat.access import Scope
 from bot.chat.session import TurnResult
 from bot.chat.usage import AnswerCharge, UsageRow, UsageTotal
+from bot.console.channels import ChannelsPage
+from bot.console.operation import ProviderRow
 from bot.console.routes import (
     RouteGroup,
 )
-from bot.console.service.channels_page import ChannelsPage
-from bot.console.service.operation_models import ProviderRow
-from bot.console.service.usage_page import UsagePage, usage_sums
+from bot.console.usage_page import UsagePage, usage_sums
 from bot.runtime.clock import SystemClock
 from bot.storage.chat_settings import SqlChatSettings
 from bot.storage.conversations import SqlConversations

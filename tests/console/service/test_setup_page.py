@@ -9,11 +9,11 @@ import pytest
 from dotenv import dotenv_values
 
 from bot.chat.access import Scope
-from bot.console.service.setup_page import SetupPage
+from bot.console.setup_page import SetupPage
 from bot.runtime.clock import SystemClock
 from bot.service.console import first_page
 from bot.settings import read_settings
-from bot.setup.steps import SetupSteps
+from bot.setup.accounts import SetupSteps
 from bot.storage.operation import SqlAuditLog
 from tests.cli.test_init import OLD, send_code
 from tests.console.conftest import ConsoleUnderTest, MakeParts

@@ -12,9 +12,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bot.errors import PresetError
-from bot.importers.cards.card import CardContainer, CardSpec, read_card, write_card
-from bot.importers.cards.png import plain_image, write_png
-from bot.importers.cards.safe_json import MAX_FILE_BYTES, Json, dump_json
+from bot.importers.card import (
+    MAX_FILE_BYTES,
+    CardContainer,
+    CardSpec,
+    Json,
+    dump_json,
+    read_card,
+    write_card,
+)
+from bot.importers.png import plain_image, write_png
 from tests.importers.card_samples import (
     CARD_CONTENTS,
     CARD_FILES,

@@ -4,8 +4,8 @@ import json
 
 from inline_snapshot import snapshot
 
-from bot.importers.cards.card import read_card
-from bot.importers.cards.card_to_preset import example_turns, preset_from_card
+from bot.importers.card import read_card
+from bot.importers.card_to_preset import example_turns, preset_from_card
 from bot.prompting.compose.card_macros import ORIGINAL_SYSTEM
 from bot.prompting.presets.files import export_preset, parse_preset
 from bot.prompting.presets.preset import Preset

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
 from bot.errors import PresetError, TemplateError
-from bot.importers.modelfile.conversion import (
+from bot.importers.modelfile import (
     import_notes,
     modelfile_from_preset,
     parse_modelfile,

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
 from bot.errors import TemplateError
-from bot.importers.modelfile.go_to_jinja import jinja_from_go
+from bot.importers.go_to_jinja import jinja_from_go
 from bot.templates import JinjaTemplate
 
 CONVERSATION = [

@@ -15,7 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from typing_extensions import override
 
-from bot.platforms.discord.rest.rate_limits import BucketLimits
+from bot.platforms.discord.rate_limits import BucketLimits
 from bot.platforms.discord.surface import LIMITS
 
 LIMIT, WINDOW_SECONDS = 5, 5.0

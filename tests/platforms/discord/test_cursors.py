@@ -4,7 +4,7 @@ from discord.utils import snowflake_time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.platforms.discord.cursors import ChannelCursors
+from bot.platforms.discord.receiver import ChannelCursors
 
 
 def test_cursor_is_the_newest_message_of_a_channel() -> None:

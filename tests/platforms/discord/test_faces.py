@@ -10,8 +10,8 @@ import pytest
 from bot.chat.incoming import Address
 from bot.chat.outgoing import Button, Face, MessageContent, MessageThread, OutgoingMessage
 from bot.errors import OutcomeUnknown, Unreachable
+from bot.platforms.discord.channels import webhook_fields, webhook_name
 from bot.platforms.discord.platform import DiscordPlatform
-from bot.platforms.discord.webhooks import webhook_fields, webhook_name
 from bot.ports import BucketSurface
 from tests.platforms.discord.conftest import platform_for
 from tests.rigs.simwire import SimWire

@@ -2,14 +2,14 @@
 
 from discord.utils import utcnow
 
-from bot.platforms.discord.shards.gateway_events import (
+from bot.platforms.discord.events import (
     EventQueue,
     MessagesDeleted,
     SequenceReached,
     SessionResumed,
     SessionStarted,
 )
-from bot.platforms.discord.shards.shard import GatewaySession
+from bot.platforms.discord.shards import GatewaySession
 
 SESSION = GatewaySession("s", 7, "")
 SEEN = MessagesDeleted(30, 20, frozenset({39}))

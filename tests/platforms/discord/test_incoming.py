@@ -6,7 +6,6 @@ import discord
 import pytest
 
 from bot.chat.incoming import Address, MediaItem, MediaKind, Person, Quote, Said, WakeReason
-from bot.platforms.bot_token import BotToken
 from bot.platforms.discord.gateway import Gateway
 from bot.platforms.discord.incoming import (
     command_to_incoming,
@@ -14,9 +13,10 @@ from bot.platforms.discord.incoming import (
     message_to_said,
     press_to_incoming,
 )
-from bot.platforms.discord.rest.client import RestClient
+from bot.platforms.discord.rest import RestClient
 from bot.platforms.discord.settings import DiscordSettings
-from bot.platforms.discord.shards.identify_limits import IdentifyLimits
+from bot.platforms.discord.shards import IdentifyLimits
+from bot.platforms.tokens import BotToken
 from bot.runtime.clock import SystemClock
 
 BOT, ROLE, ALICE, BOB, GUILD, CHANNEL, THREAD, MESSAGE = 1, 2, 10, 11, 20, 30, 31, 900 << 22

@@ -21,7 +21,7 @@ from discord.http import HTTPClient, Route
 from typing_extensions import override
 
 from bot.platforms.discord import internals
-from bot.platforms.discord.unreadable import PARSE_ERRORS
+from bot.platforms.discord.internals import PARSE_ERRORS
 
 _DOCUMENTED_MODULES = {"discord", "discord.abc", "discord.utils"}
 _DOCUMENTED = {"__init__", "before_identify_hook", "close", "ws"}

@@ -6,7 +6,7 @@ from hypothesis import example, given
 from bot.chat.outgoing import Limits
 from bot.markup.graphemes import is_visible
 from bot.platforms.discord.markup import to_dialect
-from bot.replying.splitting.split import split
+from bot.replying.split import split
 from tests.platforms.telegram.test_markup import MARKDOWN
 
 LIMITS = Limits(2000, "characters", 1.2, 8, render=to_dialect)

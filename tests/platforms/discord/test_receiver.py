@@ -15,8 +15,8 @@ from structlog.testing import capture_logs
 from bot.chat.incoming import Deleted, Edited, Said, WakeReason
 from bot.errors import PlatformError, PlatformFatal, Refused, Unreachable
 from bot.platforms.discord.gateway import Gateway
+from bot.platforms.discord.internals import skip_unreadable
 from bot.platforms.discord.platform import DiscordPlatform
-from bot.platforms.discord.unreadable import skip_unreadable
 from tests.platforms.discord.conftest import (
     FakeIntake,
     closed_at_the_end,

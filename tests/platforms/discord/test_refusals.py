@@ -12,7 +12,7 @@ from bot.errors import (
     TokenRejected,
     WordsRefused,
 )
-from bot.platforms.discord.rest.refusals import (
+from bot.platforms.discord.rest import (
     AlreadyAcknowledged,
     ChannelNotFound,
     ThreadExists,

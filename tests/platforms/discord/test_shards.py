@@ -11,8 +11,7 @@ from simcord.results import ResponseMessage
 
 from bot.platforms.discord.platform import DiscordPlatform
 from bot.platforms.discord.settings import DiscordSettings
-from bot.platforms.discord.shards.identify_limits import loop_pause, recent_identifies
-from bot.platforms.discord.shards.shard import GatewaySession, Shard
+from bot.platforms.discord.shards import GatewaySession, Shard, loop_pause, recent_identifies
 from bot.runtime.tasks import cancel_and_wait
 from tests.platforms.discord.conftest import (
     COMMANDS,

@@ -19,7 +19,7 @@ from bot.chat.outgoing import (
     MessageContent,
     OutgoingMessage,
 )
-from bot.delivery.rate_limits import RateLimitedSurface
+from bot.delivery.pacing import RateLimitedSurface
 from bot.errors import (
     MessageNotFound,
     OutcomeUnknown,
@@ -29,12 +29,12 @@ from bot.errors import (
     Unreachable,
     WordsRefused,
 )
+from bot.platforms.discord import rest as client
 from bot.platforms.discord.platform import DiscordPlatform
-from bot.platforms.discord.rest import client
 from bot.platforms.discord.surface import DiscordSurface
 from bot.ports import Surface
 from bot.runtime.clock import SystemClock
-from bot.runtime.rate_limits import InProcessRateLimits
+from bot.runtime.in_process import InProcessRateLimits
 from tests.attacks import with_ours
 from tests.fakes import FakeClock
 from tests.platforms.discord.conftest import (

@@ -39,7 +39,7 @@ from bot.platforms.telegram.api import (
 )
 from bot.platforms.telegram.settings import TelegramSettings
 from bot.runtime.clock import SystemClock
-from bot.runtime.http.failures import ConnectionFailed, InvalidAddress
+from bot.runtime.http_client import ConnectionFailed, InvalidAddress
 
 
 @pytest.mark.parametrize(

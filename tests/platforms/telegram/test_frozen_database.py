@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 
 from bot.console.server import serve_http
 from bot.console.webhooks import webhook_routes
-from bot.intake.intake import InboxIntake
+from bot.intake import InboxIntake
 from bot.ports import Intake
 from bot.runtime.clock import SystemClock
 from bot.settings import ConsoleSettings

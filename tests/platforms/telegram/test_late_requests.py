@@ -13,12 +13,12 @@ from bot.chat.incoming import Address
 from bot.chat.outgoing import Attachment, MessageContent, OutgoingMessage, OutgoingPart
 from bot.chat.rate import CallScope
 from bot.chat.session import TurnResult
-from bot.delivery.rate_limits import RateLimitedSurface
+from bot.delivery.pacing import RateLimitedSurface
 from bot.delivery.sender import Sender
 from bot.errors import Unreachable
 from bot.ports import Surface
-from bot.runtime.http.write_condition import write_only_if
-from bot.runtime.rate_limits import InProcessRateLimits
+from bot.runtime.http_client import write_only_if
+from bot.runtime.in_process import InProcessRateLimits
 from bot.storage.conversations import SqlConversations
 from bot.storage.database import Database
 from bot.storage.inbox import SqlInbox

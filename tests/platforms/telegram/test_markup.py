@@ -14,7 +14,7 @@ from bot.chat.outgoing import Limits
 from bot.markup.graphemes import is_visible
 from bot.platforms.telegram.limits import plain_text
 from bot.platforms.telegram.markup import render_markdown, with_folded
-from bot.replying.splitting.split import split
+from bot.replying.split import split
 
 LIMITS = Limits(4096, "utf16", 1.0, 5, render=plain_text, hides_markup=True)
 _EMPHASIS = {"bold", "italic", "strikethrough", "spoiler"}

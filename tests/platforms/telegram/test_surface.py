@@ -29,7 +29,7 @@ from bot.platforms.telegram.limits import plain_text
 from bot.platforms.telegram.markup import render_markdown
 from bot.platforms.telegram.surface import TelegramSurface
 from bot.ports import DraftingSurface, Surface
-from bot.replying.splitting.split import split
+from bot.replying.split import split
 from tests.attacks import attack_texts, with_ours
 from tests.platforms.telegram.conftest import Rig
 

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
-from bot.platforms.terminal.growing_message import GrowingMessage
-from bot.platforms.terminal.text_renderer import TextRenderer
+from bot.platforms.terminal.rendering import GrowingMessage, TextRenderer
 
 TEXT = """\
 [Nora]

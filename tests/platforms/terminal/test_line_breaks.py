@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from bot.platforms.terminal.line_breaks import line_breaks
+from bot.platforms.terminal.rendering import line_breaks
 
 
 def lines(text: str, width: int) -> list[str]:

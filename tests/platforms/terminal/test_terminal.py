@@ -16,9 +16,7 @@ from typing_extensions import override
 from bot.chat.incoming import Address, Incoming, Said, WakeReason
 from bot.chat.outgoing import MessageContent, OutgoingMessage
 from bot.errors import Refused
-from bot.platforms.terminal.lines import read_lines
-from bot.platforms.terminal.platform import TerminalPlatform
-from bot.platforms.terminal.surface import TerminalSurface
+from bot.platforms.terminal.platform import TerminalPlatform, TerminalSurface, read_lines
 from bot.ports import Intake
 from tests.waiting import PATIENCE_SECONDS
 
@@ -232,7 +230,7 @@ async def test_closed_output_is_refused() -> None:
 
 def test_process_exits_while_a_read_is_waiting() -> None:
     program = (
-        "import asyncio; from bot.platforms.terminal.lines import read_lines\n"
+        "import asyncio; from bot.platforms.terminal.platform import read_lines\n"
         "async def main():\n"
         "    lines = asyncio.ensure_future(anext(read_lines(0)))\n"
         "    await asyncio.sleep(0.2)\n"

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from bot.chat.incoming import Person
-from bot.chat.playground.web_channel import WebChannel, WebMessage, web_person
+from bot.chat.web_channel import WebChannel, WebMessage, web_person
 from bot.platforms.web import SPEC
 from bot.ports import WebChannels
 from bot.runtime.tasks import cancel_and_wait

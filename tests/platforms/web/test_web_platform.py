@@ -10,12 +10,11 @@ import pytest
 
 from bot.chat.incoming import Deleted, Edited, Said, WakeReason
 from bot.chat.outgoing import MessageContent, OutgoingMessage
-from bot.chat.playground.web_channel import WebChannel, WebMessage, web_person
+from bot.chat.web_channel import WebChannel, WebMessage, web_person
 from bot.errors import MessageNotFound
 from bot.platforms.spec import PlatformContext, PlatformSpec
 from bot.platforms.terminal.platform import TerminalPlatform
-from bot.platforms.web import SPEC
-from bot.platforms.web.incoming import to_incoming
+from bot.platforms.web import SPEC, to_incoming
 from bot.ports import Platform
 from bot.service.run import running
 from tests.contracts.test_web_channels import ALICE, AT, CHANNEL, message

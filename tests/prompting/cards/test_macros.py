@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.prompting.cards.macros import MacroBudget, Macros
+from bot.prompting.macros import MacroBudget, Macros
 from tests.attacks import attacks, expanded
 
 AT = datetime(2026, 11, 21, 15, 7, tzinfo=UTC)

@@ -13,9 +13,9 @@ import pytest
 from inline_snapshot import snapshot
 
 from bot.errors import CharacterError
-from bot.prompting.character.character import Character
-from bot.prompting.character.embedding import DEFAULT_EMBEDDER
-from bot.prompting.personas.builtin_roles import load_hub_role
+from bot.prompting.character import Character
+from bot.prompting.embedding import DEFAULT_EMBEDDER
+from bot.prompting.personas.haruhi import load_hub_role
 
 KITTEN = "你扮演一只小猫咪"
 
@@ -285,7 +285,7 @@ def test_errors_name_the_wrong_argument() -> None:
 def test_library_imports_no_platform_server_or_database() -> None:
     heavy = ["discord", "aiogram", "aiohttp", "redis", "sqlalchemy", "openai", "xllamacpp"]
     code = (
-        "import sys; from bot.prompting.character.character import Character;"
+        "import sys; from bot.prompting.character import Character;"
         "Character('A', 'P').get_message('U', 'hi');"
         f"print([name for name in {heavy} if name in sys.modules])"
     )

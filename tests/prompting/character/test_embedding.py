@@ -2,8 +2,7 @@
 
 import pytest
 
-from bot.prompting.character.embedding import DEFAULT_EMBEDDER, FunctionEmbedder
-from bot.prompting.character.story_index import StoryIndex
+from bot.prompting.embedding import DEFAULT_EMBEDDER, FunctionEmbedder, StoryIndex
 
 LONG = [pytest.param(text, marks=pytest.mark.slow) for text in ("word " * 10_000, "字" * 9000)]
 

@@ -11,20 +11,22 @@ import pytest
 
 from bot.chat.story import Story, Vector
 from bot.chat.template_capabilities import ALL_CAPABILITIES
-from bot.prompting.character.character import Character
-from bot.prompting.character.embedding import FunctionEmbedder
-from bot.prompting.character.story_index import StoryIndex
-from bot.prompting.character.transcript import Transcript, TranscriptLine
-from bot.prompting.personas.builtin_roles import builtin_role_name
-from bot.prompting.personas.haruhi_rows import decode_floats, decode_text, encode_floats
-from bot.prompting.personas.haruhi_text import strip_dialogue_brackets
-from bot.prompting.personas.persona import (
+from bot.prompting.character import Character, Transcript, TranscriptLine
+from bot.prompting.embedding import FunctionEmbedder, StoryIndex
+from bot.prompting.persona import (
     fill_names,
     fill_placeholders,
     parse_persona,
     roleplay_prompt,
 )
-from bot.prompting.text.token_counter import count_tokens
+from bot.prompting.personas.haruhi import (
+    builtin_role_name,
+    decode_floats,
+    decode_text,
+    encode_floats,
+    strip_dialogue_brackets,
+)
+from bot.prompting.text.tokens import count_tokens
 from bot.templates import StringTemplate
 from bot.templates.capabilities import adapt_messages
 from tests.shared_data import golden

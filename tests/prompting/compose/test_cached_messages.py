@@ -11,8 +11,8 @@ from bot.chat.prompt import Message
 from bot.chat.session import Session, Turn
 from bot.prompting.compose.compose import compose
 from bot.prompting.presets.preset import Preset
-from bot.prompting.prompters.form_fields import strip_ask_command
-from bot.prompting.speakers.labels import (
+from bot.prompting.prompters import strip_ask_command
+from bot.prompting.speakers import (
     SpeakerLabels,
     add_speaker_tag,
     label_speakers,

@@ -11,7 +11,7 @@ from bot.chat.incoming import Person
 from bot.chat.session import Session, Turn
 from bot.prompting.compose.card_macros import choose_greeting, seeded_random
 from bot.prompting.compose.compose import compose
-from bot.prompting.draft.draft import Draft
+from bot.prompting.draft import Draft
 from bot.prompting.presets.preset import Preset
 from tests.attacks import attacks, expanded
 from tests.samples import ALICE, BOB, make_incoming

@@ -16,7 +16,7 @@ from bot.chat.session import Session, Turn
 from bot.chat.story import Story
 from bot.errors import UserError
 from bot.prompting.compose.compose import compose
-from bot.prompting.draft.fit import FittedPrompt, estimate_message_tokens, fit_draft
+from bot.prompting.fit import FittedPrompt, estimate_message_tokens, fit_draft
 from bot.prompting.presets.preset import Preset
 from tests.samples import ALICE, BOB, make_incoming
 

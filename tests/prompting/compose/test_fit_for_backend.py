@@ -9,13 +9,11 @@ from bot.chat.prompt import Message, Prompt
 from bot.chat.session import Session
 from bot.errors import PresetError
 from bot.ports import TextTokenCounter, TokenCountingBackend
-from bot.prompting.compose.compose import compose
-from bot.prompting.compose.fit_for_backend import fit_for_backend
-from bot.prompting.compose.model_limit import find_model_limit
-from bot.prompting.draft.draft import Draft, group_history
+from bot.prompting.compose.compose import compose, find_model_limit, fit_for_backend
+from bot.prompting.draft import Draft, group_history
 from bot.prompting.presets.files import load_presets, validate_preset
 from bot.prompting.presets.preset import Preset
-from bot.prompting.text.token_counter import get_counter
+from bot.prompting.text.tokens import get_counter
 from bot.runtime.shipped_files import presets_folder
 from tests.fakes import FakeBackend
 from tests.samples import make_incoming

@@ -9,12 +9,11 @@ from bot.chat.prompt import Message, Prompt
 from bot.chat.session import Session
 from bot.chat.story import Story
 from bot.errors import PresetError
-from bot.prompting.character.character import Character
-from bot.prompting.character.embedding import FunctionEmbedder
-from bot.prompting.character.story_index import StoryIndex
+from bot.prompting.character import Character
 from bot.prompting.compose.compose import compose
 from bot.prompting.compose.instructions import story_queries_for
-from bot.prompting.draft.draft import Draft, PromptPart
+from bot.prompting.draft import Draft, PromptPart
+from bot.prompting.embedding import FunctionEmbedder, StoryIndex
 from bot.prompting.presets.files import validate_preset
 from bot.prompting.presets.preset import Preset
 from tests.samples import ALICE, make_incoming

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from bot.chat.prompt import Image, Message, Prompt, TemplateChoice
 from bot.chat.receipt import DroppedItem
 from bot.errors import UserError
-from bot.prompting.draft.draft import Draft, HistoryUnit, PromptPart, group_history
-from bot.prompting.draft.fit import FittedPrompt, fit_draft
-from bot.prompting.text.token_counter import get_counter
+from bot.prompting.draft import Draft, HistoryUnit, PromptPart, group_history
+from bot.prompting.fit import FittedPrompt, fit_draft
+from bot.prompting.text.tokens import get_counter
 from bot.templates.renderer import ModelTemplate, Renderer
 
 FAMILIES = ["chatml", "qwen3", "llama-3", "gemma-3", "mistral", "alpaca", "phi-4", "llama-2"]

@@ -20,7 +20,7 @@ from bot.prompting.lorebook.entries import (
     TimedEffects,
 )
 from bot.prompting.lorebook.files import read_lorebook
-from bot.prompting.lorebook.key_index import KeyIndex
+from bot.prompting.lorebook.keys import KeyIndex
 from bot.prompting.lorebook.search import search_lorebook
 from bot.prompting.text.words import find_word
 

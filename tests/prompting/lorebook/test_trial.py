@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bot.prompting.lorebook.entries import Lorebook, LoreEntry
-from bot.prompting.lorebook.trial import LorebookTrial, try_lorebook
+from bot.prompting.lorebook.search import LorebookTrial, try_lorebook
 
 BOOK = Lorebook(
     (

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bot.errors import PresetError
+from bot.prompting.presets.fields import name_problem
 from bot.prompting.presets.files import (
     Preset,
     export_preset,
@@ -16,7 +17,6 @@ from bot.prompting.presets.files import (
     load_presets,
     parse_preset,
 )
-from bot.prompting.presets.names import name_problem
 from bot.prompting.presets.preset import BusyRules
 from tests.attacks import attack_texts
 from tests.checkout import CHECKOUT

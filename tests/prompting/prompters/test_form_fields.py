@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bot.errors import UserError
-from bot.prompting.prompters.form_fields import (
+from bot.prompting.prompters import (
     assign_fields,
     field_names,
     fill_fields,

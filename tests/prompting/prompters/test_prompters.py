@@ -10,9 +10,7 @@ from inline_snapshot import snapshot
 from bot.errors import UserError
 from bot.prompting.compose.instructions import build_prompter
 from bot.prompting.presets.files import Preset
-from bot.prompting.prompters.alpaca import AlpacaPrompter
-from bot.prompting.prompters.chat import ChatPrompter
-from bot.prompting.prompters.prompt_text import LEGACY_MARKERS
+from bot.prompting.prompters import LEGACY_MARKERS, AlpacaPrompter, ChatPrompter
 from tests.shared_data import golden
 
 PROMPTERS: dict[str, type[AlpacaPrompter | ChatPrompter]] = {

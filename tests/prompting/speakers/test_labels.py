@@ -11,8 +11,13 @@ from hypothesis import strategies as st
 
 from bot.chat.incoming import Person
 from bot.chat.session import Turn
-from bot.prompting.speakers.clean_name import clean_name
-from bot.prompting.speakers.labels import SpeakerLabels, assign_labels, label_speakers, uses_tags
+from bot.prompting.speakers import (
+    SpeakerLabels,
+    assign_labels,
+    clean_name,
+    label_speakers,
+    uses_tags,
+)
 from bot.prompting.text.confusables import skeleton
 from tests.attacks import attacks, expanded
 

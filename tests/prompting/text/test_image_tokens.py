@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bot.chat.prompt import Image
-from bot.prompting.text.image_tokens import image_size, image_tokens
+from bot.prompting.text.tokens import image_size, image_tokens
 
 
 def png(width: int, height: int) -> bytes:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from toktok import _encoding as read_encoding
 from toktok import batch_count
 
-from bot.prompting.text.token_counter import ENCODINGS, EncodingCounter
+from bot.prompting.text.tokens import ENCODINGS, EncodingCounter
 
 TEXTS = st.text() | st.text("e\u0301\u0065한\u1112\u1161 <|endoftext|>\ud800👩🏽\u200d🚀\n")
 

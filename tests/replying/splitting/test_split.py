@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from bot.chat.outgoing import Limits
 from bot.markup.graphemes import grapheme_starts, is_visible
 from bot.platforms.telegram.limits import plain_text
-from bot.replying.splitting.open_marks import close_unfinished
-from bot.replying.splitting.split import part_spans, split
+from bot.replying.cut_points import close_unfinished
+from bot.replying.split import part_spans, split
 from tests.attacks import attack_texts
 
 DISCORD = Limits(2000, "characters", 1.2, 10)

@@ -8,7 +8,7 @@ from typing_extensions import override
 
 from bot.chat.session import ChatSetting
 from bot.errors import StoreError
-from bot.runtime.signals import InProcessSignals
+from bot.runtime.in_process import InProcessSignals
 from bot.storage.chat_settings import CachedChatSettings, SqlChatSettings
 from bot.storage.database import Database
 from tests.fakes import FakeClock

@@ -17,8 +17,8 @@ import pytest
 from bot.chat.template_capabilities import ALL_CAPABILITIES
 from bot.errors import RenderUnavailable, TemplateError, TemplateLimitExceeded
 from bot.templates import JinjaTemplate
+from bot.templates.control_tokens import render_spans
 from bot.templates.render_process.pool import RenderProcessPool
-from bot.templates.text_spans import render_spans
 from tests.attacks import attacks, expanded
 
 pytestmark = pytest.mark.slow

@@ -12,8 +12,7 @@ from bot.backends.llama_cpp.engine import GenerationRequest
 from bot.backends.llama_cpp.sampling import to_sampling
 from bot.backends.llama_cpp.server_engine import ServerConnection, to_wire
 from bot.errors import BackendUnavailable
-from bot.runtime.http.client import HttpClient, HttpResponse
-from bot.runtime.http.failures import ConnectionFailed
+from bot.runtime.http_client import ConnectionFailed, HttpClient, HttpResponse
 from tests.backends.asking import prompt
 from tests.runtime.http_server import ByteServer, byte_server
 from tests.waiting import wait_until

@@ -1,1 +1,0 @@
-"""What the console shows: stored answers, and what the service is doing."""

@@ -1,0 +1,85 @@
+"""Drafts of presets, and the points in conversations that they are tried on."""
+
+from collections.abc import Sequence
+
+from bot.chat.incoming import Said, WakeReason, address_of
+from bot.chat.session import Session, Turn
+from bot.frozen_dataclass import frozen_dataclass
+
+
+@frozen_dataclass
+class Scene:
+    """What was said before a message, and the message."""
+
+    before: Session
+    said: Said
+    answers: tuple[Turn, ...] = ()
+    """What other characters have answered already."""
+    answered_by: str = ""
+    """The preset that answered; another one that is tried takes its place. Empty: not known."""
+
+
+def recorded_scene(
+    conversation: str,
+    session: int,
+    turns: Sequence[Turn],
+    scopes: Sequence[str] = (),
+    answered_by: str = "",
+) -> Scene | None:
+    """Return the newest message to somebody among the turns of a history as a scene.
+
+    What the message quoted and which files it had is not known any more.
+
+    Args:
+        conversation: the key of the history.
+        session: the number of the session.
+        turns: what was said in it, oldest first.
+        scopes: where settings of its channel are looked up; empty: in the channel itself.
+        answered_by: the preset that answered.
+
+    Returns:
+        None if no message is addressed to anybody.
+    """
+    asked = [at for at, one in enumerate(turns) if one.speaker and not one.observed]
+    if not asked:
+        return None
+    before, question, answers = turns[: asked[-1]], turns[asked[-1]], turns[asked[-1] + 1 :]
+    address, author = address_of(conversation), question.speaker
+    assert author is not None  # noqa: S101 # it was chosen by that
+    people = {one.speaker.id for one in before if one.speaker} | {author.id}
+    said = Said(
+        address=address,
+        external_key="preview",
+        message_id=question.message_id,
+        author=author,
+        text=question.text,
+        at=question.at,
+        wake=WakeReason.MENTION if len(people) > 1 else WakeReason.DM,
+        scopes=tuple(scopes) or (address.lane,),
+    )
+    return Scene(Session(session, tuple(before)), said, tuple(answers), answered_by)
+
+
+@frozen_dataclass
+class ImportedFile:
+    """The file that a preset was imported from."""
+
+    name: str
+    content: bytes
+
+
+@frozen_dataclass
+class PresetDraft:
+    """A text that is to become a version of a preset."""
+
+    name: str
+    """Of the preset."""
+    base_version: int
+    """The version that it was begun from; 0: the preset is new."""
+    revision: int
+    """Counts what was saved; the first is 1."""
+    content: str
+    """As it was written, valid or not."""
+    updated_at: float
+    """In Unix seconds."""
+    source: ImportedFile | None = None

@@ -1,0 +1,445 @@
+"""Commands and buttons that act on an answer: retry, continue, stop, delete, undo."""
+
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import replace
+from datetime import timedelta
+
+from bot.chat.attachments import with_kept_files
+from bot.chat.command import (
+    FORM_ACTIONS,
+    MENU_ACTIONS,
+    ButtonAction,
+    ButtonData,
+    parse,
+    read_button,
+)
+from bot.chat.incoming import (
+    Address,
+    Deleted,
+    Edited,
+    ForgetRequested,
+    Incoming,
+    Joined,
+    Person,
+    Pressed,
+    Said,
+    WakeReason,
+)
+from bot.chat.session import Claim, Exchange, StoredTurn, Turn, TurnRange
+from bot.commands.authority import (
+    AdminCheck,
+    is_the_group,
+    unknown_admin_notice,
+    writes_as_the_group,
+)
+from bot.commands.request import AskedQuestion, CommandRequest, CommandResult, command
+from bot.errors import StoreError, UserError
+from bot.frozen_dataclass import frozen_dataclass
+from bot.ports import Conversations, Inbox
+from bot.routing.presets import ActiveCharacters, ActivePreset
+from bot.texts.text import Text, language_of, marked, translatable, translate
+
+READS_HISTORY = ("retry", "undo", "forget", "start")
+"""The commands that need the newest turns."""
+_MAX_QUOTED_CHARS = 60
+RETRY_OTHERS = translatable("retry or undo a question that somebody else asked")
+RETRY_QUESTION = "retry question"
+"""What it is in the audit log that an admin has somebody else's question answered again."""
+
+
+@frozen_dataclass
+class NewestExchange:
+    """The newest question and the answers to it."""
+
+    question: Turn
+    answers: tuple[Turn, ...]
+    turns: TurnRange | None
+    """Where they are in the history; None: the answer failed, so that they are not."""
+    earlier: tuple[Turn, ...] = ()
+    """What was gathered with a question whose answer failed."""
+    failed: tuple[int, ...] = ()
+    """The ids of the turns that are kept of such a question."""
+
+
+class NewestQuestionHandlers:
+    """The handlers of /retry and /undo; only who asked may use them, and admins."""
+
+    def __init__(self, admins: AdminCheck) -> None:
+        self._admins = admins
+
+    @command("retry", marked("answer the newest question again"))
+    async def _retry(self, request: CommandRequest) -> CommandResult:
+        """Answer the newest question again; the old answers leave the history."""
+        exchange = _newest_exchange(request)
+        question, before = exchange.question, exchange.earlier
+        await self._check_author(request, question.speaker)
+        if exchange.turns is not None:
+            newer = exchange.turns.newer + exchange.turns.count
+            before = tuple(request.recent[: len(request.recent) - newer])
+        asked = replace(
+            request.incoming,
+            text=question.text,
+            author=question.speaker or request.incoming.author,
+            asked_again_by=request.incoming.author.id,
+            message_id=question.message_id,
+            wake=WakeReason.DM,
+        )
+        repeats = AskedQuestion(
+            with_kept_files(asked, question, before),
+            pick_speakers(request.active, exchange.answers),
+            earlier=exchange.earlier,
+        )
+        return CommandResult("", removes=exchange.turns, repeats=repeats)
+
+    @command("undo", marked("remove the newest question and its answer from the conversation"))
+    async def _undo(self, request: CommandRequest) -> CommandResult:
+        """Take the newest question and its answers out of the history."""
+        exchange = _newest_exchange(request)
+        await self._check_removal(request, exchange.question.speaker)
+        text = _quoted(exchange.question.text)
+        return CommandResult(
+            translatable("Removed from the conversation: “{text}” and its answer.", text=text)
+            if exchange.answers
+            else translatable("Removed from the conversation: “{text}”.", text=text),
+            removes=exchange.turns,
+            deletes=exchange.failed,
+            changes_channel=True,
+        )
+
+    async def _check_author(self, request: CommandRequest, author: Person | None) -> None:
+        if author is None or author.id != request.incoming.author.id:
+            await self._admins.require(request.incoming, RETRY_OTHERS, audited_as=RETRY_QUESTION)
+
+    async def _check_removal(self, request: CommandRequest, author: Person | None) -> None:
+        """Refuse to delete others' questions, and to who writes as the group any at all.
+
+        Which of the anonymous admins asked is not known, and what is removed does not come back.
+        """
+        is_own = author is not None and author.id == request.incoming.author.id
+        if not is_own or writes_as_the_group(request.incoming):
+            await self._admins.require(
+                request.incoming, RETRY_OTHERS, needs_name=True, audited_as="undo question"
+            )
+
+
+def find_exchange(request: CommandRequest) -> NewestExchange | None:
+    """Find the newest question; None if there is none.
+
+    That is the one whose answer failed, or what the author of the command said last if nobody has
+    answered it, else the message before the newest answers. Lines that were only observed after
+    those are left alone.
+    """
+    turns, by = request.recent, request.incoming.author.id
+    failed = _find_failed(request.failed, turns)
+    if failed is not None:
+        return failed
+    end = len(turns)
+    if turns and turns[-1].speaker is not None and turns[-1].speaker.id == by:
+        return NewestExchange(turns[-1], (), TurnRange(0, 1))
+    while end and turns[end - 1].role == "user":
+        end -= 1
+    start = end
+    while start and turns[start - 1].role != "user":
+        start -= 1
+    if start == 0:  # nothing but a greeting
+        return None
+    newer = len(turns) - end
+    return NewestExchange(
+        turns[start - 1], tuple(turns[start:end]), TurnRange(newer, end - start + 1)
+    )
+
+
+def _find_failed(kept: Sequence[StoredTurn], recent: Sequence[Turn]) -> NewestExchange | None:
+    """Find the newest question whose answer failed, in what is kept of those, newest first."""
+    known = {one.message_id for one in recent if one.message_id}  # another answer to it failed
+    questions = (
+        one
+        for one in kept
+        if one.turn.message_id not in known and parse(one.turn.text) is None  # no menu
+    )
+    newest = next(questions, None)
+    if newest is None:
+        return None
+    question = newest.turn
+    gathered = [one for one in kept if one.turn.sent_as == question.sent_as]
+    again = [one for one in kept if _name(one.turn) == _name(question)]  # it has failed repeatedly
+    earlier = tuple(one.turn for one in reversed(gathered) if one is not newest)
+    ids = {one.id for one in (*gathered, *again)}
+    return NewestExchange(question, (), None, earlier, tuple(sorted(ids)))
+
+
+def _name(question: Turn) -> object:
+    """Return what tells a question from others: a native command has no message."""
+    return question.message_id or (question.text, question.speaker)
+
+
+def _newest_exchange(request: CommandRequest) -> NewestExchange:
+    exchange = find_exchange(request)
+    if exchange is None:
+        raise UserError(translatable("There is no question in this conversation yet."))
+    return exchange
+
+
+def pick_speakers(active: ActiveCharacters, answers: Sequence[Turn]) -> tuple[ActivePreset, ...]:
+    """Return who answered before and is still active; else the first character."""
+    names = dict.fromkeys(turn.preset for turn in answers if turn.preset in active.names)
+    return active.pick([name for name in names if name]) or (active.first,)
+
+
+def _quoted(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _MAX_QUOTED_CHARS else f"{line[:_MAX_QUOTED_CHARS].rstrip()} …"
+
+
+BUTTON_GONE = translatable("This button no longer works: its answer was deleted or replaced.")
+MOVED_ON = translatable(
+    "The conversation has moved on: this button works only under the newest answer."
+)
+NOT_YOURS = translatable(
+    "Only the person who asked the question, or an admin, can use this button."
+)
+NOT_REMEMBERED = translatable("That message is not in my memory.")
+_CHANGE_OTHERS = translatable("change the answer to somebody else's question")
+_SEE_OTHERS = translatable("see what was read for the answer to somebody else's question")
+_PRESS_OTHERS = translatable("use the buttons of somebody else's question")
+_WITH_BUTTONS = frozenset({"preset", "settings", "forget"})
+"""The commands whose replies have buttons of their own."""
+_HOW_TO_TYPE = {
+    ButtonAction.NAME: translatable("Write /preset use and the name of the preset."),
+    ButtonAction.ABOUT: translatable(
+        "Write /me and how you describe yourself, or /me clear to delete it."
+    ),
+}
+"""What a person is told where there is no form to write in."""
+_TOO_OLD = translatable(
+    "This button works for 15 minutes only, so nothing was deleted. Send /forget me again."
+)
+_TIME_TO_CONFIRM = timedelta(minutes=15)
+_MAX_TURNS_BEFORE = 400
+_FOR_AUTHOR_ALONE = MENU_ACTIONS | {ButtonAction.FORGET, ButtonAction.KEEP}
+_NEEDS_NEWEST = frozenset({ButtonAction.RETRY, ButtonAction.CONTINUE})
+_AUDITED_AS = {
+    ButtonAction.RETRY: RETRY_QUESTION,
+    ButtonAction.CONTINUE: "continue answer",
+    ButtonAction.VERSION: "choose version",
+    ButtonAction.DELETE: "delete answer",
+}
+"""What it is in the audit log that an admin presses a button of somebody else's question."""
+
+
+class AnswerButtons:
+    """Finds the answer of a button in the store; only who asked may press, and admins."""
+
+    def __init__(
+        self,
+        conversations: Conversations,
+        inbox: Inbox,
+        admins: AdminCheck,
+        route: Callable[[Pressed], Awaitable[Pressed]],
+        asks_by_replies: Callable[[Address], bool] = lambda _: False,
+        limit: Callable[[Pressed], Awaitable[Text | None]] | None = None,
+    ) -> None:
+        """Take where answers are, and what tells of a press by whom and where it was made.
+
+        Args:
+            conversations: answers.
+            inbox: questions.
+            admins: who is an admin.
+            route: tells the history of a press.
+            asks_by_replies: whether people write free values in replies (`Limits`).
+            limit: counts a press, and returns why it is refused if there were too many;
+                None: any number is followed.
+        """
+        self._limit = limit
+        self._asks_by_replies = asks_by_replies
+        self._route = route
+        self._conversations = conversations
+        self._inbox = inbox
+        self._admins = admins
+
+    async def refusal(self, pressed: Pressed) -> str | None:
+        """Return what the person is told, instead of doing what the button says; None: it is done.
+
+        A platform asks before it stores the press, and tells the person alone.
+        """
+        data = read_button(pressed)
+        try:
+            excess = await self._limit(pressed) if self._limit is not None else None
+            if excess is not None:
+                return translate(excess, language_of(pressed.locale))
+            if data is not None and data.action is ButtonAction.STOP:
+                await self._check_stop(pressed, data)
+            elif data is not None:
+                await self.find(pressed, data)
+                is_typed = data.action in FORM_ACTIONS and not pressed.values  # there is no form
+                if is_typed and not self._asks_by_replies(pressed.address):
+                    return translate(_HOW_TO_TYPE[data.action], language_of(pressed.locale))
+        except UserError as error:
+            return translate(error.text, language_of(pressed.locale))
+        except StoreError:  # it is checked again before anything is done
+            return None
+        return None
+
+    async def find(self, pressed: Pressed, data: ButtonData) -> Exchange:
+        """Return the question and the answers that a button stands under.
+
+        Raises:
+            UserError: it is not known any more, or the person may not press it; the text says so.
+        """
+        pressed = await self._route(pressed)
+        exchange = await self._conversations.load_answered(
+            pressed.address.conversation, data.part, _MAX_TURNS_BEFORE
+        )
+        if exchange is None:
+            raise UserError(BUTTON_GONE)
+        author = exchange.question.turn.speaker
+        if data.action in _FOR_AUTHOR_ALONE and author is not None:
+            # Whoever writes as the group itself presses under their own name.
+            is_anonymous = is_the_group(author, pressed.address) and not pressed.is_private
+            if is_anonymous and data.action in MENU_ACTIONS:
+                await self._check_author(pressed, ())
+            elif author.id != pressed.author.id:
+                raise UserError(
+                    translatable("Only the person who asked for it can use this button.")
+                )
+        else:
+            await self._check_author(pressed, {author.id} if author is not None else set())
+        asked_at = pressed.shown_at or exchange.question.turn.at
+        if data.action is ButtonAction.FORGET and pressed.at - asked_at > _TIME_TO_CONFIRM:
+            raise UserError(_TOO_OLD)
+        if data.action in _NEEDS_NEWEST and exchange.answers and not exchange.is_newest:
+            raise UserError(MOVED_ON)
+        return exchange
+
+    async def find_to_change(self, pressed: Pressed, data: ButtonData) -> Exchange:
+        """Return what `find` does, and note in the audit log what an admin does to others'.
+
+        Raises:
+            UserError: as `find` does.
+        """
+        exchange = await self.find(pressed, data)
+        author, audited_as = exchange.question.turn.speaker, _AUDITED_AS.get(data.action)
+        if audited_as is not None and (author is None or author.id != pressed.author.id):
+            await self._admins.note(pressed, audited_as)
+        return exchange
+
+    async def find_quoted(self, said: Said) -> tuple[StoredTurn, Exchange]:
+        """Return the turn that a command replies to, and the exchange that it belongs to.
+
+        The notice that an answer failed stands for its question, which is not in the history.
+
+        Raises:
+            UserError: it is not in the history.
+        """
+        conversation, exchange = said.address.conversation, None
+        reader = Claim(conversation, 0, "")  # nothing is written for it
+        message_id = (said.quote.message_id if said.quote is not None else None) or ""
+        turns = await self._conversations.find_turns(reader, [message_id])
+        found = next((one for one in turns if not _is_menu(one.turn)), None)
+        if found is not None and found.turn.role == "user" and not found.turn.sent_as:
+            exchange = await self._conversations.load_exchange(
+                reader, message_id, _MAX_TURNS_BEFORE
+            )
+        elif found is not None:
+            exchange = await self._conversations.load_answered(
+                conversation, found.turn.sent_as[-1], _MAX_TURNS_BEFORE
+            )
+        if found is None or exchange is None:
+            raise UserError(NOT_REMEMBERED)
+        return found, exchange
+
+    async def text_to_edit(self, said: Said) -> str:
+        """Return the text of the turn that a command replies to, if its author may change it.
+
+        Raises:
+            UserError: it is not in the history, or it is somebody else's.
+        """
+        found, exchange = await self.find_quoted(said)
+        await self.check_editor(said, found, exchange)
+        return found.turn.text
+
+    async def check_editor(
+        self, said: Said, found: StoredTurn, exchange: Exchange, *, audited_as: str | None = None
+    ) -> None:
+        """Refuse to change what others said, and answers to others' questions; admins may those.
+
+        Args:
+            said: asks for it.
+            found: the turn that is to be changed.
+            exchange: what it belongs to.
+            audited_as: what it is in the audit log if an admin changes the answer to somebody
+                else's question; None: it is not changed yet.
+
+        Raises:
+            UserError: the author may not.
+        """
+        author = exchange.question.turn.speaker
+        if found.turn.role == "user" and found.turn.sent_as:
+            raise UserError(NOT_REMEMBERED)
+        is_said = found.turn.role == "user"
+        is_own = author is not None and author.id == said.author.id
+        if is_own and not (is_said and writes_as_the_group(said)):
+            return
+        if is_said:  # by which of the admins who write anonymously is not known
+            raise UserError(translatable("Only the person who said it can change it."))
+        await self._admins.require(said, _CHANGE_OTHERS, audited_as=audited_as)
+
+    async def is_asker(self, said: Said) -> bool:
+        """Return whether a command replies to the answer to a question of its own author."""
+        try:
+            found, exchange = await self.find_quoted(said)
+        except UserError:
+            return False
+        author = exchange.question.turn.speaker
+        return found.turn.role != "user" and author is not None and author.id == said.author.id
+
+    async def check_asker(self, said: Said, exchange: Exchange) -> None:
+        """Refuse to ask others' questions again, except for admins; raises `UserError`."""
+        author = exchange.question.turn.speaker
+        if author is None or author.id != said.author.id:
+            await self._admins.require(said, RETRY_OTHERS, audited_as=RETRY_QUESTION)
+
+    async def check_reader(self, said: Said, exchange: Exchange) -> None:
+        """Refuse to tell what was read of another person's own history, except to admins.
+
+        Raises:
+            UserError: each person has a history here, and the author is another one.
+        """
+        author = exchange.question.turn.speaker
+        is_own = author is not None and author.id == said.author.id
+        if said.address.is_of_one_person and not is_own:
+            await self._admins.require(said, _SEE_OTHERS, audited_as="read context")
+
+    async def _check_stop(self, pressed: Pressed, data: ButtonData) -> None:
+        address = pressed.address
+        key = data.part.removeprefix(f"{address.source}:").rpartition("/")[0]
+        asked = await self._inbox.find_in_progress(address, key)
+        if not asked:
+            raise UserError(translatable("No answer is being written here."))
+        authors = [_author(one) for one in asked]
+        await self._check_author(pressed, {one.id for one in authors if one is not None})
+
+    async def _check_author(self, pressed: Pressed, author_ids: Collection[str]) -> None:
+        if pressed.author.id in author_ids:
+            return
+        is_admin = await self._admins.is_known_admin(pressed)
+        if is_admin is None:
+            raise UserError(unknown_admin_notice(pressed, _PRESS_OTHERS))
+        if not is_admin:
+            raise UserError(NOT_YOURS)
+
+
+def _is_menu(turn: Turn) -> bool:
+    """Whether a turn keeps who asked for a menu or a question of the service."""
+    command = parse(turn.text) if turn.role == "user" and turn.sent_as else None
+    return command is not None and command.name in _WITH_BUTTONS
+
+
+def _author(asked: Incoming) -> Person | None:
+    match asked:
+        case Said() | Pressed() | Joined():
+            return asked.author
+        case Edited():
+            return asked.said.author
+        case Deleted() | ForgetRequested():
+            return None

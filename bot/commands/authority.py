@@ -1,0 +1,256 @@
+"""Who may run commands for admins, and proof for anonymous admins."""
+
+import asyncio
+import contextlib
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import replace
+
+import structlog
+
+from bot.chat.access import AuditEntry
+from bot.chat.incoming import Address, Person, Pressed, Request, Said
+from bot.commands.request import CommandRequest, CommandResult
+from bot.errors import PlatformError, UserError
+from bot.ports import AuditLog, ChatSettings, Clock
+from bot.texts.text import Text, joined, translatable
+
+ALLOW = translatable("allow admins to write anonymously")
+_KEY = "anonymous_admins"
+_VALUES = {"on": "on", "off": None}
+
+
+class AnonymousAdmins:
+    """The choice of each group; by default they do not count."""
+
+    def __init__(self, chat_settings: ChatSettings) -> None:
+        self._chat_settings = chat_settings
+
+    async def are_accepted(self, scopes: Sequence[str]) -> bool:
+        """Return whether they count in a channel with these scopes, narrowest first."""
+        return await self._chat_settings.resolve(scopes, _KEY) is not None
+
+    async def choose(self, request: CommandRequest) -> CommandResult:
+        """Let them count here, or not any more; the author is an admin with a name.
+
+        Raises:
+            UserError: there is no such value.
+        """
+        value = request.argument.lower()
+        if value not in _VALUES:
+            raise UserError(translatable("Use /settings anonymous on or /settings anonymous off."))
+        by, audited = request.incoming.author.id, request.is_audited
+        await self._chat_settings.set(request.scope, _KEY, _VALUES[value], by, audited=audited)
+        if await self.are_accepted(request.incoming.scopes):
+            text = translatable(
+                "Admins who write anonymously now count as admins here, but for what cannot be"
+                " undone."
+            )
+        else:
+            text = translatable("Admins who write anonymously do not count as admins here.")
+        return CommandResult(text, changes_channel=True)
+
+
+def writes_as_the_group(incoming: Request) -> bool:
+    """Return whether the author is shown as the group itself, as anonymous admins are."""
+    return is_the_group(incoming.author, incoming.address) and not incoming.is_private
+
+
+def is_the_group(author: Person, address: Address) -> bool:
+    """Return whether somebody is shown as the group of an address itself."""
+    return author.id == f"{address.platform}:{address.chat}"
+
+
+_log = structlog.get_logger(__name__)
+_CACHE_SECONDS = 30.0
+_PRESS_SECONDS = 3.0
+_MAX_CACHED = 1000
+_ANONYMOUS = translatable(
+    "Admins who write anonymously count as admins once one with a name has written /settings"
+    " anonymous on."
+)
+
+
+class AdminCheck:
+    """Asks when the command runs: whoever was an admin a minute ago may not be one now.
+
+    That somebody is no admin holds for 30 s. That somebody is one is asked each time: who is not
+    an admin any more changes nothing.
+    """
+
+    def __init__(
+        self,
+        admin_ids: Collection[str],
+        is_platform_admin: Callable[[Request], Awaitable[bool]],
+        clock: Clock,
+        anonymous: AnonymousAdmins,
+        *,
+        shows_prompts_in_private: bool = True,
+        shows_prompts_in_groups: bool = True,
+        press_seconds: float = _PRESS_SECONDS,
+        audit: AuditLog | None = None,
+    ) -> None:
+        """Take who decides.
+
+        Args:
+            admin_ids: the admins of the service.
+            is_platform_admin: asks the platform about all others.
+            clock: time.
+            anonymous: the groups where admins who write anonymously count.
+            shows_prompts_in_private: whether everybody sees prompts in a private chat.
+            shows_prompts_in_groups: whether the admins of a server or group see them there: whoever
+                adds the bot to a group of their own is one.
+            press_seconds: how long the platform may take to say whether who pressed a button, or
+                reads notes in private, is one.
+            audit: keeps what admins do to what others asked or said; None: nothing is kept.
+        """
+        self._audit = audit
+        self._press_seconds = press_seconds
+        self._shows_prompts_in_private = shows_prompts_in_private
+        self._shows_prompts_in_groups = shows_prompts_in_groups
+        self._admin_ids = admin_ids
+        self._is_platform_admin = is_platform_admin
+        self._clock = clock
+        self._anonymous = anonymous
+        self._still_admins: OrderedDict[tuple[str, str], tuple[bool | None, float]] = OrderedDict()
+        self._refused_until: OrderedDict[tuple[str, str], float] = OrderedDict()
+
+    async def is_admin(self, incoming: Request) -> bool:
+        """Return whether the author may change what others see; False if that is unknown."""
+        return bool(await self.is_known_admin(incoming))
+
+    async def is_known_admin(self, incoming: Request) -> bool | None:
+        """Return whether the author is an admin; None if the platform could not be asked."""
+        # Who pressed a button waits, and so does what was received together with the press.
+        seconds = self._press_seconds if isinstance(incoming, Pressed) else None
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._ask(incoming)
+        except (PlatformError, TimeoutError) as error:
+            reason = str(error) or "no answer in time"
+            _log.warning("admin_unknown", by=incoming.author.id, reason=reason)
+            return None
+
+    async def is_still_admin(self, person_id: str, said: Said) -> bool | None:
+        """Return whether somebody is an admin where something was said; that holds for 30 s.
+
+        None: the platform could not be asked, or did not answer in time.
+        """
+        key, now = (person_id, said.address.lane), self._clock.monotonic()
+        found, until = self._still_admins.get(key, (None, now))
+        if until > now:
+            return found
+        found = None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._press_seconds):
+                asked = replace(said, author=Person(person_id, ""), author_is_admin=None)
+                found = await self.is_known_admin(asked)
+        self._still_admins[key] = found, now + _CACHE_SECONDS
+        self._still_admins.move_to_end(key)
+        if len(self._still_admins) > _MAX_CACHED:
+            self._still_admins.popitem(last=False)
+        return found
+
+    async def _ask(self, incoming: Request) -> bool:
+        if incoming.author.id in self._admin_ids:
+            return True
+        if writes_as_the_group(incoming):
+            is_one = await self._is_platform_admin(incoming)
+            return is_one and await self._anonymous.are_accepted(incoming.scopes)
+        if incoming.author_is_admin is not None:  # the message itself tells
+            return await self._is_platform_admin(incoming)
+        key, now = (incoming.author.id, incoming.address.lane), self._clock.monotonic()
+        if self._refused_until.get(key, now) > now:
+            return False
+        allowed = await self._is_platform_admin(incoming)
+        if not allowed:
+            self._refused_until[key] = now + _CACHE_SECONDS
+            self._refused_until.move_to_end(key)
+        if len(self._refused_until) > _MAX_CACHED:
+            self._refused_until.popitem(last=False)
+        return allowed
+
+    async def may_see_prompts(self, said: Said) -> bool:
+        """Return whether the author may see the instructions of presets: strangers may not."""
+        shows = self._shows_prompts_in_private if said.is_private else self._shows_prompts_in_groups
+        return said.author.id in self._admin_ids or (shows and await self.is_admin(said))
+
+    async def require_prompts(self, said: Said, action: str) -> None:
+        """Refuse a prompt to who may not see it; raises `UserError`."""
+        await self.require(said, action)
+        if not await self.may_see_prompts(said):
+            raise UserError(
+                translatable(
+                    "Only the operators of this bot, the people in TROUPE_ADMINS, can {action}.",
+                    action=action,
+                )
+            )
+
+    async def note(self, incoming: Request, audited_as: str) -> None:
+        """Note in the audit log what an admin does; nothing of one's own private chat.
+
+        It says who and where, never what anybody said.
+
+        Raises:
+            StoreError: it cannot be noted.
+        """
+        if self._audit is not None and not incoming.is_private:
+            # Where each person has a conversation, its key names that person; a channel's does not.
+            where, by = incoming.address.channel, incoming.author.id
+            await self._audit.record(AuditEntry(self._clock.now(), by, audited_as, where))
+
+    async def require(
+        self,
+        incoming: Request,
+        action: str,
+        *,
+        needs_name: bool = False,
+        audited_as: str | None = None,
+    ) -> None:
+        """Log the request and refuse it unless the author is an admin.
+
+        Args:
+            incoming: what the author asks for.
+            action: what it is, for the log and the refusal.
+            needs_name: whether an admin who writes anonymously may not, because it cannot be
+                undone.
+            audited_as: what it is in the audit log, a verb and a noun; it is noted before it is
+                done, and again by the process that does it after the death of this one. None:
+                nothing is noted here, as what changes a setting is noted with that.
+
+        Raises:
+            UserError: the author is none, or the platform could not be asked; the text names the
+                action.
+        """
+        allowed = await self.is_known_admin(incoming)
+        _log.info(
+            "admin_asked_for",
+            what=action,
+            by=incoming.author.id,
+            in_=incoming.address.conversation,
+            allowed=bool(allowed),
+        )
+        if allowed is None:
+            raise UserError(unknown_admin_notice(incoming, action))
+        is_anonymous = writes_as_the_group(incoming)
+        if not allowed:
+            problem = translatable("Only an admin can {action}.", action=action)
+            raise UserError(joined([problem, _ANONYMOUS], " ") if is_anonymous else problem)
+        if is_anonymous and needs_name:
+            raise UserError(
+                translatable(
+                    "Only an admin who writes under their own name can {action}.", action=action
+                )
+            )
+        if audited_as is not None:
+            await self.note(incoming, audited_as)
+
+
+def unknown_admin_notice(incoming: Request, action: str) -> Text:
+    """Return what is said where the platform could not be asked who is an admin."""
+    return translatable(
+        "Only an admin can {action}, and {platform} could not be asked whether you are one. Please"
+        " try again in a minute.",
+        action=action,
+        platform=incoming.address.platform.capitalize(),
+    )

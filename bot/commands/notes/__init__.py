@@ -1,1 +1,0 @@
-"""What only the admins of a channel are told."""

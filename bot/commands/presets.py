@@ -1,0 +1,247 @@
+"""Handle the actions of /preset."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+from bot.chat.command import Command, CommandOption, CommandSpec
+from bot.chat.incoming import Said, WakeReason
+from bot.commands.authority import AdminCheck
+from bot.commands.menus import SettingMenus, origin
+from bot.commands.request import CommandRequest, CommandResult, command
+from bot.errors import UserError
+from bot.prompting.compose.card_macros import choose_greeting
+from bot.prompting.presets.preset import Preset
+from bot.routing.decide import Unreadable, decide
+from bot.routing.presets import ActivePreset, PresetResolver
+from bot.routing.speakers import SpeakerCandidate
+from bot.texts.text import Text, joined, looked_up, marked, translatable
+
+_MAX_LISTED_CHARS = 100
+_CHANGE = translatable("change who answers here")
+_NAME = CommandOption("name", marked("the preset"), completes=True)
+PRESET = CommandSpec(
+    "preset",
+    marked("choose who answers here: use, add, remove, list, show, who, reset, menu"),
+    is_for_admins=True,
+    default_action="list",
+)
+
+
+class PresetHandlers:
+    """The handlers of the actions of /preset."""
+
+    def __init__(
+        self,
+        resolver: PresetResolver,
+        admins: AdminCheck,
+        menus: SettingMenus,
+        dice: random.Random,
+    ) -> None:
+        self._resolver = resolver
+        self._admins = admins
+        self._menus = menus
+        self._dice = dice
+
+    @command(
+        "preset use",
+        marked("make this preset answer in this channel (admins)"),
+        _NAME,
+        changes_channel=True,
+        needs_admin=True,
+    )
+    async def _use(self, request: CommandRequest) -> CommandResult:
+        preset = self._named_preset(request, example="/preset use assistant")
+        await self._admins.require(request.incoming, _CHANGE)
+        await self._activate(request, [preset])
+        text = translatable("{name} answers here from now on.", name=preset.name)
+        return self._begin(text, preset, request)
+
+    @command(
+        "preset add",
+        marked("let one more character answer here (admins)"),
+        _NAME,
+        changes_channel=True,
+        needs_admin=True,
+    )
+    async def _add(self, request: CommandRequest) -> CommandResult:
+        preset = self._named_preset(request, example="/preset add assistant")
+        await self._admins.require(request.incoming, _CHANGE)
+        presets = request.active.with_added(preset)
+        await self._activate(request, presets)
+        text = translatable(
+            "{name} was added. Active here: {names}.", name=preset.name, names=_names(presets)
+        )
+        greeting = choose_greeting(
+            preset, request.incoming, rng=self._dice, characters=len(presets)
+        )
+        return with_greeting(CommandResult(text, changes_channel=True), preset, greeting)
+
+    @command(
+        "preset remove",
+        marked("remove a character; the others stay (admins)"),
+        _NAME,
+        changes_channel=True,
+        needs_admin=True,
+    )
+    async def _remove(self, request: CommandRequest) -> CommandResult:
+        preset = self._named_preset(request, example="/preset remove assistant")
+        await self._admins.require(request.incoming, _CHANGE)
+        presets = request.active.with_removed(preset)
+        await self._activate(request, presets)
+        return CommandResult(
+            translatable(
+                "{name} was removed. Active here: {names}.", name=preset.name, names=_names(presets)
+            ),
+            changes_channel=True,
+        )
+
+    @command(
+        "preset reset",
+        marked("undo the choice of presets for this channel (admins)"),
+        changes_channel=True,
+        needs_admin=True,
+    )
+    async def _reset(self, request: CommandRequest) -> CommandResult:
+        await self._admins.require(request.incoming, _CHANGE)
+        by = request.incoming.author.id
+        await self._resolver.reset(request.scope, by, audited=request.is_audited)
+        active = (await self._resolver.resolve(request.incoming.scopes)).first
+        text = translatable(
+            "Back to {name} ({origin}).",
+            name=active.preset.name,
+            origin=_origin(active, request.incoming),
+        )
+        return self._begin(text, active.preset, request)
+
+    async def _activate(self, request: CommandRequest, presets: Sequence[Preset]) -> None:
+        by, audited = request.incoming.author.id, request.is_audited
+        await self._resolver.set_active(request.scope, presets, by, audited=audited)
+
+    @command(
+        "preset show",
+        marked("show a preset; without a name: the active one"),
+        replace(_NAME, required=False),
+    )
+    async def _show(self, request: CommandRequest) -> CommandResult:
+        first = request.active.first
+        origin = None if request.argument else _origin(first, request.incoming)
+        preset = self._resolver.find(request.argument) if request.argument else first.preset
+        if origin and request.active.is_group:
+            lines = [_listed("→", one) for one in request.active.presets]
+            more = translatable("/preset show NAME shows one of them.")
+            return CommandResult(joined([*lines, _active_here(origin), more]))
+        model = translatable(
+            "model: {provider} / {model}", provider=preset.provider, model=preset.model
+        )
+        lines = [preset.name, preset.description, model]
+        if version := self._resolver.versions.get(preset.name):
+            lines.append(translatable("version: {number}", number=version))
+        if origin:
+            lines.append(_active_here(origin))
+        if preset.system and await self._admins.may_see_prompts(request.incoming):
+            await self._admins.note(request.incoming, "read instructions")
+            lines.append(translatable("instructions: {text}", text=preset.system))
+        return CommandResult(joined(line for line in lines if line))
+
+    @command(
+        "preset who",
+        marked("tell who would answer a message, and why"),
+        CommandOption("text", marked("the message")),
+    )
+    async def _who(self, request: CommandRequest) -> CommandResult:
+        """Explain who would answer this text if its author addressed it to the bot."""
+        if not request.argument:
+            raise UserError(
+                translatable(
+                    "Which message? For example: {example}", example="/preset who good morning"
+                )
+            )
+        message = replace(
+            request.incoming, text=request.argument, wake=WakeReason.MENTION, quote=None
+        )
+        decision = decide(
+            message, request.active, request.recent, dice=self._dice.random, now=request.now
+        )
+        if isinstance(decision, Command | Unreadable):
+            return CommandResult(translatable("That is a command: no character answers it."))
+        return CommandResult(joined(_candidate_line(one) for one in decision.candidates))
+
+    @command("preset list", marked("list all presets and mark the active ones"))
+    async def _list(self, request: CommandRequest) -> CommandResult:
+        active = request.active
+        lines = [
+            _listed("→" if preset.name in active.names else "·", preset)
+            for preset in sorted(self._resolver.presets.values(), key=lambda one: one.name)
+        ]
+        lines += [
+            translatable("· {name} is disabled: {reason}", name=name, reason=reason)
+            for name, reason in sorted(self._resolver.disabled.items())
+        ]
+        return CommandResult(
+            joined([*lines, _active_here(_origin(active.first, request.incoming))])
+        )
+
+    @command("preset menu", marked("show who answers here, and choose from a list"))
+    async def _menu(self, request: CommandRequest) -> CommandResult:
+        return await self._menus.presets(request)
+
+    def _named_preset(self, request: CommandRequest, *, example: str) -> Preset:
+        if not request.argument:
+            raise UserError(translatable("Which preset? For example: {example}", example=example))
+        return self._resolver.find(request.argument)
+
+    def _begin(self, text: str, preset: Preset, request: CommandRequest) -> CommandResult:
+        greeting = choose_greeting(preset, request.incoming, rng=self._dice, number=None)
+        result = CommandResult(text, new_session=True, keeps_unanswered=True, changes_channel=True)
+        return with_greeting(result, preset, greeting)
+
+
+def with_greeting(result: CommandResult, preset: Preset, greeting: str | None) -> CommandResult:
+    """Put a preset's greeting, if it has one, behind the text and into the history."""
+    if not greeting:
+        return result
+    text = joined([result.text, greeting], "\n\n")
+    return replace(
+        result,
+        text=text,
+        greeting=greeting,
+        greeter=preset.name,
+        text_before_greeting=result.text,
+    )
+
+
+def _candidate_line(one: SpeakerCandidate) -> Text:
+    score, reasons = f"{one.score:.1f}", joined(map(looked_up, one.reasons), translatable(", "))
+    if one.chosen:
+        return translatable(
+            "→ {name} answers (score {score}): {reasons}",
+            name=one.preset,
+            score=score,
+            reasons=reasons,
+        )
+    return translatable(
+        "· {name} does not answer (score {score}): {reasons}",
+        name=one.preset,
+        score=score,
+        reasons=reasons,
+    )
+
+
+def _active_here(origin: str) -> Text:
+    return translatable("active here: {origin}", origin=origin)
+
+
+def _listed(mark: str, preset: Preset) -> str:
+    about = f": {preset.description[:_MAX_LISTED_CHARS]}" if preset.description else ""
+    return f"{mark} {preset.name}{about}"
+
+
+def _names(presets: Sequence[Preset]) -> str:
+    return ", ".join(preset.name for preset in presets)
+
+
+def _origin(active: ActivePreset, incoming: Said) -> str:
+    if active.scope is None:
+        return translatable("the default preset")
+    return origin(active.scope, incoming.scopes)

@@ -1,0 +1,420 @@
+"""Forget and export what people said, and the commands for it."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
+from dataclasses import replace
+from datetime import datetime
+
+import structlog
+from typing_extensions import override
+
+from bot.chat.command import CommandOption
+from bot.chat.incoming import (
+    Deleted,
+    ForgetRequested,
+    Incoming,
+    Pressed,
+    Said,
+    WakeReason,
+    address_of,
+)
+from bot.chat.outgoing import Attachment
+from bot.commands.answers import find_exchange
+from bot.commands.authority import AdminCheck, writes_as_the_group
+from bot.commands.personas import UserPersonas
+from bot.commands.request import CommandRequest, CommandResult, command
+from bot.errors import PlatformError, StoreError, UserError
+from bot.frozen_dataclass import frozen_dataclass
+from bot.ports import (
+    Clock,
+    ConversationMemory,
+    ForgottenConversations,
+    HistoryIndex,
+    PersonalData,
+    PrivateChats,
+    Signals,
+)
+from bot.routing.presets import PresetResolver
+from bot.texts.caches import clear_text_caches
+from bot.texts.text import marked, translatable, translatable_count
+
+
+@frozen_dataclass
+class ExportedWords:
+    """A person's own words, of every channel."""
+
+    messages: int
+    """How many there are."""
+    descriptions: int
+    """In how many scopes the person has described themselves."""
+    file: Attachment
+
+
+async def export_words(data: PersonalData, person: str, at: datetime) -> ExportedWords:
+    """Write what a person has said and is described as; `at` is the time of the export."""
+    lines, descriptions = await data.lines(person), await data.descriptions(person)
+    content = {
+        "person": person,
+        "exported_at": at.isoformat(),
+        "descriptions": dict(descriptions),
+        "messages": [
+            {"conversation": conversation, "at": turn.at.isoformat(), "text": turn.text}
+            for conversation, turn in lines
+        ],
+    }
+    text = json.dumps(content, ensure_ascii=False, indent=1)
+    return ExportedWords(len(lines), len(descriptions), Attachment("my-words.json", f"{text}\n"))
+
+
+@frozen_dataclass
+class PrivateCommands:
+    """Stores a command from a group again, as one of the private chat with its author."""
+
+    chats: Mapping[str, PrivateChats]
+    """By `Address.source`, of the platforms that have some."""
+    receive: Callable[[Sequence[Incoming]], Awaitable[None]]
+
+    async def repeat(self, said: Said) -> bool:
+        """Have the command run there; may be called again. False: there is no such chat.
+
+        Whoever never opened a chat with the bot gets nothing: platforms refuse the message.
+        """
+        source, person = said.address.source, said.author.id.rpartition(":")[2]
+        # Who writes as a chat has the negative id of that chat.
+        if source not in self.chats or not person.isdecimal():
+            return False
+        try:
+            address = await self.chats[source].private_chat(said.author.id)
+        except PlatformError:
+            return False
+        command = replace(
+            said,
+            address=address,
+            external_key=f"{said.external_key}:private",
+            message_id=None,  # it stands in another chat
+            interaction=None,
+            wake=WakeReason.DM,
+            scopes=(address.channel,),
+            author_is_admin=None,
+            quote=None,
+            in_thread=False,
+            is_private=True,
+        )
+        await self.receive([command])
+        return True
+
+
+_log = structlog.get_logger(__name__)
+_TOPIC = "forgotten"
+_LOOK_SECONDS = 30.0
+_OVERLAP_SECONDS = 600.0  # between two looks: clocks differ, and transactions take time
+
+
+@frozen_dataclass
+class PersonForgetting:
+    """Has each conversation forget a person in its turn: only its worker may change a history."""
+
+    data: PersonalData
+    personas: UserPersonas
+    receive: Callable[[Sequence[Incoming]], Awaitable[None]]
+
+    async def request(self, pressed: Pressed) -> None:
+        """Ask for it once for every conversation; may be repeated."""
+        person = pressed.author.id
+        keys = await self.data.conversations(person)
+        await self.receive(
+            [
+                ForgetRequested(
+                    address=address_of(key),
+                    external_key=f"{pressed.external_key}:forget:{key}",
+                    person_id=person,
+                    at=pressed.at,
+                    scopes=(key,),
+                )
+                for key in keys
+            ]
+        )
+        await self.data.drop_set_aside(person)
+        await self.data.note_forgotten(person)
+        await self.personas.forget(person, await self.data.descriptions(person))
+
+
+@frozen_dataclass
+class ChannelForgetting:
+    """Reaches the other histories of a channel; a channel with one history has no others."""
+
+    index: HistoryIndex
+    receive: Callable[[Sequence[Incoming]], Awaitable[None]]
+
+    async def request(self, said: Said) -> int:
+        """Have all other conversations of the channel deleted; return how many turns they have."""
+        others = dict(await self.index.conversations(said.address))
+        others.pop(said.address.conversation, None)
+        if others:
+            await self.receive(
+                [
+                    ForgetRequested(
+                        address=address_of(key),
+                        external_key=f"{said.external_key}:forget:{key}",
+                        person_id=None,
+                        at=said.at,
+                        scopes=(key,),
+                    )
+                    for key in others
+                ]
+            )
+        return sum(others.values())
+
+    async def request_copies(self, said: Said, message_id: str) -> None:
+        """Have the copies of a message deleted that branches have."""
+        if said.address.history:
+            await self.receive(
+                [
+                    Deleted(
+                        address=said.address,
+                        external_key=f"{said.external_key}:copies",
+                        message_ids=(message_id,),
+                        at=said.at,
+                        scopes=said.scopes,
+                    )
+                ]
+            )
+
+
+class SharedMemories(ConversationMemory):
+    """What the processes of an installation keep of conversations: all of them forget together.
+
+    A signal tells the others at once, and a row of the database those that missed it.
+
+    Args:
+        memories: return what this process keeps: a preset that is published may add a model.
+        signals: tell this process and the others.
+        forgotten: the rows.
+        kept_seconds: how old a row may be that was not seen before; older ones are deleted.
+    """
+
+    def __init__(
+        self,
+        memories: Callable[[], Sequence[ConversationMemory]],
+        signals: Signals,
+        forgotten: ForgottenConversations,
+        clock: Clock,
+        kept_seconds: float,
+    ) -> None:
+        self._memories = memories
+        self._signals = signals
+        self._forgotten = forgotten
+        self._clock = clock
+        self._looked_at = clock.now() - kept_seconds
+        self._seen: Set[int] = frozenset()
+        self._to_forget: asyncio.Queue[str] = asyncio.Queue()
+        self._forgetting_here = ""
+        signals.subscribe(_TOPIC, self._receive)
+
+    @override
+    async def end_session(self, conversation: str) -> None:
+        clear_text_caches()
+        for memory in self._memories():
+            await memory.end_session(conversation)
+
+    @override
+    async def forget(self, conversation: str) -> None:
+        self._forgetting_here = conversation
+        self._signals.publish(_TOPIC, [conversation])
+        self._forgetting_here = ""
+        await self._forget_here(conversation)
+
+    async def run(self) -> None:
+        """Forget what other processes were told to forget, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._forget_signalled(), name="forget: signals")
+            group.create_task(self._forget_noted(), name="forget: rows")
+
+    def _receive(self, conversations: Sequence[str]) -> None:
+        for key in conversations:
+            if key != self._forgetting_here:
+                self._to_forget.put_nowait(key)
+
+    async def _forget_signalled(self) -> None:
+        while True:
+            await self._forget_here(await self._to_forget.get())
+
+    async def _forget_noted(self) -> None:
+        while True:
+            started = self._clock.now()
+            try:
+                noted = await self._forgotten.since(self._looked_at)
+            except StoreError as error:
+                _log.warning("store_failed", reason=str(error))
+            else:
+                new = {key for number, key in noted.items() if number not in self._seen}
+                for key in sorted(new):
+                    await self._forget_here(key)
+                self._seen, self._looked_at = noted.keys(), started - _OVERLAP_SECONDS
+            await self._clock.sleep(_LOOK_SECONDS)
+
+    async def _forget_here(self, conversation: str) -> None:
+        clear_text_caches()
+        for memory in self._memories():
+            await memory.forget(conversation)
+
+
+_FORGET_OTHERS = translatable("make me forget what others said")
+_CHANGE_OBSERVING = translatable("change what I remember here")
+_SENT_IN_PRIVATE = translatable(
+    "I am sending you the file in a private chat. If it does not come, open a chat with me and"
+    " write /export there."
+)
+_OBSERVED = {"on": True, "off": False, "inherit": None}
+_OBSERVES = translatable(
+    "I now remember what people say to each other here, if the preset of this channel does so."
+)
+_ONLY_SAID_TO_ME = translatable(
+    "From now on I remember only what is said to me here, and my answers."
+)
+
+_AUTHOR_UNOBSERVED = translatable(
+    "I overhear you nowhere: in all chats I use only what you say to me, and nobody can quote the"
+    " rest to me. /settings me on changes that."
+)
+_AUTHOR_OBSERVED = translatable(
+    "Where a channel lets me overhear, what you say there to others is background for my answers."
+    " /settings me off stops that for you, in all chats."
+)
+_WRITE_AS_YOURSELF = translatable(
+    "You write as the group itself, as all of its anonymous admins do. Write under your own name to"
+    " choose this for yourself."
+)
+
+
+class PrivacyHandlers:
+    """The handlers; everybody may use them for what they said themselves."""
+
+    def __init__(
+        self,
+        data: PersonalData,
+        admins: AdminCheck,
+        resolver: PresetResolver,
+        private_commands: PrivateCommands | None,
+    ) -> None:
+        self._data = data
+        self._admins = admins
+        self._resolver = resolver
+        self._private_commands = private_commands
+
+    def forget_me(self) -> CommandResult:
+        """Ask whether everything is meant that the person said."""
+        text = translatable(
+            "Delete everything that you said in all channels, and the answers to it?"
+            " This cannot be undone."
+        )
+        return CommandResult(text, asks_to_forget=True)
+
+    async def forget_quoted(self, request: CommandRequest, message_id: str) -> CommandResult:
+        """Delete the message that the command replies to: an own one, or an answer to one."""
+        quote = request.incoming.quote
+        author = quote.author if quote is not None else None
+        is_own = author is not None and author.id == request.incoming.author.id
+        if not (is_own or request.is_asker) or writes_as_the_group(request.incoming):
+            await self._require_deletion(request)
+        return CommandResult("", forgets=message_id)
+
+    async def forget_last(self, request: CommandRequest) -> CommandResult:
+        """Delete the newest question and its answers for good.
+
+        Raises:
+            UserError: there is none, or somebody else asked it.
+        """
+        exchange = find_exchange(request)
+        if exchange is None or exchange.question.message_id is None:
+            raise UserError(translatable("There is no question in this conversation yet."))
+        author = exchange.question.speaker
+        is_own = author is not None and author.id == request.incoming.author.id
+        if not is_own or writes_as_the_group(request.incoming):  # which of the admins asked it?
+            await self._require_deletion(request)
+        return CommandResult("", forgets=exchange.question.message_id, forgets_answers=True)
+
+    async def _require_deletion(self, request: CommandRequest) -> None:
+        await self._admins.require(
+            request.incoming, _FORGET_OTHERS, needs_name=True, audited_as="forget message"
+        )
+
+    @command("export", marked("send you everything you said to me, as a file"), is_private=True)
+    async def export(self, request: CommandRequest) -> CommandResult:
+        """Send the person's own words as a file that nobody else sees.
+
+        From a group it is sent to the private chat with the person; where there is none, it goes
+        with the response to a native command.
+
+        Raises:
+            UserError: everybody would see the file, and that chat is not known.
+        """
+        incoming = request.incoming
+        if not incoming.is_private:
+            if self._private_commands is not None and await self._private_commands.repeat(incoming):
+                return CommandResult(_SENT_IN_PRIVATE)
+            if incoming.interaction is None:
+                raise UserError(
+                    translatable(
+                        "Everybody here would see the file. Please write /export to me in a private"
+                        " chat."
+                    )
+                )
+        exported = await export_words(self._data, incoming.author.id, incoming.at)
+        text = translatable_count(
+            "What you have said to me: {count} message.",
+            "What you have said to me: {count} messages.",
+            exported.messages,
+        )
+        return CommandResult(text, file=exported.file)
+
+    @command(
+        "settings me",
+        marked("let me overhear you, or not, in all chats; alone: show it"),
+        CommandOption("value", marked("on or off"), required=False, choices=("on", "off")),
+    )
+    async def set_observing_author(self, request: CommandRequest) -> CommandResult:
+        """Switch, in all chats, whether what the author does not say to the bot is remembered.
+
+        Raises:
+            UserError: there is no such value, or the author is shown as the group itself.
+        """
+        value, author = request.argument.lower(), request.incoming.author.id
+        if value not in {"", "on", "off"}:
+            raise UserError(translatable("Use /settings me off or /settings me on."))
+        if value:
+            if writes_as_the_group(request.incoming):
+                raise UserError(_WRITE_AS_YOURSELF)
+            await self._resolver.set_observing_person(author, on=value == "on")
+        is_off = bool(await self._resolver.unobserved([author]))
+        return CommandResult(_AUTHOR_UNOBSERVED if is_off else _AUTHOR_OBSERVED)
+
+    @command(
+        "settings overhear",
+        marked("remember what people say to each other here, or not (admins)"),
+        CommandOption("value", marked("on, off or inherit"), choices=("on", "off", "inherit")),
+        changes_channel=True,
+        needs_admin=True,
+    )
+    async def set_observing(self, request: CommandRequest) -> CommandResult:
+        """Switch whether what is not said to the bot is remembered in this channel.
+
+        Raises:
+            UserError: the author is no admin, or there is no such value.
+        """
+        value = request.argument.lower()
+        if value not in _OBSERVED:
+            raise UserError(
+                translatable(
+                    "Use /settings overhear on, /settings overhear off, or /settings overhear"
+                    " inherit."
+                )
+            )
+        await self._admins.require(request.incoming, _CHANGE_OBSERVING)
+        by, audited = request.incoming.author.id, request.is_audited
+        await self._resolver.set_observing(
+            request.scope, on=_OBSERVED[value], by=by, audited=audited
+        )
+        observes = await self._resolver.observes(request.incoming.scopes)
+        return CommandResult(_OBSERVES if observes else _ONLY_SAID_TO_ME, changes_channel=True)

@@ -1,0 +1,351 @@
+"""What /context and /usage show."""
+
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from datetime import datetime
+from typing import TypeAlias
+
+from bot.chat.incoming import Said
+from bot.chat.outgoing import Attachment
+from bot.chat.receipt import DroppedItem, Receipt
+from bot.chat.usage import BudgetCap, BudgetKind, Period, UsageTotal, format_cost
+from bot.commands.request import CommandRequest, CommandResult, command
+from bot.errors import UserError
+from bot.ports import Budgets, Receipts, UsageTotals
+from bot.prompting.draft import section_name
+from bot.prompting.fit import prompt_tokens, tokens_by_section
+from bot.prompting.presets.preset import Preset
+from bot.texts.text import Text, joined, looked_up, marked, translatable, translatable_count
+
+_BAR_CELLS = 12
+_MAX_LISTED = 8  # stories, lorebook entries, dropped items
+_MAX_NAME_CHARS = 60
+_RULER = f"\n{'=' * 80}\n\n"  # between the prompts of two speakers
+
+WritePrompt: TypeAlias = Callable[[int, Receipt], Awaitable[str]]
+"""Returns the exact prompt of a receipt with this number, secrets removed."""
+
+
+def _no_address(_number: int) -> None:
+    return None
+
+
+class ContextView:
+    """Shows the receipts of the last answer."""
+
+    def __init__(
+        self,
+        receipts: Receipts,
+        write_prompt: WritePrompt,
+        mask: Callable[[str], str],
+        answer_address: Callable[[int], str | None] = _no_address,
+    ) -> None:
+        """Take what is shown.
+
+        Args:
+            receipts: the receipts of answers.
+            write_prompt: writes the exact prompt.
+            mask: removes secrets.
+            answer_address: the page of a receipt in the console; None if nobody serves one.
+        """
+        self._receipts = receipts
+        self._write_prompt = write_prompt
+        self._mask = mask
+        self._answer_address = answer_address
+
+    async def show(
+        self, conversation: str, *, for_admin: bool, answered_at: datetime | None = None
+    ) -> Text:
+        """Return the receipt of each speaker in a few lines; tell admins how to see the prompt.
+
+        Args:
+            conversation: the channel.
+            for_admin: whether an admin reads it.
+            answered_at: when the answer was given; None: the last one.
+
+        Raises:
+            UserError: there is no recent answer, or nothing is known of that one any more.
+        """
+        found = await self._find(conversation, answered_at)
+        shown = [show_context(*one) for one in found]
+        if for_admin:
+            shown.append(translatable("/context prompt sends the exact prompt as a file."))
+            addresses = [self._answer_address(number) for number, _ in found]
+            shown += [
+                translatable("In the console: {address}", address=address)
+                for address in addresses
+                if address is not None
+            ]
+        return joined(shown, "\n\n").with_values(self._mask)
+
+    async def prompts(self, conversation: str) -> tuple[Text, Attachment]:
+        """Return a line for the chat, and a file with the exact prompts of all speakers.
+
+        Raises:
+            UserError: there is no recent answer.
+        """
+        found = await self._newest(conversation)
+        numbers = [str(number) for number, _ in found]
+        written = [await self._write_prompt(*one) for one in found]
+        file = Attachment(f"prompt-{'-'.join(numbers)}.txt", _RULER.join(written))
+        text = translatable_count(
+            "The exact prompt of receipt {numbers}, secrets removed.",
+            "The exact prompts of receipts {numbers}, secrets removed.",
+            len(found),
+            numbers=", ".join(numbers),
+        )
+        return text, file
+
+    async def _find(
+        self, conversation: str, answered_at: datetime | None
+    ) -> Sequence[tuple[int, Receipt]]:
+        if answered_at is None:
+            return await self._newest(conversation)
+        found = await self._receipts.of_answer(conversation, answered_at.timestamp())
+        if not found:
+            raise UserError(translatable("It is not known any more what I read for that answer."))
+        return found
+
+    async def _newest(self, conversation: str) -> Sequence[tuple[int, Receipt]]:
+        found = await self._receipts.newest(conversation)
+        if not found:
+            raise UserError(
+                translatable(
+                    "I have not answered in this channel recently, so there is no context to show."
+                )
+            )
+        return found
+
+
+def show_context(number: int, receipt: Receipt) -> Text:
+    """Return a receipt in a few lines."""
+    lines = [
+        _heading(number, receipt),
+        *_bars(receipt),
+        *_named_spans(receipt),
+        *_dropped(receipt),
+        *_tool_calls(receipt),
+        _timings(receipt),
+    ]
+    return joined(lines)
+
+
+def _heading(number: int, receipt: Receipt) -> Text:
+    version = (
+        translatable(" (version {number})", number=receipt.preset_version)
+        if receipt.preset_version
+        else ""
+    )
+    tokens = (
+        translatable(
+            "{tokens} of {limit} tokens", tokens=prompt_tokens(receipt), limit=receipt.limit
+        )
+        if receipt.limit
+        else translatable("{tokens} tokens", tokens=prompt_tokens(receipt))
+    )
+    return translatable(
+        "{preset}{version} on {provider}/{model}, receipt {receipt}: {tokens}",
+        preset=receipt.preset,
+        version=version,
+        provider=receipt.provider,
+        model=receipt.prompt.model,
+        receipt=number,
+        tokens=tokens,
+    )
+
+
+def _bars(receipt: Receipt) -> Iterator[Text]:
+    whole = max(1, prompt_tokens(receipt))
+    for section, tokens in tokens_by_section(receipt).items():
+        cells = min(_BAR_CELLS, max(1, round(_BAR_CELLS * tokens / whole)))
+        bar = "█" * cells + "░" * (_BAR_CELLS - cells)
+        yield translatable(
+            "{bar} {section} {tokens} ({share})",
+            bar=bar,
+            section=section_name(section),
+            tokens=tokens,
+            share=f"{tokens / whole:.0%}",
+        )
+
+
+def _named_spans(receipt: Receipt) -> Iterator[Text]:
+    named = [span for span in receipt.layout if span.name]
+    for span in named[:_MAX_LISTED]:
+        yield translatable(
+            "{section}: {name}",
+            section=section_name(span.section),
+            name=_quoted(span.name, span.score),
+        )
+    if len(named) > _MAX_LISTED:
+        yield translatable("… and {count} more", count=len(named) - _MAX_LISTED)
+
+
+def _dropped(receipt: Receipt) -> Iterator[Text]:
+    if not receipt.dropped:
+        yield translatable("Nothing was left out.")
+    for one in receipt.dropped[:_MAX_LISTED]:
+        yield translatable("Left out: {what} – {why}", what=_describe(one), why=looked_up(one.why))
+    if len(receipt.dropped) > _MAX_LISTED:
+        yield translatable("Left out: {count} more", count=len(receipt.dropped) - _MAX_LISTED)
+
+
+def _tool_calls(receipt: Receipt) -> Iterator[Text]:
+    for one in receipt.tool_calls:
+        yield translatable(
+            "Tool {name}: {arguments} – {result}",
+            name=one.name,
+            arguments=_quoted(one.arguments, None),
+            result=_quoted(" ".join(one.result.splitlines()[1:]), None),
+        )
+
+
+def _describe(one: DroppedItem) -> Text:
+    if one.section == "history":
+        return translatable_count("the oldest message", "the {count} oldest messages", one.count)
+    name = f" {_quoted(one.name, one.score)}" if one.name else ""
+    tokens = translatable(", about {tokens} tokens", tokens=one.tokens) if one.tokens else ""
+    return joined([_section_noun(one), name, tokens], "")
+
+
+def _section_noun(one: DroppedItem) -> Text:
+    match one.section:
+        case "lore":
+            return translatable_count("lorebook entry", "{count} lorebook entries", one.count)
+        case "stories":
+            return translatable_count("story", "{count} stories", one.count)
+        case "people":
+            return translatable_count(
+                "the descriptions of people", "{count} descriptions of people", one.count
+            )
+        case "observed":
+            return translatable_count(
+                "line of background", "{count} lines of background", one.count
+            )
+        case section if one.count == 1:
+            return section_name(section)
+        case section:
+            return translatable("{count} {section}", count=one.count, section=section_name(section))
+
+
+def _quoted(name: str, score: float | None) -> str:
+    short = name if len(name) <= _MAX_NAME_CHARS else name[:_MAX_NAME_CHARS] + "…"
+    return f"“{short}”" if score is None else f"“{short}” {score:.2f}"
+
+
+def _timings(receipt: Receipt) -> Text:
+    timings, usage = receipt.timings, receipt.usage
+    first = timings.first_word_seconds
+    parts = [
+        translatable("queued {seconds} s", seconds=f"{timings.queued_seconds:.1f}"),
+        *(
+            []
+            if first is None
+            else [translatable("first token after {seconds} s", seconds=f"{first:.1f}")]
+        ),
+        translatable("generated in {seconds} s", seconds=f"{timings.seconds:.1f}"),
+    ]
+    if usage.output_tokens:
+        parts.append(translatable("{tokens} tokens", tokens=usage.output_tokens))
+    if usage.cached_tokens:
+        share = usage.cached_tokens / max(usage.cached_tokens, prompt_tokens(receipt))
+        parts.append(
+            translatable(
+                "{tokens} prompt tokens were cached ({share})",
+                tokens=usage.cached_tokens,
+                share=f"{share:.0%}",
+            )
+        )
+    cost = receipt.charge.cost
+    parts.append(
+        translatable("cost not known")
+        if cost is None
+        else translatable("cost {amount}", amount=format_cost(cost))
+    )
+    return joined(parts, translatable(", "))
+
+
+_TITLES = {
+    BudgetKind.PERSON: translatable("your budget"),
+    BudgetKind.CHANNEL: translatable("the budget of this channel"),
+    BudgetKind.SERVER: translatable("the budget of this server"),
+    BudgetKind.PRESET: translatable("the budget of this preset"),
+}
+_PERIODS = {Period.DAY: translatable("Today"), Period.MONTH: translatable("This month")}
+
+
+class UsageView:
+    """Reads what was used; days and months are those of UTC.
+
+    Args:
+        totals: what answers cost.
+        budgets: what was spent of budgets.
+        caps: the budgets that an answer counts against.
+    """
+
+    def __init__(
+        self,
+        totals: UsageTotals,
+        budgets: Budgets,
+        caps: Callable[[Said, Preset], Sequence[BudgetCap]],
+    ) -> None:
+        self._totals = totals
+        self._budgets = budgets
+        self._caps = caps
+
+    @command("settings usage", marked("tell what your answers cost, and what is left of budgets"))
+    async def show(self, request: CommandRequest) -> CommandResult:
+        """Show the usage of the asker in a few lines.
+
+        Raises:
+            UserError: others would read it.
+        """
+        said = request.incoming
+        if not said.is_for_author_alone:
+            raise UserError(
+                translatable(
+                    "Others here would see your usage. Please write /settings usage to me in"
+                    " a private chat."
+                )
+            )
+        midnight = request.now.replace(hour=0, minute=0, second=0, microsecond=0)
+        begins = {Period.DAY: midnight, Period.MONTH: midnight.replace(day=1)}
+        lines = [await self._line(said, period, since) for period, since in begins.items()]
+        caps = self._caps(said, request.active.first.preset)
+        spent = await self._budgets.spent(caps) if caps else {}
+        lines += [_budget_line(cap, spent.get(cap.key, 0)) for cap in caps]
+        return CommandResult(joined(lines))
+
+    async def _line(self, said: Said, period: Period, since: datetime) -> Text:
+        total = await self._totals.of_person(said.author.id, since)
+        return translatable(
+            "{period}: {answers}, {prompt} tokens read ({cached} from a cache), {output} written,"
+            " {cost}",
+            period=_PERIODS[period],
+            answers=translatable_count("1 answer", "{count} answers", total.answers),
+            prompt=total.prompt_tokens,
+            cached=f"{total.cached_tokens / max(1, total.prompt_tokens):.0%}",
+            output=total.output_tokens,
+            cost=_cost(total),
+        )
+
+
+def _cost(total: UsageTotal) -> Text:
+    if not total.unpriced:
+        return translatable("cost {amount}", amount=format_cost(total.cost))
+    if total.unpriced == total.answers:
+        return translatable("cost not known")
+    return translatable_count(
+        "cost {amount}, and 1 answer whose cost is not known",
+        "cost {amount}, and {count} answers whose cost is not known",
+        total.unpriced,
+        amount=format_cost(total.cost),
+    )
+
+
+def _budget_line(cap: BudgetCap, spent: int) -> Text:
+    return translatable(
+        "{period}, {title}: {spent} of {limit} used",
+        period=_PERIODS[cap.period],
+        title=_TITLES[cap.kind],
+        spent=format_cost(spent),
+        limit=format_cost(cap.limit),
+    )

@@ -1,1 +1,0 @@
-"""The list of answers, and what one answer was made of."""

@@ -1,0 +1,144 @@
+"""Messages as the page shows them: every text of people and models is escaped."""
+
+import re
+from collections.abc import Mapping, Sequence
+
+from markupsafe import Markup
+
+from bot.chat.command import ButtonAction
+from bot.chat.incoming import Person
+from bot.chat.outgoing import Button
+from bot.chat.web_channel import WebMessage
+from bot.frozen_dataclass import frozen_dataclass
+from bot.markup.styled_text import Style, StyledSpan, StyledText, style_markdown
+
+_TAGS: Mapping[Style, str] = {
+    Style.BOLD: "strong",
+    Style.ITALIC: "em",
+    Style.STRIKETHROUGH: "s",
+    Style.CODE: "code",
+    Style.QUOTE: "q",
+}
+_LINK = Markup('<a href="{}" rel="noreferrer noopener" target="_blank">{}</a>')
+_WITHOUT_LINKS = frozenset({Style.LINK, Style.CODE, Style.CODE_BLOCK})
+_ADDRESS = re.compile(r"https?://[^\s<>\"']*[^\s<>\"'.,;:!?)\]]")
+_MAX_QUOTE_CHARS = 80
+_FACE_COLORS = 6
+
+
+@frozen_dataclass
+class MessageView:
+    """A message with what the template needs to know of it."""
+
+    message: WebMessage
+    name: str
+    """Who wrote it, for readers."""
+    color: int
+    """Which colour the face has: the same name has the same."""
+    html: Markup
+    quote: str
+    """The beginning of the message that it replies to; empty if there is none."""
+    rows: Sequence[Sequence[Button]]
+
+    @property
+    def initial(self) -> str:
+        return self.name[:1].upper()
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether the answer still grows: it has a button that stops it."""
+        stops = f"{ButtonAction.STOP}:"
+        return any(one.data.startswith(stops) for one in self.message.buttons)
+
+
+def view_message(
+    message: WebMessage, known: Mapping[str, WebMessage], bot_name: str
+) -> MessageView:
+    """Return a message for the page.
+
+    Args:
+        message: the message.
+        known: the other messages of the channel, by id.
+        bot_name: who speaks where no character does.
+    """
+    name = _name(message, bot_name)
+    replied = known.get(message.reply_to or "")
+    is_reply = message.author is not None and replied is not None
+    quote = (
+        f"{_name(replied, bot_name)}: {_shortened(replied.text)}" if is_reply and replied else ""
+    )
+    html = Markup.escape(message.text) if message.author else _styled_html(message.text)
+    rows: dict[int, list[Button]] = {}
+    for button in message.buttons:
+        rows.setdefault(button.row, []).append(button)
+    return MessageView(message, name, color_of(name), html, quote, list(rows.values()))
+
+
+def color_of(name: str) -> int:
+    """Return which of the colours a name has."""
+    return sum(name.encode()) % _FACE_COLORS
+
+
+def view_people(people: Sequence[Person]) -> Sequence[tuple[Person, int, str]]:
+    """Return people with the colour and the letter of their faces."""
+    return [(one, color_of(one.name), one.name[:1].upper()) for one in people]
+
+
+def _name(message: WebMessage, bot_name: str) -> str:
+    if message.author is not None:
+        return message.author.name
+    return message.face.name if message.face is not None else bot_name
+
+
+def _shortened(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _MAX_QUOTE_CHARS else f"{line[:_MAX_QUOTE_CHARS]} …"
+
+
+def _styled_html(source: str) -> Markup:
+    """Return the Markdown of a model as HTML of our own tags; its text is escaped."""
+    styled = style_markdown(source)
+    return _nested(styled, list(styled.spans), 0, len(styled.text))
+
+
+def _nested(
+    styled: StyledText, spans: list[StyledSpan], start: int, end: int, *, has_links: bool = True
+) -> Markup:
+    """Return the text between two positions; `spans` lie within it, and nest.
+
+    With `has_links`, addresses in the text are links, as on the platforms.
+    """
+    escape = _linked if has_links else Markup.escape
+    html, at = Markup(), start
+    while spans:
+        span = spans.pop(0)
+        inner = [one for one in spans if one.start < span.end]
+        spans = spans[len(inner) :]
+        html += escape(styled.text[at : span.start])
+        may_link = has_links and span.style not in _WITHOUT_LINKS
+        nested = _nested(styled, inner, span.start, span.end, has_links=may_link)
+        html += _element(span, nested)
+        at = span.end
+    return html + escape(styled.text[at:end])
+
+
+def _linked(text: str) -> Markup:
+    html, at = Markup(), 0
+    for match in _ADDRESS.finditer(text):
+        html += Markup.escape(text[at : match.start()]) + _LINK.format(match[0], match[0])
+        at = match.end()
+    return html + Markup.escape(text[at:])
+
+
+def _element(span: StyledSpan, content: Markup) -> Markup:
+    match span.style:
+        case Style.CODE_BLOCK:
+            return Markup('<code class="block">{}</code>').format(content)
+        case Style.SPOILER:
+            return Markup('<span class="spoiler" tabindex="0">{}</span>').format(content)
+        case Style.LINK if span.detail.startswith(("https://", "http://")):
+            return _LINK.format(span.detail, content)
+        case Style.LINK:
+            return content
+        case style:
+            return Markup("<{0}>{1}</{0}>").format(Markup(_TAGS[style]), content)  # noqa: S704

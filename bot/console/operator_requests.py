@@ -1,0 +1,248 @@
+"""Ask a model for the operator: no history keeps what it says, but budgets and limits apply."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from bot.chat.answers import ReplayChanges, ReplayedAnswer, StoredAnswer
+from bot.chat.incoming import Person, Said, address_of
+from bot.chat.prompt import Message, Prompt, Usage
+from bot.chat.receipt import Receipt
+from bot.chat.usage import AnswerCharge
+from bot.console.prompt_preview import DraftPreview
+from bot.errors import BackendUnavailable, SettingsError, UserError
+from bot.frozen_dataclass import frozen_dataclass
+from bot.ports import AnswerLog, Backend, Clock, TokenCountingBackend, UsageLog
+from bot.prompting.compose.compose import bare_prompt, template_of
+from bot.prompting.fit import estimate_message_tokens
+from bot.prompting.presets.preset import Preset
+from bot.prompting.text.tokens import count_tokens
+from bot.replying.generate import GeneratedAnswer, generate_answer
+from bot.replying.stop_flag import StopFlag
+from bot.texts.text import translatable
+from bot.turn.limits.slots import ProviderSlots, Urgency
+from bot.turn.limits.spending import Spending, usages_of
+
+_OPERATOR = Person("web:console", "console")
+"""Whose budget it counts against, beside those of the channel, the server and the preset."""
+
+
+@frozen_dataclass
+class OperatorAnswer:
+    """What a model said to the operator."""
+
+    generated: GeneratedAnswer
+    usage: Usage
+    charge: AnswerCharge
+
+
+@frozen_dataclass
+class OperatorRequests:
+    """Sends requests that no message asked for.
+
+    Args:
+        backends: by provider.
+        spending: what may be spent.
+        slots: how many requests may be made at once.
+        log: counts what it took.
+        clock: time.
+    """
+
+    backends: Mapping[str, Backend]
+    spending: Spending
+    slots: ProviderSlots
+    log: UsageLog
+    clock: Clock
+
+    async def send(
+        self, preset: Preset, prompt: Prompt, conversation: str, server: str | None = None
+    ) -> OperatorAnswer:
+        """Return what the model of a preset answers to a prompt.
+
+        Raises:
+            UserError: a budget is used up.
+            BackendError: the model does not answer.
+        """
+        backend = self.backends.get(preset.provider)
+        if backend is None:
+            raise BackendUnavailable(f"the provider {preset.provider!r} is not set up any more")
+        prompt = replace(prompt, asked_by=_OPERATOR.id)
+        if isinstance(backend, TokenCountingBackend):
+            tokens = await backend.count_tokens(prompt)
+        else:
+            tokens = sum(estimate_message_tokens(prompt.messages, count_tokens))
+        said = self._said(conversation, server)
+        async with self.spending.reserved(preset, said, prompt, tokens) as reservation:
+            async with self.slots.hold(
+                preset.provider, StopFlag(), _ignore, urgency=Urgency.BACKGROUND
+            ):
+                made = await generate_answer(
+                    backend, reservation.prompt, _ignore, _ignore, self.clock
+                )
+            usages = list(usages_of(made, tokens))
+            charge = self.spending.charged(reservation, preset, usages)
+        await self.log.record(conversation, preset.name, preset.provider, charge, usages[0])
+        return OperatorAnswer(made, usages[0], charge)
+
+    async def ask(self, preset: Preset, prompt: Prompt, conversation: str) -> GeneratedAnswer:
+        """Return the answer alone; raises as `send`."""
+        return (await self.send(preset, prompt, conversation)).generated
+
+    def _said(self, conversation: str, server: str | None) -> Said:
+        """Return what budgets are found by: the channel, its server, and who asks."""
+        address = address_of(conversation)
+        return Said(
+            address=address,
+            external_key="operator",
+            message_id=None,
+            author=_OPERATOR,
+            text="",
+            at=datetime.fromtimestamp(self.clock.now(), UTC),
+            wake=None,
+            scopes=(address.channel, *([server] if server else ())),
+            is_private=server is None,
+        )
+
+
+def _ignore(_event: object) -> None:
+    """Show nothing: the answer is shown when it is complete."""
+
+
+_QUESTION = "Say hello in one short sentence."
+_CONVERSATION = "web:trial"
+_MAX_OUTPUT_TOKENS = 32
+_MAX_SECONDS = 60.0
+
+
+@frozen_dataclass
+class ProviderTrial:
+    """Sends one short request, which closes an open circuit breaker if it is answered."""
+
+    requests: OperatorRequests
+    presets: Mapping[str, Preset]
+
+    async def try_provider(self, provider: str) -> str:
+        """Return what the model of the provider's first preset answers.
+
+        Raises:
+            UserError: no preset uses the provider, or a budget is used up.
+            BackendError: it does not answer.
+        """
+        preset = next((one for one in self.presets.values() if one.provider == provider), None)
+        if preset is None:
+            raise UserError(translatable("No preset uses this provider."))
+        bare = bare_prompt(preset)
+        prompt = Prompt(
+            messages=(Message("user", _QUESTION),),
+            model=bare.model,
+            conversation=_CONVERSATION,
+            max_output_tokens=_MAX_OUTPUT_TOKENS,
+            template=template_of(preset),
+        )
+        try:
+            async with asyncio.timeout(_MAX_SECONDS):
+                answer = await self.requests.send(preset, prompt, _CONVERSATION)
+        except TimeoutError:
+            raise BackendUnavailable(f"no answer within {_MAX_SECONDS:g} s") from None
+        return answer.generated.text
+
+
+_NOT_STORED = translatable(
+    "What was answered here is not in the history any more, so no prompt can be composed for it."
+)
+
+
+@frozen_dataclass
+class PromptReplay:
+    """Asks again.
+
+    Args:
+        requests: asks the model.
+        presets: those that another model can be taken from, by name.
+        answers: finds what was answered.
+        find_draft: returns the draft of a preset, or the published version if there is none, ready
+            to answer; raises `UserError` and `RequestRefused`.
+        composer: composes prompts of drafts.
+        prepare: makes the model of a preset ready, which none may use any more; raises
+            `SettingsError`.
+    """
+
+    requests: OperatorRequests
+    presets: Mapping[str, Preset]
+    answers: AnswerLog
+    find_draft: Callable[[str], Awaitable[Preset]]
+    composer: DraftPreview
+    prepare: Callable[[Preset], Preset]
+
+    async def replay(self, answer: StoredAnswer, changes: ReplayChanges) -> ReplayedAnswer:
+        """Return another answer to the same prompt, or to that of a draft for the same message.
+
+        Raises:
+            UserError: there is no such preset, the draft has mistakes, its prompt exceeds its
+                budget, what was answered is not stored any more, or a budget is used up.
+            BackendError: the model does not answer.
+        """
+        receipt = answer.receipt
+        if changes.draft:
+            preset = await self.find_draft(changes.draft)
+            prompt = await self._compose(answer, preset)
+        else:
+            preset = self._preset(receipt, changes)
+            prompt = _changed_prompt(receipt, preset, changes)
+        made = await self.requests.send(preset, prompt, answer.conversation, receipt.charge.server)
+        return ReplayedAnswer(
+            made.generated.text,
+            made.generated.reason,
+            preset.provider,
+            made.charge.model,
+            made.usage.prompt_tokens,
+            made.usage.output_tokens,
+            made.generated.first_word_seconds,
+            made.generated.seconds,
+            made.charge.cost,
+            prompt,
+        )
+
+    async def _compose(self, answer: StoredAnswer, preset: Preset) -> Prompt:
+        """Return the prompt of a preset for what was answered."""
+        scene = await self.answers.find_scene(answer)
+        if scene is None:
+            raise UserError(_NOT_STORED)
+        return (await self.composer.compose(preset, None, scene, may_spend=True)).prompt
+
+    def _preset(self, receipt: Receipt, changes: ReplayChanges) -> Preset:
+        """Return whose model answers: the chosen preset, or the stored one as it was."""
+        if changes.preset:
+            chosen = self.presets.get(changes.preset)
+            if chosen is None:
+                raise UserError(translatable("There is no such preset."))
+            return chosen
+        stored = self.presets.get(receipt.preset)
+        as_it_was = {"provider": receipt.provider, "model": receipt.prompt.model}
+        bare = Preset.model_validate({"name": receipt.preset, **as_it_was})
+        try:
+            self.prepare(bare)
+        except SettingsError as error:
+            raise UserError(str(error)) from None
+        return bare if stored is None else stored.model_copy(update=as_it_was)
+
+
+def _changed_prompt(receipt: Receipt, preset: Preset, changes: ReplayChanges) -> Prompt:
+    prompt = receipt.prompt
+    if changes.preset:
+        own = bare_prompt(preset)
+        prompt = replace(
+            prompt,
+            model=own.model,
+            parameters=own.parameters,
+            max_output_tokens=own.max_output_tokens,
+            template=template_of(preset),
+        )
+    if changes.system is not None:
+        others = prompt.messages
+        if others and others[0].role == "system":
+            others = others[1:]
+        first = (Message("system", changes.system),) if changes.system.strip() else ()
+        prompt = replace(prompt, messages=(*first, *others))
+    return prompt

@@ -1,0 +1,362 @@
+"""The form of a preset, made from its JSON schema: labels, fields, values."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any, Literal, TypeAlias
+
+from bot.frozen_dataclass import frozen_dataclass
+from bot.prompting.presets.preset import Preset
+from bot.texts.text import Text, looked_up, marked, translatable
+
+LONG_TEXTS = frozenset({
+    "system", "persona", "personality", "scenario", "greeting", "post_history_instructions",
+    "story_string", "template", "system_template", "user_template", "assistant_template",
+})  # fmt: skip
+"""The keys whose texts have several lines."""
+
+NOT_IN_FORM = frozenset({
+    "name", "version",  # what the preset is, not how it answers
+    "parameters.n", "parameters.best_of",  # one answer is asked for
+})  # fmt: skip
+
+GROUPS: Sequence[tuple[Text, Sequence[str]]] = (
+    (translatable("Who answers"), ("provider", "model")),
+    (
+        translatable("Character"),
+        ("role_name", "description", "persona", "personality", "scenario", "system", "greeting",
+         "alternate_greetings", "group_greetings", "post_history_instructions", "avatar", "aliases",
+         "user_name_in_message", "macros"),
+    ),
+    (
+        translatable("Answers"),
+        ("max_input_tokens", "max_output_tokens", "parameters.temperature", "parameters.top_p",
+         "stop_sequences", "filter_chars", "long_answer", "stream", "buttons"),
+    ),
+    (
+        translatable("When it answers"),
+        ("talkativeness", "cooldown_seconds", "context", "scope", "wake.mention", "wake.reply",
+         "wake.names", "wake.sticky", "wake.always", "wake.chance", "wake.words", "busy.mode"),
+    ),
+)  # fmt: skip
+"""What is in no group comes last."""
+
+CHOICES: Sequence[str] = (
+    marked("default"), marked("add"), marked("not add"),
+    marked("channel"), marked("user"), marked("thread"), marked("reply chain"),
+    marked("addressed"), marked("all"),
+    marked("collect"), marked("interrupt"), marked("queue"),
+    marked("parts"), marked("file"), marked("hidden"), marked("folded"),
+    marked("system"), marked("assistant"),
+    marked("before char"), marked("after char"), marked("note top"), marked("note bottom"),
+    marked("at depth"), marked("examples top"), marked("examples bottom"), marked("outlet"),
+    marked("and any"), marked("not all"), marked("not any"), marked("and all"),
+)  # fmt: skip
+"""What values to choose from are called, with spaces for their underscores."""
+
+LABELS: Mapping[str, Text] = {
+    "provider": translatable("Provider"),
+    "model": translatable("Model"),
+    "role_name": translatable("Name of the character"),
+    "description": translatable("Description"),
+    "persona": translatable("Persona"),
+    "personality": translatable("Personality"),
+    "scenario": translatable("Scenario"),
+    "system": translatable("System text"),
+    "greeting": translatable("Greeting"),
+    "alternate_greetings": translatable("Further greetings"),
+    "group_greetings": translatable("Greetings among several characters"),
+    "post_history_instructions": translatable("Instructions behind the newest message"),
+    "avatar": translatable("Address of the picture"),
+    "aliases": translatable("Further names"),
+    "user_name_in_message": translatable("Name the speakers"),
+    "macros": translatable("Fill in macros of cards"),
+    "max_input_tokens": translatable("Tokens of the prompt, at most"),
+    "max_output_tokens": translatable("Tokens of the answer, at most"),
+    "parameters.temperature": translatable("Temperature"),
+    "parameters.top_p": translatable("Top-p"),
+    "stop_sequences": translatable("Stop at"),
+    "filter_chars": translatable("Remove from answers"),
+    "long_answer": translatable("Long answers"),
+    "stream": translatable("Show answers while they are written"),
+    "buttons": translatable("Buttons under answers"),
+    "talkativeness": translatable("Talkativeness"),
+    "cooldown_seconds": translatable("Rests for (seconds)"),
+    "context": translatable("Reads"),
+    "scope": translatable("One history for each"),
+    "wake.mention": translatable("Answers when mentioned"),
+    "wake.reply": translatable("Answers replies"),
+    "wake.names": translatable("Answers to its names"),
+    "wake.sticky": translatable("Goes on in threads"),
+    "wake.always": translatable("Answers everything"),
+    "wake.chance": translatable("Chance of answering the rest"),
+    "wake.words": translatable("Words that wake it"),
+    "busy.mode": translatable("Messages during an answer"),
+}
+"""By the name of the field; what has none is called by its key."""
+
+
+FieldKind: TypeAlias = Literal[
+    "text", "long", "number", "whole", "choice", "flag", "lines", "texts"
+]
+"""`lines`: a list with a text in each line; `texts`: a list of texts of several lines."""
+_Schema: TypeAlias = Mapping[str, Any]
+_CHARS_PER_ROW = 62
+_MAX_ROWS = 12
+_FURTHER = translatable("Further")
+
+
+@frozen_dataclass
+class FieldSpec:
+    """What the schema says of one key."""
+
+    path: tuple[str, ...]
+    kind: FieldKind
+    default: object = None
+    minimum: float | None = None
+    maximum: float | None = None
+    choices: Sequence[str] = ()
+
+    @property
+    def name(self) -> str:
+        """The key as it is written in the form: "parameters.temperature"."""
+        return ".".join(self.path)
+
+    def value_in(self, preset: Mapping[str, object]) -> object:
+        """Return the value of the key in a preset; None if it is not given."""
+        found: object = preset
+        for step in self.path:
+            found = found.get(step) if isinstance(found, Mapping) else None
+        return found
+
+
+@frozen_dataclass
+class FormField:
+    """A key with its value in one preset."""
+
+    spec: FieldSpec
+    label: Text
+    texts: Sequence[str]
+    """As it is written in the form; several for `texts`, else one."""
+    is_given: bool
+    """Whether the preset has the key; else the default holds."""
+
+    @property
+    def is_long(self) -> bool:
+        """Whether it is written in several lines."""
+        is_text = self.spec.kind == "text" and "\n" in self.texts[0]
+        return is_text or self.spec.kind in {"long", "lines"}
+
+    def rows(self, text: str) -> int:
+        """Return how many lines a text of the field takes about, within bounds."""
+        lines = sum(1 + len(line) // _CHARS_PER_ROW for line in text.split("\n"))
+        return max(1 if self.spec.kind == "texts" else 2, min(_MAX_ROWS, lines))
+
+    @property
+    def default_text(self) -> str:
+        """What holds where nothing is given; empty if that is nothing."""
+        if self.spec.default is None:
+            return ""
+        return written_texts(self.spec, self.spec.default)[0]
+
+
+@frozen_dataclass
+class FormGroup:
+    """Fields that belong together."""
+
+    title: Text
+    fields: Sequence[FormField]
+
+
+def form_groups(value: Mapping[str, object]) -> list[FormGroup]:
+    """Return the form of a preset.
+
+    Args:
+        value: the preset as JSON, valid or not.
+    """
+    specs = {one.name: one for one in field_specs()}
+    groups = [
+        FormGroup(title, [_field(specs.pop(name), value) for name in names])
+        for title, names in GROUPS
+    ]
+    rest = [_field(one, value) for one in specs.values()]
+    return [*groups, FormGroup(_FURTHER, rest)] if rest else groups
+
+
+def keys_without_field(value: Mapping[str, object]) -> list[str]:
+    """Return the keys of a preset that only the JSON shows."""
+    shown = {one.path[0] for one in field_specs()} | NOT_IN_FORM
+    return [key for key in value if key not in shown]
+
+
+@cache
+def field_specs() -> tuple[FieldSpec, ...]:
+    """Return the keys that have a field, in the order of the schema."""
+    schema = Preset.model_json_schema()
+    return tuple(_specs(schema, schema.get("$defs", {}), ()))
+
+
+def _specs(schema: _Schema, parts: _Schema, path: tuple[str, ...]) -> Iterator[FieldSpec]:
+    for key, given in schema["properties"].items():
+        inner = (*path, key)
+        if ".".join(inner) in NOT_IN_FORM:
+            continue
+        one = _resolved(given, parts)
+        if "properties" in one and not path:
+            yield from _specs(one, parts, inner)
+        elif (kind := _kind(one, inner)) is not None:
+            yield FieldSpec(
+                inner,
+                kind,
+                given.get("default"),
+                one.get("minimum"),
+                one.get("maximum"),
+                tuple(one.get("enum", ())),
+            )
+
+
+def _resolved(schema: _Schema, parts: _Schema) -> _Schema:
+    """Return the schema of a value that is not null."""
+    if "$ref" in schema:
+        part: _Schema = parts[schema["$ref"].rpartition("/")[2]]
+        return part
+    given = [one for one in schema.get("anyOf", ()) if one.get("type") != "null"]
+    return _resolved(given[0], parts) if len(given) == 1 else schema
+
+
+def _kind(schema: _Schema, path: tuple[str, ...]) -> FieldKind | None:
+    """Return how a value is written in a form; None: only as JSON."""
+    match schema:
+        case {"enum": _}:
+            return "choice"
+        case {"type": "string"}:
+            return "long" if path[-1] in LONG_TEXTS else "text"
+        case {"type": "boolean"}:
+            return "flag"
+        case {"type": "integer"}:
+            return "whole"
+        case {"type": "number"}:
+            return "number"
+        case {"type": "array", "items": {"type": "string"}}:
+            return "texts" if path[-1].endswith("greetings") else "lines"
+        case _:
+            return None
+
+
+def _field(spec: FieldSpec, value: Mapping[str, object]) -> FormField:
+    found = spec.value_in(value)
+    label = LABELS.get(spec.name) or looked_up(spec.name)
+    return FormField(spec, label, written_texts(spec, found), found is not None)
+
+
+def written_texts(spec: FieldSpec, value: object) -> Sequence[str]:
+    """Return a value as it is written in the form."""
+    match value:
+        case None:
+            return [""]
+        case bool():
+            return ["true" if value else "false"]
+        case list() | tuple() if spec.kind == "texts":
+            return [*map(str, value), ""]
+        case list() | tuple():
+            return ["\n".join(_escaped(str(one)) for one in value)]
+        case float() | int():
+            return [json.dumps(value)]
+        case _:
+            return [str(value)]
+
+
+def _escaped(text: str) -> str:
+    """Write a text of a list in one line."""
+    return text.replace("\\", "\\\\").replace("\n", "\\n").replace("\t", "\\t")
+
+
+_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
+_ESCAPES = {"n": "\n", "t": "\t"}
+
+
+def apply_form(value: Mapping[str, object], fields: Mapping[str, str]) -> dict[str, object]:
+    """Return the JSON of a preset with the values of a form.
+
+    Args:
+        value: the preset as it was; keys without a field stay.
+        fields: by the name of the field; the texts of a list are "greetings.0", "greetings.1".
+    """
+    changed: dict[str, Any] = json.loads(json.dumps(value))
+    for spec in field_specs():
+        before = map(plain_lines, written_texts(spec, spec.value_in(value)))
+        given = _texts_of(spec, fields)
+        if given and list(given) != list(before):  # what was not touched stays to the letter
+            _put(changed, spec, read_texts(spec, given))
+    return changed
+
+
+def write_preset_json(value: Mapping[str, object]) -> str:
+    """Return the text of a preset, as its export is written."""
+    return json.dumps(value, ensure_ascii=False, indent=2) + "\n"
+
+
+def _texts_of(spec: FieldSpec, fields: Mapping[str, str]) -> Sequence[str]:
+    """Return what the form sent of a field; empty if it sent nothing."""
+    if spec.kind != "texts":
+        return [plain_lines(fields[spec.name])] if spec.name in fields else []
+    prefix = f"{spec.name}."
+    numbers = (name.removeprefix(prefix) for name in fields if name.startswith(prefix))
+    known = sorted(int(one) for one in numbers if one.isascii() and one.isdecimal())
+    return [plain_lines(fields[f"{prefix}{number}"]) for number in known]
+
+
+def read_texts(spec: FieldSpec, texts: Sequence[str]) -> object:
+    """Return the value of texts; None: the key is left out. What is no number stays a text."""
+    text = texts[0]
+    if spec.kind == "texts":
+        return [one for one in texts if one] or None
+    if not text:
+        return None
+    match spec.kind:
+        case "flag":
+            return text == "true"
+        case "number" | "whole":
+            return _number(text)
+        case "lines":
+            return [_unescaped(line) for line in text.split("\n") if line] or None
+        case _:
+            return text
+
+
+def _number(text: str) -> float | str:
+    """Return a number; a text that is none is left to the check, which tells its line."""
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    if number != number or abs(number) == float("inf"):
+        return text
+    return int(text) if re.fullmatch(r"-?\d{1,18}", text) else number
+
+
+def _put(value: dict[str, Any], spec: FieldSpec, new: object) -> None:
+    *outer, key = spec.path
+    target = value
+    for step in outer:
+        inner = target.get(step)
+        if not isinstance(inner, dict):
+            if new is None:
+                return
+            inner = target[step] = {}
+        target = inner
+    if new is not None:
+        target[key] = new
+    elif target.get(key) is not None:  # null says something: the model's own limit
+        del target[key]
+    if outer and not target:
+        value.pop(outer[0], None)
+
+
+def plain_lines(text: str) -> str:
+    return text.replace("\r\n", "\n").replace("\r", "\n")  # as browsers send texts
+
+
+def _unescaped(text: str) -> str:
+    return _ESCAPE.sub(lambda found: _ESCAPES.get(found[1], found[1]), text)

@@ -1,1 +1,0 @@
-"""The form of a preset, made from its JSON schema."""

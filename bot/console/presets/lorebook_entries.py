@@ -1,0 +1,263 @@
+"""The entries of a lorebook as forms: their fields in World Info files and in cards, put back.
+
+See docs/sources.md#sillytavern and docs/sources.md#cards for the keys of both. What a form lacks
+stays as it is in the JSON.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from bot.console.presets.form import FieldSpec, FormField, plain_lines, read_texts, written_texts
+from bot.frozen_dataclass import frozen_dataclass
+from bot.prompting.lorebook.entries import EntryPosition
+from bot.prompting.lorebook.files import LOGICS, MAX_ENTRIES, POSITIONS, ROLES
+from bot.texts.text import Text, translatable
+
+PREFIX = "lorebook."
+"""Of the names of fields: "lorebook.3.keys" is of the third entry."""
+_NUMBERED: Mapping[str, Sequence[str]] = {
+    "logic": [one.value for one in LOGICS],
+    "position": [one.value for one in POSITIONS],
+    "role": ROLES,
+}
+"""What the JSON counts from 0, and a form names."""
+_SPECS = (
+    FieldSpec(("name",), "text"),
+    FieldSpec(("keys",), "lines"),
+    FieldSpec(("content",), "long"),
+    FieldSpec(("order",), "whole", 100),
+    FieldSpec(("constant",), "flag", default=False),
+    FieldSpec(("enabled",), "flag", default=True),
+    FieldSpec(("position",), "choice", "before_char", choices=_NUMBERED["position"]),
+    FieldSpec(("depth",), "whole", 4, 0, 9999),
+    FieldSpec(("role",), "choice", "system", choices=ROLES),
+    FieldSpec(("secondary_keys",), "lines"),
+    FieldSpec(("logic",), "choice", "and_any", choices=_NUMBERED["logic"]),
+    FieldSpec(("probability",), "number", 100, 0, 100),
+    FieldSpec(("scan_depth",), "whole"),
+    FieldSpec(("case_sensitive",), "flag"),
+    FieldSpec(("match_whole_words",), "flag"),
+)
+_LABELS: Mapping[str, Text] = {
+    "name": translatable("Name of the entry"),
+    "keys": translatable("Keys"),
+    "content": translatable("Text"),
+    "order": translatable("Order: the highest comes last"),
+    "constant": translatable("Always in the prompt"),
+    "enabled": translatable("In use"),
+    "position": translatable("Place in the prompt"),
+    "depth": translatable("Depth, in messages"),
+    "role": translatable("Role"),
+    "secondary_keys": translatable("Secondary keys"),
+    "logic": translatable("Condition of the secondary keys"),
+    "probability": translatable("Probability in percent"),
+    "scan_depth": translatable("Messages that are searched"),
+    "case_sensitive": translatable("Upper and lower case differ"),
+    "match_whole_words": translatable("Only whole words"),
+}
+_WORLD_INFO: Mapping[str, tuple[str, ...]] = {
+    "name": ("comment",),
+    "keys": ("key",),
+    "secondary_keys": ("keysecondary",),
+    "logic": ("selectiveLogic",),
+    "scan_depth": ("scanDepth",),
+    "case_sensitive": ("caseSensitive",),
+    "match_whole_words": ("matchWholeWords",),
+}
+_CARD: Mapping[str, tuple[str, ...]] = {
+    "order": ("insertion_order",),
+    "logic": ("extensions", "selectiveLogic"),
+    **{
+        name: ("extensions", name)
+        for name in ("depth", "role", "probability", "scan_depth", "match_whole_words")
+    },
+}
+"""Where a field is, if not under its name; see `_path`."""
+_NEVER_ABSENT: Mapping[str, object] = {"keys": [], "content": ""}
+"""What cards must have, also if it is empty."""
+_CARD_POSITIONS = {EntryPosition.BEFORE_CHAR.value, EntryPosition.AFTER_CHAR.value}
+"""Those that the specification of cards names."""
+
+
+@frozen_dataclass
+class EntryForm:
+    """One entry as a form."""
+
+    number: int
+    """Counts from 1, in the order of the book."""
+    title: str
+    fields: Sequence[FormField]
+
+
+def entry_count(book: object) -> int:
+    """Return how many entries a lorebook has; 0 for what is none."""
+    return len(_rows(book))
+
+
+def entry_form(book: object, number: int) -> EntryForm | None:
+    """Return the form of an entry; None if there is none, or if it is no object."""
+    entry = _entry(book, number)
+    if entry is None:
+        return None
+    fields = []
+    for spec in _SPECS:
+        name = spec.path[0]
+        value = _value(book, entry, name)
+        named = replace(spec, path=(PREFIX.rstrip("."), str(number), name))
+        texts = written_texts(spec, value)
+        fields.append(FormField(named, _LABELS[name], texts, value is not None))
+    title = str(_value(book, entry, "name") or "") or fields[1].texts[0].replace("\n", ", ")
+    return EntryForm(number, title, fields)
+
+
+def has_entry_fields(fields: Mapping[str, str]) -> bool:
+    """Return whether a form sent fields of lorebook entries."""
+    return any(name.startswith(PREFIX) for name in fields)
+
+
+def apply_entry_forms(value: Mapping[str, object], fields: Mapping[str, str]) -> dict[str, object]:
+    """Return the JSON of a preset with what a form sent of its lorebook's entries.
+
+    Args:
+        value: the preset as it was; its lorebook is inside, not in a file.
+        fields: by name, such as "lorebook.3.keys"; entries that do not exist are ignored.
+    """
+    changed: dict[str, Any] = json.loads(json.dumps(value))
+    book = changed.get("lorebook")
+    numbers = {name.split(".")[1] for name in fields if name.startswith(PREFIX)}
+    for number in sorted(int(one) for one in numbers if one.isascii() and one.isdecimal()):
+        entry = _entry(book, number)
+        for spec in _SPECS if entry is not None else ():
+            name = spec.path[0]
+            given = fields.get(f"{PREFIX}{number}.{name}")
+            before = plain_lines(written_texts(spec, _value(book, entry, name))[0])
+            if given is not None and plain_lines(given) != before:
+                _put(book, entry, name, read_texts(spec, [plain_lines(given)]))
+    return changed
+
+
+def add_entry(value: Mapping[str, object]) -> tuple[dict[str, object], int]:
+    """Return the JSON of a preset with one more entry, and the number of that one.
+
+    Raises:
+        ValueError: the lorebook is malformed, or full.
+    """
+    changed: dict[str, Any] = json.loads(json.dumps(value))
+    book = changed.get("lorebook")
+    if book is None:
+        book = changed["lorebook"] = {"entries": []}
+    entries = book.get("entries") if isinstance(book, dict) else None
+    if not isinstance(entries, dict | list) or len(entries) >= MAX_ENTRIES:
+        raise ValueError(book)
+    if isinstance(entries, list):
+        entries.append(
+            {"keys": [], "content": "", "extensions": {}, "enabled": True, "insertion_order": 100}
+        )
+    else:
+        uid = 1 + max((int(one) for one in entries if one.isdecimal()), default=-1)
+        entries[str(uid)] = {"uid": uid, "key": [], "content": "", "comment": "", "order": 100}
+    return changed, len(entries)
+
+
+def remove_entry(value: Mapping[str, object], number: int) -> dict[str, object]:
+    """Return the JSON of a preset without one entry; raises `KeyError` if there is none."""
+    changed: dict[str, Any] = json.loads(json.dumps(value))
+    book: Any = changed.get("lorebook")
+    if not 1 <= number <= entry_count(book):
+        raise KeyError(number)
+    entries = book["entries"]
+    del entries[number - 1 if isinstance(entries, list) else list(entries)[number - 1]]
+    return changed
+
+
+# --- the two formats ---------------------------------------------------------------------------
+
+
+def _rows(book: object) -> Sequence[Any]:
+    entries = book.get("entries") if isinstance(book, Mapping) else None
+    if isinstance(entries, Mapping):
+        return list(entries.values())
+    return entries if isinstance(entries, list) else []
+
+
+def _entry(book: object, number: int) -> Any:
+    rows = _rows(book)
+    entry = rows[number - 1] if 1 <= number <= len(rows) else None
+    return entry if isinstance(entry, Mapping) else None
+
+
+def _is_card(book: object) -> bool:
+    return isinstance(book, Mapping) and isinstance(book.get("entries"), list)
+
+
+def _path(book: object, entry: Mapping[str, object], name: str) -> tuple[str, ...]:
+    """Return where a field of an entry is; of two places in a card, the one that counts."""
+    if not _is_card(book):
+        return _WORLD_INFO.get(name, (name,))
+    if name == "name" and not entry.get("name") and entry.get("comment"):
+        return ("comment",)
+    if name in {"case_sensitive", "position"} and _found(entry, ("extensions", name)) is not None:
+        return ("extensions", name)
+    return _CARD.get(name, (name,))
+
+
+def _found(entry: Mapping[str, object], path: Sequence[str]) -> object:
+    found: object = entry
+    for step in path:
+        found = found.get(step) if isinstance(found, Mapping) else None
+    return found
+
+
+def _value(book: object, entry: Mapping[str, object], name: str) -> object:
+    """Return a field as a form shows it; None: it is left to the default."""
+    found = _found(entry, _path(book, entry, name))
+    names = _NUMBERED.get(name, ())
+    if name == "enabled" and not _is_card(book):
+        disabled = entry.get("disable")
+        return not disabled if isinstance(disabled, bool) else disabled
+    if names and type(found) is int and 0 <= found < len(names):
+        return names[found]
+    return found
+
+
+def _put(book: object, entry: dict[str, Any], name: str, new: object) -> None:
+    """Put a field into an entry; None: it is left to the default."""
+    path, value = _as_written(book, entry, name, new)
+    if name == "secondary_keys" and value is not None:
+        entry["selective"] = True  # else they are not looked at
+    if name == "position":
+        entry.pop("position", None)
+    target = entry
+    for step in path[:-1]:
+        inner = target.get(step)
+        if not isinstance(inner, dict):
+            inner = target[step] = {}
+        target = inner
+    if name == "probability" and target.get("useProbability") is False:
+        target["useProbability"] = True
+    if value is None:
+        target.pop(path[-1], None)
+    else:
+        target[path[-1]] = value
+
+
+def _as_written(
+    book: object, entry: Mapping[str, object], name: str, new: object
+) -> tuple[tuple[str, ...], object]:
+    """Return where a field goes, and its value in the format of the book."""
+    path = _path(book, entry, name)
+    match name:
+        case "keys" | "content" if new is None:
+            return path, _NEVER_ABSENT[name]
+        case "enabled" if not _is_card(book):
+            return ("disable",), None if new is None else not new
+        case "position" if _is_card(book) and len(path) == 1 and new in _CARD_POSITIONS:
+            return path, new
+        case "position" | "logic" | "role" if new in _NUMBERED[name]:
+            if name == "position" and _is_card(book):
+                path = ("extensions", "position")
+            return path, _NUMBERED[name].index(str(new))
+        case _:
+            return path, new

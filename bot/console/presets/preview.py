@@ -1,0 +1,277 @@
+"""Show what a model would read of a draft, on a sample or on a recorded conversation."""
+
+import asyncio
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+from bot.chat.answers import AnswerSearch
+from bot.chat.drafts import Scene
+from bot.chat.incoming import Address, Person, Said, WakeReason
+from bot.chat.receipt import Receipt
+from bot.chat.session import Session, Turn
+from bot.console.presets.editing import EditedPreset, PresetEditing
+from bot.console.presets.form import field_specs
+from bot.console.presets.lorebook_entries import entry_form
+from bot.console.prompt_view import PromptView, view_prompt
+from bot.errors import BackendError, RequestRefused, SettingsError, UserError
+from bot.frozen_dataclass import frozen_dataclass
+from bot.ports import AnswerLog
+from bot.prompting.fit import prompt_tokens
+from bot.prompting.presets.preset import Preset
+from bot.texts.text import Text, text_of, translatable
+
+_BEGIN = datetime(2026, 1, 5, 19, 30, tzinfo=UTC)
+_PLATFORM = "web"
+_ANSWER = ""
+"""In the lines of a sample: who answers."""
+
+
+@frozen_dataclass
+class SampleScene:
+    """A scene in lines: who says what; the last one is answered."""
+
+    id: str
+    title: Text
+    lines: Sequence[tuple[str, str]]
+
+    def for_preset(self, preset: str) -> Scene:
+        """Return the scene with the answers of a preset."""
+        *earlier, (name, text) = self.lines
+        turns = tuple(
+            _turn(at, speaker, said, preset) for at, (speaker, said) in enumerate(earlier)
+        )
+        people = {speaker for speaker, _ in self.lines if speaker}
+        address = Address(_PLATFORM, f"sample-{self.id}")
+        said = Said(
+            address=address,
+            external_key=self.id,
+            message_id=f"sample-{len(earlier)}",
+            author=_person(name),
+            text=text,
+            at=_BEGIN + timedelta(minutes=len(earlier)),
+            wake=WakeReason.MENTION if len(people) > 1 else WakeReason.DM,
+            scopes=(address.lane,),
+        )
+        return Scene(Session(1, turns), said)
+
+
+def _turn(at: int, speaker: str, text: str, preset: str) -> Turn:
+    moment = _BEGIN + timedelta(minutes=at)
+    if speaker == _ANSWER:
+        return Turn("assistant", text, None, moment, preset)
+    return Turn("user", text, _person(speaker), moment, message_id=f"sample-{at}")
+
+
+def _person(name: str) -> Person:
+    return Person(f"{_PLATFORM}:{name.casefold()}", name)
+
+
+_TAVERN = (
+    ("Alice", "Is anybody still up? It is raining into my boots."),
+    (_ANSWER, "Come in, and mind the step. There is soup."),
+    ("Bob", "I was here first, but I will share the bench."),
+    ("Alice", "Thank you, Bob. What are you mending there?"),
+    (_ANSWER, "Something that stopped. It happens to things in this weather."),
+    ("小明", "我的怀表停了，你能帮我看看吗？"),
+)
+_LONG = tuple(
+    line
+    for number in range(1, 61)
+    for line in (
+        ("Alice", f"Chapter {number}: what happened after the bridge, and who was there?"),
+        (
+            _ANSWER,
+            f"In chapter {number} the bridge was closed at dusk. The ferryman came, then his"
+            " brother; they argued about the toll until the lamps were lit, and nobody crossed.",
+        ),
+    )
+)
+SAMPLE_SCENES: Sequence[SampleScene] = (
+    SampleScene("tavern", translatable("Three people in a tavern"), _TAVERN),
+    SampleScene(
+        "first",
+        translatable("The first message of one person"),
+        (("Alice", "Hello! Who are you, and what can you do?"),),
+    ),
+    SampleScene(
+        "long",
+        translatable("A long conversation of one person"),
+        (*_LONG, ("Alice", "Tell me again how it began.")),
+    ),
+)
+"""The first one is shown first."""
+
+
+_MAX_RECORDED = 24
+_ANSWERS_SEARCHED = 200
+_RECORDED = "recorded "
+_MEND_FIRST = translatable("The draft has mistakes; the JSON tells them by line.")
+
+
+class DraftComposer(Protocol):
+    """Composes and counts as for a real answer; nothing is asked or stored."""
+
+    async def compose(
+        self, preset: Preset, version: int | None, scene: Scene, *, may_spend: bool
+    ) -> Receipt:
+        """Return the receipt of the answer to a scene, without the answer.
+
+        Unless it `may_spend`, what costs money is left out.
+
+        Raises:
+            UserError: the required parts exceed the budget.
+            BackendError: the backend cannot count.
+        """
+        ...
+
+    async def count(self, preset: Preset, texts: Sequence[str]) -> Sequence[int]:
+        """Return the tokens of texts as the preset's model counts them."""
+        ...
+
+    async def recorded(self, conversation: str) -> Scene | None:
+        """Return the newest message of a conversation; None if there is none to answer."""
+        ...
+
+
+@frozen_dataclass
+class ShownDraft:
+    """What a model would read of a draft; else why it would read nothing."""
+
+    prompt: PromptView | None = None
+    more_tokens: int | None = None
+    """Than of the published version; None: there is none, or it cannot be composed."""
+    problem: str = ""
+
+
+@frozen_dataclass
+class DraftPreviews:
+    """Composes drafts."""
+
+    editing: PresetEditing
+    composer: DraftComposer
+    answers: AnswerLog
+
+    async def scenes(self, name: str) -> Sequence[tuple[str, Text | str]]:
+        """Return the scenes that a preset can be tried on: samples, then its conversations."""
+        samples = [(one.id, one.title) for one in SAMPLE_SCENES]
+        return [*samples, *((recorded_scene_id(one), one) for one in await self.recorded(name))]
+
+    async def recorded(self, name: str) -> Sequence[str]:
+        """Return the conversations in which a preset answered, newest first."""
+        found = await self.answers.search(AnswerSearch(preset=name), _ANSWERS_SEARCHED)
+        return list(dict.fromkeys(one.conversation for one in found.answers))[:_MAX_RECORDED]
+
+    async def show(self, edited: EditedPreset, scene_id: str, *, may_spend: bool) -> ShownDraft:
+        """Compose the prompt of the draft, or of the published version where there is none.
+
+        Raises:
+            RequestRefused: 404: there is no such scene.
+            StoreError: the history cannot be read.
+        """
+        scene = await self.scene(edited.name, scene_id)
+        preset = (await self.editing.check(edited.content)).preset
+        if preset is None:
+            return ShownDraft(problem=_MEND_FIRST)
+        try:
+            version = None if edited.draft else edited.version
+            receipt = await self.compose(preset, version, scene, may_spend=may_spend)
+        except UserError as error:
+            return ShownDraft(problem=error.text)
+        except BackendError as error:
+            return ShownDraft(problem=error.notice)
+        more = await self._more_tokens(edited, receipt, scene, may_spend=may_spend)
+        return ShownDraft(view_prompt(receipt), more)
+
+    async def count(self, edited: EditedPreset, entry: int = 0) -> dict[str, int]:
+        """Return the tokens of the texts that stand in prompts, by the name of their field.
+
+        Args:
+            edited: the preset.
+            entry: the lorebook entry whose text is counted as well; 0: none.
+        """
+        checked = await self.editing.check(edited.content)
+        if checked.preset is None or checked.value is None:
+            return {}
+        texts: dict[str, str] = {}
+        for spec in field_specs():
+            value = spec.value_in(checked.value)
+            if spec.kind == "long" and isinstance(value, str):
+                texts[spec.name] = value
+        try:
+            texts |= await self._entry_text(checked.value, entry)
+            preset = await self.ready(checked.preset)
+            counts = await self.composer.count(preset, list(texts.values()))
+        except (UserError, BackendError):
+            return {}  # the preview tells why
+        return dict(zip(texts, counts, strict=True))
+
+    async def _entry_text(self, value: dict[str, object], number: int) -> dict[str, str]:
+        if not number:
+            return {}
+        book = (await self.editing.with_lorebook(value)).get("lorebook")
+        form = entry_form(book, number)
+        fields = form.fields if form is not None else ()
+        return {one.spec.name: one.texts[0] for one in fields if one.spec.kind == "long"}
+
+    async def scene(self, name: str, scene_id: str) -> Scene:
+        """Return a scene by its id; raises `RequestRefused` with 404 if there is none."""
+        sample = next((one for one in SAMPLE_SCENES if one.id == scene_id), None)
+        if sample is not None:
+            return sample.for_preset(name)
+        conversation = scene_id.removeprefix(_RECORDED)
+        if scene_id.startswith(_RECORDED) and conversation in await self.recorded(name):
+            found = await self.composer.recorded(conversation)
+            if found is not None:
+                return found
+        raise RequestRefused(404, translatable("There is no such conversation."))
+
+    async def compose(
+        self, preset: Preset, version: int | None, scene: Scene, *, may_spend: bool
+    ) -> Receipt:
+        """Return the receipt of the answer to a scene, without the answer.
+
+        Raises:
+            UserError: the preset cannot be used here, or its required parts exceed the budget.
+            BackendError: the backend cannot count.
+        """
+        ready = await self.ready(preset)
+        return await self.composer.compose(ready, version, scene, may_spend=may_spend)
+
+    async def ready(self, preset: Preset) -> Preset:
+        """Return a preset as it would answer; raises `UserError` where it could not."""
+        complete = await asyncio.to_thread(self.editing.complete, preset)
+        try:
+            return self.editing.prepare(complete)
+        except SettingsError as error:
+            raise UserError(text_of(error)) from None
+
+    async def find_ready(self, name: str) -> Preset:
+        """Return the draft of a preset as it would answer, or the published version without one.
+
+        Raises:
+            RequestRefused: 404: there is no such preset.
+            UserError: the draft has mistakes, or cannot be used here.
+        """
+        edited = await self.editing.open(name)
+        preset = (await self.editing.check(edited.content)).preset
+        if preset is None:
+            raise UserError(_MEND_FIRST)
+        return await self.ready(preset)
+
+    async def _more_tokens(
+        self, edited: EditedPreset, receipt: Receipt, scene: Scene, *, may_spend: bool
+    ) -> int | None:
+        published = (await self.editing.check(edited.published)).preset
+        if edited.draft is None or published is None:
+            return None
+        try:
+            before = await self.compose(published, edited.version, scene, may_spend=may_spend)
+        except (UserError, BackendError):
+            return None
+        return prompt_tokens(receipt) - prompt_tokens(before)
+
+
+def recorded_scene_id(conversation: str) -> str:
+    """Return the id of the scene of a recorded conversation."""
+    return f"{_RECORDED}{conversation}"

@@ -1,0 +1,195 @@
+"""Compose prompts of drafts and of messages being written: nothing is asked or stored."""
+
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from bot.chat.command import Command
+from bot.chat.drafts import Scene, recorded_scene
+from bot.chat.incoming import Said
+from bot.chat.prompt import Usage
+from bot.chat.receipt import ConsideredCharacter, NextAnswer, Receipt
+from bot.chat.session import Claim, InboxMessage
+from bot.chat.usage import AnswerCharge
+from bot.errors import BackendError, UserError
+from bot.frozen_dataclass import frozen_dataclass
+from bot.intake import storable_said
+from bot.ports import Backend, Clock, Conversations
+from bot.prompting.compose.compose import bare_prompt, can_count
+from bot.prompting.presets.preset import Preset
+from bot.prompting.text.tokens import counter_for_model, get_counter
+from bot.replying.generate import GeneratedAnswer, WaitedSeconds, build_receipt
+from bot.routing.decide import Answer, Ignore, Observe, Unreadable, decide
+from bot.routing.presets import ActiveCharacters, ActivePreset, PresetResolver
+from bot.routing.speakers import Dice, SpeakerCandidate
+from bot.texts.text import translatable
+from bot.turn.limits.spending import NoEmbeddingSpending, Spending
+from bot.turn.prompt_inputs import PromptSources, TurnContext
+from bot.turn.worker import TURNS_FOR_ROUTING
+
+_BEGINS_BRANCH = translatable(
+    "A reply to a message in the middle begins a history of its own; its prompt is known when it is"
+    " sent."
+)
+_NO_ANSWER = GeneratedAnswer("", None, Usage(), None, 0.0)
+_NO_EPOCH = 0  # less than any claim's: it reads, and never writes
+
+
+@frozen_dataclass
+class PromptPreview:
+    """Tells what would happen to a message."""
+
+    sources: PromptSources
+    resolver: PresetResolver
+    conversations: Conversations
+    spending: Spending
+    clock: Clock
+    find_history: Callable[[Said], Awaitable[Said | None]]
+    """Gives a message its history; None: it would begin another one, which is not made yet."""
+    dice: Dice | None = None
+    """Draws chances; None: the same ones for the same text, so that they do not change all the
+    time while somebody writes."""
+
+    async def preview(self, said: Said) -> NextAnswer:
+        """Return who would answer a message, and the prompt of the first of them.
+
+        Raises:
+            StoreError: the history cannot be read.
+        """
+        placed = await self.find_history(storable_said(said))
+        if placed is None:
+            return NextAnswer(problem=_BEGINS_BRANCH)
+        said = placed
+        active = await self.resolver.resolve(said.scopes)
+        claim = Claim(said.address.conversation, _NO_EPOCH, "preview")
+        recent = await self.conversations.load_session(claim, TURNS_FOR_ROUTING)
+        now = datetime.fromtimestamp(self.clock.now(), UTC)
+        dice = self.dice or random.Random(said.text).random  # noqa: S311
+        decision = decide(said, active, recent.turns, dice=dice, now=now)
+        match decision:
+            case Command() | Unreadable():
+                return NextAnswer(is_command=isinstance(decision, Command))
+            case Ignore(candidates) | Observe(candidates):
+                return NextAnswer(_considered(candidates, active))
+            case Answer(speakers, candidates):
+                return await self._compose(claim, said, active, speakers, candidates)
+
+    async def _compose(
+        self,
+        claim: Claim,
+        said: Said,
+        active: ActiveCharacters,
+        speakers: Sequence[ActivePreset],
+        candidates: Sequence[SpeakerCandidate],
+    ) -> NextAnswer:
+        """Compose the prompt of the first speaker whose prompt can be composed."""
+        characters, problem = _considered(candidates, active), None
+        message = InboxMessage(0, said, 0)
+        context = await self.sources.load(claim, message, said, active, speakers)
+        for speaker in speakers:
+            try:
+                receipt = await self._prompt(speaker, context)
+            except (BackendError, UserError) as error:
+                problem = problem or (error.text if isinstance(error, UserError) else error.notice)
+            else:
+                limit = receipt.prompt.max_output_tokens
+                return NextAnswer(characters, prompt=receipt, max_answer_tokens=limit)
+        return NextAnswer(characters, problem=problem)
+
+    async def _prompt(self, speaker: ActivePreset, context: TurnContext) -> Receipt:
+        fitted = await self.sources.fit(speaker.preset, context)
+        fitted = self.spending.bounded(speaker.preset, context.said, fitted)
+        preset, version, scopes = speaker.preset, speaker.version, context.said.scopes
+        spent = (WaitedSeconds(), AnswerCharge())
+        return build_receipt(_NO_ANSWER, fitted, preset, version, *spent, scopes)
+
+
+def _considered(
+    candidates: Sequence[SpeakerCandidate], active: ActiveCharacters
+) -> tuple[ConsideredCharacter, ...]:
+    names = {one.name: one.character_name for one in active.presets}
+    return tuple(
+        ConsideredCharacter(one.preset, names[one.preset], one.chosen, one.score, one.reasons)
+        for one in candidates
+    )
+
+
+_MAX_TURNS = 400
+
+
+@frozen_dataclass
+class DraftPreview:
+    """Tells what a model would read of a preset."""
+
+    sources: PromptSources
+    resolver: PresetResolver
+    conversations: Conversations
+
+    async def compose(
+        self, preset: Preset, version: int | None, scene: Scene, *, may_spend: bool
+    ) -> Receipt:
+        """Return the prompt of the answer to a scene, as the receipt of the answer would be.
+
+        Other characters of the channel stay; the preset takes the place of the one of its name, or
+        else of the one that answered. Unless it `may_spend`, stories that an embedding service
+        would have to find are left out, as the receipt says.
+
+        Raises:
+            UserError: the required parts exceed the budget.
+            BackendError: the backend cannot count, and so could not answer either.
+            StoreError: nothing can be read.
+        """
+        said = scene.said
+        speaker = ActivePreset(preset, None, version)
+        claim = Claim(said.address.conversation, _NO_EPOCH, "preview")
+        sources = self.sources
+        if not may_spend:
+            sources = replace(sources, embedding_payer=NoEmbeddingSpending)
+        context = await sources.load(
+            claim,
+            InboxMessage(0, said, 0),
+            said,
+            await self._active(speaker, scene),
+            [speaker],
+            before=scene.before,
+        )
+        context.turns.extend(scene.answers)
+        fitted = await sources.fit(preset, context)
+        return build_receipt(_NO_ANSWER, fitted, preset, version, WaitedSeconds(), AnswerCharge())
+
+    async def count(self, preset: Preset, texts: Sequence[str]) -> Sequence[int]:
+        """Return the tokens of texts as the preset's model counts them.
+
+        Raises:
+            BackendError: the backend cannot count.
+        """
+        if preset.token_counter:
+            return get_counter(preset.token_counter)(texts)
+        backend: Backend = self.sources.backends[preset.provider]
+        if can_count(backend):
+            counter = await backend.text_counter(bare_prompt(preset))
+            return counter(texts)
+        estimate = counter_for_model(preset.model)
+        await estimate.load()
+        return estimate(texts)
+
+    async def recorded(self, conversation: str) -> Scene | None:
+        """Return the newest message to somebody in a conversation, and what was said before it.
+
+        None: there is no such message.
+        """
+        claim = Claim(conversation, _NO_EPOCH, "preview")
+        session = await self.conversations.load_session(claim, _MAX_TURNS)
+        scene = recorded_scene(conversation, session.number, session.turns)
+        return None if scene is None else replace(scene, answers=())
+
+    async def _active(self, speaker: ActivePreset, scene: Scene) -> ActiveCharacters:
+        name = speaker.preset.name
+        found = await self.resolver.resolve(scene.said.scopes)
+        replaced = name if name in found.names else scene.answered_by
+        if replaced not in found.names:
+            return ActiveCharacters((speaker,))
+        return ActiveCharacters(
+            tuple(speaker if one.preset.name == replaced else one for one in found.members)
+        )

@@ -1,0 +1,276 @@
+"""Show prompts: sections, control tokens, speakers, look-alikes, and what was left out."""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from typing import TypeAlias
+
+from bot.chat.prompt import Message, Prompt, PromptDescription, PromptToken
+from bot.chat.receipt import NextAnswer, PromptSpan, Receipt
+from bot.console.answer_details import BudgetSegment, budget_segments
+from bot.frozen_dataclass import frozen_dataclass
+from bot.prompting.fit import prompt_tokens, tokens_by_span
+from bot.texts.text import looked_up, translate
+
+_CONTROL_LOOK_ALIKE = re.compile(
+    r"<\|[^|<>\n]{1,40}\|>|\[/?INST\]|<</?SYS>>|</?s>|<(?:start|end)_of_turn>|<｜[^｜\n]{1,40}｜>"
+)
+_ROLES = r"\[?(?:system|user|assistant)\]?"
+_WITH_SPEAKERS = ("newest", "observed", "history")
+_QUOTED = "> "
+"""Stands before what people typed that looks like a speaker, and before each observed line."""
+Mark: TypeAlias = tuple[tuple[int, int], "PieceKind"]
+"""Where a piece begins and ends in a text, and what it is."""
+
+
+class PieceKind(StrEnum):
+    """What a piece of a prompt is; the values are classes of the style sheet."""
+
+    TEXT = ""
+    CONTROL = "control"
+    """A control token of the template."""
+    SPEAKER = "speaker"
+    """The name of a speaker, as it was added before the line."""
+    LOOK_ALIKE = "look-alike"
+    """Typed by a person: it looks like a control token or a speaker, and is read as plain text."""
+
+
+@frozen_dataclass
+class Piece:
+    """A piece of a prompt."""
+
+    text: str
+    kind: PieceKind = PieceKind.TEXT
+    token_id: int | None = None
+
+
+@frozen_dataclass
+class PromptSection:
+    """A section of a prompt with its text."""
+
+    section: str
+    name: str
+    score: float | None
+    tokens: int
+    messages: Sequence[tuple[str, Sequence[Piece]]]
+    """The role and the text of each message, or of the part of one."""
+
+
+def prompt_sections(receipt: Receipt) -> list[PromptSection]:
+    """Return the sections in the order of the prompt; their tokens add up to the prompt's."""
+    shown = _span_pieces(receipt)
+    return [
+        PromptSection(
+            span.section, span.name, span.score, tokens, [(role, items) for _, role, items in each]
+        )
+        for (span, tokens), each in zip(tokens_by_span(receipt), shown, strict=True)
+    ]
+
+
+def _span_pieces(receipt: Receipt) -> list[list[tuple[int, str, list[Piece]]]]:
+    """Return for each section its messages, or parts of them: index, role and text."""
+    read: dict[int, int] = {}  # by message: characters that belong to earlier sections
+    marker = LookAlikes(receipt.prompt)
+    messages = receipt.prompt.messages
+    return [list(_span_messages(messages, span, read, marker)) for span in receipt.layout]
+
+
+def _span_messages(
+    messages: Sequence[Message], span: PromptSpan, read: dict[int, int], marker: "LookAlikes"
+) -> Iterator[tuple[int, str, list[Piece]]]:
+    begin = read.get(span.message, 0)
+    is_observed = span.section == "observed"
+    if span.chars is None and not begin:
+        for at in range(span.message, min(span.message + span.messages, len(messages))):
+            one = messages[at]
+            yield at, one.role, marker.pieces(one.content, one.name, is_observed=is_observed)
+        return
+    message = messages[span.message]
+    end = len(message.content) if span.chars is None else begin + span.chars
+    read[span.message] = end
+    speaker = message.name if span.section in _WITH_SPEAKERS else None
+    text = message.content[begin:end]
+    yield span.message, message.role, marker.pieces(text, speaker, is_observed=is_observed)
+
+
+def instructions_of(prompt: Prompt) -> str:
+    """Return the system message that a prompt begins with; empty if it has none."""
+    first = prompt.messages[:1]
+    return first[0].content if first and first[0].role == "system" else ""
+
+
+def joined_messages(prompt: Prompt) -> str:
+    """Return the messages of a prompt as one text, to compare it with another one."""
+    return "\n\n".join(f"[{one.role}]\n{one.content}" for one in prompt.messages)
+
+
+class LookAlikes:
+    """Finds in messages what was added by us, and what people typed that looks like it."""
+
+    def __init__(self, prompt: Prompt) -> None:
+        tags = {*prompt.speakers, *([prompt.answers_as] if prompt.answers_as else [])}
+        names = [re.escape(tag) for tag in sorted(tags, key=len, reverse=True)]
+        self._speaker = re.compile(
+            rf"^((?:{_QUOTED})*)((?:{'|'.join([*names, _ROLES])})[ \t]*[:：])",
+            re.MULTILINE | re.IGNORECASE,
+        )
+        # Else the template writes the names, and what stands in a message was typed.
+        self._adds_speakers = prompt.template.names is None
+
+    def pieces(
+        self, text: str, speaker: str | None = None, *, is_observed: bool = False
+    ) -> list[Piece]:
+        """Divide the text of a message, or of a part of it.
+
+        Args:
+            text: the text.
+            speaker: whose name was added before it; None: nobody's.
+            is_observed: whether each message in it was quoted as background, with its speaker.
+        """
+        return list(_cut(text, self.marks(text, speaker, is_observed=is_observed)))
+
+    def marks(self, text: str, speaker: str | None, *, is_observed: bool = False) -> list[Mark]:
+        """Return what stands out in a text, in its order; arguments as of `pieces`."""
+        marks = _control_marks(text, 0, len(text), PieceKind.LOOK_ALIKE)
+        is_tagged = self._adds_speakers and speaker is not None
+        for match in self._speaker.finditer(text):
+            quotes, tag = match.groups()
+            if is_observed:
+                ours = is_tagged and quotes == _QUOTED
+            else:
+                ours = is_tagged and match.start() == 0 and tag == f"{speaker}:"
+            kind = PieceKind.SPEAKER if ours else PieceKind.LOOK_ALIKE
+            marks.append((match.span(2), kind))
+        return sorted(marks)
+
+
+def _cut(text: str, marks: Sequence[Mark]) -> Iterator[Piece]:
+    at = 0
+    for (begin, end), kind in marks:
+        if begin < at:
+            continue  # inside the mark before
+        if begin > at:
+            yield Piece(text[at:begin])
+        yield Piece(text[begin:end], kind)
+        at = end
+    if at < len(text):
+        yield Piece(text[at:])
+
+
+def token_pieces(tokens: Sequence[PromptToken], receipt: Receipt) -> list[Piece]:
+    """Return a piece for each token of the model's own tokenizer."""
+    marks = _described_marks("".join(token.text for token in tokens), receipt, is_rendered=True)
+    pieces = []
+    begin = next_mark = 0
+    for token in tokens:
+        end = begin + len(token.text)
+        while next_mark < len(marks) and marks[next_mark][0][1] <= begin:
+            next_mark += 1
+        is_marked = next_mark < len(marks) and marks[next_mark][0][0] < end
+        kind = marks[next_mark][1] if is_marked else PieceKind.TEXT
+        pieces.append(Piece(token.text, _token_kind(token, kind), token.id))
+        begin = end
+    return pieces
+
+
+def _token_kind(token: PromptToken, kind: PieceKind) -> PieceKind:
+    if token.control:
+        return PieceKind.CONTROL
+    if not token.trusted and _CONTROL_LOOK_ALIKE.fullmatch(token.text):
+        return PieceKind.LOOK_ALIKE
+    return PieceKind.TEXT if kind is PieceKind.CONTROL else kind
+
+
+def described_pieces(description: PromptDescription, receipt: Receipt) -> list[Piece]:
+    """Divide what a model was sent: what stands in no message was written by the template.
+
+    The messages are looked for in their order; a control token inside of one is a look-alike, and
+    in the body of a request there is no other.
+    """
+    text = description.text
+    marks = _described_marks(text, receipt, is_rendered=description.is_rendered)
+    return list(_cut(text, marks))
+
+
+def _described_marks(text: str, receipt: Receipt, *, is_rendered: bool) -> list[Mark]:
+    own = PieceKind.CONTROL if is_rendered else PieceKind.LOOK_ALIKE
+    marks: list[Mark] = []
+    at = 0
+    for pieces in _message_pieces(receipt):
+        written = [one if is_rendered else _in_json(one) for one in pieces]
+        content = "".join(one.text for one in written)
+        begin = text.find(content.strip(), at) if content.strip() else -1
+        if begin < 0:
+            continue
+        marks += _control_marks(text, at, begin, own)
+        here = begin - (len(content) - len(content.lstrip()))
+        for one in written:
+            here += len(one.text)
+            if one.kind:
+                marks.append(((here - len(one.text), here), one.kind))
+        at = begin + len(content.strip())
+    return [*marks, *_control_marks(text, at, len(text), own)]
+
+
+def _message_pieces(receipt: Receipt) -> list[list[Piece]]:
+    """Return the pieces of each message of a prompt."""
+    messages = receipt.prompt.messages
+    found: list[list[Piece]] = [[] for _ in messages]
+    for section in _span_pieces(receipt):
+        for at, _, pieces in section:
+            found[at] += pieces
+    marker = LookAlikes(receipt.prompt)
+    return [
+        pieces or marker.pieces(message.content)
+        for pieces, message in zip(found, messages, strict=True)
+    ]
+
+
+def _in_json(piece: Piece) -> Piece:
+    """Return a piece as it stands in a string of a request's body."""
+    return Piece(json.dumps(piece.text, ensure_ascii=False)[1:-1], piece.kind)
+
+
+def _control_marks(text: str, begin: int, end: int, kind: PieceKind) -> list[Mark]:
+    return [(match.span(), kind) for match in _CONTROL_LOOK_ALIKE.finditer(text, begin, end)]
+
+
+@frozen_dataclass
+class PromptView:
+    """A prompt for the page."""
+
+    receipt: Receipt
+    tokens: int
+    segments: Sequence[BudgetSegment]
+    sections: Sequence[PromptSection]
+    dropped: Sequence[tuple[str, str, int, int | None, str]]
+    """What did not fit: section, name, how many, tokens, and why."""
+
+
+def view_prompt(receipt: Receipt) -> PromptView:
+    """Return what a prompt consists of and takes of its budget."""
+    dropped = [
+        (one.section, one.name, one.count, one.tokens, looked_up(one.why))
+        for one in receipt.dropped
+    ]
+    return PromptView(
+        receipt,
+        prompt_tokens(receipt),
+        budget_segments(receipt),
+        prompt_sections(receipt),
+        dropped,
+    )
+
+
+def view_reasons(answer: NextAnswer, language: str) -> Sequence[tuple[str, bool, float, str]]:
+    """Return for each character its name, whether it would answer, its score, and why."""
+    return [
+        (
+            one.name,
+            one.is_chosen,
+            one.score,
+            ", ".join(translate(looked_up(reason), language) for reason in one.reasons),
+        )
+        for one in answer.characters
+    ]

@@ -1,1 +1,0 @@
-"""Pages about the service: its usage, its operation, its channels."""

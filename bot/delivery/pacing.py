@@ -1,0 +1,391 @@
+"""Keep calls within a platform's rate limits: what all processes call for a chat counts together.
+
+A call that the platform refuses blocks its scope for as long as the platform says: a kind of call
+in a chat, or in what several chats share (`BucketSurface`), the chat, or the bot. What a channel
+supports says how many calls a chat and a bot may make (`Limits.chat_calls`, `Limits.route_calls`,
+`Limits.bot_calls`); live edits and typing indicators leave some of them to the outbox.
+"""
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Iterator, Set
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from typing import TypeAlias, TypeVar
+
+from typing_extensions import override
+
+from bot.chat.incoming import Address
+from bot.chat.outgoing import Limits, MessageContent, OutgoingMessage
+from bot.chat.rate import CallScope, CallWindow
+from bot.errors import RateLimited, ResponseRefused
+from bot.ports import BucketSurface, Clock, DraftingSurface, RateLimits, Surface
+from bot.telemetry.metrics import RATE_LIMIT_REFUSALS, RATE_LIMIT_SECONDS
+
+_MAX_ASKING = 32
+"""As many as a pool claims together: what they are told says whether to take more."""
+_MIN_SECONDS = 0.05
+_MAX_SECONDS = 1.0
+_MAX_HOLD_SECONDS = 5.0
+"""Rows that are taken as soon as they are queued may wait without a pause; then others join in."""
+_MAX_PLACE_SECONDS = 60.0
+"""A lane that has not asked for so long was sent by another process."""
+_MAX_PLACES = 10_000
+
+
+class WaitingCalls:
+    """The calls of each bot that ask for, or wait for, what its rate allows."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._asking = Counter[str]()  # by `Address.source`, as all below
+        self._waiting: defaultdict[str, dict[str, asyncio.Event]] = defaultdict(dict)
+        """By lane: the calls that wait here, and what says that one comes first."""
+        self._ends_at: dict[str, float] = {}
+        self._joins_at: dict[str, float] = {}
+        self._joining = Counter[str]()
+        self._places: dict[str, tuple[float, float]] = {}
+        """By lane: since when it waits, and when it has asked last."""
+
+    @contextmanager
+    def asking(self, source: str) -> Iterator[None]:
+        """Count a call that asks whether it is allowed."""
+        self._asking[source] += 1
+        try:
+            yield
+        finally:
+            self._asking[source] -= 1
+
+    def are_waiting(self, source: str) -> bool:
+        """Return whether calls of a bot wait here for its rate."""
+        return bool(self._waiting[source])
+
+    @contextmanager
+    def waiting(self, source: str, lane: str) -> Iterator[asyncio.Event]:
+        """Let a call wait in its place; the event is set when it comes first."""
+        self._place(lane)
+        waiting = self._waiting[source]
+        waiting[lane] = changed = asyncio.Event()
+        try:
+            yield changed
+        finally:
+            if waiting.get(lane) is changed:
+                del waiting[lane]
+            if waiting:
+                waiting[min(waiting, key=self._since)].set()
+
+    def is_first(self, source: str, lane: str) -> bool:
+        """Return whether no other call that waits here has waited longer."""
+        return min(self._waiting[source], key=self._since) == lane
+
+    def end(self, lane: str) -> None:
+        """Give up the place of a lane whose call is made, or waits for something else."""
+        self._places.pop(lane, None)
+
+    def note_end(self, source: str, seconds: float) -> None:
+        """Note that a bot may call nothing for so long."""
+        self._ends_at[source] = self._clock.monotonic() + seconds
+
+    def admit(self, source: str, lane: str) -> float:
+        """Return 0 if a row of a lane may be taken now, else after how many seconds to ask again.
+
+        A lane whose place is before that of a call that waits here joins in.
+        """
+        now = self._clock.monotonic()
+        ends_at = self._ends_at.get(source, now)
+        is_limited = self.are_waiting(source) or ends_at > now
+        if not is_limited and self._asking[source] < _MAX_ASKING:
+            self._joins_at.pop(source, None)
+            self._joining.pop(source, None)
+            return 0.0
+        since = self._place(lane)
+        places = [self._since(one) for one in self._waiting[source]]
+        if since < max(places, default=0.0) and sum(one < since for one in places) < _MAX_ASKING:
+            return 0.0
+        if now >= self._joins_at.setdefault(source, now + _MAX_HOLD_SECONDS):
+            self._joins_at[source] = now + _MAX_HOLD_SECONDS
+            self._joining[source] = _MAX_ASKING
+        if self._joining[source] > 0:
+            self._joining[source] -= 1
+            return 0.0
+        return min(max(ends_at - now, _MIN_SECONDS), _MAX_SECONDS)
+
+    def _since(self, lane: str) -> float:
+        return self._places[lane][0] if lane in self._places else self._clock.monotonic()
+
+    def _place(self, lane: str) -> float:
+        """Return since when a lane waits; it has a place from now on."""
+        now = self._clock.monotonic()
+        since, asked_at = self._places.get(lane, (now, now))
+        if asked_at < now - _MAX_PLACE_SECONDS:
+            since = now
+        self._places[lane] = since, now
+        if len(self._places) > _MAX_PLACES:
+            latest = now - _MAX_PLACE_SECONDS
+            self._places = {key: one for key, one in self._places.items() if one[1] >= latest}
+        return since
+
+
+Response = TypeVar("Response")
+_Windows: TypeAlias = tuple[tuple[CallWindow, ...], tuple[CallWindow, ...], tuple[CallWindow, ...]]
+_MAX_FORMS = 64
+_MAX_SLEEP_SECONDS = 2.0
+"""A shorter wait is slept through, a longer one is raised, so that the outbox reschedules."""
+_MIN_WAIT_SECONDS = 0.05
+
+
+class RateLimitedSurface(Surface, DraftingSurface):
+    """A surface whose calls wait until the platform allows them.
+
+    With `best_effort`, for live edits, a call never waits, and leaves some calls to the outbox.
+    With `learns_rates`, what a platform documents as about so many calls holds for the outbox only
+    in the hour after a refusal; else it holds from the start. In `waiting`, the calls of the outbox
+    that wait for their bot's rate are counted.
+    """
+
+    def __init__(
+        self,
+        surface: Surface,
+        rates: RateLimits,
+        clock: Clock,
+        *,
+        best_effort: bool = False,
+        learns_rates: bool = False,
+        waiting: WaitingCalls | None = None,
+    ) -> None:
+        self._surface = surface
+        self._buckets = surface if isinstance(surface, BucketSurface) else None
+        self._rates = rates
+        self._clock = clock
+        self._best_effort = best_effort
+        self._learns_rates = learns_rates
+        self._known_windows: dict[tuple[int, bool], tuple[Limits, _Windows]] = {}
+        self._waiting = waiting or WaitingCalls(clock)
+
+    @override
+    def limits(self, address: Address) -> Limits:
+        return self._surface.limits(address)
+
+    @override
+    async def send(self, message: OutgoingMessage) -> str:
+        address = message.address
+        if message.interaction is not None and not self.limits(address).counts_responses:
+            with suppress(ResponseRefused):
+                return await self._respond(address, partial(self._surface.send, message))
+            message = replace(message, interaction=None)
+        buckets, bucket = self._buckets, address.lane
+        if buckets is not None:
+            bucket = await buckets.send_bucket(message)
+        return await self._call(address, f"{bucket} send", partial(self._surface.send, message))
+
+    @override
+    async def edit(
+        self,
+        address: Address,
+        message_id: str,
+        content: MessageContent,
+        *,
+        interaction: str | None = None,
+    ) -> None:
+        edit = partial(self._surface.edit, address, message_id, content)
+        if interaction is not None and not self.limits(address).counts_responses:
+            with suppress(ResponseRefused):
+                await self._respond(address, partial(edit, interaction=interaction))
+                return
+            interaction = None
+        buckets, bucket = self._buckets, address.lane
+        if buckets is not None:
+            bucket = await buckets.edit_bucket(
+                address, message_id, content, interaction=interaction
+            )
+        await self._call(address, f"{bucket} edit", partial(edit, interaction=interaction))
+
+    @override
+    async def delete(self, address: Address, message_id: str) -> None:
+        route = f"{address.lane} delete"
+        await self._call(address, route, lambda: self._surface.delete(address, message_id))
+
+    @override
+    async def draft(self, address: Address, draft_id: int, content: MessageContent) -> None:
+        surface = self._surface
+        if isinstance(surface, DraftingSurface):
+            route = f"{address.lane} draft"
+            await self._call(address, route, lambda: surface.draft(address, draft_id, content))
+
+    @override
+    async def typing(self, address: Address) -> None:
+        route = f"{address.lane} typing"
+        await self._call(address, route, lambda: self._surface.typing(address), is_message=False)
+
+    @override
+    async def find(
+        self,
+        message: OutgoingMessage,
+        *,
+        after: str | None,
+        known: Set[str],
+        duplicate_of: str | None = None,
+    ) -> str | None:
+        return await self._call(
+            message.address,
+            f"{message.address.lane} find",
+            lambda: self._surface.find(
+                message, after=after, known=known, duplicate_of=duplicate_of
+            ),
+        )
+
+    async def _respond(
+        self, address: Address, request: Callable[[], Awaitable[Response]]
+    ) -> Response:
+        """Respond to a command or a press: that counts for no rate, so it waits for none.
+
+        What the platform has refused it waits for: the address of the machine may be blocked.
+        """
+        route = f"{address.lane} respond"
+        scopes = [CallScope(key, ()) for key in (route, address.lane, address.source)]
+        if (wait := await self._rates.seconds_until_call(scopes)) > 0:
+            raise RateLimited(wait)
+        return await self._request(address, route, request)
+
+    async def _call(
+        self,
+        address: Address,
+        route: str,
+        request: Callable[[], Awaitable[Response]],
+        *,
+        is_message: bool = True,
+    ) -> Response:
+        lane, source = address.lane, address.source
+        of_route, of_chat, of_bot = self._windows(address, is_message=is_message)
+        scopes = [
+            CallScope(route, of_route),
+            CallScope(lane, of_chat),
+            CallScope(source, of_bot, is_of_all=True),
+        ]
+        if is_message and not self._best_effort:
+            await self._wait(source, lane, scopes)
+        elif (wait := await self._rates.take_call(scopes)) > 0:
+            raise RateLimited(wait)
+        return await self._request(address, route, request)
+
+    async def _request(
+        self, address: Address, route: str, request: Callable[[], Awaitable[Response]]
+    ) -> Response:
+        """Make a call, and have what it is refused for refuse further ones."""
+        lane, source = address.lane, address.source
+        try:
+            return await request()
+        except RateLimited as error:
+            RATE_LIMIT_REFUSALS.labels(address.platform, error.scope).inc()
+            RATE_LIMIT_SECONDS.labels(address.platform).inc(error.retry_after_seconds)
+            refused = {"route": route, "chat": lane, "bot": source}[error.scope]
+            await self._rates.refuse_calls(refused, error.retry_after_seconds)
+            if error.scope == "chat":  # it may have been one call too many of the bot
+                await self._rates.refuse_calls(source, 0.0)
+            raise
+
+    def _windows(self, address: Address, *, is_message: bool) -> _Windows:
+        """Return what may be called of this kind for the chat, for the chat and for the bot."""
+        limits = self._surface.limits(address)
+        known = self._known_windows.get((id(limits), is_message))
+        if known is None or known[0] is not limits:  # platforms have a few forms of limits
+            known = limits, self._windows_of(limits, is_message=is_message)
+            if len(self._known_windows) >= _MAX_FORMS:
+                self._known_windows.clear()
+            self._known_windows[id(limits), is_message] = known
+        return known[1]
+
+    def _windows_of(self, limits: Limits, *, is_message: bool) -> _Windows:
+        """Return them for one form of limits.
+
+        Live edits leave what is reserved, and keep to the rates of a chat from the start. A typing
+        indicator is no message: it counts for the bot at most, and leaves what is reserved.
+        """
+        learns, edits = self._learns_rates, self._best_effort
+        if not is_message:
+            of_bot = limits.bot_calls if limits.counts_typing else ()
+            return (), (), _as_they_hold(of_bot, learns=learns, reserves=True)
+        learns_chat = learns and not edits
+        return (
+            _as_they_hold(limits.route_calls, learns=learns_chat, reserves=edits),
+            _as_they_hold(limits.chat_calls, learns=learns_chat, reserves=edits),
+            _as_they_hold(limits.bot_calls, learns=learns, reserves=edits),
+        )
+
+    async def _wait(self, source: str, lane: str, scopes: list[CallScope]) -> None:
+        """Wait until a call is allowed; raise `RateLimited` if that takes too long.
+
+        Calls that wait for their bot ask in the order of their places; nobody waits in that queue
+        for a chat.
+        """
+        latest = self._clock.monotonic() + _MAX_SLEEP_SECONDS
+        of_all = [scope for scope in scopes if scope.is_of_all]
+        wait = 0.0
+        if not self._waiting.are_waiting(source):
+            wait = await self._ask(source, scopes)
+            if wait <= 0:
+                self._waiting.end(lane)
+                return
+        while True:
+            wait = await self._wait_in_place(source, lane, scopes, of_all, latest)
+            if wait <= 0:
+                self._waiting.end(lane)
+                return
+            await self._sleep(wait, latest)
+
+    async def _wait_in_place(
+        self,
+        source: str,
+        lane: str,
+        scopes: list[CallScope],
+        of_all: list[CallScope],
+        latest: float,
+    ) -> float:
+        """Wait for the bot's rate; return 0 for a counted call, else how long its chat waits."""
+        with self._waiting.waiting(source, lane) as changed:
+            while True:
+                if not self._waiting.is_first(source, lane):
+                    await self._wait_for_others(changed, latest)
+                    continue
+                if (wait := await self._ask(source, scopes)) <= 0:
+                    return 0.0
+                with self._waiting.asking(source):
+                    of_bot = await self._rates.seconds_until_call(of_all)
+                if of_bot <= 0:
+                    return wait
+                self._waiting.note_end(source, of_bot)
+                await self._sleep(of_bot, latest)
+
+    async def _ask(self, source: str, scopes: list[CallScope]) -> float:
+        with self._waiting.asking(source):
+            return await self._rates.take_call(scopes)
+
+    async def _wait_for_others(self, changed: asyncio.Event, latest: float) -> None:
+        left = latest - self._clock.monotonic()
+        if left <= 0:
+            raise RateLimited(_MIN_WAIT_SECONDS)
+        call_off = self._clock.call_later(left, changed.set)
+        try:
+            await changed.wait()
+        finally:
+            call_off()
+        changed.clear()
+
+    async def _sleep(self, seconds: float, latest: float) -> None:
+        if self._clock.monotonic() + seconds > latest:
+            raise RateLimited(seconds)
+        await self._clock.sleep(seconds)
+
+
+def _as_they_hold(
+    windows: tuple[CallWindow, ...], *, learns: bool, reserves: bool
+) -> tuple[CallWindow, ...]:
+    return tuple(
+        replace(
+            window,
+            is_learned=window.is_learned and learns,
+            reserved=window.reserved if reserves else 0,
+        )
+        for window in windows
+    )

@@ -1,0 +1,400 @@
+"""Read character cards (V1, V2, V3) and write them back without loss (docs/sources.md#cards)."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import field
+from enum import StrEnum
+from pathlib import Path, PurePath
+from typing import NoReturn
+
+from bot.errors import PresetError, UserError
+from bot.frozen_dataclass import frozen_dataclass
+from bot.importers import archives as charx
+from bot.importers import png
+from bot.prompting.presets.preset import Preset
+from bot.prompting.text.jsonc import JsonFields
+from bot.texts.text import text_of, translatable
+
+Json = dict[str, object]
+
+MAX_FILE_BYTES = 10 * 2**20
+_MAX_DEPTH = 64
+
+
+def load_json(data: bytes, source: str) -> Json:
+    """Parse a JSON object.
+
+    Raises:
+        PresetError: the data is no JSON object that can be stored again; the text is one line.
+    """
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise PresetError(
+            translatable("{source}: the card's text is not UTF-8; export it again", source=source)
+        ) from None
+    try:
+        value = json.loads(text, parse_constant=_reject_constant, parse_float=_parse_float)
+    except RecursionError:
+        raise _too_deep(source) from None
+    except ValueError as error:
+        problem = text_of(error)
+        if isinstance(error, json.JSONDecodeError):
+            problem = f"{error.msg}: line {error.lineno}, column {error.colno}"
+        raise PresetError(
+            translatable(
+                "{source}: the card is not valid JSON ({problem}); export it again",
+                source=source,
+                problem=problem,
+            )
+        ) from None
+    if not isinstance(value, dict):
+        raise PresetError(
+            translatable(
+                "{source}: the card is not a JSON object {{...}}; export it again", source=source
+            )
+        )
+    _check_depth(value, source)
+    try:
+        dump_json(value)
+    except UnicodeEncodeError:
+        raise PresetError(
+            translatable(
+                "{source}: the card holds half of a surrogate pair (a broken emoji); remove it",
+                source=source,
+            )
+        ) from None
+    return value
+
+
+def dump_json(content: Json, *, indent: int | None = None) -> bytes:
+    """Write JSON as UTF-8.
+
+    Raises:
+        UnicodeEncodeError: a text holds half of a surrogate pair.
+    """
+    text = json.dumps(content, ensure_ascii=False, indent=indent, allow_nan=False)
+    return text.encode()
+
+
+def _check_depth(value: object, source: str) -> None:
+    level = [value]
+    for _ in range(_MAX_DEPTH):
+        level = [inner for outer in level for inner in _children(outer)]
+        if not level:
+            return
+    raise _too_deep(source)
+
+
+def _children(value: object) -> list[object]:
+    match value:
+        case dict():
+            return list(value.values())
+        case list():
+            return value
+        case _:
+            return []
+
+
+def _too_deep(source: str) -> PresetError:
+    return PresetError(
+        translatable(
+            "{source}: the card nests brackets deeper than {limit}, which no"
+            " program needs; get it from somebody you trust",
+            source=source,
+            limit=_MAX_DEPTH,
+        )
+    )
+
+
+def _parse_float(word: str) -> float:
+    return float(word) if math.isfinite(float(word)) else _reject_constant(word)
+
+
+def _reject_constant(word: str) -> NoReturn:
+    raise ValueError(translatable("{word} is not a JSON number", word=word))
+
+
+__all__ = ["MAX_FILE_BYTES", "Card", "CardContainer", "CardSpec", "read_card", "write_card"]
+
+_V1_TEXTS = ("name", "description", "personality", "scenario", "first_mes", "mes_example")
+_MAX_NAME_CHARS = 1000
+_V2_DEFAULTS: Json = {
+    "creator_notes": "",
+    "system_prompt": "",
+    "post_history_instructions": "",
+    "alternate_greetings": [],
+    "tags": [],
+    "creator": "",
+    "character_version": "",
+    "extensions": {},
+}
+
+
+class CardSpec(StrEnum):
+    """The versions of the card specification."""
+
+    V1 = "v1"
+    V2 = "v2"
+    V3 = "v3"
+
+
+class CardContainer(StrEnum):
+    """The kinds of files that hold a card."""
+
+    JSON = "json"
+    PNG = "png"
+    CHARX = "charx"
+
+
+@frozen_dataclass
+class Card:
+    """A card: its own JSON and the known fields of it, typed."""
+
+    spec: CardSpec
+    content: Json
+    name: str
+    nickname: str = ""
+    """V3: replaces `{{char}}` if it is not empty."""
+
+    description: str = ""
+    personality: str = ""
+    scenario: str = ""
+    first_mes: str = ""
+    mes_example: str = ""
+    creator_notes: str = ""
+    system_prompt: str = ""
+    post_history_instructions: str = ""
+    creator: str = ""
+    character_version: str = ""
+    alternate_greetings: tuple[str, ...] = ()
+    group_only_greetings: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    character_book: Json | None = None
+    extensions: Json = field(default_factory=dict)
+    older: Json | None = None
+    """The V2 card that a PNG may hold for programs that do not read V3."""
+
+    image: bytes | None = None
+    """The PNG without its cards."""
+
+    assets: Mapping[str, bytes] = field(default_factory=dict)
+    """The other files of a CHARX, by path."""
+
+
+def read_card(data: bytes, source: str) -> Card:
+    """Read a card; the kind of file is detected by its first bytes.
+
+    Raises:
+        PresetError: the file holds no card, or is damaged or too large; the text names `source`.
+    """
+    if len(data) > MAX_FILE_BYTES:
+        limit = MAX_FILE_BYTES // 2**20
+        raise PresetError(
+            translatable(
+                "{source} is larger than {limit} MiB; shrink its images", source=source, limit=limit
+            )
+        )
+    if data.startswith(png.SIGNATURE):
+        found = png.read_png(data, source)
+        newest = found.v3 or found.v2
+        older = load_json(found.v2, source) if found.v2 and found.v3 else None
+        return _card(load_json(newest, source), source, image=found.image, older=older)
+    if data.startswith(b"PK\x03\x04"):
+        text, assets = charx.read_charx(data, source)
+        return _card(load_json(text, source), source, assets=assets)
+    if data.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
+        return _card(load_json(data, source), source)
+    raise PresetError(
+        translatable(
+            "{source} is not a character card (PNG, CHARX or a JSON object)", source=source
+        )
+    )
+
+
+def write_card(card: Card, container: CardContainer) -> bytes:
+    """Return the card as a file of this kind, with all its fields and its image."""
+    match container:
+        case CardContainer.JSON:
+            return dump_json(card.content, indent=2)
+        case CardContainer.PNG:
+            newest = dump_json(card.content) if card.spec is CardSpec.V3 else None
+            older = card.older or (_as_v2(card) if card.spec is CardSpec.V3 else card.content)
+            return png.write_png(_image(card), v2=dump_json(older), v3=newest)
+        case CardContainer.CHARX:
+            assets = dict(card.assets)
+            if card.image is not None and not assets:
+                assets[charx.MAIN_ICON] = card.image
+            return charx.write_charx(dump_json(_as_v3(card), indent=2), assets)
+
+
+def _card(
+    content: Json,
+    source: str,
+    *,
+    image: bytes | None = None,
+    older: Json | None = None,
+    assets: Mapping[str, bytes] | None = None,
+) -> Card:
+    spec, fields = _spec_and_fields(content, source)
+    read = JsonFields(fields, source)
+    if not read.text("name").strip():
+        raise PresetError(
+            translatable(
+                "{source}: the card has no name; give it one in the field `name`", source=source
+            )
+        )
+    if max(len(read.text("name")), len(read.text("nickname"))) > _MAX_NAME_CHARS:
+        raise PresetError(
+            translatable(
+                "{source}: the name is longer than {limit} characters; shorten it",
+                source=source,
+                limit=_MAX_NAME_CHARS,
+            )
+        )
+    return Card(
+        spec=spec,
+        content=content,
+        name=read.text("name"),
+        nickname=read.text("nickname"),
+        description=read.text("description"),
+        personality=read.text("personality"),
+        scenario=read.text("scenario"),
+        first_mes=read.text("first_mes"),
+        mes_example=read.text("mes_example"),
+        creator_notes=read.text("creator_notes"),
+        system_prompt=read.text("system_prompt"),
+        post_history_instructions=read.text("post_history_instructions"),
+        creator=read.text("creator"),
+        character_version=read.text("character_version"),
+        alternate_greetings=read.texts("alternate_greetings"),
+        group_only_greetings=read.texts("group_only_greetings"),
+        tags=read.texts("tags"),
+        character_book=_book(fields.get("character_book")),
+        extensions=read.object_or_none("extensions") or {},
+        older=older,
+        image=image,
+        assets=assets or {},
+    )
+
+
+def _book(value: object) -> Json | None:
+    """Return a lorebook; some programs write the list of its entries, or no object at all."""
+    if isinstance(value, list):
+        return {"entries": value}
+    return value if isinstance(value, dict) else None
+
+
+def _spec_and_fields(content: Json, source: str) -> tuple[CardSpec, Json]:
+    kinds = {"chara_card_v2": CardSpec.V2, "chara_card_v3": CardSpec.V3}
+    spec, fields = content.get("spec"), content.get("data")
+    if isinstance(spec, str) and isinstance(fields, dict):
+        if spec in kinds:
+            return kinds[spec], fields
+        raise PresetError(
+            translatable(
+                "{source}: the card's spec {spec} is unknown; export it as"
+                " chara_card_v2 or chara_card_v3",
+                source=source,
+                spec=repr(spec),
+            )
+        )
+    if "name" in content and any(key in content for key in ("first_mes", "description")):
+        return CardSpec.V1, content
+    raise PresetError(
+        translatable(
+            "{source} is JSON, but not a character card: it has no `spec` with `data`",
+            source=source,
+        )
+    )
+
+
+def _as_v2(card: Card) -> Json:
+    if card.spec is CardSpec.V1:
+        known = {key: card.content.get(key, "") for key in _V1_TEXTS}
+        return {
+            "spec": "chara_card_v2",
+            "spec_version": "2.0",
+            "data": {**known, **_V2_DEFAULTS, **card.content},
+        }
+    return {**card.content, "spec": "chara_card_v2", "spec_version": "2.0"}
+
+
+def _as_v3(card: Card) -> Json:
+    if card.spec is CardSpec.V3:
+        return card.content
+    content = _as_v2(card)
+    fields = content["data"]
+    if not isinstance(fields, dict):
+        raise TypeError("the data of a card is an object")
+    return {
+        **content,
+        "spec": "chara_card_v3",
+        "spec_version": "3.0",
+        "data": {"group_only_greetings": [], **fields},
+    }
+
+
+def _image(card: Card) -> bytes:
+    """Return the card's image, else an icon among its assets, else a plain image."""
+    if card.image is not None:
+        return card.image
+    icons = [
+        data
+        for path, data in card.assets.items()
+        if data.startswith(png.SIGNATURE) and "icon" in PurePath(path).parts
+    ]
+    return icons[0] if icons else png.plain_image()
+
+
+_CARDS_FOLDER = "cards"
+
+
+def card_file(folder: Path, preset: Preset) -> Path:
+    """Return where the card of a preset is kept, inside the presets folder."""
+    return folder / _CARDS_FOLDER / f"{preset.id}.card"
+
+
+def load_card(preset: Preset, folder: Path) -> Card:
+    """Return the card that a preset was imported from, or one made of the preset.
+
+    Raises:
+        UserError: the card cannot be read.
+        PresetError: it is none.
+    """
+    file = card_file(folder, preset)
+    if not file.is_file():
+        return read_card(json.dumps(_as_card(preset)).encode(), preset.name)
+    try:
+        return read_card(file.read_bytes(), str(file))
+    except OSError as error:
+        raise UserError(
+            translatable("{file} cannot be read: {reason}", file=file, reason=error.strerror)
+        ) from None
+
+
+def _as_card(preset: Preset) -> dict[str, object]:
+    examples = [
+        f"{'{{user}}' if one.role == 'user' else '{{char}}'}: {one.text}" for one in preset.messages
+    ]
+    fields: dict[str, object] = {
+        "name": preset.character_name,
+        "description": preset.persona or "",
+        "personality": preset.personality or "",
+        "scenario": preset.scenario or "",
+        "first_mes": preset.greeting or "",
+        "mes_example": "\n".join(["<START>", *examples]) if examples else "",
+        "creator_notes": preset.description,
+        "system_prompt": preset.system or "",
+        "post_history_instructions": preset.post_history_instructions or "",
+        "alternate_greetings": list(preset.alternate_greetings),
+        "group_only_greetings": list(preset.group_greetings),
+        "tags": [],
+        "creator": "",
+        "character_version": str(preset.version),
+        "extensions": {},
+    }
+    if isinstance(preset.lorebook, dict) and isinstance(preset.lorebook.get("entries"), list):
+        fields["character_book"] = preset.lorebook
+    return {"spec": "chara_card_v3", "spec_version": "3.0", "data": fields}

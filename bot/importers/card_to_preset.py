@@ -1,0 +1,161 @@
+"""Convert a character card to a preset: persona, greetings, example messages, lorebook."""
+
+import re
+from collections.abc import Mapping, Sequence
+
+from bot.importers.card import Card, Json
+from bot.importers.sillytavern_settings import scripts_of
+from bot.importers.unsupported import unsupported_features
+from bot.prompting.compose.card_macros import DEPTH_NOTE, ORIGINAL_SYSTEM
+from bot.prompting.lorebook.files import read_lorebook
+from bot.prompting.presets.fields import MAX_NAME_CHARS, name_problem
+from bot.prompting.presets.files import validate_preset
+from bot.prompting.presets.preset import DEFAULT_MODEL, Preset
+from bot.prompting.speakers import clean_name
+
+_MAX_DESCRIPTION_CHARS = 200
+_SAMPLING = {"temperature": 0.8}  # every service takes it
+_LOCAL_SAMPLING = {"temperature": 0.8, "top_p": 0.95, "repeat_penalty": 1.1}
+_START = re.compile(r"^[ \t]*<START>[ \t]*$", re.IGNORECASE | re.MULTILINE)
+# "fav" and "world" are of SillyTavern's own lists; cards have their lorebook with them.
+_KNOWN_EXTENSIONS = frozenset({"regex_scripts", "depth_prompt", "talkativeness", "fav", "world"})
+_POSITION_AT_DEPTH = 4  # SillyTavern's number
+_ROLES = {"system": 0, "user": 1, "assistant": 2}
+
+
+def preset_from_card(
+    card: Card,
+    source: str,
+    *,
+    name: str | None = None,
+    provider: str = "local",
+    model: str = DEFAULT_MODEL,
+    is_local: bool = True,
+) -> Preset:
+    """Convert the fields that presets know; the others stay in the card.
+
+    A card says nothing of sampling and length: it gets a limit of the answer, and parameters with
+    which small models seldom loop, as far as its model has them.
+
+    Args:
+        card: the card.
+        source: its file, for messages.
+        name: the name of the preset; default: the card's.
+        provider: who answers.
+        model: its model.
+        is_local: whether that is a model on this machine.
+
+    Raises:
+        PresetError: the name is not valid for a preset, or the lorebook is invalid.
+    """
+    role_name = clean_name(card.nickname or card.name) or "character"
+    data: dict[str, object] = {
+        "name": name or _preset_name(card.name),
+        "provider": provider,
+        "model": model,
+        "role_name": role_name,
+        "description": _first_line(card.creator_notes),
+        "system": card.system_prompt.strip() or ORIGINAL_SYSTEM,
+        "persona": card.description.strip() or None,
+        "personality": card.personality.strip() or None,
+        "scenario": card.scenario.strip() or None,
+        "messages": example_turns(card.mes_example, (card.name, card.nickname)),
+        "greeting": card.first_mes or None,
+        "alternate_greetings": [text for text in card.alternate_greetings if text],
+        "group_greetings": [text for text in card.group_only_greetings if text],
+        "post_history_instructions": card.post_history_instructions or None,
+        "lorebook": _lorebook(card, source),
+        "macros": True,
+        "regex_scripts": scripts_of(card.extensions)[0],
+        "parameters": _LOCAL_SAMPLING if is_local else _SAMPLING,
+        "talkativeness": _talkativeness(card),
+    }
+    return validate_preset(data, source)
+
+
+def card_notes(card: Card, preset: Preset) -> list[str]:
+    """Return what a card has and its preset has not, or expresses differently."""
+    others = sorted(card.extensions.keys() - _KNOWN_EXTENSIONS)
+    notes = [f"extensions of the card without effect here: {', '.join(others)}"] if others else []
+    return [*scripts_of(card.extensions)[1], *notes, *unsupported_features(preset)]
+
+
+def example_turns(text: str, names: Sequence[str] = ()) -> list[Json]:
+    """Split `mes_example` into messages: `<START>` separates dialogues, `{{user}}:` starts one.
+
+    Lines without a speaker continue the message before them, or are the character's.
+    """
+    turns: list[tuple[str, str]] = []
+    speaker = _speaker_pattern(names)
+    for block in _START.split(text):
+        has_turn = False
+        for line in block.strip().splitlines():
+            found = speaker.match(line)
+            if found:
+                role = "user" if found["user"] else "assistant"
+                turns.append((role, line[found.end() :].strip()))
+            elif has_turn:
+                role, content = turns[-1]
+                turns[-1] = (role, f"{content}\n{line}")
+            else:
+                turns.append(("assistant", line))
+            has_turn = True
+    return [
+        {"role": role, "content": content.strip()} for role, content in turns if content.strip()
+    ]
+
+
+def _speaker_pattern(names: Sequence[str]) -> re.Pattern[str]:
+    known = [r"\{\{char\}\}", "<bot>", "<char>", *(re.escape(name) for name in names if name)]
+    users = r"\{\{user\}\}|<user>"
+    return re.compile(rf"\s*(?:(?P<user>{users})|{'|'.join(known)})\s*[:：]", re.IGNORECASE)
+
+
+def _talkativeness(card: Card) -> float | None:
+    """Read SillyTavern's talkativeness, a text from 0 to 1; None if it is missing or invalid."""
+    try:
+        given = float(str(card.extensions.get("talkativeness")))
+    except ValueError:
+        return None
+    return given if 0 <= given <= 1 else None  # NaN is neither
+
+
+def _lorebook(card: Card, source: str) -> Json | None:
+    """Return the card's lorebook, with its depth prompt as one more constant entry."""
+    note = card.extensions.get("depth_prompt")
+    prompt = note.get("prompt") if isinstance(note, Mapping) else None
+    book = card.character_book
+    if isinstance(note, Mapping) and isinstance(prompt, str) and prompt.strip():
+        depth, role = note.get("depth"), note.get("role")
+        entry = {
+            "keys": [],
+            "content": prompt,
+            "name": DEPTH_NOTE,
+            "constant": True,
+            "enabled": True,
+            "insertion_order": 0,
+            "extensions": {
+                "position": _POSITION_AT_DEPTH,
+                "depth": depth if isinstance(depth, int) else 4,
+                "role": _ROLES.get(str(role), 0),
+                "ignore_budget": True,
+            },
+        }
+        entries = book.get("entries") if book else []
+        listed = list(entries.values()) if isinstance(entries, dict) else entries
+        book = {**(book or {}), "entries": [*(listed if isinstance(listed, list) else []), entry]}
+    if book is None:
+        return None
+    read_lorebook(book, source)
+    return book
+
+
+def _preset_name(name: str) -> str:
+    """Return a valid name for a command and a file, close to the card's."""
+    plain = clean_name(name).lstrip(".-~ ")[:MAX_NAME_CHARS] or "character"
+    return plain if name_problem(plain) is None else f"card {plain}"
+
+
+def _first_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[0][:_MAX_DESCRIPTION_CHARS] if lines else ""

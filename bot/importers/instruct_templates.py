@@ -1,0 +1,400 @@
+"""Import the instruct and context templates of SillyTavern and KoboldCpp."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+
+from bot.errors import PresetError, TemplateError
+from bot.importers.string_template_extraction import extract_string_templates
+from bot.prompting.story_string import parse_story_string
+from bot.prompting.text.jsonc import JsonFields
+from bot.templates import JinjaTemplate, StringTemplate
+from bot.texts.text import text_of, translatable
+
+Json = Mapping[str, object]
+
+_SEQUENCES = (
+    "input_sequence", "output_sequence", "system_sequence", "first_output_sequence",
+    "last_output_sequence", "first_input_sequence", "last_input_sequence",
+    "input_suffix", "output_suffix", "system_suffix", "system_sequence_prefix",
+    "system_sequence_suffix", "story_string_prefix", "story_string_suffix", "stop_sequence",
+    "user_alignment_message",
+)  # fmt: skip
+_MACRO = re.compile(r"\{\{([^\W\d]\w*)[^{}]*\}\}")
+_NAME_MACROS = {"name", "user", "char"}
+_TEXT_MACROS = {"newline": "\n", "noop": "", "trim": ""}
+_PROBES = tuple(
+    [{"role": role, "content": f"text {number}"} for number, role in enumerate(roles)]
+    for roles in (("assistant", "user"), ("user", "system", "user", "assistant", "user"))
+)
+_BEHAVIORS = {"none", "force", "always"}
+_MODES = {"none": "not_add", "force": "default", "always": "add"}
+
+
+def keys_of_instruct(data: Json, source: str) -> tuple[dict[str, object], list[str]]:
+    """Return the keys of a preset that renders SillyTavern's prompts, and notes.
+
+    Raises:
+        PresetError: a sequence has a macro that has no value here; the text names it.
+    """
+    read = JsonFields(data, source)
+    expands_macros = bool(data.get("macro", True))
+    texts = {
+        key: _expand_texts(read.text(key), f"{source}: {key}") if expands_macros else read.text(key)
+        for key in _SEQUENCES
+    }
+    sequences = _InstructSequences(texts, data, expands_macros=expands_macros)
+    jinja = sequences.jinja
+    templates = None if sequences.has_names else _string_templates(JinjaTemplate(jinja))
+    keys: dict[str, object] = {
+        "system": read.text("system_prompt").strip() or None,
+        "macros": True,
+        "user_name_in_message": sequences.naming_mode,
+        "stop_sequences": _stop_sequences(texts, data),
+        **({"template": jinja} if templates is None else {"parameters": templates}),
+        **({"names_in_template": True} if sequences.has_names else {}),
+    }
+    notes = [f"converted to {'a Jinja template' if templates is None else 'string templates'}"]
+    if data.get("activation_regex"):
+        notes.append("activation_regex is left out: a preset names its model itself")
+    if data.get("last_system_sequence"):
+        notes.append("last_system_sequence is left out: only SillyTavern's own commands use it")
+    return keys, notes
+
+
+class _InstructSequences:
+    """Writes the Jinja template: each message between its sequences, then the output sequence."""
+
+    def __init__(self, texts: Mapping[str, str], data: Json, *, expands_macros: bool) -> None:
+        self._texts = texts
+        self._newline = "\n" if data.get("wrap", True) else ""
+        self._same = bool(data.get("system_same_as_user"))
+        self._behavior = _names_behavior(data)
+        self._expands_macros = expands_macros
+        self._uses_name_macros = expands_macros and any(
+            _MACRO.search(text) for key, text in texts.items() if key != "stop_sequence"
+        )
+
+    @property
+    def has_names(self) -> bool:
+        """Whether the template itself writes who speaks.
+
+        `force` means names in groups, which Troupe's own tags are for.
+        """
+        return self._uses_name_macros or self._behavior == "always"
+
+    @property
+    def naming_mode(self) -> str:
+        """The value of `user_name_in_message`: a template with macros needs names always."""
+        return "add" if self._uses_name_macros else _MODES[self._behavior]
+
+    @property
+    def jinja(self) -> str:
+        texts = self._texts
+        user, answer = texts["input_sequence"], texts["output_sequence"]
+        first_user = texts["first_input_sequence"] or user
+        return (
+            "{%- set ns = namespace(has_turns=false, on_new_line=true, last_user=-1) -%}"
+            + self._find_last_user()
+            + "{%- for message in messages -%}"
+            + "{%- set name = message.name or '' -%}"
+            + self._alignment(first_user)
+            + "{%- if message.role == 'system' and loop.first -%}"
+            + self._story()
+            + "{%- elif message.role == 'system' -%}"
+            + self._narration()
+            + "{%- elif message.role == 'user' -%}"
+            + self._question(first_user, user)
+            + "{%- elif not ns.has_turns -%}"
+            + self._message(texts["first_output_sequence"] or answer, "output_suffix")
+            + "{%- else -%}"
+            + self._message(answer, "output_suffix")
+            + "{%- endif -%}"
+            + "{%- if message.role != 'system' -%}{%- set ns.has_turns = true -%}{%- endif -%}"
+            + "{%- endfor -%}"
+            + "{%- if add_generation_prompt -%}"
+            + self._generation_prompt()
+            + "{%- endif -%}"
+        )
+
+    def _find_last_user(self) -> str:
+        if not self._texts["last_input_sequence"]:
+            return ""
+        return (
+            "{%- for message in messages -%}{%- if message.role == 'user' -%}"
+            "{%- set ns.last_user = loop.index0 -%}{%- endif -%}{%- endfor -%}"
+        )
+
+    def _alignment(self, sequence: str) -> str:
+        """Write the message that begins a conversation in which the character speaks first."""
+        opening = self._texts["user_alignment_message"]
+        if not opening:
+            return ""
+        before = self._expression(self._own_line(sequence), "(user or '')")
+        shown = self._shown_name("(user or '')")
+        suffix = self._expression(self._suffix("input_suffix"), "(user or '')")
+        return (
+            "{%- if message.role == 'assistant' and not ns.has_turns -%}"
+            f"{_print(before, *shown, _quoted(opening), suffix)}"
+            "{%- endif -%}"
+        )
+
+    def _story(self) -> str:
+        texts = self._texts
+        first = texts["story_string_prefix"] or texts["system_sequence_prefix"]
+        suffix = texts["story_string_suffix"] or texts["system_sequence_suffix"]
+        if not first and not suffix:
+            first = texts["system_sequence"]
+            suffix = texts["system_suffix"] or self._newline
+        return self._render_between(self._own_line(first), suffix, "'System'", shows_name=False)
+
+    def _narration(self) -> str:
+        """Write a system message, which is nobody's."""
+        sequence = self._texts["input_sequence" if self._same else "system_sequence"]
+        suffix = self._suffix("input_suffix" if self._same else "system_suffix")
+        return self._render_between(
+            self._own_line(sequence), suffix, "(name or 'System')", shows_name=False
+        )
+
+    def _question(self, first: str, usual: str) -> str:
+        written = self._message(usual, "input_suffix")
+        if first != usual:
+            begun = self._message(first, "input_suffix")
+            written = f"{{%- if not ns.has_turns -%}}{begun}{{%- else -%}}{written}{{%- endif -%}}"
+        if last := self._texts["last_input_sequence"]:
+            newest = self._message(last, "input_suffix")
+            is_last = "{%- if loop.index0 == ns.last_user -%}"
+            written = f"{is_last}{newest}{{%- else -%}}{written}{{%- endif -%}}"
+        return written
+
+    def _message(self, sequence: str, suffix: str) -> str:
+        return self._render_between(
+            self._own_line(sequence), self._suffix(suffix), "name", shows_name=True
+        )
+
+    def _render_between(self, before: str, after: str, name: str, *, shows_name: bool) -> str:
+        shown = self._shown_name(name) if shows_name else ()
+        on_new_line = "true" if not self._newline or after.endswith("\n") else "false"
+        return (
+            _print(self._expression(before, name), *shown)
+            + "{{- message.content -}}"
+            + _print(self._expression(after, name))
+            + f"{{%- set ns.on_new_line = {on_new_line} -%}}"
+        )
+
+    def _generation_prompt(self) -> str:
+        """Write the output sequence, and the character's name where texts have one.
+
+        A space that ends the usual output sequence precedes the name, as SillyTavern does it for
+        Mistral's sequences.
+        """
+        usual, last = self._texts["output_sequence"], self._texts["last_output_sequence"]
+        sequence = last or usual
+        begin = "{%- if not ns.on_new_line -%}{{- '\\n' -}}{%- endif -%}" if self._newline else ""
+        plain = _print(
+            self._expression(
+                self._own_line(sequence.rstrip() if self._newline else sequence), "(char or '')"
+            )
+        )
+        shown = self._shown_name("(char or '')", separator=":")
+        if not shown:
+            return begin + plain
+        space = usual[-1:] if last and usual[-1:].isspace() and not last[-1:].isspace() else ""
+        named = _print(self._expression(sequence + self._newline + space, "(char or '')"), *shown)
+        return (
+            f"{begin}{{%- if {self._name_condition} -%}}{named}{{%- else -%}}{plain}{{%- endif -%}}"
+        )
+
+    @property
+    def _name_condition(self) -> str:
+        """When texts have a name: SillyTavern's `force` means in groups only."""
+        return "char and is_group" if self._behavior == "force" else "char"
+
+    def _shown_name(self, name: str, separator: str = ": ") -> Sequence[str]:
+        """Return what precedes a text: its speaker's name, if the template shows names."""
+        if self._behavior == "none" or not self.has_names:
+            return ()
+        return (f"({name} ~ {_quoted(separator)} if {name} and {self._name_condition} else '')",)
+
+    def _own_line(self, sequence: str) -> str:
+        """Put a sequence that is not empty on a line of its own, if `wrap` is set."""
+        return sequence + self._newline if sequence else ""
+
+    def _suffix(self, key: str) -> str:
+        return self._texts[key] or self._newline
+
+    def _expression(self, text: str, name: str) -> str:
+        """Return a Jinja expression of a sequence, with its macros as variables."""
+        if not self._expands_macros:
+            return _quoted(text)
+        values = {"name": name, "char": "(char or '')", "user": "(user or '')"}
+        if name == "name":  # with several people, the user of a message is its author
+            values["user"] = "(name if message.role == 'user' else (user or ''))"
+        parts, position = [], 0
+        for macro in _MACRO.finditer(text):
+            parts += [_quoted(text[position : macro.start()]), values[macro[1].lower()]]
+            position = macro.end()
+        return " ~ ".join(part for part in [*parts, _quoted(text[position:])] if part != '""')
+
+
+def _string_templates(template: JinjaTemplate) -> dict[str, str] | None:
+    """Return string templates that render every conversation the same; None if there are none."""
+    extracted = extract_string_templates(template)
+    if extracted is None or not extracted.exact:
+        return None
+    strings = StringTemplate(**extracted.templates)
+    is_equal = all(
+        template.render(probe, add_generation_prompt=True) == strings.render(probe)
+        for probe in _PROBES
+    )
+    return extracted.templates if is_equal else None
+
+
+def _names_behavior(data: Json) -> str:
+    """Return when names precede texts; older files have two flags for it."""
+    behavior = data.get("names_behavior")
+    if isinstance(behavior, str) and behavior in _BEHAVIORS:
+        return behavior
+    if data.get("names"):
+        return "always"
+    return "force" if data.get("names_force_groups", True) else "none"
+
+
+def _expand_texts(text: str, where: str) -> str:
+    """Expand the macros that stand for fixed texts.
+
+    Raises:
+        PresetError: there is another one than those and the names.
+    """
+
+    def expand(macro: re.Match[str]) -> str:
+        name = macro[1].lower()
+        if name in _NAME_MACROS:
+            return macro[0]
+        if name in _TEXT_MACROS:
+            return _TEXT_MACROS[name]
+        raise PresetError(
+            translatable(
+                "{where}: the macro {macro} is not supported in a template; replace"
+                " it with a fixed word",
+                where=where,
+                macro=macro[0],
+            )
+        )
+
+    return _MACRO.sub(expand, text)
+
+
+def _print(*expressions: str) -> str:
+    parts = [each for each in expressions if each and each != '""']
+    return f"{{{{- {' ~ '.join(parts)} -}}}}" if parts else ""
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _stop_sequences(texts: Mapping[str, str], data: Json) -> Sequence[str]:
+    """Return the stop sequence and the first line of the input sequence without names.
+
+    The names themselves end an answer anyway.
+    """
+    stops = [texts["stop_sequence"]]
+    if data.get("sequences_as_stop_strings", True):
+        stops.append(texts["input_sequence"].strip().partition("\n")[0])
+    found = (stop.strip() for stop in stops if not _MACRO.search(stop))
+    return list(dict.fromkeys(stop for stop in found if stop))
+
+
+_CONTROL = re.compile(r"<[|/a-z]|\[/?(INST|SYSTEM)|<<", re.IGNORECASE)
+_OMITTED_TEXTS = ("chat_start", "example_separator")
+
+
+def keys_of_context(data: Json, source: str) -> tuple[dict[str, object], list[str]]:
+    """Return the keys of a preset with the template's `story_string`, and notes.
+
+    Raises:
+        PresetError: the `story_string` uses something that is not supported; the text names it.
+    """
+    read = JsonFields(data, source)
+    text, notes = _without_control_tokens(read.text("story_string"))
+    try:
+        parse_story_string(text)
+    except TemplateError as error:
+        raise PresetError(
+            translatable("{file}: {problem}", file=source, problem=text_of(error))
+        ) from None
+    notes += [
+        f"{key} is left out: a template has its own marks between messages"
+        for key in _OMITTED_TEXTS
+        if read.text(key).strip()
+    ]
+    return {"story_string": text, "macros": True}, notes
+
+
+def keys_of_system_prompt(data: Json, source: str) -> tuple[dict[str, object], list[str]]:
+    """Return the keys of a preset with this system prompt, and notes."""
+    read = JsonFields(data, source)
+    keys: dict[str, object] = {
+        "system": read.text("content").strip() or None,
+        "post_history_instructions": read.text("post_history").strip() or None,
+        "macros": True,
+    }
+    return keys, []
+
+
+def _without_control_tokens(text: str) -> tuple[str, list[str]]:
+    """Remove control tokens around the story, which older files hold; the template writes them."""
+    first, last = text.find("{{"), text.rfind("}}")
+    if first < 0:
+        return text, []
+    head, tail = text[:first], text[last + 2 :]
+    kept = text
+    if _CONTROL.search(tail):
+        kept = kept[: last + 2]
+    if _CONTROL.search(head):
+        kept = kept[first:]
+    if kept == text:
+        return text, []
+    return kept, ["control tokens are left out: the model's template writes them"]
+
+
+_DEFAULTS = {"user_start": "\n### Instruction:\n", "assistant_start": "\n### Response:\n"}
+_ROLES = ("system", "user", "assistant")
+
+
+def keys_of_adapter(data: Mapping[str, object], source: str) -> tuple[dict[str, object], list[str]]:
+    """Return the keys of a preset that renders koboldcpp's prompts, and notes.
+
+    Missing texts have koboldcpp's defaults: those of Alpaca, also around a system message.
+    """
+    read = JsonFields(data, source)
+    starts = {
+        role: read.text(f"{role}_start")
+        if data.get(f"{role}_start") is not None
+        else _DEFAULTS.get(f"{role}_start", _DEFAULTS["user_start"])
+        for role in _ROLES
+    }
+    ends = {role: read.text(f"{role}_end") for role in _ROLES}
+    opening = read.text("assistant_gen") or starts["assistant"]
+    blocks = "".join(
+        f"{{%- {'if' if role == 'system' else 'elif'} message.role == '{role}' -%}}"
+        f"{{{{- {json.dumps(starts[role])} ~ message.content ~ {json.dumps(ends[role])} -}}}}"
+        for role in _ROLES
+    )
+    jinja = (
+        f"{{%- for message in messages -%}}{blocks}{{%- endif -%}}{{%- endfor -%}}"
+        f"{{%- if add_generation_prompt -%}}{{{{- {json.dumps(opening)} -}}}}{{%- endif -%}}"
+    )
+    extracted = extract_string_templates(JinjaTemplate(jinja))
+    exact = extracted is not None and extracted.exact
+    ends_of_answers = (ends["assistant"], starts["user"])
+    stops = (each.strip().partition("\n")[0] for each in ends_of_answers)
+    keys: dict[str, object] = {
+        "stop_sequences": list(dict.fromkeys(each for each in stops if each)),
+        **({"parameters": extracted.templates} if exact and extracted else {"template": jinja}),
+    }
+    notes = ["converted to string templates" if exact else "converted to a Jinja template"]
+    if read.text("tools_start") or read.text("tools_end"):
+        notes.append("the texts around tools are left out: no message of a chat has that role")
+    return keys, notes

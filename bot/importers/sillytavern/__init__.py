@@ -1,1 +1,0 @@
-"""SillyTavern's templates and presets as presets of Troupe (docs/sources.md#sillytavern)."""

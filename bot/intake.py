@@ -1,0 +1,426 @@
+"""Store received messages in the inbox, then wake the conversations that they belong to.
+
+A conversation is processed in order and has one history, so messages of different histories of a
+channel are answered side by side.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from typing_extensions import override
+
+from bot.chat.command import read_button
+from bot.chat.incoming import (
+    PERSON_MARK,
+    Address,
+    Deleted,
+    Edited,
+    ForgetRequested,
+    Incoming,
+    Joined,
+    MediaItem,
+    Person,
+    Pressed,
+    Said,
+    address_of,
+)
+from bot.chat.session import HistoryScope, MessagePlace
+from bot.chat.storable import make_storable
+from bot.ports import HistoryIndex, Inbox, Intake
+from bot.telemetry.metrics import MESSAGES_RECEIVED
+from bot.telemetry.secret_masker import mask_pasted_tokens
+from bot.telemetry.traces import record_span
+
+_MAX_MESSAGES = 10_000
+_OF_ALL = frozenset({None, HistoryScope.SHARED, HistoryScope.THREAD})
+"""The scopes with one history for everybody in a channel or thread; None: nobody chose one."""
+
+T = TypeVar("T", Said, Pressed, Deleted)
+
+
+class HistoryRouter:
+    """Gives the address of every event its history; most channels have one, and need no look-up.
+
+    Args:
+        scope_of: the scope of a channel by its settings' scopes and the id of the person who is
+            about to be answered, if anybody is; None: nobody ever chose one.
+        index: where the messages of a channel stand.
+    """
+
+    def __init__(
+        self,
+        scope_of: Callable[[Sequence[str], str | None], Awaitable[HistoryScope | None]],
+        index: HistoryIndex,
+    ) -> None:
+        self._scope_of = scope_of
+        self._index = index
+        # People's messages that may not be in a history yet, by channel and id.
+        self._received: OrderedDict[tuple[str, str], str] = OrderedDict()
+        self._begun_threads: set[str] = set()  # those that were given their beginning
+        self._lock = asyncio.Lock()
+
+    @contextlib.asynccontextmanager
+    async def routed(self, events: Sequence[Incoming]) -> AsyncIterator[Sequence[Incoming]]:
+        """Yield the events with their histories; the block stores them, before others are routed.
+
+        An event of several histories, such as the deletion of a message that branches have copies
+        of, is yielded once for each.
+        """
+        scopes = [await self._scope_of(event.scopes, _asker(event)) for event in events]
+        for event, scope in zip(events, scopes, strict=True):
+            if isinstance(event, Said) and scope in _OF_ALL:
+                await self._begin_thread(event)
+        if not any(scopes):
+            yield events
+            return
+        async with self._lock:
+            routed: list[Incoming] = []
+            for event, scope in zip(events, scopes, strict=True):
+                routed += [event] if scope is None else await self._route(event, scope, routed)
+            yield routed
+
+    async def route_press(self, pressed: Pressed) -> Pressed:
+        """Return a press with the history of what its button stands under."""
+        if await self._scope_of(pressed.scopes, None) is None:
+            return pressed
+        return await self._route_press(pressed)
+
+    async def route_command(self, said: Said) -> Said:
+        """Return a command with the history that it is about, before it is stored."""
+        scope = await self._scope_of(said.scopes, _asker(said))
+        if scope is None:
+            return said
+        return _in_history(said, await self._history_of_command(said, scope))
+
+    async def _begin_thread(self, said: Said) -> None:
+        """Let a thread that a long answer goes on in begin with what was said up to the answer."""
+        if said.opened_from is None or len(said.scopes) < 2:
+            return
+        key = said.address.conversation
+        if key in self._begun_threads:
+            return
+        parent = address_of(said.scopes[1])
+        places = await self._index.find(parent, [said.opened_from])
+        if places and places[0].turn is None:
+            return  # the answer is still being written
+        if places:
+            await self._index.begin_branch(key, places[0])
+        if len(self._begun_threads) >= _MAX_MESSAGES:
+            self._begun_threads.clear()
+        self._begun_threads.add(key)
+
+    async def foresee(self, said: Said) -> Said | None:
+        """Return a message that is not received yet with its history; nothing is stored.
+
+        None: it would begin a branch, whose history is made when it is received.
+        """
+        scope = await self._scope_of(said.scopes, _asker(said))
+        if scope is None:
+            return said
+        if scope is not HistoryScope.REPLIES or _is_command(said):
+            return _in_history(said, await self._history_of(said, scope, ()))
+        quoted = said.quote.message_id if said.quote is not None else None
+        places = await self._index.find(said.address, [quoted]) if quoted is not None else ()
+        if not places:
+            return _in_history(said, _own_chain(said))
+        found = next((one for one in places if one.is_last), None)
+        if found is None and places[0].turn is None:
+            found = places[0]
+        if found is None:
+            return None
+        return _in_history(said, address_of(found.conversation).history)
+
+    async def _route(
+        self, event: Incoming, scope: HistoryScope, before: Sequence[Incoming]
+    ) -> Sequence[Incoming]:
+        match event:
+            case Said():
+                history = await self._history_of(event, scope, before)
+                if event.message_id is not None:
+                    self._remember(event.address.channel, event.message_id, history)
+                return [_in_history(event, history)]
+            case Edited(said=said):
+                return await self._route_edit(event, said, scope)
+            case Deleted():
+                return await self._route_deletion(event)
+            case Pressed():
+                return [await self._route_press(event)]
+            case Joined() | ForgetRequested():
+                return [event]
+
+    async def _history_of(self, said: Said, scope: HistoryScope, before: Sequence[Incoming]) -> str:
+        if _is_command(said):
+            return await self._history_of_command(said, scope)
+        match scope:
+            case HistoryScope.USER:
+                return _of_person(said)
+            case HistoryScope.SHARED | HistoryScope.THREAD:
+                return ""
+            case HistoryScope.REPLIES:
+                return await self._history_of_reply(said, before)
+
+    async def _history_of_command(self, said: Said, scope: HistoryScope) -> str:
+        """A command is about what it replies to, else about what its author said last."""
+        is_own = scope is HistoryScope.USER and _begins_anew(said)  # nobody else's is ended
+        if not is_own and said.quote is not None and said.quote.message_id is not None:
+            found = await self._find(said.address, said.quote.message_id)
+            if found is not None:
+                return found
+        if scope is HistoryScope.USER:
+            return _of_person(said)
+        if scope is HistoryScope.REPLIES:
+            newest = await self._index.newest_of(said.address, said.author.id)
+            return address_of(newest).history if newest else ""
+        return ""
+
+    async def _find(self, address: Address, message_id: str) -> str | None:
+        places = await self._index.find(address, [message_id])
+        if places:
+            return address_of(places[0].conversation).history
+        return self._received.get((address.channel, message_id))
+
+    async def _history_of_reply(self, said: Said, before: Sequence[Incoming]) -> str:
+        """Go on with the chain that the message replies to, or begin one, or a branch of one."""
+        own = _own_chain(said)
+        quoted = said.quote.message_id if said.quote is not None else None
+        if quoted is None:
+            return own
+        known = await self._index.find_received(said.address, said.external_key)
+        if known is not None:  # it is delivered again
+            return address_of(known).history
+        places = await self._index.find(said.address, [quoted])
+        if not places:
+            return own
+        taken = {one.address.conversation for one in before}
+        for place in places:
+            if place.is_last and place.conversation not in taken:
+                return address_of(place.conversation).history
+        if places[0].turn is None:  # an answer that is being written has no turn to branch from
+            return address_of(places[0].conversation).history
+        await self._index.begin_branch(replace(said.address, history=own).conversation, places[0])
+        return own
+
+    async def _route_edit(
+        self, edited: Edited, said: Said, scope: HistoryScope
+    ) -> Sequence[Edited]:
+        """A copy that a branch has is changed as well, but nothing is answered again there."""
+        histories: Sequence[str] = ()
+        if said.message_id is not None:
+            places = await self._index.find(said.address, [said.message_id])
+            histories = _histories(places)
+        if not histories:
+            known = self._received.get((said.address.channel, said.message_id or ""))
+            histories = [known if known is not None else _first_history(said, scope)]
+        first, *copies = histories
+        return [
+            replace(edited, said=_in_history(said, first)),
+            *(
+                replace(
+                    edited,
+                    external_key=f"{edited.external_key}@{one}",
+                    said=replace(_in_history(said, one), is_late=True),
+                )
+                for one in copies
+            ),
+        ]
+
+    async def _route_deletion(self, deleted: Deleted) -> Sequence[Deleted]:
+        ids, channel = deleted.message_ids, deleted.address.channel
+        places = await self._index.find(deleted.address, ids, with_copies=True)
+        received = [self._received[channel, one] for one in ids if (channel, one) in self._received]
+        first, *others = dict.fromkeys([*_histories(places), *received]) or [""]
+        return [
+            _in_history(deleted, first),
+            *(
+                replace(_in_history(deleted, one), external_key=f"{deleted.external_key}@{one}")
+                for one in others
+            ),
+        ]
+
+    async def _route_press(self, pressed: Pressed) -> Pressed:
+        address, data = pressed.address, read_button(pressed)
+        if data is not None:
+            key = data.part.removeprefix(f"{address.source}:").rpartition("/")[0]
+            found = await self._index.find_received(address, key)
+            if found is not None:
+                return _in_history(pressed, address_of(found).history)
+        if pressed.message_id is not None:
+            return _in_history(pressed, await self._find(address, pressed.message_id) or "")
+        return pressed
+
+    def _remember(self, channel: str, message_id: str, history: str) -> None:
+        self._received[channel, message_id] = history
+        self._received.move_to_end((channel, message_id))
+        if len(self._received) > _MAX_MESSAGES:
+            self._received.popitem(last=False)
+
+
+def _asker(event: Incoming) -> str | None:
+    return event.author.id if isinstance(event, Said) and event.wake is not None else None
+
+
+def _in_history(event: T, history: str) -> T:
+    return replace(event, address=replace(event.address, history=history))
+
+
+def _histories(places: Sequence[MessagePlace]) -> list[str]:
+    return list(dict.fromkeys(address_of(one.conversation).history for one in places))
+
+
+def _first_history(said: Said, scope: HistoryScope) -> str:
+    """Return where an edited message belongs that nobody has kept."""
+    match scope:
+        case HistoryScope.USER:
+            return _of_person(said)
+        case HistoryScope.REPLIES:
+            return _own_chain(said)
+        case HistoryScope.SHARED | HistoryScope.THREAD:
+            return ""
+
+
+def _of_person(said: Said) -> str:
+    return f"{PERSON_MARK}{said.author.id.partition(':')[2]}"
+
+
+def _own_chain(said: Said) -> str:
+    return f"replies={said.message_id or said.external_key}"
+
+
+def _begins_anew(said: Said) -> bool:
+    return said.text[1:].partition(" ")[0].lower() == "new"
+
+
+def _is_command(said: Said) -> bool:
+    return said.wake is not None and said.text[:1] == "/" and said.text[1:2].isalnum()
+
+
+def _announce_nothing(_messages: Sequence[Incoming]) -> None:
+    return
+
+
+def _keep_all(message: Incoming) -> Incoming:
+    return message
+
+
+class InboxIntake(Intake):
+    """Stores messages, then tells who works on them."""
+
+    def __init__(
+        self,
+        inbox: Inbox,
+        wake: Callable[[Sequence[str]], None],
+        announce: Callable[[Sequence[Incoming]], None] = _announce_nothing,
+        router: HistoryRouter | None = None,
+        keep: Callable[[Incoming], Incoming | None] = _keep_all,
+    ) -> None:
+        """Take the inbox, and who is told after messages are committed.
+
+        Args:
+            inbox: stores the messages.
+            wake: takes their conversations.
+            announce: takes the messages, some of which overtake those before them.
+            router: decides which history of its channel each belongs to; None: they say it.
+            keep: returns what to store of a message; None: nothing of it may be stored.
+        """
+        self._inbox = inbox
+        self._wake = wake
+        self._announce = announce
+        self._router = router
+        self._keep = keep
+
+    @override
+    async def receive(self, messages: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
+        began = time.time()
+        kept = [one for each in messages if (one := self._keep(each)) is not None]
+        storable = [with_storable_text(one) for one in kept]
+        if self._router is None:
+            await self._inbox.receive(storable, cursors)
+        else:
+            async with self._router.routed(storable) as routed:
+                storable = list(routed)
+                await self._inbox.receive(storable, cursors)
+        for one in messages:
+            MESSAGES_RECEIVED.labels(one.address.platform).inc()
+        for one in kept:
+            turn, platform = f"{one.address.source}:{one.external_key}", one.address.platform
+            attributes = {"troupe.platform": platform}
+            record_span("receive", turn, began, time.time(), attributes=attributes)
+        self._announce(storable)
+        self._wake(list(dict.fromkeys(one.address.conversation for one in storable)))
+
+    @override
+    async def cursors(self, prefix: str) -> Mapping[str, str]:
+        return await self._inbox.cursors(prefix)
+
+
+def with_storable_text(incoming: Incoming) -> Incoming:
+    """Replace what databases cannot or should not store in all texts that people wrote."""
+    match incoming:
+        case Said():
+            return storable_said(incoming)
+        case Edited():
+            return replace(incoming, said=storable_said(incoming.said))
+        case Pressed():
+            values = tuple(make_storable(value) for value in incoming.values)
+            masked = tuple(map(mask_pasted_tokens, values))
+            return replace(
+                incoming,
+                external_key=make_storable(incoming.external_key),
+                author=_person(incoming.author),
+                data=make_storable(incoming.data),
+                values=masked,
+                has_masked_token=masked != values,
+                thread_title=_title(incoming.thread_title),
+            )
+        case Joined(author=Person() as author):
+            return replace(incoming, author=_person(author))
+        case Joined() | Deleted() | ForgetRequested():
+            return incoming
+
+
+def storable_said(said: Said) -> Said:
+    """Replace what databases cannot or should not store in the texts of a message."""
+    quote = said.quote
+    if quote is not None:
+        quote = replace(
+            quote,
+            text=mask_pasted_tokens(make_storable(quote.text)),
+            author=_person(quote.author) if quote.author else None,
+            attachments=_attachments(quote.attachments),
+        )
+    text = make_storable(said.text)
+    masked, attachments = mask_pasted_tokens(text), _attachments(said.attachments)
+    author, title = _person(said.author), _title(said.thread_title)
+    found = (said.text, said.quote, said.author, said.attachments, said.thread_title)
+    if (masked, quote, author, attachments, title) == found:
+        return said  # nearly always; a copy of so many fields costs more than all the checks
+    names = zip(said.attachments, attachments, strict=True)
+    is_masked = masked != text or any(make_storable(a.name) != b.name for a, b in names)
+    return replace(
+        said,
+        text=masked,
+        has_masked_token=said.has_masked_token or is_masked,
+        quote=quote,
+        author=author,
+        attachments=attachments,
+        thread_title=title,
+    )
+
+
+def _title(title: str) -> str:
+    return mask_pasted_tokens(make_storable(title)) if title else title
+
+
+def _person(person: Person) -> Person:
+    name = make_storable(person.name)
+    return person if name == person.name else replace(person, name=name)
+
+
+def _attachments(items: tuple[MediaItem, ...]) -> tuple[MediaItem, ...]:
+    """A poll's question is a name, too."""
+    return tuple(replace(one, name=mask_pasted_tokens(make_storable(one.name))) for one in items)

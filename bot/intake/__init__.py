@@ -1,1 +1,0 @@
-"""Take messages from platforms: store them, then wake the workers of their conversations."""

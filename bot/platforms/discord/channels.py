@@ -1,0 +1,215 @@
+"""The webhook of a channel, which speaks as its characters, and the threads of long answers."""
+
+import asyncio
+import re
+import time
+from collections.abc import Set
+
+import msgspec
+import structlog
+
+from bot.chat.incoming import Address
+from bot.chat.outgoing import Face, MessageThread
+from bot.errors import MessageNotFound, Refused, WordsRefused
+from bot.frozen_dataclass import frozen_dataclass
+from bot.platforms.discord.rest import RestClient, RestEndpoint, ThreadExists, decode_response
+from bot.runtime.addresses import is_http_address
+
+WEBHOOK_NAME = "Troupe"
+_THREADS = frozenset({10, 11, 12})
+_DIRECT_MESSAGES = frozenset({1, 3})
+_INCOMING = 1  # the type of webhooks that a bot can speak through
+_REFUSED_SECONDS = 30.0
+_MAX_CHANNELS = 5000
+_MAX_NAME_CHARS = 80
+_MAX_AVATAR_CHARS = 2048
+# Discord refuses names with these words in them, and these names.
+_RESERVED_WORD = re.compile(r"(?P<first>dis|cly)(?P<rest>cord|de)", re.IGNORECASE)
+_RESERVED_NAMES = frozenset({"everyone", "here"})
+
+_CHANNEL = RestEndpoint("GET", "/channels/{}")
+_LIST = RestEndpoint("GET", "/channels/{}/webhooks")
+_CREATE = RestEndpoint("POST", "/channels/{}/webhooks")
+_log = structlog.get_logger(__name__)
+
+
+@frozen_dataclass
+class ChannelWebhook:
+    """What speaks in one channel or thread."""
+
+    id: str
+    token: str
+    thread: str | None
+    """The thread to speak in; None: the webhook's own channel."""
+
+    @property
+    def query(self) -> dict[str, str]:
+        return {} if self.thread is None else {"thread_id": self.thread}
+
+
+class ChannelWebhooks:
+    """Finds the webhooks of channels, and makes those that are missing."""
+
+    def __init__(self, rest: RestClient) -> None:
+        self._rest = rest
+        self._found: dict[str, ChannelWebhook] = {}
+        self._refused_until: dict[str, float] = {}
+        self._ids: set[str] = set()
+        self._lock = asyncio.Lock()  # so that a channel gets one webhook
+
+    @property
+    def ids(self) -> Set[str]:
+        """The ids of all webhooks that were found."""
+        return self._ids
+
+    async def find(self, channel: str) -> ChannelWebhook | None:
+        """Return the webhook of a channel or thread; None: the bot speaks in its own voice.
+
+        Raises:
+            PlatformError: it is not known whether there is one.
+        """
+        found = self._found.get(channel)
+        if found is not None or self._refused_until.get(channel, 0.0) > time.monotonic():
+            return found
+        async with self._lock:
+            if channel not in self._found:
+                await self._look_up(channel)
+            return self._found.get(channel)
+
+    def forget(self, channel: str) -> None:
+        """Look the webhook of a channel up again: it does not exist any more."""
+        self._found.pop(channel, None)
+
+    async def _look_up(self, channel: str) -> None:
+        if len(self._found) + len(self._refused_until) > _MAX_CHANNELS:
+            self._found, self._refused_until = {}, {}
+        try:
+            found = await self._find_or_make(channel)
+        except Refused as error:  # no right to manage webhooks, or too many of them
+            _log.info("no_webhook", channel=channel, reason=str(error))
+            found = None
+        if found is None:
+            self._refused_until[channel] = time.monotonic() + _REFUSED_SECONDS
+            return
+        self._found[channel] = found
+        self._ids.add(found.id)
+
+    async def _find_or_make(self, channel: str) -> ChannelWebhook | None:
+        place = decode_response(_decode_channel, await self._rest.call(_CHANNEL, channel))
+        if place.type in _DIRECT_MESSAGES:
+            return None
+        is_thread = place.type in _THREADS and place.parent_id is not None
+        home = place.parent_id if is_thread and place.parent_id else channel
+        bot_id = (await self._rest.bot_user()).id
+        listed = decode_response(_decode_webhooks, await self._rest.call(_LIST, home))
+        ours = [one for one in listed if one.is_made_by(bot_id)]
+        if not ours:
+            body = {"name": WEBHOOK_NAME}
+            ours = [
+                decode_response(_decode_webhook, await self._rest.call(_CREATE, home, body=body))
+            ]
+        self._ids.update(one.id for one in ours)
+        oldest = min(ours, key=lambda one: int(one.id))
+        if oldest.token is None:
+            return None
+        return ChannelWebhook(oldest.id, oldest.token, channel if is_thread else None)
+
+
+def webhook_fields(face: Face) -> dict[str, str]:
+    """Return the name and the picture of a message, as far as Discord takes them."""
+    fields = {"username": webhook_name(face.name)}
+    avatar = face.avatar or ""
+    if len(avatar) <= _MAX_AVATAR_CHARS and is_http_address(avatar):
+        fields["avatar_url"] = avatar
+    return fields
+
+
+def webhook_name(name: str) -> str:
+    """Return a name that Discord takes: 1 to 80 characters without its reserved words."""
+    allowed = _RESERVED_WORD.sub(r"\g<first>-\g<rest>", " ".join(name.split()))[:_MAX_NAME_CHARS]
+    allowed = allowed.strip()
+    return f"{allowed}." if allowed.lower() in _RESERVED_NAMES else allowed or WEBHOOK_NAME
+
+
+class _Channel(msgspec.Struct):
+    type: int
+    parent_id: str | None = None
+
+
+class _Creator(msgspec.Struct):
+    id: str
+
+
+class _Webhook(msgspec.Struct):
+    id: str
+    type: int = _INCOMING
+    token: str | None = None
+    user: _Creator | None = None
+
+    def is_made_by(self, bot_id: str) -> bool:
+        """Return whether the bot made it, so that its token is known and it may have buttons."""
+        by_bot = self.user is not None and self.user.id == bot_id
+        return self.type == _INCOMING and self.token is not None and by_bot
+
+
+_decode_channel = msgspec.json.Decoder(_Channel).decode
+_decode_webhook = msgspec.json.Decoder(_Webhook).decode
+_decode_webhooks = msgspec.json.Decoder(list[_Webhook]).decode
+
+
+_OPEN = RestEndpoint("POST", "/channels/{}/messages/{}/threads")
+_MAX_TITLE_CHARS = 100
+_MAX_REMEMBERED = 5000
+_MARK = "/"
+
+
+class AnswerThreads:
+    """Opens threads where the bot may; elsewhere answers go on in their channels."""
+
+    def __init__(self, rest: RestClient) -> None:
+        self._rest = rest
+        self._opened: set[str] = set()
+        self._refused_until: dict[str, float] = {}
+
+    async def open(self, channel: str, thread: MessageThread) -> str | None:
+        """Return the channel id of a thread that exists now; None: it may not be opened.
+
+        Raises:
+            PlatformError: it is not known whether it exists.
+        """
+        if thread.message_id in self._opened:
+            return thread.message_id
+        if self._refused_until.get(channel, 0.0) > time.monotonic():
+            return None
+        body = {"name": thread.title[:_MAX_TITLE_CHARS]}
+        try:
+            await self._rest.call(_OPEN, channel, thread.message_id, body=body)
+        except ThreadExists:
+            pass
+        except (MessageNotFound, WordsRefused):
+            return None
+        except Refused as error:  # no right to open threads, or a channel that has none
+            self.refuse(channel, str(error))
+            return None
+        if len(self._opened) >= _MAX_REMEMBERED:
+            self._opened.clear()
+        self._opened.add(thread.message_id)
+        return thread.message_id
+
+    def refuse(self, channel: str, reason: str) -> None:
+        """Open and use no threads of a channel for a while."""
+        _log.info("no_thread", channel=channel, reason=reason)
+        if len(self._refused_until) >= _MAX_REMEMBERED:
+            self._refused_until.clear()
+        self._refused_until[channel] = time.monotonic() + _REFUSED_SECONDS
+
+
+def id_in_thread(thread: str, message_id: str) -> str:
+    """Name a message that stands in a thread of the channel that it was sent for."""
+    return f"{thread}{_MARK}{message_id}"
+
+
+def locate(address: Address, message_id: str) -> tuple[str, str]:
+    """Return the channel or thread that a message stands in, and its id there."""
+    thread, mark, own_id = message_id.rpartition(_MARK)
+    return (thread if mark else address.chat), own_id

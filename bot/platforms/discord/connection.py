@@ -1,0 +1,240 @@
+"""The connection of one shard: RESUME where a session is known, else IDENTIFY when it may.
+
+discord.py's own loop identifies at once and without a limit, always resumes from what it has
+received, stored or not, and ends a session when it closes.
+"""
+
+import random
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import aiohttp
+import discord
+import structlog
+from typing_extensions import override
+
+from bot.errors import (
+    PlatformError,
+    PlatformFatal,
+    RateLimited,
+    Refused,
+    TokenRejected,
+    Unreachable,
+)
+from bot.platforms.discord.events import HeldEvents
+from bot.platforms.discord.internals import (
+    DiscordClient,
+    RawEvent,
+    ReconnectWebSocket,
+    decode_event,
+)
+from bot.platforms.discord.rest import RestClient, RestEndpoint, decode_json
+from bot.platforms.discord.settings import BOT_REJECTED, DiscordSettings
+from bot.platforms.discord.shards import GatewaySession, IdentifyLimits, Shard
+from bot.ports import Clock
+from bot.texts.text import translatable
+
+_log = structlog.get_logger(__name__)
+_ASK_AGAIN_SECONDS = 2.0
+_MAX_REFUSED_RESUME_SECONDS = 5.0  # Discord asks for 1 to 5 s before the next IDENTIFY
+_MAX_RECONNECT_SECONDS = 60.0
+_NORMAL_CLOSURE = 1000
+_HELD = frozenset({"message", "raw_message_edit", "raw_message_delete", "raw_bulk_message_delete"})
+_CONNECTION_ERRORS = (OSError, aiohttp.ClientError, discord.ConnectionClosed)
+_CHANNEL = RestEndpoint("GET", "/channels/{}")
+_MESSAGES = RestEndpoint("GET", "/channels/{}/messages")
+_GUILD = RestEndpoint("GET", "/guilds/{}")
+_GUILD_CHANNELS = RestEndpoint("GET", "/guilds/{}/channels")
+_ACTIVE_THREADS = RestEndpoint("GET", "/guilds/{}/threads/active")
+
+
+class ShardClient(DiscordClient):
+    """discord.py's client for one shard of a bot."""
+
+    def __init__(
+        self,
+        settings: DiscordSettings,
+        rest: RestClient,
+        intents: discord.Intents,
+        shard: Shard,
+        identify_limits: IdentifyLimits,
+        clock: Clock,
+    ) -> None:
+        self.shard = shard
+        self._gateway_url = settings.gateway_url
+        self._rest = rest
+        self._identify_limits = identify_limits
+        self._clock = clock
+        self._unsettled: dict[int, int] = {}  # interactions in progress -> their sequence numbers
+        self.is_replaying = False
+        """Whether a session is being resumed, and what arrives is not new."""
+        self._held = HeldEvents(self._is_known, self._load_guild, self._release)
+        super().__init__(rest, intents, shard)
+
+    @abstractmethod
+    def on_progress(self) -> None:
+        """Note that an event was parsed, so that `progress` is another one."""
+
+    async def stay_connected(
+        self, session: GatewaySession | None, before_identify: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Receive until closed.
+
+        Args:
+            session: the one to resume.
+            before_identify: is awaited before each IDENTIFY.
+
+        Raises:
+            PlatformError: there was no connection yet, or Discord has ended it for good.
+        """
+        failures = 0
+        while not self.is_closed():
+            try:
+                await self._open(session, before_identify)
+                while True:
+                    if await self.receive():
+                        failures = 0
+                        self.on_progress()
+            except ReconnectWebSocket as error:
+                self.dispatch("disconnect")
+                session = self.session if error.resume else None
+                if session is None:
+                    await self._clock.sleep(random.uniform(1, _MAX_REFUSED_RESUME_SECONDS))  # noqa: S311
+            except _CONNECTION_ERRORS as error:
+                self.dispatch("disconnect")
+                if isinstance(error, discord.ConnectionClosed) and error.code != _NORMAL_CLOSURE:
+                    raise _close_reason(error.code) from error
+                if self.ws is None and not (session and session.resume_url):
+                    reason = str(error) or type(error).__name__
+                    raise Unreachable(
+                        translatable(
+                            "the Discord gateway cannot be reached ({reason})", reason=reason
+                        )
+                    ) from error
+                session = self.session or session
+                if session is not None:  # its server may be what is gone
+                    session = GatewaySession(session.id, session.sequence, "")
+                failures += 1
+                longest = min(2.0**failures, _MAX_RECONNECT_SECONDS)
+                await self._clock.sleep(random.uniform(0, longest))  # noqa: S311
+
+    @override
+    async def before_identify_hook(self, shard_id: int | None, *, initial: bool = False) -> None:
+        """Do nothing: what has to be waited for was before there was a connection."""
+
+    @override
+    async def close(self) -> None:
+        self._held.clear()
+        await super().close()
+
+    @override
+    def take_event(self, event: str, *args: Any) -> None:
+        is_held = event in _HELD and self._held.hold(
+            _guild_id(args[0]), self.sequence, self.last_received
+        )
+        if not is_held:
+            super().take_event(event, *args)
+
+    def _release(self, received: str) -> None:
+        self.parse(decode_event(received), super().take_event)
+
+    async def _open(
+        self, session: GatewaySession | None, before_identify: Callable[[], Awaitable[None]]
+    ) -> None:
+        self.is_replaying = session is not None
+        if session is not None:
+            _log.info("discord_resuming", shard=self.shard.name)
+            await self.open_socket(session, session.resume_url or self._gateway_url)
+            return
+        await before_identify()
+        async with self._identify_limits.turn(self.shard.number) as address:
+            _log.info("discord_identifying", shard=self.shard.name)
+            await self.open_socket(None, self._gateway_url or address)
+
+    @property
+    def progress(self) -> GatewaySession | None:
+        """How far the events of the session were queued; None while there is none."""
+        session = self.session
+        if session is None:
+            return None
+        open_numbers = [*self._unsettled.values()]
+        if (held := self._held.first_held) is not None:
+            open_numbers.append(held)
+        sequence = min(session.sequence, min(open_numbers, default=session.sequence + 1) - 1)
+        return GatewaySession(session.id, sequence, session.resume_url)
+
+    async def read_history(self, channel_id: int, after: int, limit: int) -> list[dict[str, Any]]:
+        """Return messages of a channel, oldest first, for `parse_message`.
+
+        Raises:
+            PlatformError: they cannot be read.
+        """
+        where = await self._locate(channel_id)
+        query = {"after": str(after), "limit": str(limit)}
+        found = decode_json(await self._rest.call(_MESSAGES, str(channel_id), query=query))
+        return [{**each, **where} for each in reversed(found)]
+
+    async def _locate(self, channel_id: int) -> dict[str, str]:
+        """Return what events of a channel say of its guild, and make an archived thread known."""
+        known = self.get_channel(channel_id)
+        if known is not None and not isinstance(known, discord.abc.PrivateChannel):
+            return {"guild_id": str(known.guild.id)}
+        channel = decode_json(await self._rest.call(_CHANNEL, str(channel_id)))
+        if "thread_metadata" in channel:
+            self.parse(RawEvent("THREAD_CREATE", channel), _ignore)
+        return {"guild_id": channel["guild_id"]} if "guild_id" in channel else {}
+
+    def _is_known(self, guild_id: int) -> bool:
+        return self.get_guild(guild_id) is not None
+
+    async def _load_guild(self, guild_id: int) -> None:
+        """Fetch a guild with its channels; without them where Discord refuses."""
+        while not self.is_closed():
+            try:
+                guild, channels, threads = [
+                    decode_json(await self._rest.call(each, str(guild_id)))
+                    for each in (_GUILD, _GUILD_CHANNELS, _ACTIVE_THREADS)
+                ]
+            except (Refused, PlatformFatal) as error:
+                _log.warning("discord_guild_not_loaded", guild=guild_id, reason=str(error))
+                return
+            except RateLimited as limited:
+                await self._clock.sleep(limited.retry_after_seconds)
+            except PlatformError:
+                await self._clock.sleep(_ASK_AGAIN_SECONDS)
+            else:
+                described = {**guild, "channels": channels, "threads": threads["threads"]}
+                if not self._is_known(guild_id):
+                    self.parse(RawEvent("GUILD_CREATE", described), _ignore)
+                return
+
+
+def _guild_id(event: Any) -> int:
+    """Return the guild of a message, an edit or a deletion; 0 if it is a direct message."""
+    if isinstance(event, discord.Message) and event.guild is not None:
+        return event.guild.id
+    where = event.channel if isinstance(event, discord.Message) else event
+    return getattr(where, "guild_id", None) or 0
+
+
+def _close_reason(code: int) -> PlatformError:
+    match code:
+        case 4004:
+            return TokenRejected(BOT_REJECTED)
+        case 4011:
+            return PlatformFatal(
+                "this bot is in too many Discord servers for this number of shards; raise or unset"
+                " TROUPE_DISCORD__SHARDS"
+            )
+        case 4014:
+            return PlatformFatal(
+                "Discord does not let this bot read messages; enable Bot > Message Content"
+                " Intent in the developer portal"
+            )
+        case _:
+            return Unreachable(f"the Discord gateway closed the connection with {code}")
+
+
+def _ignore(_event: str, *_args: object) -> None:
+    pass

@@ -1,0 +1,434 @@
+"""Requests to Discord's REST API as the bot: rate limits, repetitions, failures."""
+
+import asyncio
+import re
+import secrets
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from itertools import count
+from typing import Any, Final, TypeVar
+from urllib.parse import urlencode
+
+import msgspec
+import structlog
+
+from bot import __version__
+from bot.errors import (
+    ContentRefused,
+    MessageNotFound,
+    OutcomeUnknown,
+    PlatformError,
+    PlatformFatal,
+    RateLimited,
+    Refused,
+    RefusedScope,
+    TokenRejected,
+    Unreachable,
+    WordsRefused,
+)
+from bot.frozen_dataclass import frozen_dataclass
+from bot.platforms.discord.rate_limits import BucketLimits, RateLimitBucket
+from bot.platforms.discord.settings import BOT_REJECTED, DiscordSettings
+from bot.platforms.tokens import BotToken
+from bot.runtime.http_client import ConnectionFailed, HttpClient, HttpResponse
+from bot.texts.text import translatable
+
+_DEFAULT_RETRY_SECONDS = 5.0
+_THREAD_CLOSED = frozenset({50083, 160005})  # archived, locked
+
+
+class WebhookNotFound(Refused):
+    """The webhook was deleted, or the token of a response to a command has expired."""
+
+
+class ChannelNotFound(Refused):
+    """The channel or thread does not exist."""
+
+
+class ThreadExists(Refused):
+    """A thread was opened from the message before."""
+
+
+class AlreadyAcknowledged(Refused):
+    """The interaction was responded to before."""
+
+
+_BY_CODE: Mapping[int, type[Refused]] = {
+    10003: ChannelNotFound,
+    10008: MessageNotFound,
+    10015: WebhookNotFound,
+    40060: AlreadyAcknowledged,
+    50027: WebhookNotFound,  # its token is unknown
+    160004: ThreadExists,
+    200000: WordsRefused,  # by AutoMod, in a message
+    200001: WordsRefused,  # in a title
+}
+
+
+def translate_refusal(
+    status: int, code: int, text: str, retry_after: str | None = None
+) -> PlatformError:
+    """Return what a response means.
+
+    Args:
+        status: of HTTP.
+        code: Discord's own, 0 where there is none.
+        text: Discord's words.
+        retry_after: the header of that name.
+    """
+    answer = f"Discord answered {status} ({code}): {text}"
+    if code in _BY_CODE:
+        return _BY_CODE[code](answer)
+    match status:
+        case 400 if code not in _THREAD_CLOSED:
+            return ContentRefused(answer)
+        case 401:
+            return TokenRejected(BOT_REJECTED)
+        case 429:
+            return RateLimited(_seconds(retry_after), "bot")  # something before Discord
+        case _ if status >= 500:
+            return OutcomeUnknown(answer)
+        case _:
+            return Refused(answer)
+
+
+def _seconds(retry_after: str | None) -> float:
+    try:
+        return float(retry_after or "")
+    except ValueError:  # a date
+        return _DEFAULT_RETRY_SECONDS
+
+
+_ESCAPES = str.maketrans({'"': "%22", "\r": "%0D", "\n": "%0A"})
+
+
+@frozen_dataclass
+class Upload:
+    """A file that is sent with a message."""
+
+    name: str
+    content: bytes
+    content_type: str
+
+
+def to_form(payload: bytes, file: Upload) -> tuple[str, bytes]:
+    """Return the content type and the content of a form; `payload` is JSON."""
+    boundary = secrets.token_hex(16)
+    parts = (
+        (b'name="payload_json"', b"application/json", payload),
+        (
+            f'name="files[0]"; filename="{file.name.translate(_ESCAPES)}"'.encode(),
+            file.content_type.encode(),
+            file.content,
+        ),
+    )
+    line = f"--{boundary}".encode()
+    form = b"".join(
+        b"%b\r\nContent-Disposition: form-data; %b\r\nContent-Type: %b\r\n\r\n%b\r\n"
+        % (line, names, content_type, content)
+        for names, content_type, content in parts
+    )
+    return f"multipart/form-data; boundary={boundary}", b"%b%b--\r\n" % (form, line)
+
+
+Decoded = TypeVar("Decoded")
+
+_REQUEST_SECONDS = 10.0
+"""A request ends after this time, with all its repetitions."""
+_USER_AGENT = f"DiscordBot (https://github.com/troupe-bot/troupe, {__version__})"
+
+_TOKEN = re.compile(r"[\x21-\x7e]+")
+_CONNECT_SECONDS = 5.0
+_MAX_RESPONSE_BYTES = 64 * 2**20
+# The longest wait for a rate limit; the outbox does the longer ones. Longer than Discord's usual
+# window of 5 s, so that a request waits for the next one.
+_MAX_WAIT_SECONDS = 6.0
+_PAUSES: Final = (0.5, 1.0, 1.0, 2.0, 0.0)
+"""Seconds between the tries of a request that Discord's servers fail at; the last has none."""
+_MAX_TRIES: Final = len(_PAUSES)
+_PASSING_FAULTS = frozenset({500, 502, 504, 524})
+_MAX_TEXT_CHARS = 500
+_JSON = "application/json"
+_log = structlog.get_logger(__name__)
+
+
+@frozen_dataclass
+class RestEndpoint:
+    """A method and a path with `{}` for each id; the first ids name what Discord counts for."""
+
+    method: str
+    path: str
+    resource_ids: int = 1
+    may_repeat: bool = True
+    """Whether a request that may have arrived can be sent again: twice is the same as once."""
+    waits: bool = True
+    """Whether a request that is refused for a short time is sent again after it; else the caller
+    is told at once."""
+    is_interaction: bool = False
+    """Whether Discord does not count it among all requests of the bot."""
+
+
+class RestClient:
+    """The connections of one bot, for the life of the process; no log-in is needed."""
+
+    def __init__(self, token: BotToken[DiscordSettings]) -> None:
+        self._token = token
+        self._used_token = token.read()
+        self._http = _connect(token.settings.api_base, self._used_token)
+        self._retired: list[HttpClient] = []
+        """Connections with tokens that were replaced; requests may still use them."""
+        self._limits = BucketLimits()
+        self._user: BotUser | None = None
+
+    async def call(
+        self,
+        endpoint: RestEndpoint,
+        *ids: str,
+        body: object = None,
+        file: Upload | None = None,
+        query: Mapping[str, str] | None = None,
+    ) -> bytes:
+        """Send a request and return the body of the response.
+
+        It is sent again after a short rate limit, with a token that was replaced just now and,
+        where the endpoint allows it, after a passing fault of the server.
+
+        Args:
+            endpoint: what is called.
+            ids: for the path.
+            body: is sent as JSON.
+            file: is sent with the body.
+            query: is appended to the path.
+
+        Raises:
+            PlatformError: it failed.
+        """
+        token = self._use_newest_token()
+        path = endpoint.path.format(*ids)
+        if query:
+            path += f"?{urlencode(query)}"
+        content_type, content = _encode(endpoint.method, body, file)
+        key = f"{endpoint.method} {endpoint.path}"
+        resource = ":".join(ids[: endpoint.resource_ids])
+        deadline = asyncio.get_running_loop().time() + _REQUEST_SECONDS
+        request = _RestRequest(endpoint, path, content, content_type, key, resource, deadline)
+        try:
+            return await self._send(request)
+        except TokenRejected:
+            if self._use_newest_token(at_once=True) == token:  # another call may have read it
+                raise
+            return await self._send(request)
+
+    async def bot_user(self) -> "BotUser":
+        """Return whose token it is; raises `PlatformError`."""
+        if self._user is None:
+            self._user = decode_response(_decode_user, await self.call(_ME))
+        return self._user
+
+    async def close(self) -> None:
+        for each in (self._http, *self._retired):
+            await each.close()
+
+    def _use_newest_token(self, *, at_once: bool = False) -> str:
+        """Return the token that requests are sent with from now on; raises if it cannot be one."""
+        token = self._token.read(at_once=at_once)
+        if token != self._used_token:
+            self._retired.append(self._http)
+            self._http = _connect(self._token.settings.api_base, token)
+            self._used_token = token
+        if not token:
+            raise PlatformFatal("Discord needs a bot token; set TROUPE_DISCORD__TOKEN")
+        if not _TOKEN.fullmatch(token):
+            raise TokenRejected(BOT_REJECTED)
+        return token
+
+    async def _send(self, request: "_RestRequest") -> bytes:
+        lost: OutcomeUnknown | None = None  # it may have been carried out
+        faults = 0
+        for tries in count(1):
+            try:
+                bucket = await self._wait_for_turn(request)
+                response, content = await self._exchange(request)
+            except (RateLimited, Unreachable) as error:
+                raise lost or error from None
+            now = asyncio.get_running_loop().time()
+            self._limits.update(bucket, request.key, request.resource, response.headers, now)
+            if HTTPStatus.OK <= response.status < HTTPStatus.MULTIPLE_CHOICES:
+                return content
+            failure, pause = self._judge(bucket, response, content, tries, now)
+            if isinstance(failure, OutcomeUnknown):
+                lost = failure
+                faults += 1
+                pause = pause if request.endpoint.may_repeat else None
+            elif isinstance(failure, RateLimited) and lost is None and not request.endpoint.waits:
+                pause = None
+            if pause is None or tries == _MAX_TRIES or now + pause > request.deadline:
+                if lost is not None:
+                    lost.answers = faults
+                raise lost or failure
+            await asyncio.sleep(pause)
+        raise AssertionError("count() has no end")
+
+    async def _wait_for_turn(self, request: "_RestRequest") -> RateLimitBucket:
+        """Wait until Discord takes this request; raise `RateLimited` if that is far away."""
+        while True:
+            now = asyncio.get_running_loop().time()
+            bucket = self._limits.bucket(request.key, request.resource, now)
+            if request.endpoint.is_interaction:
+                wait = bucket.seconds_until_free(now)
+            else:
+                wait = self._limits.seconds_until_free(bucket, now)
+            # Late is too late, also for a process that stood still: the outbox has moved on.
+            if wait > _MAX_WAIT_SECONDS or now + wait > request.deadline:
+                raise RateLimited(wait, self._limits.refused_scope(bucket, now))
+            if wait <= 0:
+                bucket.take(now)
+                return bucket
+            await asyncio.sleep(wait)
+
+    async def _exchange(self, request: "_RestRequest") -> tuple[HttpResponse, bytes]:
+        """Send a request once and read the response."""
+        try:
+            async with await self._http.request(
+                request.endpoint.method,
+                request.path,
+                request.content,
+                request.deadline,
+                content_type=request.content_type,
+            ) as response:
+                return response, await response.read_all(request.deadline, _MAX_RESPONSE_BYTES)
+        except ConnectionFailed as error:
+            if error.sent:
+                raise OutcomeUnknown(f"the answer of Discord was lost: {error}") from None
+            raise Unreachable(
+                translatable("{name} cannot be reached: {reason}", name="Discord", reason=error)
+            ) from None
+        except TimeoutError:
+            seconds = f"{_REQUEST_SECONDS:g}"
+            raise OutcomeUnknown(
+                translatable(
+                    "{name} did not answer within {seconds} s", name="Discord", seconds=seconds
+                )
+            ) from None
+
+    def _judge(
+        self,
+        bucket: RateLimitBucket,
+        response: HttpResponse,
+        content: bytes,
+        tries: int,
+        now: float,
+    ) -> tuple[PlatformError, float | None]:
+        """Return what a response means that is no success, and the pause before the next try."""
+        refusal = _read_refusal(content)
+        retry_after = response.headers.get("retry-after")
+        if response.status != HTTPStatus.TOO_MANY_REQUESTS:
+            error = translate_refusal(response.status, refusal.code, refusal.text)
+            return error, _PAUSES[tries - 1] if response.status in _PASSING_FAULTS else None
+        if refusal.retry_after is None or "via" not in response.headers:
+            # Not Discord's limit: something before it blocks this address.
+            return translate_refusal(response.status, 0, refusal.text, retry_after), None
+        until = now + refusal.retry_after
+        if refusal.is_global:
+            self._limits.block_all(until)
+        else:
+            bucket.block(until)
+        waits = refusal.retry_after <= _MAX_WAIT_SECONDS
+        _log.warning(
+            "discord_rate_limit", seconds=refusal.retry_after, everywhere=refusal.is_global
+        )
+        scope: RefusedScope = "bot" if refusal.is_global else "route"
+        return RateLimited(refusal.retry_after, scope), 0.0 if waits else None
+
+
+class BotUser(msgspec.Struct):
+    """The user that a bot is."""
+
+    id: str
+    username: str
+    discriminator: str = "0"
+
+    @property
+    def full_name(self) -> str:
+        has_number = self.discriminator.strip("0") != ""
+        return f"{self.username}#{self.discriminator}" if has_number else self.username
+
+
+_ME = RestEndpoint("GET", "/users/@me", resource_ids=0)
+_decode_user = msgspec.json.Decoder(BotUser).decode
+_decode_json = msgspec.json.Decoder().decode
+
+
+def decode_response(decode: Callable[[bytes], Decoded], response: bytes) -> Decoded:
+    """Return what a response says; raises `OutcomeUnknown` if it cannot be read."""
+    try:
+        return decode(response)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise OutcomeUnknown("Discord's response cannot be read (a page of a proxy?)") from None
+
+
+def decode_json(response: bytes) -> Any:
+    """Return what a response says as plain values; raises `OutcomeUnknown` as `decode_response`."""
+    return decode_response(_decode_json, response)
+
+
+@frozen_dataclass
+class _RestRequest:
+    endpoint: RestEndpoint
+    path: str
+    content: bytes | None
+    content_type: str | None
+    key: str
+    """The endpoint."""
+    resource: str
+    """The ids of what Discord counts the requests for."""
+    deadline: float
+
+
+class _Refusal(msgspec.Struct):
+    """The body of a response that is no success."""
+
+    code: int = 0
+    message: str = ""
+    errors: Any = None
+    """Which fields of the request are wrong."""
+    retry_after: float | None = None
+    is_global: bool = msgspec.field(default=False, name="global")
+
+    @property
+    def text(self) -> str:
+        return f"{self.message} {self.errors or ''}".strip()[:_MAX_TEXT_CHARS]
+
+
+_decode_refusal = msgspec.json.Decoder(_Refusal).decode
+
+
+def _read_refusal(content: bytes) -> _Refusal:
+    try:
+        return _decode_refusal(content)
+    except (msgspec.DecodeError, UnicodeDecodeError):  # the page of a proxy
+        page = content[:_MAX_TEXT_CHARS].decode(errors="replace")
+        return _Refusal(message=f"no JSON; is TROUPE_DISCORD__API_BASE right? {page}")
+
+
+def _encode(method: str, body: object, file: Upload | None) -> tuple[str | None, bytes | None]:
+    """Return the content type and the content of a request."""
+    if file is not None:
+        return to_form(msgspec.json.encode(body or {}), file)
+    if body is None:
+        return None, b"" if method == "POST" else None
+    return _JSON, msgspec.json.encode(body)
+
+
+def _connect(api_base: str, token: str) -> HttpClient:
+    headers = {
+        "Authorization": f"Bot {token}",
+        "User-Agent": _USER_AGENT,
+        "Accept-Encoding": "identity",
+    }
+    return HttpClient(
+        api_base.rstrip("/"),
+        headers if _TOKEN.fullmatch(token) else {},
+        connect_seconds=_CONNECT_SECONDS,
+        uses_proxy=False,
+    )

@@ -1,1 +1,0 @@
-"""Requests to Discord's REST API without discord.py: its sending path costs more than a request."""

@@ -1,0 +1,196 @@
+"""Shards: which channels one has, its stored session, and when it may IDENTIFY.
+
+Discord resets the token of a bot that identifies more often than `session_start_limit` allows, and
+takes `max_concurrency` IDENTIFYs each 5 seconds, one for each remainder of the shard's number. See
+https://discord.com/developers/docs/events/gateway#sharding, #resuming and
+#session-start-limit-object.
+"""
+
+import asyncio
+import math
+from collections import defaultdict
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import msgspec
+import structlog
+
+from bot.errors import StoreError
+from bot.frozen_dataclass import frozen_dataclass
+from bot.platforms.discord.rest import RestClient, RestEndpoint, decode_response
+from bot.ports import Clock, RoleLeases
+from bot.telemetry.metrics import IDENTIFIES_LEFT
+
+
+@frozen_dataclass
+class Shard:
+    """One of the gateway connections that a bot's guilds are divided among."""
+
+    number: int = 0
+    count: int = 1
+
+    @property
+    def name(self) -> str:
+        """Its name in logs, leases and stored rows: "0/2"."""
+        return f"{self.number}/{self.count}"
+
+    @classmethod
+    def from_name(cls, name: str) -> "Shard":
+        number, _, count = name.partition("/")
+        return cls(int(number), int(count))
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether the bot has no other shard."""
+        return self.count == 1
+
+    def has_guild(self, guild_id: int) -> bool:
+        """Return whether events of a guild arrive on this shard; 0: those of direct messages."""
+        return (guild_id >> 22) % self.count == self.number
+
+
+class GatewaySession(msgspec.Struct, frozen=True):
+    """A session that can be resumed: everything up to its sequence number is stored."""
+
+    id: str
+    sequence: int
+    resume_url: str
+
+    def to_stored(self) -> str:
+        return msgspec.json.encode(self).decode()
+
+    @classmethod
+    def from_stored(cls, stored: str) -> "GatewaySession | None":
+        """Return the session of a stored value; None if there is none."""
+        try:
+            return msgspec.json.decode(stored, type=cls)
+        except msgspec.DecodeError:
+            return None
+
+
+_log = structlog.get_logger(__name__)
+_GATEWAY = RestEndpoint("GET", "/gateway/bot", resource_ids=0)
+_RESERVED_SHARE = 0.1
+"""Of the budget; it is left to the operator, who may have to start the bot by hand."""
+_SECONDS_BETWEEN = 5.5  # Discord counts 5 s
+_MAX_TURN_SECONDS = 60.0
+_ASK_SECONDS = 1.0
+_ASK_AGAIN_SECONDS = 60.0  # whether there is a new budget
+_LOOP_SECONDS = 3600.0
+_FREE_IDENTIFIES = 10  # of a shard within an hour; from then on each waits longer
+_MAX_LOOP_PAUSE_SECONDS = 60.0
+
+
+class SessionStarts(msgspec.Struct):
+    """Discord's `session_start_limit`; times are in milliseconds."""
+
+    total: int
+    remaining: int
+    reset_after: int
+    max_concurrency: int = 1
+
+
+class GatewayInfo(msgspec.Struct):
+    """What Discord says about the gateway connections of this bot."""
+
+    url: str
+    shards: int
+    session_start_limit: SessionStarts
+
+
+_decode_info = msgspec.json.Decoder(GatewayInfo).decode
+
+
+async def read_gateway_info(rest: RestClient, clock: Clock) -> GatewayInfo:
+    """Ask Discord; raises `PlatformError`."""
+    info = decode_response(_decode_info, await rest.call(_GATEWAY))
+    show_identifies_left(info.session_start_limit, clock)
+    return info
+
+
+def show_identifies_left(starts: SessionStarts, clock: Clock) -> None:
+    """Put what is left into the metrics; after the reset, all are, though nobody asks again."""
+    reset_at = clock.monotonic() + starts.reset_after / 1000
+    IDENTIFIES_LEFT.labels("discord").set_function(
+        lambda: starts.remaining if clock.monotonic() < reset_at else starts.total
+    )
+
+
+class IdentifyLimits:
+    """Lets one IDENTIFY go at a time, of all processes that share the leases."""
+
+    def __init__(self, rest: RestClient, leases: RoleLeases | None, bot: str, clock: Clock) -> None:
+        """Take what is asked.
+
+        Args:
+            rest: tells the budget that is left.
+            leases: keep the pace among processes; None: there is no other process.
+            bot: whose budget it is; part of the names of leases.
+            clock: time.
+        """
+        self._rest = rest
+        self._leases = leases
+        self._bot = bot
+        self._clock = clock
+        self._locks: dict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._free_at: dict[int, float] = {}  # of the monotonic clock
+
+    @asynccontextmanager
+    async def turn(self, shard_number: int) -> AsyncIterator[str]:
+        """Wait until a shard may IDENTIFY, which the block does; yields where.
+
+        Raises:
+            PlatformError: Discord does not say how many IDENTIFYs are left.
+        """
+        gateway = await self._wait_for_budget()
+        bucket = shard_number % max(1, gateway.session_start_limit.max_concurrency)
+        role = f"identify {self._bot} {bucket}"
+        async with self._locks[bucket]:
+            while (wait := self._free_at.get(bucket, 0.0) - self._clock.monotonic()) > 0:
+                await self._clock.sleep(wait)
+            while not await self._take(role, _MAX_TURN_SECONDS):
+                await self._clock.sleep(_ASK_SECONDS)
+            try:
+                yield gateway.url
+            finally:
+                self._free_at[bucket] = self._clock.monotonic() + _SECONDS_BETWEEN
+                await self._take(role, _SECONDS_BETWEEN)  # it expires when the next one may go
+
+    async def _wait_for_budget(self) -> GatewayInfo:
+        while True:
+            gateway = await read_gateway_info(self._rest, self._clock)
+            starts = gateway.session_start_limit
+            if starts.remaining > math.floor(starts.total * _RESERVED_SHARE):
+                return gateway
+            seconds = starts.reset_after / 1000
+            _log.error("discord_identifies_used_up", left=starts.remaining, new_in_seconds=seconds)
+            await self._clock.sleep(min(seconds + _ASK_SECONDS, _ASK_AGAIN_SECONDS))
+
+    async def _take(self, role: str, seconds: float) -> bool:
+        if self._leases is None:
+            return True
+        try:
+            return await self._leases.take(role, seconds)
+        except StoreError as error:
+            _log.warning("store_failed", reason=str(error))
+            return False
+
+
+def recent_identifies(times: Sequence[float], now: float) -> list[float]:
+    """Return those that count for `loop_pause`; times are in Unix seconds."""
+    return [at for at in times if now - _LOOP_SECONDS < at <= now]
+
+
+def loop_pause(times: Sequence[float], now: float) -> float:
+    """Return how long a shard waits that identified at these times, in seconds.
+
+    The first ones of an hour wait for nothing. From then on each waits twice as long as the one
+    before: neither a session that Discord ends at once nor a process that is restarted again and
+    again uses up the budget of the bot.
+    """
+    recent = recent_identifies(times, now)
+    excess = len(recent) - _FREE_IDENTIFIES
+    if excess < 0:
+        return 0.0
+    pause = min(5.0 * 2.0 ** min(excess, 16), _MAX_LOOP_PAUSE_SECONDS)
+    return max(0.0, recent[-1] + pause - now)

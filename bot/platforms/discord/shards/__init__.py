@@ -1,1 +1,0 @@
-"""Discord's shards: which channels one has, its stored session, when it may IDENTIFY."""

@@ -1,0 +1,48 @@
+"""What platforms share when they receive: stored cursors, and messages too old to answer."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TypeVar
+
+import structlog
+
+from bot.chat.incoming import Deleted, Edited, ForgetRequested, Incoming, Joined, Pressed, Said
+
+Cursor = TypeVar("Cursor")
+_log = structlog.get_logger(__name__)
+_MAX_NUMBER = (1 << 63) - 1
+
+
+def read_cursors(stored: Mapping[str, str], read: Callable[[str, str], Cursor]) -> list[Cursor]:
+    """Read names and values; those that cannot be read are left out and logged with the reason."""
+    found: list[Cursor] = []
+    for name, value in stored.items():
+        try:
+            found.append(read(name, value))
+        except (TypeError, ValueError) as error:
+            _log.warning("not_decodable", what="cursor", row=name, reason=str(error))
+    return found
+
+
+def to_number(stored: str) -> int:
+    """Return a number of zero or more; raises `ValueError`."""
+    if not (stored.isascii() and stored.isdecimal() and int(stored) <= _MAX_NUMBER):
+        raise ValueError("not a number")
+    return int(stored)
+
+
+def read_number(stored: Mapping[str, str], name: str) -> int | None:
+    """Return the number of this name; None: there is none that can be read."""
+    given = {name: stored[name]} if name in stored else {}
+    return next(iter(read_cursors(given, lambda _, value: to_number(value))), None)
+
+
+def mark_late(incoming: Incoming, oldest: float) -> Incoming:
+    """Mark a message or an edit from before `oldest`, in Unix seconds, by the platform's clock."""
+    match incoming:
+        case Said(at=at) if at.timestamp() < oldest:
+            return replace(incoming, is_late=True)
+        case Edited(at=at, said=said) if at.timestamp() < oldest:
+            return replace(incoming, said=replace(said, is_late=True))
+        case Said() | Edited() | Deleted() | Pressed() | Joined() | ForgetRequested():
+            return incoming

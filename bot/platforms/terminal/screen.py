@@ -1,0 +1,305 @@
+"""The screen of an interactive chat: a prompt at its end, below it nothing, above it the chat.
+
+What is final is printed above the prompt and belongs to the terminal from then on. What still grows
+stands between that and the prompt, which can be written in all the time.
+"""
+
+import asyncio
+import contextlib
+import math
+import os
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate
+from pathlib import Path
+
+from prompt_toolkit import PromptSession
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion
+from prompt_toolkit.document import Document
+from prompt_toolkit.filters import Condition
+from prompt_toolkit.formatted_text import ANSI, StyleAndTextTuples, to_formatted_text
+from prompt_toolkit.history import FileHistory
+from prompt_toolkit.input import Input, create_input
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.output import Output, create_output
+from prompt_toolkit.output.vt100 import Vt100_Output
+from prompt_toolkit.utils import get_cwidth
+from typing_extensions import override
+
+from bot.chat.command import CommandSpec
+from bot.texts.text import looked_up, translatable, translate
+
+
+class InputHistory(FileHistory):
+    """The lines of this and earlier chats; where the file cannot be written, those of this one."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        super().__init__(str(file))
+
+    @override
+    def load_history_strings(self) -> Iterable[str]:
+        with contextlib.suppress(OSError):
+            return list(super().load_history_strings())
+        return []
+
+    @override
+    def store_string(self, string: str) -> None:
+        with contextlib.suppress(OSError):
+            os.close(os.open(self._file, os.O_CREAT | os.O_WRONLY, 0o600))
+            super().store_string(string)
+
+    def clear(self) -> None:
+        """Forget everything that was written."""
+        self._loaded_strings.clear()
+        with contextlib.suppress(OSError):
+            self._file.unlink(missing_ok=True)
+
+
+class CommandCompleter(Completer):
+    """Completes the word of a command that the cursor stands behind."""
+
+    def __init__(
+        self,
+        commands: Sequence[CommandSpec],
+        complete_preset: Callable[[str], Sequence[str]],
+        language: str = "en",
+    ) -> None:
+        """Take the commands, what suggests the names of presets, and the person's language."""
+        self._commands = commands
+        self._complete_preset = complete_preset
+        self._language = language
+
+    @override
+    def get_completions(
+        self, document: Document, complete_event: CompleteEvent
+    ) -> Iterable[Completion]:
+        text = document.text_before_cursor
+        if text.startswith("/") and "\n" not in text:
+            yield from self._complete(self._commands, text[1:], mark="/")
+
+    def _complete(
+        self, specs: Sequence[CommandSpec], typed: str, mark: str = ""
+    ) -> Iterator[Completion]:
+        name, space, rest = typed.partition(" ")
+        if not space:
+            for spec in specs:
+                if spec.name.startswith(name.lower()):
+                    shown = f"{mark}{spec.name}"
+                    summary = translate(looked_up(spec.summary), self._language)
+                    yield Completion(spec.name, -len(name), shown, summary)
+            return
+        for spec in specs:
+            if spec.name == name.lower():
+                yield from self._complete(spec.actions, rest)
+                for option in spec.options:
+                    found = self._complete_preset(rest) if option.completes else option.choices
+                    fitting = [one for one in found if option.completes or one.startswith(rest)]
+                    yield from (Completion(one, -len(rest)) for one in fitting)
+
+
+_SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+_SPINNER_SECONDS = 0.1
+_SECONDS_BEFORE_SPINNER = 0.3  # a command is answered by then
+_ROWS_BESIDE_ANSWER = 4  # of the prompt and what is shown around it
+_MAX_GROWING_CHARS = 3000  # to render more with each update takes too long
+_ENDS_HINT = translatable("Press Ctrl-C again to end the chat.")
+
+
+class ChatScreen:
+    """Reads lines at a prompt, and shows texts above it, which are rendered already.
+
+    Args:
+        history: what was written before.
+        completer: suggests while a command is written.
+        on_line: takes each line that was entered.
+        on_stop: is called when the answer is to be stopped.
+        language: of the screen's own texts.
+    """
+
+    def __init__(
+        self,
+        history: InputHistory | None,
+        completer: Completer,
+        on_line: Callable[[str], None],
+        on_stop: Callable[[], None],
+        *,
+        language: str = "en",
+        input_: Input | None = None,
+        output: Output | None = None,
+    ) -> None:
+        self.name = ""
+        """Who writes; stands at the prompt."""
+        self._on_line = on_line
+        self._on_stop = on_stop
+        self._language = language
+        self._output = output or _open_output()
+        self._growing: Sequence[str] = ()
+        self._waiting: Sequence[str] = ()
+        self._busy_since: float | None = None
+        self._spins = asyncio.Event()
+        self._ctrl_c_ends = False
+        self._session: PromptSession[None] = PromptSession(
+            self._message,
+            multiline=True,
+            history=history,
+            completer=completer,
+            complete_while_typing=Condition(self._writes_command),
+            key_bindings=self._key_bindings(),
+            enable_suspend=True,
+            erase_when_done=True,
+            input=input_ or create_input(),
+            output=self._output,
+        )
+        self._session.default_buffer.accept_handler = self._accept
+        self._session.default_buffer.on_text_changed += self._forget_ctrl_c
+
+    @property
+    def columns(self) -> int:
+        return self._output.get_size().columns
+
+    @property
+    def capacity(self) -> int:
+        """So many characters fit on the screen, at most."""
+        return min(math.prod(self._output.get_size()), _MAX_GROWING_CHARS)
+
+    async def read(self) -> None:
+        """Read lines until the end of the chat.
+
+        Raises:
+            EOFError: the terminal was closed.
+        """
+        ticking = asyncio.create_task(self._keep_spinning(), name="spin")
+        try:
+            await self._session.prompt_async(set_exception_handler=False, handle_sigint=False)
+        except OSError as error:  # while it drew the prompt
+            raise EOFError("the terminal was closed") from error
+        finally:
+            ticking.cancel()
+            await asyncio.wait([ticking])
+
+    def close(self) -> None:
+        """End `read`."""
+        if self._session.app.is_running and not self._session.app.is_done:
+            self._session.app.exit()
+
+    def print(self, text: str) -> None:
+        """Print lines for good; raises `OSError` if the terminal was closed."""
+        app = self._session.app
+        if app.is_running:
+            app.renderer.erase()
+        self._output.write_raw(f"{text}\n")
+        self._output.flush()
+        app.invalidate()
+
+    def show_growing(self, lines: Sequence[str]) -> None:
+        """Show lines that may change; of too many the last ones."""
+        self._growing = lines
+        self._session.app.invalidate()
+
+    def show_waiting(self, lines: Sequence[str]) -> None:
+        """Show what was entered and has to wait."""
+        self._waiting = lines
+        self._session.app.invalidate()
+
+    def set_busy(self, busy: bool) -> None:
+        """Show a sign of life until the answer grows, or stop it."""
+        self._busy_since = time.monotonic() if busy else None
+        if busy:
+            self._spins.set()
+        else:
+            self._spins.clear()
+        self._session.app.invalidate()
+
+    # --- what is shown --------------------------------------------------------------------------
+
+    def _message(self) -> StyleAndTextTuples:
+        columns = self.columns
+        waiting = [_cropped(f"⏎ {line}", columns) for line in self._waiting]
+        rows = max(self._output.get_size().rows - _ROWS_BESIDE_ANSWER - len(waiting), 1)
+        above: StyleAndTextTuples = []
+        for line in self._growing[-rows:]:
+            above += [*to_formatted_text(ANSI(line)), ("", "\n")]
+        for line in (self._status(), *waiting):
+            if line:
+                above.append(("class:dim fg:ansibrightblack", f"{line}\n"))
+        if above:
+            above.append(("", "\n"))
+        return [*above, ("bold fg:ansigreen", f"{self.name}> ")]
+
+    def _status(self) -> str:
+        if self._ctrl_c_ends:
+            return translate(_ENDS_HINT, self._language)
+        if self._busy_since is None or self._growing:
+            return ""
+        seconds = time.monotonic() - self._busy_since
+        if seconds < _SECONDS_BEFORE_SPINNER:
+            return ""
+        frame = _SPINNER[int(seconds / _SPINNER_SECONDS) % len(_SPINNER)]
+        told = translatable("reading … {seconds} s (Ctrl-C stops)", seconds=f"{seconds:.0f}")
+        return f"{frame} {translate(told, self._language)}"
+
+    async def _keep_spinning(self) -> None:
+        while True:
+            await self._spins.wait()
+            await asyncio.sleep(_SPINNER_SECONDS)
+            if not self._growing:
+                self._session.app.invalidate()
+
+    # --- keys -----------------------------------------------------------------------------------
+
+    def _writes_command(self) -> bool:
+        return self._session.default_buffer.text.startswith("/")
+
+    def _accept(self, _buffer: object) -> bool:
+        text = self._session.default_buffer.text
+        if text.strip():
+            self._on_line(text)
+        return False  # the prompt is empty again
+
+    def _forget_ctrl_c(self, _buffer: object) -> None:
+        self._ctrl_c_ends = False
+
+    def _key_bindings(self) -> KeyBindings:
+        bindings = KeyBindings()
+
+        @bindings.add("enter")
+        def _(event: KeyPressEvent) -> None:
+            event.current_buffer.validate_and_handle()
+
+        @bindings.add("escape", "enter")
+        def _(event: KeyPressEvent) -> None:
+            event.current_buffer.insert_text("\n")
+
+        @bindings.add("c-d", filter=Condition(lambda: not self._session.default_buffer.text))
+        def _(event: KeyPressEvent) -> None:
+            self._on_line("/quit")
+
+        @bindings.add("c-c")
+        def _(event: KeyPressEvent) -> None:
+            if self._ctrl_c_ends:
+                self.close()
+                return
+            event.current_buffer.reset()
+            if self._busy_since is not None:
+                self._on_stop()
+            self._ctrl_c_ends = True
+            event.app.invalidate()
+
+        return bindings
+
+
+def _open_output() -> Output:
+    """Open standard output without asking the terminal for the cursor, which not all answer."""
+    output = create_output()
+    if isinstance(output, Vt100_Output):
+        output.enable_cpr = False
+    return output
+
+
+def _cropped(text: str, columns: int) -> str:
+    line = " ".join(text.split())
+    cells = list(accumulate(map(get_cwidth, line)))
+    fitting = bisect_right(cells, columns // 2)
+    return line if fitting == len(line) else f"{line[:fitting]} …"

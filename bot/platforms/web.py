@@ -1,0 +1,365 @@
+"""The web: channels that live in our own database, for the playground of the console.
+
+A page stores what people do there; the platform reads it in the order of its revisions, as it would
+read the events of a vendor.
+"""
+
+import asyncio
+import contextlib
+import re
+from collections.abc import Callable, Sequence, Set
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from typing_extensions import override
+
+from bot.chat.incoming import (
+    Address,
+    Deleted,
+    Edited,
+    Incoming,
+    Person,
+    Pressed,
+    Quote,
+    Said,
+    WakeReason,
+)
+from bot.chat.outgoing import Limits, MessageContent, OutgoingMessage
+from bot.chat.web_channel import WEB_PLATFORM, WebChannel, WebMessage, inbox_key
+from bot.errors import MessageNotFound, PlatformFatal
+from bot.platforms.local_platform import LocalPlatform
+from bot.platforms.receiving import read_cursors, to_number
+from bot.platforms.spec import PlatformContext, PlatformSpec
+from bot.ports import Clock, Intake, Platform, SilenceExplainer, Surface, WebChannels
+
+_BOT_MENTION = re.compile(r"@(?:bot|troupe)\b[,:]?\s*", re.IGNORECASE)
+
+
+def to_incoming(
+    channel: WebChannel, message: WebMessage, replied_to: WebMessage | None, known_revision: int
+) -> Incoming | None:
+    """Return what a change of a person's message means; None: nothing.
+
+    Args:
+        channel: where it is.
+        message: the message as it reads now.
+        replied_to: the message that it replies to, if there is one.
+        known_revision: the revision up to which changes were read before.
+    """
+    author = message.author
+    if author is None or message.is_note:
+        return None
+    if message.press is not None:
+        return to_pressed(channel, message, author)
+    is_new = message.position > known_revision
+    if is_new and message.is_copied:
+        return None
+    if message.is_deleted:
+        return None if is_new else to_deleted(channel, message)
+    said = to_said(channel, message, author, replied_to)
+    if is_new:
+        return said
+    return Edited(f"{said.external_key}:{message.revision}", said, message.edited_at or message.at)
+
+
+def to_said(
+    channel: WebChannel, message: WebMessage, author: Person, replied_to: WebMessage | None
+) -> Said:
+    """Return a message as the service reads it.
+
+    With one person, the channel is a private chat; with several, a message addresses the bot as in
+    a channel of Discord: by a mention, a reply, a name or a command.
+    """
+    text, is_mentioned = message.text, False
+    if found := _BOT_MENTION.search(text):
+        is_mentioned = True
+        if found.start() == 0 and found.end() < len(text):
+            text = text[found.end() :]
+    is_alone = len(channel.people) == 1
+    address = channel.address
+    return Said(
+        address=address,
+        external_key=inbox_key(channel.id, message),
+        message_id=message.id,
+        author=author,
+        text=text,
+        at=message.at,
+        wake=_wake_reason(text, replied_to, is_alone=is_alone, is_mentioned=is_mentioned),
+        scopes=(address.lane,),
+        author_is_admin=True,  # only the operator has the console
+        quote=None if replied_to is None else _quote(replied_to),
+        mentions=_mentions(text, channel.people, author),
+        locale=channel.locale,
+        is_private=is_alone,
+        has_masked_token=message.has_masked_token,
+    )
+
+
+def to_deleted(channel: WebChannel, message: WebMessage) -> Deleted:
+    address = channel.address
+    key = f"{inbox_key(channel.id, message)}:deleted"
+    return Deleted(address, key, (message.id,), message.at, (address.lane,))
+
+
+def to_pressed(channel: WebChannel, message: WebMessage, author: Person) -> Pressed:
+    address = channel.address
+    return Pressed(
+        address,
+        inbox_key(channel.id, message),
+        message.reply_to,
+        author,
+        message.press or "",
+        message.at,
+        (address.lane,),
+        message.values,
+        author_is_admin=True,
+        locale=channel.locale,
+    )
+
+
+def _wake_reason(
+    text: str, replied_to: WebMessage | None, *, is_alone: bool, is_mentioned: bool
+) -> WakeReason | None:
+    if text.startswith("/"):
+        return WakeReason.COMMAND
+    if is_alone:
+        return WakeReason.DM
+    if is_mentioned:
+        return WakeReason.MENTION
+    if replied_to is not None and replied_to.author is None:
+        return WakeReason.REPLY
+    return None
+
+
+def _quote(message: WebMessage) -> Quote:
+    is_ours = message.author is None
+    return Quote(message.author, message.id, message.text, is_ours=is_ours)
+
+
+def _mentions(text: str, people: Sequence[Person], author: Person) -> tuple[str, ...]:
+    lowered = text.casefold()
+    named = (one for one in people if one.id != author.id)
+    return tuple(one.id for one in named if f"@{one.name.casefold()}" in lowered)
+
+
+PLAIN = Limits(
+    max_units=100_000,
+    unit="characters",
+    seconds_between_edits=0.25,
+    typing_seconds=0,
+    has_buttons=True,
+    shows_faces=True,
+)
+"""Of a channel that looks like no other platform."""
+
+
+class WebSurface(Surface):
+    """Writes to the store; a message is named by its nonce, so that it is added once.
+
+    Args:
+        channels: the store.
+        clock: time.
+        limits_of: the limits of the platforms that channels look like.
+    """
+
+    def __init__(
+        self, channels: WebChannels, clock: Clock, limits_of: Callable[[str], Limits | None]
+    ) -> None:
+        self._channels = channels
+        self._clock = clock
+        self._limits_of = limits_of
+        self._limits: dict[str, Limits] = {}
+
+    def set_look(self, channel_id: str, look: str) -> None:
+        """Note which platform a channel looks like: messages are split where that one splits."""
+        imitated = self._limits_of(look) if look else None
+        if imitated is None:
+            self._limits[channel_id] = PLAIN
+            return
+        # It splits where that platform does. Nothing else holds it back: nobody limits its calls,
+        # and a message can be sent again without appearing twice.
+        self._limits[channel_id] = replace(
+            imitated,
+            seconds_between_edits=PLAIN.seconds_between_edits,
+            typing_seconds=0,
+            chat_calls=(),
+            bot_calls=(),
+            route_calls=(),
+            can_repeat_sends=True,
+            repeats_faces=True,
+            has_buttons=True,
+            asks_by_replies=False,
+        )
+
+    @override
+    def limits(self, address: Address) -> Limits:
+        return self._limits.get(address.chat, PLAIN)
+
+    @override
+    async def send(self, message: OutgoingMessage) -> str:
+        content = message.content
+        sent = WebMessage(
+            message.nonce,
+            None,
+            content.text,
+            datetime.fromtimestamp(self._clock.now(), UTC),
+            face=content.face,
+            buttons=content.buttons,
+            menus=content.menus,
+            reply_to=message.reply_to,
+            file=message.file,
+        )
+        await self._channels.add(message.address.chat, [sent])
+        return message.nonce
+
+    @override
+    async def edit(
+        self,
+        address: Address,
+        message_id: str,
+        content: MessageContent,
+        *,
+        interaction: str | None = None,
+    ) -> None:
+        found = await self._channels.find(address.chat, message_id)
+        if found is None:
+            raise MessageNotFound(f"no message {message_id}")
+        edited = replace(
+            found,
+            text=content.text,
+            face=content.face,
+            buttons=content.buttons,
+            menus=content.menus,
+        )
+        if edited != found and not await self._channels.replace(address.chat, edited):
+            raise MessageNotFound(f"no message {message_id}")
+
+    @override
+    async def delete(self, address: Address, message_id: str) -> None:
+        found = await self._channels.find(address.chat, message_id)
+        if found is not None:
+            await self._channels.replace(address.chat, found.emptied())
+
+    @override
+    async def typing(self, address: Address) -> None:
+        """Do nothing: an answer is shown as it grows."""
+
+    @override
+    async def find(
+        self,
+        message: OutgoingMessage,
+        *,
+        after: str | None,
+        known: Set[str],
+        duplicate_of: str | None = None,
+    ) -> str | None:
+        found = await self._channels.find(message.address.chat, message.nonce)
+        return None if found is None else found.id
+
+
+_POLL_SECONDS = 2.0  # for changes of other processes whose signal was lost
+_MAX_CHANGES = 100
+_CURSORS = f"{WEB_PLATFORM}:"
+
+
+class WebPlatform(LocalPlatform, SilenceExplainer):
+    """Reads the changes of each channel after its cursor, which is stored with what was read.
+
+    So a message is received once, whatever process stored it and whenever this one dies.
+    """
+
+    kind = WEB_PLATFORM
+    account = "the playground of the console"
+
+    def __init__(self, channels: WebChannels, context: PlatformContext) -> None:
+        self._channels = channels
+        self._context = context
+        self._surface = WebSurface(channels, context.clock, context.limits_of)
+        self._read_to: dict[str, int] = {}
+        """By channel: the revision up to which its changes were read."""
+        self._is_changed = asyncio.Event()
+
+    @property
+    @override
+    def surface(self) -> Surface:
+        return self._surface
+
+    @override
+    async def run(self, intake: Intake) -> None:
+        stored = await intake.cursors(_CURSORS)
+        read = read_cursors(stored, lambda name, at: (name.removeprefix(_CURSORS), to_number(at)))
+        self._read_to = dict(read)
+        stop_watching = self._channels.on_change(lambda _ids: self._is_changed.set())
+        try:
+            while True:
+                self._is_changed.clear()
+                for channel in await self._channels.all():
+                    self._surface.set_look(channel.id, channel.look)
+                    if channel.revision > self._read_to.get(channel.id, 0):
+                        await self._read_changes(channel, intake)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_POLL_SECONDS):
+                        await self._is_changed.wait()
+        finally:
+            stop_watching()
+
+    @override
+    async def explain_silence(self, said: Said, explanation: str) -> None:
+        note = self._note(f"{said.message_id}:note", explanation)
+        await self._channels.add(said.address.chat, [replace(note, reply_to=said.message_id)])
+
+    async def _read_changes(self, channel: WebChannel, intake: Intake) -> None:
+        known = self._read_to.get(channel.id, 0)
+        changes = await self._channels.changed(channel.id, known, _MAX_CHANGES)
+        events: list[Incoming] = []
+        for message in changes:
+            if message.author is None:
+                continue
+            event = to_incoming(channel, message, await self._replied_to(channel, message), known)
+            if isinstance(event, Pressed) and await self._is_refused(channel, message, event):
+                continue
+            if event is not None:
+                events.append(event)
+        if not changes:
+            self._read_to[channel.id] = channel.revision
+            return
+        newest = changes[-1].revision
+        if events:
+            await intake.receive(events, {f"{_CURSORS}{channel.id}": str(newest)})
+        self._read_to[channel.id] = newest
+        if newest < channel.revision:
+            self._is_changed.set()
+
+    async def _replied_to(self, channel: WebChannel, message: WebMessage) -> WebMessage | None:
+        if message.reply_to is None or message.press is not None:
+            return None
+        return await self._channels.find(channel.id, message.reply_to)
+
+    async def _is_refused(self, channel: WebChannel, message: WebMessage, press: Pressed) -> bool:
+        refusal = await self._context.press_refusal(press)
+        if refusal is not None:
+            await self._channels.add(channel.id, [self._note(f"{message.id}:note", refusal)])
+        return refusal is not None
+
+    def _note(self, note_id: str, text: str) -> WebMessage:
+        now = datetime.fromtimestamp(self._context.clock.now(), UTC)
+        return WebMessage(note_id, None, text, now, is_note=True)
+
+
+def make(_settings: None, context: PlatformContext) -> Platform:
+    """Make the platform over the channels of the database.
+
+    Raises:
+        PlatformFatal: it was given none.
+    """
+    if context.web_channels is None:
+        raise PlatformFatal("the web platform needs the channels of the database")
+    return WebPlatform(context.web_channels, context)
+
+
+SPEC = PlatformSpec(
+    kind=WEB_PLATFORM,
+    factory="bot.platforms.web:make",
+    user_id_pattern=".+",
+    is_companion=True,
+)

@@ -1,1 +1,0 @@
-"""Text features of character cards: macros and story strings."""

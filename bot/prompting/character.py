@@ -1,0 +1,364 @@
+"""ChatHaruhi's character as a library: `from bot.prompting.character import Character`."""
+
+import asyncio
+import warnings
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Self
+
+from typing_extensions import TypedDict, Unpack
+
+from bot.chat.incoming import Person
+from bot.chat.story import Story, Vector
+from bot.errors import CharacterError
+from bot.frozen_dataclass import frozen_dataclass
+from bot.ports import TextTokenCounter
+from bot.prompting.echo_filter import EchoFilter
+from bot.prompting.embedding import DEFAULT_EMBEDDER, FunctionEmbedder, StoryIndex
+from bot.prompting.persona import build_roleplay_prompt, parse_persona
+from bot.prompting.personas.haruhi import (
+    CharacterData,
+    builtin_role_name,
+    decode_floats,
+    load_builtin_role,
+    load_hub_role,
+    read_jsonl,
+    read_rows,
+    strip_dialogue_brackets,
+    write_jsonl,
+)
+from bot.prompting.speakers import SpeakerLabels, clean_name, label_speakers
+from bot.prompting.text.tokens import count_tokens
+
+Messages = list[dict[str, str]]
+
+_MODES = ("default", "add", "not_add")
+
+
+@frozen_dataclass
+class TranscriptLine:
+    """One utterance."""
+
+    speaker: str | None
+    """None: the character itself."""
+    text: str
+
+
+class Transcript:
+    """The lines so far. A library has no user ids, so people are identified by their names.
+
+    `naming` is "add" (every line has a speaker tag), "not_add", or "default": all lines have one,
+    old ones and the character's own as well, as soon as a second person talks to it.
+    """
+
+    def __init__(self, role_name: str, naming: str) -> None:
+        if str(naming).lower() not in _MODES:
+            raise CharacterError(f"user_name_in_message={naming!r}: use one of {', '.join(_MODES)}")
+        self.lines: list[TranscriptLine] = []
+        self._role_name = role_name
+        self._naming = naming.lower()
+        self._participants: dict[str, None] = {}  # in the order of their first line
+
+    def add_participant(self, user: str) -> None:
+        """Register a person; from the second one on, lines may have speaker tags."""
+        self._participants.setdefault(user)
+
+    def to_messages(self, lines: Sequence[TranscriptLine]) -> Messages:
+        """Return the lines in OpenAI's form."""
+        tagged = self._tags_speakers()
+        labels = self._speaker_labels()
+        return [
+            {
+                "role": "assistant" if line.speaker is None else "user",
+                "content": labels.tag_text(self._label(line, labels), line.text)
+                if tagged
+                else line.text,
+            }
+            for line in lines
+        ]
+
+    def newest_messages(self, tokens: int | None, count: TextTokenCounter) -> Messages:
+        """Return the newest lines, back to the first that does not fit."""
+        messages = self.to_messages(self.lines)
+        if tokens is None:
+            return messages
+        costs = count([message["content"] for message in messages])
+        kept = len(messages)
+        while kept and costs[kept - 1] <= tokens:
+            kept -= 1
+            tokens -= costs[kept]
+        return messages[kept:]
+
+    def strip_echo(self, response: str) -> str:
+        """Remove the tag that a model may put before its own line after reading `Nora:...`."""
+        people = self._speaker_labels().people.values()
+        echo_filter = EchoFilter(self._role_name if self._tags_speakers() else None, people)
+        return echo_filter.feed(response) + echo_filter.finish()
+
+    def _speaker_labels(self) -> SpeakerLabels:
+        names = [
+            *self._participants,
+            *(line.speaker for line in self.lines if line.speaker is not None),
+        ]
+        people = [Person(name, name) for name in names]
+        return label_speakers(people, {self._role_name: self._role_name})
+
+    def _label(self, line: TranscriptLine, labels: SpeakerLabels) -> str:
+        return self._role_name if line.speaker is None else labels.people[line.speaker]
+
+    def _tags_speakers(self) -> bool:
+        has_several = self._naming == "default" and len(self._participants) > 1
+        return self._naming == "add" or has_several
+
+
+ChatModel = Callable[[Messages], str]
+AsyncChatModel = Callable[[Messages], Awaitable[str]]
+
+
+class CharacterOptions(TypedDict, total=False):
+    """The options of all constructors; see `Character`."""
+
+    user_name: str | None
+    llm: ChatModel | None
+    llm_async: AsyncChatModel | None
+    embedding: FunctionEmbedder | Callable[[str], Vector]
+    token_counter: Callable[[str], int] | str | None
+    max_input_token: int | None
+    user_name_in_message: str
+    transfer_haruhi_2_zero: bool
+
+
+class Character:
+    """Plays a role and keeps the history of the conversation.
+
+    Args:
+        role_name: the name of the role; without a persona, a built-in role ("haruhi").
+        persona: may contain placeholders for stories (persona.py), `{{role}}` and `{{user}}`.
+        user_name: the value of `{{user}}` until somebody else talks to the character.
+        texts: its stories.
+        vecs: a vector for each story, by `embedding`, as numbers or in ChatHaruhi's base64;
+            otherwise they are computed when needed.
+        llm: answers `chat`, which returns None without it.
+        llm_async: answers `async_chat`.
+        embedding: text to vector, to find stories by what they mean; a `FunctionEmbedder` where
+            queries and stories are embedded differently.
+        token_counter: "cl100k", a function of a text, or None: no limit.
+        max_input_token: limit of system prompt, history and question; the oldest history is
+            dropped.
+        user_name_in_message: "add": every line has a speaker tag; "not_add": none has; "default":
+            all have, as soon as a second person talks.
+        transfer_haruhi_2_zero: remove the brackets of ChatHaruhi 2, 「」, from stories.
+
+    Raises:
+        CharacterError: an argument is missing or malformed; also a ValueError.
+    """
+
+    def __init__(
+        self,
+        role_name: str,
+        persona: str | None = None,
+        *,
+        user_name: str | None = None,
+        texts: Sequence[str] | None = None,
+        vecs: Sequence[Vector | str] | None = None,
+        llm: ChatModel | None = None,
+        llm_async: AsyncChatModel | None = None,
+        embedding: FunctionEmbedder | Callable[[str], Vector] = DEFAULT_EMBEDDER,
+        token_counter: Callable[[str], int] | str | None = "cl100k",  # noqa: S107
+        max_input_token: int | None = 1600,
+        user_name_in_message: str = "default",
+        transfer_haruhi_2_zero: bool = True,
+    ) -> None:
+        if not role_name:
+            raise CharacterError(
+                "a character needs a `role_name`, which is part of the system prompt"
+            )
+        if not persona:
+            data = load_builtin_role(role_name)
+            role_name = builtin_role_name(role_name) or role_name
+            persona = data.persona
+            texts, vecs = (data.texts, None) if texts is None else (texts, vecs)
+        self.role_name = role_name
+        self.persona = persona
+        self.user_name = user_name
+        self.llm = llm
+        self.llm_async = llm_async
+        self._embedder = _to_embedder(embedding)
+        vectors = None if vecs is None else [_to_vector(vector) for vector in vecs]
+        self._stories = StoryIndex(texts or (), vectors, self._embedder)
+        self._clean_story = strip_dialogue_brackets if transfer_haruhi_2_zero else str
+        self._parsed_persona = parse_persona(persona)
+        self._count = _text_counter(token_counter)
+        self._max_tokens = None if token_counter is None else max_input_token
+        self._transcript = Transcript(role_name, user_name_in_message)
+        if user_name:
+            self._transcript.add_participant(user_name)
+        self._question: TranscriptLine | None = None
+        self._chat_lock = asyncio.Lock()
+        for problem in self._parsed_persona.problems:
+            warnings.warn(problem, stacklevel=2)
+
+    @classmethod
+    def from_jsonl(
+        cls,
+        path: str | Path,
+        role_name: str,
+        *,
+        column: str | None = None,
+        **options: Unpack[CharacterOptions],
+    ) -> Self:
+        """Load a file that `save_to_jsonl` or ChatHaruhi wrote.
+
+        The vectors of `column` (by default the first one) are used if its name is that of the
+        embedding, or if an embedding or a column is given explicitly; otherwise they are computed.
+
+        Raises:
+            CharacterError: the file cannot be read, or has no persona.
+        """
+        try:
+            text = Path(path).read_text(encoding="utf-8-sig")
+        except (OSError, ValueError) as error:  # not UTF-8, or not a path
+            raise CharacterError(f"{path} cannot be read: {error}") from error
+        return cls._from_data(
+            read_rows(read_jsonl(text), str(path), column), role_name, column, options
+        )
+
+    @classmethod
+    def from_hub(
+        cls,
+        dataset: str,
+        role_name: str,
+        *,
+        column: str | None = None,
+        **options: Unpack[CharacterOptions],
+    ) -> Self:
+        """Load `owner/dataset` or `owner/dataset/role` with the library `datasets`.
+
+        The vectors are used as in `from_jsonl`.
+
+        Raises:
+            CharacterError: the library is not installed, or it cannot load the data set.
+        """
+        return cls._from_data(load_hub_role(dataset, column), role_name, column, options)
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return self._stories.texts
+
+    @property
+    def vecs(self) -> Sequence[Vector]:
+        """A vector for each text; computed on first use if none were given."""
+        return self._stories.vectors
+
+    @property
+    def history(self) -> Sequence[TranscriptLine]:
+        """The lines so far, oldest first, without a question that has no answer yet."""
+        return tuple(self._transcript.lines)
+
+    def get_message(self, user: str, text: str) -> Messages:
+        """Return the messages for a model: system prompt, history that fits, and this question.
+
+        `append_message` adds the question to the history together with its answer.
+        """
+        self._transcript.add_participant(user)
+        self.user_name = user or self.user_name
+        self._question = TranscriptLine(user, text)
+        question = self._transcript.to_messages([self._question])[0]
+        system = build_roleplay_prompt(
+            self._parsed_persona,
+            self._search_stories(text) if self.texts else None,
+            role_name=self.role_name,
+            user_name=clean_name(self.user_name or ""),
+            newest=text,
+            max_input_tokens=self._max_tokens,
+            count=self._count,
+        ).text
+        left = None
+        if self._max_tokens is not None:
+            left = self._max_tokens - sum(self._count([system, question["content"]]))
+        history = self._transcript.newest_messages(left, self._count)
+        return [{"role": "system", "content": system}, *history, question]
+
+    def append_message(self, response: str, speaker: str | None = None) -> None:
+        """Add the answer to the last `get_message`, or a line of another `speaker`."""
+        if self._question:
+            self._transcript.lines.append(self._question)
+            self._question = None
+        text = self._transcript.strip_echo(response) if speaker is None else response
+        self._transcript.lines.append(TranscriptLine(speaker, text))
+
+    def chat(self, user: str, text: str) -> str | None:
+        """Return the answer of `llm`; if it fails, the history is unchanged."""
+        messages = self.get_message(user, text)
+        if self.llm is None:
+            return None
+        self.append_message(self.llm(messages))
+        return self._transcript.lines[-1].text
+
+    async def async_chat(self, user: str, text: str) -> str | None:
+        """Return the answer of `llm_async`; concurrent calls are answered one after the other."""
+        async with self._chat_lock:
+            # The first search may take seconds, because it embeds all stories.
+            messages = await asyncio.to_thread(self.get_message, user, text)
+            if self.llm_async is None:
+                return None
+            self.append_message(await self.llm_async(messages))
+            return self._transcript.lines[-1].text
+
+    def save_to_jsonl(self, path: str | Path) -> None:
+        """Write persona, stories and their vectors in ChatHaruhi's JSONL format."""
+        text = write_jsonl(self.persona, self.texts, self.vecs, self._embedder.name)
+        Path(path).write_text(text, encoding="utf-8")
+
+    @classmethod
+    def _from_data(
+        cls, data: CharacterData, role_name: str, column: str | None, options: CharacterOptions
+    ) -> Self:
+        embedding = options.get("embedding", DEFAULT_EMBEDDER)
+        is_custom = not isinstance(embedding, FunctionEmbedder)
+        embedder = _to_embedder(embedding)
+        use_vectors = is_custom or column is not None or embedder.name == data.column
+        if use_vectors and data.column:
+            embedder = replace(embedder, name=data.column)
+        options = {**options, "embedding": embedder}
+        return cls(
+            role_name,
+            data.persona,
+            texts=data.texts,
+            vecs=data.vectors if use_vectors else None,
+            **options,
+        )
+
+    def _search_stories(self, newest: str) -> dict[str, list[Story]]:
+        return {
+            query: [
+                replace(story, text=self._clean_story(story.text))
+                for story in self._stories.search(query, limit)
+            ]
+            for query, limit in self._parsed_persona.story_queries(newest).items()
+        }
+
+
+def _to_embedder(embedding: FunctionEmbedder | Callable[[str], Vector]) -> FunctionEmbedder:
+    if isinstance(embedding, FunctionEmbedder):
+        return embedding
+    return FunctionEmbedder(embedding, embedding)
+
+
+def _to_vector(vector: Vector | str) -> Vector:
+    return decode_floats(vector) if isinstance(vector, str) else vector
+
+
+def _text_counter(token_counter: Callable[[str], int] | str | None) -> TextTokenCounter:
+    match token_counter:
+        case None:
+            return lambda texts: [0 for _ in texts]
+        case "cl100k" | "default":
+            return count_tokens
+        case str():
+            raise CharacterError(
+                f"token_counter={token_counter!r}: pass 'cl100k', a function of a text, or None"
+            )
+        case count:
+            return lambda texts: [count(text) for text in texts]

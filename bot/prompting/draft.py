@@ -1,0 +1,251 @@
+"""The draft of a prompt: its parts, with their sections and priorities."""
+
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import field, replace
+from itertools import groupby, pairwise
+from operator import attrgetter, itemgetter
+from typing import Any
+
+from bot.chat.prompt import Image, Message, Prompt
+from bot.chat.receipt import DroppedItem, PromptSpan
+from bot.chat.story import Story
+from bot.frozen_dataclass import frozen_dataclass
+from bot.prompting.text.incremental_map import map_incrementally
+from bot.texts.text import Text, looked_up, translatable
+
+_SEPARATOR = "\n\n"
+"""Between the parts of one message."""
+_inserted_of, _messages_of = attrgetter("inserted"), attrgetter("messages")
+
+
+@frozen_dataclass
+class PromptPart:
+    """A text in the system message or with the newest message: a story, a lorebook entry."""
+
+    section: str
+    """What a receipt counts it under: "system", "lore", "stories", "quote", ..."""
+    text: str
+    name: str = ""
+    """Which story or lorebook entry it is."""
+    score: float | None = None
+    """How similar it is to the query that found it."""
+    priority: int = 0
+    """Lower priorities are dropped first; of equals the later one."""
+    required: bool = False
+    """Without it there is no prompt."""
+
+
+@frozen_dataclass
+class InsertedMessage:
+    """A lorebook entry that is inserted into the history."""
+
+    after: int
+    """The number of messages of its unit that precede it."""
+    message: Message
+    name: str
+
+
+@frozen_dataclass
+class HistoryUnit:
+    """Messages that are kept or dropped together: a question with its answers."""
+
+    messages: tuple[Message, ...]
+    inserted: tuple[InsertedMessage, ...] = ()
+
+    @property
+    def contents(self) -> Sequence[tuple[Message, str]]:
+        """The messages in order; inserted ones with their names, others with an empty name."""
+        found: list[tuple[Message, str]] = []
+        for index in range(len(self.messages) + 1):
+            found += [(one.message, one.name) for one in self.inserted if one.after == index]
+            found += [(message, "") for message in self.messages[index : index + 1]]
+        return found
+
+    @property
+    def all_messages(self) -> Sequence[Message]:
+        """The messages in order, inserted ones included."""
+        if not self.inserted:  # the usual case: every history is read several times
+            return self.messages
+        return [message for message, _ in self.contents]
+
+
+@frozen_dataclass
+class Draft:
+    """The sections of a prompt, stable ones first, so that backends can cache their prefix."""
+
+    base: Prompt
+    """The prompt without its messages."""
+    system: tuple[PromptPart, ...]
+    """Instructions, persona, lore that does not depend on the position in the history."""
+    pinned: tuple[Message, ...]
+    """Messages that begin every conversation."""
+    summary: PromptPart | None
+    """Of turns that are too old for the history."""
+    history: tuple[HistoryUnit, ...]
+    """Oldest first."""
+    context: tuple[PromptPart, ...]
+    """Parts that change with every message; they stand in front of the newest one."""
+    newest: Message
+    images: tuple[Image, ...] = ()
+    """The pictures of the newest message."""
+    closing: tuple[Message, ...] = ()
+    """Messages behind the newest one; an assistant's at the end is the beginning of the answer."""
+    stories: tuple[Story, ...] = ()
+    """The stories in the system text, in its order."""
+    left_out: tuple[DroppedItem, ...] = ()
+    """What was dropped before the budget was applied."""
+    memo: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
+    """That of the session."""
+
+    @property
+    def prompt(self) -> Prompt:
+        """The prompt of everything in this draft."""
+        return self.base.with_messages(self.messages)
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The messages of its prompt."""
+        found = [*_system_message(self.system), *self.pinned]
+        if self.summary:
+            found.append(Message("system", self.summary.text))
+        for unit in self.history:
+            found += unit.all_messages if unit.inserted else unit.messages
+        found.append(_newest_message(self))
+        return (*found, *self.closing)
+
+    @property
+    def required_messages(self) -> tuple[Message, ...]:
+        """The messages of its prompt where everything optional is dropped."""
+        system = tuple(part for part in self.system if part.required)
+        context = tuple(part for part in self.context if part.required)
+        required = replace(self, system=system, context=context, summary=None, history=())
+        return required.messages
+
+    def without_story(self, story: Story) -> "Draft":
+        """Return the draft without one of the stories in its system text."""
+        block = f"###\n{story.text}"
+        parts = (replace(part, text=part.text.replace(block, "", 1)) for part in self.system)
+        stories = tuple(one for one in self.stories if one is not story)
+        return replace(self, system=tuple(parts), stories=stories)
+
+    @property
+    def layout(self) -> tuple[PromptSpan, ...]:
+        """Where each section stands in the prompt."""
+        spans = [*_part_spans(self.system, 0, self.stories)]
+        at = 1 if spans else 0
+        for section, messages in (
+            ("pinned", len(self.pinned)),
+            ("summary", 1 if self.summary else 0),
+        ):
+            if messages:
+                spans.append(PromptSpan(section, at, messages))
+                at += messages
+        if not any(map(_inserted_of, self.history)):  # nearly always
+            messages = sum(map(len, map(_messages_of, self.history)))
+            history = [PromptSpan("history", at, messages)] if messages else []
+            return (*spans, *history, *self._newest_spans(at + messages))
+        for name, group in groupby(self._history_names(), key=itemgetter(0)):
+            messages = sum(number for _, number in group)
+            spans.append(PromptSpan("lore" if name else "history", at, messages, name=name))
+            at += messages
+        return (*spans, *self._newest_spans(at))
+
+    def _newest_spans(self, at: int) -> Sequence[PromptSpan]:
+        spans = [*_part_spans(self.context, at), PromptSpan("newest", at)]
+        if self.closing:
+            spans.append(PromptSpan("post_history", at + 1, len(self.closing)))
+        return spans
+
+    def _history_names(self) -> Iterator[tuple[str, int]]:
+        """Yield the name of each inserted message, and an empty one for runs of others."""
+        for unit in self.history:
+            if unit.inserted:
+                yield from ((name, 1) for _, name in unit.contents)
+            else:
+                yield "", len(unit.messages)
+
+
+def group_history(
+    messages: Iterable[Message],
+    *,
+    questions: Sequence[bool] = (),
+    memo: dict[Hashable, Any] | None = None,
+    key: Hashable = None,
+) -> tuple[HistoryUnit, ...]:
+    """Group a history into units: each question begins one and is followed by its answers.
+
+    Args:
+        messages: the history, oldest first.
+        questions: whether each message is a question; by default every message with another role
+            than "assistant". Answers of other characters have the role "user" without being
+            questions.
+        memo: that of the session; units that its last prompt had are the same objects again.
+        key: who reads the history.
+    """
+    history = tuple(messages)
+    begins = questions or [one.role != "assistant" for one in history]
+    starts = [at for at, is_question in enumerate(begins) if is_question or at == 0]
+    groups = [history[at:end] for at, end in pairwise([*starts, len(history)])]
+    known = {} if memo is None else memo
+    return map_incrementally(known, ("units", key), None, groups, HistoryUnit)
+
+
+def story_title(story: Story) -> str:
+    """Return the first line of a story, its name in receipts."""
+    return story.text.partition("\n")[0]
+
+
+def _part_spans(
+    parts: Iterable[PromptPart], message: int, stories: Sequence[Story] = ()
+) -> Iterator[PromptSpan]:
+    for part in parts:
+        at = 0
+        for story in stories if stories and part.section in {"system", "persona"} else ():
+            begin = part.text.find(story.text, at)
+            if begin < 0:  # a prompter has changed the text
+                continue
+            if begin > at:
+                yield PromptSpan(part.section, message, 1, begin - at)
+            title = story_title(story)
+            yield PromptSpan("stories", message, 1, len(story.text), title, story.score)
+            at = begin + len(story.text)
+        chars = len(part.text) + len(_SEPARATOR) - at
+        yield PromptSpan(part.section, message, 1, chars, part.name, part.score)
+
+
+def _system_message(parts: Sequence[PromptPart]) -> list[Message]:
+    text = _SEPARATOR.join(part.text for part in parts)
+    return [Message("system", text)] if text else []
+
+
+def _newest_message(draft: Draft) -> Message:
+    if not draft.context and not draft.images:
+        return draft.newest
+    texts = [part.text for part in draft.context]
+    content = _SEPARATOR.join([*texts, draft.newest.content])
+    if not draft.images:
+        return replace(draft.newest, content=content)
+    return replace(draft.newest, content=content, parts=(content, *draft.images))
+
+
+_SECTION_NAMES = {
+    "system": translatable("system"),
+    "persona": translatable("persona"),
+    "lore": translatable("lore"),
+    "stories": translatable("stories"),
+    "pinned": translatable("pinned"),
+    "summary": translatable("summary"),
+    "history": translatable("history"),
+    "people": translatable("people"),
+    "thread": translatable("thread"),
+    "observed": translatable("background"),
+    "quote": translatable("quote"),
+    "file": translatable("file"),
+    "post_history": translatable("post_history"),
+    "newest": translatable("newest"),
+}
+
+
+def section_name(section: str) -> Text:
+    """Return the name of a section; one that is not known is shown as it is."""
+    return _SECTION_NAMES.get(section) or looked_up(section)

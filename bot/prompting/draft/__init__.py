@@ -1,1 +1,0 @@
-"""The draft of a prompt and its token budget."""

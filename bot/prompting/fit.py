@@ -1,0 +1,294 @@
+"""Fit a draft to a token budget, and count the tokens of each section."""
+
+import math
+from bisect import bisect_right
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
+from itertools import accumulate
+from operator import attrgetter
+from typing import TypeAlias
+
+from bot.chat.prompt import Message, Prompt
+from bot.chat.receipt import DroppedItem, PromptSpan, Receipt
+from bot.errors import UserError
+from bot.frozen_dataclass import frozen_dataclass
+from bot.ports import TextTokenCounter
+from bot.prompting.draft import Draft, HistoryUnit, PromptPart, story_title
+from bot.prompting.text.incremental_map import map_incrementally
+from bot.prompting.text.tokens import count_tokens, counter_for_model, image_tokens
+from bot.texts.text import marked, translatable
+
+# A generous estimate of a template's tokens per message: <|im_start|>assistant\n ... <|im_end|>\n
+TOKENS_AROUND_A_MESSAGE = 8
+_BYTES_PER_CHAR = 4  # of UTF-8, at most
+_TOO_LARGE = marked("larger than the remaining budget")
+_FULL = marked("the budget was used up")
+_MAX_GUESSES = 4  # then the search halves the remaining interval
+
+PromptTokenCounter: TypeAlias = Callable[[Prompt], Awaitable[int]]
+"""Count the tokens of a whole prompt."""
+
+
+@frozen_dataclass
+class FittedPrompt:
+    """A draft that fits into the budget, and its prompt."""
+
+    draft: Draft
+    prompt: Prompt
+    tokens: int
+    limit: int | None
+    dropped: tuple[DroppedItem, ...]
+
+    def with_earlier_drops(self, earlier: "FittedPrompt") -> "FittedPrompt":
+        """Add what an earlier fitting had dropped already."""
+        return replace(self, dropped=(*earlier.dropped, *self.dropped))
+
+
+async def fit_draft(
+    draft: Draft,
+    limit: int | None,
+    count: PromptTokenCounter,
+    estimate: TextTokenCounter = count_tokens,
+) -> FittedPrompt:
+    """Drop as little as needed for a prompt of at most `limit` tokens; None: no limit.
+
+    Stories in the system text are dropped last, those with the lowest scores first.
+
+    Raises:
+        UserError: the required parts exceed the limit.
+    """
+    if limit is not None and (whole := await _fit_whole(draft, limit, count)):
+        return whole
+    content = _OptionalContent(draft, limit, estimate)
+    if limit is None:
+        return content.fitted(content.most, content.estimate(content.most))
+    kept, tokens = await _most_that_fits(content, limit, count)
+    if kept < 0 and draft.stories:
+        return await fit_draft(_without_worst_story(draft, estimate), limit, count, estimate)
+    if kept < 0:
+        newest = sum(estimate_message_tokens([draft.newest], estimate))
+        raise UserError(
+            translatable(
+                "That message is too long for me: about {tokens} tokens, and with my instructions"
+                " at most {limit} fit. Please send it in smaller parts.",
+                tokens=newest,
+                limit=limit,
+            )
+        )
+    return content.fitted(kept, tokens)
+
+
+async def _fit_whole(draft: Draft, limit: int, count: PromptTokenCounter) -> FittedPrompt | None:
+    """Keep everything where even its bytes are too few for the limit: no part is estimated.
+
+    None: something may have to be dropped.
+    """
+    prompt = draft.prompt
+    if not _surely_fits(prompt, limit):
+        return None
+    tokens = await count(prompt)
+    if tokens > limit:
+        return None
+    kept = replace(draft, left_out=()) if draft.left_out else draft
+    return FittedPrompt(kept, prompt, tokens, limit, draft.left_out)
+
+
+def _surely_fits(prompt: Prompt, limit: int) -> bool:
+    """Whether the estimates of a prompt's parts cannot exceed the limit: a token is a byte or more.
+
+    The size of images is not known without looking.
+    """
+    if any(map(attrgetter("parts"), prompt.messages)):
+        return False
+    texts = [message.content for message in prompt.messages]
+    left = limit - len(texts) * TOKENS_AROUND_A_MESSAGE
+    chars = sum(map(len, texts))
+    if chars * _BYTES_PER_CHAR <= left:
+        return True
+    return chars <= left and len("".join(texts).encode(errors="replace")) <= left
+
+
+def estimate_message_tokens(
+    messages: Sequence[Message], estimate: TextTokenCounter
+) -> Sequence[int]:
+    """Estimate the tokens of each message, with its images and its part of the template."""
+    texts = estimate([message.content for message in messages])
+    return [
+        tokens
+        + TOKENS_AROUND_A_MESSAGE
+        + (sum(map(image_tokens, message.images)) if message.parts else 0)
+        for tokens, message in zip(texts, messages, strict=True)
+    ]
+
+
+def _without_worst_story(draft: Draft, estimate: TextTokenCounter) -> Draft:
+    worst = min(draft.stories, key=lambda story: story.score)
+    tokens = sum(estimate([worst.text]))
+    item = DroppedItem("stories", story_title(worst), _TOO_LARGE, tokens=tokens, score=worst.score)
+    return replace(draft.without_story(worst), left_out=(*draft.left_out, item))
+
+
+class _OptionalContent:
+    """The optional parts and history units, the most important first; a draft keeps the first n."""
+
+    def __init__(self, draft: Draft, limit: int | None, estimate: TextTokenCounter) -> None:
+        self._draft = draft
+        self._limit = limit
+        self._required_tokens = sum(estimate_message_tokens(draft.required_messages, estimate))
+        parts = _optional_parts(draft)
+        sizes = [size + 2 for size in estimate([part.text for part in parts])]  # a blank line
+        left = None if limit is None else limit - self._required_tokens
+        self._parts, self._too_large = _split_by_size(list(zip(parts, sizes, strict=True)), left)
+        self._unit_sizes = _unit_sizes(draft, estimate)
+        self._sizes = [*(size for _, size in self._parts), *self._unit_sizes]
+        self._sums = list(accumulate(self._sizes))
+        self._drafts: dict[int, Draft] = {}
+        self._prompts: dict[int, Prompt] = {}
+
+    @property
+    def most(self) -> int:
+        return len(self._sizes)
+
+    def estimate(self, kept: int) -> int:
+        return self._required_tokens + (self._sums[kept - 1] if kept > 0 else 0)
+
+    def draft(self, kept: int) -> Draft:
+        if kept not in self._drafts:
+            self._drafts[kept] = self._make_draft(kept)
+        return self._drafts[kept]
+
+    def _make_draft(self, kept: int) -> Draft:
+        parts = {id(part) for part, _ in self._parts[:kept]}
+        whole = self._draft
+        oldest = len(whole.history) - max(0, kept - len(self._parts))
+        return replace(
+            whole,
+            system=tuple(part for part in whole.system if part.required or id(part) in parts),
+            context=tuple(part for part in whole.context if part.required or id(part) in parts),
+            summary=whole.summary if id(whole.summary) in parts else None,
+            history=whole.history[oldest:],
+            left_out=(),
+        )
+
+    def prompt(self, kept: int) -> Prompt:
+        if kept not in self._prompts:
+            self._prompts[kept] = self.draft(kept).prompt
+        return self._prompts[kept]
+
+    def next_guess(self, kept: int, tokens_left: float) -> int:
+        """Estimate how much fits if `tokens_left` remain (or are missing) with `kept`."""
+        while kept > 0 and tokens_left < 0:
+            kept -= 1
+            tokens_left += self._sizes[kept]
+        so_far = self._sums[kept - 1] if kept else 0
+        return bisect_right(self._sums, so_far + tokens_left, kept)
+
+    def fitted(self, kept: int, tokens: int) -> FittedPrompt:
+        draft = self.draft(kept)
+        dropped = [*self._draft.left_out]
+        dropped += [_dropped_part(one, _TOO_LARGE) for one in self._too_large]
+        dropped += [_dropped_part(one, _FULL) for one in self._parts[kept:]]
+        if units := self._draft.history[: len(self._draft.history) - len(draft.history)]:
+            messages = sum(len(unit.messages) for unit in units)
+            dropped.append(DroppedItem("history", "", _FULL, messages))
+        return FittedPrompt(draft, self.prompt(kept), tokens, self._limit, tuple(dropped))
+
+
+def _dropped_part(part_and_size: tuple[PromptPart, int], reason: str) -> DroppedItem:
+    part, size = part_and_size
+    return DroppedItem(part.section, part.name, reason, tokens=size, score=part.score)
+
+
+async def _most_that_fits(
+    content: _OptionalContent, limit: int, count: PromptTokenCounter
+) -> tuple[int, int]:
+    """Return how much can be kept, and the tokens of that prompt; -1: nothing fits."""
+    fits, tokens_of_fit, exceeds = -1, 0, content.most + 1
+    probe = content.next_guess(0, limit - content.estimate(0))
+    for tries in range(content.most + 2):
+        tokens = await count(content.prompt(probe))
+        if tokens <= limit:
+            fits, tokens_of_fit = probe, tokens
+        else:
+            exceeds = probe
+        ratio = max(1, tokens) / max(1, content.estimate(probe))
+        guess = content.next_guess(probe, (limit - tokens) / ratio)
+        if exceeds - fits == 1 or guess == fits:
+            break
+        guess = guess if tries < _MAX_GUESSES else (fits + exceeds) // 2
+        probe = min(max(guess, fits + 1), exceeds - 1)
+    return fits, tokens_of_fit
+
+
+def _optional_parts(draft: Draft) -> list[PromptPart]:
+    parts = [*draft.system, *draft.context, *([draft.summary] if draft.summary else [])]
+    return sorted((part for part in parts if not part.required), key=lambda part: -part.priority)
+
+
+def _split_by_size(
+    parts: Iterable[tuple[PromptPart, int]], left: int | None
+) -> tuple[list[tuple[PromptPart, int]], list[tuple[PromptPart, int]]]:
+    """Separate the parts that fit one after the other from those larger than what is left."""
+    kept, too_large = [], []
+    for part, size in parts:
+        if left is None or size <= left:
+            kept.append((part, size))
+            left = None if left is None else left - size
+        else:
+            too_large.append((part, size))
+    return kept, too_large
+
+
+def _unit_sizes(draft: Draft, estimate: TextTokenCounter) -> list[int]:
+    """Estimate the units of the history, newest first."""
+
+    def size(unit: HistoryUnit) -> int:
+        return sum(estimate_message_tokens(unit.all_messages, estimate))
+
+    key = "sizes", draft.base.character
+    return list(reversed(map_incrementally(draft.memo, key, estimate, draft.history, size)))
+
+
+def prompt_tokens(receipt: Receipt) -> int:
+    """Return the tokens of the prompt: as the provider reported, else as counted before sending."""
+    return receipt.usage.prompt_tokens or receipt.tokens
+
+
+def tokens_by_span(receipt: Receipt) -> list[tuple[PromptSpan, int]]:
+    """Distribute the tokens of the prompt among its spans by an estimate; the sum is exact."""
+    read: dict[int, int] = {}  # by message: characters that belong to earlier spans
+    count = counter_for_model(receipt.prompt.model)
+    weights = [_weight(receipt, span, read, count) for span in receipt.layout]
+    shares = _shares(prompt_tokens(receipt), weights)
+    return list(zip(receipt.layout, shares, strict=True))
+
+
+def tokens_by_section(receipt: Receipt) -> dict[str, int]:
+    """Return the tokens of each section, in the order of the prompt."""
+    sections: dict[str, int] = {}
+    for span, tokens in tokens_by_span(receipt):
+        sections[span.section] = sections.get(span.section, 0) + tokens
+    return sections
+
+
+def _weight(
+    receipt: Receipt, span: PromptSpan, read: dict[int, int], count: TextTokenCounter
+) -> int:
+    begin = read.get(span.message, 0)
+    if span.chars is None and not begin:
+        messages = receipt.prompt.messages[span.message : span.message + span.messages]
+        return sum(estimate_message_tokens(messages, count))
+    end = None if span.chars is None else begin + span.chars
+    read[span.message] = end or 0
+    return 1 + sum(count([receipt.prompt.messages[span.message].content[begin:end]]))
+
+
+def _shares(whole: int, weights: Sequence[int]) -> list[int]:
+    """Divide a whole number in proportion; the remainder goes to the largest fractions."""
+    total = sum(weights) or 1
+    exact = [whole * weight / total for weight in weights]
+    shares = [math.floor(share) for share in exact]
+    largest_fractions = sorted(range(len(exact)), key=lambda index: shares[index] - exact[index])
+    for index in largest_fractions[: whole - sum(shares)]:
+        shares[index] += 1
+    return shares

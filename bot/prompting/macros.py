@@ -1,0 +1,552 @@
+"""Expand the macros of cards, such as `{{user}}`, `{{random}}` and `{{time}}`."""
+
+import random
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from functools import lru_cache
+from typing import Final
+
+from bot.frozen_dataclass import frozen_dataclass
+from bot.prompting.macro_variables import VariableExpression, Variables
+
+_TOKEN = re.compile(
+    r"\[([^\[\]]*)\]|LTS|LT|L{1,4}|YYYY|YY|MMMM|MMM|MM|Mo|M|Q|DDDD|DDD|Do|DD|D|dddd|ddd|dd|d|E|WW|W"
+    r"|HH|H|hh|h|mm|m|ss|s|SSS|A|a|ZZ|Z|X|x"
+)
+_LONG_FORMS = {
+    "LT": "h:mm A",
+    "LTS": "h:mm:ss A",
+    "L": "MM/DD/YYYY",
+    "LL": "MMMM D, YYYY",
+    "LLL": "MMMM D, YYYY h:mm A",
+    "LLLL": "dddd, MMMM D, YYYY h:mm A",
+}
+_FORMS: Final[Mapping[str, Callable[[datetime], str]]] = {
+    "YYYY": lambda at: f"{at.year:04}",
+    "YY": lambda at: f"{at.year % 100:02}",
+    "Q": lambda at: str((at.month + 2) // 3),
+    "MMMM": lambda at: f"{at:%B}",
+    "MMM": lambda at: f"{at:%b}",
+    "MM": lambda at: f"{at:%m}",
+    "Mo": lambda at: _ordinal(at.month),
+    "M": lambda at: str(at.month),
+    "DDDD": lambda at: f"{at:%j}",
+    "DDD": lambda at: str(at.timetuple().tm_yday),
+    "Do": lambda at: _ordinal(at.day),
+    "DD": lambda at: f"{at:%d}",
+    "D": lambda at: str(at.day),
+    "dddd": lambda at: f"{at:%A}",
+    "ddd": lambda at: f"{at:%a}",
+    "dd": lambda at: f"{at:%a}"[:2],
+    "d": lambda at: str(at.isoweekday() % 7),
+    "E": lambda at: str(at.isoweekday()),
+    "WW": lambda at: f"{at:%V}",
+    "W": lambda at: str(at.isocalendar().week),
+    "HH": lambda at: f"{at:%H}",
+    "H": lambda at: str(at.hour),
+    "hh": lambda at: f"{at:%I}",
+    "h": lambda at: str(at.hour % 12 or 12),
+    "mm": lambda at: f"{at:%M}",
+    "m": lambda at: str(at.minute),
+    "ss": lambda at: f"{at:%S}",
+    "s": lambda at: str(at.second),
+    "SSS": lambda at: f"{at.microsecond // 1000:03}",
+    "A": lambda at: f"{at:%p}",
+    "a": lambda at: f"{at:%p}".lower(),
+    "ZZ": lambda at: f"{at:%z}",
+    "Z": lambda at: re.sub(r"(\d\d)$", r":\1", f"{at:%z}"),
+    "X": lambda at: str(int(at.timestamp())),
+    "x": lambda at: str(int(at.timestamp() * 1000)),
+}
+_STEPS: Final = (
+    (45, 60, "minute"), (45, 60, "hour"), (22, 24, "day"), (26, 30.4368, "month"), (11, 12, "year"),
+)  # fmt: skip
+"""From how many of a unit on the next one is used, how many make one of it, and its name."""
+
+
+def format_moment(at: datetime, pattern: str) -> str:
+    """Return a time in a format such as `YYYY-MM-DD HH:mm`; `[text]` is written as it is."""
+
+    def written(token: re.Match[str]) -> str:
+        if token[1] is not None:
+            return token[1]
+        name = token[0]
+        return format_moment(at, _LONG_FORMS[name]) if name in _LONG_FORMS else _FORMS[name](at)
+
+    return _TOKEN.sub(written, pattern)
+
+
+def parse_moment(text: str, now: datetime) -> datetime | None:
+    """Return the time of an ISO date, in the zone of `now` if it names none; None if it is none."""
+    try:
+        at = datetime.fromisoformat(text.strip())
+    except ValueError:
+        return None
+    return at if at.tzinfo else at.replace(tzinfo=now.tzinfo)
+
+
+def describe_duration(duration: timedelta, *, relative: bool = False) -> str:
+    """Return a duration in words: "5 minutes"; relative, "in 5 minutes" or "5 minutes ago"."""
+    amount, words = abs(duration.total_seconds()), "a few seconds"
+    for limit, length, name in _STEPS:
+        if round(amount) < limit:
+            break
+        amount /= length
+        number = max(1, round(amount))
+        article = "an" if name == "hour" else "a"
+        words = f"{article} {name}" if number == 1 else f"{number} {name}s"
+    if not relative:
+        return words
+    return f"in {words}" if duration > timedelta() else f"{words} ago"
+
+
+def _ordinal(number: int) -> str:
+    ending = "th" if 10 < number % 100 < 14 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"
+
+
+_MAX_DEPTH = 24
+_MAX_DICE, _MAX_SIDES = 100, 1_000_000
+_MAX_REPEATS = 100  # of {{newline::n}}
+_MAX_MACROS = 100_000  # a prompt with them takes seconds
+_CHARS_PER_MACRO = 20  # the arguments are read once more in each level
+_MAX_INSERTED_CHARS = 4_000_000  # far more than any model reads
+_MAX_CACHED_CHARS = 20_000
+_ROLL = re.compile(r"(\d{0,4})d(\d{1,7})([+-]\d{1,7})?|(\d{1,7})", re.IGNORECASE)
+_LEGACY = re.compile(r"<(user|bot|char|charifnotgroup|group)>", re.IGNORECASE)
+_TRIM = "\x00trim\x00"  # no text contains it: NULs are removed first
+_BRACES = re.compile(r"\{\{(?!\{)|\}\}")  # of three braces the outermost is text
+_CALL = re.compile(r"\s*([!?~>#/\s]*)([A-Za-z][\w-]*)(?=$|[\s:])")
+_TIME_ZONE = re.compile(r"\s*(?:time_|time\s*:+\s*)utc([+-]\d{1,2})\s*", re.IGNORECASE)
+_FALSE = frozenset({"", "false", "off", "0"})
+
+_ALIASES = {
+    "bot": "char",
+    "charifnotgroup": "group",
+    "chardescription": "description",
+    "charpersonality": "personality",
+    "charscenario": "scenario",
+    "charcreatornotes": "creatornotes",
+    "charversion": "version",
+    "char_version": "version",
+    "charjailbreak": "charinstruction",
+    "charfirstmessage": "greeting",
+    "idle_duration": "idleduration",
+    "mesexamplesraw": "mesexamples",
+    "maxprompttokens": "maxprompt",
+    "maxcontexttokens": "maxcontext",
+    "maxresponsetokens": "maxresponse",
+    "lorebefore": "wibefore",
+    "loreafter": "wiafter",
+}
+_CONSTANTS = {
+    "lastgenerationtype": "normal",
+    "firstincludedmessageid": "0",
+    "firstdisplayedmessageid": "0",
+    "lastswipeid": "1",
+    "currentswipeid": "1",
+    "ismobile": "false",
+    "hasextension": "false",
+    "reasoningprefix": "<think>",
+    "reasoningsuffix": "</think>",
+    "reasoningseparator": "\n\n",
+    **dict.fromkeys(
+        (
+            "noop", "comment", "hidden_key", "banned", "else", "anchorbefore", "anchorafter",
+            "authorsnote", "charauthorsnote", "defaultauthorsnote",
+            "systemprompt", "defaultsystemprompt", "instructsystem", "instructsystemprompt",
+            "exampleseparator", "chatseparator", "chatstart", "instructstorystringprefix",
+            "instructstorystringsuffix", "instructuserprefix", "instructinput",
+            "instructusersuffix", "instructassistantprefix", "instructoutput",
+            "instructassistantsuffix", "instructseparator", "instructsystemprefix",
+            "instructsystemsuffix", "instructfirstassistantprefix", "instructfirstoutputprefix",
+            "instructlastassistantprefix", "instructlastoutputprefix", "instructstop",
+            "instructuserfiller", "instructsysteminstructionprefix", "instructfirstuserprefix",
+            "instructfirstinput", "instructlastuserprefix", "instructlastinput",
+            "instructconsecutiveassistantmessage",
+        ),
+        "",
+    ),
+}  # fmt: skip
+"""What has one value here. Sequences of an instruct template are empty as SillyTavern's are with
+chat completions: the model's own template writes them."""
+
+FIELDS = frozenset({
+    "group", "groupnotmuted", "notchar", "original", "persona", "input", "lastmessage",
+    "lastusermessage", "lastcharmessage", "lastmessageid", "version", "model", "description",
+    "personality", "scenario", "mesexamples", "charprompt", "charinstruction", "chardepthprompt",
+    "creatornotes", "maxprompt", "maxcontext", "maxresponse", "summary", "wibefore", "wiafter",
+})  # fmt: skip
+"""The macros whose values depend on the character and the conversation; without one, empty."""
+
+_TIMES = {
+    "time": "LT",
+    "date": "LL",
+    "weekday": "dddd",
+    "isotime": "HH:mm",
+    "isodate": "YYYY-MM-DD",
+}
+_VARIABLE_MACROS = frozenset(
+    f"{verb}{scope}var" for scope in ("", "global") for verb in ("set", "add", "inc", "dec", "get",
+    "has", "delete", "flush")
+) | {"varexists", "globalvarexists"}  # fmt: skip
+_FUNCTIONS = frozenset({
+    "random", "pick", "roll", "reverse", "newline", "space", "trim", "if", "datetimeformat",
+    "idleduration", "timediff", "greeting", "outlet",
+})  # fmt: skip
+_KNOWN = (
+    {"char", "user"} | FIELDS | _CONSTANTS.keys() | _TIMES.keys() | _VARIABLE_MACROS | _FUNCTIONS
+)
+_SCOPED = frozenset({"if", "trim", "//", "reverse"}) | {
+    name for name in _VARIABLE_MACROS if name.startswith(("set", "add"))
+}
+"""What takes the text up to its closing tag as its last argument."""
+
+
+@dataclass(slots=True)
+class MacroBudget:
+    """What the macros of one prompt may still do; the others stay as they are."""
+
+    macros: int = _MAX_MACROS
+    chars: int = _MAX_INSERTED_CHARS
+    """Of inserted values: a text of 10 MB could insert a message of 4,000 a million times."""
+
+    def is_spent(self) -> bool:
+        return self.macros <= 0 or self.chars <= 0
+
+
+@frozen_dataclass
+class Macros:
+    """The values of the macros in one prompt."""
+
+    char: str
+    user: str
+    now: datetime
+    """The time that `{{time}}` and `{{date}}` show."""
+    rng: random.Random = field(default_factory=random.Random)
+    picks: Callable[[str], random.Random] = random.Random
+    """Makes the generator of a `{{pick}}`, the same in all prompts of a session."""
+    fields: Mapping[str, str] = field(default_factory=dict)
+    """The values of `FIELDS`."""
+    greetings: Sequence[str] = ()
+    outlets: Mapping[str, str] = field(default_factory=dict)
+    """Lore by the name of its outlet."""
+    idle: timedelta | None = None
+    """The time since the last message before the newest one."""
+    variables: Variables = field(default_factory=Variables, compare=False)
+    """Shared by all texts of the prompt, in their order."""
+    budget: MacroBudget = field(default_factory=MacroBudget, compare=False)
+    """Shared by all texts of the prompt, and by the copies of this value."""
+
+    def expand(self, text: str) -> str:
+        """Expand the known macros once; values are not expanded again."""
+        if "{{" not in text and "<" not in text:
+            return text
+        return remove_trim_marks(self._expand(text.replace("\x00", ""), 0), _TRIM)
+
+    def expand_field(self, name: str) -> str:
+        """Return the value of the macro with this name; `system` is a field of story strings."""
+        if name == "system":
+            return self.fields.get("system", "")
+        return self.expand("{{" + name + "}}")
+
+    def _expand(self, text: str, depth: int) -> str:
+        if "{{" not in text:
+            return self._expand_legacy(text)
+        document = _Document(text) if len(text) > _MAX_CACHED_CHARS else _read_document(text)
+        return self._expand_calls(document, 0, depth)
+
+    def _expand_calls(self, document: "_Document", first: int, depth: int, end: int = -1) -> str:
+        """Expand from one call of a document up to another one, or to its end."""
+        text, calls = document.text, document.calls
+        end = len(calls) if end < 0 else end
+        position = calls[first - 1].end if first else 0
+        stop = calls[end].start if end < len(calls) else len(text)
+        parts: list[str] = []
+        index = first
+        while index < end:
+            call = calls[index]
+            parts.append(self._expand_legacy(text[position : call.start]))
+            closing = document.closing.get(index)
+            found = None
+            if depth < _MAX_DEPTH and not self.budget.is_spent():
+                self.budget.macros -= 1 + (call.end - call.start) // _CHARS_PER_MACRO
+                found = self._value(document, index, closing, depth)
+                self.budget.chars -= len(found or "")
+            if found is None:
+                closing = None
+                inner = text[call.start + 2 : call.end - 2]
+                found = "{{" + (self._expand(inner, depth + 1) if depth < _MAX_DEPTH else inner)
+                found += "}}"
+            parts.append(found)
+            index = index + 1 if closing is None else closing + 1
+            position = calls[index - 1].end
+        return "".join([*parts, self._expand_legacy(text[position:stop])])
+
+    def _expand_legacy(self, text: str) -> str:
+        def value(found: re.Match[str]) -> str:
+            match found[1].lower():
+                case "user":
+                    return self.user
+                case "group" | "charifnotgroup":
+                    return self.fields.get("group", self.char)
+                case _:
+                    return self.char
+
+        return _LEGACY.sub(value, text) if "<" in text else text
+
+    def _value(
+        self, document: "_Document", index: int, closing: int | None, depth: int
+    ) -> str | None:
+        """Return the value of a macro; None if it is unknown."""
+        call = document.calls[index]
+        if call.name == "//":
+            return ""
+        if call.is_closing:
+            return None
+        if zone := _TIME_ZONE.fullmatch(call.inner):
+            offset = timedelta(hours=max(-14, min(14, int(zone[1]))))
+            return format_moment(self.now.astimezone(timezone(offset)), "LT")
+        if call.name == "if":
+            return self._choose_branch(document, index, closing, depth)
+        if expression := VariableExpression.parse(call.inner):
+            return self.variables.evaluate(
+                expression, lambda text: self._expand(text, depth + 1).strip()
+            )
+        if call.name in {"random", "pick"}:
+            return self._choose(call, depth)
+        if call.name not in _KNOWN:
+            return None
+        arguments = [self._expand(one, depth + 1).strip() for one in call.arguments]
+        if closing is not None:
+            scoped = self._expand_calls(document, index + 1, depth + 1, closing)
+            arguments.append(scoped if "#" in call.flags else scoped.strip())
+        return self._call(call.name, arguments)
+
+    def _call(self, name: str, arguments: Sequence[str]) -> str:
+        if name in _VARIABLE_MACROS:
+            return self.variables.call(name, arguments)
+        argument = arguments[0] if arguments else ""
+        match name:
+            case "roll":
+                return self._roll(argument)
+            case "reverse":
+                return argument[::-1]
+            case "newline" | "space":
+                return ("\n" if name == "newline" else " ") * min(_count(argument, 1), _MAX_REPEATS)
+            case "trim":
+                return argument if arguments else _TRIM
+            case "datetimeformat":
+                return format_moment(self.now, argument)
+            case "timediff":
+                return self._time_difference(argument, "".join(arguments[1:2]))
+            case "greeting":
+                return "".join(self.greetings[(number := _count(argument, 0)) : number + 1])
+            case _:
+                return self._value_of(name, argument)
+
+    def _value_of(self, name: str, argument: str) -> str:
+        if name in _TIMES:
+            return format_moment(self.now, _TIMES[name])
+        match name:
+            case "char":
+                return self.char
+            case "user":
+                return self.user
+            case "outlet":
+                return self.outlets.get(argument, "")
+            case "idleduration":
+                return "just now" if self.idle is None else describe_duration(self.idle)
+            case _:
+                return _CONSTANTS[name] if name in _CONSTANTS else self.fields.get(name, "")
+
+    def _time_difference(self, left: str, right: str) -> str:
+        first, second = parse_moment(left, self.now), parse_moment(right, self.now)
+        if first is None or second is None:
+            return ""
+        return describe_duration(first - second, relative=True)
+
+    def _choose_branch(
+        self, document: "_Document", index: int, closing: int | None, depth: int
+    ) -> str | None:
+        """Expand one branch of `{{if condition}}...{{else}}...{{/if}}` or of `{{if a::b}}`."""
+        call = document.calls[index]
+        condition, *rest = call.arguments or [""]
+        if closing is None and not rest:
+            return None
+        is_inverted = condition.lstrip().startswith("!") or "!" in call.flags
+        is_true = self._is_true(condition.strip().removeprefix("!"), depth) != is_inverted
+        if closing is None:
+            return self._expand("::".join(rest), depth + 1).strip() if is_true else ""
+        middle = document.else_of(index, closing)
+        if is_true:
+            found = self._expand_calls(document, index + 1, depth + 1, middle or closing)
+        else:
+            found = self._expand_calls(document, middle + 1, depth + 1, closing) if middle else ""
+        return found if "#" in call.flags else found.strip()
+
+    def _is_true(self, condition: str, depth: int) -> bool:
+        # A value is never read as a macro: it may be what a person wrote.
+        if VariableExpression.parse(condition) or _canonical(condition.strip()) in _KNOWN:
+            condition = "{{" + condition + "}}"
+        return self._expand(condition, depth + 1).strip().lower() not in _FALSE
+
+    def _choose(self, call: "_Call", depth: int) -> str:
+        """Choose one of `a,b,c`, or of `a::b::c` if the options contain commas."""
+        options = call.arguments
+        if len(options) == 1:
+            options = _split(options[0], "::")
+        if len(options) == 1:
+            listed = _split(options[0].replace("\\,", "\x00"), ",")
+            options = [one.strip().replace("\x00", ",") for one in listed]
+        rng = self.rng if call.name == "random" else self.picks(f"{call.start} {call.inner}")
+        return self._expand(rng.choice(options or [""]), depth + 1)
+
+    def _roll(self, argument: str) -> str:
+        """Roll `20`, `d20` or `3d6+2`; anything else gives an empty text."""
+        found = _ROLL.fullmatch(argument.strip().strip(":"))
+        if found is None:
+            return ""
+        count = int(found[1] or 1) if found[4] is None else 1
+        sides = int(found[4] or found[2])
+        if not (1 <= count <= _MAX_DICE and 1 <= sides <= _MAX_SIDES):
+            return ""
+        self.budget.macros -= count // 10  # they take as long
+        rolls = (self.rng.randint(1, sides) for _ in range(count))
+        return str(sum(rolls) + int(found[3] or 0))
+
+
+def unknown_macros(texts: Iterable[str]) -> Sequence[str]:
+    """Return the names of the macros in these texts that have no value here, each once."""
+    found: dict[str, None] = {}
+    for _ in range(_MAX_DEPTH):
+        calls = [call for text in texts if "{{" in text for call in _Document(text).calls]
+        texts = [call.inner for call in calls]
+        for call in calls:
+            is_known = call.name in _KNOWN or call.name == "//" or _TIME_ZONE.fullmatch(call.inner)
+            if not is_known and VariableExpression.parse(call.inner) is None:
+                written = _CALL.match(call.inner)
+                name = written[2] if written else " ".join(call.inner.split())
+                found.setdefault(name[:40])
+    return list(found)
+
+
+def remove_trim_marks(text: str, mark: str, breaks: str = "\n") -> str:
+    """Remove the marks with the line breaks around them; a regex would be quadratic."""
+    first, *rest = text.split(mark)
+    if not rest:
+        return text
+    *between, last = rest
+    inner = [part.strip(breaks) for part in between]
+    return "".join([first.rstrip(breaks), *inner, last.lstrip(breaks)])
+
+
+@frozen_dataclass
+class _Call:
+    """A macro in a text, as it is written."""
+
+    start: int
+    end: int
+    inner: str
+    name: str = ""
+    """In lower case, without aliases; empty if it has none."""
+    flags: str = ""
+    arguments: Sequence[str] = ()
+
+    @property
+    def is_closing(self) -> bool:
+        return "/" in self.flags
+
+
+class _Document:
+    """The outermost macros of a text, and which of them close others."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.calls = [_parse_call(text, start, end) for start, end in _pairs(text)]
+        self.closing: dict[int, int] = {}
+        opened: dict[str, list[int]] = defaultdict(list)
+        for index, call in enumerate(self.calls):
+            if call.is_closing and opened[call.name]:
+                self.closing[opened[call.name].pop()] = index
+            elif call.name in _SCOPED and len(call.arguments) < _scoped_argument(call.name):
+                opened[call.name].append(index)
+
+    def else_of(self, index: int, closing: int) -> int | None:
+        """Return the `{{else}}` of an `{{if}}`."""
+        at = index + 1
+        while at < closing:
+            if self.calls[at].name == "else":
+                return at
+            at = self.closing.get(at, at) + 1
+        return None
+
+
+@lru_cache(maxsize=1024)
+def _read_document(text: str) -> _Document:
+    """Return the same document for a text of a preset, which each of its prompts expands."""
+    return _Document(text)
+
+
+def _count(argument: str, default: int) -> int:
+    return int(argument) if argument.isdecimal() and len(argument) < 4 else default
+
+
+def _scoped_argument(name: str) -> int:
+    """Return which argument of a macro may be scoped, counted from 1."""
+    return 2 if name == "if" or name in _VARIABLE_MACROS else 1
+
+
+def _parse_call(text: str, start: int, end: int) -> _Call:
+    inner = text[start + 2 : end - 2]
+    comment = inner.lstrip()
+    if comment.startswith("//"):
+        flags = "/" if comment.startswith("///") and not comment[3:].strip() else ""
+        return _Call(start, end, inner, "//", flags, () if comment == "//" else (comment,))
+    found = _CALL.match(inner)
+    if found is None:
+        return _Call(start, end, inner)
+    rest = inner[found.end() :]
+    stripped = rest.lstrip()
+    arguments: Sequence[str] = ()
+    if stripped.startswith("::"):
+        arguments = _split(stripped[2:], "::")
+    elif stripped.startswith(":"):
+        arguments = (stripped[1:],)
+    elif stripped:
+        arguments = _split(stripped, "::")
+    return _Call(start, end, inner, _canonical(found[2]), found[1], arguments)
+
+
+def _canonical(name: str) -> str:
+    lowered = name.lower()
+    return _ALIASES.get(lowered, lowered)
+
+
+def _pairs(text: str) -> list[tuple[int, int]]:
+    """Return start and end of each outermost pair of double braces, in order."""
+    pairs: list[tuple[int, int]] = []
+    open_starts: list[int] = []
+    for brace in _BRACES.finditer(text):
+        if brace[0] == "{{":
+            open_starts.append(brace.start())
+        elif open_starts:
+            start = open_starts.pop()
+            while pairs and pairs[-1][0] > start:
+                pairs.pop()
+            pairs.append((start, brace.end()))
+    return pairs
+
+
+def _split(text: str, separator: str) -> Sequence[str]:
+    """Split at separators outside of braces: `{{char}},b` has two parts, `{{random:a,b}}` one."""
+    parts, begin, position = [], 0, 0
+    for start, end in [*_pairs(text), (len(text), len(text))]:
+        while (found := text.find(separator, position, start)) >= 0:
+            parts.append(text[begin:found])
+            position = begin = found + len(separator)
+        position = end
+    return [*parts, text[begin:]]

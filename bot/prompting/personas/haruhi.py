@@ -1,0 +1,328 @@
+"""ChatHaruhi's characters: JSONL files, built-in roles, and roles of the data set hub."""
+
+import base64
+import binascii
+import difflib
+import json
+import re
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from importlib import import_module, resources  # noqa: TID251 # an optional library
+from importlib.util import find_spec
+from typing import TypeAlias
+
+from bot.chat.story import Vector
+from bot.errors import CharacterError
+from bot.frozen_dataclass import frozen_dataclass
+from bot.prompting.persona import DEFAULT_PLACEHOLDER, parse_persona
+from bot.prompting.text.confusables import strip_hidden_text
+from bot.texts.text import Text, joined, text_of, translatable
+
+_SPEAKER = r"^[^\n:：「」]*[:：][ \t]*"
+# The closing bracket is at the end of a line, before the next speaker's opening one.
+_BRACKETED = re.compile(
+    rf"({_SPEAKER})「((?:(?!{_SPEAKER}「)[\s\S])*?)」(?=[ \t\r]*$)", re.MULTILINE
+)
+
+
+def strip_dialogue_brackets(text: str) -> str:
+    """Remove the brackets around whole utterances: `春日: 「早！」` becomes `春日: 早！`."""
+    return _BRACKETED.sub(r"\1\2", text)
+
+
+HaruhiRow: TypeAlias = Mapping[str, object]
+
+_TEXT_COLUMNS = ("text", "enc_text")
+_VERSION_1_KEYS = {
+    "role_A",
+    "dialogue",
+    "query",
+    "response",
+    "keywords",
+    "embed",
+    "title_text_embed",
+}
+_FLOAT_BYTES = 4
+_CONFIG = "Reserve Config Setting Here"  # the text of the row that ChatHaruhi reserves
+
+
+@frozen_dataclass
+class CharacterData:
+    """The contents of a character file."""
+
+    persona: str
+    texts: tuple[str, ...] = ()
+    vectors: tuple[Vector, ...] | None = None
+    """None: not every text has one."""
+    column: str | None = None
+    """The name of the embedding."""
+
+
+def read_jsonl(text: str) -> list[HaruhiRow]:
+    """Return the rows of a file; lines that are not JSON objects are skipped, as in ChatHaruhi."""
+    rows: list[HaruhiRow] = []
+    for line in text.split("\n"):
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(row, dict):
+            rows.append(row)
+    return rows
+
+
+def read_rows(rows: Iterable[HaruhiRow], source: str, column: str | None = None) -> CharacterData:
+    """Return the character in these rows; the last of several personas is used.
+
+    Args:
+        rows: the rows of a file or data set.
+        source: the name of the file, for errors.
+        column: the column with the vectors; None: the first one.
+
+    Raises:
+        CharacterError: there is no persona, or a text or a vector cannot be decoded.
+    """
+    rows = list(rows)
+    if not rows:
+        raise CharacterError(
+            translatable(
+                "{source}: no row has 'system_prompt': the file has no line with a JSON object",
+                source=source,
+            )
+        )
+    if _VERSION_1_KEYS & rows[0].keys() and not rows[0].keys() & set(_TEXT_COLUMNS):
+        raise CharacterError(
+            translatable(
+                "{source} holds dialogues or vectors of ChatHaruhi 1, without a"
+                " persona; use a zip of the character's folder, with"
+                " system_prompt.txt and the texts",
+                source=source,
+            )
+        )
+    column = column or _first_column(rows)
+    persona: str | None = None
+    texts: list[str] = []
+    vectors: list[Vector | None] = []
+    for number, row in enumerate(rows, 1):
+        try:
+            match row.get(column or ""):
+                case "system_prompt":
+                    persona = _text(row)
+                case "config":
+                    continue
+                case vector:
+                    texts.append(_text(row))
+                    vectors.append(
+                        decode_floats(vector) if vector and isinstance(vector, str) else None
+                    )
+        except ValueError as error:
+            raise CharacterError(
+                translatable(
+                    "{source}, row {number}: {error}",
+                    source=source,
+                    number=number,
+                    error=text_of(error),
+                )
+            ) from error
+    if not persona:
+        raise CharacterError(_problem_without_persona(persona, source, column))
+    found = tuple(vector for vector in vectors if vector is not None)
+    return CharacterData(persona, tuple(texts), found if len(found) == len(texts) else None, column)
+
+
+def _problem_without_persona(persona: str | None, source: str, column: str | None) -> Text:
+    if persona is not None:
+        return translatable(
+            "{source}: the persona, the row with 'system_prompt', is empty; write its text",
+            source=source,
+        )
+    return translatable(
+        "{source}: no row has 'system_prompt' in the column {column}; add a row with the persona",
+        source=source,
+        column=repr(column),
+    )
+
+
+def write_jsonl(persona: str, texts: Sequence[str], vectors: Sequence[Vector], column: str) -> str:
+    """Return the text of a file that `read_rows`, ChatHaruhi and the data set hub can read."""
+    rows = [
+        {"text": persona, column: "system_prompt"},
+        {"text": _CONFIG, column: "config"},
+        *(
+            {"text": text, column: encode_floats(vector)}
+            for text, vector in zip(texts, vectors, strict=True)
+        ),
+    ]
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+
+
+def encode_floats(vector: Vector) -> str:
+    return base64.b64encode(struct.pack(f"!{len(vector)}f", *vector)).decode()
+
+
+def decode_floats(text: str) -> Vector:
+    """Decode float32 numbers from base64.
+
+    Raises:
+        ValueError: the text is malformed.
+    """
+    data = _decode_base64(text)
+    if len(data) % _FLOAT_BYTES:
+        raise ValueError(translatable("the vector is not a whole number of float32 values"))
+    return struct.unpack(f"!{len(data) // _FLOAT_BYTES}f", data)
+
+
+def decode_text(text: str) -> str:
+    """Decode UTF-8 from base64.
+
+    Raises:
+        ValueError: the text is malformed.
+    """
+    return _decode_base64(text).decode()
+
+
+def _decode_base64(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error as error:
+        raise ValueError(
+            translatable("{text} is not base64 ({error})", text=repr(text[:20]), error=str(error))
+        ) from error
+
+
+def _first_column(rows: Iterable[HaruhiRow]) -> str | None:
+    return next((key for row in rows for key in row if key not in _TEXT_COLUMNS), None)
+
+
+def _text(row: HaruhiRow) -> str:
+    """Return the text of a row without hidden characters."""
+    match row:
+        case {"text": str(text)}:
+            return strip_hidden_text(text)
+        case {"enc_text": str(encoded)}:
+            return strip_hidden_text(decode_text(encoded))
+        case _:
+            raise ValueError(translatable("it has neither 'text' nor 'enc_text'"))
+
+
+_HUB = "silk-road/ChatHaruhi-RolePlaying"
+_NAMES = {
+    "haruhi": "凉宫春日",
+    "Dumbledore": "Dumbledore",
+    "Harry": "Harry",
+    "Hermione": "Hermione",
+    "Luna": "Luna",
+    "Malfoy": "Malfoy",
+    "McGonagall": "McGonagall",
+    "Penny": "Penny",
+    "Raj": "Raj",
+    "Ron": "Ron",
+    "Sheldon": "Sheldon",
+    "Snape": "Snape",
+    "ayaka": "神里绫华",
+    "baizhantang": "白展堂",
+    "duanyu": "段誉",
+    "guofurong": "郭芙蓉",
+    "hutao": "胡桃",
+    "jiumozhi": "鸠摩智",
+    "liyunlong": "李云龙",
+    "murongfu": "慕容复",
+    "qiaofeng": "乔峰",
+    "raidenShogun": "雷电将军",
+    "tangshiye": "汤师爷",
+    "tongxiangyu": "佟湘玉",
+    "wanderer": "流浪者",
+    "wangduoyu": "王多鱼",
+    "wangyuyan": "王语嫣",
+    "weixiaobao": "韦小宝",
+    "xiaofeng": "萧峰",
+    "xuzhu": "虚竹",
+    "yuqian": "于谦",
+    "zhongli": "钟离",
+}
+_FILES = {
+    **{file[0].upper() + file[1:]: file for file in _NAMES},
+    **{name: file for file, name in _NAMES.items()},
+    **{file: file for file in _NAMES},
+    "Professor McGonagall": "McGonagall",
+    "Professor Dumbledore": "Dumbledore",
+}
+
+# Roles of ChatHaruhi 2 have no placeholder.
+
+
+def builtin_role_name(word: str) -> str | None:
+    """Return the display name of a built-in role; "haruhi" is 凉宫春日. None: it is unknown."""
+    return _NAMES[_FILES[word]] if word in _FILES else None
+
+
+def load_builtin_role(word: str) -> CharacterData:
+    """Load a built-in role.
+
+    Raises:
+        CharacterError: the role is unknown, or cannot be loaded from the hub.
+    """
+    file = _FILES.get(word)
+    if file is None:
+        near = difflib.get_close_matches(word, _FILES, n=3)
+        names = joined(map(repr, near), translatable(" or "))
+        hint = (
+            translatable("did you mean {names}", names=names)
+            if near
+            else translatable("use 'haruhi'")
+        )
+        raise CharacterError(
+            translatable(
+                "{word} has no persona and is not a built-in role; pass a `persona`, or {hint}",
+                word=repr(word),
+                hint=hint,
+            )
+        )
+    shipped = resources.files("bot.prompting.personas") / "roles" / f"{file}.jsonl"
+    if shipped.is_file():
+        return read_rows(read_jsonl(shipped.read_text("utf-8")), file)
+    return with_default_placeholder(load_hub_role(f"{_HUB}/{file}"))
+
+
+def with_default_placeholder(data: CharacterData) -> CharacterData:
+    """Return a character of ChatHaruhi 1 or 2, whose stories have no place in the persona yet."""
+    if not data.texts or parse_persona(data.persona).placeholders:
+        return data
+    return replace(data, persona=f"{data.persona}\n{DEFAULT_PLACEHOLDER}\n")
+
+
+def load_hub_role(name: str, column: str | None = None) -> CharacterData:
+    """Load `owner/dataset`, or one file of it, `owner/dataset/role`, with the library `datasets`.
+
+    Raises:
+        CharacterError: the library is not installed, or it could not get the data set.
+    """
+    owner, _, rest = name.partition("/")
+    dataset, _, file = rest.partition("/")
+    if not (owner and dataset):
+        raise CharacterError(
+            translatable(
+                "{name} is not a data set; write owner/dataset or owner/dataset/role",
+                name=repr(name),
+            )
+        )
+    if find_spec("datasets") is None:
+        raise CharacterError(
+            translatable(
+                "{name} is loaded from the data set hub, which needs: pip install datasets",
+                name=name,
+            )
+        )
+    files = {"train": f"{file}.jsonl"} if file else None
+    try:
+        rows: Iterable[HaruhiRow] = import_module("datasets").load_dataset(
+            f"{owner}/{dataset}", data_files=files, split="train"
+        )
+    except (OSError, ValueError) as error:  # the library's own errors derive from these
+        raise CharacterError(
+            translatable(
+                "{name} could not be loaded from the hub: {error}", name=name, error=str(error)
+            )
+        ) from error
+    return read_rows(rows, name, column)

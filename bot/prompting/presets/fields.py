@@ -1,0 +1,249 @@
+"""Names, parameters and messages of a preset: the types of its fields."""
+
+import base64
+import binascii
+import re
+import unicodedata
+from dataclasses import dataclass
+from typing import Annotated, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    StrictInt,
+    field_validator,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+from typing_extensions import TypedDict
+
+from bot.chat.prompt import Role
+from bot.prompting.text.confusables import is_invisible
+from bot.texts.text import Text, translatable
+
+MAX_NAME_CHARS = 64
+
+# Names that Windows opens as a device in any folder.
+_DEVICES = re.compile(r"(con|prn|aux|nul|(com|lpt)\d|con(in|out)\$|clock\$)(\..*)?", re.IGNORECASE)
+
+# Slashes, look-alikes of slashes, percent encodings (also twice: %252f), and drives.
+_PATH_SEPARATORS = re.compile(r"[/\\∕⁄⧸]|%[0-9a-f]{2}|^[a-z]:", re.IGNORECASE)
+
+# What a shell or Windows gives a meaning in a name that is pasted into a command.
+_SHELL_CHARACTERS = re.compile(r"[$`;|<>]")
+
+# Control and format characters, surrogates, line and paragraph separators.
+_FORBIDDEN_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+_JOINERS = "\u200c\u200d"  # Persian spelling and emoji sequences need them
+
+
+def preset_id(name: str) -> str:
+    """Return the form of a name that lookups compare: without case and width."""
+    return unicodedata.normalize("NFKC", name).casefold()
+
+
+def name_problem(name: str) -> Text | None:
+    """Return why a name cannot be used in commands and file names; None if it can."""
+    plain = unicodedata.normalize("NFKC", name)
+    if all(char.isspace() or is_invisible(char) for char in name):
+        return translatable("a name must not be empty")
+    if len(name) > MAX_NAME_CHARS:
+        return translatable("a name has at most {limit} characters", limit=MAX_NAME_CHARS)
+    if any(
+        unicodedata.category(char) in _FORBIDDEN_CATEGORIES for char in name if char not in _JOINERS
+    ):
+        return translatable("a name must not contain control characters or line breaks")
+    if _PATH_SEPARATORS.search(plain):
+        return translatable("a name must not contain path separators")
+    if name != name.strip() or plain[0] in ".-~":
+        return translatable(
+            "a name must not begin with a dot, a hyphen or a tilde, nor with or end in a space"
+        )
+    if _DEVICES.fullmatch(plain):
+        return translatable("Windows reserves this name for a device")
+    if found := _SHELL_CHARACTERS.search(plain):
+        return translatable("a name must not contain {character}", character=repr(found[0]))
+    return None
+
+
+MAX_LIST_ITEMS = 256
+
+# What proxies such as LiteLLM read from a request: where to send it, and with which credentials.
+_OF_OPERATOR = frozenset({
+    "api_base", "api_key", "api_type", "api_version", "authorization", "base_url", "credentials",
+    "custom_llm_provider", "default_headers", "endpoint", "extra_body", "extra_headers",
+    "extra_query", "headers", "model_list", "organization", "proxies", "proxy", "user_config",
+})  # fmt: skip
+_OF_CLOUDS = ("aws_", "azure_", "vertex_")
+
+# What lets another model answer, calls or keeps something, or changes the cost, and no budget
+# sees it: of OpenAI, OpenRouter and LiteLLM. What is charged for a search stands in no usage.
+_BESIDE_THE_ACCOUNTS = frozenset({
+    "content_policy_fallbacks", "context_window_fallback_dict", "context_window_fallbacks",
+    "default_fallbacks", "fallbacks", "function_call", "functions", "messages", "model",
+    "model_info", "models", "plugins", "route", "store", "tool_choice", "tools",
+    "web_search_options",
+})  # fmt: skip
+_OF_PROXIES = ("litellm_", "mock_", "input_cost_", "output_cost_")
+
+
+def parameter_problem(name: str) -> Text | None:
+    """Return why no preset may have a parameter of this name; None if it may."""
+    plain = name.strip().casefold().replace("-", "_")
+    if plain in _OF_OPERATOR or plain.startswith(_OF_CLOUDS):
+        return translatable(
+            "{name} belongs to the operator, who sets addresses and keys of"
+            " providers in TROUPE_PROVIDERS; remove it",
+            name=repr(name),
+        )
+    if plain in _BESIDE_THE_ACCOUNTS or plain.startswith(_OF_PROXIES):
+        return translatable(
+            "{name} would change which model answers, what it calls or what it"
+            " costs, unseen by budgets; a preset has the keys {keys} for that",
+            name=repr(name),
+            keys="model, fallbacks, tools, mcp_servers",
+        )
+    return None
+
+
+@dataclass(frozen=True)
+class _Within:
+    """A number within a range, or null; the value stays as it was written."""
+
+    low: float
+    high: float
+    whole: bool = False
+
+    def check(self, value: object) -> object:
+        """Return the value; raises `PydanticCustomError` where it is not such a number."""
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise PydanticCustomError("number", "must be a number")
+        if not self.low <= value <= self.high:  # NaN as well
+            raise self._out_of_range()
+        if self.whole and value != int(value):
+            raise PydanticCustomError("whole", "must be a whole number")
+        return value
+
+    def _out_of_range(self) -> PydanticCustomError:
+        span = {"low": f"{self.low:g}", "high": f"{self.high:g}"}
+        if self.low < self.high:
+            return PydanticCustomError("range", "must be between {low} and {high}", span)
+        return PydanticCustomError("one_number", "must be {low}", span)
+
+    def __get_pydantic_core_schema__(
+        self, source: object, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self.check, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        kind = "integer" if self.whole else "number"
+        number = {"type": kind, "minimum": self.low, "maximum": self.high}
+        return {"anyOf": [number, {"type": "null"}]}
+
+
+def _check_length(value: object) -> object:
+    if isinstance(value, list | tuple) and len(value) > MAX_LIST_ITEMS:
+        raise PydanticCustomError("length", f"should have at most {MAX_LIST_ITEMS} items")
+    return value
+
+
+class Parameters(TypedDict, total=False):
+    """Parameters that are sent to the model; keys not named here are the provider's to check."""
+
+    __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc] # pydantic reads it
+
+    system_template: str | None
+    user_template: str | None
+    assistant_template: str | None
+    end_template: str | None
+    temperature: Annotated[object, _Within(0, 5)]
+    top_p: Annotated[object, _Within(0, 1)]
+    min_p: Annotated[object, _Within(0, 1)]
+    top_k: Annotated[object, _Within(-1, 1_000_000, whole=True)]
+    frequency_penalty: Annotated[object, _Within(-2, 2)]
+    presence_penalty: Annotated[object, _Within(-2, 2)]
+    repeat_penalty: Annotated[object, _Within(0, 10)]
+    max_tokens: Annotated[object, _Within(0, 1_000_000, whole=True)]  # 0: the provider's limit
+    seed: Annotated[object, _Within(-(2**63), 2**64, whole=True)]
+    max_completion_tokens: Annotated[object, _Within(0, 1_000_000, whole=True)]
+    n: Annotated[object, _Within(1, 1)]  # one answer is shown, so one is requested
+    best_of: Annotated[object, _Within(1, 1)]
+    stop: Annotated[object, AfterValidator(_check_length)]
+
+
+_BASE64_PREFIXES = {"iVBORw": "png", "/9j/": "jpeg", "R0lGOD": "gif", "UklGR": "webp"}
+_URL_PREFIXES = ("http://", "https://", "data:image/")
+
+
+def lower(value: object) -> object:
+    return value.lower() if isinstance(value, str) else value
+
+
+def _part_type(value: object) -> object:
+    lowered = lower(value)
+    return "image" if lowered in {"image_url", "imageurl"} else lowered
+
+
+class StrictModel(BaseModel):
+    """A frozen part of a preset, in which an unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+_NO_IMAGE = translatable("an image must be a link, a data:image/ URI or base64")
+_EMPTY_IMAGE = translatable("an image must be a link, a data:image/ URI or base64, not empty")
+
+
+class ContentPart(StrictModel):
+    """A text, or an image as a link, a `data:` URI or bare base64."""
+
+    type: Annotated[Literal["text", "image"], BeforeValidator(_part_type)]
+    text: str
+    detail: Annotated[Literal["auto", "high", "low"] | None, BeforeValidator(lower)] = None
+
+    @property
+    def image_url(self) -> str:
+        """The image as an API takes it: a link or a `data:` URI."""
+        if self.text.startswith(_URL_PREFIXES):
+            return self.text
+        kinds = (kind for prefix, kind in _BASE64_PREFIXES.items() if self.text.startswith(prefix))
+        kind = next(kinds, "png")
+        return f"data:image/{kind};base64,{self.text}"
+
+    @model_validator(mode="after")
+    def _is_an_image(self) -> Self:
+        if self.type == "image" and not self.text.startswith(_URL_PREFIXES):
+            try:
+                base64.b64decode(self.text, validate=True)
+            except binascii.Error:
+                raise ValueError(_NO_IMAGE) from None
+            if not self.text:
+                raise ValueError(_EMPTY_IMAGE)
+        return self
+
+
+class PresetMessage(StrictModel):
+    """A message that begins every conversation. A bare string is one text part."""
+
+    role: Annotated[Role, BeforeValidator(lower)]
+    content: tuple[ContentPart, ...]
+    time: StrictInt | None = None
+    """Unix seconds."""
+
+    @property
+    def text(self) -> str:
+        return "".join(part.text for part in self.content if part.type == "text")
+
+    @field_validator("content", mode="before")
+    @classmethod
+    def _short_form(cls, value: object) -> object:
+        return [{"type": "text", "text": value}] if isinstance(value, str) else value

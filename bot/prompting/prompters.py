@@ -1,0 +1,515 @@
+"""Prompters: fill the system prompt and the newest message of a task from form fields."""
+
+import dataclasses
+import json
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, overload
+
+from typing_extensions import override
+
+from bot.errors import UserError
+from bot.frozen_dataclass import frozen_dataclass
+from bot.texts.text import translatable
+
+MessageDict = Mapping[str, Any]
+"""A message in OpenAI's JSON form."""
+
+History = Sequence[Sequence[str] | MessageDict]
+"""Pairs of question and answer, or messages."""
+
+Tools = Sequence[MessageDict]
+
+
+@frozen_dataclass
+class ModelConfigs:
+    """A model's system text, and the markers that it was trained to see around each part."""
+
+    system: str = "You are an AI-Agent developed by LazyLLM."
+    sos: str = ""
+    """Start of the system text."""
+    eos: str = ""
+    """End of the system text."""
+    soh: str = ""
+    """Start of a human turn."""
+    eoh: str = ""
+    soa: str = ""
+    """Start of an assistant turn."""
+    eoa: str = ""
+    soe: str | None = None
+    """Start of an environment turn, which is a tool's answer; None: `soh`."""
+    eoe: str | None = None
+    tool_start_token: str = ""
+    tool_args_token: str = ""
+    tool_end_token: str = ""
+
+
+LEGACY_MARKERS = {
+    "sos": "<|start_system|>",
+    "eos": "<|end_system|>",
+    "soh": "<|Human|>:",
+    "soa": "<|Assistant|>:",
+}
+"""The markers of the examples in LazyLLM's document: `set_model_configs(**LEGACY_MARKERS)`."""
+
+
+def tools_text(tools: Tools) -> str:
+    """Return the tools as LazyLLM writes them into a prompt; empty without tools."""
+    return f"### Function-call Tools. \n\n{json.dumps(tools)}\n\n" if tools else ""
+
+
+def history_text(history: History, configs: ModelConfigs) -> str:
+    """Write pairs or messages between the model's markers; the first item decides which they are.
+
+    Raises:
+        UserError: the history mixes pairs and messages, or an item is neither.
+    """
+    if not history:
+        return ""
+    if isinstance(history[0], Mapping):
+        return "".join(_message_text(item, configs) for item in history)
+    if isinstance(history[0], str):
+        raise UserError("the history must be pairs of question and answer, or messages")
+    try:
+        pairs = [(question, answer) for question, answer in history]
+    except ValueError:
+        raise UserError("each item of the history needs a question and an answer") from None
+    return "".join(
+        f"{configs.soh}{question}{configs.eoh}{configs.soa}{answer}{configs.eoa}"
+        for question, answer in pairs
+    )
+
+
+def history_messages(history: History) -> list[dict[str, Any]]:
+    """Return a history as messages.
+
+    Raises:
+        UserError: an item is neither a pair nor a message.
+    """
+    messages: list[dict[str, Any]] = []
+    for item in history:
+        if isinstance(item, Mapping):
+            messages.append(dict(item))
+        elif isinstance(item, str) or len(item) > 2:
+            raise UserError("the history must be pairs of question and answer, or messages")
+        else:
+            messages += [
+                {"role": role, "content": text}
+                for role, text in zip(("user", "assistant"), item, strict=False)
+            ]
+    return messages
+
+
+def input_messages(given: Any) -> list[dict[str, Any]]:
+    """Return a text as a user message, and messages as copies.
+
+    Raises:
+        UserError: the input is neither.
+    """
+    match given:
+        case str():
+            return [{"role": "user", "content": given}]
+        case Mapping():
+            return [dict(given)]
+        case [*items] if all(isinstance(item, Mapping) for item in items):
+            return [dict(item) for item in items]
+        case _:
+            raise UserError(f"the input must be a text or messages, not {given!r}")
+
+
+def input_text(given: Any, configs: ModelConfigs) -> tuple[str, str, str]:
+    """Return the start marker, the text and the end marker of the input.
+
+    A tool's answer may have markers of its own.
+    """
+    match given:
+        case str() | int() | float():
+            return configs.soh, str(given), configs.eoh
+        case [*items] if all(isinstance(item, Mapping) for item in items):
+            text = "\n".join(item.get("content", "") for item in items)
+            if any(item.get("role") == "tool" for item in items):
+                start = configs.soh if configs.soe is None else configs.soe
+                return start, text, configs.eoh if configs.eoe is None else configs.eoe
+            return configs.soh, text, configs.eoh
+        case _:  # as in LazyLLM, a single message must be in a list
+            raise UserError("the input must be a text or a list of messages")
+
+
+def _message_text(message: Sequence[str] | MessageDict, configs: ModelConfigs) -> str:
+    if not isinstance(message, Mapping):
+        raise UserError("the history mixes pairs and messages; use one form")
+    content = message.get("content") or ""
+    match message.get("role"):
+        case "user":
+            return f"{configs.soh}{content}{configs.eoh}"
+        case "assistant":
+            calls = "".join(_call_text(call, configs) for call in message.get("tool_calls", ()))
+            return f"{configs.soa}{content}{calls}{configs.eoa}"
+        case "tool":
+            return f"{configs.soe or ''}{_tool_answer(content)}{configs.eoe or ''}"
+        case _:  # a system message is written by the prompter
+            return ""
+
+
+def _call_text(call: MessageDict, configs: ModelConfigs) -> str:
+    function = call["function"]
+    if configs.tool_args_token:
+        arguments = json.dumps(function["arguments"], ensure_ascii=False)
+        function = f"{function['name']}{configs.tool_args_token}{arguments}"
+    return f"{configs.tool_start_token}\n{function}{configs.tool_end_token}\n"
+
+
+def _tool_answer(content: object) -> object:
+    """Parse JSON, because LazyLLM writes the value as Python prints it."""
+    if not isinstance(content, str):
+        return content
+    try:
+        return json.loads(content.strip())
+    except (ValueError, RecursionError):
+        return content
+
+
+_ASK_COMMAND = re.compile(r"\s*/ask(?:@\w+)?(?:\s+|$)", re.IGNORECASE)
+
+# Words of any script, so `{上下文}` is a field; `{}` and `{"k": 1}` are plain text.
+_FIELD = re.compile(r"\{(\w+)\}")
+
+
+def field_names(*texts: str) -> tuple[str, ...]:
+    """Return each field's name once, in the order of first appearance."""
+    return tuple(dict.fromkeys(name for text in texts for name in _FIELD.findall(text)))
+
+
+def extra_keys_section(keys: str | Sequence[str] | None) -> str:
+    """Return the part of an instruction that holds further fields, each under its name.
+
+    Raises:
+        UserError: `keys` is neither a name nor a list of names.
+    """
+    if not keys:
+        return ""
+    if not isinstance(keys, str | tuple | list):
+        raise UserError(f"extra_keys must be one name or a list of names, not {keys!r}")
+    names = [keys] if isinstance(keys, str) else keys
+    return "Here are some extra messages you can referred to:\n\n" + "".join(
+        f"### {name}:\n{{{name}}}\n\n" for name in names
+    )
+
+
+def fill_fields(text: str, values: Mapping[str, str]) -> str:
+    """Replace the fields in one pass: a field name inside a value is never expanded."""
+    return _FIELD.sub(lambda match: values.get(match[1], match[0]), text)
+
+
+def assign_fields(fields: Sequence[str], given: Any) -> tuple[dict[str, str], Any]:
+    """Return the value of each field, and the remaining input, which has no field.
+
+    A text or a number fills the only field, or is the input when there is none. A mapping must name
+    every field and may hold one more value under any name: the input.
+
+    Raises:
+        UserError: values are missing, too many, or of a wrong type.
+    """
+    if isinstance(given, str | int):
+        match fields:
+            case []:
+                return {}, given
+            case [only]:
+                return {only: str(given)}, ""
+            case _:
+                raise UserError(
+                    translatable(
+                        "a value is needed for each of {names}, not one text", names=_listed(fields)
+                    )
+                )
+    if not isinstance(given, Mapping):
+        raise UserError(
+            "the input must be a text, a number or a mapping of field values,"
+            f" not {type(given).__name__}"
+        )
+    missing = [name for name in fields if name not in given]
+    if missing:
+        raise UserError(translatable("a value is missing for {names}", names=_listed(missing)))
+    for name in fields:
+        if not isinstance(given[name], str):
+            raise UserError(f"the value of {name!r} must be a text, not {given[name]!r}")
+    others = [name for name in given if name not in fields]
+    if len(others) > 1:
+        raise UserError(
+            translatable(
+                "there is no field {names}; the fields are {fields}",
+                names=_listed(others),
+                fields=_listed(fields),
+            )
+        )
+    return {name: given[name] for name in fields}, given[others[0]] if others else ""
+
+
+def parse_fields(text: str, fields: Sequence[str]) -> str | dict[str, str]:
+    """Parse the `name: value` lines of a command; a value goes on until the next field name.
+
+    A text that does not begin with the name of a field is returned unchanged.
+    """
+    if not fields:
+        return text
+    names = "|".join(sorted(map(re.escape, fields), key=len, reverse=True))
+    # Chinese keyboards type the full-width colon.
+    keys = re.compile(rf"^[ \t]*({names})[ \t]*[:：]", re.MULTILINE | re.IGNORECASE)
+    before, *found = keys.split(text)
+    if before.strip() or not found:
+        return text
+    by_folded = {name.casefold(): name for name in fields}
+    pairs = zip(found[::2], found[1::2], strict=True)
+    return {by_folded[name.casefold()]: value.strip() for name, value in pairs}
+
+
+def is_ask_command(text: str) -> bool:
+    """Whether this is the command `/ask`, which fills the fields of a preset's prompter."""
+    return _ASK_COMMAND.match(text) is not None
+
+
+def strip_ask_command(text: str) -> str:
+    """Remove the leading `/ask`, if there is one."""
+    return _ASK_COMMAND.sub("", text, count=1) if is_ask_command(text) else text
+
+
+def ask_usage(fields: Sequence[str]) -> str:
+    """Return an example of the `/ask` command with these fields, for people to copy."""
+    if not fields:
+        return translatable("/ask and your question, or the question alone")
+    return "/ask " + "\n".join(f"{name}: …" for name in fields)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names)) or "nothing"
+
+
+Input = str | int | Mapping[str, Any]
+Instruction = str | Mapping[str, str]
+"""A text for the system part, or texts for `system` and `user`."""
+
+_IGNORED_CONFIGS = frozenset({"separator", "plugin", "interpreter", "stop_words"})
+_TOOL_TOKENS = ("tool_start_token", "tool_args_token", "tool_end_token")
+
+
+@frozen_dataclass
+class FilledPrompt:
+    """The parts of one prompt with their form fields filled."""
+
+    instruction: str
+    user: str
+    input: Any
+    history: History
+    tools: Tools
+
+
+class Prompter(ABC):
+    """Builds prompts of an instruction for the system, one for the user, and tools."""
+
+    def __init__(self, system_part: str, user_part: str, tools: Tools | None) -> None:
+        self._system_part = system_part
+        self._user_part = user_part
+        self._tools = tools
+        self._configs = ModelConfigs()
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The form fields that a caller has to fill."""
+        names = field_names(self._system_part, self._user_part)
+        return tuple(name for name in names if name not in self._tool_tokens())
+
+    def set_model_configs(self, **configs: object) -> None:
+        """Set fields of ModelConfigs by name; None leaves a field unchanged."""
+        known = {field.name for field in dataclasses.fields(ModelConfigs)}
+        for name in configs:
+            if name not in known | _IGNORED_CONFIGS:
+                raise TypeError(f"no model config {name!r}; known are {', '.join(sorted(known))}")
+        given: dict[str, Any] = {
+            name: value for name, value in configs.items() if name in known and value is not None
+        }
+        self._configs = dataclasses.replace(self._configs, **given)
+
+    @overload
+    def generate_prompt(
+        self,
+        input: Input | None = ...,
+        history: History | None = ...,
+        tools: Tools | None = ...,
+        label: str | None = ...,
+        *,
+        return_dict: Literal[False] = ...,
+    ) -> str: ...
+
+    @overload
+    def generate_prompt(
+        self,
+        input: Input | None = ...,
+        history: History | None = ...,
+        tools: Tools | None = ...,
+        label: str | None = ...,
+        *,
+        return_dict: Literal[True],
+    ) -> dict[str, Any]: ...
+
+    def generate_prompt(
+        self,
+        input: Input | None = None,  # noqa: A002 # LazyLLM's name
+        history: History | None = None,
+        tools: Tools | None = None,
+        label: str | None = None,
+        *,
+        return_dict: bool = False,
+    ) -> str | dict[str, Any]:
+        """Return the text for a local model, or `messages` (and `tools`) for an API.
+
+        Args:
+            input: the values of the form fields, and the newest turn (form_fields.py).
+            history: pairs of question and answer, or messages with roles.
+            tools: tool definitions, if the constructor got none.
+            label: the expected answer, which a training text ends with.
+            return_dict: return messages instead of a text.
+
+        Raises:
+            UserError: the input does not fit the form fields, or the history is malformed.
+        """
+        if self._tools and tools is not None:
+            raise UserError("the tools were given to the constructor; leave them out of the call")
+        values, rest = assign_fields(self.fields, input)
+        values |= self._tool_tokens()
+        parts = FilledPrompt(
+            instruction=fill_fields(self._system_part, values),
+            user=fill_fields(self._user_part, values),
+            input=rest,
+            history=history or (),
+            tools=self._tools or tools or (),
+        )
+        self._check(parts)
+        return self._as_messages(parts) if return_dict else self._as_text(parts) + (label or "")
+
+    def get_response(self, output: str, input: str | None = None) -> str:  # noqa: A002
+        """Remove the prompt that a model has repeated in front of its answer."""
+        if input and output.startswith(input):
+            return output[len(input) :]
+        marker = self._answer_marker()
+        return output.rpartition(marker)[2] if marker else output
+
+    def _tool_tokens(self) -> dict[str, str]:
+        """Form fields that the model's configuration fills, not the caller."""
+        values = {name: str(getattr(self._configs, name)) for name in _TOOL_TOKENS}
+        return {name: value for name, value in values.items() if value}
+
+    @abstractmethod
+    def _check(self, parts: FilledPrompt) -> None: ...
+
+    @abstractmethod
+    def _as_text(self, parts: FilledPrompt) -> str: ...
+
+    @abstractmethod
+    def _answer_marker(self) -> str: ...
+
+    def _as_messages(self, parts: FilledPrompt) -> dict[str, Any]:
+        system = self._configs.system
+        if parts.instruction:
+            system += "\n" + parts.instruction
+        messages = [{"role": "system", "content": system}, *history_messages(parts.history)]
+        messages += input_messages(parts.input)
+        if parts.user:
+            messages[-1]["content"] = parts.user + messages[-1]["content"]
+        made: dict[str, Any] = {"messages": messages}
+        return {**made, "tools": list(parts.tools)} if parts.tools else made
+
+
+_PREAMBLE = (
+    "Below is an instruction that describes a task, paired with extra messages such as input that"
+    " provides further context if possible. Write a response that appropriately completes the"
+    " request.\n\n### Instruction:\n"
+)
+
+
+class AlpacaPrompter(Prompter):
+    """One instruction, one answer: every value has a form field, and there is no history."""
+
+    def __init__(
+        self,
+        instruction: Instruction | None = None,
+        extra_keys: str | Sequence[str] | None = None,
+        tools: Tools | None = None,
+    ) -> None:
+        extra = extra_keys_section(extra_keys)
+        match instruction:
+            case Mapping():
+                system_part = _PREAMBLE + instruction.get("system", "")
+                user_part = instruction.get("user", "") + extra
+            case _:
+                system_part, user_part = f"{_PREAMBLE}{instruction or ''}\n\n{extra}", ""
+        super().__init__(system_part, user_part, tools)
+
+    @override
+    def _check(self, parts: FilledPrompt) -> None:
+        if parts.history:
+            raise UserError("AlpacaPrompter takes no history; use ChatPrompter")
+        if parts.input:
+            raise UserError(
+                "AlpacaPrompter takes no input without a form field;"
+                " write {input} into the instruction, or name it in extra_keys"
+            )
+
+    @override
+    def _as_text(self, parts: FilledPrompt) -> str:
+        return (
+            f"{self._configs.system}\n{parts.instruction}\n{tools_text(parts.tools)}\n{parts.user}"
+            "### Response:\n"
+        )
+
+    @override
+    def _answer_marker(self) -> str:
+        return "### Response:"
+
+
+class ChatPrompter(Prompter):
+    """A conversation: input without a form field is the newest user turn, after the history."""
+
+    def __init__(
+        self,
+        instruction: Instruction | None = None,
+        extra_keys: str | Sequence[str] | None = None,
+        tools: Tools | None = None,
+        history: History | None = None,
+    ) -> None:
+        extra = extra_keys_section(extra_keys)
+        match instruction:
+            case Mapping():
+                system_part = instruction.get("system", "")
+                user_part = instruction.get("user", "") + extra
+            case None | "":  # LazyLLM drops the extra keys here as well
+                system_part, user_part = "", ""
+            case _:
+                system_part, user_part = f"{instruction}\n{extra}\n", ""
+        super().__init__(system_part, user_part, tools)
+        self._history = history or ()
+
+    @override
+    def _check(self, parts: FilledPrompt) -> None:
+        pass  # a history and any input are allowed
+
+    @override
+    def _as_messages(self, parts: FilledPrompt) -> dict[str, Any]:
+        return super()._as_messages(
+            dataclasses.replace(parts, history=[*self._history, *parts.history])
+        )
+
+    @override
+    def _as_text(self, parts: FilledPrompt) -> str:
+        configs = self._configs
+        soh, text, eoh = input_text(parts.input, configs)
+        history = history_text(self._history, configs) + history_text(parts.history, configs)
+        system = f"{configs.system}{parts.instruction}{tools_text(parts.tools)}"
+        return (
+            f"{configs.sos}{system}{configs.eos}\n\n"
+            f"{history}\n{soh}\n{parts.user}{text}\n{eoh}{configs.soa}\n"
+        )
+
+    @override
+    def _answer_marker(self) -> str:
+        return self._configs.soa

@@ -1,0 +1,388 @@
+"""Label the speakers of a channel: unique names in any script that cannot be forged."""
+
+import hashlib
+import re
+import unicodedata
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby, islice
+from typing import Literal
+
+from bot.chat.incoming import Person
+from bot.chat.session import Turn
+from bot.frozen_dataclass import frozen_dataclass
+from bot.prompting.text.confusables import (
+    COLON,
+    is_invisible,
+    is_overlay_mark,
+    mixes_confusable_scripts,
+    script_of,
+    skeleton,
+    spell_enclosed_letters,
+)
+from bot.texts.caches import text_cache
+
+MAX_LABEL_CHARS = 32
+_MAX_NAME_CHARS = 1000  # longer names are cut first; platforms allow a tenth of it
+_PLAIN_NAME = re.compile("[A-Za-z0-9 .-]*")
+_CACHE_SIZE = 4096  # the same few names come with every message
+
+_MAX_MARKS = 2  # combining marks on one letter; more of them cover the lines above and below
+_JOINERS = "\u200c\u200d"
+_EMOJI_JOINERS = "\u200d\ufe0f"  # for families, hearts in colour
+# Scripts in which a joiner changes the spelling of a name: علی‌رضا.
+_JOINED_SCRIPTS = {"ARABIC", "SYRIAC", "MONGOLIAN", "KHMER", "MYANMAR", "SINHALA"} | {
+    *("DEVANAGARI", "BENGALI", "GURMUKHI", "GUJARATI", "ORIYA", "TAMIL", "TELUGU", "KANNADA"),
+    "MALAYALAM",
+}
+_INNER_PUNCTUATION = "'’·・_"  # kept between two letters: O'Brien, 爱丽丝·李, b_o_b
+_BOX_DRAWING = range(0x2500, 0x25A0)  # tokenizers write a space as ▁
+_SKIN_TONES = range(0x1F3FB, 0x1F400)
+_FLAG_LETTER_PREFIX = "regional indicator symbol letter "
+
+
+@text_cache(_CACHE_SIZE)
+def clean_name(name: str) -> str:
+    """Keep the letters, digits, marks and emoji of every script.
+
+    Line breaks, brackets, colons, quotes, control tokens and invisible characters are removed. A
+    name of emoji alone is spelled out, `👑` is `crown`: a lone emoji looks like a badge.
+    """
+    plain = _plain(name)
+    if _PLAIN_NAME.fullmatch(plain):  # nothing to remove
+        return _cut(plain).strip(" .-")
+    around = zip(f" {plain}", plain, f"{plain} "[1:], strict=False)
+    kept = _limit_marks(
+        "".join(char for before, char, after in around if _is_kept(before, char, after))
+    )
+    if not any(char.isalnum() for char in kept):
+        kept = _spell_emoji(kept)
+    return _cut(" ".join(kept.split())).strip(f" .-{_JOINERS}")
+
+
+@text_cache(_CACHE_SIZE)
+def is_unambiguous(name: str) -> bool:
+    """Whether `clean_name` keeps the name as people see it: on one line and in one script."""
+    one_line = len(name.splitlines()) <= 1
+    return one_line and clean_name(name) == _plain(name) and not mixes_confusable_scripts(name)
+
+
+def with_id_suffix(label: str, person_id: str, attempt: int = 0) -> str:
+    """Add four hex digits of a hash of the id; nobody can forge them: names lose their `#`."""
+    salted = f"{person_id}/{attempt}" if attempt else person_id
+    return f"{label or 'user'}#{hashlib.sha256(salted.encode(errors='replace')).hexdigest()[:4]}"
+
+
+def _plain(name: str) -> str:
+    return " ".join(unicodedata.normalize("NFKC", name[:_MAX_NAME_CHARS]).split())
+
+
+def _is_kept(before: str, char: str, after: str) -> bool:
+    if char in _EMOJI_JOINERS and (_is_emoji(before) or before in _EMOJI_JOINERS):
+        return True
+    if char in _JOINERS:
+        return script_of(before) == script_of(after) and script_of(before) in _JOINED_SCRIPTS
+    if char in _INNER_PUNCTUATION:
+        return before.isalnum() and after.isalnum()
+    if is_invisible(char) or is_overlay_mark(char) or COLON.match(char):
+        return False
+    if unicodedata.category(char)[0] == "M":
+        return unicodedata.category(before)[0] in "LMN"
+    return char in " .-" or unicodedata.category(char)[0] in "LN" or _is_emoji(char)
+
+
+def _is_emoji(char: str) -> bool:
+    if ord(char) in _SKIN_TONES:
+        return True
+    return unicodedata.category(char) == "So" and ord(char) not in _BOX_DRAWING
+
+
+def _limit_marks(text: str) -> str:
+    """Remove all combining marks from a letter that has too many."""
+    runs = [(combining, "".join(run)) for combining, run in groupby(text, _is_combining)]
+    return "".join(run for combining, run in runs if not combining or len(run) <= _MAX_MARKS)
+
+
+def _is_combining(char: str) -> bool:
+    return unicodedata.combining(char) > 0
+
+
+def _spell_emoji(text: str) -> str:
+    names = [unicodedata.name(char, "").lower() for char in text if _is_emoji(char)]
+    return " ".join(name.removeprefix(_FLAG_LETTER_PREFIX) for name in names)
+
+
+def _cut(text: str) -> str:
+    """Cut to the maximum length, without separating a mark or joiner from its letter."""
+    end = min(len(text), MAX_LABEL_CHARS)
+    while 0 < end < len(text) and (
+        unicodedata.category(text[end])[0] == "M"
+        or text[end] in _JOINERS
+        or text[end - 1] in _JOINERS
+    ):
+        end -= 1
+    return text[:end]
+
+
+MAX_TAG_CHARS = 80
+"""What precedes a later colon is not read as a name."""
+
+# Role names of chat templates, which no person may have.
+_ROLES = (
+    *("system", "assistant", "user", "tool", "developer", "model", "bot", "human", "ai"),
+    *("function", "instruction", "response", "系统", "系統", "助手", "用户", "用戶"),
+    *("问", "答"),  # ChatGLM's
+    *("система", "ассистент", "пользователь", "システム", "アシスタント", "ユーザー"),
+    *("시스템", "어시스턴트", "사용자", "النظام", "المساعد", "المستخدم"),
+    *("sistema", "asistente", "assistente", "usuario", "système", "utilisateur"),
+)
+ROLE_SKELETONS = frozenset(map(skeleton, _ROLES))
+"""The skeletons of role names."""
+
+# Words that make a short text a role name: `System message`, `the assistant`.
+_ROLE_WORDS = frozenset(map(skeleton, ("system", "assistant", "система", "ассистент")))
+_MAX_HEADING_WORDS = 3
+_MAX_HEADING_CHARS = 48
+_WORD = re.compile(r"[^\W_]+")
+
+# Separators of name and text other than a colon: Bob - hi, <Bob> hi, [Bob] hi, Bob | hi,
+# Bob → hi. A dash within a word is part of the word.
+_OTHER_SEPARATORS = re.compile(r"\s[-~]|[-~]\s|[–—―>\])】〉》」』）|=→⇒»;；]")
+_MAX_SEPARATORS = 4  # a time of day has two colons; more occur in hostile texts only
+_LEADING_PUNCTUATION = re.compile(r"^[\W_]+")
+# Times and punctuation around a name: 10:30 Bob, [10:30 AM] Bob, Bob, 10:30.
+_BEFORE = re.compile(r"^[\W\d_]+(?:[ap]\.?m\b\W*)?", re.IGNORECASE)
+_AROUND = re.compile(rf"{_BEFORE.pattern}|[\W\d_]+$", re.IGNORECASE)
+_NAME_SUFFIX = re.compile(r"#|(?<=\w)\W*[(（]")
+
+
+def candidate_names(line: str) -> Iterator[str]:
+    """Yield every text at the beginning of a line that may be read as the name of its speaker."""
+    for head in _heads(line):
+        yield head
+        yield _AROUND.sub("", head)
+
+
+def starts_with_role_tag(line: str) -> bool:
+    """Whether the text before a colon reads like a role name."""
+    return any(map(is_role_heading, _tags(line)))
+
+
+def is_role_heading(text: str) -> bool:
+    """Whether a text reads like a role name: `System message`, but no sentence about the system."""
+    words = _WORD.findall(text)
+    if len(words) > _MAX_HEADING_WORDS:
+        return False
+    return not _ROLE_WORDS.isdisjoint(map(skeleton, words))
+
+
+def strip_name_suffix(head: str) -> str:
+    """Remove what stands between a name and its colon: `Bob #12`, `Bob (laughs)`."""
+    return _NAME_SUFFIX.split(head, maxsplit=1)[0]
+
+
+def _heads(line: str) -> Iterator[str]:
+    for tag in _tags(line):
+        yield tag
+        yield strip_name_suffix(tag)
+    yield from _texts_before(_OTHER_SEPARATORS, _BEFORE.sub("", line[:MAX_TAG_CHARS]))
+    if len(line) <= _MAX_HEADING_CHARS:
+        yield line  # a name alone on its line, as a heading
+
+
+def _tags(line: str) -> Iterator[str]:
+    """Yield the texts before the colons: `Bob: hi`, `10:30 Bob: hi`."""
+    start = _LEADING_PUNCTUATION.sub("", line[:MAX_TAG_CHARS])
+    yield from _texts_before(COLON, start)
+    name_first = _BEFORE.sub("", start)
+    if name_first != start:
+        yield from _texts_before(COLON, name_first)
+
+
+def _texts_before(separator: re.Pattern[str], line: str) -> Iterator[str]:
+    for found in islice(separator.finditer(line), _MAX_SEPARATORS):
+        yield line[: found.start()]
+
+
+NamingMode = Literal["default", "add", "not_add"]
+
+_MAX_CACHED_LABELS = 512  # conversations
+
+
+@frozen_dataclass
+class SpeakerLabels:
+    """The labels of everybody in a conversation."""
+
+    people: Mapping[str, str]
+    """By person id."""
+    characters: Mapping[str, str]
+    """By preset."""
+    reserved_skeletons: frozenset[str]
+    """The skeletons of everything that a reader may take for a speaker, besides role names."""
+
+    @property
+    def form(self) -> Hashable:
+        """What tagged texts depend on: with an equal form, a turn reads the same."""
+        return frozenset(self.people.items()), tuple(self.characters.items())
+
+    def label_of(self, turn: Turn, own: str) -> str:
+        """Return the label of a turn's speaker; `own` is the preset that the prompt is for."""
+        if turn.speaker:
+            return self.people[turn.speaker.id]
+        return self.characters.get(turn.preset or own, self.characters[own])
+
+    def labels_of(self, turns: Iterable[Turn], own: str) -> list[str]:
+        """Return the label of each turn's speaker."""
+        people, characters, own_label = self.people, self.characters, self.characters[own]
+        return [
+            people[turn.speaker.id]
+            if turn.speaker
+            else characters.get(turn.preset or own, own_label)
+            for turn in turns
+        ]
+
+    def tag_text(self, label: str, text: str) -> str:
+        """Return a text with a speaker tag, `U1:MSG` (docs/sources.md#haruhi)."""
+        return add_speaker_tag(label, text, self.reserved_skeletons)
+
+    def others(self, own: str) -> tuple[str, ...]:
+        """Return all labels except that of the preset `own`."""
+        characters = [label for preset, label in self.characters.items() if preset != own]
+        return (*self.people.values(), *characters)
+
+
+def add_speaker_tag(label: str, text: str, reserved_skeletons: frozenset[str]) -> str:
+    """Return a text with a speaker tag.
+
+    A further line that looks as if another speaker or a role had said it is quoted,
+    `> bob: yes`, as mailbox files quote `>From ` (RFC 4155). So every tag at the beginning of a
+    line is ours. A false positive is harmless: it reads well as a quotation.
+    """
+    first, *rest = text.splitlines(keepends=True) or [""]
+    quoted = [f"> {line}" if _looks_like_a_tag(line, reserved_skeletons) else line for line in rest]
+    return "".join([f"{label}:{first}", *quoted])
+
+
+def label_speakers(people: Iterable[Person], characters: Mapping[str, str]) -> SpeakerLabels:
+    """Label all speakers of a conversation.
+
+    A label without an id suffix is the name as people see it. A name that had to be changed, or is
+    confusable with a role, a character or another person, gets a suffix of its owner's id, which
+    stays the same whoever else is present.
+
+    Args:
+        people: in the order of their turns, oldest first; the newest name of each is used.
+        characters: names by preset, written by the operator.
+    """
+    newest = {person.id: person.name for person in people}
+    labels = _label_speakers(tuple(sorted(newest.items())), tuple(characters.items()))
+    if len(newest) == 1:  # nearly always; more people are labelled in the order of their ids
+        return labels
+    return replace(labels, people={one: labels.people[one] for one in newest})
+
+
+@text_cache(_MAX_CACHED_LABELS)
+def _label_speakers(
+    people: tuple[tuple[str, str], ...], characters: tuple[tuple[str, str], ...]
+) -> SpeakerLabels:
+    """Label speakers by the items of two mappings; people are sorted by their ids."""
+    names = _character_labels(dict(characters))
+    people_labels = assign_labels((Person(*one) for one in people), names.values())
+    seen = {skeleton(label) for label in (*people_labels.values(), *names.values())}
+    without_suffix = {skeleton(label.partition("#")[0]) for label in people_labels.values()}
+    return SpeakerLabels(
+        people_labels, names, frozenset((seen | without_suffix) - ROLE_SKELETONS - {""})
+    )
+
+
+def assign_labels(people: Iterable[Person], characters: Iterable[str]) -> dict[str, str]:
+    """Return a label for each person, by id, that is not confusable with any other."""
+    newest = {person.id: person.name for person in people}
+    cleaned = {one: clean_name(name) for one, name in newest.items()}
+    skeletons = {one: skeleton(label) for one, label in cleaned.items()}
+    taken = ROLE_SKELETONS | {skeleton(name) for name in characters} | {""}
+    all_skeletons = list(skeletons.values())
+    given: dict[str, str] = {}
+    for one in sorted(newest):
+        label, attempt = cleaned[one], 0
+        free = (
+            not (skeletons[one] in taken or is_role_heading(label))
+            and all_skeletons.count(skeletons[one]) == 1
+        )
+        if not (free and is_unambiguous(newest[one])):
+            label = with_id_suffix(cleaned[one], one)
+            while label in given.values():  # a hash collision: 1 in 65,536
+                attempt += 1
+                label = with_id_suffix(cleaned[one], one, attempt)
+        given[one] = label
+    return {one: given[one] for one in newest}
+
+
+def uses_tags(mode: NamingMode, turns: Sequence[Turn], own: str) -> bool:
+    """Whether turns have speaker tags; `default`: with two or more speakers besides `own`."""
+    if mode == "default":
+        speaker_ids = {turn.speaker.id if turn.speaker else turn.preset for turn in turns}
+        return len(speaker_ids - {None, own}) > 1
+    return mode == "add"
+
+
+def _looks_like_a_tag(line: str, reserved_skeletons: frozenset[str]) -> bool:
+    plain = spell_enclosed_letters(line)
+    if plain != line and _looks_like_a_tag(plain, reserved_skeletons):
+        return True
+    if starts_with_role_tag(line):
+        return True
+    skeletons = set(map(skeleton, candidate_names(line)))
+    return not (skeletons.isdisjoint(reserved_skeletons) and skeletons.isdisjoint(ROLE_SKELETONS))
+
+
+def _character_labels(characters: Mapping[str, str]) -> dict[str, str]:
+    """Return the labels of characters; those with confusable names use their preset's name."""
+    cleaned = {
+        preset: clean_name(name) or clean_name(preset) for preset, name in characters.items()
+    }
+    skeletons = [skeleton(label) for label in cleaned.values()]
+    return {
+        preset: label
+        if skeletons.count(skeleton(label)) == 1
+        else with_id_suffix(clean_name(preset), preset)
+        for preset, label in cleaned.items()
+    }
+
+
+MAX_PERSONA_CHARS = 500
+MAX_SPEAKERS_WITH_PERSONA = 16
+"""How many of the last speakers are looked up."""
+
+_MAX_DESCRIBED = 8
+_SQUARE_BRACKETS = str.maketrans("()（）﹙﹚⁽⁾₍₎", "[][][][][]")
+
+
+def sanitize_persona(text: str) -> str:
+    """Return one line without invisible characters, which cannot forge a turn."""
+    kept = (
+        " " if char.isspace() else char
+        for char in unicodedata.normalize("NFC", text)
+        if char.isspace() or unicodedata.category(char) not in {"Cc", "Cf", "Cs", "Co", "Cn"}
+    )
+    line = " ".join("".join(kept).split())
+    return line if len(line) <= MAX_PERSONA_CHARS else line[: MAX_PERSONA_CHARS - 1] + "…"
+
+
+def describe_speakers(
+    speakers: Iterable[str], labels: Mapping[str, str], personas: Mapping[str, str]
+) -> str:
+    """Return how the speakers (ids, newest first) describe themselves, a line each."""
+    if not personas:
+        return ""
+    lines = [
+        f"({labels[one]} says of themselves: {_without_round_brackets(personas[one])})"
+        for one in dict.fromkeys(speakers)
+        if personas.get(one)
+    ]
+    return "\n".join(lines[:_MAX_DESCRIBED])
+
+
+def _without_round_brackets(persona: str) -> str:
+    """Return a persona that cannot end its description and begin one of somebody else."""
+    return sanitize_persona(persona).translate(_SQUARE_BRACKETS)

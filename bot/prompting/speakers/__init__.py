@@ -1,1 +1,0 @@
-"""Speaker labels and tags, the echo filter, and user personas."""

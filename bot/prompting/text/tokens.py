@@ -1,0 +1,209 @@
+"""Count the tokens of texts, prompts and images."""
+
+import asyncio
+import base64
+import binascii
+import math
+import struct
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache, lru_cache
+from threading import Lock
+from types import MappingProxyType
+from typing import Any
+
+from toktok import _encoding as load_encoding
+
+from bot.chat.prompt import Image, Prompt
+
+_LONGEST_SIDE, _SHORTEST_SIDE, _TILE = 2048, 768, 512
+_BASE_TOKENS, _TOKENS_PER_TILE = 85, 170  # GPT-4o's; most services are cheaper
+_UNKNOWN_SIZE = (_LONGEST_SIDE, _LONGEST_SIDE * 3)  # the maximum: a link may lead to any size
+_HEAD_CHARS = 64 * 1024  # of base64; a JPEG's size may follow an embedded preview
+
+
+def image_tokens(image: Image) -> int:
+    """Return the estimate; an image behind a link or of an unknown format counts as the largest."""
+    if image.detail == "low":
+        return _BASE_TOKENS
+    width, height = image_size(image) or _UNKNOWN_SIZE
+    shrunk = min(1.0, _LONGEST_SIDE / max(width, height))
+    shrunk *= min(1.0, _SHORTEST_SIDE / max(1.0, min(width, height) * shrunk))
+    across, down = (max(1, math.ceil(side * shrunk / _TILE)) for side in (width, height))
+    return _BASE_TOKENS + _TOKENS_PER_TILE * across * down
+
+
+def image_size(image: Image) -> tuple[int, int] | None:
+    """Return width and height in pixels from the file header in a `data:` URI; None if unknown."""
+    kind, _, encoded = image.url.partition(";base64,")
+    if not kind.startswith("data:image/") or not encoded:
+        return None
+    head = encoded[:_HEAD_CHARS]
+    try:
+        data = base64.b64decode(head[: len(head) // 4 * 4])
+        return _size(data)
+    except (binascii.Error, struct.error):
+        return None
+
+
+def _size(data: bytes) -> tuple[int, int] | None:
+    if data.startswith(b"\x89PNG"):
+        width, height = struct.unpack_from(">II", data, 16)
+        return width, height
+    if data.startswith(b"GIF8"):
+        width, height = struct.unpack_from("<HH", data, 6)
+        return width, height
+    if data.startswith(b"\xff\xd8"):
+        return next(_jpeg_sizes(data), None)
+    return None
+
+
+def _jpeg_sizes(data: bytes) -> Iterator[tuple[int, int]]:
+    at = 2
+    while at + 9 < len(data) and data[at] == 0xFF:  # every segment begins with it
+        marker, length = data[at + 1], struct.unpack_from(">H", data, at + 2)[0]
+        if marker in _SIZE_SEGMENTS:
+            height, width = struct.unpack_from(">HH", data, at + 5)
+            yield width, height
+        at += 2 + length
+
+
+def _numbers(*spans: range) -> Iterable[int]:
+    return (number for span in spans for number in span)
+
+
+# The segments that hold a JPEG's size; the gaps are tables and reserved codes.
+_SIZE_SEGMENTS = frozenset(_numbers(range(0xC0, 0xC4), range(0xC5, 0xC8), range(0xC9, 0xCC)))
+
+
+# The public batch_count() reads the limits of the control group each time, which takes longer than
+# to count a page of text. This is the encoding that it uses, and a test compares their counts.
+
+
+ENCODINGS: Mapping[str, str] = MappingProxyType(
+    {
+        "cl100k": "cl100k_base",
+        "cl100k_base": "cl100k_base",
+        "o200k": "o200k_base",
+        "o200k_base": "o200k_base",
+        "o200k_harmony": "o200k_harmony",
+        "qwen3.5": "qwen3.5",
+    }
+)
+"""The names that presets may use, and those of the library."""
+
+# By the prefix of a model's name, first match; these are exact.
+_ENCODINGS_OF_MODELS = (
+    ("gpt-oss", "o200k_harmony"),
+    ("gpt-4o", "o200k_base"),
+    ("gpt-4.", "o200k_base"),
+    ("gpt-5", "o200k_base"),
+    ("chatgpt-4o", "o200k_base"),
+    ("o1", "o200k_base"),
+    ("o3", "o200k_base"),
+    ("o4", "o200k_base"),
+    ("gpt-4", "cl100k_base"),
+    ("gpt-3.5", "cl100k_base"),
+)
+
+_MAX_CACHED_TEXTS = 40_000
+_MAX_CACHED_MODELS = 1024
+_NORMALIZED = frozenset({"qwen3.5"})  # its tokenizer normalizes texts first
+
+# docs/sources.md#openai
+_ANSWER_START_TOKENS = 3
+_TOKENS_PER_MESSAGE = 4  # the role is one of them
+
+
+class EncodingCounter:
+    """Counts tokens in one encoding, with a cache of texts.
+
+    Args:
+        encoding: the library's name of it.
+        read: reads the encoding; the library keeps what it has read.
+    """
+
+    def __init__(self, encoding: str, read: Callable[[str], Any] = load_encoding) -> None:
+        self.encoding = encoding
+        self.loaded = False
+        self._read = read
+        self._reading = Lock()
+        # By their hashes, which Python salts: texts are kept by their conversations alone.
+        self._tokens: dict[tuple[int, int], int] = {}
+
+    def __call__(self, texts: Iterable[str]) -> Sequence[int]:
+        """Return the tokens of each text; special tokens count as plain text."""
+        return list(map(self._tokens_of, texts))
+
+    async def count_prompt(self, prompt: Prompt) -> int:
+        """Return `prompt_tokens`; load the encoding first."""
+        await self.load()
+        return self.prompt_tokens(prompt)
+
+    async def load(self) -> None:
+        """Load the encoding in a thread; it takes half a second and tens of megabytes."""
+        if not self.loaded:
+            await asyncio.to_thread(self._load)
+            self.loaded = True
+
+    def prompt_tokens(self, prompt: Prompt) -> int:
+        """Return the tokens of a prompt by OpenAI's rules for messages and images."""
+        messages = prompt.messages
+        overhead = _ANSWER_START_TOKENS + _TOKENS_PER_MESSAGE * len(messages)
+        images = sum([sum(map(image_tokens, one.images)) for one in messages if one.parts])
+        return overhead + images + sum(self([message.content for message in messages]))
+
+    def _tokens_of(self, text: str) -> int:
+        key = hash(text), len(text)
+        tokens = self._tokens.get(key)
+        if tokens is None:
+            tokens = self._tokens[key] = self._count(text)
+            if len(self._tokens) > _MAX_CACHED_TEXTS:
+                del self._tokens[next(iter(self._tokens))]
+        return tokens
+
+    def _load(self) -> Any:
+        # The first messages of several chats ask for it together. A second copy would be dropped,
+        # but the process keeps its memory.
+        with self._reading:
+            return self._read(self.encoding)
+
+    def _count(self, text: str) -> int:
+        if not text.isascii():
+            text = text.encode(errors="replace").decode()  # no lone surrogates
+            if self.encoding in _NORMALIZED:
+                text = unicodedata.normalize("NFC", text)
+        tokens: int = self._load().count(text)
+        return tokens
+
+
+def get_counter(name: str) -> EncodingCounter:
+    """Return the shared counter of an encoding, by any of its names."""
+    return _shared_counter(ENCODINGS[name])
+
+
+@cache
+def _shared_counter(encoding: str) -> EncodingCounter:
+    return EncodingCounter(encoding)
+
+
+@lru_cache(_MAX_CACHED_MODELS)
+def known_encoding(model: str) -> str | None:
+    """Return the encoding of a model; None if its name does not tell."""
+    name = model.rpartition("/")[2].lower()  # OpenRouter's names begin with a vendor
+    matching = (encoding for prefix, encoding in _ENCODINGS_OF_MODELS if name.startswith(prefix))
+    return next(matching, None)
+
+
+@lru_cache(_MAX_CACHED_MODELS)
+def counter_for_model(model: str) -> EncodingCounter:
+    """Return the counter of a model's encoding; an estimate where that is not known.
+
+    Whoever counts for one model uses this counter, so that a process loads one encoding for it.
+    """
+    return get_counter(known_encoding(model) or "cl100k_base")
+
+
+def count_tokens(texts: Iterable[str]) -> Sequence[int]:
+    """Return the tokens of each text in cl100k_base, an estimate for any model."""
+    return get_counter("cl100k_base")(texts)

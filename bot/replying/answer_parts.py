@@ -1,0 +1,327 @@
+"""What accompanies an answer: buttons, thoughts, files, threads, notices about unread files."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Literal, TypeAlias
+
+from bot.chat.attachments import (
+    MAX_TEXT_BYTES,
+    AttachedFiles,
+    UnreadFile,
+    clean_file_name,
+)
+from bot.chat.command import ButtonAction, encode_button
+from bot.chat.incoming import MediaItem, MediaKind, Said
+from bot.chat.outgoing import (
+    FILE_PARTS,
+    THREAD_PARTS,
+    AnswerThread,
+    Attachment,
+    Button,
+    ButtonStyle,
+    Limits,
+    MessageContent,
+    OutgoingPart,
+)
+from bot.frozen_dataclass import frozen_dataclass
+from bot.texts.text import Text, joined, language_of, translatable, translate
+
+_STOP = translatable("⏹ Stop")
+_RETRY = translatable("🔄 Retry")
+_CONTINUE = translatable("▶ Continue")
+_DELETE = translatable("🗑 Delete")
+_FORGET = translatable("Forget everything I said")
+_KEEP = translatable("Keep it")
+
+
+def stop_button(part: str, locale: str | None) -> tuple[Button, ...]:
+    """Return the button under an answer that is being written; `part` names its first part."""
+    return (_button(_STOP, ButtonAction.STOP, part, locale, ButtonStyle.DANGER),)
+
+
+def retry_button(part: str, locale: str | None) -> tuple[Button, ...]:
+    """Return the button under the notice that an answer failed."""
+    return (_button(_RETRY, ButtonAction.RETRY, part, locale, ButtonStyle.PRIMARY),)
+
+
+def forget_buttons(part: str, locale: str | None) -> tuple[Button, ...]:
+    """Return the buttons under the question whether a person is to be forgotten."""
+    return (
+        _button(_FORGET, ButtonAction.FORGET, part, locale, ButtonStyle.DANGER),
+        _button(_KEEP, ButtonAction.KEEP, part, locale),
+    )
+
+
+def answer_buttons(
+    part: str, locale: str | None, number: int = 1, versions: int = 1
+) -> tuple[Button, ...]:
+    """Return the buttons under a complete answer.
+
+    Args:
+        part: names its last part.
+        locale: of who asked.
+        number: which of its versions is shown, from 1.
+        versions: how many there are; with more than one, others can be chosen.
+    """
+    return (
+        _button(_RETRY, ButtonAction.RETRY, part, locale),
+        _button(_CONTINUE, ButtonAction.CONTINUE, part, locale),
+        _button(_DELETE, ButtonAction.DELETE, part, locale, ButtonStyle.DANGER),
+        *(_version_buttons(part, number, versions) if versions > 1 else ()),
+    )
+
+
+def _version_buttons(part: str, number: int, versions: int) -> tuple[Button, ...]:
+    """Return `‹ 2/3 ›`, without an arrow that leads nowhere."""
+    labels = {number - 1: "‹", number: f"{number}/{versions}", number + 1: "›"}
+    return tuple(
+        Button(label, encode_button(ButtonAction.VERSION, part, chosen), row=1)
+        for chosen, label in labels.items()
+        if 1 <= chosen <= versions
+    )
+
+
+def _button(
+    label: Text,
+    action: ButtonAction,
+    part: str,
+    locale: str | None,
+    style: ButtonStyle = ButtonStyle.PLAIN,
+) -> Button:
+    return Button(_translated(label, language_of(locale)), encode_button(action, part), style)
+
+
+@cache  # of the few labels above; every answer has some of them
+def _translated(label: Text, language: str) -> str:
+    return translate(label, language)
+
+
+_FEWEST_UNITS = 300
+"""Where a message has less than that left, thoughts get a message of their own."""
+_FRAME_UNITS = 16
+"""What a platform adds around them: a sign, the marks of a spoiler, line breaks."""
+_CUT = " …"
+_MARKS = re.compile(r"\|(?=\||\Z)|`(?=``)")
+
+
+def fold_thoughts(
+    parts: Sequence[OutgoingPart], thoughts: str, limits: Limits, *, may_add_message: bool
+) -> tuple[OutgoingPart, ...]:
+    """Return the parts of an answer with its thoughts, as much of them as fits.
+
+    They stand below the text of its last message; where a message has little left, in another one.
+
+    Args:
+        parts: the answer, as it is sent.
+        thoughts: of the model; nothing is added where there are none.
+        limits: of the channel.
+        may_add_message: False: another character may stand below already, so that a further
+            message would not stand under its answer.
+    """
+    thoughts = _harmless(thoughts)
+    messages = [at for at, one in enumerate(parts) if one.file is None]
+    if not thoughts or not messages or not limits.folds_thoughts:
+        return tuple(parts)
+    at, units = messages[-1], _unit_counter(limits)
+    last = parts[at]
+    most = limits.below_name(last.content.face).max_units - _FRAME_UNITS
+    text = last.text if limits.render is None else limits.render(last.text)
+    left = most - units(text)
+    if left >= min(_FEWEST_UNITS, units(thoughts)):
+        content = replace(last.content, thoughts=_cut(thoughts, left, units))
+        return (*parts[:at], replace(last, content=content), *parts[at + 1 :])
+    if not may_add_message:
+        return tuple(parts)
+    content = MessageContent("", last.content.face, thoughts=_cut(thoughts, most, units))
+    added = replace(last, part=last.part + 1, content=content)
+    return (*parts[: at + 1], added, *parts[at + 1 :])
+
+
+def _harmless(thoughts: str) -> str:
+    """Return thoughts without the marks that would end a spoiler, or reach out of it."""
+    return _MARKS.sub("\\g<0>\u200b", thoughts.strip())
+
+
+def _unit_counter(limits: Limits) -> Callable[[str], int]:
+    if limits.unit == "utf16":
+        return lambda text: len(text.encode("utf-16-le")) // 2
+    return len
+
+
+def _cut(text: str, most: int, units: Callable[[str], int]) -> str:
+    """Return a text of at most so many units, with a sign where it was cut off."""
+    if units(text) <= most:
+        return text
+    most -= len(_CUT)
+    kept = text[:most]
+    while units(kept) > most:
+        kept = kept[: -max(1, (units(kept) - most) // 2)]
+    return kept.rstrip() + _CUT
+
+
+LongAnswer: TypeAlias = Literal["parts", "file", "thread"]
+_FILE_NAME = "answer.md"
+_MAX_THREAD_PARTS = 1_000
+"""Of one answer; further ones would have the numbers of the next answer's."""
+_WHOLE = translatable("📄 This file has the whole answer.")
+_REST = translatable("The rest of the answer")
+
+
+def supported_form(form: LongAnswer, limits: Limits) -> LongAnswer:
+    """Return the form that a preset asks for, or parts where the channel has no threads."""
+    return "parts" if form == "thread" and not limits.has_threads else form
+
+
+@frozen_dataclass
+class PartPlaces:
+    """Where the parts of one answer are sent: in its channel, or in a thread of the first one."""
+
+    first_part: int = 0
+    """The number of the first part; others may have answered before."""
+    thread: AnswerThread | None = None
+    """Where all parts but the first one stand; None: in the channel, too."""
+    most_live: int | None = None
+    """How many parts are shown while the answer grows; None: all."""
+
+    def place(self, index: int, content: MessageContent) -> OutgoingPart:
+        """Return a part of the answer by its index from 0."""
+        if index == 0 or self.thread is None:
+            return OutgoingPart(self.first_part + index, content)
+        number = THREAD_PARTS + self.first_part * _MAX_THREAD_PARTS + index - 1
+        return OutgoingPart(number, content, thread=self.thread)
+
+
+def find_places(
+    form: LongAnswer, first_part: int, locale: str | None, part_name: Callable[[int], str]
+) -> PartPlaces:
+    """Return where the parts of an answer are sent.
+
+    Args:
+        form: of a long answer.
+        first_part: the number of its first part.
+        locale: of the person who asked.
+        part_name: names a part by its number.
+    """
+    if form == "thread":
+        title = translate(_REST, language_of(locale))
+        return PartPlaces(first_part, AnswerThread(part_name(first_part), title))
+    return PartPlaces(first_part, most_live=1 if form == "file" else None)
+
+
+def shorten(
+    parts: Sequence[OutgoingPart],
+    text: str,
+    form: LongAnswer,
+    locale: str | None,
+    part_name: Callable[[int], str],
+) -> tuple[OutgoingPart, ...]:
+    """Return the parts of an answer as they are sent.
+
+    Args:
+        parts: all of it, split.
+        text: all of it.
+        form: `parts`: each part is a message; `file`: the first one is, and a file has all of it;
+            `thread`: the first one is, and the others stand in a thread that is opened from it.
+        locale: of the person who asked.
+        part_name: names a part by its number.
+    """
+    if form == "parts" or len(parts) < 2:
+        return tuple(parts)
+    first = parts[0]
+    if form == "file":
+        caption = MessageContent(translate(_WHOLE, language_of(locale)), first.content.face)
+        return first, OutgoingPart(FILE_PARTS + first.part, caption, Attachment(_FILE_NAME, text))
+    places = find_places(form, first.part, locale, part_name)
+    return tuple(places.place(index, one.content) for index, one in enumerate(parts))
+
+
+def count_messages(parts: Iterable[OutgoingPart]) -> int:
+    """Return how many of these parts are messages of the channel, and no files."""
+    return len(messages_of(one.part for one in parts))
+
+
+def message_names(names: Iterable[str]) -> list[str]:
+    """Return those of these names of parts whose messages others may replace.
+
+    Files and what stands in a thread are no such messages.
+    """
+    return [name for name in names if int(name.rpartition("/")[2]) < FILE_PARTS]
+
+
+def messages_of(numbers: Iterable[int]) -> list[int]:
+    """Return those of these numbers of parts that are messages of the channel, and no files."""
+    return [number for number in numbers if number < FILE_PARTS]
+
+
+_NOUNS: Mapping[MediaKind, Text] = {
+    MediaKind.IMAGE: translatable("look at pictures"),
+    MediaKind.ANIMATION: translatable("look at animations"),
+    MediaKind.VIDEO: translatable("watch videos"),
+    MediaKind.AUDIO: translatable("listen to audio files"),
+    MediaKind.VOICE: translatable("listen to voice messages"),
+    MediaKind.STICKER: translatable("see stickers"),
+    MediaKind.FILE: translatable("read files"),
+    MediaKind.CONTACT: translatable("use contacts"),
+    MediaKind.LOCATION: translatable("use locations"),
+    MediaKind.FORWARD: translatable("read forwarded messages"),
+    MediaKind.OTHER: translatable("read messages of this kind"),
+}
+
+_OR = translatable(" or ")
+
+
+def explain_unreadable(attachments: Sequence[MediaItem]) -> Text:
+    """Return a sentence that names what cannot be read, and what helps."""
+    things = dict.fromkeys(_NOUNS[item.kind] for item in attachments)
+    return translatable(
+        "I cannot {things} here. Please tell me in words what it is about.",
+        things=joined(things, _OR),
+    )
+
+
+def is_unreadable(said: Said, files: AttachedFiles) -> bool:
+    """Return whether a message has nothing but files that could not be read."""
+    return bool(files.unread) and not (said.text.strip() or files.images or files.texts)
+
+
+def explain_files(files: AttachedFiles) -> Text | None:
+    """Say which files could not be read or only in part, and whose encoding was guessed."""
+    sentences = [explain_unread(files.unread)] if files.unread else []
+    sentences += [
+        translatable(
+            "ℹ {name} is long: I read only its first {size} KiB.",
+            name=one.name or translatable("The file"),
+            size=MAX_TEXT_BYTES // 1024,
+        )
+        for one in files.texts
+        if one.is_cut
+    ]
+    sentences += [
+        translatable(
+            "ℹ I read {name} as {encoding}. If its letters were wrong, please send it in UTF-8.",
+            name=one.name or translatable("the file"),
+            encoding=one.guessed_encoding,
+        )
+        for one in files.texts
+        if one.guessed_encoding
+    ]
+    return joined(sentences) if sentences else None
+
+
+def explain_unread(files: Sequence[UnreadFile]) -> Text:
+    """Return a sentence for each reason why files could not be read."""
+    sentences: list[str] = []
+    for file in files:
+        if file.why is not None:
+            name = clean_file_name(file.item.name)
+            sentences.append(
+                translatable("⚠ I could not read {name}: {why}.", name=name, why=file.why)
+                if name
+                else translatable("⚠ I could not read the file: {why}.", why=file.why)
+            )
+    unknown = [file.item for file in files if file.why is None]
+    if unknown:
+        sentences.append(explain_unreadable(unknown))
+    return joined(sentences)

@@ -1,0 +1,361 @@
+"""Where a Markdown text may be cut: code fences, open marks, sentence ends."""
+
+import re
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass, field
+from enum import IntEnum
+from functools import cached_property
+from itertools import chain
+
+from bot.frozen_dataclass import frozen_dataclass
+from bot.markup.graphemes import grapheme_starts
+
+# Indentation, quote marks and list markers may stand before the run that opens a block.
+_LINE = re.compile(
+    r"^(?P<margin>[ \t]*(?:(?:>|(?:[-*+]|\d{1,9}[.)])[ \t])[ \t]*)*)(?P<run>`{3,}|~{3,})"
+    r"(?P<info>[^\n]*)",
+    re.MULTILINE,
+)
+_LIST_MARKER = re.compile(r"[^\t>]")
+
+
+@frozen_dataclass
+class Fence:
+    """An open code block."""
+
+    run: str
+    """"```" or "~~~~"."""
+    opener: str
+    """The run with its language, to reopen the block: "```python"."""
+    margin: str
+    """What keeps a line in the same quote and list item."""
+
+    @property
+    def closer(self) -> str:
+        return self.margin + self.run
+
+
+@frozen_dataclass
+class FenceLine:
+    """A line that begins with a run of fence characters."""
+
+    start: int
+    run_start: int
+    run_end: int
+    end: int
+    """The end of the line, without its line break."""
+    margin: str
+    info: str
+
+    @property
+    def indentation(self) -> int:
+        return len(self.margin) - len(self.margin.lstrip())
+
+    def opens(self, text: str) -> Fence | None:
+        """Return the block that this line opens outside of one, or None."""
+        run = text[self.run_start : self.run_end]
+        if run[0] == "`" and "`" in self.info:
+            return None  # inline code, says CommonMark
+        return Fence(run, run + self.info.rstrip(), _LIST_MARKER.sub(" ", self.margin))
+
+    def closes(self, fence: Fence, text: str) -> bool:
+        """Return whether this line closes an open block."""
+        run = text[self.run_start : self.run_end]
+        depth = self.margin.count(">")
+        rest = self.margin.replace(">", "") + self.info
+        is_bare = not rest or rest.isspace()
+        return run.startswith(fence.run) and is_bare and depth == fence.margin.count(">")
+
+
+def fence_lines(text: str, start: int, end: int) -> Iterator[FenceLine]:
+    """Yield the lines of `text[start:end]` that may open or close a block."""
+    for match in _LINE.finditer(text, start, end):
+        yield FenceLine(
+            match.start(), *match.span("run"), match.end(), match["margin"], match["info"]
+        )
+
+
+_TOKEN = re.compile(r"\\.|`+|\*{1,3}|__|~~|\|\|", re.DOTALL)
+_PARAGRAPH_END = re.compile(r"\n[ \t>]*\n")
+_TRAILING_MARKS = re.compile(r"[*_~|`]+\Z")
+_HALF_LINK = re.compile(r"!?\[(?P<label>[^\[\]\n]+)\]\([^()\s]*\Z")
+_QUOTE = re.compile(r"[ \t]*(?:>[ \t]?)+")
+
+
+def open_marks(text: str) -> tuple[str, ...]:
+    """Return the marks that the last paragraph of a text opens and does not close, in order."""
+    breaks = [found.end() for found in _PARAGRAPH_END.finditer(text)]
+    position, stack = breaks[-1] if breaks else 0, list[str]()
+    while found := _TOKEN.search(text, position):
+        position = found.end()
+        if found[0].startswith("`"):
+            end = _end_of_code(text, found[0], position)
+            if end is None:
+                return (*stack, found[0])
+            position = end
+        elif not found[0].startswith("\\"):
+            _note(found, text, stack)
+    return tuple(stack)
+
+
+def close_unfinished(part: str) -> str:
+    """Return a text that still grows so that it reads well: nothing half is left of its marks."""
+    fence = _open_fence(part)
+    if fence is not None:
+        return f"{part}\n{fence.closer}"
+    half_link = _HALF_LINK.search(part)
+    if half_link is not None:
+        part = part[: half_link.start()] + half_link["label"]
+    trailing = _TRAILING_MARKS.search(part)
+    marks = open_marks(part)
+    if trailing is not None:
+        before = part[: trailing.start()]
+        still_open = open_marks(before)
+        if len(marks) >= len(still_open):  # it closes nothing: it is half of something
+            part, marks = before.rstrip(), still_open
+    return part + "".join(reversed(marks))
+
+
+def quote_prefix(text: str, position: int) -> str:
+    """Return the `> ` that the line of a position begins with, if the line is cut there."""
+    line = text.rfind("\n", 0, position) + 1
+    found = _QUOTE.match(text, line, position)
+    return found[0].lstrip() if found else ""
+
+
+def _note(found: re.Match[str], text: str, stack: list[str]) -> None:
+    """Open or close what a mark stands for."""
+    before = text[found.start() - 1 : found.start()]
+    after = text[found.end() : found.end() + 1]
+    marks = ["**", "*"] if found[0] == "***" else [found[0]]
+    closes = bool(before) and not before.isspace()
+    if closes and all(mark in stack for mark in marks):
+        del stack[min(stack.index(mark) for mark in marks) :]
+        return
+    opens = bool(after) and not after.isspace()
+    is_within_word = before.isalnum() and after.isalnum()
+    if opens and not is_within_word:
+        stack += marks
+
+
+def _end_of_code(text: str, run: str, position: int) -> int | None:
+    closing = re.compile(rf"(?<!`){run}(?!`)").search(text, position)
+    return closing.end() if closing else None
+
+
+def _open_fence(part: str) -> Fence | None:
+    fence: Fence | None = None
+    for line in fence_lines(part, 0, len(part)):
+        if fence is None:
+            fence = line.opens(part)
+        elif line.closes(fence, part):
+            fence = None
+    return fence
+
+
+_GAP = re.compile(r"\s+")
+# "e.g. this" and "1. one" end no sentence: the mark must follow two letters.
+_SENTENCE_END = re.compile(r"\w\w[.!?…]+[\"')\]»”’*_]{0,3}$")
+_MAX_SENTENCE_END_CHARS = 10
+_CJK_SENTENCE_END = re.compile(r"[。！？｡…]+[」』）”’》】]*(?![。！？｡…」』）”’》】])")
+_CJK_WORD_END = re.compile(
+    r"(?<=[\u3040-\u30ff\u3400-\u9fff，、；：」』）》】])(?=[\u3040-\u30ff\u3400-\u9fff「『（《【])"
+)
+# What breaks when it is cut: inline code, links, emphasis; the first two also while they are
+# unfinished.
+_UNBREAKABLE = re.compile(
+    r"(`+)(?!`).*?(?<!`)\1(?!`)|`+[^`\n]*\Z"
+    r"|\[[^\[\]\n]*(?:\]\([^()\s]*(?:\)|\Z)|\]?\Z)"
+    r"|(\*\*|__|~~|\|\|)\S.*?\2"
+)
+
+
+@dataclass
+class CutWindow:
+    """The prefix of the text in which one cut is chosen; nothing behind `stop` may matter."""
+
+    text: str
+    offsets: Sequence[int]
+    """The units before each position."""
+    start: int
+    stop: int
+    """Behind the first character that does not fit."""
+    max_offset: int
+    """The offset that a message must not exceed, its closing fence included."""
+    half: int
+    """A cut before this position would waste more than half of the message."""
+    fences: Sequence[tuple[int, Fence | None]]
+    """From which position on which code block is open."""
+    uncuttable: Sequence[tuple[int, int]]
+    """No cut behind the first position up to the second."""
+    edges: set[int] = field(default_factory=set)
+    """Where code blocks begin and end."""
+
+    def fence_at(self, position: int) -> Fence | None:
+        """Return the code block that is open at a position."""
+        for begin, fence in reversed(self.fences):
+            if begin <= position:
+                return fence
+        return None
+
+    def allows_cut(self, end: int, resume: int) -> bool:
+        """Return whether one message may end at `end`, and the next one begin at `resume`."""
+        fence = self.fence_at(resume)
+        return (
+            self.offsets[end] + closing_units(fence) <= self.max_offset
+            and not any(first < resume <= last for first, last in self.uncuttable)
+            and not self._splits_grapheme(resume)
+        )
+
+    def _splits_grapheme(self, position: int) -> bool:
+        if not self.start < position < self.stop:
+            return False
+        around = self.text[position - 1 : position + 1]
+        if around.isascii():
+            return around == "\r\n"
+        if around[0].isascii():  # mostly a space; what is in front of it does not matter
+            return len(grapheme_starts(around, 0, 2)) == 1
+        return position not in self._grapheme_starts
+
+    @cached_property
+    def _grapheme_starts(self) -> Set[int]:
+        return grapheme_starts(self.text, self.start, self.stop)
+
+    def shows_fence(self, position: int) -> bool:
+        """Return whether a line that began here would be read as a fence."""
+        run = self.text[position : min(position + 3, self.stop)]
+        return run in {"```", "~~~"}
+
+    def splits_run(self, position: int) -> bool:
+        """Return whether a cut here would split a run of fence characters."""
+        character = self.text[position]
+        return character in "`~" and self.text[position - 1] == character
+
+
+class _BreakStrength(IntEnum):
+    """How long a reader pauses at a break within a line."""
+
+    WORD = 0
+    SENTENCE = 1
+
+
+def closing_units(fence: Fence | None) -> int:
+    """Return the units that closing a code block takes, its line break included."""
+    return 1 + len(fence.closer) if fence else 0
+
+
+def choose_cut_point(window: CutWindow) -> tuple[int, int]:
+    """Choose the best cut: between paragraphs, lines, sentences, words, or anywhere.
+
+    Returns:
+        Where the message ends and where the next one begins; white space between them is dropped.
+    """
+    gaps = [gap.span() for gap in _GAP.finditer(window.text, window.half, window.stop)]
+    words = []
+    last_line: tuple[int, int] | None = None
+    for end, resume in reversed(gaps):
+        newline = window.text.rfind("\n", end, resume)
+        if newline < 0:
+            words.append((end, resume))
+            continue
+        # Code keeps its indentation.
+        cut = (end, newline + 1) if window.fence_at(newline + 1) else (end, resume)
+        if window.allows_cut(*cut):
+            if _is_between_paragraphs(window, *cut):
+                return cut
+            last_line = last_line or cut
+    return last_line or _cut_line(window, words)
+
+
+def _is_between_paragraphs(window: CutWindow, end: int, resume: int) -> bool:
+    if window.fence_at(resume):
+        return False
+    blank_line = window.text.count("\n", end, resume) > 1
+    return blank_line or not window.edges.isdisjoint((end, resume))
+
+
+def _cut_line(window: CutWindow, gaps: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    """Cut within a line: behind a sentence, a word, or anywhere; `gaps` come last first."""
+    unbreakable = _unbreakable_spans(window)
+    best = _last_gap(window, gaps, unbreakable)
+    for pattern, pause in (
+        (_CJK_SENTENCE_END, _BreakStrength.SENTENCE),
+        (_CJK_WORD_END, _BreakStrength.WORD),
+    ):
+        position = _last_match(window, pattern, unbreakable)
+        if position is not None:
+            best = max(best or (pause, 0, 0), (pause, position, position))
+    return best[1:] if best else _cut_anywhere(window, unbreakable)
+
+
+def _last_gap(
+    window: CutWindow, gaps: Sequence[tuple[int, int]], unbreakable: Sequence[tuple[int, int]]
+) -> tuple[_BreakStrength, int, int] | None:
+    """Return the last gap behind a sentence or, if there is none, behind a word."""
+    last: tuple[_BreakStrength, int, int] | None = None
+    for end, resume in gaps:
+        if (
+            window.shows_fence(resume)
+            or _breaks(unbreakable, resume)
+            or not window.allows_cut(end, resume)
+        ):
+            continue
+        if _ends_sentence(window, end, resume):
+            return _BreakStrength.SENTENCE, end, resume
+        last = last or (_BreakStrength.WORD, end, resume)
+    return last
+
+
+def _ends_sentence(window: CutWindow, end: int, resume: int) -> bool:
+    begin = max(0, end - _MAX_SENTENCE_END_CHARS)
+    return not window.fence_at(resume) and bool(_SENTENCE_END.search(window.text, begin, end))
+
+
+def _unbreakable_spans(window: CutWindow) -> list[tuple[int, int]]:
+    """Return the spans that should not be cut, as far as a cut could."""
+    matches = _UNBREAKABLE.finditer(window.text, window.start, window.stop)
+    return [span for span in (match.span() for match in matches) if span[1] > window.half]
+
+
+def _breaks(unbreakable: Sequence[tuple[int, int]], position: int) -> bool:
+    nearest = bisect_left(unbreakable, (position, 0)) - 1
+    return nearest >= 0 and position < unbreakable[nearest][1]
+
+
+def _last_match(
+    window: CutWindow, pattern: re.Pattern[str], unbreakable: Sequence[tuple[int, int]]
+) -> int | None:
+    """Return the last position outside of code behind a match, without white space there."""
+    last = None
+    for match in pattern.finditer(window.text, window.half, window.stop):
+        position = match.end()
+        if (
+            position < window.stop
+            and not window.fence_at(position)
+            and not _breaks(unbreakable, position)
+        ):
+            last = position if window.allows_cut(position, position) else last
+    return last
+
+
+def _cut_anywhere(window: CutWindow, unbreakable: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    """Cut a text without pauses between characters; as a last resort within one."""
+    fitting = [
+        position
+        for position in range(window.stop - 1, window.half, -1)
+        if window.offsets[position] + closing_units(window.fence_at(position)) <= window.max_offset
+    ]
+    between = (position for position in fitting if window.allows_cut(position, position))
+    harmless = (
+        position
+        for position in fitting
+        if window.allows_cut(position, position)
+        and not (
+            _breaks(unbreakable, position)
+            or window.splits_run(position)
+            or window.shows_fence(position)
+        )
+    )
+    position = next(chain(harmless, between, fitting), window.start + 1)
+    return position, position

@@ -1,1 +1,0 @@
-"""Split a long text into messages that a platform accepts."""

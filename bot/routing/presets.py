@@ -1,0 +1,377 @@
+"""Which presets and which history scope hold in a channel."""
+
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from typing import TypeAlias
+
+import structlog
+
+from bot.chat.incoming import Said
+from bot.chat.outgoing import Face, Limits
+from bot.chat.session import ChatSetting, HistoryScope, Turn, scopes_of_person
+from bot.errors import PresetError, SettingsError, StoreError, UserError
+from bot.frozen_dataclass import frozen_dataclass
+from bot.ports import ChatSettings
+from bot.prompting.presets.files import find_preset
+from bot.prompting.presets.preset import Preset, ScopeName
+from bot.prompting.speakers import label_speakers
+from bot.texts.text import marked, translatable
+
+MAX_CHARACTERS = 8
+"""In one channel; every prompt has to name all of them."""
+
+
+@frozen_dataclass
+class ActivePreset:
+    """A preset that answers in a channel, and where it was chosen."""
+
+    preset: Preset
+    scope: str | None
+    """The scope whose setting names it; None: nobody chose, it is the default."""
+    version: int | None
+    """The number of the preset's current edition; None if editions are not numbered."""
+
+
+@frozen_dataclass
+class ActiveCharacters:
+    """All presets that answer in one channel, in the order they were added; at least one."""
+
+    members: tuple[ActivePreset, ...]
+
+    @property
+    def first(self) -> ActivePreset:
+        return self.members[0]
+
+    @property
+    def presets(self) -> list[Preset]:
+        return [member.preset for member in self.members]
+
+    @property
+    def names(self) -> set[str]:
+        """The names of the presets."""
+        return {preset.name for preset in self.presets}
+
+    @property
+    def is_group(self) -> bool:
+        return len(self.members) > 1
+
+    @property
+    def reads_all(self) -> bool:
+        """Whether any of them reads what people say to each other."""
+        return any(preset.context == "all" for preset in self.presets)
+
+    def pick(self, names: Collection[str]) -> tuple[ActivePreset, ...]:
+        """Return the members with these preset names, in the order of the names."""
+        by_name = {member.preset.name: member for member in self.members}
+        return tuple(by_name[name] for name in names)
+
+    def with_added(self, preset: Preset) -> list[Preset]:
+        """Return the presets of the channel once this one has joined.
+
+        Raises:
+            UserError: it is active already, or the channel is full.
+        """
+        if preset.name in self.names:
+            raise UserError(translatable("{name} is already active here.", name=preset.name))
+        if len(self.members) >= MAX_CHARACTERS:
+            raise UserError(
+                translatable(
+                    "{count} characters are active here, which is the maximum; remove one first"
+                    " with /preset remove.",
+                    count=MAX_CHARACTERS,
+                )
+            )
+        return [*self.presets, preset]
+
+    def with_removed(self, preset: Preset) -> list[Preset]:
+        """Return the presets of the channel once this one has left.
+
+        Raises:
+            UserError: it is not active, or it is the only one.
+        """
+        if preset.name not in self.names:
+            raise UserError(
+                translatable(
+                    "{name} is not active here; /preset list shows who is.", name=preset.name
+                )
+            )
+        if not self.is_group:
+            raise UserError(
+                translatable(
+                    "{name} is the only character here; /preset use replaces it with another.",
+                    name=preset.name,
+                )
+            )
+        return [one for one in self.presets if one.name != preset.name]
+
+    def speaker_line(
+        self, speaker: ActivePreset, character_names: Mapping[str, str], limits: Limits
+    ) -> str:
+        """Return the line that tells readers who speaks; empty where they know it anyway."""
+        if limits.shows_faces or not (self.is_group or limits.names_only_speaker):
+            return ""
+        labels = label_speakers((), character_names).characters
+        return limits.speaker_line.format(labels[speaker.preset.name]) + "\n"
+
+    def face(
+        self, speaker: ActivePreset, character_names: Mapping[str, str], limits: Limits
+    ) -> Face | None:
+        """Return whom readers see speak; None: the bot itself."""
+        preset = speaker.preset
+        if not limits.shows_faces or not (self.is_group or preset.is_character):
+            return None
+        labels = label_speakers((), character_names).characters
+        return Face(labels[preset.name], preset.avatar, self.is_group)
+
+
+_log = structlog.get_logger(__name__)
+_PRESET_KEY = "preset"
+_OBSERVE_KEY = "observe"
+_OBSERVE_PERSON_KEY = "observe_person"
+
+LoadPublished: TypeAlias = Callable[[str], Awaitable[tuple[Preset, int] | None]]
+"""Return the newest version of a preset by its name, and its number; None: it was deleted.
+
+May raise `SettingsError` or `StoreError`."""
+
+
+class PresetResolver:
+    """Resolve presets from the narrowest scope out: thread or topic > channel > guild > default."""
+
+    def __init__(
+        self,
+        presets: Mapping[str, Preset],
+        default: str,
+        chat_settings: ChatSettings,
+        versions: Mapping[str, int] | None = None,
+        disabled: Mapping[str, str] | None = None,
+    ) -> None:
+        """Check that the default preset can be used.
+
+        Args:
+            presets: those that can be used, by name.
+            default: the name of the default preset.
+            chat_settings: which presets were chosen where.
+            versions: the numbers of the presets' current editions.
+            disabled: why other presets cannot be used, by name.
+
+        Raises:
+            SettingsError: there is no such preset, or it is disabled.
+        """
+        self._presets = dict(presets)
+        self._versions = dict(versions or {})
+        self.disabled = dict(disabled or {})
+        """Why a preset cannot be used, by its name."""
+        self._chat_settings = chat_settings
+        self._load: LoadPublished | None = None
+        self._stale: set[str] = set()
+        try:
+            self.default = find_preset(presets, default, self.disabled)
+        except PresetError as error:
+            raise SettingsError(f"TROUPE_DEFAULT_PRESET: {error}") from None
+        self._default_alone = ActiveCharacters((self._activate(self.default, None),))
+
+    @property
+    def presets(self) -> Mapping[str, Preset]:
+        """By name, as they are now."""
+        return self._presets
+
+    @property
+    def versions(self) -> Mapping[str, int]:
+        """By the name of the preset; empty if versions are not numbered."""
+        return self._versions
+
+    def publish(self, preset: Preset, version: int) -> None:
+        """Let a preset answer from now on, in place of the one of its name if there is one."""
+        self._presets[preset.name] = preset
+        self.disabled.pop(preset.name, None)
+        self._versions[preset.name] = version
+        if preset.name == self.default.name:
+            self.default = preset
+            self._default_alone = ActiveCharacters((self._activate(preset, None),))
+
+    def remove(self, name: str) -> None:
+        """Let a preset answer nowhere any more; the default preset stays."""
+        self.disabled.pop(name, None)
+        if name != self.default.name:
+            self._presets.pop(name, None)
+            self._versions.pop(name, None)
+
+    def follow(self, load: LoadPublished) -> None:
+        """Read presets that another process has published before the next answer."""
+        self._load = load
+
+    def mark_stale(self, names: Sequence[str]) -> None:
+        """Note that another process has published these presets."""
+        self._stale |= set(names)
+
+    async def _reload(self, load: LoadPublished) -> None:
+        while self._stale:
+            name = self._stale.pop()
+            try:
+                found = await load(name)
+            except (SettingsError, StoreError) as error:  # what is known goes on answering
+                _log.warning("preset_not_reloaded", preset=name, reason=str(error))
+            else:
+                if found is None:
+                    self.remove(name)
+                else:
+                    self.publish(*found)
+
+    async def resolve(self, scopes: Sequence[str]) -> ActiveCharacters:
+        """Return the presets that answer in a channel with these scopes, narrowest first."""
+        if self._stale and self._load is not None:
+            await self._reload(self._load)
+        setting = await self._chat_settings.resolve(scopes, _PRESET_KEY)
+        if setting is None:
+            return self._default_alone
+        members = []
+        for name in setting.value.splitlines():  # a preset's name has no line break
+            preset = self.presets.get(name)
+            if preset is None:  # its file was removed since it was chosen, or is disabled
+                reason = self.disabled.get(name, "")
+                _log.warning("preset_missing", preset=name, scope=setting.scope, reason=reason)
+            else:
+                members.append(self._activate(preset, setting.scope))
+        return ActiveCharacters(tuple(members)) if members else self._default_alone
+
+    async def set_active(
+        self, scope: str, presets: Sequence[Preset], by: str, *, audited: bool = False
+    ) -> None:
+        """Make these presets, and no others, answer in a scope; `by` is the admin's id."""
+        value = "\n".join(preset.name for preset in presets)
+        await self._chat_settings.set(scope, _PRESET_KEY, value, by, audited=audited)
+
+    async def reset(self, scope: str, by: str, *, audited: bool = False) -> None:
+        """Remove the choice that was made in this very scope."""
+        await self._chat_settings.set(scope, _PRESET_KEY, None, by, audited=audited)
+
+    async def observes(self, scopes: Sequence[str]) -> bool:
+        """Return whether what is not said to the bot may be remembered in a channel."""
+        setting = await self.observing_setting(scopes)
+        return setting is None or setting.value != "off"
+
+    async def observing_setting(self, scopes: Sequence[str]) -> ChatSetting | None:
+        """Return "on" or "off" with the scope that says so; None: nobody chose, it is on."""
+        return await self._chat_settings.resolve(scopes, _OBSERVE_KEY)
+
+    async def set_observing(
+        self, scope: str, *, on: bool | None, by: str, audited: bool = False
+    ) -> None:
+        """Allow or forbid that in a scope; None: as in the wider scope. `by` is the admin's id."""
+        value = None if on is None else "on" if on else "off"
+        await self._chat_settings.set(scope, _OBSERVE_KEY, value, by, audited=audited)
+
+    async def set_observing_person(self, person: str, *, on: bool) -> None:
+        """Allow or forbid, in all chats, to remember what a person does not say to the bot."""
+        await self._chat_settings.set(person, _OBSERVE_PERSON_KEY, None if on else "off", person)
+
+    async def unobserved(self, people: Iterable[str]) -> frozenset[str]:
+        """Return those of these people, by their ids, who have forbidden that."""
+        ids = list(dict.fromkeys(people))
+        return frozenset(await self._chat_settings.get_all(ids, _OBSERVE_PERSON_KEY))
+
+    async def is_unobserved(self, said: Said) -> bool:
+        """Return whether a message is not said to the bot, by somebody who has forbidden that."""
+        is_said_to_bot = said.wake is not None or said.opened_from is not None
+        return not is_said_to_bot and bool(await self.unobserved([said.author.id]))
+
+    async def readable(self, turns: Sequence[Turn]) -> tuple[Turn, ...]:
+        """Leave out what people said to each other who have forbidden to remember it."""
+        people = [one.speaker.id for one in turns if one.observed and one.speaker]
+        unobserved = await self.unobserved(people) if people else frozenset()
+        if not unobserved:
+            return tuple(turns)
+        return tuple(
+            one
+            for one in turns
+            if not (one.observed and one.speaker and one.speaker.id in unobserved)
+        )
+
+    def find(self, name: str) -> Preset:
+        """Find a preset by its name in any case.
+
+        Raises:
+            UserError: there is none, or it is disabled; the text suggests the nearest name, or
+                gives the reason.
+        """
+        try:
+            return find_preset(self.presets, name, self.disabled)
+        except PresetError as error:
+            raise UserError(error.args[0]) from None
+
+    def character_names(self, presets: Iterable[str]) -> dict[str, str]:
+        """Return the name of each preset's character; the preset's own if its file is gone."""
+        return {
+            name: self.presets[name].character_name if name in self.presets else name
+            for name in sorted(presets)
+        }
+
+    def complete(self, partial: str) -> Sequence[str]:
+        """Suggest preset names for a partial input: first those that start with it."""
+        typed = partial.strip().casefold()
+        matching = [name for name in sorted(self.presets) if typed in name.casefold()]
+        return sorted(matching, key=lambda name: not name.casefold().startswith(typed))
+
+    def _activate(self, preset: Preset, scope: str | None) -> ActivePreset:
+        return ActivePreset(preset, scope, self.versions.get(preset.name))
+
+
+_SCOPE_KEY = "scope"
+_SCOPES: Mapping[ScopeName, HistoryScope | None] = {
+    "channel": None,
+    "user": HistoryScope.USER,
+    "thread": HistoryScope.THREAD,
+    "reply_chain": HistoryScope.REPLIES,
+}
+SCOPE_DESCRIPTIONS: Mapping[HistoryScope, str] = {
+    HistoryScope.SHARED: marked("everybody here shares one conversation"),
+    HistoryScope.USER: marked("each person has a conversation of their own"),
+    HistoryScope.THREAD: marked("everybody in a thread or topic shares one conversation"),
+    HistoryScope.REPLIES: marked(
+        "each chain of replies is a conversation; a message that replies to nothing begins one"
+    ),
+}
+
+
+class HistoryScopes:
+    """What an admin chose for the channel, else what its first preset says.
+
+    Args:
+        chat_settings: where the choices of admins are.
+        resolver: the presets of each channel.
+    """
+
+    def __init__(self, chat_settings: ChatSettings, resolver: PresetResolver) -> None:
+        self._chat_settings = chat_settings
+        self._resolver = resolver
+
+    async def find(
+        self, scopes: Sequence[str], person_id: str | None = None
+    ) -> HistoryScope | None:
+        """Return the scope of a channel; None: nobody chose one, and everybody shares it.
+
+        The settings of the person who is about to be answered are read in the same go, so that
+        the first message of a chat does not read them on its own.
+        """
+        own = scopes_of_person(person_id, scopes) if person_id else ()
+        found = await self._chat_settings.get_scopes([*scopes, *own])
+        chosen = [found[one][_SCOPE_KEY] for one in scopes if _SCOPE_KEY in found.get(one, ())]
+        if chosen and chosen[0] in list(HistoryScope):  # a newer version may know others
+            return HistoryScope(chosen[0])
+        if all(one.scope == "channel" for one in self._resolver.presets.values()):
+            return None
+        active = await self._resolver.resolve(scopes)
+        return _SCOPES[active.first.preset.scope]
+
+    async def setting(self, scopes: Sequence[str]) -> ChatSetting | None:
+        """Return what an admin chose for a channel or around it."""
+        return await self._chat_settings.resolve(scopes, _SCOPE_KEY)
+
+    async def set(
+        self, scope: str, value: HistoryScope | None, by: str, *, audited: bool = False
+    ) -> None:
+        """Choose for a channel, None: what holds around it; `by` is the admin's id.
+
+        What was said keeps its history.
+        """
+        await self._chat_settings.set(scope, _SCOPE_KEY, value, by, audited=audited)

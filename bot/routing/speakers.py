@@ -1,0 +1,344 @@
+"""Who answers a message: wake rules, and the choice among several characters."""
+
+import math
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import TypeAlias
+
+from bot.chat.incoming import Quote, Said, WakeReason
+from bot.chat.session import Turn
+from bot.frozen_dataclass import frozen_dataclass
+from bot.prompting.lorebook.keys import compile_key, is_regex
+from bot.prompting.presets.preset import Preset
+from bot.prompting.text.words import find_word
+from bot.texts.text import StoredPattern, marked
+
+Dice: TypeAlias = Callable[[], float]
+"""Returns a random number from 0 up to 1."""
+
+_MARKUP = "*_~` :"
+_LINK = re.compile(r"https?://[!-~]+")  # Chinese goes on behind one without a space
+_SHORTEST_QUOTE_CHARS = 8
+_WORD = StoredPattern(marked("wakes at {word}"))
+DREW_BELOW = StoredPattern(marked("chance: drew {drawn}, below {limit}"))
+
+
+_MAX_PATTERN_SECONDS = 0.05  # of CPU time: a message must not keep the others waiting
+
+
+def is_addressed(incoming: Said, preset: Preset) -> bool:
+    """Return whether the message was sent to the bot in a way that the preset listens to."""
+    match incoming.wake:
+        case WakeReason.DM | WakeReason.COMMAND:
+            return True
+        case WakeReason.MENTION:
+            return preset.wake.mention
+        case WakeReason.REPLY:
+            return preset.wake.reply
+        case None:
+            return False
+
+
+def own_rule(incoming: Said, preset: Preset, dice: Dice) -> str | None:
+    """Return which of the preset's own rules makes it answer, in words; None if none does."""
+    if preset.wake.always:
+        return marked("answers everything here")
+    word = next((one for one in preset.wake.words if _has_word(one, incoming.own_text)), None)
+    if word is not None:
+        return _WORD.with_values(word=word)
+    drawn = dice()
+    if drawn < preset.wake.chance:
+        return DREW_BELOW.with_values(drawn=f"{drawn:.2f}", limit=f"{preset.wake.chance:.2f}")
+    return None
+
+
+def is_for_others(incoming: Said, recent: Sequence[Turn], presets: Sequence[Preset]) -> bool:
+    """Return whether a message talks to another person or bot: it replies to them or names them.
+
+    A message that begins with a character's name talks to that one, whoever else it mentions.
+    """
+    if incoming.wake is not None:
+        return False
+    if any(preset.wake.names and name_position(preset, incoming.text) == 0 for preset in presets):
+        return False
+    quote = incoming.quote
+    is_reply_to_others = (
+        quote is not None
+        and quote.author is not None
+        and not quote.is_ours
+        and quoted_preset(quote, recent, presets) is None
+    )
+    return is_reply_to_others or bool(incoming.mentions)
+
+
+def continues_thread(incoming: Said, recent: Sequence[Turn], preset: Preset) -> bool:
+    """Return whether the message stands in a thread in which the character has answered."""
+    if not (incoming.in_thread and preset.wake.sticky):
+        return False
+    return any(turn.preset == preset.name for turn in recent)
+
+
+def _has_word(word: str, text: str) -> bool:
+    if not is_regex(word):
+        return find_word(_normalized(word), _normalized(text)) is not None
+    pattern = compile_key(word)
+    if isinstance(pattern, str):
+        return False
+    try:
+        return pattern.search(text, timeout=_MAX_PATTERN_SECONDS) is not None
+    except TimeoutError:
+        return False
+
+
+def name_position(preset: Preset, text: str) -> int | None:
+    """Return where one of the character's names first stands in a text as a word of its own.
+
+    What is part of a link calls nobody.
+    """
+    text = _LINK.sub(lambda link: " " * len(link[0]), text)
+    names = [name for name in (preset.role_name, preset.name, *preset.aliases) if name]
+    found = (find_word(_normalized(name), _normalized(text)) for name in names)
+    return min((position for position in found if position is not None), default=None)
+
+
+def quoted_preset(
+    quote: Quote | None, recent: Sequence[Turn], presets: Sequence[Preset]
+) -> str | None:
+    """Return whose message was replied to, by the name in its first line or by its text."""
+    text = quote.text.strip() if quote else ""
+    if not text:
+        return None
+    first_line = text.splitlines()[0].strip(_MARKUP).casefold()
+    for preset in presets:
+        if first_line == preset.character_name.casefold():
+            return preset.name
+    names = {preset.name for preset in presets}
+    for turn in reversed(recent):
+        is_part = len(text) >= _SHORTEST_QUOTE_CHARS and text in turn.text
+        if turn.preset in names and (turn.text.strip() == text or is_part):
+            return turn.preset
+    return None
+
+
+def _normalized(text: str) -> str:
+    """Fold case and width, and let `_Nora_` count as the word Nora."""
+    return unicodedata.normalize("NFKC", text).casefold().replace("_", " ")
+
+
+MAX_ANSWERS_IN_A_ROW = 3
+_COOLING_DOWN = StoredPattern(marked("is on cooldown for {seconds} s more"))
+_DREW_NOT_BELOW = StoredPattern(marked("chance: drew {drawn}, not below {limit}"))
+_AT_MOST = StoredPattern(marked("at most {number} characters answer in a row"))
+"""Characters stop answering each other after this many answers, until a human writes again."""
+
+_ADDRESSED = {
+    WakeReason.DM: marked("was addressed: this is a private chat"),
+    WakeReason.MENTION: marked("was addressed by a mention"),
+    WakeReason.REPLY: marked("was addressed by a reply"),
+    WakeReason.COMMAND: marked("was addressed by a command"),
+}
+
+_SCORE_REPLIED_TO = 200.0
+_SCORE_CALLED = 100.0  # minus up to 1: the earlier the name stands in the text, the sooner
+_SCORE_SPOKE_LAST = 10.0
+_SCORE_DECAY = 0.5  # for each other character that has spoken since
+_REACTION_SHARE = 0.5  # another character's answer triggers a reaction less often than a person
+
+
+@frozen_dataclass
+class SpeakerCandidate:
+    """An active character and whether it answers."""
+
+    preset: str
+    score: float
+    reasons: tuple[str, ...]
+    chosen: bool = False
+
+
+@frozen_dataclass
+class _Chance:
+    """What the chance of a character to answer depends on, besides its talkativeness."""
+
+    recent: Sequence[Turn]
+    now: datetime
+    dice: Dice
+    share: float
+    """What its talkativeness is multiplied by; 0 if the message is not addressed to the bot."""
+
+
+def select_speakers(
+    presets: Sequence[Preset],
+    incoming: Said,
+    recent: Sequence[Turn],
+    *,
+    dice: Dice,
+    now: datetime,
+) -> tuple[SpeakerCandidate, ...]:
+    """Rank the characters for a person's message: first those who answer, in that order.
+
+    Args:
+        presets: the active ones, at least one.
+        incoming: the message.
+        recent: the turns before it, oldest first.
+        dice: draws the chances.
+        now: the time that cooldowns are measured to.
+    """
+    if is_for_others(incoming, recent, presets):
+        reason = marked("was not addressed: it is meant for somebody else")
+        return tuple(SpeakerCandidate(preset.name, 0.0, (reason,)) for preset in presets)
+    if len(presets) == 1:
+        return (_only_candidate(presets[0], incoming, recent, dice),)
+    quoted = quoted_preset(incoming.quote, recent, presets)
+    candidates = [
+        _chosen(one, _SCORE_REPLIED_TO, "was replied to") if one.preset == quoted else one
+        for one in _called_by_name(presets, incoming.own_text, recent)
+    ]
+    if any(one.chosen for one in candidates):
+        return _ranked(
+            one if one.chosen else _with_reason(one, "another character was called")
+            for one in candidates
+        )
+    addressed = any(
+        is_addressed(incoming, preset) or continues_thread(incoming, recent, preset)
+        for preset in presets
+    )
+    chance = _Chance(recent, now, dice, share=1.0 if addressed else 0.0)
+    drawn = [
+        _chosen(one, preset.talkativeness, rule)
+        if (rule := own_rule(incoming, preset, dice))
+        else _drawn(one, preset, chance)
+        for one, preset in zip(candidates, presets, strict=True)
+    ]
+    if addressed and not any(one.chosen for one in drawn):
+        best = max(drawn, key=lambda one: one.score)
+        drawn[drawn.index(best)] = _chosen(
+            best, 0, "had the highest score, and one character must answer"
+        )
+    return _ranked(drawn)
+
+
+def select_reaction(
+    presets: Sequence[Preset],
+    answers: Sequence[Turn],
+    recent: Sequence[Turn],
+    *,
+    dice: Dice,
+    now: datetime,
+) -> tuple[SpeakerCandidate, ...]:
+    """Rank the characters for a reaction to the newest answer; at most one is chosen.
+
+    Args:
+        presets: the active ones.
+        answers: all answers since a person wrote, oldest first; who gave one must be called by
+            name to speak again.
+        recent: the turns before and including them, oldest first.
+        dice: draws the chances.
+        now: the time that cooldowns are measured to.
+    """
+    if not answers or len(answers) >= MAX_ANSWERS_IN_A_ROW:
+        return ()
+    newest = answers[-1]
+    others = [preset for preset in presets if preset.name != newest.preset]
+    if not others:
+        return ()
+    answered = {turn.preset for turn in answers}
+    chance = _Chance(recent, now, dice, share=_REACTION_SHARE)
+    ranked = _ranked(
+        _with_reason(one, marked("has answered already"))
+        if one.preset in answered and not one.chosen
+        else _drawn(one, preset, chance)
+        for one, preset in zip(_called_by_name(others, newest.text, recent), others, strict=True)
+    )
+    return (*ranked[:1], *(replace(one, chosen=False) for one in ranked[1:]))
+
+
+def _only_candidate(
+    preset: Preset, incoming: Said, recent: Sequence[Turn], dice: Dice
+) -> SpeakerCandidate:
+    is_alone = marked("is the only character here")
+    if incoming.wake is not None and is_addressed(incoming, preset):
+        reasons = (is_alone, _ADDRESSED[incoming.wake])
+        return SpeakerCandidate(preset.name, 0.0, reasons, chosen=True)
+    candidate = SpeakerCandidate(preset.name, 0.0, (is_alone,))
+    if preset.wake.names and name_position(preset, incoming.own_text) is not None:
+        return _chosen(candidate, 0.0, marked("was called by name"))
+    if continues_thread(incoming, recent, preset):
+        return _chosen(candidate, 0.0, marked("has answered in this thread before"))
+    if rule := own_rule(incoming, preset, dice):
+        return _chosen(candidate, 0.0, rule)
+    return _with_reason(candidate, marked("was not addressed"))
+
+
+def _called_by_name(
+    presets: Sequence[Preset], text: str, recent: Sequence[Turn]
+) -> list[SpeakerCandidate]:
+    """Make every character a candidate; those whose name stands in the text are chosen."""
+    candidates = []
+    for preset in presets:
+        position = name_position(preset, text) if preset.wake.names else None
+        if position is None:
+            candidates.append(_scored_by_recency(preset, recent))
+        else:  # recency does not count: whoever is named first speaks first
+            score = _SCORE_CALLED - position / len(text)
+            candidates.append(
+                SpeakerCandidate(preset.name, score, (marked("was called by name"),), chosen=True)
+            )
+    return candidates
+
+
+def _scored_by_recency(preset: Preset, recent: Sequence[Turn]) -> SpeakerCandidate:
+    speakers = [turn.preset for turn in reversed(recent) if turn.preset]
+    if preset.name not in speakers:
+        return SpeakerCandidate(preset.name, 0.0, ())
+    turns_ago = speakers.index(preset.name)
+    score = _SCORE_SPOKE_LAST * _SCORE_DECAY**turns_ago
+    reason = marked("spoke last") if turns_ago == 0 else marked("spoke recently")
+    return SpeakerCandidate(preset.name, score, (reason,))
+
+
+def _drawn(one: SpeakerCandidate, preset: Preset, chance: _Chance) -> SpeakerCandidate:
+    """Let cooldown and chance decide, unless the character was called."""
+    if one.chosen:
+        return one
+    seconds_left = preset.cooldown_seconds - _seconds_silent(preset, chance)
+    if seconds_left > 0:
+        return _with_reason(one, _COOLING_DOWN.with_values(seconds=f"{seconds_left:.0f}"))
+    threshold = preset.talkativeness * chance.share
+    if threshold <= 0:
+        return _with_reason(one, marked("was not addressed"))
+    drawn = chance.dice()
+    figures = {"drawn": f"{drawn:.2f}", "limit": f"{threshold:.2f}"}
+    if drawn < threshold:
+        return _chosen(one, threshold, DREW_BELOW.with_values(**figures))
+    lost = _with_reason(one, _DREW_NOT_BELOW.with_values(**figures))
+    return replace(lost, score=one.score + threshold)
+
+
+def _seconds_silent(preset: Preset, chance: _Chance) -> float:
+    last = next((turn.at for turn in reversed(chance.recent) if turn.preset == preset.name), None)
+    return math.inf if last is None else (chance.now - last).total_seconds()
+
+
+def _ranked(candidates: Iterable[SpeakerCandidate]) -> tuple[SpeakerCandidate, ...]:
+    """Sort by score, the chosen first, and choose no more than may answer in a row."""
+    ranked = sorted(candidates, key=lambda one: (one.chosen, one.score), reverse=True)
+    return tuple(
+        one
+        if rank < MAX_ANSWERS_IN_A_ROW or not one.chosen
+        else replace(
+            _with_reason(one, _AT_MOST.with_values(number=MAX_ANSWERS_IN_A_ROW)),
+            chosen=False,
+        )
+        for rank, one in enumerate(ranked)
+    )
+
+
+def _chosen(one: SpeakerCandidate, score: float, reason: str) -> SpeakerCandidate:
+    return replace(one, score=one.score + score, reasons=(*one.reasons, reason), chosen=True)
+
+
+def _with_reason(one: SpeakerCandidate, reason: str) -> SpeakerCandidate:
+    return replace(one, reasons=(*one.reasons, reason))

@@ -1,0 +1,419 @@
+"""An HTTP client for one server over aiohttp: deadlines, paced reads, a check before each write.
+
+A response can be read in intervals: what arrives between two reads waits in the kernel, and a
+stream of tokens wakes the process once for many of them.
+"""
+
+import asyncio
+import os
+import socket
+import ssl
+import urllib.request
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Self
+from urllib.parse import quote
+
+import aiohttp
+from aiohttp.abc import ResolveResult
+from typing_extensions import override
+from yarl import URL
+
+from bot.errors import TroupeError
+from bot.runtime.tasks import wake_ups
+
+
+class ConnectionFailed(TroupeError):
+    """There is no response, or no rest of it; the text says why."""
+
+    def __init__(self, reason: str, *, sent: bool = True, was_idle: bool = False) -> None:
+        super().__init__(reason)
+        self.sent = sent
+        """The request, or a part of it, may have arrived."""
+        self.was_idle = was_idle
+        """A kept-alive connection ended before the response: perhaps before the request."""
+
+
+class InvalidAddress(ConnectionFailed):
+    """The server's address is not a valid URL."""
+
+    def __init__(self) -> None:
+        super().__init__("the server's address is not a valid URL", sent=False)
+
+
+class AddressRefused(ConnectionFailed):
+    """The server's name leads to an address that may not be asked."""
+
+
+_may_write: ContextVar[Callable[[], bool] | None] = ContextVar("may_write", default=None)
+
+
+@contextmanager
+def write_only_if(may_write: Callable[[], bool]) -> Iterator[None]:
+    """Let each request that is made in the block leave only if this holds just before its write."""
+    token = _may_write.set(may_write)
+    try:
+        yield
+    finally:
+        _may_write.reset(token)
+
+
+def check_write() -> None:
+    """Raise `ConnectionFailed` if the request that is about to leave may not leave any more."""
+    may_write = _may_write.get()
+    if may_write is not None and not may_write():
+        raise ConnectionFailed("it is too late to send the request", sent=False)
+
+
+STOOD_STILL_SECONDS = 1.0
+"""A timer that fires later than this says nothing about the server: this process stood still."""
+
+_LAST_LOOK_SECONDS = 0.1  # after a deadline, for what has arrived and was not read yet
+_IDLE_SECONDS = 30.0  # a firewall may forget a connection that was idle longer
+_MAX_HEADER_BYTES = 64 * 1024
+_EXACT = 1e9  # aiohttp rounds timeouts above this to whole seconds
+_AUTOMATIC_HEADERS = ("Accept", "Accept-Encoding", "User-Agent")
+
+
+class HttpClient:
+    """Sends requests to one server, over kept-alive connections. Redirects are not followed.
+
+    Args:
+        base_url: the address, and what all paths begin with.
+        headers: are sent with every request.
+        connect_seconds: how long connecting may take.
+        unix_socket: where the server listens, if it is on this machine.
+        uses_proxy: take the proxy that the environment names for this address.
+        allows_address: whether an IP address of the server may be asked. The connection goes to
+            what was checked: the name is not looked up again.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        headers: Mapping[str, str],
+        *,
+        connect_seconds: float,
+        unix_socket: Path | None = None,
+        uses_proxy: bool = True,
+        allows_address: Callable[[str], bool] | None = None,
+    ) -> None:
+        self._base_url = base_url
+        self._headers = dict(headers)
+        self._connect_seconds = connect_seconds
+        self._unix_socket = unix_socket
+        self._uses_proxy = uses_proxy and unix_socket is None
+        self._allows_address = allows_address
+        self._url = URL()
+        self._session: aiohttp.ClientSession | None = None
+        self._responses = weakref.WeakSet[HttpResponse]()
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        body: bytes | aiohttp.FormData | None,
+        deadline: float,
+        *,
+        content_type: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> "HttpResponse":
+        """Send a request and return its response, with the body still unread.
+
+        Args:
+            method: in upper case.
+            path: what follows the base URL; it may have a query.
+            body: None: the request has none.
+            deadline: in the event loop's time.
+            content_type: of the body, where the headers of the client do not say it.
+            headers: more of them; they must not come from people.
+
+        Raises:
+            ConnectionFailed: there is no response.
+            TimeoutError: there was none before the deadline.
+        """
+        attempt = _Attempt()
+        try:
+            session = self._session or self._open()
+            sent = {**self._headers, **(headers or {})}  # a proxy's CONNECT gets none of them
+            if content_type is not None:
+                sent["Content-Type"] = content_type
+            async with _Deadline(deadline):
+                response = HttpResponse(
+                    await session.request(
+                        method,
+                        self._address(path),
+                        data=body,
+                        headers=sent,
+                        allow_redirects=False,
+                        trace_request_ctx=attempt,
+                    )
+                )
+        except TimeoutError:
+            if attempt.is_sent:
+                raise TimeoutError from None  # like all here: aiohttp's text has the URL in it
+            reason = f"no connection to {self._url.host}:{self._url.port} in time"
+            raise ConnectionFailed(reason, sent=False) from None
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise _failure(error, attempt) from None
+        self._responses.add(response)
+        try:
+            await wake_ups().turn()
+        except BaseException:
+            await response.close()
+            raise
+        return response
+
+    async def close(self) -> None:
+        """Close all connections; who reads a response gets `ConnectionFailed`."""
+        for response in tuple(self._responses):
+            await response.close()
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    def _open(self) -> aiohttp.ClientSession:
+        """Make the session; raises `ConnectionFailed` if the address cannot be asked."""
+        try:
+            url = URL(self._base_url)
+        except ValueError:
+            raise InvalidAddress from None
+        if not url.host or url.scheme not in {"http", "https"}:
+            raise InvalidAddress
+        if url.user is not None:
+            basic = aiohttp.encode_basic_auth(url.user, url.password or "")
+            self._headers["Authorization"] = basic
+        self._url = url
+        self._session = aiohttp.ClientSession(
+            connector=self._connector(url),
+            skip_auto_headers=_AUTOMATIC_HEADERS,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            max_field_size=_MAX_HEADER_BYTES,
+            proxy=_environment_proxy(url) if self._uses_proxy else None,
+            timeout=aiohttp.ClientTimeout(connect=self._connect_seconds, ceil_threshold=_EXACT),
+            trace_configs=[_TRACES],
+        )
+        return self._session
+
+    def _connector(self, url: URL) -> aiohttp.BaseConnector:
+        closes = self._headers.get("Connection") == "close"
+        idle_seconds = None if closes else _IDLE_SECONDS
+        if self._unix_socket is not None:
+            return aiohttp.UnixConnector(
+                str(self._unix_socket), closes, keepalive_timeout=idle_seconds, limit=0
+            )
+        resolver = None
+        if self._allows_address is not None:
+            resolver = _CheckingResolver(self._allows_address)
+            host = url.raw_host or ""
+            if ":" in host or host.replace(".", "").isdigit():  # aiohttp asks no resolver
+                resolver.check(host, host)
+        return aiohttp.TCPConnector(
+            resolver=resolver, force_close=closes, keepalive_timeout=idle_seconds, limit=0
+        )
+
+    def _address(self, path: str) -> URL:
+        """Return what is requested: percent-encodings stay as they are."""
+        query = self._url.raw_query_string
+        target = quote(self._url.raw_path.rstrip("/") + path, safe="/%:@!$&'()*+,;=~?")
+        if query:
+            target += f"{'&' if '?' in target else '?'}{query}"
+        return URL(f"{self._url.origin()}{target}", encoded=True)
+
+
+class HttpResponse:
+    """A response whose body is still to be read; close it, also after an error: `async with`."""
+
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self.status = response.status
+        self.headers = {name.lower(): value for name, value in response.headers.items()}
+        """Names are in lower case."""
+        self._response = response
+
+    async def read(self, deadline: float, pause_seconds: float = 0.0) -> bytes:
+        """Return the next bytes of the body; none at its end.
+
+        Args:
+            deadline: in the event loop's time.
+            pause_seconds: what arrives before is left in the kernel, unless some is here already.
+
+        Raises:
+            ConnectionFailed: the body ends too early, or is malformed.
+            TimeoutError: nothing came before the deadline.
+        """
+        content = self._response.content
+        try:
+            data = content.read_nowait()
+            if data or content.at_eof():
+                return data
+            timeout = _Deadline(deadline)
+            if pause_seconds > 0:
+                await self._pause(pause_seconds)
+            async with timeout:
+                data = await content.readany()
+        except aiohttp.ClientError as error:
+            raise _failure(error, _Attempt(is_sent=True)) from error
+        await wake_ups().turn()
+        return data
+
+    async def read_all(self, deadline: float, max_bytes: int) -> bytes:
+        """Return the rest of the body, or its beginning if it is longer; raises as `read` does."""
+        parts: list[bytes] = []
+        size = 0
+        while size < max_bytes and (part := await self.read(deadline)):
+            parts.append(part)
+            size += len(part)
+        return b"".join(parts)[:max_bytes]
+
+    async def close(self) -> None:
+        """Close the connection unless the body was read to its end."""
+        self._response.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def _pause(self, seconds: float) -> None:
+        """Leave in the kernel what arrives."""
+        connection = self._response.connection
+        transport = None if connection is None else connection.transport
+        if transport is None or transport.is_closing():
+            return
+        transport.pause_reading()
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            if not transport.is_closing():
+                transport.resume_reading()
+
+
+class _Deadline:
+    """Raises `TimeoutError` as `asyncio.timeout_at` does, but not because this process was late."""
+
+    def __init__(self, at: float) -> None:
+        self._at = at
+        self._loop = asyncio.get_running_loop()
+        self._timeout = asyncio.timeout(None)
+        self._is_last_look = at <= self._loop.time()  # else keep-alives could put it off for ever
+
+    async def __aenter__(self) -> None:
+        await self._timeout.__aenter__()
+        self._timer = self._loop.call_at(self._at, self._on_timer)
+
+    async def __aexit__(self, *error: Any) -> None:
+        self._timer.cancel()
+        await self._timeout.__aexit__(*error)
+
+    def _on_timer(self) -> None:
+        now = self._loop.time()
+        late = now - self._at
+        if late > STOOD_STILL_SECONDS:
+            # This process was stopped, or the machine was asleep: what the server has sent since
+            # is still in the kernel.
+            self._at = again_at = now + late
+        elif not self._is_last_look:
+            # The loop may have been busy since the pause: nothing was read after it.
+            self._is_last_look = True
+            again_at = now + _LAST_LOOK_SECONDS
+        else:
+            self._timeout.reschedule(now)
+            return
+        self._timer = self._loop.call_at(again_at, self._on_timer)
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """What became of a request."""
+
+    is_sent: bool = False
+    """It, or a part of it, may have arrived."""
+    is_on_idle_connection: bool = False
+
+
+async def _note_reuse(_: aiohttp.ClientSession, context: SimpleNamespace, __: object) -> None:
+    context.trace_request_ctx.is_on_idle_connection = True
+
+
+async def _check_write(_: aiohttp.ClientSession, context: SimpleNamespace, __: object) -> None:
+    check_write()
+    context.trace_request_ctx.is_sent = True
+
+
+_TRACES = aiohttp.TraceConfig()
+_TRACES.on_connection_reuseconn.append(_note_reuse)
+# It is called before the headers are written, despite its name. What it raises closes the
+# connection, unlike what the signals of the connection raise.
+_TRACES.on_request_headers_sent.append(_check_write)
+
+
+class _CheckingResolver(aiohttp.ThreadedResolver):
+    """Refuses a name that leads to an address which may not be asked."""
+
+    def __init__(self, allows_address: Callable[[str], bool]) -> None:
+        super().__init__()
+        self._allows_address = allows_address
+
+    @override
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        found = await super().resolve(host, port, family)
+        for one in found:
+            self.check(host, one["host"])
+        return found
+
+    def check(self, host: str, address: str) -> None:
+        if not self._allows_address(address):
+            reason = f"{host} is at {address}, which may not be asked"
+            raise AddressRefused(reason, sent=False)
+
+
+def _environment_proxy(url: URL) -> str | None:
+    """Return the proxy for an address; aiohttp's `trust_env` asks a thread for each request."""
+    if urllib.request.proxy_bypass(f"{url.host}:{url.port}"):
+        return None
+    proxies = urllib.request.getproxies()
+    proxy = proxies.get(url.scheme) or proxies.get("all")
+    return proxy if proxy is None or "://" in proxy else f"http://{proxy}"
+
+
+def _failure(error: Exception, attempt: _Attempt) -> ConnectionFailed:
+    match error:
+        case aiohttp.ClientHttpProxyError():
+            reason = f"the proxy answers with status {error.status}"
+        case aiohttp.ClientConnectorError():
+            reason = f"no connection to {error.host}:{error.port} ({_reason(error.os_error)})"
+        case aiohttp.InvalidURL():
+            return InvalidAddress()
+        case ValueError():
+            return ConnectionFailed(f"the request is not valid: {error}", sent=False)
+        case aiohttp.ClientResponseError():
+            reason = "the server's response is not valid HTTP/1.1"
+        case aiohttp.ServerDisconnectedError() | aiohttp.ClientPayloadError():
+            reason = "the server closed the connection"
+        case _:
+            reason = str(error) or type(error).__name__
+    was_idle = attempt.is_on_idle_connection and isinstance(error, aiohttp.ClientConnectionError)
+    return ConnectionFailed(reason, sent=attempt.is_sent, was_idle=was_idle)
+
+
+def _reason(error: OSError) -> str:
+    match error:
+        case socket.gaierror(errno=socket.EAI_AGAIN):
+            return "names cannot be looked up now; is the network there?"
+        case socket.gaierror():
+            return "its name is unknown"
+        case ssl.SSLCertVerificationError():
+            return f"its certificate is not valid: {error.verify_message}"
+        case OSError(errno=int() as number) if not isinstance(error, ssl.SSLError):
+            return os.strerror(number)
+        case _:
+            return str(error) or type(error).__name__

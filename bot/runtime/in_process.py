@@ -1,0 +1,176 @@
+"""Signals and rate limits inside one process: what an installation without Redis uses."""
+
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
+
+from typing_extensions import override
+
+from bot.chat.operation import RefusedCalls
+from bot.chat.rate import CallScope, CallWindow, Rate, Waiter
+from bot.ports import Clock, RateLimits, Signals
+
+LEARNED_SECONDS = 3600.0
+"""How long learned windows hold after a refused call."""
+_MAX_KEYS = 10_000
+_MAX_SHOWN = 100
+
+
+class InProcessRateLimits(RateLimits):
+    """Keeps the next theoretical arrival of every key, its places and its calls, in memory."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._next_arrival: dict[str, float] = {}
+        self._holders: defaultdict[str, dict[str, float]] = defaultdict(dict)
+        self._waiters: defaultdict[str, dict[str, tuple[int, float, float]]] = defaultdict(dict)
+        """By key and name: the urgency, since when it waits, and when it counts no more."""
+        self._calls: dict[tuple[str, float], deque[float]] = {}  # by scope and seconds of a window
+        self._refused_until: dict[str, float] = {}
+        self._learned_until: dict[str, float] = {}
+
+    @override
+    async def take(self, rates: Sequence[Rate], max_wait_seconds: float = 0.0) -> float:
+        now = self._clock.monotonic()
+        arrivals = [self._next_arrival.get(rate.key, now) for rate in rates]
+        due = [at - rate.tolerance for rate, at in zip(rates, arrivals, strict=True)]
+        begin = max([now, *due])
+        if begin - now <= max_wait_seconds:
+            for rate, at in zip(rates, arrivals, strict=True):
+                self._next_arrival[rate.key] = max(at, begin) + rate.interval
+            self._forget_past(now)
+        return begin - now
+
+    @override
+    async def acquire(
+        self,
+        key: str,
+        limit: int,
+        holder: str,
+        lease_seconds: float,
+        waiter: Waiter | None = None,
+    ) -> int:
+        now = self._clock.monotonic()
+        holders = self._holders[key]
+        for one in [one for one, until in holders.items() if until <= now]:
+            del holders[one]
+        if holder not in holders and not self._has_turn(key, limit - len(holders), waiter, now):
+            return 0
+        holders[holder] = now + lease_seconds
+        return len(holders)
+
+    def _has_turn(self, key: str, free: int, waiter: Waiter | None, now: float) -> bool:
+        """Return whether one of these free places is a waiter's; else it goes on waiting."""
+        if waiter is None:
+            return free > 0
+        waiters = self._waiters[key]
+        for one in [name for name, (_, _, until) in waiters.items() if until <= now]:
+            del waiters[one]
+        _, since, _ = waiters.pop(waiter.name, (0, now, now))
+        own = waiter.urgency, since
+        if sum(each[:2] < own for each in waiters.values()) < free:
+            return True
+        waiters[waiter.name] = *own, now + waiter.seconds
+        return False
+
+    @override
+    async def release(self, key: str, holder: str) -> None:
+        self._holders[key].pop(holder, None)
+        if not self._holders[key]:
+            del self._holders[key]
+
+    @override
+    async def take_call(self, scopes: Sequence[CallScope]) -> float:
+        now = self._clock.monotonic()
+        if (wait := self._seconds_until_all(scopes, now)) > 0:
+            return wait
+        for scope in scopes:
+            for window in scope.windows:
+                calls = self._calls.get((scope.key, window.seconds))
+                if calls is None or calls.maxlen != window.count:
+                    calls = deque(calls or (), window.count)
+                    self._calls[scope.key, window.seconds] = calls
+                calls.append(now)
+        self._forget_past(now)
+        return 0.0
+
+    @override
+    async def seconds_until_call(self, scopes: Sequence[CallScope]) -> float:
+        return self._seconds_until_all(scopes, self._clock.monotonic())
+
+    @override
+    async def refuse_calls(self, scope: str, seconds: float) -> None:
+        now = self._clock.monotonic()
+        self._refused_until[scope] = max(self._refused_until.get(scope, now), now + seconds)
+        self._learned_until[scope] = now + LEARNED_SECONDS
+        self._forget_past(now)
+
+    @override
+    async def refusals(self) -> Sequence[RefusedCalls]:
+        now = self._clock.monotonic()
+        waits = {scope: until - now for scope, until in self._refused_until.items() if until > now}
+        return longest_first(waits)
+
+    def _seconds_until_all(self, scopes: Sequence[CallScope], now: float) -> float:
+        """Return how long any of these scopes takes no call; 0: all take one."""
+        longest = 0.0
+        for scope in scopes:
+            longest = max(longest, self._refused_until.get(scope.key, now) - now)
+            for window in scope.windows:
+                longest = max(longest, self._seconds_until_free(scope.key, window, now))
+        return longest
+
+    def _seconds_until_free(self, key: str, window: CallWindow, now: float) -> float:
+        """Return how long a window is full; it is while its n-th newest call is in it."""
+        if window.is_learned and self._learned_until.get(key, now) <= now:
+            return 0.0
+        calls = self._calls.get((key, window.seconds), ())
+        allowed = window.count - window.reserved
+        return 0.0 if len(calls) < allowed else calls[-allowed] + window.seconds - now
+
+    def _forget_past(self, now: float) -> None:
+        if len(self._next_arrival) > _MAX_KEYS:
+            self._next_arrival = {key: at for key, at in self._next_arrival.items() if at > now}
+        for ends in (self._refused_until, self._learned_until):
+            if len(ends) > _MAX_KEYS:
+                for key in [key for key, at in ends.items() if at <= now]:
+                    del ends[key]
+        if len(self._calls) > _MAX_KEYS:
+            for log, calls in list(self._calls.items()):
+                if calls[-1] + log[1] <= now:
+                    del self._calls[log]
+
+
+def longest_first(waits: Mapping[str, float]) -> Sequence[RefusedCalls]:
+    """Return waits in seconds by their scope, as far as somebody looks at them."""
+    longest = sorted(waits.items(), key=lambda one: -one[1])[:_MAX_SHOWN]
+    return [RefusedCalls(scope, seconds) for scope, seconds in longest]
+
+
+class InProcessSignals(Signals):
+    """Calls the subscribers of a topic at once."""
+
+    def __init__(self) -> None:
+        self._handlers: defaultdict[str, list[Callable[[Sequence[str]], None]]] = defaultdict(list)
+
+    @override
+    def subscribe(
+        self,
+        topic: str,
+        handler: Callable[[Sequence[str]], None],
+        elsewhere: Callable[[Sequence[str]], None] | None = None,
+    ) -> None:
+        self._handlers[topic].append(handler)
+
+    @override
+    def publish(self, topic: str, keys: Sequence[str]) -> None:
+        for handler in self._handlers[topic]:
+            handler(keys)
+
+    @property
+    @override
+    def reaches_others(self) -> bool:
+        return True
+
+    @override
+    async def find_problem(self) -> str | None:
+        return None

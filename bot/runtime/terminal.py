@@ -1,0 +1,33 @@
+"""The terminal's language, and texts by others without what would control it."""
+
+import os
+import re
+
+_CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+# Those that show what follows in another order are escaped as well.
+_SHOWN_ESCAPED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+_NOT_IN_A_LINE = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+def strip_control_characters(text: str) -> str:
+    """Remove all control characters (C0, C1 and DEL) but line breaks and tabs."""
+    return _CONTROL_CHARACTERS.sub("", text)
+
+
+def escape_control_characters(text: str) -> str:
+    r"""Write control characters but line breaks and tabs as in Python: ESC is `\x1b`."""
+    return _SHOWN_ESCAPED.sub(lambda found: repr(found[0])[1:-1], text)
+
+
+def escape_to_one_line(text: str) -> str:
+    """Write line breaks, tabs and marks of direction as in Python, too: the text forges no line."""
+    return _NOT_IN_A_LINE.sub(lambda found: repr(found[0])[1:-1], text)
+
+
+_VARIABLES = ("LC_ALL", "LC_MESSAGES", "LANG")  # the first one that is not empty decides
+
+
+def terminal_locale() -> str | None:
+    """Return the locale of this process, such as "zh_CN.UTF-8"; None if none is set."""
+    ours = os.environ  # noqa: TID251 -- no setting of Troupe is read
+    return next((ours[name] for name in _VARIABLES if ours.get(name)), None)

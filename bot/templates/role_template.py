@@ -1,0 +1,280 @@
+"""Templates with one text for each role: RodelAgent's and LMDeploy's."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from typing_extensions import override
+
+from bot.errors import TemplateError
+from bot.templates.registry import get, names, register
+from bot.texts.text import translatable
+
+# The default templates end in a newline, so that joining blocks with another one leaves a blank
+# line between them, as in the sample of RodelAgent's document. Custom templates need not do so.
+DEFAULT_TEMPLATES = {
+    "system": "System: {{system}}\n",
+    "user": "User: {{user}}\n",
+    "assistant": "Assistant: {{assistant}}\n",
+}
+DEFAULT_END_TEMPLATE = "Assistant: "
+
+
+class StringTemplate:
+    """Renders each message with its role's template; the end template is what the model continues.
+
+    A template that is None falls back to its default; an empty one stays empty. `{{user}}` (exactly
+    so: no spaces, lower case) is the placeholder of the user's template, `{{system}}` and
+    `{{assistant}}` are those of the others. Texts are inserted once: a placeholder in a message
+    is not expanded.
+    """
+
+    def __init__(
+        self,
+        system_template: str | None = None,
+        user_template: str | None = None,
+        assistant_template: str | None = None,
+        end_template: str | None = None,
+    ) -> None:
+        given = {"system": system_template, "user": user_template, "assistant": assistant_template}
+        self.templates: dict[str, str] = {
+            role: DEFAULT_TEMPLATES[role] if template is None else template
+            for role, template in given.items()
+        }
+        self.end_template = DEFAULT_END_TEMPLATE if end_template is None else end_template
+
+    def render(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """Return the prompt: one block per message and the end template, joined with newlines.
+
+        Any other role renders as the word `unknown`, as in RodelAgent.
+        """
+        blocks = [self._block(message) for message in messages]
+        return "\n".join([*blocks, self.end_template])
+
+    def _block(self, message: Mapping[str, str]) -> str:
+        role = message["role"]
+        if role not in self.templates:
+            return "unknown"
+        return self.templates[role].replace("{{" + role + "}}", message["content"])
+
+    @property
+    def keywords(self) -> tuple[str, ...]:
+        """Return the templates' texts around the placeholders, which are removed from answers.
+
+        A template without its placeholder has none.
+        """
+        texts = [
+            text.strip()
+            for role, template in self.templates.items()
+            if "{{" + role + "}}" in template
+            for text in template.split("{{" + role + "}}")
+        ]
+        return tuple(dict.fromkeys(text for text in texts if text))
+
+
+Message = Mapping[str, Any]
+
+ROLE_TEXT_KEYS = {
+    "system",
+    "meta_instruction",
+    "eosys",
+    "user",
+    "eoh",
+    "assistant",
+    "eoa",
+    "separator",
+}
+SAMPLING_KEYS = {"session_len", "top_p", "top_k", "temperature", "repetition_penalty"}
+UNUSED_KEYS = {"model_path", "tool", "eotool"}  # of newer versions: no message here has such a role
+JSON_KEYS = ROLE_TEXT_KEYS | SAMPLING_KEYS | {"capability", "stop_words"} | UNUSED_KEYS
+
+
+class UnknownRole(TemplateError, ValueError):
+    """A message has a role that the template has no texts for."""
+
+    def __init__(self, role: object, known: Sequence[str]) -> None:
+        super().__init__(f"no role {role!r} in this template; it knows {', '.join(known)}")
+
+
+class UnsupportedCapability(TemplateError, AssertionError):
+    """The template does not support its `capability`; LMDeploy's document asserts it."""
+
+
+@register("base", "llama", "falcon", "internlm-7b")
+class BaseTemplate:
+    """Sampling defaults without any texts around roles: the template of base models."""
+
+    def __init__(
+        self,
+        session_len: int = 2048,
+        top_p: float = 0.8,
+        top_k: int | None = None,
+        temperature: float = 0.8,
+        repetition_penalty: float = 1.0,
+        capability: str = "chat",
+        stop_words: Sequence[str] | None = None,
+        **unused: Any,  # keys of other templates, which LMDeploy's JSON may hold
+    ) -> None:
+        self.session_len = session_len
+        self.top_p = top_p
+        self.top_k = top_k
+        self.temperature = temperature
+        self.repetition_penalty = repetition_penalty
+        self.capability = capability
+        self.stop_words = None if stop_words is None else list(stop_words)
+
+    def get_prompt(self, prompt: str, sequence_start: bool = True) -> str:
+        """Return the prompt of one round of interactive inference; the server keeps earlier rounds.
+
+        The system text is written only if `sequence_start`. With the capability `completion` the
+        prompt is returned unchanged.
+        """
+        if self.capability == "completion":
+            return prompt
+        return self.decorate_prompt(prompt, sequence_start)
+
+    def decorate_prompt(self, prompt: str, sequence_start: bool = True) -> str:
+        """Put the texts of the roles around a user's prompt."""
+        return prompt
+
+    def messages2prompt(
+        self, messages: str | Sequence[Message], sequence_start: bool = True
+    ) -> str | None:
+        """Return the prompt of a conversation; a string counts as one round.
+
+        Base models have no form for conversations: None.
+        """
+        return self.get_prompt(messages, sequence_start) if isinstance(messages, str) else None
+
+
+class RoleTemplate(BaseTemplate):
+    """A template that writes fixed texts before and after each role.
+
+    `{system}{meta_instruction}{eosys}{user}…{eoh}{assistant}…{eoa}{separator}{user}…`
+
+    `meta_instruction` is the default system text. None differs from an empty text: `system` and
+    `eosys` are left out as well.
+    """
+
+    def __init__(
+        self,
+        system: str = "",
+        meta_instruction: str | None = "",
+        eosys: str = "",
+        user: str = "",
+        eoh: str = "",
+        assistant: str = "",
+        eoa: str = "",
+        separator: str = "",
+        **sampling: Any,
+    ) -> None:
+        super().__init__(**sampling)
+        self.system = system
+        self.meta_instruction = meta_instruction
+        self.eosys = eosys
+        self.user = user
+        self.eoh = eoh
+        self.assistant = assistant
+        self.eoa = eoa
+        self.separator = separator
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> BaseTemplate:
+        """Make a template from LMDeploy's JSON; a key that is null counts as missing.
+
+        If `model_name` is a registered template, the other keys override its values; otherwise
+        they define a new template.
+
+        Raises:
+            TemplateError: a key is unknown or has a value of another kind, or `model_name` is a
+                Jinja template.
+        """
+        values = {key: value for key, value in data.items() if value is not None}
+        name = values.pop("model_name", "")
+        unknown = sorted(values.keys() - JSON_KEYS)
+        if unknown:
+            known = ", ".join(sorted(JSON_KEYS))
+            raise TemplateError(
+                translatable(
+                    "unknown key {key} in a chat template; known: {known}",
+                    key=repr(unknown[0]),
+                    known=known,
+                )
+            )
+        for key, value in values.items():
+            if key in ROLE_TEXT_KEYS and not isinstance(value, str):
+                raise TemplateError(
+                    translatable("the key {key} of a chat template must be a text", key=repr(key))
+                )
+        if not _are_texts(values.get("stop_words", ())):
+            raise TemplateError(
+                translatable("the key 'stop_words' of a chat template must be a list of texts")
+            )
+        factory = get(name) if name in names() else cls
+        made_by = factory.func if isinstance(factory, partial) else factory
+        if not (isinstance(made_by, type) and issubclass(made_by, BaseTemplate)):
+            raise TemplateError(
+                translatable(
+                    "{name} is a Jinja template, not one of LMDeploy's; choose another model_name",
+                    name=repr(name),
+                )
+            )
+        return made_by(**{**(factory.keywords if isinstance(factory, partial) else {}), **values})
+
+    @override
+    def decorate_prompt(self, prompt: str, sequence_start: bool = True) -> str:
+        opening = self._default_system_text() if sequence_start else self.separator
+        return f"{opening}{self.user}{prompt}{self.eoh}{self.assistant}"
+
+    @override
+    def messages2prompt(
+        self, messages: str | Sequence[Message], sequence_start: bool = True
+    ) -> str:
+        """Return the prompt of a conversation; a string counts as one round.
+
+        A sequence starts with the default system text unless the messages begin with their own. A
+        final assistant message is left open for the model to continue.
+
+        Raises:
+            UnknownRole: the template has no texts for a role.
+        """
+        if isinstance(messages, str):
+            return self.get_prompt(messages, sequence_start)
+        prefixes, suffixes = self._prefixes(), self._suffixes()
+        blocks = []
+        if sequence_start and messages and messages[0]["role"] != "system":
+            blocks.append(self._default_system_text())
+        for message in messages:
+            role = message["role"]
+            if role not in prefixes:
+                raise UnknownRole(role, tuple(prefixes))
+            blocks.append(f"{prefixes[role]}{message_text(message)}{suffixes[role]}")
+        return self._with_assistant_prefix("".join(blocks), messages)
+
+    def _default_system_text(self) -> str:
+        if self.meta_instruction is None:
+            return ""
+        return f"{self.system}{self.meta_instruction}{self.eosys}"
+
+    def _prefixes(self) -> dict[str, str]:
+        return {"system": self.system, "user": self.user, "assistant": self.assistant}
+
+    def _suffixes(self) -> dict[str, str]:
+        return {"system": self.eosys, "user": self.eoh, "assistant": self.eoa + self.separator}
+
+    def _with_assistant_prefix(self, prompt: str, messages: Sequence[Message]) -> str:
+        if messages and messages[-1]["role"] == "assistant":
+            # As in LMDeploy, the slice counts from the end: the prompt is empty if there is neither
+            # `eoa` nor `separator`.
+            return prompt[: -len(self._suffixes()["assistant"])]
+        return prompt + self.assistant
+
+
+def _are_texts(value: object) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(each, str) for each in value)
+
+
+def message_text(message: Message) -> str:
+    """Return the text of a message; of a content in parts the first part's, as in LMDeploy."""
+    content = message["content"]
+    return content if isinstance(content, str) else str(content[0]["text"])

@@ -1,1 +1,0 @@
-"""What changes a conversation afterwards: edits, presses, and commands on one message."""

@@ -1,0 +1,279 @@
+"""Hold claims of conversations, and find the message that kills the process."""
+
+import asyncio
+import contextlib
+import heapq
+import itertools
+import math
+import random
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
+from dataclasses import dataclass, field
+
+from bot.chat.session import MAX_CRASHES, MAX_OWN_CRASHES, Attempt, Claim, InboxMessage
+from bot.errors import Fenced, StoreError
+from bot.ports import Clock, Conversations
+
+LEASE_SECONDS = 15.0
+
+
+class LeaseKeeper:
+    """Renews every claim that is held here: one unit of work for all, every third of a lease."""
+
+    def __init__(self, conversations: Conversations, clock: Clock) -> None:
+        self._conversations = conversations
+        self._clock = clock
+        self._workers: dict[Claim, asyncio.Task[object]] = {}
+        self._held_since: dict[Claim, float] = {}  # the newest proof, by the monotonic clock
+        self._lost: set[Claim] = set()
+
+    async def run(self) -> None:
+        """Renew the leases until cancelled."""
+        while True:
+            await self._clock.sleep(LEASE_SECONDS / 3)
+            with contextlib.suppress(StoreError):  # if it lasts, `finish` raises it
+                await self._renew()
+
+    def note(self, claims: Collection[Claim], asked_at: float) -> None:
+        """Note that claims were held at some moment of the monotonic clock, or later."""
+        self._held_since.update(dict.fromkeys(claims, asked_at))
+
+    def is_certain(self, claim: Claim) -> bool:
+        """Return whether a request that leaves now arrives before anybody else can hold a claim.
+
+        A worker that stood still has to ask before it changes what people see.
+        """
+        since = self._held_since.get(claim)
+        return since is not None and self._clock.monotonic() < since + LEASE_SECONDS / 2
+
+    @contextlib.contextmanager
+    def hold(self, claim: Claim) -> Iterator[None]:
+        """Hold a claim while the block runs; if it is lost, cancel the block and raise `Fenced`."""
+        worker = asyncio.current_task()
+        assert worker is not None  # noqa: S101 -- claims are worked on by tasks
+        self._workers[claim] = worker
+        try:
+            yield
+        except asyncio.CancelledError:
+            if claim in self._lost and worker.uncancel() == 0:
+                raise Fenced(f"the lease of {claim.conversation} was lost") from None
+            raise
+        finally:
+            del self._workers[claim]
+            self._held_since.pop(claim, None)
+            self._lost.discard(claim)
+
+    async def _renew(self) -> None:
+        held = [claim for claim in self._workers if claim not in self._lost]
+        if not held:
+            return
+        asked_at = self._clock.monotonic()
+        lost = await self._conversations.renew(held, LEASE_SECONDS)
+        self.note([one for one in held if one in self._workers and one not in lost], asked_at)
+        for claim in lost:
+            worker = self._workers.get(claim)
+            if worker is not None:  # its block has not ended meanwhile
+                self._lost.add(claim)
+                worker.cancel()
+
+
+RecordAttempt = Callable[[Attempt], Awaitable[None]]
+
+CRASHES_OF_A_SUSPECT = 2
+"""So many processes died while they worked on the message."""
+_MAX_WAIT_SECONDS = 4.0  # of a suspect for its turn; four times as long after each further death
+_LONGEST_WAIT_SECONDS = 60.0
+_DEFERRED_SECONDS = 10.0
+_MAX_SHARE_IN_FLIGHT = 1 / 3
+_ALWAYS_IN_FLIGHT = 2
+"""So many suspects may be in flight at once, whatever the share: one may take very long."""
+
+
+def is_set_aside(message: InboxMessage) -> bool:
+    """Return whether a message has killed the process too often to be tried again."""
+    return message.own_crashes >= MAX_OWN_CRASHES or message.crashes >= MAX_CRASHES
+
+
+@dataclass(slots=True, eq=False)
+class _TrackedAttempt:
+    """A message that is in flight, or waits to be."""
+
+    message: InboxMessage
+    record: RecordAttempt
+    lot: float
+    """Random, between 0 and 1."""
+    starts: asyncio.Event = field(default_factory=asyncio.Event)
+    recorded: Attempt | None = None
+
+    @property
+    def is_suspect(self) -> bool:
+        return self.message.crashes >= CRASHES_OF_A_SUSPECT
+
+    @property
+    def position(self) -> tuple[int, int, float]:
+        """Order attempts: those with the most deaths first."""
+        return -self.message.own_crashes, -self.message.crashes, self.lot
+
+    @property
+    def max_wait_seconds(self) -> float:
+        growth = 4.0 ** min(self.message.crashes - CRASHES_OF_A_SUSPECT, 3)
+        longest = min(_MAX_WAIT_SECONDS * growth, _LONGEST_WAIT_SECONDS)
+        return longest if self.message.own_crashes else longest * self.lot
+
+
+class IsolationGate:
+    """Lets messages start: at once, but for suspects, which start one after the other."""
+
+    def __init__(self, clock: Clock, dice: Callable[[], float] = random.random) -> None:
+        self._clock = clock
+        self._dice = dice
+        self._in_flight = 0
+        self._suspects = 0
+        """Those that wait and those that are in flight."""
+        self._suspects_in_flight = 0
+        self._due = deque[_TrackedAttempt]()
+        """Suspects that have waited long enough and start when fewer others are in flight."""
+        self._waiting: list[tuple[tuple[int, int, float], int, _TrackedAttempt]] = []  # a heap
+        self._order = itertools.count()
+        self._deferred: list[_TrackedAttempt] = []
+        self._alone: _TrackedAttempt | None = None
+        """The attempt that is recorded as one without others."""
+        self._recording = asyncio.Lock()
+
+    @contextlib.asynccontextmanager
+    async def admitted(self, message: InboxMessage, record: RecordAttempt) -> AsyncIterator[None]:
+        """Wait until a message may be processed, in the block.
+
+        Args:
+            message: a suspect if processes died twice while they worked on it.
+            record: stores what the attempt is; called only if a process died before.
+        """
+        if not message.crashes and self._alone is None and not self._recording.locked():
+            self._in_flight += 1  # nearly always: there is nothing to record
+            try:
+                yield
+            finally:
+                self._in_flight -= 1
+            return
+        attempt = _TrackedAttempt(message, record, self._dice())
+        enter = self._as_suspect(attempt) if attempt.is_suspect else self._at_once(attempt)
+        async with enter:
+            yield
+
+    @contextlib.asynccontextmanager
+    async def _at_once(self, attempt: _TrackedAttempt) -> AsyncIterator[None]:
+        self._in_flight += 1
+        try:
+            if attempt.message.crashes:
+                await asyncio.sleep(0)  # what was claimed together with it starts as well
+                await self._record_start(attempt)
+            elif self._alone is not None or self._recording.locked():
+                await self._record_start(attempt)
+            yield
+        finally:
+            self._in_flight -= 1
+            self._end_alone(attempt)
+
+    @contextlib.asynccontextmanager
+    async def _as_suspect(self, attempt: _TrackedAttempt) -> AsyncIterator[None]:
+        if attempt.message.own_crashes:
+            await self._defer(attempt)
+        heapq.heappush(self._waiting, (attempt.position, next(self._order), attempt))
+        self._suspects += 1
+        due = attempt.max_wait_seconds
+        cancel_timers = [
+            self._clock.call_later(due, lambda: self._start_when_few(attempt)),
+            self._clock.call_later(due + _LONGEST_WAIT_SECONDS, lambda: self._start(attempt)),
+        ]
+        try:
+            await asyncio.sleep(0)  # all that were claimed together wait by now
+            self._start_next()
+            await attempt.starts.wait()
+            await self._record_start(attempt)
+            yield
+        finally:
+            for cancel in cancel_timers:
+                cancel()
+            self._suspects -= 1
+            self._end(attempt)
+
+    async def _defer(self, attempt: _TrackedAttempt) -> None:
+        """Wait for some seconds; a death meanwhile clears the message if no suspect runs."""
+        self._deferred.append(attempt)
+        try:
+            async with self._recording:
+                first = Attempt.NONE if self._suspects_in_flight else Attempt.DEFERRED
+                await _record(attempt, first)
+            await self._clock.sleep(_DEFERRED_SECONDS)
+        finally:
+            self._deferred.remove(attempt)
+
+    def _start_next(self) -> None:
+        """Start the most suspected of those that wait, if no suspect is in flight."""
+        while self._waiting and not self._suspects_in_flight:
+            _, _, attempt = heapq.heappop(self._waiting)
+            self._start(attempt)
+
+    def _start_when_few(self, attempt: _TrackedAttempt) -> None:
+        self._due.append(attempt)
+        self._start_due()
+
+    def _start_due(self) -> None:
+        limit = max(_ALWAYS_IN_FLIGHT, math.ceil(self._suspects * _MAX_SHARE_IN_FLIGHT))
+        while self._due and self._suspects_in_flight < limit:
+            self._start(self._due.popleft())
+
+    def _start(self, attempt: _TrackedAttempt) -> None:
+        if not attempt.starts.is_set():
+            attempt.starts.set()
+            self._in_flight += 1
+            self._suspects_in_flight += 1
+
+    def _end(self, attempt: _TrackedAttempt) -> None:
+        if attempt.starts.is_set():
+            self._in_flight -= 1
+            self._suspects_in_flight -= 1
+        attempt.starts.set()  # one that was cancelled has no turn any more
+        self._end_alone(attempt)
+        self._start_due()
+        self._start_next()
+
+    def _end_alone(self, attempt: _TrackedAttempt) -> None:
+        if self._alone is attempt:
+            self._alone = None
+
+    async def _record_start(self, attempt: _TrackedAttempt) -> None:
+        """Record whether an attempt is one without others, before anything is done for it.
+
+        After one death, everything that is in flight as well counts as another; for a suspect only
+        another suspect does, since nothing else explains its earlier deaths.
+        """
+        async with self._recording:
+            if attempt.is_suspect:  # if it kills, those that are deferred are not cleared by that
+                for deferred in self._deferred:
+                    await _record_for_other(deferred, Attempt.NONE)
+            other = self._alone
+            if other is not None and (attempt.is_suspect or not other.is_suspect):
+                self._alone = None
+                await _record_for_other(other, Attempt.BESIDE_OTHERS)
+            if attempt.is_suspect:
+                alone = self._suspects_in_flight == 1
+            else:
+                alone = self._in_flight == 1 and attempt.message.crashes > 0
+            if alone:
+                self._alone = attempt
+                await _record(attempt, Attempt.ALONE)
+            elif attempt.is_suspect:
+                await _record(attempt, Attempt.BESIDE_OTHERS)
+
+
+async def _record(attempt: _TrackedAttempt, value: Attempt) -> None:
+    if attempt.recorded is not value:
+        await attempt.record(value)
+        attempt.recorded = value
+
+
+async def _record_for_other(attempt: _TrackedAttempt, value: Attempt) -> None:
+    """Record a change of another message's attempt, which notices a lost claim itself."""
+    with contextlib.suppress(Fenced, StoreError):
+        await _record(attempt, value)

@@ -1,0 +1,259 @@
+"""How often people may ask and run commands, and how often they are told."""
+
+from dataclasses import replace
+
+import structlog
+
+from bot.chat.command import ButtonAction, Command, read_button
+from bot.chat.incoming import Pressed, Request, Said
+from bot.chat.rate import Rate
+from bot.errors import ToldAlready, UserError
+from bot.frozen_dataclass import frozen_dataclass
+from bot.ports import Clock, RateLimits
+from bot.replying.stop_flag import StopFlag
+from bot.telemetry.metrics import LIMITED_MESSAGES
+from bot.texts.text import Text, translatable, translatable_count
+
+_SECONDS_BETWEEN_NOTICES = 60.0
+
+
+class RareNotices:
+    """Remembers which notices were shown lately; without rate limits it remembers nothing."""
+
+    def __init__(self, rates: RateLimits | None = None) -> None:
+        self._rates = rates
+
+    async def is_due_in(self, channel: str) -> bool:
+        """Return whether the service may say in a channel that it is too busy for something.
+
+        That is once a minute, whatever it says and to whom: a channel takes few messages, and
+        most of them are to be answers.
+        """
+        return await self.is_due(f"notice:{channel}", _SECONDS_BETWEEN_NOTICES)
+
+    async def is_due(self, name: str, seconds: float) -> bool:
+        """Return whether a notice is to be shown that is shown at most once in so many seconds."""
+        if self._rates is None:
+            return True
+        return await self._rates.take([Rate(f"told:{name}", 1, seconds)]) <= 0
+
+
+_log = structlog.get_logger(__name__)
+_MAX_WAIT_SECONDS = 30.0
+_SECONDS_BETWEEN_ANSWER_NOTICES = 600.0
+
+
+@frozen_dataclass
+class Admission:
+    """Whether a message is answered, and what its author is told about that."""
+
+    is_refused: bool = False
+    notice: Text | None = None
+    """None: there is nothing to tell, or it was told already."""
+
+
+ADMITTED = Admission()
+
+
+class AnswerLimits:
+    """Counts the answers that each person and each channel asks for, before work is done."""
+
+    def __init__(
+        self,
+        rates: RateLimits,
+        clock: Clock,
+        *,
+        per_person: int,
+        per_channel: int,
+        seconds: float,
+    ) -> None:
+        """Set the limits.
+
+        Args:
+            rates: what is counted.
+            clock: time.
+            per_person: so many answers at once; 0: no limit.
+            per_channel: the same for everybody in a channel together.
+            seconds: in which a person or a channel may have so many answers again.
+        """
+        self._rates = rates
+        self._notices = RareNotices(rates)
+        self._clock = clock
+        self._per_person = per_person
+        self._per_channel = per_channel
+        self._seconds = seconds
+
+    async def admit(self, said: Said, stop: StopFlag) -> Admission:
+        """Wait until a message may be answered, or until it is stopped."""
+        rates = self._rates_of(said)
+        if not rates:
+            return ADMITTED
+        if await self._admits_one_of_several(said):
+            return ADMITTED
+        wait = await self._rates.take(rates, _MAX_WAIT_SECONDS)
+        if wait <= 0:
+            return ADMITTED
+        is_refused = wait > _MAX_WAIT_SECONDS
+        LIMITED_MESSAGES.labels("refused" if is_refused else "slowed").inc()
+        _log.info(
+            "limited", conversation=said.address.conversation, by=said.charged_person, seconds=wait
+        )
+        notice = await self._notice(said, rates, wait, is_refused=is_refused)
+        if not is_refused and not stop.requested:
+            with stop.ends_block():
+                await self._clock.sleep(wait)
+        return Admission(is_refused, notice)
+
+    async def _admits_one_of_several(self, said: Said) -> bool:
+        """Count an answer to several people for the newest of them who may have it at once.
+
+        Whoever asks too much delays nobody else's answer by that.
+        """
+        people = said.charged_people
+        for person in people if len(people) > 1 else ():
+            if await self._rates.take(self._rates_of(said, person)) <= 0:
+                return True
+        return False
+
+    async def admits_voice(self, said: Said) -> bool:
+        """Count a voice message before it is written down, which costs as an answer does.
+
+        It counts for itself: the answer to it is counted as any other.
+        """
+        rates = [replace(one, key=f"voice:{one.key}") for one in self._rates_of(said)]
+        if not rates or await self._rates.take(rates) <= 0:
+            return True
+        LIMITED_MESSAGES.labels("voice").inc()
+        _log.info(
+            "limited", conversation=said.address.conversation, by=said.author.id, what="voice"
+        )
+        return False
+
+    def _rates_of(self, said: Said, person: str | None = None) -> list[Rate]:
+        """Return the rates that count; in a private chat, the person is the channel."""
+        counted = {
+            f"person:{person or said.charged_person}": self._per_person,
+            f"channel:{said.address.channel}": self._per_channel,
+        }
+        return [Rate(key, count, self._seconds) for key, count in counted.items() if count]
+
+    async def _notice(
+        self, said: Said, rates: list[Rate], wait: float, *, is_refused: bool
+    ) -> Text | None:
+        """Say what happens to the messages of a channel, once in ten minutes."""
+        if not await self._notices.is_due(said.address.channel, _SECONDS_BETWEEN_ANSWER_NOTICES):
+            return None
+        most, seconds = min(rate.count for rate in rates), f"{self._seconds:g}"
+        rule = translatable_count(
+            "That is more than one message in {seconds} s.",
+            "That is more than {count} messages in {seconds} s.",
+            most,
+            seconds=seconds,
+        )
+        if is_refused:
+            return translatable(
+                "{rule} I have read yours, but will not answer it. Please write again in {wait} s.",
+                rule=rule,
+                wait=max(1, round(wait)),
+            )
+        interval = max(rate.interval for rate in rates)
+        return translatable(
+            "⏳ {rule} I will answer all of them, but more slowly: one every {interval} s.",
+            rule=rule,
+            interval=f"{interval:g}",
+        )
+
+
+_SECONDS_BETWEEN_UNREADABLE = 20.0
+_PER_ANSWER = 2
+_ALWAYS_ADMITTED = 30
+_ALWAYS_SECONDS = 30.0
+_NEVER_REFUSED = frozenset(
+    {ButtonAction.STOP, ButtonAction.DELETE, ButtonAction.FORGET, ButtonAction.KEEP}
+)
+_STOP = "stop"
+_FORGET = "forget"
+
+
+class CommandLimits:
+    """Counts the commands and presses of each person, over all channels and processes."""
+
+    def __init__(self, rates: RateLimits, *, per_person: int, seconds: float) -> None:
+        """Set the limit.
+
+        Args:
+            rates: what is counted.
+            per_person: so many commands and presses at once.
+            seconds: in which a person may have so many again.
+        """
+        self._rates = rates
+        self._notices = RareNotices(rates)
+        self._per_person = per_person
+        self._seconds = seconds
+
+    @classmethod
+    def beside_answers(cls, rates: RateLimits, *, answers: int, seconds: float) -> "CommandLimits":
+        """Admit twice as many commands and presses as answers, and always 30 in 30 s.
+
+        Who may have few answers a day may still open menus: those ask no model.
+        """
+        count = _PER_ANSWER * answers
+        if count / seconds < _ALWAYS_ADMITTED / _ALWAYS_SECONDS:
+            count, seconds = _ALWAYS_ADMITTED, _ALWAYS_SECONDS
+        return cls(rates, per_person=count, seconds=seconds)
+
+    async def admit(self, said: Said, command: Command) -> None:
+        """Count a command before it is run.
+
+        Raises:
+            UserError: its author sends too many.
+            ToldAlready: the same, and the author knows.
+        """
+        if command.name == _STOP:
+            return
+        kind = "deletions" if command.name == _FORGET else "commands"
+        refusal = await self._refusal(said, kind)
+        if refusal is None:
+            return
+        # Only a native command waits for a response of its own.
+        if said.interaction is not None or await self._notices.is_due_in(said.address.channel):
+            raise UserError(refusal)
+        raise ToldAlready
+
+    async def tells_unreadable(self, said: Said) -> bool:
+        """Return whether the author of a message is told that nothing in it can be read.
+
+        Who sends many in a row is told once in a while: each notice keeps others waiting where a
+        platform takes few messages.
+        """
+        kinds = ",".join(sorted({one.kind for one in said.attachments}))
+        name = f"unreadable:{said.address.channel}:{said.author.id}:{kinds}"
+        is_told = await self._notices.is_due(name, _SECONDS_BETWEEN_UNREADABLE)
+        if is_told and not said.is_private:
+            is_told = await self._notices.is_due_in(said.address.channel)
+        if not is_told:
+            LIMITED_MESSAGES.labels("unreadable").inc()
+        return is_told
+
+    async def press_refusal(self, pressed: Pressed) -> Text | None:
+        """Count a press before anything is read for it; return why it is refused."""
+        data = read_button(pressed)
+        if data is None or data.action in _NEVER_REFUSED:
+            return None
+        return await self._refusal(pressed, "commands")
+
+    async def _refusal(self, asked: Request, kind: str) -> Text | None:
+        rate = Rate(f"{kind}:{asked.author.id}", self._per_person, self._seconds)
+        wait = await self._rates.take([rate])
+        if wait <= 0:
+            return None
+        LIMITED_MESSAGES.labels(kind).inc()
+        _log.info("limited", conversation=asked.address.conversation, by=asked.author.id, what=kind)
+        rule = translatable_count(
+            "That is more than one command or button in {seconds} s.",
+            "That is more than {count} commands or buttons in {seconds} s.",
+            self._per_person,
+            seconds=f"{self._seconds:g}",
+        )
+        wait = max(1, round(wait))
+        return translatable("{rule} Please try again in {wait} s.", rule=rule, wait=wait)

@@ -1,0 +1,344 @@
+"""How many requests a provider takes at once, and who waits for a slot."""
+
+import asyncio
+import contextlib
+import secrets
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from bot.backends.chat_shares import FEWEST_SHARED, ChatShares
+from bot.chat.prompt import QueuePosition
+from bot.chat.rate import Waiter
+from bot.errors import BackendUnavailable
+from bot.frozen_dataclass import frozen_dataclass
+from bot.ports import Clock, RateLimits, Signals
+from bot.replying.stop_flag import StopFlag
+from bot.runtime.in_process import InProcessSignals
+from bot.texts.text import translatable
+
+_MAX_CHATS_REMEMBERED = 1000
+
+
+class Urgency(IntEnum):
+    """What a request is for; of those that wait, the lowest value goes first."""
+
+    QUESTION = 0
+    """Somebody has addressed the bot and waits for its answer."""
+
+    REACTION = 1
+    """A character takes part in what others talk about."""
+
+    BACKGROUND = 2
+    """Nobody in a chat waits for it: summaries, and what the operator tries out."""
+
+
+@dataclass(eq=False, slots=True)
+class WaitingRequest:
+    """A request that waits for a slot."""
+
+    chat: str
+    urgency: Urgency
+    number: int
+    """Counts the requests as they come."""
+    may_try: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set while the next free slot is this request's, and from the end of its patience on."""
+    has_waited_long: bool = False
+
+
+class SlotQueue:
+    """Gives the turn to one waiting request at a time.
+
+    Among equally urgent requests, it is that of the chat that was served the longest ago: a chat
+    in which a hundred people ask at once delays another chat by one answer, not by a hundred.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: list[WaitingRequest] = []
+        self._served_at: dict[str, int] = {}  # by chat, in numbers of `_count`
+        self._full_chats: set[str] = set()
+        self._count = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def enter(self, chat: str, urgency: Urgency) -> WaitingRequest:
+        """Add a request."""
+        self._count += 1
+        request = WaitingRequest(chat, urgency, self._count)
+        self._waiting.append(request)
+        self._give_turn()
+        return request
+
+    def leave(self, request: WaitingRequest, *, is_served: bool) -> None:
+        """Remove a request, because it has got a slot or does not want one any more."""
+        self._waiting.remove(request)
+        self._full_chats.discard(request.chat)  # perhaps nobody else would look again
+        if is_served:
+            self._set_served(request.chat)
+        self._give_turn()
+
+    def note_served(self, chat: str) -> None:
+        """Note that a chat has got a slot, maybe elsewhere: those of other chats go before it."""
+        self._set_served(chat)
+        self._give_turn()
+
+    def _set_served(self, chat: str) -> None:
+        self._count += 1
+        self._served_at.pop(chat, None)  # the newest is the last
+        self._served_at[chat] = self._count
+        if len(self._served_at) > _MAX_CHATS_REMEMBERED:
+            del self._served_at[next(iter(self._served_at))]
+
+    def end_patience(self, request: WaitingRequest) -> None:
+        """Let a request try once more, whoever's turn it is."""
+        request.has_waited_long = True
+        request.may_try.set()
+
+    def set_full(self, chat: str, *, is_full: bool) -> None:
+        """Note whether a chat holds as many slots as it may: then others go first."""
+        if is_full:
+            self._full_chats.add(chat)
+        else:
+            self._full_chats.discard(chat)
+        self._give_turn()
+
+    def position(self, request: WaitingRequest) -> int:
+        """Return the place of a request if nobody else comes; 1: it is the next."""
+        own = self._order(request)
+        return 1 + sum(self._order(each) < own for each in self._waiting)
+
+    def _give_turn(self) -> None:
+        following = min(self._waiting, key=self._order, default=None)
+        for each in self._waiting:
+            if each is following:
+                each.may_try.set()
+            elif not each.has_waited_long:
+                each.may_try.clear()
+
+    def _order(self, request: WaitingRequest) -> tuple[bool, int, int, int]:
+        served_at = self._served_at.get(request.chat, 0)
+        return request.chat in self._full_chats, request.urgency, served_at, request.number
+
+
+FREED_SLOTS = "provider_slots"
+"""The topic of signals: providers of which a process has given back a slot."""
+TAKEN_SLOTS = "taken_provider_slots"
+"""The topic of signals: provider, how many slots other chats hold, and the chat that got one."""
+_POLL_SECONDS = 0.1
+"""How often free slots are looked for, should a signal be lost."""
+_MISSED_POLLS = 5
+"""A process that has not looked for so long has lost its turn."""
+_MAX_WAIT_SECONDS = 60.0
+_WAITING_LEASE_SECONDS = _MAX_WAIT_SECONDS + 30.0
+_ANY_NUMBER = 1_000_000
+_BUSY = translatable("Too many people are asking at once. Please try again in a minute.")
+
+
+class ProviderSlots:
+    """Makes requests wait while as many as allowed are in flight: urgent ones first, chats in turn.
+
+    Processes take turns as well, each with the first of the requests that wait in it.
+
+    Args:
+        rates: what is held.
+        clock: time.
+        limits: the most requests at once, by provider; those without one are not limited.
+        lease_seconds: after which the request of a process that died is not counted any more.
+        max_waiting: how many requests may wait for a provider, over all processes; 0: any number.
+        signals: tell the other processes of slots that are taken and given back; None: there are
+            no others.
+    """
+
+    def __init__(
+        self,
+        rates: RateLimits,
+        clock: Clock,
+        limits: Mapping[str, int],
+        lease_seconds: float,
+        max_waiting: int = 0,
+        signals: Signals | None = None,
+    ) -> None:
+        self._rates = rates
+        self._clock = clock
+        self._limits = limits
+        self._lease_seconds = lease_seconds
+        self._max_waiting = max_waiting
+        self._queues: defaultdict[str, SlotQueue] = defaultdict(SlotQueue)
+        self._counted: Counter[str] = Counter()
+        """The requests of this process that count as waiting, by provider."""
+        self._pauses: defaultdict[str, dict[asyncio.Event, None]] = defaultdict(dict)
+        """What ends the pauses of those that found no free slot, by provider."""
+        self._shares = {name: ChatShares(clock, limit) for name, limit in limits.items()}
+        self._name = secrets.token_hex(8)  # as a waiter among other processes
+        self._signals = signals or InProcessSignals()
+        self._signals.subscribe(FREED_SLOTS, self._end_pauses)
+        self._signals.subscribe(TAKEN_SLOTS, self._note_taken)
+
+    def waiting(self, provider: str) -> int:
+        """Return how many requests of this process wait for a slot."""
+        return len(self._queues[provider])
+
+    def hold(
+        self,
+        provider: str,
+        stop: StopFlag,
+        show_position: Callable[[QueuePosition], None],
+        *,
+        chat: str = "",
+        urgency: Urgency = Urgency.QUESTION,
+    ) -> contextlib.AbstractAsyncContextManager[None]:
+        """Hold a slot of a provider during the block; a stop ends the wait for it.
+
+        Raises:
+            BackendUnavailable: none became free in a minute, or too many requests wait; another
+                model may answer.
+        """
+        limit = self._limits.get(provider)
+        if limit is None:
+            return contextlib.nullcontext()
+        asked = _AskedSlot(provider, limit, chat, urgency, secrets.token_hex(8))
+        return self._held(asked, stop, show_position)
+
+    @contextlib.asynccontextmanager
+    async def _held(
+        self,
+        asked: "_AskedSlot",
+        stop: StopFlag,
+        show_position: Callable[[QueuePosition], None],
+    ) -> AsyncIterator[None]:
+        try:
+            if not stop.requested:
+                with stop.ends_block():
+                    await self._acquire(asked, show_position)
+            yield
+        finally:
+            await self._rates.release(asked.provider, asked.holder)
+            if asked.is_shared:
+                await self._rates.release(asked.chat_key, asked.holder)
+            self._signals.publish(FREED_SLOTS, [asked.provider])
+
+    def _end_pauses(self, providers: Sequence[str]) -> None:
+        for provider in providers:
+            for pause in self._pauses.get(provider, ()):
+                pause.set()
+
+    def _note_taken(self, taken: Sequence[str]) -> None:
+        """Note which chats have got slots, here or in another process."""
+        for one in taken:
+            provider, held_by_others, chat = one.split(" ", 2)
+            if provider in self._shares:  # the others may have other settings
+                self._shares[provider].note(chat, int(held_by_others))
+                self._queues[provider].note_served(chat)
+
+    async def _acquire(
+        self, asked: "_AskedSlot", show_position: Callable[[QueuePosition], None]
+    ) -> None:
+        queue = self._queues[asked.provider]
+        request, is_served = queue.enter(asked.chat, asked.urgency), False
+        try:
+            is_served = request.may_try.is_set() and await self._try(asked)
+            if not is_served:
+                async with self._place_in_queue(asked) as waiting_elsewhere:
+                    if (position := queue.position(request) + waiting_elsewhere) > 1:
+                        show_position(QueuePosition(position, None))
+                    await self._wait(asked, request)
+                is_served = True
+        finally:
+            queue.leave(request, is_served=is_served)
+
+    @contextlib.asynccontextmanager
+    async def _place_in_queue(self, asked: "_AskedSlot") -> AsyncIterator[int]:
+        """Count a request as waiting, unless too many do; give how many wait in other processes."""
+        key, most = f"{asked.provider} waiting", self._max_waiting or _ANY_NUMBER
+        try:
+            waiting = await self._rates.acquire(key, most, asked.holder, _WAITING_LEASE_SECONDS)
+            if not waiting:
+                raise _full_queue(asked.provider, most)
+            self._counted[asked.provider] += 1
+            try:
+                yield max(0, waiting - self._counted[asked.provider])
+            finally:
+                self._counted[asked.provider] -= 1
+        finally:  # it may be counted although this was cancelled before it was told
+            await self._rates.release(key, asked.holder)
+
+    async def _wait(self, asked: "_AskedSlot", request: WaitingRequest) -> None:
+        """Wait for the request's turn, and then for a free slot."""
+        queue = self._queues[asked.provider]
+        call_off = self._clock.call_later(_MAX_WAIT_SECONDS, lambda: queue.end_patience(request))
+        try:
+            while True:
+                await request.may_try.wait()
+                if await self._try(asked):
+                    return
+                if request.has_waited_long:
+                    raise BackendUnavailable(
+                        f"provider {asked.provider!r} has {asked.limit} requests in flight; set"
+                        f" TROUPE_PROVIDERS__{asked.provider.upper()}__MAX_IN_FLIGHT higher",
+                        _BUSY,
+                    )
+                await self._pause(asked.provider)
+                queue.set_full(asked.chat, is_full=False)
+        finally:
+            call_off()
+
+    async def _pause(self, provider: str) -> None:
+        """Wait until this process frees a slot, or until another one may have done so."""
+        is_over, pauses = asyncio.Event(), self._pauses[provider]
+        call_off = self._clock.call_later(_POLL_SECONDS, is_over.set)
+        pauses[is_over] = None
+        try:
+            await is_over.wait()
+        finally:
+            del pauses[is_over]
+            call_off()
+
+    async def _try(self, asked: "_AskedSlot") -> bool:
+        """Take a slot if one is free, and if the chat does not hold as many as it may already."""
+        seconds, shares = self._lease_seconds, self._shares[asked.provider]
+        waiter = Waiter(self._name, asked.urgency, _POLL_SECONDS * _MISSED_POLLS)
+        held = await self._rates.acquire(asked.provider, asked.limit, asked.holder, seconds, waiter)
+        if not held or not asked.is_shared:
+            return bool(held)
+        if shares.may_take(asked.chat, asked.limit - held + 1):
+            most = shares.most_of(asked.chat)
+            if own := await self._rates.acquire(asked.chat_key, most, asked.holder, seconds):
+                taken = f"{asked.provider} {held - own} {asked.chat}"
+                self._signals.publish(TAKEN_SLOTS, [taken])
+                return True
+        await self._rates.release(asked.provider, asked.holder)
+        self._queues[asked.provider].set_full(asked.chat, is_full=True)
+        return False
+
+
+@frozen_dataclass
+class _AskedSlot:
+    provider: str
+    limit: int
+    chat: str
+    """"": it counts for no chat."""
+    urgency: Urgency
+    holder: str
+
+    @property
+    def chat_key(self) -> str:
+        return f"{self.provider} of {self.chat}"
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the slots of a chat are counted."""
+        return bool(self.chat) and self.limit >= FEWEST_SHARED
+
+
+def _full_queue(provider: str, most: int) -> BackendUnavailable:
+    return BackendUnavailable(
+        f"{most} requests wait for provider {provider!r}; set TROUPE_LIMITS__WAITING higher, or"
+        " let it take more requests at once",
+        translatable(
+            "I am busy: your message would be number {position} of those that wait for the model."
+            " Please try again in a minute.",
+            position=most + 1,
+        ),
+    )

@@ -1,1 +1,0 @@
-"""What would happen to a message that is still being written."""

@@ -1,0 +1,468 @@
+"""Load what a prompt is composed of: history, files, stories, summaries, tools."""
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import field, replace
+from functools import partial
+from itertools import takewhile
+from typing import TypeAlias
+
+import structlog
+
+from bot.chat.attachments import NO_FILES, AttachedFiles, described_text
+from bot.chat.incoming import Said, WakeReason
+from bot.chat.outgoing import OutgoingPart
+from bot.chat.receipt import Receipt
+from bot.chat.session import (
+    Claim,
+    InboxMessage,
+    ReadableTurns,
+    Session,
+    Turn,
+    TurnRange,
+    TurnResult,
+    all_turns,
+)
+from bot.chat.story import Story
+from bot.chat.tool import ToolName, ToolSpec
+from bot.commands.personas import UserPersonas
+from bot.errors import PlatformError
+from bot.frozen_dataclass import frozen_dataclass
+from bot.intake import storable_said
+from bot.media.attachment_reader import AttachmentReader
+from bot.ports import (
+    Backend,
+    Clock,
+    Conversations,
+    EmbeddingPayer,
+    SeeingBackend,
+    ToolCallingBackend,
+    ToolServer,
+)
+from bot.prompting.compose.compose import compose, find_model_limit, fit_for_backend, template_of
+from bot.prompting.draft import Draft
+from bot.prompting.fit import FittedPrompt
+from bot.prompting.presets.preset import Preset
+from bot.prompting.speakers import label_speakers
+from bot.replying.answer_parts import count_messages, message_names, messages_of
+from bot.replying.live_reply import LiveReply
+from bot.replying.tool_rounds import ToolRounds
+from bot.routing.presets import ActiveCharacters, ActivePreset, PresetResolver
+from bot.stories import RetrieveStories
+from bot.summaries import Summarizer
+from bot.texts.text import Text
+from bot.tools import Tool, Toolbox, dice_tool, history_tool, server_tools, story_tool, time_tool
+
+ReadBefore: TypeAlias = Callable[[Said, int], Awaitable[Sequence[Said]]]
+"""Lists at most so many messages before one, oldest first; raises `PlatformError`."""
+
+ReadStart: TypeAlias = Callable[[Said], Awaitable[Said | None]]
+"""Returns what a thread was opened about; raises `PlatformError`."""
+
+KeptSince: TypeAlias = Callable[[], float]
+"""Returns from which moment on this installation keeps what is said, in Unix seconds."""
+
+_log = structlog.get_logger(__name__)
+_MAX_MESSAGES = 50
+_READ_SECONDS = 3.0  # the answer waits for it
+
+
+def _keep_all() -> float:
+    return -math.inf
+
+
+class ChannelReader:
+    """Makes observed turns of what people said before the first message that wakes the bot.
+
+    What is older than the installation keeps histories is left where it is: it would come back.
+    """
+
+    def __init__(
+        self,
+        read_before: ReadBefore,
+        read_start: ReadStart | None = None,
+        kept_since: KeptSince = _keep_all,
+    ) -> None:
+        self._read_before = read_before
+        self._read_start = read_start
+        self._kept_since = kept_since
+
+    async def read(
+        self, said: Said, active: ActiveCharacters, known: Sequence[Turn] = ()
+    ) -> tuple[Turn, ...]:
+        """Return what was said before and is not known, oldest first.
+
+        Nothing is returned where it cannot or must not be read.
+
+        A channel of which nothing could be read is answered all the same.
+        """
+        if said.wake is WakeReason.DM or not active.reads_all:
+            return ()
+        if said.address.history:  # what was said in the channel belongs to others
+            return ()
+        try:
+            async with asyncio.timeout(_READ_SECONDS):
+                found = await self._read_before(said, _MAX_MESSAGES)
+        except (PlatformError, TimeoutError) as error:
+            conversation, reason = said.address.conversation, str(error) or "no answer"
+            _log.info("channel_not_read", conversation=conversation, reason=reason)
+            return ()
+        ids = {turn.message_id for turn in known}
+        return self._observed_turns([one for one in found if one.message_id not in ids])
+
+    async def read_start(
+        self, said: Said, active: ActiveCharacters, known: Sequence[Turn]
+    ) -> tuple[Turn, ...]:
+        """Return what a thread was opened about, before the first answer in it.
+
+        That message is in another channel, or older than what was read; nothing where it is known.
+        """
+        is_new_thread = said.in_thread and not any(turn.role == "assistant" for turn in known)
+        if self._read_start is None or not (is_new_thread and active.reads_all):
+            return ()
+        if said.address.history or said.opened_from is not None:
+            return ()
+        start = said.address.chat  # Discord gives a thread the id of this message
+        if start in {said.message_id, *(turn.message_id for turn in known)}:
+            return ()
+        try:
+            async with asyncio.timeout(_READ_SECONDS):
+                found = await self._read_start(said)
+        except (PlatformError, TimeoutError) as error:
+            _log.info("thread_start_not_read", reason=str(error) or "no answer")
+            return ()
+        return self._observed_turns([found] if found is not None else [])
+
+    def _observed_turns(self, found: Sequence[Said]) -> tuple[Turn, ...]:
+        since = self._kept_since()
+        kept = (one for one in found if one.at.timestamp() >= since and described_text(one))
+        return tuple(_observed_turn(storable_said(one)) for one in kept)
+
+
+def _observed_turn(said: Said) -> Turn:
+    return Turn(
+        "user",
+        described_text(said),
+        said.author,
+        said.at,
+        message_id=said.message_id,
+        observed=True,
+    )
+
+
+PayerOf: TypeAlias = Callable[[Preset, Said], EmbeddingPayer]
+"""Returns who pays for what a preset retrieves for a message."""
+
+_UNOBSERVED_QUOTE = "(not shown: the author does not want to be overheard)"
+_MAX_TURNS = 400
+_MIN_TOKENS_PER_TURN = 10  # on average, with its frame; more turns than fit are not loaded
+
+
+@frozen_dataclass
+class TurnContext:
+    """What all speakers of a turn share, and what they have answered so far."""
+
+    claim: Claim
+    message: InboxMessage
+    said: Said
+    """What is answered."""
+    active: ActiveCharacters
+    session: Session
+    character_names: Mapping[str, str]
+    """By preset: of all active characters, and of those in the history."""
+    personas: Mapping[str, str]
+    """How people describe themselves, by user id."""
+    files: AttachedFiles = NO_FILES
+    """What was read of the files of the message."""
+    earlier: tuple[Turn, ...] = ()
+    """Those turns of the session that are not stored yet: what a new channel was read for."""
+    first_part: int = 0
+    """The number of the answer's first part; earlier ones were opened for one that is dropped."""
+    in_place_of: tuple[str, ...] = ()
+    """The names of parts that were sent before, whose messages this answer gets."""
+    replaces_answers: bool = False
+    """The question was answered before, and another answer is wanted."""
+    opened: list[int] = field(default_factory=list)
+    """The numbers of the parts that were opened while they were written."""
+    turns: list[Turn] = field(default_factory=list)
+    parts: list[OutgoingPart] = field(default_factory=list)
+    receipts: list[Receipt] = field(default_factory=list)
+    shown: list[LiveReply] = field(default_factory=list)
+    """The answers on the screen."""
+    notices: list[Text] = field(default_factory=list)
+    """What the service says after the answers."""
+
+    @property
+    def next_part(self) -> int:
+        """The number of the part that the next character begins with."""
+        return self.first_part + count_messages(self.parts)
+
+    def speaks_last(self, speaker: ActivePreset) -> bool:
+        """Return whether the newest answer is this one's."""
+        return bool(self.turns) and self.turns[-1].preset == speaker.preset.name
+
+    def to_result(self, *, was_stopped: bool) -> TurnResult:
+        """Return what the speakers have added."""
+        return TurnResult(
+            self.turns,
+            self.parts,
+            self.receipts,
+            was_stopped=was_stopped,
+            next_part=max([self.first_part, *(number + 1 for number in messages_of(self.opened))]),
+            earlier=self.earlier,
+        )
+
+    def part_name(self, part: int) -> str:
+        """Name what a part of the answer is sent as."""
+        if self.in_place_of:
+            replaced = message_names(self.in_place_of)
+            if part < len(replaced):
+                return replaced[part]
+        return self.message.part_name(part)
+
+
+@frozen_dataclass
+class PromptSources:
+    """Everything that prompts are made of: history, names, personas, stories, summaries."""
+
+    conversations: Conversations
+    resolver: PresetResolver
+    personas: UserPersonas
+    retrieve_stories: RetrieveStories
+    summarizer: Summarizer
+    channel_reader: ChannelReader
+    attachment_reader: AttachmentReader
+    backends: Mapping[str, Backend]
+    """By provider."""
+    embedding_payer: PayerOf | None = None
+    """Who pays for the embedding of a message; None: nobody."""
+
+    async def load(
+        self,
+        claim: Claim,
+        message: InboxMessage,
+        said: Said,
+        active: ActiveCharacters,
+        speakers: Sequence[ActivePreset],
+        removed: TurnRange | None = None,
+        before: Session | None = None,
+        in_place_of: Sequence[str] = (),
+        gathered: Sequence[Turn] = (),
+        first_part: int = 0,
+    ) -> TurnContext:
+        """Load what does not depend on the speaker; nobody reads the removed turns.
+
+        With `before`, the speakers know these turns only. The `gathered` ones are not stored yet.
+        Pictures are read if anybody sees them.
+        """
+        max_turns = _turns_to_load(speakers)
+        session = before or await self._load_session(claim, max_turns, removed)
+        session = replace(session, turns=session.turns[-max_turns:])
+        # What was put away or forgotten ended the first session: its beginning is not read again.
+        is_new_question = before is None and removed is None and session.number == 1
+        is_whole = len(session.turns) < max_turns
+        is_new_channel = is_new_question and is_whole and not session.is_answered
+        readable = await self.resolver.readable(session.turns)
+        session = _without_old_greetings(replace(session, turns=readable), active)
+        said = await self._with_readable_quote(said, session)
+        oldest = message.incoming if gathered and isinstance(message.incoming, Said) else said
+        earlier = await self._read_channel(oldest, active, session) if is_new_channel else ()
+        known = session.turns
+        if earlier:
+            known = tuple(sorted((*earlier, *known), key=lambda one: one.at))
+        start = await self._read_start(oldest, active, known) if is_new_question else ()
+        if start or earlier or gathered:
+            session = replace(session, turns=(*start, *known, *gathered))
+        files = NO_FILES
+        if self.attachment_reader.may_find_files(said):
+            sees_images = any(self._sees_images(one.preset) for one in speakers)
+            files = await self.attachment_reader.read(said, with_images=sees_images)
+        in_history = {turn.preset for turn in session.turns if turn.preset}
+        return TurnContext(
+            claim,
+            message,
+            said,
+            active,
+            session,
+            self.resolver.character_names(active.names | in_history),
+            await self.personas.of_speakers(session, said),
+            files,
+            (*start, *earlier),
+            first_part,
+            tuple(in_place_of),
+            replaces_answers=removed is not None,
+        )
+
+    async def _load_session(
+        self, claim: Claim, max_turns: int, removed: TurnRange | None
+    ) -> Session:
+        if removed is None:
+            return await self.conversations.load_session(claim, max_turns)
+        loaded = max_turns + removed.newer + removed.count
+        session = await self.conversations.load_session(claim, loaded)
+        return replace(session, turns=removed.removed_from(session.turns))
+
+    async def _read_channel(
+        self, oldest: Said, active: ActiveCharacters, session: Session
+    ) -> tuple[Turn, ...]:
+        if not await self.resolver.observes(oldest.scopes):
+            return ()
+        found = await self.channel_reader.read(oldest, active, session.turns)
+        return await self.resolver.readable(found)
+
+    async def _read_start(
+        self, oldest: Said, active: ActiveCharacters, known: Sequence[Turn]
+    ) -> tuple[Turn, ...]:
+        found = await self.channel_reader.read_start(oldest, active, known)
+        return await self.resolver.readable(found)
+
+    async def _with_readable_quote(self, said: Said, session: Session) -> Said:
+        """Leave out a quoted message that was not said to the bot, where its author wants that."""
+        quote, author = said.quote, said.quote.author if said.quote else None
+        if quote is None or author is None or quote.is_ours or author.id == said.author.id:
+            return said
+        to_bot = {turn.message_id for turn in session.turns if not turn.observed}
+        if quote.message_id in to_bot or not await self.resolver.unobserved([author.id]):
+            return said
+        return replace(said, quote=replace(quote, text=_UNOBSERVED_QUOTE, attachments=()))
+
+    async def fit(
+        self, preset: Preset, context: TurnContext, tools: Sequence[ToolSpec] = ()
+    ) -> FittedPrompt:
+        """Compose the prompt of one speaker, and fit it to its budget and its model.
+
+        It also counts the tools that will be offered with it.
+
+        Raises:
+            UserError: the required parts exceed the budget.
+            BackendError: the backend cannot count, and so could not answer either.
+        """
+        backend = self.backends[preset.provider]
+        model_limit = await find_model_limit(preset, backend)
+        draft = await self.compose(preset, context, model_limit)
+        if not tools:
+            return await fit_for_backend(preset, draft, backend)
+        offering = replace(draft, base=replace(draft.base, tools=tuple(tools)))
+        fitted = await fit_for_backend(preset, offering, backend)
+        return replace(fitted, prompt=replace(fitted.prompt, tools=()))
+
+    async def compose(
+        self, preset: Preset, context: TurnContext, model_limit: int | None = None
+    ) -> Draft:
+        """Compose the whole prompt of one speaker; nothing is dropped from it yet."""
+        said, files = context.said, context.files
+        payer = self.embedding_payer(preset, said) if self.embedding_payer else None
+        stories = await self.retrieve_stories(preset, said.text, payer)
+        summary = await self.summarizer.load_part(preset, context.claim.conversation)
+        compose_now = partial(
+            compose,
+            preset,
+            context.session,
+            said,
+            characters=context.character_names,
+            answers=tuple(context.turns),
+            personas=context.personas,
+            stories=stories,
+            summary=summary,
+            model_limit=model_limit,
+            wants_variety=context.replaces_answers,
+            files=files if self._reads(files, preset) else files.without_images,
+        )
+        lorebook = preset.parsed_lorebook
+        if lorebook is None or lorebook.index is None:
+            return compose_now()
+        return await asyncio.to_thread(compose_now)  # a large book takes tens of milliseconds
+
+    def _reads(self, files: AttachedFiles, preset: Preset) -> bool:
+        return not files.images or self._sees_images(preset)
+
+    def _sees_images(self, preset: Preset) -> bool:
+        backend = self.backends[preset.provider]
+        return isinstance(backend, SeeingBackend) and backend.sees_images(preset.model)
+
+
+def _without_old_greetings(session: Session, active: ActiveCharacters) -> Session:
+    """Leave out greetings before the first question that another preset was chosen after."""
+    begun = takewhile(lambda one: one.observed or one.role != "user", session.turns)
+    greetings = [at for at, one in enumerate(begun) if one.role == "assistant"]
+    if not greetings:
+        return session
+    is_active = session.turns[greetings[-1]].preset in active.names
+    old = set(greetings[:-1] if is_active else greetings)
+    turns = tuple(one for at, one in enumerate(session.turns) if at not in old)
+    return replace(session, turns=turns)
+
+
+def _turns_to_load(speakers: Sequence[ActivePreset]) -> int:
+    budgets = [speaker.preset.max_input_tokens for speaker in speakers]
+    turns = [_MAX_TURNS if tokens is None else tokens // _MIN_TOKENS_PER_TURN for tokens in budgets]
+    return min(_MAX_TURNS, max(turns))
+
+
+_MAX_SEARCHED_TURNS = 500
+
+
+@frozen_dataclass
+class AnswerTools:
+    """Knows what the tools read: the channel's own history, the character's own stories."""
+
+    conversations: Conversations
+    retrieve_stories: RetrieveStories
+    clock: Clock
+    random_number: Callable[[], float]
+    servers: Mapping[str, ToolServer] = field(default_factory=dict)
+    """By the name that presets give."""
+    embedding_payer: PayerOf | None = None
+    """Who pays for the embedding of a search; None: nobody."""
+    readable: ReadableTurns = all_turns
+    """Leaves out what people said to each other who do not want that to be remembered."""
+
+    async def for_answer(
+        self, preset: Preset, backend: Backend, context: TurnContext
+    ) -> ToolRounds | None:
+        """Return the tools of an answer; None if it has none, or the backend offers none."""
+        if not preset.calls_tools:
+            return None
+        if not isinstance(backend, ToolCallingBackend):
+            return None
+        if not await backend.calls_tools(preset.model, template_of(preset)):
+            _log.info("tools_not_offered", preset=preset.name, provider=preset.provider)
+            return None
+        made: Mapping[ToolName, Callable[[], Tool]] = {
+            "time": lambda: time_tool(self.clock),
+            "dice": lambda: dice_tool(self.random_number),
+            "history": lambda: self._history_tool(preset, context),
+            "stories": lambda: self._story_tool(preset, context),
+        }
+        tools = [made[name]() for name in dict.fromkeys(preset.tools)]
+        # One that failed at the start is not there.
+        servers = [self.servers[name] for name in preset.mcp_servers if name in self.servers]
+        for server in servers:
+            await server.wait_until_tried()
+        tools += server_tools(servers)
+        # Without any, a model may still call one that it remembers: it is told that there is none.
+        return ToolRounds(Toolbox(tools, self.clock))
+
+    def _history_tool(self, preset: Preset, context: TurnContext) -> Tool:
+        async def load_turns() -> Sequence[Turn]:
+            session = await self.conversations.load_session(context.claim, _MAX_SEARCHED_TURNS)
+            turns = await self.readable(session.turns)
+            return [one for one in turns if not one.observed or preset.context == "all"]
+
+        def label(turns: Sequence[Turn]) -> Callable[[Turn, str], str]:
+            people = [one.speaker for one in turns if one.speaker]
+            labels = label_speakers([*people, context.said.author], context.character_names)
+            return lambda turn, text: labels.tag_text(labels.label_of(turn, preset.name), text)
+
+        return history_tool(load_turns, label)
+
+    def _story_tool(self, preset: Preset, context: TurnContext) -> Tool:
+        payer = self.embedding_payer(preset, context.said) if self.embedding_payer else None
+
+        async def search(about: str) -> Sequence[Story]:
+            found = await self.retrieve_stories(preset, about, payer) or {}
+            stories = {one.id: one for found_of_one in found.values() for one in found_of_one}
+            return sorted(stories.values(), key=lambda one: -one.score)
+
+        return story_tool(search)

@@ -1,1 +1,0 @@
-"""What the tools of an answer read."""
