@@ -21,12 +21,12 @@ the message enters it first (tests/turn/test_message_path.py holds the order fro
     platforms/discord/receiver.py    events in order; after an outage the missed ones first
     platforms/discord/incoming.py    to_incoming
     intake.py                        store, then wake; which history of the channel it belongs to
+    routing/presets.py               the presets, and the active ones of the channel
     storage/inbox.py                 inbox row and cursor
     runtime/keyed_worker_pool.py     one task for each conversation that is ready
     turn/worker.py                   claim, process
     storage/conversations.py         claims, history, the transaction of finish
     turn/claims.py                   keeps the claim while the message is processed
-    routing/presets.py               the presets, and the active ones of the channel
     replying/live_replies.py         what the channel supports; later the typing indicator
     turn/message_groups.py           further parts of the message; what else the answer covers
     media/voice_messages.py          what is said in voice messages
@@ -39,9 +39,9 @@ the message enters it first (tests/turn/test_message_path.py holds the order fro
     commands/personas.py             how people describe themselves
     replying/live_reply.py           the messages that will grow with the answer, and when
     turn/model_requests.py           the preset's model, within its budgets
+    prompting/compose/compose.py     compose, for what the backend reads
     stories.py                       the stories nearest to the message
     summaries.py                     the summary of turns that were dropped before
-    prompting/compose/compose.py     compose, for what the backend reads
     prompting/fit.py                 fit: whole messages are dropped, the oldest first
     replying/generate.py             generate: filter and time what the backend streams
     backends/*/backend.py            the provider's stream -> Delta, ... Finish
