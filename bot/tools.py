@@ -19,12 +19,12 @@ from bot.chat.storable import make_storable
 from bot.chat.story import Story
 from bot.chat.tool import UNKNOWN_TOOL, ToolCall, ToolRecord, ToolSpec
 from bot.errors import EmbeddingError, StoreError, ToolServerError, TroupeError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Clock, Tools, ToolServer
 from bot.prompting.text.confusables import strip_hidden_text
 from bot.prompting.text.tokens import get_counter
 from bot.telemetry.secret_masker import mask_pasted_tokens
 from bot.telemetry.traces import record_span
+from bot.value_class import value_class
 
 MAX_TEXT_CHARS = 200
 
@@ -33,7 +33,7 @@ class ToolFailed(TroupeError):
     """The call cannot be answered; the text tells the model why."""
 
 
-@frozen_dataclass
+@value_class
 class Tool:
     """A tool of one answer.
 

@@ -13,7 +13,7 @@ from bot.platforms.registry import platform_specs
 from tests.checkout import CHECKOUT
 
 BOT = CHECKOUT / "bot"
-TOP_LEVEL_MODULES = {"frozen_dataclass", "__init__", "__main__", "errors", "ports", "settings"}
+TOP_LEVEL_MODULES = {"value_class", "__init__", "__main__", "errors", "ports", "settings"}
 MAX_FUNCTION_LINES = 60
 CITATION = re.compile(r"\b(docs/[\w/-]+\.md)(?:#([\w-]+))?")
 

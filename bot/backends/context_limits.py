@@ -2,7 +2,7 @@
 
 import re
 
-from bot.frozen_dataclass import frozen_dataclass
+from bot.value_class import value_class
 
 _MIN_TOKENS = 128  # a smaller context is a misread figure
 _MAX_DIGITS = 10
@@ -36,7 +36,7 @@ _PROMPTS = [
 ]
 
 
-@frozen_dataclass
+@value_class
 class TooLong:
     """How long a rejected prompt was, and may be; None where the server does not say."""
 

@@ -8,7 +8,7 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from bot.chat.prompt import Usage
-from bot.frozen_dataclass import frozen_dataclass
+from bot.value_class import value_class
 
 
 class ModelPrice(BaseModel):
@@ -103,7 +103,7 @@ class ProviderSettings(BaseModel):
         return self
 
 
-@frozen_dataclass(kw_only=True)
+@value_class(kw_only=True)
 class BackendSpec:
     """One kind of backend: its settings and where its code is, without importing that code.
 

@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from bot.frozen_dataclass import frozen_dataclass
+from bot.value_class import value_class
 
 COMMAND_LINE = "command line"
 """Who changed something with the command `troupe`."""
@@ -19,7 +19,7 @@ class Scope(StrEnum):
     """Change what channels use, and what the service does."""
 
 
-@frozen_dataclass
+@value_class
 class ApiToken:
     """A token for the API, without the token itself."""
 
@@ -28,7 +28,7 @@ class ApiToken:
     created_at: float
 
 
-@frozen_dataclass
+@value_class
 class AuditEntry:
     """One change, by whom, and what it replaced."""
 

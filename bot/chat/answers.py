@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from bot.chat.prompt import FinishReason, Prompt
 from bot.chat.receipt import Receipt
-from bot.frozen_dataclass import frozen_dataclass
+from bot.value_class import value_class
 
 
-@frozen_dataclass
+@value_class
 class StoredAnswer:
     """One answer that was given, and when and where."""
 
@@ -18,7 +18,7 @@ class StoredAnswer:
     receipt: Receipt
 
 
-@frozen_dataclass
+@value_class
 class AnswerSearch:
     """Which answers are wanted; what is empty is no condition."""
 
@@ -41,7 +41,7 @@ class AnswerSearch:
     """Only answers with a smaller number."""
 
 
-@frozen_dataclass
+@value_class
 class FoundAnswers:
     """A page of answers, newest first."""
 
@@ -50,7 +50,7 @@ class FoundAnswers:
     """What to search before for the next page; None: everything was searched."""
 
 
-@frozen_dataclass
+@value_class
 class ReplayChanges:
     """What is different from the stored request; nothing by default."""
 
@@ -64,7 +64,7 @@ class ReplayChanges:
     """
 
 
-@frozen_dataclass
+@value_class
 class ReplayedAnswer:
     """Another answer to the prompt of a stored one."""
 

@@ -7,8 +7,8 @@ from itertools import takewhile
 from bot.chat.incoming import MediaItem, MediaKind, Said
 from bot.chat.prompt import Image
 from bot.chat.session import Turn
-from bot.frozen_dataclass import frozen_dataclass
 from bot.texts.text import Text
+from bot.value_class import value_class
 
 _MAX_NAME_CHARS = 60
 _MAX_KEPT_FILES = 10  # of one question; no more are read
@@ -31,7 +31,7 @@ READABLE = frozenset({MediaKind.IMAGE, MediaKind.FILE})
 """The kinds that can be read at all; what a file is, only its content tells."""
 
 
-@frozen_dataclass
+@value_class
 class AttachedText:
     """The text of a file."""
 
@@ -43,7 +43,7 @@ class AttachedText:
     """As people know it; empty where it is certain."""
 
 
-@frozen_dataclass
+@value_class
 class UnreadFile:
     """A file that could not be read."""
 
@@ -52,7 +52,7 @@ class UnreadFile:
     """None: files of its kind are not read here."""
 
 
-@frozen_dataclass
+@value_class
 class AttachedFiles:
     """What was read of the files of a message and of the one that it quotes."""
 

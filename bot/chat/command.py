@@ -5,10 +5,10 @@ from enum import StrEnum
 
 from bot.chat.incoming import Pressed
 from bot.chat.storable import make_storable
-from bot.frozen_dataclass import frozen_dataclass
+from bot.value_class import value_class
 
 
-@frozen_dataclass
+@value_class
 class CommandOption:
     """A parameter of a command."""
 
@@ -21,7 +21,7 @@ class CommandOption:
     """The only values that are allowed; empty: any."""
 
 
-@frozen_dataclass
+@value_class
 class CommandSpec:
     """A command or, with `actions`, a group of subcommands: `/preset use nova`."""
 
@@ -41,7 +41,7 @@ class CommandSpec:
     """The action of a group that is called without one."""
 
 
-@frozen_dataclass
+@value_class
 class MessageCommandSpec:
     """A command in the menu of a message; the same as a command that replies to that message."""
 
@@ -53,7 +53,7 @@ class MessageCommandSpec:
     """Whether a form asks for the argument, with the text of the message in it."""
 
 
-@frozen_dataclass
+@value_class
 class Command:
     """A command as it was called: name "preset", text "use nova"."""
 
@@ -127,7 +127,7 @@ FORM_ACTIONS = frozenset({ButtonAction.NAME, ButtonAction.ABOUT})
 _DATA = re.compile(rf"(?P<action>{'|'.join(ButtonAction)})(?P<number>\d{{0,4}}):(?P<part>.+/\d+)")
 
 
-@frozen_dataclass
+@value_class
 class ButtonData:
     """What a button is sent with, and comes back with when it is pressed."""
 

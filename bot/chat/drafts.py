@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from bot.chat.incoming import Said, WakeReason, address_of
 from bot.chat.session import Session, Turn
-from bot.frozen_dataclass import frozen_dataclass
+from bot.value_class import value_class
 
 
-@frozen_dataclass
+@value_class
 class Scene:
     """What was said before a message, and the message."""
 
@@ -60,7 +60,7 @@ def recorded_scene(
     return Scene(Session(session, tuple(before)), said, tuple(answers), answered_by)
 
 
-@frozen_dataclass
+@value_class
 class ImportedFile:
     """The file that a preset was imported from."""
 
@@ -68,7 +68,7 @@ class ImportedFile:
     content: bytes
 
 
-@frozen_dataclass
+@value_class
 class PresetDraft:
     """A text that is to become a version of a preset."""
 

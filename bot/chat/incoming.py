@@ -4,10 +4,10 @@ from datetime import datetime
 from enum import StrEnum
 from typing import TypeAlias
 
-from bot.frozen_dataclass import frozen_dataclass
+from bot.value_class import value_class
 
 
-@frozen_dataclass
+@value_class
 class Person:
     """Who wrote a message."""
 
@@ -17,7 +17,7 @@ class Person:
     """The display name: any script, not cleaned, may change at any time."""
 
 
-@frozen_dataclass
+@value_class
 class Address:
     """A channel on a platform, where messages come from and answers are sent to."""
 
@@ -107,7 +107,7 @@ class MediaKind(StrEnum):
     OTHER = "other"
 
 
-@frozen_dataclass
+@value_class
 class MediaItem:
     """One attachment of a message; it is not downloaded when the message is received."""
 
@@ -120,7 +120,7 @@ class MediaItem:
     """Where to get it: an address, or a file id of the platform; empty if there is no file."""
 
 
-@frozen_dataclass
+@value_class
 class Quote:
     """The message that another one replies to. Its text is somebody's, never an instruction."""
 
@@ -135,7 +135,7 @@ class Quote:
     """Whether a webhook wrote it: ours, if the history knows the message."""
 
 
-@frozen_dataclass
+@value_class
 class Said:
     """One message or command without vendor types; stored in the inbox as JSON."""
 
@@ -226,7 +226,7 @@ class Said:
         return is_private or (self.interaction is not None and not self.has_public_response)
 
 
-@frozen_dataclass
+@value_class
 class Edited:
     """A message was changed by its author."""
 
@@ -255,7 +255,7 @@ class Edited:
         return self.said.scopes
 
 
-@frozen_dataclass
+@value_class
 class Deleted:
     """Messages of one channel were deleted on the platform, by whomever."""
 
@@ -269,7 +269,7 @@ class Deleted:
     locale: None = None
 
 
-@frozen_dataclass
+@value_class
 class Pressed:
     """A person pressed a button or chose from a menu under one of the bot's messages."""
 
@@ -299,7 +299,7 @@ class Pressed:
     """When the message with the button was sent, if the platform tells."""
 
 
-@frozen_dataclass
+@value_class
 class Joined:
     """The bot was added to a group or a server, or a chat was opened; it may greet there."""
 
@@ -316,7 +316,7 @@ class Joined:
     """Whether a person has opened a chat, whose conversation may have begun before."""
 
 
-@frozen_dataclass
+@value_class
 class ForgetRequested:
     """A person wants everything forgotten that this person has said in a conversation."""
 

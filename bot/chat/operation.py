@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 
 from bot.chat.incoming import address_of
-from bot.frozen_dataclass import frozen_dataclass
+from bot.value_class import value_class
 
 
-@frozen_dataclass
+@value_class
 class QueueState:
     """What waits to be done."""
 
@@ -23,7 +23,7 @@ class QueueState:
     """Those messages."""
 
 
-@frozen_dataclass
+@value_class
 class HeldLease:
     """A role that only one process has at a time."""
 
@@ -33,7 +33,7 @@ class HeldLease:
     """In Unix seconds; in the past: nobody has it."""
 
 
-@frozen_dataclass
+@value_class
 class KnownChannel:
     """A conversation in which somebody was answered."""
 
@@ -47,7 +47,7 @@ class KnownChannel:
     """Which answered last."""
 
 
-@frozen_dataclass
+@value_class
 class KnownSession:
     """What was said in a conversation between two /new."""
 
@@ -58,7 +58,7 @@ class KnownSession:
     ended_at: float
 
 
-@frozen_dataclass
+@value_class
 class MadeSetting:
     """A setting that somebody made in a chat."""
 
@@ -70,7 +70,7 @@ class MadeSetting:
     at: float
 
 
-@frozen_dataclass
+@value_class
 class ModelHealth:
     """How the newest requests for a model went, and whether its circuit breaker is open."""
 
@@ -83,7 +83,7 @@ class ModelHealth:
     """Of them."""
 
 
-@frozen_dataclass
+@value_class
 class ModelInMemory:
     """A model that is loaded on this machine."""
 
@@ -97,7 +97,7 @@ class ModelInMemory:
     """Requests in its queue."""
 
 
-@frozen_dataclass
+@value_class
 class RefusedCalls:
     """Calls that a platform refuses for now."""
 
@@ -107,7 +107,7 @@ class RefusedCalls:
     """How long still."""
 
 
-@frozen_dataclass
+@value_class
 class LoggedStep:
     """One event of the log."""
 
@@ -118,7 +118,7 @@ class LoggedStep:
     details: Mapping[str, str]
 
 
-@frozen_dataclass
+@value_class
 class FailedMessage:
     """A message with warnings or errors, and what was logged of it."""
 
@@ -136,7 +136,7 @@ class FailedMessage:
         return next(failed, self.steps[-1])
 
 
-@frozen_dataclass
+@value_class
 class ProcessModelHealth:
     """How the requests of one process for a provider's model went."""
 
@@ -144,7 +144,7 @@ class ProcessModelHealth:
     health: ModelHealth
 
 
-@frozen_dataclass
+@value_class
 class ProcessModel:
     """A model that one process has loaded."""
 
@@ -152,7 +152,7 @@ class ProcessModel:
     model: ModelInMemory
 
 
-@frozen_dataclass
+@value_class
 class ProcessReport:
     """What a process tells the others of itself."""
 
@@ -162,7 +162,7 @@ class ProcessReport:
     models: tuple[ProcessModel, ...] = ()
 
 
-@frozen_dataclass
+@value_class
 class DeliveredPart:
     """A part of an answer on its way to the platform."""
 
@@ -173,7 +173,7 @@ class DeliveredPart:
     error: str | None
 
 
-@frozen_dataclass
+@value_class
 class MessageTrace:
     """What the database knows of the processing of a message."""
 
@@ -185,7 +185,7 @@ class MessageTrace:
     parts: Sequence[DeliveredPart]
 
 
-@frozen_dataclass
+@value_class
 class Node:
     """A process of the installation."""
 
@@ -213,7 +213,7 @@ HEARTBEAT_SECONDS = 10.0
 """So often a process reports itself."""
 
 
-@frozen_dataclass
+@value_class
 class BackgroundWork:
     """One kind of work that waits or goes on."""
 
@@ -223,7 +223,7 @@ class BackgroundWork:
     """How old the oldest of it is; None: there is none, or that is not known."""
 
 
-@frozen_dataclass
+@value_class
 class HeldJob:
     """A role that one process at a time has, and since when."""
 
@@ -238,7 +238,7 @@ EVERYWHERE = "all"
 """The scope of a pause of the whole installation."""
 
 
-@frozen_dataclass
+@value_class
 class Pause:
     """Nothing is answered in a scope, from a moment on."""
 
@@ -255,7 +255,7 @@ class Pause:
         return self.scope in scopes
 
 
-@frozen_dataclass
+@value_class
 class DeadLetter:
     """A message that was set aside: one received, or a part of an answer."""
 
@@ -270,7 +270,7 @@ class DeadLetter:
     reason: str
 
 
-@frozen_dataclass
+@value_class
 class Restore:
     """The database was restored from a backup."""
 

@@ -8,10 +8,10 @@ from typing import Literal
 
 from bot.chat.incoming import Address
 from bot.chat.rate import CallWindow
-from bot.frozen_dataclass import frozen_dataclass
+from bot.value_class import value_class
 
 
-@frozen_dataclass
+@value_class
 class Limits:
     """What a channel supports. Differences between platforms are data, never `if platform ==`."""
 
@@ -96,7 +96,7 @@ class OutboxState(StrEnum):
     """Refused for good."""
 
 
-@frozen_dataclass
+@value_class
 class Face:
     """The character that a message comes from, for readers."""
 
@@ -120,7 +120,7 @@ class ButtonStyle(StrEnum):
     DANGER = "danger"
 
 
-@frozen_dataclass
+@value_class
 class Button:
     """A button under a message."""
 
@@ -133,7 +133,7 @@ class Button:
     """The buttons of one row stand side by side."""
 
 
-@frozen_dataclass
+@value_class
 class MenuOption:
     """One thing that can be chosen from a menu."""
 
@@ -144,7 +144,7 @@ class MenuOption:
     is_chosen: bool = False
 
 
-@frozen_dataclass
+@value_class
 class Menu:
     """A list under a message, from which one thing is chosen."""
 
@@ -156,7 +156,7 @@ class Menu:
     """At most 25."""
 
 
-@frozen_dataclass
+@value_class
 class ReplyPrompt:
     """Opens a reply to the message in the client of one person; `Limits.asks_by_replies`."""
 
@@ -166,7 +166,7 @@ class ReplyPrompt:
     """What stands in the empty input field; in the language of its reader."""
 
 
-@frozen_dataclass
+@value_class
 class MessageContent:
     """What a message says and shows; each surface renders it for its platform."""
 
@@ -189,7 +189,7 @@ class MessageContent:
         return self.text if self.face is None else self.face.name_line + self.text
 
 
-@frozen_dataclass
+@value_class
 class Attachment:
     """A text file that is sent in one request with its message."""
 
@@ -198,7 +198,7 @@ class Attachment:
     text: str
 
 
-@frozen_dataclass
+@value_class
 class MessageThread:
     """A thread that is opened from a message unless it exists."""
 
@@ -207,7 +207,7 @@ class MessageThread:
     title: str
 
 
-@frozen_dataclass
+@value_class
 class OutgoingMessage:
     """One message for a platform; each attempt to send it passes the same value."""
 
@@ -229,7 +229,7 @@ class OutgoingMessage:
         return self.content.text
 
 
-@frozen_dataclass
+@value_class
 class AnswerThread:
     """The thread that a long answer goes on in."""
 
@@ -239,7 +239,7 @@ class AnswerThread:
     """In the language of who asked."""
 
 
-@frozen_dataclass
+@value_class
 class OutgoingPart:
     """What one part of an answer says in the end; the parts of a turn are numbered from 0.
 
@@ -272,7 +272,7 @@ NOTICE_PARTS = 1_000_000
 """Parts from here on say that the service is busy; they are dropped if an answer waits behind."""
 
 
-@frozen_dataclass
+@value_class
 class OutboxRow:
     """An outbox row as a sender sees it."""
 

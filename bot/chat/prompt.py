@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Literal, TypeAlias
 
 from bot.chat.tool import ToolCall, ToolExchange, ToolSpec
-from bot.frozen_dataclass import frozen_dataclass
+from bot.value_class import value_class
 
 Role = Literal["system", "user", "assistant"]
 OUTPUT_LIMIT_PARAMETERS = (
@@ -23,7 +23,7 @@ def lowest_output_limit(
     return min((each for each in limits if isinstance(each, int) and each > 0), default=None)
 
 
-@frozen_dataclass
+@value_class
 class Image:
     """An image by its address; it is never fetched here."""
 
@@ -32,7 +32,7 @@ class Image:
     detail: Literal["auto", "high", "low"] | None = None
 
 
-@frozen_dataclass
+@value_class
 class Message:
     """One message in the form that every chat API shares."""
 
@@ -50,7 +50,7 @@ class Message:
         return tuple(part for part in self.parts if isinstance(part, Image))
 
 
-@frozen_dataclass
+@value_class
 class TemplateNames:
     """The names that a template writes itself, as SillyTavern's instruct sequences do."""
 
@@ -62,7 +62,7 @@ class TemplateNames:
     """Whether there are two speakers or more besides the character."""
 
 
-@frozen_dataclass
+@value_class
 class TemplateChoice:
     """The template that renders a prompt as text; with no field set, the model's own."""
 
@@ -80,7 +80,7 @@ class TemplateChoice:
     """Whether white space around every text is removed."""
 
 
-@frozen_dataclass
+@value_class
 class Prompt:
     """Everything that one generation needs: a backend looks nothing up elsewhere."""
 
@@ -140,26 +140,26 @@ class Prompt:
         )
 
 
-@frozen_dataclass
+@value_class
 class Delta:
     """A piece of the answer."""
 
     text: str
 
 
-@frozen_dataclass
+@value_class
 class ReasoningDelta:
     """A piece of a model's reasoning before its answer: never shown, never sent back to it."""
 
     text: str
 
 
-@frozen_dataclass
+@value_class
 class Retraction:
     """All text of the response so far was reasoning: its end has come without a beginning."""
 
 
-@frozen_dataclass
+@value_class
 class QueuePosition:
     """The position in a backend's queue; sent before the first delta, whenever it changes."""
 
@@ -169,14 +169,14 @@ class QueuePosition:
     """The estimated waiting time, if there is an estimate."""
 
 
-@frozen_dataclass
+@value_class
 class RateLimitWait:
     """The provider wants no request for a while; sent before the first delta."""
 
     seconds: float
 
 
-@frozen_dataclass
+@value_class
 class Usage:
     """The tokens of an answer as the model reports them; 0 where it does not."""
 
@@ -198,7 +198,7 @@ class FinishReason(StrEnum):
     """It repeated itself without end and was cut."""
 
 
-@frozen_dataclass
+@value_class
 class Finish:
     """The end of an answer. A stream without one was cut off and is an error."""
 
@@ -217,7 +217,7 @@ GenerationEvent: TypeAlias = Waiting | ReasoningDelta | Retraction | Delta | Fin
 """What a backend yields."""
 
 
-@frozen_dataclass
+@value_class
 class PromptDescription:
     """What a backend sends to its model for a prompt, for people to look at."""
 
@@ -234,7 +234,7 @@ class PromptDescription:
     """Whether a template made one text of the messages; otherwise messages are sent."""
 
 
-@frozen_dataclass
+@value_class
 class PromptToken:
     """One token of a prompt, for display."""
 

@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from bot.frozen_dataclass import frozen_dataclass
+from bot.value_class import value_class
 
 
-@frozen_dataclass
+@value_class
 class Rate:
     """So many events at once, then one whenever the interval has passed."""
 
@@ -26,7 +26,7 @@ class Rate:
         return self.interval * (self.count - 1)
 
 
-@frozen_dataclass
+@value_class
 class Waiter:
     """Who waits for a place among other processes: the most urgent first, then in turns."""
 
@@ -38,7 +38,7 @@ class Waiter:
     """For so long after a try others leave a place to it."""
 
 
-@frozen_dataclass
+@value_class
 class CallWindow:
     """At most so many calls in any so many seconds."""
 
@@ -51,7 +51,7 @@ class CallWindow:
     """How many of these calls are left to others."""
 
 
-@frozen_dataclass
+@value_class
 class CallScope:
     """What a platform counts and refuses calls for: a bot, a chat, or a kind of call in a chat."""
 

@@ -5,10 +5,10 @@ from dataclasses import field
 from bot.chat.prompt import FinishReason, Prompt, Usage
 from bot.chat.tool import ToolRecord
 from bot.chat.usage import AnswerCharge
-from bot.frozen_dataclass import frozen_dataclass
+from bot.value_class import value_class
 
 
-@frozen_dataclass
+@value_class
 class PromptSpan:
     """The position of a section in a prompt: whole messages or a range of one."""
 
@@ -25,7 +25,7 @@ class PromptSpan:
     score: float | None = None
 
 
-@frozen_dataclass
+@value_class
 class DroppedItem:
     """Something that did not fit into the prompt, and why."""
 
@@ -38,7 +38,7 @@ class DroppedItem:
     score: float | None = None
 
 
-@frozen_dataclass
+@value_class
 class Timings:
     """How long an answer took, by this machine's clock."""
 
@@ -57,7 +57,7 @@ class Timings:
     """When the message was written, in Unix seconds; None: an earlier version stored this."""
 
 
-@frozen_dataclass
+@value_class
 class Receipt:
     """Everything that one answer was generated from: enough to send the request again."""
 
@@ -86,7 +86,7 @@ class Receipt:
     """Where settings of its channel are looked up, the narrowest first; empty: not stored."""
 
 
-@frozen_dataclass
+@value_class
 class ConsideredCharacter:
     """A character of the channel, and why it would answer or not."""
 
@@ -97,7 +97,7 @@ class ConsideredCharacter:
     reasons: tuple[str, ...]
 
 
-@frozen_dataclass
+@value_class
 class NextAnswer:
     """Who would answer a message, and what the first of them would be asked with."""
 

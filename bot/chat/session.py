@@ -20,10 +20,10 @@ from bot.chat.incoming import Incoming, MediaItem, Person, Said
 from bot.chat.outgoing import MessageContent, OutboxRow, OutgoingPart
 from bot.chat.prompt import Role
 from bot.chat.receipt import Receipt
-from bot.frozen_dataclass import frozen_dataclass
+from bot.value_class import value_class
 
 
-@frozen_dataclass
+@value_class
 class Turn:
     """One message in the history of a session."""
 
@@ -45,7 +45,7 @@ class Turn:
     """Where the platform has the files of a person's question, for when it is asked again."""
 
 
-@frozen_dataclass
+@value_class
 class TurnRange:
     """Consecutive turns of a session, counted back from its newest one."""
 
@@ -59,7 +59,7 @@ class TurnRange:
         return (*turns[: max(end - self.count, 0)], *turns[end:])
 
 
-@frozen_dataclass
+@value_class
 class Claim:
     """The right to process a conversation; a later claim has a higher epoch and fences this one."""
 
@@ -87,7 +87,7 @@ class Attempt(IntEnum):
     """It waits for some seconds, and a death meanwhile has another cause."""
 
 
-@frozen_dataclass
+@value_class
 class InboxMessage:
     """An inbox row that is being processed."""
 
@@ -145,7 +145,7 @@ def error_id_of(turn: str) -> str:
     return hashlib.sha256(turn.encode()).hexdigest()[:6]
 
 
-@frozen_dataclass
+@value_class
 class ClaimedMessage:
     """A conversation that was claimed, and its oldest unanswered message."""
 
@@ -153,7 +153,7 @@ class ClaimedMessage:
     message: InboxMessage
 
 
-@frozen_dataclass
+@value_class
 class HistoryChange:
     """What happens to stored turns, by their ids."""
 
@@ -175,7 +175,7 @@ class HistoryChange:
     """Where the platform has the files of people's messages now."""
 
 
-@frozen_dataclass
+@value_class
 class TurnResult:
     """What the processing of one inbox message produced; stored in one transaction."""
 
@@ -207,7 +207,7 @@ class TurnResult:
     """Turns that precede the message: what was said before anything of the channel was stored."""
 
 
-@frozen_dataclass
+@value_class
 class FinishedTurn:
     """What comes after a message that was finished."""
 
@@ -217,7 +217,7 @@ class FinishedTurn:
     """The first row of its lane, taken for sending; None: another sender has the lane."""
 
 
-@frozen_dataclass
+@value_class
 class OpenedPart:
     """A first message that was queued while its answer is being written."""
 
@@ -234,7 +234,7 @@ class OpenedPart:
         return row is not None and row.id == self.row_id and row.content == content
 
 
-@frozen_dataclass
+@value_class
 class Session:
     """A copy of a session as it is stored."""
 
@@ -260,7 +260,7 @@ async def all_turns(turns: Sequence[Turn]) -> Sequence[Turn]:
     return turns
 
 
-@frozen_dataclass
+@value_class
 class StoredTurn:
     """A turn with its row id, which a summary refers to."""
 
@@ -268,7 +268,7 @@ class StoredTurn:
     turn: Turn
 
 
-@frozen_dataclass
+@value_class
 class Exchange:
     """A person's message in the history, and what answers it."""
 
@@ -284,7 +284,7 @@ class Exchange:
     """Of each answer all versions, the active one among them, oldest first."""
 
 
-@frozen_dataclass
+@value_class
 class Summary:
     """A summary of the turns of a session up to one of them."""
 
@@ -296,7 +296,7 @@ class Summary:
     text: str
 
 
-@frozen_dataclass
+@value_class
 class SessionTurns:
     """A whole session, oldest first, and the summary of its first turns."""
 
@@ -321,7 +321,7 @@ def fingerprint_turns(turns: Iterable[StoredTurn]) -> str:
     return digest.hexdigest()
 
 
-@frozen_dataclass
+@value_class
 class ChatSetting:
     """The value of a setting that was made in a chat, and its scope."""
 
@@ -334,7 +334,7 @@ def scopes_of_person(person_id: str, scopes: Sequence[str]) -> list[str]:
     return [*(f"{person_id}@{scope}" for scope in scopes), person_id]
 
 
-@frozen_dataclass
+@value_class
 class PresetVersion:
     """One stored version of a preset."""
 
@@ -358,7 +358,7 @@ class HistoryScope(StrEnum):
     """Each chain of replies; a second reply to the same message begins a branch."""
 
 
-@frozen_dataclass
+@value_class
 class MessagePlace:
     """Where a message of the platform stands in the histories of its channel."""
 
@@ -369,7 +369,7 @@ class MessagePlace:
     """Whether nothing follows it, and nothing waits to: a reply goes on from here."""
 
 
-@frozen_dataclass
+@value_class
 class MessageNote:
     key: str
     content: str

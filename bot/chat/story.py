@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from bot.frozen_dataclass import frozen_dataclass
+from bot.value_class import value_class
 
 Vector: TypeAlias = Sequence[float]
 
@@ -11,7 +11,7 @@ PackedVector: TypeAlias = bytes
 """A unit-length float32 vector, little-endian: the form that is stored and searched."""
 
 
-@frozen_dataclass
+@value_class
 class Story:
     """A story that a search found."""
 
@@ -22,7 +22,7 @@ class Story:
     """Cosine similarity to the query: 1 is the same direction."""
 
 
-@frozen_dataclass
+@value_class
 class StoryVector:
     """The text of a story with its vector from one embedding model."""
 

@@ -2,10 +2,10 @@
 
 from typing import Final
 
-from bot.frozen_dataclass import frozen_dataclass
+from bot.value_class import value_class
 
 
-@frozen_dataclass
+@value_class
 class Capabilities:
     """The conversations that a template renders without losing a text."""
 

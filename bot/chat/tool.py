@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Literal, TypeAlias
 
-from bot.frozen_dataclass import frozen_dataclass
+from bot.value_class import value_class
 
 ToolName: TypeAlias = Literal["time", "dice", "history", "stories"]
 """The tools that a preset may offer; none of them changes anything."""
@@ -13,7 +13,7 @@ UNKNOWN_TOOL = "unknown"
 """The name in a receipt of a call of a tool that was not offered."""
 
 
-@frozen_dataclass
+@value_class
 class ToolSpec:
     """A tool as a model is told of it."""
 
@@ -23,7 +23,7 @@ class ToolSpec:
     """A JSON schema of an object."""
 
 
-@frozen_dataclass
+@value_class
 class ToolCall:
     """A call as the model wrote it: nothing of it can be trusted."""
 
@@ -35,7 +35,7 @@ class ToolCall:
     """Further fields of the provider, such as signatures; they go back with the call."""
 
 
-@frozen_dataclass
+@value_class
 class ToolExchange:
     """The calls of one response, with their results: the model reads them in the next request."""
 
@@ -48,7 +48,7 @@ class ToolExchange:
     """The provider's fields beside the calls, such as reasoning; they go back with the message."""
 
 
-@frozen_dataclass
+@value_class
 class ToolRecord:
     """A call in a receipt."""
 

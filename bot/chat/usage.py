@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from bot.frozen_dataclass import frozen_dataclass
+from bot.value_class import value_class
 
 MICROS = 1_000_000
 """Money is counted in whole millionths of a US dollar, so that sums are exact."""
 
 
-@frozen_dataclass
+@value_class
 class AnswerCharge:
     """What one answer cost, and whom it is counted for; it outlives the text of the answer."""
 
@@ -46,7 +46,7 @@ class BudgetKind(StrEnum):
     PRESET = "preset"
 
 
-@frozen_dataclass
+@value_class
 class BudgetCap:
     """The most that may be spent for one thing in one day or month."""
 
@@ -64,7 +64,7 @@ class BudgetCap:
         return f"{self.begins} {self.kind}:{self.owner}"
 
 
-@frozen_dataclass
+@value_class
 class UsageTotal:
     """The sum of some answers."""
 
@@ -78,7 +78,7 @@ class UsageTotal:
     """How many answers have an unknown cost."""
 
 
-@frozen_dataclass
+@value_class
 class UsageRow:
     """The answers of one day that have everything but their number in common."""
 

@@ -4,13 +4,13 @@ from datetime import datetime
 
 from bot.chat.incoming import Address, Person
 from bot.chat.outgoing import Attachment, Button, Face, Menu
-from bot.frozen_dataclass import frozen_dataclass
+from bot.value_class import value_class
 
 WEB_PLATFORM = "web"
 """The name of the platform in addresses and in ids of people."""
 
 
-@frozen_dataclass
+@value_class
 class WebChannel:
     """A channel that people of the console talk in."""
 
@@ -31,7 +31,7 @@ class WebChannel:
         return Address(WEB_PLATFORM, self.id)
 
 
-@frozen_dataclass
+@value_class
 class WebMessage:
     """A message of such a channel, as it reads now."""
 

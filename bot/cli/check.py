@@ -36,7 +36,6 @@ from bot.errors import (
     StoreError,
     TroupeError,
 )
-from bot.frozen_dataclass import frozen_dataclass
 from bot.importers.character_files import CharacterFolder, read_character_folder
 from bot.platforms.registry import make_account_setup, make_platform
 from bot.platforms.spec import BotAccount, PlatformContext, PlatformSpec
@@ -58,6 +57,7 @@ from bot.telemetry.json_lines import JsonLines
 from bot.telemetry.logs import only_warnings_logged
 from bot.templates.renderer import Renderer
 from bot.tool_servers.factory import make_tool_servers
+from bot.value_class import value_class
 
 Report = Callable[[str], None]
 """Take one line of the result."""
@@ -72,7 +72,7 @@ _RESOLVER_OPTIONS = "timeout:1 attempts:3"
 app = command_app()
 
 
-@frozen_dataclass
+@value_class
 class _CheckItem:
     name: str
     subject: Callable[[], Awaitable[str]]

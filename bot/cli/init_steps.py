@@ -17,7 +17,6 @@ from bot.backends.openai_compatible.services import KEYLESS
 from bot.cli.questions import ask, ask_secret, choose, print_qr_code
 from bot.cli.text_io import print_line, print_progress
 from bot.errors import SettingsError, TroupeError, UserError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.platforms.spec import BotAccount, PlatformSpec
 from bot.runtime.tasks import cancel_and_wait
 from bot.settings import Settings
@@ -33,12 +32,13 @@ from bot.setup.models import (
     service_title,
     try_model,
 )
+from bot.value_class import value_class
 
 _MAX_LISTED = 15
 _CODE_MINUTES = 5
 
 
-@frozen_dataclass
+@value_class
 class AccountStep:
     """A bot that was chosen."""
 

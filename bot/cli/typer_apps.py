@@ -10,10 +10,10 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 from typing_extensions import override
 
-from bot.frozen_dataclass import frozen_dataclass
+from bot.value_class import value_class
 
 
-@frozen_dataclass
+@value_class
 class LazyCommand:
     """A command, or a group of them, that is known by name before its module is imported."""
 

@@ -11,9 +11,9 @@ from bot.chat.outgoing import MessageContent, OutgoingMessage
 from bot.commands.authority import writes_as_the_group
 from bot.commands.request import CommandRequest, CommandResult
 from bot.errors import PlatformError, UserError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import ChatSettings, PrivateChats, Surface
 from bot.texts.text import Text, joined, language_of, translatable, translate
+from bot.value_class import value_class
 
 CHOOSE = translatable("choose who reads notes for admins")
 _KEY = "admin_notes"
@@ -22,7 +22,7 @@ _SEND_SECONDS = 5.0
 _log = structlog.get_logger(__name__)
 
 
-@frozen_dataclass
+@value_class
 class NoteReaders:
     """Who reads a note: who reads a channel, or people in private; neither: nobody."""
 

@@ -34,10 +34,10 @@ from bot.commands.authority import (
 )
 from bot.commands.request import AskedQuestion, CommandRequest, CommandResult, command
 from bot.errors import StoreError, UserError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Conversations, Inbox
 from bot.routing.presets import ActiveCharacters, ActivePreset
 from bot.texts.text import Text, language_of, marked, translatable, translate
+from bot.value_class import value_class
 
 READS_HISTORY = ("retry", "undo", "forget", "start")
 """The commands that need the newest turns."""
@@ -47,7 +47,7 @@ RETRY_QUESTION = "retry question"
 """What it is in the audit log that an admin has somebody else's question answered again."""
 
 
-@frozen_dataclass
+@value_class
 class NewestExchange:
     """The newest question and the answers to it."""
 

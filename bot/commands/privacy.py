@@ -25,7 +25,6 @@ from bot.commands.authority import AdminCheck, writes_as_the_group
 from bot.commands.personas import UserPersonas
 from bot.commands.request import CommandRequest, CommandResult, command
 from bot.errors import PlatformError, StoreError, UserError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import (
     Clock,
     ConversationMemory,
@@ -38,9 +37,10 @@ from bot.ports import (
 from bot.routing.presets import PresetResolver
 from bot.texts.caches import clear_text_caches
 from bot.texts.text import marked, translatable, translatable_count
+from bot.value_class import value_class
 
 
-@frozen_dataclass
+@value_class
 class ExportedWords:
     """A person's own words, of every channel."""
 
@@ -67,7 +67,7 @@ async def export_words(data: PersonalData, person: str, at: datetime) -> Exporte
     return ExportedWords(len(lines), len(descriptions), Attachment("my-words.json", f"{text}\n"))
 
 
-@frozen_dataclass
+@value_class
 class PrivateCommands:
     """Stores a command from a group again, as one of the private chat with its author."""
 
@@ -111,7 +111,7 @@ _LOOK_SECONDS = 30.0
 _OVERLAP_SECONDS = 600.0  # between two looks: clocks differ, and transactions take time
 
 
-@frozen_dataclass
+@value_class
 class PersonForgetting:
     """Has each conversation forget a person in its turn: only its worker may change a history."""
 
@@ -140,7 +140,7 @@ class PersonForgetting:
         await self.personas.forget(person, await self.data.descriptions(person))
 
 
-@frozen_dataclass
+@value_class
 class ChannelForgetting:
     """Reaches the other histories of a channel; a channel with one history has no others."""
 

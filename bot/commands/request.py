@@ -10,8 +10,8 @@ from bot.chat.command import Command, CommandOption, CommandSpec
 from bot.chat.incoming import Said
 from bot.chat.outgoing import Attachment, Button, Menu
 from bot.chat.session import StoredTurn, Turn, TurnRange
-from bot.frozen_dataclass import frozen_dataclass
 from bot.routing.presets import ActiveCharacters, ActivePreset
+from bot.value_class import value_class
 
 
 class StopOutcome(Enum):
@@ -26,7 +26,7 @@ class StopOutcome(Enum):
     """Somebody else had asked, and the platform could not be asked whether the author is admin."""
 
 
-@frozen_dataclass
+@value_class
 class CommandRequest:
     """A command, the message that it came with, and the state of its channel."""
 
@@ -63,7 +63,7 @@ class CommandRequest:
         return self.incoming.scopes[0]
 
 
-@frozen_dataclass
+@value_class
 class AskedQuestion:
     """A question, and who answers it: also again, as if it had come with a command or a press."""
 
@@ -75,7 +75,7 @@ class AskedQuestion:
     """What was gathered with it and is kept before it, oldest first."""
 
 
-@frozen_dataclass
+@value_class
 class CommandResult:
     """The reply to a command, and what is to happen to the conversation."""
 

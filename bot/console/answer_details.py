@@ -14,16 +14,16 @@ from bot.chat.receipt import Receipt
 from bot.chat.session import PresetVersion
 from bot.chat.usage import format_cost
 from bot.errors import RequestRefused
-from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import AnswerLog
 from bot.prompting.fit import prompt_tokens, tokens_by_section
 from bot.texts.text import Text, translatable
+from bot.value_class import value_class
 
 BAR_WIDTH = 1000.0
 _WATERFALL_WIDTH = 300.0
 
 
-@frozen_dataclass
+@value_class
 class BudgetSegment:
     """A section's part of the token budget."""
 
@@ -53,7 +53,7 @@ def budget_segments(receipt: Receipt) -> list[BudgetSegment]:
     return segments
 
 
-@frozen_dataclass
+@value_class
 class WaterfallStep:
     """One step of an answer on the axis of time."""
 
@@ -115,7 +115,7 @@ _CHARS_PER_TOKEN = 3  # of an answer that the provider did not count
 _ANY = "*"
 
 
-@frozen_dataclass
+@value_class
 class OtherCost:
     """The cost of the same tokens elsewhere."""
 
@@ -163,7 +163,7 @@ class _Content(msgspec.Struct, frozen=True):
     stop_sequences: list[str] | None = None
 
 
-@frozen_dataclass
+@value_class
 class UsedParameter:
     """A parameter as it was sent."""
 

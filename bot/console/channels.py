@@ -27,7 +27,6 @@ from bot.console.routes import (
     route,
 )
 from bot.errors import RequestRefused
-from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import (
     AnswerLog,
     AuditLog,
@@ -41,6 +40,7 @@ from bot.prompting.presets.preset import Preset
 from bot.prompting.speakers import label_speakers
 from bot.routing.presets import SCOPE_DESCRIPTIONS, ActiveCharacters, HistoryScopes, PresetResolver
 from bot.texts.text import looked_up, translatable
+from bot.value_class import value_class
 
 
 class ScopeRow(BaseModel):
@@ -116,7 +116,7 @@ _OPERATOR = "web:console"
 """Who is noted to have chosen a preset; the audit log says which caller it was."""
 
 
-@frozen_dataclass
+@value_class
 class ChannelReports:
     """Reads channels, and changes them through what their commands use.
 

@@ -9,7 +9,7 @@ from difflib import SequenceMatcher
 from itertools import pairwise
 from typing import Literal, TypeAlias
 
-from bot.frozen_dataclass import frozen_dataclass
+from bot.value_class import value_class
 
 Opcode: TypeAlias = tuple[Literal["equal", "replace", "delete", "insert"], int, int, int, int]
 """What changed, and where: begin and end in the first sequence, then in the second."""
@@ -126,7 +126,7 @@ _MAX_WORDS = 20_000
 _WORD = re.compile(r"\s+|\w+|[^\w\s]")
 
 
-@frozen_dataclass
+@value_class
 class DifferingPiece:
     """A piece of both texts, or of one of them."""
 
@@ -164,7 +164,7 @@ _CONTEXT_LINES = 3
 _MAX_LINES = 2000
 
 
-@frozen_dataclass
+@value_class
 class DifferingLine:
     """A line of one text, or of both."""
 
@@ -178,7 +178,7 @@ class DifferingLine:
 _REST = DifferingLine("rest", 0)
 
 
-@frozen_dataclass
+@value_class
 class LineDifferences:
     """What differs, with some equal lines around it; no lines if nothing does."""
 

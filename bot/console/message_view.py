@@ -9,8 +9,8 @@ from bot.chat.command import ButtonAction
 from bot.chat.incoming import Person
 from bot.chat.outgoing import Button
 from bot.chat.web_channel import WebMessage
-from bot.frozen_dataclass import frozen_dataclass
 from bot.markup.styled_text import Style, StyledSpan, StyledText, style_markdown
+from bot.value_class import value_class
 
 _TAGS: Mapping[Style, str] = {
     Style.BOLD: "strong",
@@ -26,7 +26,7 @@ _MAX_QUOTE_CHARS = 80
 _FACE_COLORS = 6
 
 
-@frozen_dataclass
+@value_class
 class MessageView:
     """A message with what the template needs to know of it."""
 

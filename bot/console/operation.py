@@ -18,7 +18,6 @@ from bot.chat.operation import (
     ProcessReport,
 )
 from bot.console.health import Probe, run_probes
-from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import (
     Backend,
     Clock,
@@ -32,6 +31,7 @@ from bot.ports import (
     ServiceState,
 )
 from bot.telemetry.logs import RecentEvents, find_failure
+from bot.value_class import value_class
 
 
 class LeaseRow(BaseModel):
@@ -172,7 +172,7 @@ async def no_reports(_: Sequence[str]) -> Mapping[str, ProcessReport]:
     return {}
 
 
-@frozen_dataclass
+@value_class
 class Installation:
     """What the commands of operators read as well."""
 
@@ -183,7 +183,7 @@ class Installation:
     reports: FindReports = no_reports
 
 
-@frozen_dataclass
+@value_class
 class QueueSample:
     """How much waited at a moment."""
 

@@ -25,15 +25,15 @@ from bot.console.routes import (
     route,
 )
 from bot.errors import BackendError, RequestRefused, UserError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Clock
 from bot.texts.text import translatable, translate
+from bot.value_class import value_class
 
 TryProvider: TypeAlias = Callable[[str], Awaitable[str]]
 """Returns what a provider answers; raises `BackendError` or `UserError`."""
 
 
-@frozen_dataclass
+@value_class
 class OperationPage(RouteGroup):
     """Shows the state of the service.
 

@@ -12,7 +12,6 @@ from bot.chat.receipt import Receipt
 from bot.chat.usage import AnswerCharge
 from bot.console.prompt_preview import DraftPreview
 from bot.errors import BackendUnavailable, SettingsError, UserError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import AnswerLog, Backend, Clock, TokenCountingBackend, UsageLog
 from bot.prompting.compose.compose import bare_prompt, template_of
 from bot.prompting.fit import estimate_message_tokens
@@ -23,12 +22,13 @@ from bot.replying.stop_flag import StopFlag
 from bot.texts.text import translatable
 from bot.turn.limits.slots import ProviderSlots, Urgency
 from bot.turn.limits.spending import Spending, usages_of
+from bot.value_class import value_class
 
 _OPERATOR = Person("web:console", "console")
 """Whose budget it counts against, beside those of the channel, the server and the preset."""
 
 
-@frozen_dataclass
+@value_class
 class OperatorAnswer:
     """What a model said to the operator."""
 
@@ -37,7 +37,7 @@ class OperatorAnswer:
     charge: AnswerCharge
 
 
-@frozen_dataclass
+@value_class
 class OperatorRequests:
     """Sends requests that no message asked for.
 
@@ -115,7 +115,7 @@ _MAX_OUTPUT_TOKENS = 32
 _MAX_SECONDS = 60.0
 
 
-@frozen_dataclass
+@value_class
 class ProviderTrial:
     """Sends one short request, which closes an open circuit breaker if it is answered."""
 
@@ -153,7 +153,7 @@ _NOT_STORED = translatable(
 )
 
 
-@frozen_dataclass
+@value_class
 class PromptReplay:
     """Asks again.
 

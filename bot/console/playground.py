@@ -33,11 +33,11 @@ from bot.console.routes import (
     route,
 )
 from bot.errors import RequestRefused, UserError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Clock, HistoryCopies, Receipts, WebChannels
 from bot.routing.presets import PresetResolver
 from bot.telemetry.secret_masker import mask_pasted_tokens
 from bot.texts.text import looked_up, marked, translatable, translate
+from bot.value_class import value_class
 
 MessageId = Annotated[str, Field(pattern="^[A-Za-z0-9-]{8,64}$")]
 MessageText = Annotated[str, Field(min_length=1, max_length=100_000)]
@@ -100,7 +100,7 @@ _OPERATOR = "web:console"
 """Who is noted to have chosen the presets of a copy."""
 
 
-@frozen_dataclass
+@value_class
 class PlaygroundActions:
     """Changes channels and their messages; every change is stored before it returns."""
 
@@ -262,7 +262,7 @@ _BOT_NAME = "Troupe"
 _PLAIN = ("", marked("Plain"))
 
 
-@frozen_dataclass
+@value_class
 class PlaygroundPages(RouteGroup):
     """Serves the playground.
 

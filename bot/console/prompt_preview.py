@@ -13,7 +13,6 @@ from bot.chat.receipt import ConsideredCharacter, NextAnswer, Receipt
 from bot.chat.session import Claim, InboxMessage
 from bot.chat.usage import AnswerCharge
 from bot.errors import BackendError, UserError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.intake import storable_said
 from bot.ports import Backend, Clock, Conversations
 from bot.prompting.compose.compose import bare_prompt, can_count
@@ -27,6 +26,7 @@ from bot.texts.text import translatable
 from bot.turn.limits.spending import NoEmbeddingSpending, Spending
 from bot.turn.prompt_inputs import PromptSources, TurnContext
 from bot.turn.worker import TURNS_FOR_ROUTING
+from bot.value_class import value_class
 
 _BEGINS_BRANCH = translatable(
     "A reply to a message in the middle begins a history of its own; its prompt is known when it is"
@@ -36,7 +36,7 @@ _NO_ANSWER = GeneratedAnswer("", None, Usage(), None, 0.0)
 _NO_EPOCH = 0  # less than any claim's: it reads, and never writes
 
 
-@frozen_dataclass
+@value_class
 class PromptPreview:
     """Tells what would happen to a message."""
 
@@ -118,7 +118,7 @@ def _considered(
 _MAX_TURNS = 400
 
 
-@frozen_dataclass
+@value_class
 class DraftPreview:
     """Tells what a model would read of a preset."""
 

@@ -9,9 +9,9 @@ from typing import TypeAlias
 from bot.chat.prompt import Message, Prompt, PromptDescription, PromptToken
 from bot.chat.receipt import NextAnswer, PromptSpan, Receipt
 from bot.console.answer_details import BudgetSegment, budget_segments
-from bot.frozen_dataclass import frozen_dataclass
 from bot.prompting.fit import prompt_tokens, tokens_by_span
 from bot.texts.text import looked_up, translate
+from bot.value_class import value_class
 
 _CONTROL_LOOK_ALIKE = re.compile(
     r"<\|[^|<>\n]{1,40}\|>|\[/?INST\]|<</?SYS>>|</?s>|<(?:start|end)_of_turn>|<｜[^｜\n]{1,40}｜>"
@@ -36,7 +36,7 @@ class PieceKind(StrEnum):
     """Typed by a person: it looks like a control token or a speaker, and is read as plain text."""
 
 
-@frozen_dataclass
+@value_class
 class Piece:
     """A piece of a prompt."""
 
@@ -45,7 +45,7 @@ class Piece:
     token_id: int | None = None
 
 
-@frozen_dataclass
+@value_class
 class PromptSection:
     """A section of a prompt with its text."""
 
@@ -236,7 +236,7 @@ def _control_marks(text: str, begin: int, end: int, kind: PieceKind) -> list[Mar
     return [(match.span(), kind) for match in _CONTROL_LOOK_ALIKE.finditer(text, begin, end)]
 
 
-@frozen_dataclass
+@value_class
 class PromptView:
     """A prompt for the page."""
 

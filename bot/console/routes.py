@@ -9,13 +9,13 @@ from pydantic import BaseModel
 
 from bot.chat.access import Scope
 from bot.errors import RequestRefused
-from bot.frozen_dataclass import frozen_dataclass
 from bot.texts.text import LANGUAGES, Text, language_of, translatable
+from bot.value_class import value_class
 
 M = TypeVar("M", bound=BaseModel)
 
 
-@frozen_dataclass
+@value_class
 class Caller:
     """Who sent a request that was let in."""
 
@@ -48,7 +48,7 @@ def is_number(given: str) -> bool:
     return given.isascii() and given.isdecimal() and len(given) < 19
 
 
-@frozen_dataclass
+@value_class
 class Look:
     """How a reader wants pages."""
 
@@ -57,7 +57,7 @@ class Look:
     """"light", "dark" or "system"."""
 
 
-@frozen_dataclass
+@value_class
 class ConsoleRequest:
     """A request that was let in, with its validated values."""
 
@@ -90,7 +90,7 @@ class ConsoleRequest:
         return int(given)
 
 
-@frozen_dataclass
+@value_class
 class Page:
     """A page to render: a template in bot/console/templates and its values."""
 
@@ -104,7 +104,7 @@ RouteHandler: TypeAlias = Callable[[ConsoleRequest], Awaitable[RouteAnswer]]
 Handler = TypeVar("Handler", bound=Callable[..., Awaitable[RouteAnswer]])
 
 
-@frozen_dataclass
+@value_class
 class Route:
     """One entry of the route table; it registers the handler and describes it in OpenAPI."""
 
@@ -151,7 +151,7 @@ def route(
     return register
 
 
-@frozen_dataclass
+@value_class
 class NavigationItem:
     """A page that the side navigation and the tabs at the bottom lead to."""
 

@@ -15,10 +15,10 @@ from bot.console.routes import (
     route,
 )
 from bot.errors import PlatformError, RequestRefused, SettingsError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import AuditLog, Clock
 from bot.setup.accounts import SetupSteps
 from bot.texts.text import Text, text_of, translatable
+from bot.value_class import value_class
 
 SETUP_PATH = "/setup"
 
@@ -27,7 +27,7 @@ class TokenForm(BaseModel):
     token: str = Field(min_length=1, max_length=300)
 
 
-@frozen_dataclass
+@value_class
 class SetupPage(RouteGroup):
     """Leads through the steps of `troupe init`.
 

@@ -15,10 +15,10 @@ import structlog
 
 from bot.chat.outgoing import OutboxRow
 from bot.errors import PlatformError, RateLimited, Refused, StoreError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Clock, Outbox, Surface
 from bot.runtime.http_client import write_only_if
 from bot.telemetry.logs import BoundTurn
+from bot.value_class import value_class
 
 _log = structlog.get_logger(__name__)
 LATE_SECONDS = 60.0
@@ -34,7 +34,7 @@ _MAX_REMEMBERED = 1000
 _MAX_CHATS = 8  # that are searched at once
 
 
-@frozen_dataclass
+@value_class
 class _Repeated:
     """A row that was looked for in vain, and sent again."""
 

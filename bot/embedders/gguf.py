@@ -21,13 +21,13 @@ from bot.embedders.vectors import (
     model_fingerprint,
 )
 from bot.errors import EmbeddingError, SettingsError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Embedder
 from bot.prompting.embedding import pack_vectors
 from bot.runtime.http_client import ConnectionFailed, HttpClient
 from bot.runtime.subprocesses import ChildFailed, SupervisedProcess
 from bot.runtime.unix_server import unix_server
 from bot.settings import EmbeddingSettings
+from bot.value_class import value_class
 
 _RESTART_SECONDS = 30.0
 _TOKENIZE_SECONDS = 30.0
@@ -92,7 +92,7 @@ class GgufEmbedder(Embedder):
         return self._server
 
 
-@frozen_dataclass
+@value_class
 class _EmbeddingServer:
     child: SupervisedProcess
     client: HttpClient

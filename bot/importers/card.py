@@ -9,12 +9,12 @@ from pathlib import Path, PurePath
 from typing import NoReturn
 
 from bot.errors import PresetError, UserError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.importers import archives as charx
 from bot.importers import png
 from bot.prompting.presets.preset import Preset
 from bot.prompting.text.jsonc import JsonFields
 from bot.texts.text import text_of, translatable
+from bot.value_class import value_class
 
 Json = dict[str, object]
 
@@ -148,7 +148,7 @@ class CardContainer(StrEnum):
     CHARX = "charx"
 
 
-@frozen_dataclass
+@value_class
 class Card:
     """A card: its own JSON and the known fields of it, typed."""
 

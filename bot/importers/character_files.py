@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from bot.errors import CharacterError, PresetError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.importers.archives import read_haruhi_zip
 from bot.importers.file_kinds import FileKind, detect_file_kind
 from bot.prompting.personas.haruhi import (
@@ -20,12 +19,13 @@ from bot.prompting.personas.haruhi import (
 from bot.prompting.presets.files import ReadPresets, path_inside, read_presets, validate_preset
 from bot.prompting.presets.preset import Preset
 from bot.texts.text import text_of, translatable
+from bot.value_class import value_class
 
 _VERSION_2_COLUMN = "luotuo_openai"  # of ChatHaruhi 2 only; its personas name no place for stories
 _HARUHI_BUDGET = {"max_input_tokens": 1600}  # what ChatHaruhi's characters were written for
 
 
-@frozen_dataclass
+@value_class
 class CharacterFile:
     """The content of a character file."""
 
@@ -35,7 +35,7 @@ class CharacterFile:
     stories: tuple[str, ...] = ()
 
 
-@frozen_dataclass
+@value_class
 class PresetWithStories:
     """A preset merged with its character file, and the character's stories."""
 
@@ -43,7 +43,7 @@ class PresetWithStories:
     stories: tuple[str, ...] = ()
 
 
-@frozen_dataclass
+@value_class
 class CharacterFolder:
     """The presets of a folder, merged with their character files."""
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from bot.errors import TemplateError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.texts.text import translatable
+from bot.value_class import value_class
 
 
-@frozen_dataclass
+@value_class
 class GoField:
     """A field of the dot (`.Function.Name`) or of a variable (`$tool.Function.Name`)."""
 
@@ -20,21 +20,21 @@ class GoField:
     names: tuple[str, ...] = ()
 
 
-@frozen_dataclass
+@value_class
 class GoLiteral:
     """A string, a number, `true`, `false` or `nil`."""
 
     value: str | int | float | bool | None
 
 
-@frozen_dataclass
+@value_class
 class GoFunction:
     """The name of a function."""
 
     name: str
 
 
-@frozen_dataclass
+@value_class
 class GoChain:
     """A field of a parenthesized pipeline, such as `(index .Messages 0).Content`."""
 
@@ -42,7 +42,7 @@ class GoChain:
     names: tuple[str, ...]
 
 
-@frozen_dataclass
+@value_class
 class GoPipe:
     """A pipeline, such as `$x := first | second "argument"`."""
 
@@ -60,28 +60,28 @@ class GoPipe:
 GoOperand = GoField | GoLiteral | GoFunction | GoChain | GoPipe
 
 
-@frozen_dataclass
+@value_class
 class GoText:
     """Text outside the braces."""
 
     text: str
 
 
-@frozen_dataclass
+@value_class
 class GoAction:
     """A pipeline that prints its value or sets a variable."""
 
     pipe: GoPipe
 
 
-@frozen_dataclass
+@value_class
 class GoJump:
     """`break` or `continue`."""
 
     keyword: str
 
 
-@frozen_dataclass
+@value_class
 class GoBranch:
     """`if`, `range` or `with`, with its body and its `else` part."""
 

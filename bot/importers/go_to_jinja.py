@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from itertools import pairwise
 
 from bot.errors import TemplateError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.importers.go_parser import (
     GoAction,
     GoBranch,
@@ -23,9 +22,10 @@ from bot.importers.go_parser import (
     parse_go_template,
 )
 from bot.texts.text import translatable
+from bot.value_class import value_class
 
 
-@frozen_dataclass
+@value_class
 class TypedExpression:
     """A Jinja expression and the Go type of its value."""
 

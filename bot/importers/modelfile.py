@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 from typing_extensions import override
 
 from bot.errors import PresetError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.importers.go_to_jinja import jinja_from_go
 from bot.importers.string_template_extraction import extract_string_templates
 from bot.prompting.presets.files import validate_preset
 from bot.prompting.presets.preset import DEFAULT_MODEL, Preset
 from bot.templates import JinjaTemplate, StringTemplate
 from bot.texts.text import EMPTY, translatable
+from bot.value_class import value_class
 
 _COMMANDS = {"from", "license", "template", "system", "adapter", "draft", "renderer", "parser"} | {
     "parameter", "message", "requires"
@@ -58,7 +58,7 @@ class ModelfileCommand(NamedTuple):
                 return f"PARAMETER {self.name} {_quoted(self.args)}"
 
 
-@frozen_dataclass
+@value_class
 class Modelfile:
     """The commands of a Modelfile, in the order of the file."""
 

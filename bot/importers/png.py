@@ -10,15 +10,15 @@ import zlib
 from collections.abc import Iterator
 
 from bot.errors import PresetError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.texts.text import translatable
+from bot.value_class import value_class
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _KEYWORDS = (b"chara", b"ccv3")
 _MAX_CHUNKS = 10_000
 
 
-@frozen_dataclass
+@value_class
 class PngCards:
     """A PNG without its cards, and its cards as JSON; at least one of them is not empty."""
 

@@ -6,7 +6,6 @@ from pathlib import Path, PureWindowsPath
 from typing import TypeAlias
 
 from bot.errors import PresetError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.importers.file_kinds import FileKind, detect_file_kind
 from bot.importers.instruct_templates import (
     keys_of_adapter,
@@ -23,6 +22,7 @@ from bot.prompting.presets.preset import DEFAULT_MODEL, Preset
 from bot.prompting.text.jsonc import JsonSyntaxError, read_json
 from bot.templates.role_template import SAMPLING_KEYS
 from bot.texts.text import text_of, translatable
+from bot.value_class import value_class
 
 _Keys: TypeAlias = tuple[dict[str, object], list[str]]
 _JSON_STARTS = ("{", "[", "//", "/*")
@@ -33,7 +33,7 @@ _TEMPLATE_KEYS = ("template", "names_in_template")
 _STRING_TEMPLATES = ("system_template", "user_template", "assistant_template", "end_template")
 
 
-@frozen_dataclass
+@value_class
 class ImportedPreset:
     """A preset made from a file."""
 

@@ -1,8 +1,8 @@
 """Extract RodelAgent's four string templates from a Jinja chat template by rendering probes."""
 
 from bot.errors import TemplateError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.templates import JinjaTemplate, StringTemplate
+from bot.value_class import value_class
 
 # Engines write the BOS token themselves, so RodelAgent's document leaves it out.
 _BOS_TOKENS = ("<s>", "<|begin_of_text|>", "<bos>", "<|startoftext|>", "[gMASK]<sop>")
@@ -12,7 +12,7 @@ _SYSTEM, _USER, _ASSISTANT, _USER_2, _ASSISTANT_2, _USER_3 = map(chr, range(0xE0
 _ROLES = {_SYSTEM: "system", _ASSISTANT: "assistant", _ASSISTANT_2: "assistant"}
 
 
-@frozen_dataclass
+@value_class
 class ExtractedStringTemplates:
     """String templates that render like a chat template."""
 

@@ -10,12 +10,12 @@ from enum import Enum
 
 from markdown_it.token import Token
 
-from bot.frozen_dataclass import frozen_dataclass
 from bot.markup.graphemes import is_visible
 from bot.markup.maths import set_maths
 from bot.markup.parser import parse_markdown
 from bot.markup.tables import Alignment, set_table
 from bot.texts.caches import text_cache
+from bot.value_class import value_class
 
 _BULLETS = ("•", "◦", "▪")
 _RULE = "⸻"
@@ -50,7 +50,7 @@ EMPHASIS = frozenset(_EMPHASIS_OF_TOKENS.values())
 """What may stand around and within other spans, except code."""
 
 
-@frozen_dataclass
+@value_class
 class StyledSpan:
     """Where a style holds; positions count characters."""
 
@@ -61,7 +61,7 @@ class StyledSpan:
     """The address of a link, the language of a code block."""
 
 
-@frozen_dataclass
+@value_class
 class StyledText:
     """A text as readers see it."""
 

@@ -7,7 +7,7 @@ taken for it. For other text, `bot.media.attachment_reader` guesses the encoding
 
 import re
 
-from bot.frozen_dataclass import frozen_dataclass
+from bot.value_class import value_class
 
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 _WHITE_SPACE = "\t\n\r\v\f\xa0\xad"  # the last two: no-break space, soft hyphen
@@ -19,7 +19,7 @@ _OTHERS = re.compile(rb"[\x80-\xff]")
 _MIN_OTHER_BYTES = 16  # of fewer the encoding cannot be guessed
 
 
-@frozen_dataclass
+@value_class
 class DecodedText:
     """The text of a file."""
 

@@ -10,10 +10,10 @@ from pydantic import BaseModel, ConfigDict
 from bot.chat.command import CommandSpec, MessageCommandSpec
 from bot.chat.incoming import Pressed, Said
 from bot.chat.outgoing import Limits
-from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Clock, Intake, RoleLeases, WebChannels
 from bot.runtime.clock import SystemClock
 from bot.texts.text import Text
+from bot.value_class import value_class
 
 
 class PlatformSettings(BaseModel):
@@ -38,7 +38,7 @@ class PlatformSettings(BaseModel):
         return ""
 
 
-@frozen_dataclass(kw_only=True)
+@value_class(kw_only=True)
 class PlatformSpec:
     """One platform: its name, its settings and where its code is, without importing that code."""
 
@@ -98,7 +98,7 @@ async def refuse_nothing(_pressed: Pressed) -> str | None:
     return None
 
 
-@frozen_dataclass
+@value_class
 class EditableText:
     """What a form for a text says; with a refusal there is no form."""
 
@@ -119,7 +119,7 @@ async def open_no_form(_pressed: Pressed) -> EditableText | None:
     return None
 
 
-@frozen_dataclass(kw_only=True)
+@value_class(kw_only=True)
 class PlatformContext:
     """What a platform may use of the service that it runs in."""
 
@@ -178,7 +178,7 @@ class PlatformContext:
     """What its addresses carry: empty for the first bot of the platform on this database."""
 
 
-@frozen_dataclass
+@value_class
 class BotAccount:
     """The bot that a token belongs to."""
 
@@ -193,7 +193,7 @@ class BotAccount:
     """False: the platform ends its connections; `notes` say why."""
 
 
-@frozen_dataclass
+@value_class
 class CodeRequest:
     """How a person sends a code to the bot."""
 

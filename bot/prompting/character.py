@@ -12,7 +12,6 @@ from typing_extensions import TypedDict, Unpack
 from bot.chat.incoming import Person
 from bot.chat.story import Story, Vector
 from bot.errors import CharacterError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import TextTokenCounter
 from bot.prompting.echo_filter import EchoFilter
 from bot.prompting.embedding import DEFAULT_EMBEDDER, FunctionEmbedder, StoryIndex
@@ -30,13 +29,14 @@ from bot.prompting.personas.haruhi import (
 )
 from bot.prompting.speakers import SpeakerLabels, clean_name, label_speakers
 from bot.prompting.text.tokens import count_tokens
+from bot.value_class import value_class
 
 Messages = list[dict[str, str]]
 
 _MODES = ("default", "add", "not_add")
 
 
-@frozen_dataclass
+@value_class
 class TranscriptLine:
     """One utterance."""
 

@@ -9,16 +9,16 @@ from typing import Any
 from bot.chat.prompt import Image, Message, Prompt
 from bot.chat.receipt import DroppedItem, PromptSpan
 from bot.chat.story import Story
-from bot.frozen_dataclass import frozen_dataclass
 from bot.prompting.text.incremental_map import map_incrementally
 from bot.texts.text import Text, looked_up, translatable
+from bot.value_class import value_class
 
 _SEPARATOR = "\n\n"
 """Between the parts of one message."""
 _inserted_of, _messages_of = attrgetter("inserted"), attrgetter("messages")
 
 
-@frozen_dataclass
+@value_class
 class PromptPart:
     """A text in the system message or with the newest message: a story, a lorebook entry."""
 
@@ -35,7 +35,7 @@ class PromptPart:
     """Without it there is no prompt."""
 
 
-@frozen_dataclass
+@value_class
 class InsertedMessage:
     """A lorebook entry that is inserted into the history."""
 
@@ -45,7 +45,7 @@ class InsertedMessage:
     name: str
 
 
-@frozen_dataclass
+@value_class
 class HistoryUnit:
     """Messages that are kept or dropped together: a question with its answers."""
 
@@ -69,7 +69,7 @@ class HistoryUnit:
         return [message for message, _ in self.contents]
 
 
-@frozen_dataclass
+@value_class
 class Draft:
     """The sections of a prompt, stable ones first, so that backends can cache their prefix."""
 

@@ -11,12 +11,12 @@ from typing import TypeAlias
 from bot.chat.prompt import Message, Prompt
 from bot.chat.receipt import DroppedItem, PromptSpan, Receipt
 from bot.errors import UserError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import TextTokenCounter
 from bot.prompting.draft import Draft, HistoryUnit, PromptPart, story_title
 from bot.prompting.text.incremental_map import map_incrementally
 from bot.prompting.text.tokens import count_tokens, counter_for_model, image_tokens
 from bot.texts.text import marked, translatable
+from bot.value_class import value_class
 
 # A generous estimate of a template's tokens per message: <|im_start|>assistant\n ... <|im_end|>\n
 TOKENS_AROUND_A_MESSAGE = 8
@@ -29,7 +29,7 @@ PromptTokenCounter: TypeAlias = Callable[[Prompt], Awaitable[int]]
 """Count the tokens of a whole prompt."""
 
 
-@frozen_dataclass
+@value_class
 class FittedPrompt:
     """A draft that fits into the budget, and its prompt."""
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Self
 
-from bot.frozen_dataclass import frozen_dataclass
+from bot.value_class import value_class
 
 _EXPRESSION = re.compile(
     r"\s*([.$])\s*([A-Za-z](?:[\w-]*\w)?)\s*"
@@ -20,7 +20,7 @@ _MAX_NUMBER_CHARS = 200  # a variable may hold a megabyte, and be compared a tho
 _FALSE = frozenset({"", "0", "false", "off"})
 
 
-@frozen_dataclass
+@value_class
 class VariableExpression:
     """The short form: `.name` is a variable of the chat, `$name` a global one."""
 

@@ -9,8 +9,8 @@ from datetime import datetime, timedelta, timezone
 from functools import lru_cache
 from typing import Final
 
-from bot.frozen_dataclass import frozen_dataclass
 from bot.prompting.macro_variables import VariableExpression, Variables
+from bot.value_class import value_class
 
 _TOKEN = re.compile(
     r"\[([^\[\]]*)\]|LTS|LT|L{1,4}|YYYY|YY|MMMM|MMM|MM|Mo|M|Q|DDDD|DDD|Do|DD|D|dddd|ddd|dd|d|E|WW|W"
@@ -218,7 +218,7 @@ class MacroBudget:
         return self.macros <= 0 or self.chars <= 0
 
 
-@frozen_dataclass
+@value_class
 class Macros:
     """The values of the macros in one prompt."""
 
@@ -444,7 +444,7 @@ def remove_trim_marks(text: str, mark: str, breaks: str = "\n") -> str:
     return "".join([first.rstrip(breaks), *inner, last.lstrip(breaks)])
 
 
-@frozen_dataclass
+@value_class
 class _Call:
     """A macro in a text, as it is written."""
 

@@ -20,9 +20,9 @@ from collections.abc import Mapping, Sequence
 
 from bot.chat.story import Story
 from bot.errors import CharacterError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import TextTokenCounter
 from bot.texts.text import Text, joined, translatable
+from bot.value_class import value_class
 
 _ONE = re.compile(r"\{\{(?:RAG对话|RAG-dialogue)\}\}")
 _ONE_BY_QUERY = re.compile(r"\{\{(?:RAG对话|RAG-dialogue)\|([^{}]*)\}\}")
@@ -38,7 +38,7 @@ DEFAULT_PLACEHOLDER = "{{RAG多对话|token<=1000|n<=5}}"
 """For characters whose stories have no place in their persona."""
 
 
-@frozen_dataclass
+@value_class
 class Placeholder:
     """A line of a persona that stories replace."""
 
@@ -59,7 +59,7 @@ class Placeholder:
         return self.query if named and self.query else newest
 
 
-@frozen_dataclass
+@value_class
 class Persona:
     """A parsed persona."""
 
@@ -82,7 +82,7 @@ class Persona:
         return needed
 
 
-@frozen_dataclass
+@value_class
 class FilledText:
     """A text with the stories that were inserted into it."""
 

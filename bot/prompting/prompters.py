@@ -10,8 +10,8 @@ from typing import Any, Literal, overload
 from typing_extensions import override
 
 from bot.errors import UserError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.texts.text import translatable
+from bot.value_class import value_class
 
 MessageDict = Mapping[str, Any]
 """A message in OpenAI's JSON form."""
@@ -22,7 +22,7 @@ History = Sequence[Sequence[str] | MessageDict]
 Tools = Sequence[MessageDict]
 
 
-@frozen_dataclass
+@value_class
 class ModelConfigs:
     """A model's system text, and the markers that it was trained to see around each part."""
 
@@ -293,7 +293,7 @@ _IGNORED_CONFIGS = frozenset({"separator", "plugin", "interpreter", "stop_words"
 _TOOL_TOKENS = ("tool_start_token", "tool_args_token", "tool_end_token")
 
 
-@frozen_dataclass
+@value_class
 class FilledPrompt:
     """The parts of one prompt with their form fields filled."""
 

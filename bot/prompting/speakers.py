@@ -10,7 +10,6 @@ from typing import Literal
 
 from bot.chat.incoming import Person
 from bot.chat.session import Turn
-from bot.frozen_dataclass import frozen_dataclass
 from bot.prompting.text.confusables import (
     COLON,
     is_invisible,
@@ -21,6 +20,7 @@ from bot.prompting.text.confusables import (
     spell_enclosed_letters,
 )
 from bot.texts.caches import text_cache
+from bot.value_class import value_class
 
 MAX_LABEL_CHARS = 32
 _MAX_NAME_CHARS = 1000  # longer names are cut first; platforms allow a tenth of it
@@ -209,7 +209,7 @@ NamingMode = Literal["default", "add", "not_add"]
 _MAX_CACHED_LABELS = 512  # conversations
 
 
-@frozen_dataclass
+@value_class
 class SpeakerLabels:
     """The labels of everybody in a conversation."""
 

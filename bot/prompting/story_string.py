@@ -9,9 +9,9 @@ import re
 from collections.abc import Callable
 
 from bot.errors import TemplateError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.prompting.macros import remove_trim_marks
 from bot.texts.text import translatable
+from bot.value_class import value_class
 
 _TAG = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
 _OWN_NAMES = frozenset({"system", "else", ""})
@@ -20,12 +20,12 @@ _MAX_DEPTH = 16
 _TRIM = "\x00"  # stands for {{trim}}; texts contain no other NULs
 
 
-@frozen_dataclass
+@value_class
 class FieldNode:
     name: str
 
 
-@frozen_dataclass
+@value_class
 class ConditionalNode:
     """Renders `then` if the field has a text, else `otherwise`."""
 
@@ -37,7 +37,7 @@ class ConditionalNode:
 Node = str | FieldNode | ConditionalNode
 
 
-@frozen_dataclass
+@value_class
 class StoryString:
     """A parsed layout."""
 

@@ -25,8 +25,8 @@ from bot.chat.outgoing import (
     MessageContent,
     OutgoingPart,
 )
-from bot.frozen_dataclass import frozen_dataclass
 from bot.texts.text import Text, joined, language_of, translatable, translate
+from bot.value_class import value_class
 
 _STOP = translatable("⏹ Stop")
 _RETRY = translatable("🔄 Retry")
@@ -174,7 +174,7 @@ def supported_form(form: LongAnswer, limits: Limits) -> LongAnswer:
     return "parts" if form == "thread" and not limits.has_threads else form
 
 
-@frozen_dataclass
+@value_class
 class PartPlaces:
     """Where the parts of one answer are sent: in its channel, or in a thread of the first one."""
 

@@ -8,8 +8,8 @@ from enum import IntEnum
 from functools import cached_property
 from itertools import chain
 
-from bot.frozen_dataclass import frozen_dataclass
 from bot.markup.graphemes import grapheme_starts
+from bot.value_class import value_class
 
 # Indentation, quote marks and list markers may stand before the run that opens a block.
 _LINE = re.compile(
@@ -20,7 +20,7 @@ _LINE = re.compile(
 _LIST_MARKER = re.compile(r"[^\t>]")
 
 
-@frozen_dataclass
+@value_class
 class Fence:
     """An open code block."""
 
@@ -36,7 +36,7 @@ class Fence:
         return self.margin + self.run
 
 
-@frozen_dataclass
+@value_class
 class FenceLine:
     """A line that begins with a run of fence characters."""
 

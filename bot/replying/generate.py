@@ -29,7 +29,6 @@ from bot.errors import (
     ContextExceeded,
     ToolResultsTooLong,
 )
-from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Backend, Clock, ContinuingBackend, TextTokenCounter
 from bot.prompting.echo_filter import EchoFilter
 from bot.prompting.fit import FittedPrompt
@@ -41,6 +40,7 @@ from bot.telemetry.metrics import SECONDS_TO_FIRST_TOKEN, record_usage
 from bot.telemetry.secret_masker import TokenFilter, mask_pasted_tokens
 from bot.telemetry.traces import record_span
 from bot.texts.text import EMPTY, Text, joined, translatable
+from bot.value_class import value_class
 
 _log = structlog.get_logger(__name__)
 _END_MARKS = {
@@ -58,7 +58,7 @@ _END_MARKS = {
 }
 
 
-@frozen_dataclass
+@value_class
 class GeneratedAnswer:
     """An answer as the history keeps it; its readers see the mark of its end as well."""
 
@@ -78,7 +78,7 @@ class GeneratedAnswer:
     nobody has reported."""
 
 
-@frozen_dataclass
+@value_class
 class WaitedSeconds:
     """What passed before the model was asked."""
 
@@ -88,7 +88,7 @@ class WaitedSeconds:
     """Of it, for the prompt."""
 
 
-@frozen_dataclass
+@value_class
 class VisibleLimit:
     """The limit of an answer whose model also thinks: thoughts do not count against it."""
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 from itertools import accumulate, pairwise
 
 from bot.chat.outgoing import Limits
-from bot.frozen_dataclass import frozen_dataclass
 from bot.markup.graphemes import is_visible
 from bot.replying.cut_points import (
     CutWindow,
@@ -19,6 +18,7 @@ from bot.replying.cut_points import (
     open_marks,
     quote_prefix,
 )
+from bot.value_class import value_class
 
 # A code block first, so that nothing in it is taken for a mark.
 _HIDDEN_MARKS = re.compile(
@@ -90,7 +90,7 @@ _UNQUOTED_LINE = re.compile(r"^[ \t]*(?:[^>\s]|\n)", re.MULTILINE)
 _BLANK_LINES = re.compile(r"(?:[^\S\n]*\n)*")
 
 
-@frozen_dataclass
+@value_class
 class PartSpan:
     """One message: a span of the text, and what reopens and closes a code block around it."""
 

@@ -8,15 +8,15 @@ from bot.chat.attachments import described_text, has_readable_file
 from bot.chat.command import ButtonAction, Command, parse
 from bot.chat.incoming import MediaItem, Said
 from bot.chat.session import Turn
-from bot.frozen_dataclass import frozen_dataclass
 from bot.prompting.presets.preset import Preset
 from bot.prompting.prompters import is_ask_command
 from bot.routing.presets import ActiveCharacters, ActivePreset
 from bot.routing.speakers import Dice, SpeakerCandidate, select_speakers
 from bot.texts.text import LANGUAGES, Text, translatable, translate
+from bot.value_class import value_class
 
 
-@frozen_dataclass
+@value_class
 class Answer:
     """Some characters answer the message."""
 
@@ -26,21 +26,21 @@ class Answer:
     """Every active character with the reasons why it answers or not."""
 
 
-@frozen_dataclass
+@value_class
 class Observe:
     """The message goes into the history; nobody answers it."""
 
     candidates: tuple[SpeakerCandidate, ...] = ()
 
 
-@frozen_dataclass
+@value_class
 class Ignore:
     """The message is neither answered nor kept."""
 
     candidates: tuple[SpeakerCandidate, ...] = ()
 
 
-@frozen_dataclass
+@value_class
 class Unreadable:
     """The message is for the bot, but has no text: its author is told so."""
 

@@ -15,12 +15,12 @@ from bot.chat.incoming import Said
 from bot.chat.receipt import Receipt
 from bot.chat.session import MessageNote
 from bot.errors import StoreError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Clock, MessageNotes
 from bot.routing.decide import Answer, Decision, Ignore, Observe
 from bot.routing.presets import ActivePreset
 from bot.routing.speakers import SpeakerCandidate
 from bot.texts.text import StoredPattern, Text, joined, looked_up, marked, translatable
+from bot.value_class import value_class
 
 _log = structlog.get_logger(__name__)
 _MAX_MESSAGES = 8
@@ -33,7 +33,7 @@ _IGNORED = marked("not answered")
 _IN_PLACE_OF = StoredPattern(marked("{name}: {used} answered in place of {expected}"))
 
 
-@frozen_dataclass
+@value_class
 class _NotedDecision:
     """A decision on a message; it is put into words once somebody asks for them."""
 

@@ -9,18 +9,18 @@ from bot.chat.incoming import Said
 from bot.chat.outgoing import Face, Limits
 from bot.chat.session import ChatSetting, HistoryScope, Turn, scopes_of_person
 from bot.errors import PresetError, SettingsError, StoreError, UserError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import ChatSettings
 from bot.prompting.presets.files import find_preset
 from bot.prompting.presets.preset import Preset, ScopeName
 from bot.prompting.speakers import label_speakers
 from bot.texts.text import marked, translatable
+from bot.value_class import value_class
 
 MAX_CHARACTERS = 8
 """In one channel; every prompt has to name all of them."""
 
 
-@frozen_dataclass
+@value_class
 class ActivePreset:
     """A preset that answers in a channel, and where it was chosen."""
 
@@ -31,7 +31,7 @@ class ActivePreset:
     """The number of the preset's current edition; None if editions are not numbered."""
 
 
-@frozen_dataclass
+@value_class
 class ActiveCharacters:
     """All presets that answer in one channel, in the order they were added; at least one."""
 

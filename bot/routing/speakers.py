@@ -10,11 +10,11 @@ from typing import TypeAlias
 
 from bot.chat.incoming import Quote, Said, WakeReason
 from bot.chat.session import Turn
-from bot.frozen_dataclass import frozen_dataclass
 from bot.prompting.lorebook.keys import compile_key, is_regex
 from bot.prompting.presets.preset import Preset
 from bot.prompting.text.words import find_word
 from bot.texts.text import StoredPattern, marked
+from bot.value_class import value_class
 
 Dice: TypeAlias = Callable[[], float]
 """Returns a random number from 0 up to 1."""
@@ -148,7 +148,7 @@ _SCORE_DECAY = 0.5  # for each other character that has spoken since
 _REACTION_SHARE = 0.5  # another character's answer triggers a reaction less often than a person
 
 
-@frozen_dataclass
+@value_class
 class SpeakerCandidate:
     """An active character and whether it answers."""
 
@@ -158,7 +158,7 @@ class SpeakerCandidate:
     chosen: bool = False
 
 
-@frozen_dataclass
+@value_class
 class _Chance:
     """What the chance of a character to answer depends on, besides its talkativeness."""
 

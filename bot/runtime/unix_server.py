@@ -9,9 +9,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from http import HTTPStatus
 from pathlib import Path
 
-from bot.frozen_dataclass import frozen_dataclass
 from bot.runtime.http_client import ConnectionFailed, HttpClient
 from bot.runtime.subprocesses import SupervisedProcess, create_socket_folder, supervised
+from bot.value_class import value_class
 
 _START_SECONDS = 120.0  # a large file from a slow disk
 _SOCKET = "engine.sock"
@@ -22,7 +22,7 @@ ENGINE_URL = "http://engine"
 """The address of a server behind its socket."""
 
 
-@frozen_dataclass
+@value_class
 class UnixServer:
     child: SupervisedProcess
     client: HttpClient

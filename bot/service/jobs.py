@@ -15,7 +15,6 @@ from bot.chat.operation import (
     ProcessReport,
 )
 from bot.errors import StoreError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Backend, Clock, LoadingBackend, MonitoredBackend, NodeRegistry
 from bot.prompting.presets.preset import Preset
 from bot.service.options import Role
@@ -25,6 +24,7 @@ from bot.storage.reports import SharedReports, SqlQueueAges
 from bot.storage.retention import delete_expired, delete_expired_turns
 from bot.telemetry.logs import RecentEvents
 from bot.telemetry.metrics import LOOP_LAG, QUEUE_AGE
+from bot.value_class import value_class
 
 _DELETE_AFTER_SECONDS = 300.0
 """After the start: a service that is restarted every hour deletes as well."""
@@ -45,7 +45,7 @@ async def _nothing() -> None:
     return
 
 
-@frozen_dataclass
+@value_class
 class RolePart:
     """What one role needs of the process that has it."""
 
@@ -178,7 +178,7 @@ class OutageLog:
             _log.info("outage_ended", part=part, seconds=round(seconds, 1))
 
 
-@frozen_dataclass
+@value_class
 class ProviderNotices:
     """Looks at circuit breakers, and asks no provider.
 
@@ -232,7 +232,7 @@ class ProviderNotices:
         return found
 
 
-@frozen_dataclass
+@value_class
 class ReportSharing:
     """Shares a report of this process every few seconds.
 

@@ -11,7 +11,6 @@ import structlog
 from bot.backends.registry import prepare_model
 from bot.embedders.registry import CountedEmbedder, make_embedder
 from bot.errors import BackendUnavailable
-from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Backend, MeteredEmbedder, PreloadingBackend, ToolServer
 from bot.prompting.compose.instructions import story_queries_for
 from bot.prompting.presets.preset import Preset
@@ -25,11 +24,12 @@ from bot.storage.usage import SqlUsageLog
 from bot.stories import RetrieveStories, StoryRetriever, index_stories, no_stories
 from bot.templates.renderer import Renderer
 from bot.tool_servers.factory import open_tool_servers
+from bot.value_class import value_class
 
 _log = structlog.get_logger(__name__)
 
 
-@frozen_dataclass
+@value_class
 class Models:
     """What answers are made with."""
 

@@ -9,10 +9,10 @@ from enum import StrEnum
 
 from bot.backends.registry import backend_spec
 from bot.errors import SettingsError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.platforms.spec import PlatformSpec
 from bot.prompting.presets.preset import Preset
 from bot.settings import Settings
+from bot.value_class import value_class
 
 
 class Role(StrEnum):
@@ -36,7 +36,7 @@ _ALL = "all"
 _NOT_SET_UP = "is not set up (docs/settings.md); set up are"
 
 
-@frozen_dataclass
+@value_class
 class RunOptions:
     """The options of a command; by default everything is as the settings say."""
 

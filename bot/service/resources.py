@@ -11,7 +11,6 @@ from pydantic import SecretStr
 
 from bot.backends.chat_completions.settings import HttpProviderSettings
 from bot.errors import SettingsError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.importers.character_files import read_character_folder
 from bot.platforms.spec import PlatformSpec
 from bot.ports import ChatSettings, RateLimits, SharedValues, Signals
@@ -46,11 +45,12 @@ from bot.storage.database import (
 from bot.storage.leases import read_installation_id, resolve_bot_id
 from bot.storage.presets import SqlPresetVersions
 from bot.storage.provider_keys import SqlProviderKeys, StoredKey
+from bot.value_class import value_class
 
 _MAX_SETTING_AGE_SECONDS = 3.0  # where the signal of a change may be lost
 
 
-@frozen_dataclass
+@value_class
 class Resources:
     """What has to be opened before the service can be built."""
 

@@ -10,13 +10,13 @@ from pathlib import Path
 from pydantic import SecretStr
 
 from bot.errors import PlatformError, SettingsError, UserError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.platforms.registry import make_account_setup, platform_specs
 from bot.platforms.spec import AccountSetup, BotAccount, CodeRequest, PlatformSpec
 from bot.runtime.tasks import cancel_and_wait
 from bot.settings import Settings, set_in_environment
 from bot.setup.env_file import write_variables
 from bot.texts.text import Text, text_of, translatable
+from bot.value_class import value_class
 
 _CODE_DIGITS = 6
 
@@ -90,7 +90,7 @@ class BotStep:
         return self.waiting is not None and not self.waiting.done()
 
 
-@frozen_dataclass
+@value_class
 class PlatformChoice:
     """A platform that a bot can be set up for."""
 

@@ -16,10 +16,10 @@ from bot.backends.registry import backend_spec, backend_specs, default_spec, mak
 from bot.backends.spec import ProviderSettings
 from bot.chat.prompt import Delta, Message, Prompt
 from bot.errors import BackendUnavailable, SettingsError, TroupeError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Backend, ModelCheckingBackend
 from bot.runtime.validation_errors import describe_problem
 from bot.templates.renderer import Renderer
+from bot.value_class import value_class
 
 INCLUDED = "included"
 """What stands for the model that comes with Troupe, among the providers."""
@@ -32,7 +32,7 @@ _FIND_SECONDS = 2.0
 _TRY_SECONDS = 60.0
 
 
-@frozen_dataclass
+@value_class
 class ModelChoice:
     """What answers: a service's or a file's model by name; without anything, the included one."""
 
@@ -72,7 +72,7 @@ class ModelChoice:
         return implied if implied != default_spec("").kind else None
 
 
-@frozen_dataclass
+@value_class
 class FoundService:
     """A service on this machine that answers, and its models."""
 
@@ -81,7 +81,7 @@ class FoundService:
     models: Sequence[str]
 
 
-@frozen_dataclass
+@value_class
 class SuggestedModel:
     """A model worth downloading."""
 

@@ -12,12 +12,12 @@ from typing_extensions import override
 
 from bot.chat.access import AuditEntry
 from bot.chat.session import ChatSetting
-from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import ChatSettings, Clock, ConversationMemory, Signals
 from bot.storage.database import Database
 from bot.storage.rows import decode_all
 from bot.storage.statements import Statement, Unit, bound_texts
 from bot.storage.tables import audit, choice, upsert
+from bot.value_class import value_class
 
 _CHANGED = ("value", "chosen_by", "chosen_at", "conversation")
 _SET = upsert(
@@ -98,7 +98,7 @@ def _to_setting(row: Sequence[Any]) -> tuple[str, str, str]:
     return scope, key, value
 
 
-@frozen_dataclass
+@value_class
 class _Change:
     scope: str
     key: str
@@ -133,7 +133,7 @@ _UNCERTAIN_SECONDS = 60.0
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
-@frozen_dataclass
+@value_class
 class _Scope:
     values: Mapping[str, str]
     """All that is set in it, by key."""

@@ -11,13 +11,13 @@ from typing import Any
 from bot.chat.outgoing import FILE_PARTS, OutboxOperation, OutboxRow
 from bot.chat.session import Attempt, Claim, TurnRange
 from bot.errors import Fenced
-from bot.frozen_dataclass import frozen_dataclass
 from bot.storage import conversation_sql as sql
 from bot.storage import functions, lanes
 from bot.storage import histories as changes
 from bot.storage import histories as history
 from bot.storage.rows import NOTHING
 from bot.storage.statements import DialectName, Unit
+from bot.value_class import value_class
 
 _NO_MESSAGE = {**NOTHING, "interaction": None, "file_name": None, "file_text": None}
 """The columns of a row that deletes a message."""
@@ -25,7 +25,7 @@ _MESSAGE_COLUMNS = 7
 """How many columns of a function of the database a `NextMessage` has."""
 
 
-@frozen_dataclass
+@value_class
 class NextMessage:
     """An inbox row, as it is stored."""
 
@@ -38,7 +38,7 @@ class NextMessage:
     is_followed: bool
 
 
-@frozen_dataclass
+@value_class
 class PartChanges:
     """What must happen on the platform for a turn to read as its answer says."""
 
@@ -82,7 +82,7 @@ class PartChanges:
         return rows + [{**delete, "part": number, **target} for number, target in surplus]
 
 
-@frozen_dataclass
+@value_class
 class FinishedRows:
     """What `finish` writes."""
 

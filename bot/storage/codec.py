@@ -17,9 +17,9 @@ import structlog
 from typing_extensions import override
 
 from bot.errors import UnknownEncryptionKey
-from bot.frozen_dataclass import frozen_dataclass
 from bot.runtime.secret_file import read_secrets
 from bot.telemetry.secret_masker import mask_from_now_on
+from bot.value_class import value_class
 
 _log = structlog.get_logger(__name__)
 
@@ -27,7 +27,7 @@ _MARK = "\x02troupe:"
 _MARK_BYTES = _MARK.encode()
 
 
-@frozen_dataclass
+@value_class
 class TextEncryption:
     """What the settings say about texts in the database."""
 

@@ -31,7 +31,6 @@ from bot.chat.outgoing import OutboxOperation, OutboxState
 from bot.chat.prompt import Role
 from bot.chat.session import Exchange, Session, StoredTurn, Turn
 from bot.chat.storable import make_storable
-from bot.frozen_dataclass import frozen_dataclass
 from bot.storage.rows import decode_all
 from bot.storage.statements import DialectName, Rows, Statement, Unit, bound_texts
 from bot.storage.tables import conversation as conversation_table
@@ -45,6 +44,7 @@ from bot.storage.tables import (
     summary,
     turn,
 )
+from bot.value_class import value_class
 
 _MAX_LATER_TURNS = 400
 _MAX_FAILED = 100  # the commands that people chose from menus since are among them
@@ -472,7 +472,7 @@ _NOTE_FORGOTTEN = Statement(
 )
 
 
-@frozen_dataclass
+@value_class
 class ChangedRows:
     """What happens to stored turns, by their ids, with the values of the columns."""
 

@@ -20,17 +20,17 @@ from bot.chat.outgoing import (
     OutboxState,
 )
 from bot.errors import Fenced, Undecodable
-from bot.frozen_dataclass import frozen_dataclass
 from bot.storage import functions, lane_sql
 from bot.storage.lane_sql import SENDING_SECONDS
 from bot.storage.rows import decode, decode_content, decode_thread, encode_content
 from bot.storage.statements import DialectName, Query, Rows, Unit
+from bot.value_class import value_class
 
 _NOTICE_PART = 10_000
 """Parts from here on say that another part could not be delivered; no answer has so many."""
 
 
-@frozen_dataclass
+@value_class
 class Moment:
     """When a unit was started, by the clocks of its process."""
 
@@ -39,7 +39,7 @@ class Moment:
     monotonic: float
 
 
-@frozen_dataclass
+@value_class
 class SenderIdentity:
     """Who takes rows, and how late its platforms may accept a request that it gave up on."""
 

@@ -11,10 +11,10 @@ from sqlalchemy import Connection, bindparam, select
 from typing_extensions import override
 
 from bot.chat.story import PackedVector, Story
-from bot.frozen_dataclass import frozen_dataclass
 from bot.storage.database import Database
 from bot.storage.tables import story, story_revision
 from bot.storage.vectors import VectorIndex
+from bot.value_class import value_class
 
 _MAX_CACHE_BYTES = 128 * 1024 * 1024  # 80,000 stories of the default model
 
@@ -32,7 +32,7 @@ _TEXTS = select(story.c.sha256, story.c.text, story.c.place).where(
 )
 
 
-@frozen_dataclass
+@value_class
 class _CachedVectors:
     """A character's vectors of one revision, in the order of its stories."""
 

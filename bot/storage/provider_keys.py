@@ -4,13 +4,13 @@ from collections.abc import Callable, Sequence
 
 from sqlalchemy import Connection, delete, insert, inspect, select, update
 
-from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Clock
 from bot.storage.database import Database
 from bot.storage.tables import provider_key
+from bot.value_class import value_class
 
 
-@frozen_dataclass
+@value_class
 class StoredKey:
     """An encrypted key."""
 

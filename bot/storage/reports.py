@@ -30,7 +30,6 @@ from bot.chat.prompt import FinishReason
 from bot.chat.receipt import Receipt
 from bot.chat.session import Turn
 from bot.errors import StoreError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import AnswerLog, ChannelHistories, Clock, ServiceState, SharedValues
 from bot.storage.codec import TextCodec
 from bot.storage.database import Database
@@ -53,6 +52,7 @@ from bot.storage.tables import (
     turn,
 )
 from bot.storage.turn_rows import TURN_COLUMNS, to_turn
+from bot.value_class import value_class
 
 _ROWS_PER_READ = 500
 _MAX_ROWS_SEARCHED = 4000
@@ -370,7 +370,7 @@ _OLDEST_CONVERSATION = select(func.min(conversation.c.ready_since)).where(is_rea
 _OLDEST_LANE = select(func.min(lane.c.due_at)).where(is_waiting)
 
 
-@frozen_dataclass
+@value_class
 class QueueAges:
     """Seconds; 0 where nothing waits."""
 

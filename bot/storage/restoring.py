@@ -30,7 +30,6 @@ from bot.chat.incoming import address_of
 from bot.chat.operation import Restore
 from bot.chat.outgoing import OutboxState
 from bot.errors import StoreError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Clock, Restores
 from bot.storage import histories as changes
 from bot.storage.database import Database
@@ -52,6 +51,7 @@ from bot.storage.tables import (
     sent_message,
     turn,
 )
+from bot.value_class import value_class
 
 _UNKNOWN = (
     update(outbox)
@@ -94,7 +94,7 @@ _FORGET_UNSENT = (
 )
 
 
-@frozen_dataclass
+@value_class
 class RestoreReport:
     """What was found in the backup."""
 

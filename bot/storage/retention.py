@@ -25,7 +25,6 @@ from sqlalchemy import (
 
 from bot.chat.incoming import address_of, source_name
 from bot.chat.outgoing import OutboxOperation, OutboxState
-from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Clock
 from bot.storage.database import Database
 from bot.storage.tables import (
@@ -47,6 +46,7 @@ from bot.storage.tables import (
     turn,
     upsert,
 )
+from bot.value_class import value_class
 
 _DAY = 86_400.0
 INBOX_SECONDS = 14 * _DAY
@@ -155,7 +155,7 @@ async def _empty_receipts(database: Database, until: float) -> int:
         since = end
 
 
-@frozen_dataclass
+@value_class
 class _Expired:
     """The rows of a table that are older than a moment and fulfil a condition."""
 

@@ -25,12 +25,12 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.pool import ConnectionPoolEntry, StaticPool
 from typing_extensions import override
 
-from bot.frozen_dataclass import frozen_dataclass
 from bot.runtime.tasks import wake_ups
 from bot.storage.codec import TextCodec
 from bot.storage.column_types import attach_codec
 from bot.storage.data_dir import close_to_others
 from bot.storage.statements import DialectName, Query, Rows, StartUnit, arguments, decoded
+from bot.value_class import value_class
 
 T = TypeVar("T")
 Work: TypeAlias = Callable[[sqlite3.Connection], T]
@@ -41,13 +41,13 @@ _SECONDS_BETWEEN_COMMITS = 0.015
 """After a commit of several units; an answer has about three units, of which each waits so long."""
 
 
-@frozen_dataclass
+@value_class
 class _Job:
     work: Work[Any]
     done: asyncio.Future[Any]
 
 
-@frozen_dataclass
+@value_class
 class _Outcome:
     done: asyncio.Future[Any]
     value: Any

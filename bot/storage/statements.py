@@ -36,7 +36,6 @@ from sqlalchemy.sql import ClauseElement
 from sqlalchemy.sql.compiler import SQLCompiler
 
 from bot.errors import StoreError, Undecodable
-from bot.frozen_dataclass import frozen_dataclass
 from bot.storage.codec import TextCodec
 from bot.storage.column_types import (
     EncodedValue,
@@ -46,6 +45,7 @@ from bot.storage.column_types import (
     encoded_type,
 )
 from bot.storage.tables import Insert
+from bot.value_class import value_class
 
 T = TypeVar("T")
 DialectName = Literal["sqlite", "postgresql"]
@@ -58,7 +58,7 @@ _DIALECTS: Mapping[DialectName, Dialect] = {
 }
 
 
-@frozen_dataclass
+@value_class
 class CompiledSql:
     """The text of a statement in one dialect, and how its values are handed to the driver.
 
@@ -134,7 +134,7 @@ class Statement:
         return CompiledSql(compiled.string, defaults, tuple(order), encoded, decoded)
 
 
-@frozen_dataclass
+@value_class
 class Query:
     """A statement with values, as a unit of work yields it."""
 

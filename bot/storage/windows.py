@@ -19,9 +19,9 @@ from typing_extensions import override
 
 from bot.chat.session import Claim, Session, Turn, TurnRange
 from bot.errors import StoreError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import ConversationMemory, SharedValues
 from bot.storage.codec import TextCodec
+from bot.value_class import value_class
 
 _MAX_CONVERSATIONS = 10_000
 _MAX_TURNS = 400  # of one conversation
@@ -29,7 +29,7 @@ _MAX_CHARS = 20_000_000  # of all conversations
 _CHARS_PER_TURN = 400  # what a turn takes besides its text, about
 
 
-@frozen_dataclass
+@value_class
 class SessionWindow:
     """The newest turns of a session, oldest first."""
 

@@ -19,7 +19,7 @@ import structlog
 
 from bot import __version__
 from bot.errors import SettingsError
-from bot.frozen_dataclass import frozen_dataclass
+from bot.value_class import value_class
 
 _NANOSECONDS = 1_000_000_000
 
@@ -77,7 +77,7 @@ class MessageTraces:
         started.end(end_time=int(max(span.began, span.ended) * _NANOSECONDS))
 
 
-@frozen_dataclass
+@value_class
 class Span:
     """What happened to a message; times are in Unix seconds."""
 

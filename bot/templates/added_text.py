@@ -10,11 +10,11 @@ from difflib import SequenceMatcher
 
 from bot.chat.prompt import Message, TemplateChoice
 from bot.errors import TemplateError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.templates.control_tokens import TextSpan
 from bot.templates.families.family_templates import detect_family
 from bot.templates.registry import names
 from bot.templates.renderer import ModelTemplate, Renderer
+from bot.value_class import value_class
 
 _PROBE = (
     Message("system", "Zq system zq."),
@@ -34,7 +34,7 @@ _ROLES = frozenset(
 _MIN_SIMILARITY = 0.3
 
 
-@frozen_dataclass
+@value_class
 class AddedText:
     """What a template adds of its own, and the registered template that is most like it."""
 

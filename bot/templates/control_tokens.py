@@ -10,10 +10,10 @@ from typing import Any
 from jinja2 import nodes
 
 from bot.errors import TemplateError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.templates.jinja.jinja_template import JinjaTemplate, Message
 from bot.templates.jinja.sandbox import ENVIRONMENT
 from bot.templates.role_template import ROLE_TEXT_KEYS, BaseTemplate, StringTemplate
+from bot.value_class import value_class
 
 ChatTemplate = JinjaTemplate | BaseTemplate | StringTemplate
 
@@ -119,7 +119,7 @@ RenderMessages = Callable[[Sequence[Message]], str]
 MarkText = Callable[[str, str, str], str]
 
 
-@frozen_dataclass
+@value_class
 class TextSpan:
     """A part of a prompt that comes from one source."""
 

@@ -17,7 +17,6 @@ from bot.chat.prompt import Message, TemplateChoice, TemplateNames
 from bot.chat.template_capabilities import Capabilities
 from bot.chat.tool import ToolExchange, ToolSpec
 from bot.errors import RenderUnavailable, TemplateError, TemplateLimitExceeded
-from bot.frozen_dataclass import frozen_dataclass
 from bot.templates.capabilities import adapt_messages, detect_capabilities
 from bot.templates.control_tokens import (
     ChatTemplate,
@@ -39,6 +38,7 @@ from bot.templates.tool_forms import (
     offered_tools,
     read_tool_form,
 )
+from bot.value_class import value_class
 
 FALLBACK_TEMPLATE: Final = "chatml"
 MAX_CACHED_TEMPLATES: Final = 256
@@ -50,7 +50,7 @@ _TURN_END_PROBE = (
 )
 
 
-@frozen_dataclass
+@value_class
 class ModelTemplate:
     """The chat template in a model's file."""
 
@@ -61,7 +61,7 @@ class ModelTemplate:
     eos_token: str = ""
 
 
-@frozen_dataclass
+@value_class
 class ToolUse:
     """The tools of a prompt."""
 
@@ -71,7 +71,7 @@ class ToolUse:
     """The texts of the vocabulary's special tokens, which no tool and no call may write."""
 
 
-@frozen_dataclass
+@value_class
 class RenderedPrompt:
     """A prompt, and the strings at which an answer to it ends."""
 
@@ -256,7 +256,7 @@ class Renderer:
         return self._pool
 
 
-@frozen_dataclass
+@value_class
 class _UntrustedTemplate:
     """A template from people; only the render processes parse it."""
 

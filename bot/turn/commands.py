@@ -8,7 +8,6 @@ from bot.commands.answers import NOT_REMEMBERED
 from bot.commands.handlers import CommandHandlers, describe_stop
 from bot.commands.privacy import ChannelForgetting
 from bot.commands.request import CommandRequest, CommandResult, StopOutcome
-from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Conversations
 from bot.replying.live_replies import LiveReplies
 from bot.texts.text import (
@@ -22,12 +21,13 @@ from bot.texts.text import (
 from bot.turn.finishing import CommandReplies, QuestionAnswers, TurnFinisher
 from bot.turn.message_groups import MessageGroup
 from bot.turn.presses import QuotedMessages
+from bot.value_class import value_class
 
 _MAX_WAITING = 200
 """A command further behind is told in its turn."""
 
 
-@frozen_dataclass
+@value_class
 class StopRefusals:
     """Opens the reply to a /stop while the answer in progress goes on."""
 
@@ -59,7 +59,7 @@ _CHANGED = translatable("Changed.")
 _MAX_TURNS = 400
 
 
-@frozen_dataclass
+@value_class
 class CommandRuns:
     """Runs the commands of people, whether typed, chosen in a menu or pressed."""
 

@@ -12,7 +12,6 @@ from bot.chat.incoming import Edited, Said, WakeReason
 from bot.chat.session import Claim, Exchange, HistoryChange, InboxMessage, TurnRange, TurnResult
 from bot.commands.answers import pick_speakers
 from bot.errors import BackendError, ToldAlready, UserError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Clock, Conversations
 from bot.replying.answer_parts import answer_buttons
 from bot.replying.live_replies import LiveReplies
@@ -22,11 +21,12 @@ from bot.routing.speakers import Dice
 from bot.texts.text import language_of, translatable, translate
 from bot.turn.answer import AnswerPipeline
 from bot.turn.stops import StopRequests
+from bot.value_class import value_class
 
 _log = structlog.get_logger(__name__)
 
 
-@frozen_dataclass
+@value_class
 class AnswersInPlace:
     """Has the answer of an exchange written again."""
 
@@ -144,7 +144,7 @@ _MAX_AGE = timedelta(minutes=5)
 """An edit of an older message that is not in the history does not make it a question."""
 
 
-@frozen_dataclass
+@value_class
 class EditedMessages:
     """Works out what an edit changes; nothing is stored before the result is finished."""
 

@@ -12,7 +12,6 @@ from bot.chat.outgoing import NOTICE_PARTS, Face, MessageContent, OutgoingPart
 from bot.chat.session import Claim, HistoryChange, InboxMessage, Turn, TurnRange, TurnResult
 from bot.commands.request import AskedQuestion, CommandRequest, CommandResult
 from bot.errors import AnswerRefused, BackendError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import ConversationMemory, Conversations, MessageNotes
 from bot.replying.answer_parts import forget_buttons, retry_button
 from bot.replying.live_replies import LiveReplies
@@ -34,6 +33,7 @@ from bot.turn.message_groups import (
 )
 from bot.turn.presses import find_speaker
 from bot.turn.stops import StopRequests
+from bot.value_class import value_class
 
 _REMOVED_FROM_TEXT = translatable(
     "⚠ Your message seems to hold a token, key or password. I removed it from what I keep, but"
@@ -172,7 +172,7 @@ class TurnFinisher:
 _ANSWERED_AGAIN = translatable("The question is answered again below.")
 
 
-@frozen_dataclass
+@value_class
 class Greeting:
     """What a character says when a conversation begins; without a turn: nothing."""
 
@@ -187,7 +187,7 @@ class Greeting:
         return bool(self.line) or self.face is not None
 
 
-@frozen_dataclass
+@value_class
 class CommandReplies:
     """Turns the result of a command into messages and changes of the history."""
 
@@ -304,7 +304,7 @@ _PAUSED = translatable(
 )
 
 
-@frozen_dataclass
+@value_class
 class QuestionAnswers:
     """Answers questions; what overtakes an answer begins it again."""
 

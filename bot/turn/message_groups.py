@@ -14,7 +14,6 @@ from bot.chat.outgoing import Limits
 from bot.chat.session import Attempt, Claim, InboxMessage, Turn
 from bot.commands.request import AskedQuestion
 from bot.errors import StoreError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Clock, Conversations
 from bot.prompting.presets.preset import BusyMode, BusyRules
 from bot.replying.stop_flag import StopFlag
@@ -23,6 +22,7 @@ from bot.runtime.tasks import cancel_and_wait
 from bot.telemetry.secret_masker import mask_pasted_tokens
 from bot.turn.arrivals import ArrivalSignals
 from bot.turn.claims import CRASHES_OF_A_SUSPECT
+from bot.value_class import value_class
 
 _FULL_SHARE = 0.98  # clients cut a long text at a space near the limit
 _MOST_UNITS = 2  # of one character, whatever the platform counts
@@ -42,7 +42,7 @@ class MessageGroup:
     """The question that is being answered."""
 
 
-@frozen_dataclass
+@value_class
 class MessageParts:
     """What belongs to one message in a channel; an ordinary message has no further parts."""
 
@@ -152,7 +152,7 @@ _log = structlog.get_logger(__name__)
 _MAX_COUNTED = 100
 
 
-@frozen_dataclass
+@value_class
 class _SeenMessage:
     parts: tuple[InboxMessage, ...]
     """One, or those that a client has cut it into."""

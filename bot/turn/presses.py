@@ -26,7 +26,6 @@ from bot.commands.menus import FORM_TEXTS
 from bot.commands.privacy import PersonForgetting
 from bot.commands.request import AskedQuestion, CommandRequest, CommandResult
 from bot.errors import UserError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Conversations
 from bot.replying.answer_parts import (
     LongAnswer,
@@ -41,6 +40,7 @@ from bot.routing.decide import QUESTIONS
 from bot.routing.presets import ActiveCharacters, PresetResolver
 from bot.texts.text import Text, joined, language_of, translatable, translate
 from bot.turn.edits import AnswersInPlace, EditedMessages
+from bot.value_class import value_class
 
 _GO_ON = translatable("Go on.")
 _FORGOTTEN = translatable(
@@ -50,7 +50,7 @@ _FORGOTTEN = translatable(
 _KEPT = translatable("Nothing was deleted.")
 
 
-@frozen_dataclass
+@value_class
 class ChosenCommand:
     """Something was chosen from a menu, and did what a command does."""
 
@@ -61,7 +61,7 @@ class ChosenCommand:
     """What takes the place of the menu."""
 
 
-@frozen_dataclass
+@value_class
 class PressedButtons:
     """Works out what a press changes; nothing is stored before the result is finished."""
 
@@ -293,7 +293,7 @@ def _part_name(message: InboxMessage, exchange: Exchange, part: int) -> str:
 _MAX_TURNS = 400
 
 
-@frozen_dataclass
+@value_class
 class QuotedMessages:
     """Works out what changes; nothing is stored before the result is finished."""
 

@@ -28,7 +28,6 @@ from bot.chat.story import Story
 from bot.chat.tool import ToolName, ToolSpec
 from bot.commands.personas import UserPersonas
 from bot.errors import PlatformError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.intake import storable_said
 from bot.media.attachment_reader import AttachmentReader
 from bot.ports import (
@@ -53,6 +52,7 @@ from bot.stories import RetrieveStories
 from bot.summaries import Summarizer
 from bot.texts.text import Text
 from bot.tools import Tool, Toolbox, dice_tool, history_tool, server_tools, story_tool, time_tool
+from bot.value_class import value_class
 
 ReadBefore: TypeAlias = Callable[[Said, int], Awaitable[Sequence[Said]]]
 """Lists at most so many messages before one, oldest first; raises `PlatformError`."""
@@ -159,7 +159,7 @@ _MAX_TURNS = 400
 _MIN_TOKENS_PER_TURN = 10  # on average, with its frame; more turns than fit are not loaded
 
 
-@frozen_dataclass
+@value_class
 class TurnContext:
     """What all speakers of a turn share, and what they have answered so far."""
 
@@ -222,7 +222,7 @@ class TurnContext:
         return self.message.part_name(part)
 
 
-@frozen_dataclass
+@value_class
 class PromptSources:
     """Everything that prompts are made of: history, names, personas, stories, summaries."""
 
@@ -403,7 +403,7 @@ def _turns_to_load(speakers: Sequence[ActivePreset]) -> int:
 _MAX_SEARCHED_TURNS = 500
 
 
-@frozen_dataclass
+@value_class
 class AnswerTools:
     """Knows what the tools read: the channel's own history, the character's own stories."""
 

@@ -8,7 +8,6 @@ from bot.chat.session import InboxMessage
 from bot.commands.answers import AnswerButtons
 from bot.commands.handlers import CommandHandlers
 from bot.commands.privacy import ChannelForgetting, PersonForgetting
-from bot.frozen_dataclass import frozen_dataclass
 from bot.media.voice_messages import VoiceMessages
 from bot.ports import MessageNotes
 from bot.replying.live_replies import LiveReplies
@@ -23,6 +22,7 @@ from bot.turn.limits.queue_limit import QueueLimit
 from bot.turn.limits.rate_limits import CommandLimits, RareNotices
 from bot.turn.message_groups import MessageGatherer
 from bot.turn.stops import StopRequests
+from bot.value_class import value_class
 
 
 def _never(_: object) -> bool:
@@ -33,7 +33,7 @@ async def _explain_nothing(_said: Said, _explanation: Text) -> None:
     return
 
 
-@frozen_dataclass
+@value_class
 class TurnStages:
     """The stages that a message passes between claim and finish."""
 

@@ -23,10 +23,10 @@ from bot.chat.incoming import Deleted, Edited, Incoming, Pressed, Request, Said
 from bot.chat.session import Claim, InboxMessage
 from bot.commands.request import StopOutcome
 from bot.errors import Fenced, StoreError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Signals
 from bot.replying.stop_flag import StopFlag
 from bot.storage.rows import decode_all
+from bot.value_class import value_class
 
 _log = structlog.get_logger(__name__)
 _TOPIC = "stops"
@@ -58,7 +58,7 @@ class _AnswerInProgress:
     """Whether it covers this message only, so that nothing is left of it without that."""
 
 
-@frozen_dataclass
+@value_class
 class _EditSignal:
     conversation: str
     message_id: str

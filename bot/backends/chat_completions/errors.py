@@ -13,8 +13,8 @@ from typing_extensions import override
 from bot.backends.chat_completions.retries import wait_asked_for
 from bot.backends.context_limits import TooLong, read_too_long
 from bot.errors import TroupeError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.texts.text import Text, translatable
+from bot.value_class import value_class
 
 _TRANSIENT = frozenset({408, 409, 429})
 _OVERLOADED = 529  # of Anthropic
@@ -113,7 +113,7 @@ _WRONG_KEY_NOTICE = translatable(
 )
 
 
-@frozen_dataclass
+@value_class
 class _LastingError:
     """A kind of error that the same request would meet again."""
 
@@ -261,7 +261,7 @@ class RequestFailed(TroupeError):
         """The prompt is longer than the model can read."""
 
 
-@frozen_dataclass
+@value_class
 class Endpoint:
     """A provider by the names its operator knows: its id and its address."""
 

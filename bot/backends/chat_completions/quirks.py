@@ -5,10 +5,10 @@ from dataclasses import field
 from typing import Any
 
 from bot.chat.template_capabilities import ALL_CAPABILITIES, Capabilities
-from bot.frozen_dataclass import frozen_dataclass
+from bot.value_class import value_class
 
 
-@frozen_dataclass
+@value_class
 class Continuation:
     """How a service is asked to go on behind the beginning of an answer.
 
@@ -21,7 +21,7 @@ class Continuation:
     """Fields that the request has besides."""
 
 
-@frozen_dataclass
+@value_class
 class Quirks:
     """How a request has to be changed for one service or model."""
 

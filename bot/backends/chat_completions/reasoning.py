@@ -31,15 +31,15 @@ from bot.chat.prompt import (
     ReasoningDelta,
     Retraction,
 )
-from bot.frozen_dataclass import frozen_dataclass
 from bot.templates.control_tokens import TextSpan
+from bot.value_class import value_class
 
 _FIRST_CHAR = re.compile("[<[\u25c1]")
 _QUOTES = tuple("`\"'“‘«„「『(")
 _FENCE = re.compile(r"^\s{0,3}(?:```|~~~)", re.MULTILINE)
 
 
-@frozen_dataclass
+@value_class
 class ReasoningFormat:
     """How reasoning is written in the answers of one model."""
 

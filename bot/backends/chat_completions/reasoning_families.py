@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import regex
 
-from bot.frozen_dataclass import frozen_dataclass
+from bot.value_class import value_class
 
 _WORD = (
     r"(?:think(?:ing)?|thoughts?|reason(?:ing)?|reflections?|scratchpad"
@@ -23,7 +23,7 @@ CALLEE: Final = "to=functions."
 _ASSISTANT = r"(?:<\|start\|>\s?assistant)?"
 
 
-@frozen_dataclass
+@value_class
 class _Family:
     """The reasoning tags of one family or more, as patterns; case does not matter."""
 

@@ -41,11 +41,11 @@ from bot.chat.prompt import (
     Retraction,
 )
 from bot.errors import BackendInterrupted, BackendUnavailable, ContextExceeded, TroupeError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Clock
 from bot.runtime.clock import SystemClock
 from bot.runtime.http_client import STOOD_STILL_SECONDS, ConnectionFailed, HttpClient, HttpResponse
 from bot.texts.text import translatable
+from bot.value_class import value_class
 
 REASONING_SECONDS = 120.0
 _AFTER_FINISH_SECONDS = 1.0  # how long after the finish reason the usage may still arrive
@@ -161,7 +161,7 @@ _INTERRUPTED_NOTICE = translatable(
 )
 
 
-@frozen_dataclass
+@value_class
 class ChatRequest:
     """A request that is ready to be sent."""
 

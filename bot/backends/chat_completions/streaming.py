@@ -20,7 +20,7 @@ from bot.backends.chat_completions.stop_strings import StopStringFilter
 from bot.chat.prompt import Finish, FinishReason, Usage
 from bot.chat.storable import SurrogateJoiner
 from bot.errors import TroupeError
-from bot.frozen_dataclass import frozen_dataclass
+from bot.value_class import value_class
 
 MAX_EVENT_BYTES = 1024 * 1024
 _DATA, _EVENT_END = b"data: ", b"\n\n"
@@ -142,7 +142,7 @@ _MAX_TOKEN_COUNT = (
 )  # no prompt or answer has more; a greater figure is an error of the service
 
 
-@frozen_dataclass
+@value_class
 class ResponseContext:
     """What a parser must know of the request whose response it parses."""
 
@@ -158,7 +158,7 @@ class ResponseContext:
     reasoning: ReasoningFormat = ANY_FORMAT
 
 
-@frozen_dataclass
+@value_class
 class ParsedChunk:
     """What one network chunk contributed to an answer."""
 

@@ -43,14 +43,14 @@ from bot.backends.llama_cpp.bindings_request import (
     Sampling,
     parse_request,
 )
-from bot.frozen_dataclass import frozen_dataclass
+from bot.value_class import value_class
 
 _BATCH_TOKENS = 128  # half a second on one core; a request is cancelled between two batches
 _ALL_LAYERS = -1
 _BANNED = -float("inf")
 
 
-@frozen_dataclass
+@value_class
 class GeneratedChunk:
     """A part of the generated text, or its end."""
 

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, Protocol
 from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.chat.prompt import GenerationEvent
 from bot.errors import SettingsError
-from bot.frozen_dataclass import frozen_dataclass
+from bot.value_class import value_class
 
 IMAGE_PLACEHOLDER: Final = "\ufffc"  # Unicode's object replacement character
 
@@ -22,7 +22,7 @@ class EngineRefused(EngineFailed):
     """The engine works and rejects this request."""
 
 
-@frozen_dataclass
+@value_class
 class GenerationRequest:
     """One prompt for an engine."""
 
@@ -112,7 +112,7 @@ class Engine(Protocol):
         ...
 
 
-@frozen_dataclass
+@value_class
 class EngineConfig:
     """What an engine is started with."""
 

@@ -30,15 +30,15 @@ from bot.backends.model_files.gguf import read_special_tokens
 from bot.backends.model_files.store import DEFAULT_FILE
 from bot.chat.prompt import GenerationEvent, Prompt
 from bot.errors import BackendUnavailable
-from bot.frozen_dataclass import frozen_dataclass
 from bot.runtime.clock import SystemClock
 from bot.templates.renderer import ModelTemplate, RenderedPrompt
+from bot.value_class import value_class
 
 _DEFAULT_MODEL_SAMPLING = {"repeat_penalty": 1.1}  # without it every third answer is a loop
 _DEFAULT_MODEL_OUTPUT_TOKENS = 400  # it is small, and what it writes beyond that is of no use
 
 
-@frozen_dataclass
+@value_class
 class LoadedModel:
     """A running engine, and the metadata of its model."""
 

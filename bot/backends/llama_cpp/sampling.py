@@ -14,8 +14,8 @@ from bot.backends.llama_cpp.engine import select_engine
 from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.chat.prompt import OUTPUT_LIMIT_PARAMETERS, Prompt
 from bot.errors import BackendUnavailable
-from bot.frozen_dataclass import frozen_dataclass
 from bot.texts.text import Text, joined, translatable
+from bot.value_class import value_class
 
 _FORMAT_PARAMETERS = ("grammar", "json_schema", "response_format")
 _INVALID_PARAMETERS_NOTICE = translatable(
@@ -85,13 +85,13 @@ def _is_response_format(value: object) -> bool:
             return False
 
 
-@frozen_dataclass
+@value_class
 class _Check:
     is_valid: Callable[[object], bool]
     expected: Text
 
 
-@frozen_dataclass
+@value_class
 class _Parameter:
     check: _Check
     aliases: tuple[str, ...] = ()

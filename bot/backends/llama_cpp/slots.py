@@ -12,8 +12,8 @@ from typing import NamedTuple
 import structlog
 
 from bot.backends.llama_cpp.engine import Engine, EngineFailed, EngineRefused
-from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Clock
+from bot.value_class import value_class
 
 _SAMPLES = 64  # blocks of a model's file that make its fingerprint: to read 8 GB takes too long
 _SAMPLE_BYTES = 65_536
@@ -27,7 +27,7 @@ class SlotOwner(NamedTuple):
     character: str
 
 
-@frozen_dataclass
+@value_class
 class SavedSlot:
     """A slot on disk, and the prompt that it holds."""
 
@@ -162,7 +162,7 @@ _SAVE_ALL_SECONDS = 20.0
 _MAX_STATE_TO_PREFIX = 16  # a state so many times longer than the shared prefix is not copied
 
 
-@frozen_dataclass
+@value_class
 class SlotLease:
     """A slot for the length of one answer."""
 

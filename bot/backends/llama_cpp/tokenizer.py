@@ -13,8 +13,8 @@ from typing import NamedTuple
 from bot.backends.llama_cpp.engine import Engine
 from bot.backends.model_files.gguf import SpecialTokens
 from bot.chat.prompt import PromptToken
-from bot.frozen_dataclass import frozen_dataclass
 from bot.templates.control_tokens import TextSpan, break_control_tokens
+from bot.value_class import value_class
 
 _MAX_CACHED_IDS = 1_000_000  # 4 MB
 _MAX_CACHED_TEXT_CHARS = 20_000
@@ -187,7 +187,7 @@ class Tokenizer:
         return texts
 
 
-@frozen_dataclass
+@value_class
 class _TokenizerTraits:
     """What a tokenizer adds to a text.
 

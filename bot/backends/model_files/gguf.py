@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from bot.backends.model_files.settings import ModelFileSettings
 from bot.errors import SettingsError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.templates.families.family_templates import detect_family
+from bot.value_class import value_class
 
 _MAGIC: Final = b"GGUF"
 _MIN_VERSION: Final = 2  # version 1 has 32-bit counts
@@ -29,7 +29,7 @@ _CONTROL_TYPE: Final = 3  # as in llama.cpp's llama_token_type
 _USER_DEFINED_TYPE: Final = 4
 
 
-@frozen_dataclass
+@value_class
 class SpecialTokens:
     """The tokens that are not ordinary text, and the model's own chat template."""
 
@@ -49,7 +49,7 @@ class SpecialTokens:
         return (*self.control.values(), *self.added.values())
 
 
-@frozen_dataclass
+@value_class
 class GgufHeader:
     """What precedes the weights."""
 
@@ -192,7 +192,7 @@ _FILE_TYPES = (
 )
 
 
-@frozen_dataclass
+@value_class
 class ModelMetadata:
     """What a GGUF file says of its model; empty texts and zeros where it says nothing."""
 

@@ -10,7 +10,7 @@ import msgspec
 
 from bot.backends.model_files import store as model_store
 from bot.errors import SettingsError
-from bot.frozen_dataclass import frozen_dataclass
+from bot.value_class import value_class
 
 _PART = r"[A-Za-z0-9][\w.-]{0,95}"
 _SOURCE = re.compile(rf"(?P<repository>{_PART}/{_PART})(:(?P<file>[\w./-]{{1,200}}))?", re.ASCII)
@@ -18,7 +18,7 @@ _ALTERNATIVE = "or download the file by other means and import it with `troupe m
 _MAX_REASON_CHARS = 300
 
 
-@frozen_dataclass
+@value_class
 class HubSource:
     """`OWNER/NAME` or `OWNER/NAME:FILE`, where FILE may be a part of a name (`Q4_K_M`)."""
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from bot.backends.model_files.settings import ModelFileSettings
 from bot.errors import SettingsError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.runtime.subprocesses import child_environment
+from bot.value_class import value_class
 
 DEFAULT_FILE = "smollm2-135m-instruct-q4_1.gguf"
 DEFAULT_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
@@ -33,7 +33,7 @@ _MAX_REASON_CHARS = 300
 _MAX_QUOTED_CHARS = 80
 
 
-@frozen_dataclass
+@value_class
 class ModelFile:
     name: str
     """What a preset calls it: the file's name without `.gguf`."""

@@ -7,7 +7,7 @@ the older `/openai/deployments/NAME`, which wants an api-version (docs/sources.m
 import re
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from bot.frozen_dataclass import frozen_dataclass
+from bot.value_class import value_class
 
 PROVIDER = "azure_openai"
 _HOSTS = (
@@ -17,7 +17,7 @@ _HOSTS = (
 _DEFAULT_API_VERSION = "2024-10-21"
 
 
-@frozen_dataclass
+@value_class
 class AzureAddress:
     """Where a resource's API is."""
 

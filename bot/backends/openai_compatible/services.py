@@ -7,7 +7,7 @@ from dataclasses import replace
 from bot.backends.chat_completions.quirks import NO_QUIRKS, Continuation, Quirks
 from bot.backends.openai_compatible import azure
 from bot.chat.template_capabilities import ALL_CAPABILITIES, Capabilities
-from bot.frozen_dataclass import frozen_dataclass
+from bot.value_class import value_class
 
 # Where both names of the limit are known, presets may use either.
 _LIMIT = {"max_tokens": "max_completion_tokens"}
@@ -32,7 +32,7 @@ _OPEN_ENDED = Continuation(
 _UNKNOWN = Quirks(accepts=_STRICT)
 
 
-@frozen_dataclass
+@value_class
 class KnownService:
     """What is known of one service, or of one server that people run themselves."""
 

@@ -19,11 +19,11 @@ from bot.console.routes import (
     route,
 )
 from bot.errors import PresetError, UserError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.prompting.presets.fields import MAX_NAME_CHARS, name_problem
 from bot.prompting.presets.files import delete_preset_file
 from bot.prompting.presets.preset import Preset
 from bot.texts.text import text_of, translatable
+from bot.value_class import value_class
 
 _ONE = "/presets/{name}"
 
@@ -38,7 +38,7 @@ class PresetName(BaseModel):
     name: str
 
 
-@frozen_dataclass
+@value_class
 class PresetCopies:
     """Makes and removes presets beside those that are edited."""
 

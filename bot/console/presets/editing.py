@@ -12,7 +12,6 @@ from bot.console.differences import opcodes
 from bot.console.presets.form import apply_form, write_preset_json
 from bot.console.presets.lorebook_entries import apply_entry_forms, has_entry_fields
 from bot.errors import PresetError, RequestRefused, SettingsError, UserError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.importers.card import card_file
 from bot.importers.character_files import merge_character_file
 from bot.ports import AuditLog, Clock, PresetDrafts, PresetVersions
@@ -32,6 +31,7 @@ from bot.prompting.text.confusables import skeleton
 from bot.prompting.text.jsonc import JsonDocument
 from bot.routing.presets import PresetResolver
 from bot.texts.text import text_of, translatable
+from bot.value_class import value_class
 
 MAX_CONTENT_CHARS = 4_000_000
 """The longest text of a draft; a lorebook may be inside."""
@@ -41,7 +41,7 @@ _MAX_CHARS_CHECKED_AT_ONCE = 20_000  # about 10 ms
 _MAX_VERSIONS = 200
 
 
-@frozen_dataclass
+@value_class
 class EditedPreset:
     """A preset as somebody works on it."""
 
@@ -63,7 +63,7 @@ class EditedPreset:
         return 0 if self.draft is None else self.draft.revision
 
 
-@frozen_dataclass
+@value_class
 class ListedPreset:
     """A preset in the list."""
 
@@ -75,7 +75,7 @@ class ListedPreset:
     is_default: bool
 
 
-@frozen_dataclass
+@value_class
 class PresetEditing:
     """Changes presets; the commands of `troupe preset` use the same files and functions."""
 

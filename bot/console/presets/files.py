@@ -26,7 +26,6 @@ from bot.console.routes import (
     route,
 )
 from bot.errors import CharacterError, PresetError, RequestRefused, TemplateError, UserError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.importers.card import CardContainer, load_card, read_card, write_card
 from bot.importers.card_to_preset import card_notes, preset_from_card
 from bot.importers.character_files import read_character_content
@@ -42,13 +41,14 @@ from bot.prompting.presets.fields import MAX_NAME_CHARS
 from bot.prompting.presets.files import export_preset, validate_preset, write_whole_file
 from bot.prompting.presets.preset import Preset
 from bot.texts.text import text_of, translatable
+from bot.value_class import value_class
 
 _ACCEPTED = PRESET_IMPORTS | CHARACTER_IMPORTS | {FileKind.LOREBOOK, FileKind.HARUHI}
 _ADDED_TO_PRESETS = (PRESET_IMPORTS | {FileKind.LOREBOOK}) - {FileKind.PRESET, FileKind.MODELFILE}
 """What a file of these kinds says is added to the preset that it is dropped on."""
 
 
-@frozen_dataclass
+@value_class
 class ImportedDraft:
     """The preset whose draft a file has become, or was added to."""
 
@@ -57,7 +57,7 @@ class ImportedDraft:
     """What the preset expresses differently than the file, or not at all."""
 
 
-@frozen_dataclass
+@value_class
 class PresetImports:
     """Imports files; `troupe preset import` and `troupe character import` use the same readers."""
 
@@ -177,7 +177,7 @@ _CONTAINERS = {
 _TYPES = {ExportForm.CARD_PNG: "image/png", ExportForm.CHARX: "application/zip"}
 
 
-@frozen_dataclass
+@value_class
 class PresetExports:
     """Writes what is worked on: the draft, or the published version where there is none."""
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, Literal, TypeAlias
 
-from bot.frozen_dataclass import frozen_dataclass
 from bot.prompting.presets.preset import Preset
 from bot.texts.text import Text, looked_up, marked, translatable
+from bot.value_class import value_class
 
 LONG_TEXTS = frozenset({
     "system", "persona", "personality", "scenario", "greeting", "post_history_instructions",
@@ -107,7 +107,7 @@ _MAX_ROWS = 12
 _FURTHER = translatable("Further")
 
 
-@frozen_dataclass
+@value_class
 class FieldSpec:
     """What the schema says of one key."""
 
@@ -131,7 +131,7 @@ class FieldSpec:
         return found
 
 
-@frozen_dataclass
+@value_class
 class FormField:
     """A key with its value in one preset."""
 
@@ -161,7 +161,7 @@ class FormField:
         return written_texts(self.spec, self.spec.default)[0]
 
 
-@frozen_dataclass
+@value_class
 class FormGroup:
     """Fields that belong together."""
 

@@ -10,10 +10,10 @@ from dataclasses import replace
 from typing import Any
 
 from bot.console.presets.form import FieldSpec, FormField, plain_lines, read_texts, written_texts
-from bot.frozen_dataclass import frozen_dataclass
 from bot.prompting.lorebook.entries import EntryPosition
 from bot.prompting.lorebook.files import LOGICS, MAX_ENTRIES, POSITIONS, ROLES
 from bot.texts.text import Text, translatable
+from bot.value_class import value_class
 
 PREFIX = "lorebook."
 """Of the names of fields: "lorebook.3.keys" is of the third entry."""
@@ -81,7 +81,7 @@ _CARD_POSITIONS = {EntryPosition.BEFORE_CHAR.value, EntryPosition.AFTER_CHAR.val
 """Those that the specification of cards names."""
 
 
-@frozen_dataclass
+@value_class
 class EntryForm:
     """One entry as a form."""
 

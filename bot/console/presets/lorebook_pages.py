@@ -26,11 +26,11 @@ from bot.console.routes import (
     route,
 )
 from bot.errors import RequestRefused, UserError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.prompting.lorebook.search import LorebookTrial, try_lorebook
 from bot.prompting.presets.preset import Preset
 from bot.prompting.text.tokens import counter_for_model, get_counter
 from bot.texts.text import translatable
+from bot.value_class import value_class
 
 _ONE = "/presets/{name}/lorebook"
 _CONFLICT = {409: "Somebody has saved another draft meanwhile."}
@@ -52,7 +52,7 @@ class LorebookEntry(BaseModel):
     entry: EntryNumber = Field(description="Counts from 1, in the order of the lorebook.")
 
 
-@frozen_dataclass
+@value_class
 class LorebookEditing:
     """Adds entries to the lorebook of a draft, and removes them; `save_fields` changes them."""
 
@@ -150,7 +150,7 @@ _PROMPT_DIVISOR = 4  # as in prompts: a quarter of the budget, if the book has n
 _TOKENS_WITHOUT_LIMIT = 1024
 
 
-@frozen_dataclass
+@value_class
 class LorebookView:
     """What a text activates; None: the draft has no lorebook, or mistakes."""
 
@@ -160,7 +160,7 @@ class LorebookView:
     problem: str = ""
 
 
-@frozen_dataclass
+@value_class
 class OpenEntry:
     """The entry that is edited."""
 

@@ -15,11 +15,11 @@ from bot.console.presets.form import field_specs
 from bot.console.presets.lorebook_entries import entry_form
 from bot.console.prompt_view import PromptView, view_prompt
 from bot.errors import BackendError, RequestRefused, SettingsError, UserError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import AnswerLog
 from bot.prompting.fit import prompt_tokens
 from bot.prompting.presets.preset import Preset
 from bot.texts.text import Text, text_of, translatable
+from bot.value_class import value_class
 
 _BEGIN = datetime(2026, 1, 5, 19, 30, tzinfo=UTC)
 _PLATFORM = "web"
@@ -27,7 +27,7 @@ _ANSWER = ""
 """In the lines of a sample: who answers."""
 
 
-@frozen_dataclass
+@value_class
 class SampleScene:
     """A scene in lines: who says what; the last one is answered."""
 
@@ -134,7 +134,7 @@ class DraftComposer(Protocol):
         ...
 
 
-@frozen_dataclass
+@value_class
 class ShownDraft:
     """What a model would read of a draft; else why it would read nothing."""
 
@@ -144,7 +144,7 @@ class ShownDraft:
     problem: str = ""
 
 
-@frozen_dataclass
+@value_class
 class DraftPreviews:
     """Composes drafts."""
 

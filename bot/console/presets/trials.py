@@ -23,10 +23,10 @@ from bot.console.routes import (
     route,
 )
 from bot.errors import BackendError, RequestRefused, UserError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.prompting.fit import prompt_tokens
 from bot.prompting.presets.preset import Preset
 from bot.texts.text import translatable
+from bot.value_class import value_class
 
 
 class TrialOutcome(StrEnum):
@@ -39,7 +39,7 @@ class TrialOutcome(StrEnum):
     """Something is left out that fits today, or the prompt cannot be composed any more."""
 
 
-@frozen_dataclass
+@value_class
 class ConversationTrial:
     """One conversation with the draft."""
 
@@ -62,7 +62,7 @@ class AskedModel(Protocol):
     def seconds(self) -> float: ...
 
 
-@frozen_dataclass
+@value_class
 class TrialAnswer:
     """An answer of one version to a scene."""
 
@@ -73,7 +73,7 @@ class TrialAnswer:
     problem: str = ""
 
 
-@frozen_dataclass
+@value_class
 class TrialAnswers:
     """The answers of the published version and of the draft to one scene."""
 
@@ -90,7 +90,7 @@ Ask = Callable[[Preset, Prompt, str], Awaitable[AskedModel]]
 """Asks the model of a preset, in the name of the operator and for a conversation."""
 
 
-@frozen_dataclass
+@value_class
 class DraftTrials:
     """Tests drafts; what is asked counts as usage, and no history keeps it."""
 

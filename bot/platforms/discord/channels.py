@@ -11,9 +11,9 @@ import structlog
 from bot.chat.incoming import Address
 from bot.chat.outgoing import Face, MessageThread
 from bot.errors import MessageNotFound, Refused, WordsRefused
-from bot.frozen_dataclass import frozen_dataclass
 from bot.platforms.discord.rest import RestClient, RestEndpoint, ThreadExists, decode_response
 from bot.runtime.addresses import is_http_address
+from bot.value_class import value_class
 
 WEBHOOK_NAME = "Troupe"
 _THREADS = frozenset({10, 11, 12})
@@ -33,7 +33,7 @@ _CREATE = RestEndpoint("POST", "/channels/{}/webhooks")
 _log = structlog.get_logger(__name__)
 
 
-@frozen_dataclass
+@value_class
 class ChannelWebhook:
     """What speaks in one channel or thread."""
 

@@ -13,13 +13,13 @@ from datetime import datetime
 
 import discord
 
-from bot.frozen_dataclass import frozen_dataclass
 from bot.platforms.discord.shards import GatewaySession
+from bot.value_class import value_class
 
 _QUIET_SECONDS = 0.25  # after which the receiver learns of what is not urgent
 
 
-@frozen_dataclass
+@value_class
 class SessionStarted:
     """A new session: messages since the last one were not delivered and must be fetched."""
 
@@ -27,7 +27,7 @@ class SessionStarted:
     guilds_known: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-@frozen_dataclass
+@value_class
 class CommandReceived:
     """A native command."""
 
@@ -37,19 +37,19 @@ class CommandReceived:
     """Whether it could be acknowledged; set when that is known."""
 
 
-@frozen_dataclass
+@value_class
 class SessionResumed:
     """What was missed has been replayed; from here on events are new."""
 
 
-@frozen_dataclass
+@value_class
 class SequenceReached:
     """Everything before this was queued: the session can be resumed from here once it is stored."""
 
     session: GatewaySession
 
 
-@frozen_dataclass
+@value_class
 class MessageEdited:
     """A message that was changed, as it reads now."""
 
@@ -58,7 +58,7 @@ class MessageEdited:
     """One that was opened from it in another channel, and knows it."""
 
 
-@frozen_dataclass
+@value_class
 class MessagesDeleted:
     """One message or many of a channel were deleted."""
 
@@ -67,7 +67,7 @@ class MessagesDeleted:
     message_ids: frozenset[int]
 
 
-@frozen_dataclass
+@value_class
 class ComponentUsed:
     """A button was pressed, or something was chosen from a menu."""
 

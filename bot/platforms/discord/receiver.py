@@ -14,7 +14,6 @@ from discord.utils import snowflake_time, time_snowflake
 
 from bot.chat.incoming import Incoming, source_name
 from bot.errors import PlatformError, PlatformFatal, RateLimited, Refused, StoreError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.platforms.discord.events import (
     CommandReceived,
     ComponentUsed,
@@ -40,6 +39,7 @@ from bot.platforms.discord.internals import skip_unreadable
 from bot.platforms.discord.shards import GatewaySession, Shard, loop_pause, recent_identifies
 from bot.platforms.receiving import mark_late, read_cursors, read_number, to_number
 from bot.ports import Clock, Intake
+from bot.value_class import value_class
 
 StoreResult = TypeVar("StoreResult")
 GuildChannel = discord.TextChannel | discord.VoiceChannel | discord.StageChannel | discord.Thread
@@ -56,7 +56,7 @@ _DEFER_SECONDS = 4.0
 _SECONDS_BETWEEN_SESSIONS = 1.0
 
 
-@frozen_dataclass
+@value_class
 class _Page:
     """A part of a channel's history, oldest first, without what cannot be parsed."""
 

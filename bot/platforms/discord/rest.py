@@ -26,12 +26,12 @@ from bot.errors import (
     Unreachable,
     WordsRefused,
 )
-from bot.frozen_dataclass import frozen_dataclass
 from bot.platforms.discord.rate_limits import BucketLimits, RateLimitBucket
 from bot.platforms.discord.settings import BOT_REJECTED, DiscordSettings
 from bot.platforms.tokens import BotToken
 from bot.runtime.http_client import ConnectionFailed, HttpClient, HttpResponse
 from bot.texts.text import translatable
+from bot.value_class import value_class
 
 _DEFAULT_RETRY_SECONDS = 5.0
 _THREAD_CLOSED = frozenset({50083, 160005})  # archived, locked
@@ -102,7 +102,7 @@ def _seconds(retry_after: str | None) -> float:
 _ESCAPES = str.maketrans({'"': "%22", "\r": "%0D", "\n": "%0A"})
 
 
-@frozen_dataclass
+@value_class
 class Upload:
     """A file that is sent with a message."""
 
@@ -152,7 +152,7 @@ _JSON = "application/json"
 _log = structlog.get_logger(__name__)
 
 
-@frozen_dataclass
+@value_class
 class RestEndpoint:
     """A method and a path with `{}` for each id; the first ids name what Discord counts for."""
 
@@ -372,7 +372,7 @@ def decode_json(response: bytes) -> Any:
     return decode_response(_decode_json, response)
 
 
-@frozen_dataclass
+@value_class
 class _RestRequest:
     endpoint: RestEndpoint
     path: str

@@ -16,13 +16,13 @@ import msgspec
 import structlog
 
 from bot.errors import StoreError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.platforms.discord.rest import RestClient, RestEndpoint, decode_response
 from bot.ports import Clock, RoleLeases
 from bot.telemetry.metrics import IDENTIFIES_LEFT
+from bot.value_class import value_class
 
 
-@frozen_dataclass
+@value_class
 class Shard:
     """One of the gateway connections that a bot's guilds are divided among."""
 

@@ -28,11 +28,11 @@ from bot.chat.incoming import (
     source_name,
 )
 from bot.errors import StoreError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.platforms.receiving import read_cursors
 from bot.platforms.telegram.api import ChatMoved
 from bot.platforms.telegram.incoming import scopes_of
 from bot.ports import Intake
+from bot.value_class import value_class
 
 _IDS_ABOVE = 10**12
 """Is added to the ids of a supergroup's messages; more than any group has had."""
@@ -42,7 +42,7 @@ Result = TypeVar("Result")
 _log = structlog.get_logger(__name__)
 
 
-@frozen_dataclass
+@value_class
 class ChatOfNow:
     """What an address stands for in requests."""
 

@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from bot.chat.attachments import AttachedFiles, describe_items
 from bot.chat.receipt import DroppedItem
 from bot.chat.session import Turn
-from bot.frozen_dataclass import frozen_dataclass
 from bot.prompting.compose.inputs import PromptInputs
 from bot.prompting.draft import PromptPart
 from bot.prompting.text.confusables import strip_hidden_text
 from bot.texts.text import marked
+from bot.value_class import value_class
 
 _HEADING = "[Background: said here since your last message; do not answer it]"
 _THREAD = "[The title of this thread]"
@@ -27,7 +27,7 @@ _BYTES_PER_TOKEN = 3  # a Chinese character; English words have more
 _TOO_OLD = marked("older than the background that fits")
 
 
-@frozen_dataclass
+@value_class
 class Background:
     """The parts of a prompt that stand in front of its newest message."""
 

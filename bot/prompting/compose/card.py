@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from bot.chat.prompt import Message
-from bot.frozen_dataclass import frozen_dataclass
 from bot.prompting.compose.card_macros import (
     DEPTH_NOTE,
     ORIGINAL_SYSTEM,
@@ -47,6 +46,7 @@ from bot.prompting.presets.regex_scripts import run_scripts
 from bot.prompting.speakers import describe_speakers, sanitize_persona
 from bot.prompting.story_string import parse_story_string
 from bot.prompting.text.tokens import counter_for_model
+from bot.value_class import value_class
 
 _NO_LORE = LoreResult((), (), 0, TimedEffects())
 
@@ -289,7 +289,7 @@ _PERSONA = re.compile(r"\{\{\s*persona\s*\}\}", re.IGNORECASE)
 _SUMMARY = re.compile(r"\{\{\s*summary\s*\}\}", re.IGNORECASE)
 
 
-@frozen_dataclass
+@value_class
 class OrderedLore:
     """The active lore, for the markers that name its places."""
 
@@ -299,7 +299,7 @@ class OrderedLore:
     examples_bottom: Sequence[PromptPart]
 
 
-@frozen_dataclass
+@value_class
 class _Filled:
     """A prompt with its text; several parts if it is lore, which may be dropped."""
 

@@ -12,11 +12,11 @@ from functools import partial
 
 from bot.chat.incoming import Joined, Said
 from bot.chat.session import Turn
-from bot.frozen_dataclass import frozen_dataclass
 from bot.prompting.compose.inputs import PromptInputs
 from bot.prompting.macros import Macros
 from bot.prompting.presets.preset import Preset
 from bot.prompting.speakers import clean_name, sanitize_persona
+from bot.value_class import value_class
 
 ORIGINAL_SYSTEM = (
     "Write {{char}}'s next reply in a conversation between {{char}} and {{notChar}}."
@@ -34,7 +34,7 @@ _MAX_LISTED_NAMES = 5
 _MAX_GREETING_CHARS = 20_000  # ten messages on Discord; nobody can stop a greeting
 
 
-@frozen_dataclass
+@value_class
 class CardMacros:
     """The macros of the stable beginning of a prompt, and of the part that changes."""
 

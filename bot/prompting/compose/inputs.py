@@ -6,14 +6,14 @@ from dataclasses import replace
 from bot.chat.attachments import described_text
 from bot.chat.incoming import Said
 from bot.chat.session import Session, Turn
-from bot.frozen_dataclass import frozen_dataclass
 from bot.prompting.presets.preset import Preset
 from bot.prompting.speakers import SpeakerLabels, label_speakers
 from bot.prompting.text.confusables import strip_hidden_text
 from bot.prompting.text.incremental_map import map_incrementally
+from bot.value_class import value_class
 
 
-@frozen_dataclass
+@value_class
 class PromptInputs:
     """Everything that the prompt of one answer is composed of, except its stories."""
 

@@ -12,7 +12,6 @@ from dataclasses import replace
 from bot.chat.prompt import Message
 from bot.chat.receipt import DroppedItem
 from bot.chat.session import Turn
-from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import TextTokenCounter
 from bot.prompting.compose.card_macros import seeded_random, turn_seed
 from bot.prompting.draft import HistoryUnit, InsertedMessage, PromptPart
@@ -28,6 +27,7 @@ from bot.prompting.lorebook.search import KEYS_NOT_FOUND, search_lorebook
 from bot.prompting.macro_variables import Variables
 from bot.prompting.macros import Macros
 from bot.texts.text import StoredPattern, marked
+from bot.value_class import value_class
 
 _PROMPT_DIVISOR = 4  # a quarter of the prompt's budget, if the book has none
 _TOKENS_WITHOUT_LIMIT = 1024
@@ -40,7 +40,7 @@ _ACTIVE_ENTRY = StoredPattern(marked("{label}: {reason}"))
 _LORE_PRIORITY = 2  # lore has kept a budget of its own already, so other parts are dropped first
 
 
-@frozen_dataclass
+@value_class
 class DeepMessage:
     """A message that stands within the history."""
 
@@ -50,7 +50,7 @@ class DeepMessage:
     name: str
 
 
-@frozen_dataclass
+@value_class
 class ScannedTurn:
     """A turn with the text that keys are searched in, `Alice: hello`."""
 

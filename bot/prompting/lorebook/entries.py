@@ -5,8 +5,8 @@ from dataclasses import field
 from enum import StrEnum
 
 from bot.chat.prompt import Role
-from bot.frozen_dataclass import frozen_dataclass
 from bot.texts.text import Text
+from bot.value_class import value_class
 
 
 class KeyLogic(StrEnum):
@@ -38,7 +38,7 @@ class EntryPosition(StrEnum):
     """Where the macro `{{outlet::name}}` stands."""
 
 
-@frozen_dataclass
+@value_class
 class LoreEntry:
     """One text of a lorebook and the conditions under which it is inserted."""
 
@@ -111,7 +111,7 @@ class BookIndex(ABC):
         """Return the uids of all indexed entries with a key that is a part of the text."""
 
 
-@frozen_dataclass
+@value_class
 class Lorebook:
     """All entries of one file or card, and how they are searched."""
 
@@ -133,7 +133,7 @@ class Lorebook:
     """Of a book with many keys; it belongs to these entries."""
 
 
-@frozen_dataclass
+@value_class
 class TimedEffects:
     """Sticky entries and cooldowns: uid, message count at the begin, message count at the end."""
 
@@ -141,7 +141,7 @@ class TimedEffects:
     cooldown: tuple[tuple[str, int, int], ...] = ()
 
 
-@frozen_dataclass
+@value_class
 class EntryDecision:
     """Whether an entry stands in the prompt, and why."""
 
@@ -150,7 +150,7 @@ class EntryDecision:
     reason: str
 
 
-@frozen_dataclass
+@value_class
 class LoreResult:
     """What a lorebook adds to one prompt."""
 

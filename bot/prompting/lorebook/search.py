@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum, auto
 
-from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import TextTokenCounter
 from bot.prompting.lorebook.entries import (
     EntryDecision,
@@ -23,6 +22,7 @@ from bot.prompting.lorebook.keys import (
     join_newest,
 )
 from bot.texts.text import StoredPattern, marked
+from bot.value_class import value_class
 
 __all__ = ["KEYS_NOT_FOUND", "search_lorebook"]
 
@@ -434,7 +434,7 @@ def _winner(rivals: Sequence[LoreEntry], random_float: Callable[[], float]) -> S
 _SECONDS_PER_KEY = 0.05
 
 
-@frozen_dataclass
+@value_class
 class TriedEntry:
     """An entry, and what a text does to it."""
 
@@ -445,7 +445,7 @@ class TriedEntry:
     """Its keys that stand in the text."""
 
 
-@frozen_dataclass
+@value_class
 class LorebookTrial:
     """What a lorebook would add to the prompt of a text."""
 

@@ -14,10 +14,10 @@ from typing import TypeAlias
 
 from bot.chat.story import Vector
 from bot.errors import CharacterError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.prompting.persona import DEFAULT_PLACEHOLDER, parse_persona
 from bot.prompting.text.confusables import strip_hidden_text
 from bot.texts.text import Text, joined, text_of, translatable
+from bot.value_class import value_class
 
 _SPEAKER = r"^[^\n:：「」]*[:：][ \t]*"
 # The closing bracket is at the end of a line, before the next speaker's opening one.
@@ -47,7 +47,7 @@ _FLOAT_BYTES = 4
 _CONFIG = "Reserve Config Setting Here"  # the text of the row that ChatHaruhi reserves
 
 
-@frozen_dataclass
+@value_class
 class CharacterData:
     """The contents of a character file."""
 

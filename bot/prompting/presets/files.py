@@ -14,7 +14,6 @@ from pydantic_core import ErrorDetails
 
 from bot.chat.session import PresetVersion
 from bot.errors import PresetError, UserError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.prompting.lorebook.files import read_lorebook
 from bot.prompting.presets.fields import name_problem, preset_id
 from bot.prompting.presets.preset import Preset
@@ -26,6 +25,7 @@ from bot.prompting.presets.problems import (
 from bot.prompting.text.jsonc import JsonDocument, JsonSyntaxError, read_json
 from bot.runtime.shipped_files import writable_presets_folder
 from bot.texts.text import Text, joined, text_of, translatable
+from bot.value_class import value_class
 
 __all__ = [
     "Preset",
@@ -49,7 +49,7 @@ def _no_description(_text: str, _file: Path) -> str | None:
     return None
 
 
-@frozen_dataclass
+@value_class
 class ReadPresets:
     """The presets of a folder; a file with a mistake does not stop the others."""
 

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Sequence
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from bot.frozen_dataclass import frozen_dataclass
 from bot.prompting.presets.fields import Parameters
 from bot.prompting.presets.preset import PlacedValueError, Preset
 from bot.prompting.text.jsonc import JsonDocument, JsonSyntaxError, read_json
 from bot.runtime.validation_errors import describe_problem
 from bot.texts.text import Text, translatable, translatable_count
+from bot.value_class import value_class
 
 MAX_PROBLEMS = 100
 """So many mistakes are described; each takes some tenths of a millisecond."""
@@ -21,7 +21,7 @@ MAX_PROBLEMS = 100
 _NO_OBJECT = translatable("a preset is one JSON object: {example}", example="{...}")
 
 
-@frozen_dataclass
+@value_class
 class PresetProblem:
     """One mistake in the text of a preset."""
 
@@ -30,7 +30,7 @@ class PresetProblem:
     text: str
 
 
-@frozen_dataclass
+@value_class
 class CheckedPreset:
     """What a text is as a preset."""
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NoReturn, TypeVar
 
 from bot.errors import PresetError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.prompting.text.confusables import strip_hidden_text
 from bot.texts.text import Text, looked_up, marked, translatable
+from bot.value_class import value_class
 
 Path = tuple[str | int, ...]
 """The path of a value: ("messages", 0, "role")."""
@@ -38,7 +38,7 @@ class JsonSyntaxError(Exception):
         self.column = column
 
 
-@frozen_dataclass
+@value_class
 class JsonDocument:
     """A parsed text, and the line of every key."""
 

@@ -5,9 +5,9 @@ from functools import partial
 from importlib.resources import files
 from typing import Any, Final
 
-from bot.frozen_dataclass import frozen_dataclass
 from bot.templates.jinja.jinja_template import JinjaTemplate
 from bot.templates.registry import register
+from bot.value_class import value_class
 
 
 class FamilyTemplate(JinjaTemplate):
@@ -18,7 +18,7 @@ class FamilyTemplate(JinjaTemplate):
         self.stop_words = list(stop_words)
 
 
-@frozen_dataclass
+@value_class
 class TemplateFamily:
     """Models that share a chat template."""
 

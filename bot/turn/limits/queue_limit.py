@@ -15,7 +15,6 @@ from bot.chat.command import parse
 from bot.chat.incoming import Said
 from bot.chat.session import Claim, InboxMessage
 from bot.errors import Fenced, StoreError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Clock, Conversations
 from bot.replying.live_replies import LiveReplies
 from bot.runtime.tasks import cancel_and_wait
@@ -23,6 +22,7 @@ from bot.telemetry.metrics import LIMITED_MESSAGES
 from bot.texts.text import language_of, translatable, translate
 from bot.turn.arrivals import ArrivalSignals
 from bot.turn.message_groups import MessageGroup
+from bot.value_class import value_class
 
 _log = structlog.get_logger(__name__)
 _LOOK_SECONDS = 1.0
@@ -35,7 +35,7 @@ _COUNTED_BEYOND = 100
 """How many messages beyond the limit one look finds; the next look finds the others."""
 
 
-@frozen_dataclass
+@value_class
 class QueueLimit:
     """Limits how many questions wait in each conversation while one is answered."""
 

@@ -8,11 +8,11 @@ from bot.chat.command import ButtonAction, Command, read_button
 from bot.chat.incoming import Pressed, Request, Said
 from bot.chat.rate import Rate
 from bot.errors import ToldAlready, UserError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Clock, RateLimits
 from bot.replying.stop_flag import StopFlag
 from bot.telemetry.metrics import LIMITED_MESSAGES
 from bot.texts.text import Text, translatable, translatable_count
+from bot.value_class import value_class
 
 _SECONDS_BETWEEN_NOTICES = 60.0
 
@@ -43,7 +43,7 @@ _MAX_WAIT_SECONDS = 30.0
 _SECONDS_BETWEEN_ANSWER_NOTICES = 600.0
 
 
-@frozen_dataclass
+@value_class
 class Admission:
     """Whether a message is answered, and what its author is told about that."""
 

@@ -12,11 +12,11 @@ from bot.backends.chat_shares import FEWEST_SHARED, ChatShares
 from bot.chat.prompt import QueuePosition
 from bot.chat.rate import Waiter
 from bot.errors import BackendUnavailable
-from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Clock, RateLimits, Signals
 from bot.replying.stop_flag import StopFlag
 from bot.runtime.in_process import InProcessSignals
 from bot.texts.text import translatable
+from bot.value_class import value_class
 
 _MAX_CHATS_REMEMBERED = 1000
 
@@ -313,7 +313,7 @@ class ProviderSlots:
         return False
 
 
-@frozen_dataclass
+@value_class
 class _AskedSlot:
     provider: str
     limit: int

@@ -23,7 +23,6 @@ from bot.chat.usage import (
     format_cost,
 )
 from bot.errors import BackendUnavailable, BudgetUsedUp, StoreError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Budgets, Clock, EmbeddingPayer, RateLimits, UsageLog
 from bot.prompting.fit import FittedPrompt
 from bot.prompting.presets.preset import Preset
@@ -33,6 +32,7 @@ from bot.summaries import SummaryRequest, SummarySpending
 from bot.texts.text import Text, translatable
 from bot.turn.limits.rate_limits import RareNotices
 from bot.turn.limits.slots import ProviderSlots, Urgency
+from bot.value_class import value_class
 
 _log = structlog.get_logger(__name__)
 _CHARS_PER_TOKEN = 3  # for what a provider does not count; few, so that it costs rather more
@@ -51,7 +51,7 @@ _WHOSE = {
 _WHEN = {Period.DAY: translatable("today"), Period.MONTH: translatable("this month")}
 
 
-@frozen_dataclass
+@value_class
 class BudgetRules:
     """What may be spent; nothing is limited by default."""
 
@@ -66,7 +66,7 @@ class BudgetRules:
 _NO_RULES = BudgetRules({})
 
 
-@frozen_dataclass
+@value_class
 class BudgetShare:
     """Budgets that an answer counts against in equal parts, each for one of so many people."""
 
@@ -380,7 +380,7 @@ def _most(price: ModelPrice, prompt: Prompt, prompt_tokens: int) -> int:
 _SPENDS_NOTHING = translatable("Nothing is spent on a preview that only reads.")
 
 
-@frozen_dataclass
+@value_class
 class _MessagePayer(EmbeddingPayer):
     """Knows which message is answered, and by which preset."""
 
@@ -398,7 +398,7 @@ class _MessagePayer(EmbeddingPayer):
         return self.answering.name
 
 
-@frozen_dataclass
+@value_class
 class EmbeddingSpending(_MessagePayer):
     """Reserves and settles what a preset's stories cost for one message."""
 
@@ -416,7 +416,7 @@ class EmbeddingSpending(_MessagePayer):
             yield spent
 
 
-@frozen_dataclass
+@value_class
 class NoEmbeddingSpending(_MessagePayer):
     """Pays for nothing: stories that a service would have to be paid for are left out."""
 

@@ -1,4 +1,4 @@
-"""What `bot.frozen_dataclass` gives a class at run time; mypy checks that it stays frozen."""
+"""What `value_class` gives a class at run time; mypy refuses assignments to its fields."""
 
 import ast
 from dataclasses import field, replace
@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from bot.frozen_dataclass import frozen_dataclass
+from bot.value_class import value_class
 
 BOT = Path(__file__).parent.parent / "bot"
 
 
-@frozen_dataclass
+@value_class
 class Pair:
     left: int
     right: list[int] = field(default_factory=list)
 
 
-@frozen_dataclass(kw_only=True)
+@value_class(kw_only=True)
 class Named:
     name: str
 

@@ -1,0 +1,29 @@
+"""The decorator of values: dataclasses with slots that are compared and hashed by their fields.
+
+The type checker refuses an assignment to a field (PEP 681, `frozen_default`); nothing does at run
+time. `dataclass(frozen=True)` would, but its `__init__` takes seven times as long, and a message
+builds more than a hundred such values (7 % of its CPU).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar, dataclass_transform, overload
+
+_T = TypeVar("_T")
+
+
+@overload
+def value_class(cls: type[_T], /) -> type[_T]: ...
+@overload
+def value_class(*, kw_only: bool) -> Callable[[type[_T]], type[_T]]: ...
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def value_class(
+    cls: type[_T] | None = None, /, *, kw_only: bool = False
+) -> type[_T] | Callable[[type[_T]], type[_T]]:
+    """Make `cls` a dataclass with slots, and with equality and a hash by its fields.
+
+    The hash fails if a field's value, such as a list, has none. `dataclasses.replace` makes a copy
+    with other values.
+    """
+    decorate = dataclass(slots=True, unsafe_hash=True, kw_only=kw_only)
+    return decorate if cls is None else decorate(cls)
