@@ -76,6 +76,7 @@ STOOD_STILL_SECONDS = 1.0
 _LAST_LOOK_SECONDS = 0.1  # after a deadline, for what has arrived and was not read yet
 _IDLE_SECONDS = 30.0  # a firewall may forget a connection that was idle longer
 _MAX_HEADER_BYTES = 64 * 1024
+_MAX_ADDRESSES = 1000  # URL objects that are kept, because they keep what was parsed
 _EXACT = 1e9  # aiohttp rounds timeouts above this to whole seconds
 _AUTOMATIC_HEADERS = ("Accept", "Accept-Encoding", "User-Agent")
 
@@ -110,6 +111,7 @@ class HttpClient:
         self._uses_proxy = uses_proxy and unix_socket is None
         self._allows_address = allows_address
         self._url = URL()
+        self._addresses: dict[str, URL] = {}
         self._session: aiohttp.ClientSession | None = None
         self._responses = weakref.WeakSet[HttpResponse]()
 
@@ -220,11 +222,16 @@ class HttpClient:
 
     def _address(self, path: str) -> URL:
         """Return what is requested: percent-encodings stay as they are."""
+        if (known := self._addresses.get(path)) is not None:
+            return known
         query = self._url.raw_query_string
         target = quote(self._url.raw_path.rstrip("/") + path, safe="/%:@!$&'()*+,;=~?")
         if query:
             target += f"{'&' if '?' in target else '?'}{query}"
-        return URL(f"{self._url.origin()}{target}", encoded=True)
+        if len(self._addresses) >= _MAX_ADDRESSES:
+            self._addresses.clear()
+        address = self._addresses[path] = URL(f"{self._url.origin()}{target}", encoded=True)
+        return address
 
 
 class HttpResponse:
@@ -232,8 +239,8 @@ class HttpResponse:
 
     def __init__(self, response: aiohttp.ClientResponse) -> None:
         self.status = response.status
-        self.headers = {name.lower(): value for name, value in response.headers.items()}
-        """Names are in lower case."""
+        self.headers: Mapping[str, str] = response.headers
+        """Their names have no case."""
         self._response = response
 
     async def read(self, deadline: float, pause_seconds: float = 0.0) -> bytes:

@@ -52,7 +52,7 @@ def wait_asked_for(headers: Mapping[str, str], body: bytes, now: float) -> float
         return seconds
     resets = (
         retry_after(value, now)
-        for name, value in headers.items()
+        for name, value in ((name.lower(), value) for name, value in headers.items())
         if "ratelimit" in name
         and "reset" in name
         # Each of several limits has its own; one of them is used up.

@@ -12,6 +12,7 @@ from http import HTTPStatus
 from typing import cast
 
 import httpx2
+import msgspec
 from openai import APIStatusError, AsyncAzureOpenAI, AsyncOpenAI, AsyncStream, Omit
 from pydantic import SecretStr
 from typing_extensions import override
@@ -31,6 +32,13 @@ from bot.runtime.http_client import HttpClient, HttpResponse
 
 _LIST_SECONDS = 10.0
 _DEFAULT_FILE_NAME = "voice.ogg"  # services go by its end
+_STAINLESS = tuple(
+    f"X-Stainless-{name}"
+    for name in (
+        *("Lang", "Package-Version", "OS", "Arch", "Runtime", "Runtime-Version", "Async"),
+        *("Retry-Count", "Read-Timeout"),
+    )
+)
 _NO_KEY = "none"  # the client wants one; it is not sent
 
 
@@ -40,6 +48,9 @@ class OpenAIConnection(KeyedConnection):
     def __init__(self, settings: OpenAISettings, key: SecretStr | None) -> None:
         self._headers = _headers(settings, key)
         self._client = _make_client(settings, key)
+        is_merged = isinstance(self._client, AsyncAzureOpenAI)
+        # A whole address saves the client half of its work with addresses.
+        self._root = "" if is_merged else str(self._client.base_url).removesuffix("/")
 
     @override
     async def post(
@@ -52,8 +63,9 @@ class OpenAIConnection(KeyedConnection):
         seconds = deadline - asyncio.get_running_loop().time()
         with _translated_errors():
             stream = await self._client.post(
-                path,
-                body=body,
+                self._root + path,
+                # The client reads a body to find the deployment that is named in the path.
+                **({"content": msgspec.json.encode(body)} if self._root else {"body": body}),
                 cast_to=object,
                 stream=True,
                 stream_cls=AsyncStream[object],
@@ -144,6 +156,8 @@ def _headers(settings: OpenAISettings, key: SecretStr | None) -> dict[str, str |
         # They would come from the environment, and mean OpenAI's own service.
         "OpenAI-Organization": Omit(),
         "OpenAI-Project": Omit(),
+        # What the client tells of this machine.
+        **dict.fromkeys(_STAINLESS, Omit()),
     }
     if key is None or settings.is_azure:
         headers["Authorization"] = Omit()
@@ -186,7 +200,9 @@ class HttpTransport(httpx2.AsyncBaseTransport):
             response.status,
             # Nothing is unpacked, so that nobody can send a decompression bomb.
             headers={
-                name: each for name, each in response.headers.items() if name != "content-encoding"
+                name: each
+                for name, each in response.headers.items()
+                if name.lower() != "content-encoding"
             },
             stream=_Body(response, deadline),
             extensions={RESPONSE: response},
