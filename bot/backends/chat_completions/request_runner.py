@@ -143,9 +143,9 @@ class Timeouts:
 
 
 _log = structlog.get_logger(__name__)
-# A short answer is complete after the first pause. What is read every 0.2 s is read often enough
+# A short answer is complete after the first pause. What is read every 0.3 s is read often enough
 # for a platform, where the first message of a longer one is due after 0.8 s, and edits more rarely.
-_PAUSES_SECONDS = (0.03, 0.2)  # the last one repeats; a stop takes at most that much longer
+_PAUSES_SECONDS = (0.03, 0.3)  # the last one repeats; a stop takes at most that much longer
 MAX_ERROR_BYTES = 64 * 1024
 _CHECK_SECONDS = 10.0
 _MAX_NAMED_MODELS = 8

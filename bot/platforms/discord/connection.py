@@ -211,11 +211,15 @@ class ShardClient(DiscordClient):
 
 
 def _guild_id(event: Any) -> int:
-    """Return the guild of a message, an edit or a deletion; 0 if it is a direct message."""
-    if isinstance(event, discord.Message) and event.guild is not None:
-        return event.guild.id
-    where = event.channel if isinstance(event, discord.Message) else event
-    return getattr(where, "guild_id", None) or 0
+    """Return the guild of a message, an edit or a deletion; 0 if it is a direct message.
+
+    discord.py's event of an edit names the guild only where that is known, its channel always.
+    """
+    message = event if isinstance(event, discord.Message) else getattr(event, "message", None)
+    if message is None:
+        return event.guild_id or 0
+    where = message.guild
+    return where.id if where is not None else getattr(message.channel, "guild_id", None) or 0
 
 
 def _close_reason(code: int) -> PlatformError:

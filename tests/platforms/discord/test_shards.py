@@ -9,6 +9,7 @@ from pydantic import SecretStr
 from simcord.builders import ChannelHandle
 from simcord.results import ResponseMessage
 
+from bot.chat.incoming import Edited, Said
 from bot.platforms.discord.platform import DiscordPlatform
 from bot.platforms.discord.settings import DiscordSettings
 from bot.platforms.discord.shards import GatewaySession, Shard, loop_pause, recent_identifies
@@ -96,6 +97,18 @@ async def test_restart_resumes_the_session_and_misses_nothing(
         f"discord:guild:{guilds.guilds[0].id}",
     )
     assert not [one for one in wire.log if "/messages" in one["path"]]
+
+
+async def test_restart_receives_a_message_before_its_edit(wire: SimWire, intake: FakeIntake) -> None:
+    guilds = Guilds(wire)
+    async with running(platform_with_shards(wire), intake):
+        guilds.say(0, "before")
+        await wait_until(lambda: any(" session" in name for name in intake.stored))
+    missed = guilds.say(0, "missed")
+    wire.edit(guilds.channels[0], missed.id, "missed, then edited")
+    async with running(platform_with_shards(wire), intake):
+        await wait_until(lambda: len(intake.events) == 3)
+    assert [type(one) for one in intake.events] == [Said, Said, Edited]
 
 
 async def test_session_is_stored_soon_though_nothing_more_happens(
