@@ -7,42 +7,21 @@ paid for.
 import json
 from collections.abc import Mapping, Sequence
 
-from sqlalchemy import bindparam, select, update
-
 from bot.chat.usage import BudgetCap
-from bot.storage.statements import Statement, Unit, bound_texts, insert_into
-from bot.storage.tables import budget
+from bot.storage.statements import Statement, Unit
 
-_ENSURE = Statement(
-    lambda dialect: insert_into(budget, dialect, "key", "spent").on_conflict_do_nothing()
-)
+_LISTED = "WHERE key IN (SELECT value FROM jsonb_array_elements_text(:keys))"
+_ENSURE = Statement("INSERT INTO budget (key, spent) VALUES (:key, 0) ON CONFLICT DO NOTHING")
 # In one order everywhere, so that nobody deadlocks.
-_LOCKED = Statement(
-    lambda dialect: (
-        select(budget.c.key, budget.c.spent)
-        .where(budget.c.key.in_(bound_texts("keys", dialect)))
-        .order_by(budget.c.key)
-        .with_for_update()
-    )
-)
-_SPENT = Statement(
-    lambda dialect: select(budget.c.key, budget.c.spent).where(
-        budget.c.key.in_(bound_texts("keys", dialect))
-    )
-)
-_ADD = Statement(
-    lambda dialect: (
-        update(budget)
-        .where(budget.c.key.in_(bound_texts("keys", dialect)))
-        .values(spent=budget.c.spent + bindparam("amount"))
-    )
-)
+_LOCKED = Statement(f"SELECT key, spent FROM budget {_LISTED} ORDER BY key FOR UPDATE")
+_SPENT = Statement(f"SELECT key, spent FROM budget {_LISTED}")
+_ADD = Statement(f"UPDATE budget SET spent = spent + :amount {_LISTED}")
 
 
 def reserve(caps: Sequence[BudgetCap], amount: int) -> Unit[BudgetCap | None]:
     """Count an amount against all caps, or return one that it would exceed and count nothing."""
     keys = sorted(cap.key for cap in caps)
-    yield _ENSURE.query_many([{"key": key, "spent": 0} for key in keys])
+    yield _ENSURE.query_many([{"key": key} for key in keys])
     rows = yield _LOCKED.query({"keys": json.dumps(keys)})
     spent = {row[0]: row[1] for row in rows}
     for cap in caps:

@@ -15,7 +15,7 @@ from bot.chat.session import ChatSetting
 from bot.ports import ChatSettings, Clock, ConversationMemory, Signals
 from bot.storage.database import Database
 from bot.storage.rows import decode_all
-from bot.storage.statements import Statement, Unit, bound_texts
+from bot.storage.statements import Statement, Unit
 from bot.storage.tables import audit, choice, upsert
 from bot.value_class import value_class
 
@@ -27,11 +27,10 @@ _SET = upsert(
         set_={name: insert.excluded[name] for name in _CHANGED},
     ),
 )
-_OF_SCOPES = Statement(
-    lambda dialect: select(choice.c.scope, choice.c.key, choice.c.value).where(
-        choice.c.scope.in_(bound_texts("scopes", dialect))
-    )
-)
+_OF_SCOPES = Statement("""
+SELECT scope, key, value FROM choice
+WHERE scope IN (SELECT value FROM jsonb_array_elements_text(:scopes))
+""")
 _VALUE = (
     select(choice.c.value)
     .where(choice.c.scope == bindparam("scope"), choice.c.key == bindparam("key"))

@@ -8,19 +8,15 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from bot.chat.outgoing import FILE_PARTS, OutboxOperation, OutboxRow
-from bot.chat.session import Attempt, Claim, TurnRange
+from bot.chat.outgoing import OutboxRow
+from bot.chat.session import Attempt, Claim, HistoryChange, TurnRange
 from bot.errors import Fenced
 from bot.storage import conversation_sql as sql
-from bot.storage import functions, lanes
-from bot.storage import histories as changes
-from bot.storage import histories as history
-from bot.storage.rows import NOTHING
+from bot.storage import functions, histories, lanes
+from bot.storage.outgoing import PartChanges
 from bot.storage.statements import DialectName, Unit
 from bot.value_class import value_class
 
-_NO_MESSAGE = {**NOTHING, "interaction": None, "file_name": None, "file_text": None}
-"""The columns of a row that deletes a message."""
 _MESSAGE_COLUMNS = 7
 """How many columns of a function of the database a `NextMessage` has."""
 
@@ -38,51 +34,7 @@ class NextMessage:
     is_followed: bool
 
 
-@value_class
-class PartChanges:
-    """What must happen on the platform for a turn to read as its answer says."""
-
-    common: dict[str, Any]
-    """What all rows of the outbox share: turn, platform, bot_id, chat, thread, lane, reply_to."""
-    changes: Sequence[dict[str, Any]]
-    """The other columns, and `opened`: queue it only if the part was opened (or was not)."""
-    parts: Sequence[int]
-    """The numbers of the parts; others that were opened are deleted."""
-    may_be_opened: bool
-    """Whether this turn can have opened parts at all."""
-
-    def rows(self, opened: Collection[int]) -> list[dict[str, Any]]:
-        """Return the rows to queue, given the parts that were opened."""
-        rows = [
-            {**self.common, **change}
-            for change in self.changes
-            if change["opened"] == (change["part"] in opened)
-        ]
-        delete = {**self.common, "op": OutboxOperation.DELETE, **_NO_MESSAGE}
-        surplus = sorted(set(opened).difference(self.parts))
-        return rows + [{**delete, "part": part} for part in surplus]
-
-    def rows_in_place(self, targets: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return the rows to queue, given the messages whose places the parts take, in order.
-
-        A file takes no place and leaves none: it is sent anew, and deleted with its answer.
-        """
-        nothing = {"external_id": None, "target_turn": None, "target_part": None}
-        texts = [part for part in self.parts if part < FILE_PARTS]
-        of_texts = [target for target in targets if target["target_part"] < FILE_PARTS]
-        files = [target for target in targets if target["target_part"] >= FILE_PARTS]
-        places = dict(zip(texts, of_texts, strict=False))
-        rows = [
-            {**self.common, **change, **places.get(change["part"], nothing)}
-            for change in self.changes
-            if change["opened"] == (change["part"] in places)
-        ]
-        delete = {**self.common, "op": OutboxOperation.DELETE, **_NO_MESSAGE}
-        surplus = enumerate([*of_texts[len(texts) :], *files], len(texts))
-        return rows + [{**delete, "part": number, **target} for number, target in surplus]
-
-
-@value_class
+@frozen_dataclass
 class FinishedRows:
     """What `finish` writes."""
 
@@ -95,7 +47,7 @@ class FinishedRows:
     """Whether to begin the next message; else the conversation is given back."""
     removes: TurnRange | None = None
     supersedes: TurnRange | None = None
-    change: changes.ChangedRows | None = None
+    change: HistoryChange | None = None
     in_place_of: Sequence[str] = ()
     """The names of the parts whose messages the answer takes."""
 
@@ -115,7 +67,7 @@ def receive(
                 "key_platforms": [row["platform"] for _, row in ready],
                 "key_bot_ids": [row["bot_id"] for _, row in ready],
                 "names": list(cursors),
-                "values": list(cursors.values()),
+                "places": list(cursors.values()),
             }
         )
         return
@@ -128,7 +80,9 @@ def receive(
             ]
         )
     if cursors:
-        yield sql.ADVANCE.query_many([{"name": name, "value": to} for name, to in cursors.items()])
+        yield sql.ADVANCE.query_many(
+            [{"name": name, "reached": to} for name, to in cursors.items()]
+        )
 
 
 def ready(served: str, limit: int, now: float) -> Unit[list[str]]:
@@ -190,7 +144,7 @@ def release(claim: Claim) -> Unit[None]:
 
 def waiting(claim: Claim, limit: int) -> Unit[list[NextMessage]]:
     """Return the unanswered messages of a conversation, whatever they are, oldest first."""
-    found = yield sql.FOLLOWING.query({"of": claim.conversation, "after": 0, "most": limit})
+    found = yield sql.FOLLOWING.query({"of": claim.conversation, "newer_than": 0, "most": limit})
     return [NextMessage(*columns) for *columns, _attempt in found]
 
 
@@ -199,7 +153,9 @@ def following(claim: Claim, after: int, limit: int) -> Unit[list[NextMessage]]:
 
     What was in flight at a death is answered alone, so that the next one blames nobody else.
     """
-    found = yield sql.FOLLOWING.query({"of": claim.conversation, "after": after, "most": limit})
+    found = yield sql.FOLLOWING.query(
+        {"of": claim.conversation, "newer_than": after, "most": limit}
+    )
     messages = []
     for *columns, attempt in found:
         message = NextMessage(*columns)
@@ -287,7 +243,7 @@ def _finish_by_steps(
     else:
         taken = yield from _queue_answer(rows.answer, sender, at, dialect)
     if rows.change is not None:  # behind the lock of the lane, as it changes rows of the outbox
-        yield from changes.apply(claim.conversation, rows.change, at.now)
+        yield from histories.apply(claim.conversation, rows.change, at.now)
     if is_settled:
         return None, taken
     if rows.go_on:
@@ -318,7 +274,7 @@ def _end_messages(claim: Claim, rows: FinishedRows, dialect: DialectName) -> Uni
 def _queue_in_place(
     rows: FinishedRows, sender: lanes.SenderIdentity | None, at: lanes.Moment
 ) -> Unit[OutboxRow | None]:
-    targets = yield from history.resolve_parts(rows.in_place_of)
+    targets = yield from histories.resolve_parts(rows.in_place_of)
     queued = rows.answer.rows_in_place(targets)
     return (yield from lanes.queue_in_place(queued, sender, at)) if queued else None
 
@@ -340,7 +296,7 @@ def _queue_answer(
         yield from lanes.queue(queued, at.now)
         return None
     target = opened.get(queued[0]["part"])
-    return (yield from lanes.queue_and_take(queued, sender, at, target, dialect))
+    return (yield from lanes.queue_and_take(queued, sender, at, target))
 
 
 def _finish_values(

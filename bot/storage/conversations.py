@@ -1,7 +1,7 @@
 """Histories, and who may process them: each step of a message is one unit of work."""
 
 import contextlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import structlog
 from sqlalchemy import BindParameter, Connection, bindparam, delete, func, insert, select, update
@@ -20,17 +20,25 @@ from bot.chat.session import (
     OpenedPart,
     Session,
     StoredTurn,
+    Turn,
     TurnResult,
 )
 from bot.errors import Fenced, StoreError, Undecodable
 from bot.ports import Clock, Conversations
 from bot.storage import claims as units
-from bot.storage import histories as history
-from bot.storage import lanes
+from bot.storage import histories, lanes
 from bot.storage import receipts as receipt_rows
 from bot.storage.database import Database
 from bot.storage.forgetting import Tombstone
-from bot.storage.rows import decode, decode_all, decode_event
+from bot.storage.outgoing import to_opening_row, to_part_changes
+from bot.storage.rows import (
+    TURN_COLUMNS,
+    decode,
+    decode_all,
+    decode_event,
+    to_turn,
+    to_turn_row,
+)
 from bot.storage.statements import Statement, Unit, served_text
 from bot.storage.tables import (
     choice,
@@ -47,28 +55,16 @@ from bot.storage.tables import (
     summary,
     turn,
 )
-from bot.storage.turn_rows import (
-    TURN_COLUMNS,
-    from_turn_row,
-    to_change_rows,
-    to_opening_row,
-    to_part_changes,
-    to_turn,
-    to_turn_row,
-)
 from bot.storage.windows import SessionWindows, SharedWindows, window_of
 
 _log = structlog.get_logger(__name__)
 _OF: BindParameter[str] = bindparam("of")
-_CURRENT = select(conversation.c.session).where(conversation.c.key == _OF)
+_CURRENT = "SELECT session FROM conversation WHERE key = :of"
 _SESSION = Statement(_CURRENT)
-_NEWEST = Statement(
-    select(*TURN_COLUMNS, turn.c.session)
-    .where(turn.c.conversation == _OF, turn.c.session == _CURRENT.scalar_subquery())
-    .where(turn.c.active)
-    .order_by(turn.c.id.desc())
-    .limit(bindparam("most"))
-)
+_NEWEST = Statement(f"""
+SELECT {", ".join(one.name for one in TURN_COLUMNS)}, session FROM turn
+WHERE conversation = :of AND session = ({_CURRENT}) AND active ORDER BY id DESC LIMIT :most
+""")
 _HELD = (
     select(conversation.c.epoch)
     .where(conversation.c.key == _OF, conversation.c.owner == bindparam("claimed_by"))
@@ -239,12 +235,12 @@ class SqlConversations(Conversations):
 
     @override
     async def find_turns(self, claim: Claim, message_ids: Collection[str]) -> Sequence[StoredTurn]:
-        return await self._database.run(lambda: history.find(claim.conversation, message_ids))
+        return await self._database.run(lambda: histories.find(claim.conversation, message_ids))
 
     @override
     async def load_exchange(self, claim: Claim, message_id: str, max_turns: int) -> Exchange | None:
         return await self._database.run(
-            lambda: history.load_exchange(claim.conversation, message_id, max_turns)
+            lambda: histories.load_exchange(claim.conversation, message_id, max_turns)
         )
 
     @override
@@ -252,16 +248,18 @@ class SqlConversations(Conversations):
         self, conversation_key: str, part: str, max_turns: int
     ) -> Exchange | None:
         return await self._database.run(
-            lambda: history.load_answered(conversation_key, part, max_turns)
+            lambda: histories.load_answered(conversation_key, part, max_turns)
         )
 
     @override
     async def load_failed(self, claim: Claim) -> Sequence[StoredTurn]:
-        return await self._database.run(lambda: history.load_failed(claim.conversation))
+        return await self._database.run(lambda: histories.load_failed(claim.conversation))
 
     @override
     async def find_said_by(self, claim: Claim, person_id: str) -> Sequence[int]:
-        return await self._database.run(lambda: history.find_said_by(claim.conversation, person_id))
+        return await self._database.run(
+            lambda: histories.find_said_by(claim.conversation, person_id)
+        )
 
     @override
     async def forget(self, claim: Claim) -> int:
@@ -301,7 +299,7 @@ class SqlConversations(Conversations):
 
     @override
     async def opened_parts(self, message: InboxMessage) -> Sequence[int]:
-        return await self._database.run(lambda: history.opened_parts(message.turn))
+        return await self._database.run(lambda: histories.opened_parts(message.turn))
 
     @override
     async def finish(
@@ -320,7 +318,7 @@ class SqlConversations(Conversations):
             go_on=go_on,
             removes=result.removes,
             supersedes=result.supersedes,
-            change=to_change_rows(result.change) if result.change is not None else None,
+            change=result.change,
             in_place_of=result.in_place_of,
         )
         if result.change is not None and result.change.deleted:
@@ -338,7 +336,7 @@ class SqlConversations(Conversations):
             gone = result.removes or result.supersedes
             if gone is not None:
                 window = window.without(gone)
-            window = window.extended([from_turn_row(row) for row in rows.turns if row["active"]])
+            window = window.extended([_as_read(row) for row in rows.turns if row["active"]])
             self.windows.put(claim, window)
             if self._shared is not None and following is None:
                 self._shared.keep(claim, window)
@@ -373,6 +371,11 @@ def _to_message(stored: units.NextMessage) -> InboxMessage:
         decode(float, stored.received_at),
         bool(stored.is_followed),
     )
+
+
+def _as_read(row: Mapping[str, object]) -> Turn:
+    """Return a turn as it will be read."""
+    return to_turn([row[column.name] for column in TURN_COLUMNS])
 
 
 def _ids(message: InboxMessage) -> list[int]:

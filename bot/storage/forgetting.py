@@ -30,7 +30,7 @@ from bot.errors import StoreError, Undecodable
 from bot.ports import Clock, ForgottenConversations, PersonalData
 from bot.storage.database import Database
 from bot.storage.inbox import SqlInbox
-from bot.storage.rows import decode_all, decode_event
+from bot.storage.rows import TURN_COLUMNS, decode_all, decode_event, to_turn
 from bot.storage.statements import has_prefix
 from bot.storage.tables import (
     choice,
@@ -42,7 +42,6 @@ from bot.storage.tables import (
     receipt,
     turn,
 )
-from bot.storage.turn_rows import TURN_COLUMNS, to_turn
 
 FILE_NAME = "forgotten.jsonl"
 

@@ -22,7 +22,7 @@ from bot.chat.outgoing import OutboxOperation
 from bot.chat.session import MessagePlace
 from bot.ports import HistoryIndex
 from bot.storage.database import Database
-from bot.storage.histories import encode_parts
+from bot.storage.rows import encode_parts
 from bot.storage.statements import bound_texts, has_prefix
 from bot.storage.tables import conversation, inbox, is_unanswered, outbox, sent_message, turn
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Select, bindparam, func, literal_column, or_, select
+from sqlalchemy import Connection, or_, select
 from typing_extensions import override
 
 from bot.chat.incoming import Address, Incoming
@@ -13,42 +13,29 @@ from bot.ports import Clock, Inbox
 from bot.storage import claims as units
 from bot.storage.database import Database
 from bot.storage.rows import decode_all, decode_event, encode_event, event_kind
-from bot.storage.statements import DialectName, Statement, Unit, bound_texts
+from bot.storage.statements import Statement, Unit
 from bot.storage.tables import cursor, inbox, is_unanswered
 
 # What is gathered has its attempt recorded with that of the message that it is answered with.
 _IS_GATHERED = inbox.c.attempt == int(Attempt.BESIDE_OTHERS)
 
 
-def _newest_unanswered(dialect: DialectName) -> Select[tuple[str, bytes | None]]:
-    """Select the newest unanswered rows of bound conversations, a few of each.
-
-    One value binds all conversations, so that the statement is the same for any number of them,
-    and of a long queue only its newest rows are read.
-    """
-    asked, waiting = bound_texts("conversations", dialect).subquery(), inbox.alias()
-    newest_left_out = (
-        select(waiting.c.id)
-        .where(waiting.c.state == literal_column("'new'"), waiting.c.conversation == asked.c[0])
-        .order_by(waiting.c.id.desc())
-        .limit(1)
-        .offset(bindparam("of_each"))
-        .scalar_subquery()
-    )
-    read = select(
-        asked.c[0].label("conversation"), func.coalesce(newest_left_out, 0).label("left_out")
-    ).cte()
-    read = read.prefix_with("MATERIALIZED", dialect="postgresql")  # or it is found for each row
-    return (
-        select(inbox.c.kind, inbox.c.payload)
-        .join_from(read, inbox, inbox.c.conversation == read.c.conversation)
-        .where(is_unanswered, inbox.c.id > read.c.left_out)
-        .order_by(inbox.c.id.desc())
-        .limit(bindparam("most"))
-    )
-
-
-_WAITING = Statement(_newest_unanswered)
+# One value binds all conversations, so that the statement is the same for any number of them, and
+# of a long queue only its newest rows are read.
+_WAITING = Statement("""
+WITH read AS MATERIALIZED (
+    SELECT value AS conversation, coalesce((
+        SELECT waiting.id FROM inbox AS waiting
+        WHERE waiting.state = 'new' AND waiting.conversation = value
+        ORDER BY waiting.id DESC LIMIT 1 OFFSET :of_each
+    ), 0) AS left_out
+    FROM jsonb_array_elements_text(:conversations)
+)
+SELECT inbox.kind, inbox.payload FROM read JOIN inbox ON inbox.conversation = read.conversation
+WHERE inbox.state = 'new' AND inbox.id > read.left_out
+ORDER BY inbox.id DESC LIMIT :most
+""")
+"""The newest unanswered rows of conversations, a few of each."""
 
 
 class SqlInbox(Inbox):

@@ -64,7 +64,6 @@ def queue_and_take(
     sender: SenderIdentity,
     at: Moment,
     target: str | None,
-    dialect: DialectName,
 ) -> Unit[OutboxRow | None]:
     """Append rows to their lane; where it is free, take its first row.
 
@@ -73,18 +72,14 @@ def queue_and_take(
         sender: who takes it.
         at: now.
         target: the platform's id of the message that the first of the rows changes.
-        dialect: of the database.
     """
     first, lane = rows[0], _lane(rows[0], at.now)
     leased = yield lane_sql.MAKE_DUE_AND_TAKE.query(lane)
     if not leased:
         yield lane_sql.QUEUE.query_many(rows)
         return None
-    if dialect == "sqlite":
-        is_behind = bool(leased[0][1])
-    else:  # read once the lane is held: its rows may have been queued while that was waited for
-        is_behind = bool((yield lane_sql.UNSENT.query({"of": lane["key"]})))
-    if is_behind:  # its sender died, or it had to wait
+    # Read once the lane is held: its rows may have been queued while that was waited for.
+    if (yield lane_sql.UNSENT.query({"of": lane["key"]})):  # its sender died, or it had to wait
         yield lane_sql.QUEUE.query_many(rows)
         return (yield from _take_leased(lane["key"], sender, leased, at))
     begun = {"state": OutboxState.SENDING, "owner": sender.owner, "attempts": 1}
@@ -265,7 +260,7 @@ def sent(
 
 def dead(row: OutboxRow, reason: str, sender: SenderIdentity, at: Moment) -> Unit[OutboxRow | None]:
     """Note that the platform refused a row for good, and take the next; raises `Fenced`."""
-    change = lane_sql.DEAD.query(_held(row, sender, reason=reason))
+    change = lane_sql.DEAD.query(_held(row, sender, error=reason))
     key = yield from _change(row, sender, change)
     return (yield from _take_next(key, sender, at))
 
@@ -277,15 +272,14 @@ def send_again(
 
     The change is given up only where we have deleted the message, or the row of the part is gone.
     """
-    change = lane_sql.DEAD.query(_held(row, sender, reason=reason))
+    change = lane_sql.DEAD.query(_held(row, sender, error=reason))
     key = yield from _change(row, sender, change)
     if (yield lane_sql.DELETION.query({"of": key, "message": row.external_id})):
         return (yield from _take_next(key, sender, at))
     [[turn, part]] = yield lane_sql.CHANGED_PART.query({"row": row.id})
     content = encode_content(row.content, row.thread)
     replaced = {"replaced": None if is_gone else row.external_id}
-    new = {f"new_{name}": content[name] for name in ("text", "face", "buttons")}
-    yield lane_sql.SEND_AGAIN.query({"of_turn": turn, "of_part": part, **replaced, **new})
+    yield lane_sql.SEND_AGAIN.query({"of_turn": turn, "of_part": part, **replaced, **content})
     return (yield from _take_next(key, sender, at))
 
 
@@ -293,7 +287,7 @@ def set_aside(
     row: OutboxRow, reason: str, notice: str, sender: SenderIdentity, at: Moment
 ) -> Unit[OutboxRow | None]:
     """Give up a row, queue a notice behind its lane, and take the next row; raises `Fenced`."""
-    change = lane_sql.DEAD.query(_held(row, sender, reason=reason))
+    change = lane_sql.DEAD.query(_held(row, sender, error=reason))
     key = yield from _change(row, sender, change)
     if row.part < _NOTICE_PART:
         yield lane_sql.QUEUE_ONCE.query(_notice(row, notice))

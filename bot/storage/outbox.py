@@ -8,9 +8,7 @@ from typing_extensions import override
 from bot.chat.incoming import Address
 from bot.chat.outgoing import OutboxRow, OutboxState
 from bot.ports import Clock, Outbox
-from bot.storage import histories as history
-from bot.storage import lanes
-from bot.storage import lanes as lane_holds
+from bot.storage import histories, lanes
 from bot.storage.database import Database
 from bot.storage.statements import clock_at, served_text
 from bot.storage.tables import has_external_id, is_unsent, lane, outbox
@@ -108,7 +106,7 @@ class SqlOutbox(Outbox):
 
     @override
     async def message_of(self, part: str) -> str | None:
-        return (await self._database.run(lambda: history.find_parts([part]))).get(part)
+        return (await self._database.run(lambda: histories.find_parts([part]))).get(part)
 
     @override
     async def known_ids(self, address: Address) -> Set[str]:
@@ -120,9 +118,9 @@ class SqlOutbox(Outbox):
     @override
     async def hold_lane(self, lane: str) -> float | None:
         now = self._clock.now()
-        return await self._database.run(lambda: lane_holds.hold(lane, now))
+        return await self._database.run(lambda: lanes.hold(lane, now))
 
     @override
     async def release_lane(self, lane: str, held: float) -> None:
         now = self._clock.now()
-        await self._database.run(lambda: lane_holds.release(lane, held, now))
+        await self._database.run(lambda: lanes.release(lane, held, now))

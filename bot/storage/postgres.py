@@ -31,7 +31,6 @@ from bot.storage.statements import (
     Rows,
     StartUnit,
     Unit,
-    arguments,
     decoded,
     to_store_error,
 )
@@ -275,11 +274,11 @@ async def _finish(connection: Any, unit: Unit[T], query: Query, codec: TextCodec
 async def _rows_of(connection: Any, query: Query, codec: TextCodec) -> Rows:
     sql = query.statement.compiled("postgresql")
     if query.many:
-        rows = [arguments(sql, values, codec) for values in query.many]
+        rows = [sql.arguments(values, codec) for values in query.many]
         await connection.executemany(sql.text, rows)
         return ()
-    found: Rows = await connection.fetch(sql.text, *arguments(sql, query.values, codec))
-    return decoded(found, sql, codec)
+    found: Any = await connection.fetch(sql.text, *sql.arguments(query.values, codec))
+    return decoded(found, tuple(found[0].keys()), codec) if found else found
 
 
 _CORE_CONNECTIONS = 2

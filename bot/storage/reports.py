@@ -34,7 +34,7 @@ from bot.ports import AnswerLog, ChannelHistories, Clock, ServiceState, SharedVa
 from bot.storage.codec import TextCodec
 from bot.storage.database import Database
 from bot.storage.receipts import decode_receipt
-from bot.storage.rows import decode_all
+from bot.storage.rows import TURN_COLUMNS, decode_all, to_turn
 from bot.storage.statements import clock_at
 from bot.storage.tables import (
     choice,
@@ -51,8 +51,6 @@ from bot.storage.tables import (
     role_lease,
     turn,
 )
-from bot.storage.turn_rows import TURN_COLUMNS, to_turn
-from bot.value_class import value_class
 
 _ROWS_PER_READ = 500
 _MAX_ROWS_SEARCHED = 4000

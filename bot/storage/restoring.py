@@ -29,9 +29,10 @@ from typing_extensions import override
 from bot.chat.incoming import address_of
 from bot.chat.operation import Restore
 from bot.chat.outgoing import OutboxState
+from bot.chat.session import HistoryChange
 from bot.errors import StoreError
 from bot.ports import Clock, Restores
-from bot.storage import histories as changes
+from bot.storage import histories
 from bot.storage.database import Database
 from bot.storage.forgetting import Tombstone
 from bot.storage.statements import Unit, clock_at
@@ -158,7 +159,7 @@ async def _forget_again(database: Database, tombstone: Tombstone, now: float) ->
     gone = found if is_whole else set(found).intersection(tombstone.turns)
 
     def forget() -> Unit[None]:
-        yield from changes.apply(key, changes.ChangedRows({}, {}, (), (), sorted(gone)), now)
+        yield from histories.apply(key, HistoryChange(deleted=sorted(gone)), now)
 
     await database.run(forget)
     names = [""] if is_whole else tombstone.messages

@@ -29,8 +29,7 @@ from bot.runtime.tasks import wake_ups
 from bot.storage.codec import TextCodec
 from bot.storage.column_types import attach_codec
 from bot.storage.data_dir import close_to_others
-from bot.storage.statements import DialectName, Query, Rows, StartUnit, arguments, decoded
-from bot.value_class import value_class
+from bot.storage.statements import DialectName, Query, Rows, StartUnit, decoded
 
 T = TypeVar("T")
 Work: TypeAlias = Callable[[sqlite3.Connection], T]
@@ -184,11 +183,13 @@ def run_unit(connection: sqlite3.Connection, start: StartUnit[T], codec: TextCod
 def _rows_of(cursor: sqlite3.Cursor, query: Query, codec: TextCodec) -> Rows:
     sql = query.statement.compiled("sqlite")
     if len(query.many) > 1:
-        cursor.executemany(sql.text, [arguments(sql, values, codec) for values in query.many])
+        cursor.executemany(sql.text, [sql.arguments(values, codec) for values in query.many])
         return ()
     values = query.many[0] if query.many else query.values
-    cursor.execute(sql.text, arguments(sql, values, codec))
-    return decoded(cursor.fetchall(), sql, codec) if cursor.description else ()
+    cursor.execute(sql.text, sql.arguments(values, codec))
+    if not cursor.description:
+        return ()
+    return decoded(cursor.fetchall(), tuple(name for name, *_ in cursor.description), codec)
 
 
 def _deliver(outcomes: Sequence[_Outcome]) -> None:

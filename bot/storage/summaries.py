@@ -14,9 +14,8 @@ from bot.chat.session import SessionTurns, StoredTurn, Summary
 from bot.chat.storable import make_storable
 from bot.ports import Summaries
 from bot.storage.database import Database
-from bot.storage.rows import decode_all
+from bot.storage.rows import TURN_COLUMNS, decode_all, to_turn
 from bot.storage.tables import conversation, summary, turn, upsert
-from bot.storage.turn_rows import TURN_COLUMNS, to_turn
 
 # Statements are built once: building one costs more than running it.
 _SESSION_NUMBER = select(conversation.c.session).where(

@@ -41,13 +41,13 @@ _CREATE_TABLE = text(
     "FOREIGN KEY (character, sha256) REFERENCES story ON DELETE CASCADE)"
 )
 _MISSING = text(
-    f"SELECT s.character, s.sha256, s.model, s.vector FROM story s LEFT JOIN {TABLE} v "  # noqa: S608
+    f"SELECT s.character, s.sha256, s.model, s.vector FROM story s LEFT JOIN {TABLE} v "
     "ON v.character = s.character AND v.sha256 = s.sha256 WHERE s.vector IS NOT NULL "
     "AND v.model IS DISTINCT FROM s.model AND s.character = coalesce(:character, s.character) "
     "ORDER BY s.character, s.sha256 LIMIT :max_rows"
 )
 _INSERT = text(
-    f"INSERT INTO {TABLE} (character, sha256, model, embedding) "  # noqa: S608
+    f"INSERT INTO {TABLE} (character, sha256, model, embedding) "
     "VALUES (:character, :story_key, :model_id, CAST(CAST(:vector AS text) AS vector)) "
     "ON CONFLICT (character, sha256) DO UPDATE "
     "SET model = excluded.model, embedding = excluded.embedding"
@@ -55,7 +55,7 @@ _INSERT = text(
 # Only the best are joined to their texts; with ties, so that the earlier of equals wins. Without
 # its own SELECT the query vector would be parsed again for every row, once a plan is reused.
 _NEAREST = text(
-    "SELECT s.text, s.place, best.score FROM ("  # noqa: S608
+    "SELECT s.text, s.place, best.score FROM ("
     "SELECT sha256, -(embedding <#> (SELECT CAST(CAST(:query AS text) AS vector))) AS score "
     f"FROM {TABLE} WHERE character = :character AND model = :model_id "
     "AND vector_dims(embedding) = :width "

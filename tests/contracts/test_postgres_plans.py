@@ -27,7 +27,7 @@ from bot.storage.outbox import SqlOutbox
 from bot.storage.retention import delete_expired
 from bot.storage.rows import encode_event
 from bot.storage.sqlite import ConnectionPool, UnitOfWork
-from bot.storage.statements import DialectName, Query, Rows, StartUnit, arguments
+from bot.storage.statements import DialectName, Query, Rows, StartUnit
 from bot.storage.tables import inbox
 from tests.postgres import create_postgres_database
 from tests.samples import ALICE, make_incoming
@@ -275,7 +275,7 @@ def _rows_of(connection: Connection, query: Query) -> Rows:
     sql = query.statement.compiled("postgresql")
     found: Rows = ()
     for values in query.many or (query.values,):
-        result = connection.exec_driver_sql(sql.text, tuple(arguments(sql, values, TextCodec())))
+        result = connection.exec_driver_sql(sql.text, tuple(sql.arguments(values, TextCodec())))
         found = result.fetchall() if result.returns_rows else ()
     return found
 

@@ -22,8 +22,6 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from sqlalchemy import ColumnElement, Float, bindparam, case, update
-
 import bot.cli.app
 import bot.delivery.sender
 import bot.turn.worker
@@ -40,14 +38,12 @@ from bot.platforms.discord.surface import DiscordSurface
 from bot.platforms.telegram.surface import TelegramSurface
 from bot.runtime.clock import SystemClock
 from bot.storage import claims as units
-from bot.storage import conversation_sql, functions, lane_sql, lanes
-from bot.storage import statements as dialects
+from bot.storage import functions, lane_sql, lanes, statements
 from bot.storage.conversations import SqlConversations
 from bot.storage.functions import PostgresFunction
 from bot.storage.inbox import SqlInbox
 from bot.storage.outbox import SqlOutbox
-from bot.storage.statements import DialectName, Statement, Unit
-from bot.storage.tables import outbox
+from bot.storage.statements import Statement, Unit
 from bot.turn.claims import is_set_aside
 from bot.turn.edits import EditedMessages
 from bot.turn.presses import PressedButtons
@@ -254,16 +250,17 @@ def _rewrite(function: PostgresFunction, pattern: str, replacement: str) -> None
     new_name = f"{function.name}_{secrets.token_hex(4)}"
     rewritten, changes = re.subn(pattern, replacement, function.definition)
     assert changes, f"{function.name} has no {pattern}"
-    call: Any = function.call._build
-    clause = getattr(call, "element", call)  # of the text with typed columns
-    clause.text = clause.text.replace(function.name, new_name)
+    call = function.call
     function.definition = rewritten.replace(function.name, new_name)
-    function.name, function.call = new_name, Statement(call)
+    function.call = Statement(
+        call.text.replace(function.name, new_name), lists=call._lists, tables=call._tables
+    )
+    function.name = new_name
 
 
 def _no_fence() -> None:
     """Nobody checks the epoch and owner of a claim, nor whether its answer is queued already."""
-    held = r"conversation\.epoch = _at_epoch::BIGINT AND conversation\.owner = _claimed_by::VARCHAR"
+    held = "epoch = _at_epoch AND owner = _claimed_by"
     for function in (functions.OPEN, functions.FINISH):
         _rewrite(function, held, "true")
     finish_values = units._finish_values
@@ -283,29 +280,19 @@ def _no_fence() -> None:
 
 def _unfenced_again() -> None:
     """Whoever held a row once may give it back to be sent, whatever became of it since."""
-    again = update(outbox).where(outbox.c.id == bindparam("row"))
-    lane_sql.LATER = Statement(
-        lambda dialect: again.values(
-            state=bindparam("becomes"),
-            owner=None,
-            # else the second message would take the place of the first
-            external_id=case((outbox.c.op == "send", None), else_=outbox.c.external_id),
-            not_before=dialects.clock(dialect) + bindparam("seconds", type_=Float),
-        ).returning(outbox.c.lane, outbox.c.not_before)
-    )
-    _rewrite(functions.SENT, r"SET text=''::VARCHAR,", "SET")  # there is something to send again
+    # With its old id, the second message would take the place of the first.
+    lane_sql.LATER = Statement("""
+        UPDATE outbox SET state = :becomes, owner = NULL, not_before = :now + :seconds,
+            external_id = CASE WHEN op = 'send' THEN NULL ELSE external_id END
+        WHERE id = :row RETURNING lane, not_before
+    """)
+    _rewrite(functions.SENT, r" text = '',", "")  # there is something to send again
 
 
 def _clients_clocks() -> None:
     """Leases on PostgreSQL are judged by the clock of whoever asks."""
     ahead = round(SystemClock().now() - time.time())
-    shared_clock = dialects.clock
-
-    def clock(dialect: DialectName) -> ColumnElement[float]:
-        return shared_clock(dialect) + ahead
-
-    for module in (conversation_sql, lane_sql):
-        setattr(module, shared_clock.__name__, clock)
+    statements.SERVER_CLOCK = f"({statements.SERVER_CLOCK} + {ahead})"
     own_time = f"(clock_timestamp() + make_interval(secs => {ahead}))"
     for function in functions.FUNCTIONS:
         if "clock_timestamp" in function.definition:

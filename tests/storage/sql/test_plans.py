@@ -24,7 +24,7 @@ from bot.storage.outbox import SqlOutbox
 from bot.storage.receipts import SqlReceipts
 from bot.storage.retention import delete_expired
 from bot.storage.sqlite import UnitOfWork
-from bot.storage.statements import Query, StartUnit, Unit, arguments
+from bot.storage.statements import Query, StartUnit, Unit
 from bot.storage.summaries import SqlSummaries
 from tests.samples import begin, make_incoming
 from tests.turn.whole_chat import use_whole_chat
@@ -199,7 +199,8 @@ async def _scans(database: RecordingDatabase) -> set[tuple[str, str]]:
 
 def _sql_of(query: Query) -> tuple[str, Sequence[Any]]:
     sql = query.statement.compiled("sqlite")
-    return sql.text, arguments(sql, query.many[0] if query.many else query.values, TextCodec())
+    values = query.many[0] if query.many else query.values
+    return sql.text, sql.arguments(values, TextCodec())
 
 
 def _plan(connection: Connection, sql: str, values: Values) -> list[str]:

@@ -1,70 +1,62 @@
-"""The rows of a history's turns, and the outbox rows that show them on the platform."""
+"""The rows of the outbox that make a turn read on the platform as its result says."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from bot.chat.incoming import Pressed
-from bot.chat.outgoing import OutboxOperation, OutgoingPart
-from bot.chat.session import HistoryChange, InboxMessage, Turn, TurnResult
+from bot.chat.outgoing import FILE_PARTS, OutboxOperation, OutgoingPart
+from bot.chat.session import InboxMessage, TurnResult
 from bot.chat.storable import make_storable
-from bot.storage import claims as units
-from bot.storage import histories as history
-from bot.storage.histories import ChangedRows
-from bot.storage.rows import encode_content
-from bot.storage.tables import turn
+from bot.frozen_dataclass import frozen_dataclass
+from bot.storage.rows import NOTHING, encode_content
 
-TURN_COLUMNS = (
-    *(turn.c.role, turn.c.speaker_id, turn.c.speaker_name, turn.c.text, turn.c.at),
-    *(turn.c.preset, turn.c.preset_version, turn.c.message_id, turn.c.observed),
-    turn.c.files,
-)
+_NO_MESSAGE = {**NOTHING, "interaction": None, "file_name": None, "file_text": None}
+"""The columns of a row that deletes a message."""
 
 
-def to_turn_row(one: Turn, *, is_active: bool = True) -> dict[str, object]:
-    return {
-        "role": one.role,
-        "speaker_id": one.speaker.id if one.speaker else None,
-        "speaker_name": one.speaker.name if one.speaker else None,
-        "text": make_storable(one.text),
-        "at": one.at.timestamp(),
-        "preset": one.preset,
-        "preset_version": one.preset_version,
-        "message_id": one.message_id,
-        "sent_as": history.encode_parts(one.sent_as),
-        "observed": one.observed,
-        "active": is_active,
-        "files": history.encode_files(one.files),
-    }
+@frozen_dataclass
+class PartChanges:
+    """What must happen on the platform for a turn to read as its answer says."""
 
+    common: dict[str, Any]
+    """What all rows of the outbox share: turn, platform, bot_id, chat, thread, lane, reply_to."""
+    changes: Sequence[dict[str, Any]]
+    """The other columns, and `opened`: queue it only if the part was opened (or was not)."""
+    parts: Sequence[int]
+    """The numbers of the parts; others that were opened are deleted."""
+    may_be_opened: bool
+    """Whether this turn can have opened parts at all."""
 
-def from_turn_row(row: Mapping[str, object]) -> Turn:
-    """Return the turn as it will be read."""
-    return to_turn([row[column.name] for column in TURN_COLUMNS])
+    def rows(self, opened: Collection[int]) -> list[dict[str, Any]]:
+        """Return the rows to queue, given the parts that were opened."""
+        rows = [
+            {**self.common, **change}
+            for change in self.changes
+            if change["opened"] == (change["part"] in opened)
+        ]
+        delete = {**self.common, "op": OutboxOperation.DELETE, **_NO_MESSAGE}
+        surplus = sorted(set(opened).difference(self.parts))
+        return rows + [{**delete, "part": part} for part in surplus]
 
+    def rows_in_place(self, targets: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return the rows to queue, given the messages whose places the parts take, in order.
 
-def to_turn(row: Sequence[Any]) -> Turn:
-    """Read a row that starts with `TURN_COLUMNS`; further columns are ignored."""
-    *answered, observed, files = row[5 : len(TURN_COLUMNS)]
-    return history.read_turn(row[:5], (*answered, None, observed, files))
-
-
-def to_change_rows(change: HistoryChange) -> ChangedRows:
-    return ChangedRows(
-        texts={turn_id: make_storable(text) for turn_id, text in change.texts.items()},
-        versions={turn_id: _to_version_row(one) for turn_id, one in change.versions.items()},
-        superseded=tuple(change.superseded),
-        restored=tuple(change.restored),
-        deleted=tuple(change.deleted),
-        replaced=tuple(change.replaced),
-        observed=dict(change.observed),
-        files={turn_id: history.encode_files(files) for turn_id, files in change.files.items()},
-    )
-
-
-def _to_version_row(one: Turn) -> dict[str, object]:
-    row = to_turn_row(one)
-    return {name: row[name] for name in ("text", "at", "preset", "preset_version", "sent_as")}
+        A file takes no place and leaves none: it is sent anew, and deleted with its answer.
+        """
+        nothing = {"external_id": None, "target_turn": None, "target_part": None}
+        texts = [part for part in self.parts if part < FILE_PARTS]
+        of_texts = [target for target in targets if target["target_part"] < FILE_PARTS]
+        files = [target for target in targets if target["target_part"] >= FILE_PARTS]
+        places = dict(zip(texts, of_texts, strict=False))
+        rows = [
+            {**self.common, **change, **places.get(change["part"], nothing)}
+            for change in self.changes
+            if change["opened"] == (change["part"] in places)
+        ]
+        delete = {**self.common, "op": OutboxOperation.DELETE, **_NO_MESSAGE}
+        surplus = enumerate([*of_texts[len(texts) :], *files], len(texts))
+        return rows + [{**delete, "part": number, **target} for number, target in surplus]
 
 
 def to_opening_row(message: InboxMessage, opening: OutgoingPart) -> dict[str, object]:
@@ -75,7 +67,7 @@ def to_opening_row(message: InboxMessage, opening: OutgoingPart) -> dict[str, ob
     return {**_common(message), **change}
 
 
-def to_part_changes(message: InboxMessage, result: TurnResult) -> units.PartChanges:
+def to_part_changes(message: InboxMessage, result: TurnResult) -> PartChanges:
     """Say what must happen on the platform so that the turn reads as the result says."""
     changes = []
     outgoing = [_marked_response(message, result, one) for one in result.outgoing]
@@ -84,7 +76,7 @@ def to_part_changes(message: InboxMessage, result: TurnResult) -> units.PartChan
         if not one.is_shown:
             changes.append(_change(message, one, OutboxOperation.EDIT, content, opened=True))
         changes.append(_change(message, one, OutboxOperation.SEND, content, opened=False))
-    return units.PartChanges(
+    return PartChanges(
         _common(message),
         changes,
         [one.part for one in outgoing if not _is_beside_places(message, result, one)],
