@@ -15,11 +15,13 @@ from bot.chat.operation import (
     ProcessReport,
 )
 from bot.errors import StoreError
-from bot.ports import Backend, Clock, LoadingBackend, MonitoredBackend, NodeRegistry
+from bot.frozen_dataclass import frozen_dataclass
+from bot.ports import Backend, Clock, LoadingBackend, MonitoredBackend
 from bot.prompting.presets.preset import Preset
 from bot.service.options import Role
 from bot.settings import Settings
 from bot.storage.database import Database
+from bot.storage.operation import NodeRegistry
 from bot.storage.reports import SharedReports, SqlQueueAges
 from bot.storage.retention import delete_expired, delete_expired_turns
 from bot.telemetry.logs import RecentEvents

@@ -43,7 +43,7 @@ from bot.storage.database import (
     read_revision,
 )
 from bot.storage.leases import read_installation_id, resolve_bot_id
-from bot.storage.presets import SqlPresetVersions
+from bot.storage.presets import PresetVersions
 from bot.storage.provider_keys import SqlProviderKeys, StoredKey
 from bot.value_class import value_class
 
@@ -249,7 +249,7 @@ async def _resolve_bot_ids(
 async def _save_versions(presets: Mapping[str, Preset], database: Database) -> Mapping[str, int]:
     """Store the presets as they are now; return their version numbers by name."""
     versions = [preset_version(preset) for preset in presets.values()]
-    return await SqlPresetVersions(database, SystemClock()).save(versions)
+    return await PresetVersions(database, SystemClock()).save(versions)
 
 
 @contextlib.asynccontextmanager

@@ -20,15 +20,8 @@ from bot.chat.session import Claim, Turn
 from bot.chat.storable import make_storable
 from bot.chat.web_channel import WEB_PLATFORM, WebChannel, WebMessage, inbox_key
 from bot.errors import Refused
-from bot.ports import (
-    ConversationMemory,
-    Conversations,
-    HistoryCopies,
-    HistoryIndex,
-    Inbox,
-    Signals,
-    WebChannels,
-)
+from bot.ports import ConversationMemory, HistoryIndex, Inbox, Signals, WebChannels
+from bot.storage.conversations import Conversations
 from bot.storage.database import Database
 from bot.storage.rows import decode_all
 from bot.storage.tables import conversation, turn, upsert, web_channel, web_message
@@ -209,18 +202,23 @@ _RECENT = (
 _KNOWN = select(conversation.c.key).where(conversation.c.key == bindparam("of"))
 
 
-class SqlHistoryCopies(HistoryCopies):
+class HistoryCopies:
+    """Copies what was said in a conversation to a new one."""
+
     def __init__(self, database: Database, conversations: Conversations) -> None:
         self._database = database
         self._conversations = conversations
 
-    @override
     async def recent(self, limit: int) -> Sequence[str]:
+        """Return the keys of conversations, those with the newest turns first."""
         rows = await self._database.read(lambda c: c.execute(_RECENT, {"most": limit}).all())
         return [row.conversation for row in rows]
 
-    @override
     async def copy(self, source: str, target: str) -> Sequence[Turn]:
+        """Copy the newest turns of the current session; return them as they were copied.
+
+        A target that is in use is left as it is, and nothing is returned.
+        """
         session = await self._conversations.load_session(Claim(source, 0, ""), _MAX_TURNS)
         turns = [replace(one, message_id=f"copy-{at}") for at, one in enumerate(session.turns)]
 

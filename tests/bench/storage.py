@@ -45,7 +45,7 @@ from bot.service.options import RunOptions
 from bot.service.resources import Resources, make_chat_settings
 from bot.settings import LimitSettings, Settings
 from bot.storage.codec import TextEncryption
-from bot.storage.conversations import SqlConversations
+from bot.storage.conversations import Conversations
 from bot.storage.database import Database, open_database, read_revision
 from bot.storage.inbox import SqlInbox
 from bot.storage.lanes import SenderIdentity
@@ -83,7 +83,7 @@ class StorageOnly:
         self.answered = 0
         self._owner = owner
         self._cursors = {f"telegram:{owner}": "1"}
-        self._conversations = SqlConversations(database, clock, sender)
+        self._conversations = Conversations(database, clock, sender)
         self._outbox = SqlOutbox(database, clock, sender)
         self.pool = KeyedWorkerPool(
             "conversations",

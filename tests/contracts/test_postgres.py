@@ -19,7 +19,7 @@ from bot.chat.outgoing import MessageContent, OutgoingPart
 from bot.chat.session import TurnResult
 from bot.errors import StoreError
 from bot.runtime.clock import SystemClock
-from bot.storage.conversations import SqlConversations
+from bot.storage.conversations import Conversations
 from bot.storage.database import Database, open_database, parse_url
 from bot.storage.inbox import SqlInbox
 from bot.storage.lanes import SenderIdentity
@@ -202,7 +202,7 @@ def _count_connections(connection: Connection) -> int:
 async def answer(database: Database, number: int) -> None:
     """Receive, claim, finish, send and load: a message in six units."""
     clock, sender = SystemClock(), SenderIdentity("me", 0)
-    conversations = SqlConversations(database, clock, sender)
+    conversations = Conversations(database, clock, sender)
     incoming = make_incoming(chat=str(number), key=f"{number}:1")
     key = incoming.address.conversation
     await SqlInbox(database, clock).receive([incoming], {"telegram:offset": "1"})

@@ -19,7 +19,7 @@ from bot.chat.outgoing import MessageContent, OutboxRow, OutgoingPart
 from bot.chat.session import Claim, ClaimedMessage, InboxMessage, Turn, TurnRange, TurnResult
 from bot.runtime.clock import SystemClock
 from bot.storage.codec import TextCodec
-from bot.storage.conversations import SqlConversations
+from bot.storage.conversations import Conversations
 from bot.storage.database import Database
 from bot.storage.inbox import SqlInbox
 from bot.storage.lanes import SenderIdentity
@@ -131,7 +131,7 @@ class Process:
         clock, sender = SystemClock(), SenderIdentity("me", 0)
         self.database = database
         self.inbox = SqlInbox(database, clock)
-        self.conversations = SqlConversations(database, clock, sender)
+        self.conversations = Conversations(database, clock, sender)
         self.outbox = SqlOutbox(database, clock, sender)
         self.scanned: dict[str, list[str]] = {}
         self.rows_read: dict[str, int] = {}

@@ -16,7 +16,7 @@ from bot.chat.prompt import (
 from bot.chat.receipt import DroppedItem, PromptSpan, Receipt, Timings
 from bot.chat.session import Claim, InboxMessage, TurnResult
 from bot.runtime.clock import SystemClock
-from bot.storage.receipts import SqlReceipts
+from bot.storage.receipts import Receipts
 from bot.storage.retention import delete_expired
 from bot.storage.tables import has_content, receipt
 from tests.contracts.conftest import Store
@@ -67,7 +67,7 @@ async def test_receipt_is_found_by_number_and_by_conversation(store: Store) -> N
         reason=FinishReason.REPETITION,
     )
     await store.conversations.finish(claim, message, TurnResult(receipts=[RECEIPT, other]))
-    receipts = SqlReceipts(store.database)
+    receipts = Receipts(store.database)
     assert await receipts.newest("telegram:5") == [(1, RECEIPT), (2, other)]
     assert await receipts.get(1) == RECEIPT
     assert await receipts.newest("telegram:6") == []
@@ -90,4 +90,4 @@ async def test_receipts_are_deleted_with_their_conversation(store: Store) -> Non
 
     await store.conversations.forget(claim)
 
-    assert await SqlReceipts(store.database).get(1) is None
+    assert await Receipts(store.database).get(1) is None

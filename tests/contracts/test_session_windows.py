@@ -15,7 +15,7 @@ from bot.chat.session import Claim, ClaimedMessage, Turn, TurnResult
 from bot.errors import Fenced, StoreError
 from bot.ports import SharedValues
 from bot.runtime.clock import SystemClock
-from bot.storage.conversations import SqlConversations
+from bot.storage.conversations import Conversations
 from bot.storage.database import Database
 from bot.storage.redis_values import open_values
 from bot.storage.sqlite import UnitOfWork
@@ -82,7 +82,7 @@ class Process:
         self._name = name
         self.database = ObservedDatabase(store.database)
         shared = SharedWindows(values, store.database.codec) if values else None
-        self.conversations = SqlConversations(self.database, SystemClock(), shared=shared)
+        self.conversations = Conversations(self.database, SystemClock(), shared=shared)
 
     async def claim(self, key: str) -> ClaimedMessage:
         """Receive a message and claim its conversation, whoever has it."""

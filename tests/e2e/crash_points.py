@@ -39,7 +39,7 @@ from bot.platforms.telegram.surface import TelegramSurface
 from bot.runtime.clock import SystemClock
 from bot.storage import claims as units
 from bot.storage import functions, lane_sql, lanes, statements
-from bot.storage.conversations import SqlConversations
+from bot.storage.conversations import Conversations
 from bot.storage.functions import PostgresFunction
 from bot.storage.inbox import SqlInbox
 from bot.storage.outbox import SqlOutbox
@@ -151,7 +151,7 @@ def _between_parts(passed: OnPass) -> None:
             in_parts.add(message.turn)
         return False
 
-    _after(SqlConversations, SqlConversations.finish, passed, note)
+    _after(Conversations, Conversations.finish, passed, note)
     _after(
         SqlOutbox,
         SqlOutbox.mark_sent,
@@ -171,12 +171,12 @@ CRASH_POINTS: dict[str, Callable[[OnPass], None]] = {
     "after_commit": lambda passed: _after(SqlInbox, SqlInbox.receive, passed, _had_messages),
     "after_wake": lambda passed: _after(InboxIntake, InboxIntake.receive, passed, _had_messages),
     "after_claim": lambda passed: _after(
-        SqlConversations, SqlConversations.begin, passed, lambda begun, *_: bool(begun)
+        Conversations, Conversations.begin, passed, lambda begun, *_: bool(begun)
     ),
-    "after_open": lambda passed: _after(SqlConversations, SqlConversations.open, passed),
+    "after_open": lambda passed: _after(Conversations, Conversations.open, passed),
     "during_generation": _during_generation,
-    "before_finish": lambda passed: _before(SqlConversations, SqlConversations.finish, passed),
-    "after_finish": lambda passed: _after(SqlConversations, SqlConversations.finish, passed),
+    "before_finish": lambda passed: _before(Conversations, Conversations.finish, passed),
+    "after_finish": lambda passed: _after(Conversations, Conversations.finish, passed),
     "after_take": lambda passed: _before(Sender, Sender._carry_out, passed),
     "after_http": lambda passed: _after(Sender, Sender._carry_out, passed),
     "before_again": lambda passed: _before(SqlOutbox, SqlOutbox.reschedule, passed),
@@ -235,14 +235,14 @@ def _ignore_changes() -> None:
 
 def _forget_gathered() -> None:
     """What was gathered into an answer stays in the inbox."""
-    original = SqlConversations.finish
+    original = Conversations.finish
 
     async def finish(
-        self: SqlConversations, claim: Claim, message: InboxMessage, *args: Any, **more: Any
+        self: Conversations, claim: Claim, message: InboxMessage, *args: Any, **more: Any
     ) -> FinishedTurn:
         return await original(self, claim, replace(message, gathered=()), *args, **more)
 
-    SqlConversations.finish = finish  # type: ignore[method-assign] # on purpose
+    Conversations.finish = finish  # type: ignore[method-assign] # on purpose
 
 
 def _rewrite(function: PostgresFunction, pattern: str, replacement: str) -> None:

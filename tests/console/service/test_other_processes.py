@@ -10,7 +10,7 @@ from bot.console.routes import (
 from bot.runtime.clock import SystemClock
 from bot.service.jobs import ReportSharing
 from bot.storage.database import Database
-from bot.storage.operation import SqlNodeRegistry
+from bot.storage.operation import NodeRegistry
 from bot.storage.reports import SharedReports
 from bot.telemetry.logs import RecentEvents
 from tests.console.conftest import ConsoleUnderTest, MakeParts
@@ -50,7 +50,7 @@ async def test_errors_and_models_of_another_process_are_shown(
     backends = {"remote": WatchedBackend([]), "local": LocalBackend([])}
     sharing = ReportSharing(shared, "host:<2>", backends, elsewhere.events, CLOCK)
     shared.keep("host:<2>", sharing.report())
-    await SqlNodeRegistry(console.database, CLOCK).enter("host:<2>", "worker", "0.1.0")
+    await NodeRegistry(console.database, CLOCK).enter("host:<2>", "worker", "0.1.0")
     await console.log_in()
     error_id = error_id_of(TURN)
 
@@ -78,8 +78,8 @@ async def test_process_without_a_readable_report_is_left_out(
     console: ConsoleUnderTest, values: FakeSharedValues
 ) -> None:
     values.keep("report:host:1", b"of another version")
-    await SqlNodeRegistry(console.database, CLOCK).enter("host:1", "worker", "0.1.0")
-    await SqlNodeRegistry(console.database, CLOCK).enter("host:2", "worker", "0.1.0")
+    await NodeRegistry(console.database, CLOCK).enter("host:1", "worker", "0.1.0")
+    await NodeRegistry(console.database, CLOCK).enter("host:2", "worker", "0.1.0")
     await console.log_in()
 
     answer = await console.client.get("/operation")

@@ -19,7 +19,7 @@ from bot.errors import Unreachable
 from bot.ports import Surface
 from bot.runtime.http_client import write_only_if
 from bot.runtime.in_process import InProcessRateLimits
-from bot.storage.conversations import SqlConversations
+from bot.storage.conversations import Conversations
 from bot.storage.database import Database
 from bot.storage.inbox import SqlInbox
 from bot.storage.lanes import SenderIdentity
@@ -83,7 +83,7 @@ async def surface(rig: Rig) -> AsyncIterator[Surface]:
 
 
 async def queue(database: Database, clock: FakeClock, question: int, *texts: str) -> None:
-    conversations = SqlConversations(database, clock)
+    conversations = Conversations(database, clock)
     asked = make_incoming(key=f"{ALICE}:{question}")
     await SqlInbox(database, clock).receive([asked], {})
     claim, message = await begin(conversations, LANE)

@@ -16,12 +16,12 @@ from bot.chat.outgoing import MessageContent, OutgoingPart
 from bot.chat.session import Claim, InboxMessage, TurnResult
 from bot.runtime.clock import SystemClock
 from bot.storage.codec import TextCodec
-from bot.storage.conversations import SqlConversations
+from bot.storage.conversations import Conversations
 from bot.storage.database import Database
 from bot.storage.inbox import SqlInbox
 from bot.storage.lanes import SenderIdentity
 from bot.storage.outbox import SqlOutbox
-from bot.storage.receipts import SqlReceipts
+from bot.storage.receipts import Receipts
 from bot.storage.retention import delete_expired
 from bot.storage.sqlite import UnitOfWork
 from bot.storage.statements import Query, StartUnit, Unit
@@ -101,7 +101,7 @@ class Chat:
         self.database = RecordingDatabase(database)
         self.inbox = SqlInbox(self.database, clock)
         self.outbox = SqlOutbox(self.database, clock, sender)
-        self.conversations = SqlConversations(self.database, clock, sender)
+        self.conversations = Conversations(self.database, clock, sender)
         self.claim = Claim("", 0, "")
         self.message: InboxMessage | None = None
 
@@ -148,7 +148,7 @@ class Chat:
     async def look_back(self) -> object:
         await self.conversations.load_session(self.claim, 40)
         await SqlSummaries(self.database).current(LANE)
-        return await SqlReceipts(self.database).newest(LANE)
+        return await Receipts(self.database).newest(LANE)
 
 
 STEPS: dict[str, Callable[[Chat], Awaitable[object]]] = {
