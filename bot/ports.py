@@ -976,22 +976,6 @@ class Signals(Protocol):
         ...
 
 
-class SharedValues(Protocol):
-    """Values that a process leaves for the others; each may be lost at any time."""
-
-    def keep(self, key: str, value: bytes) -> None:
-        """Keep a value for some minutes, soon; never waits or fails."""
-        ...
-
-    async def find(self, key: str) -> bytes | None:
-        """Return the value that was kept last; None if there is none, or no answer in a moment."""
-        ...
-
-    async def drop(self, key: str) -> bool:
-        """Delete a value, also one that is still to be kept; False: it stays until it expires."""
-        ...
-
-
 class RateLimits(Protocol):
     """How often something may happen, and how much of it at once, over all processes.
 

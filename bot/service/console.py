@@ -227,9 +227,7 @@ class ConsoleContainer:
         ]
 
     async def _reports_of_others(self, owners: Sequence[str]) -> Mapping[str, ProcessReport]:
-        shared = self._c.shared_reports
-        others = [one for one in owners if one != self._c.owner]
-        return await shared.find(others) if shared is not None else {}
+        return await self._c.nodes.reports([one for one in owners if one != self._c.owner])
 
     @cached_property
     def setup_steps(self) -> SetupSteps:

@@ -138,11 +138,11 @@ class Container(AnsweringContainer):
 
     @property
     def _sharing_jobs(self) -> Sequence[Job]:
-        """What tells the other processes of this one, where processes share values."""
-        shared = self.shared_reports
-        if shared is None or self.is_alone:
+        """What tells the other processes of this one."""
+        if self.is_alone:
             return ()
-        return [ReportSharing(shared, self.owner, self.backends, RECENT_EVENTS, self.clock).run]
+        sharing = ReportSharing(self.nodes, self.owner, self.backends, RECENT_EVENTS, self.clock)
+        return [sharing.run]
 
     @cached_property
     def provider_notices(self) -> ProviderNotices:

@@ -22,7 +22,7 @@ from bot.service.options import Role
 from bot.settings import Settings
 from bot.storage.database import Database
 from bot.storage.operation import NodeRegistry
-from bot.storage.reports import SharedReports, SqlQueueAges
+from bot.storage.reports import SqlQueueAges
 from bot.storage.retention import delete_expired, delete_expired_turns
 from bot.telemetry.logs import RecentEvents
 from bot.telemetry.metrics import LOOP_LAG, QUEUE_AGE
@@ -236,17 +236,17 @@ class ProviderNotices:
 
 @value_class
 class ReportSharing:
-    """Shares a report of this process every few seconds.
+    """Shares a report of this process every few seconds, if it has changed.
 
     Args:
-        shared: where reports are kept.
+        nodes: the rows of all processes.
         owner: the name that this process holds leases under.
         backends: those that this process asks; none where it does not answer.
         events: what was logged.
         clock: the time between two reports.
     """
 
-    shared: SharedReports
+    nodes: NodeRegistry
     owner: str
     backends: Mapping[str, Backend]
     events: RecentEvents
@@ -254,9 +254,16 @@ class ReportSharing:
 
     async def run(self) -> None:
         """Report until cancelled."""
-        while True:
-            self.shared.keep(self.owner, self.report())
-            await self.clock.sleep(HEARTBEAT_SECONDS)
+        told = ProcessReport()
+
+        async def share() -> None:
+            nonlocal told
+            report = self.report()
+            if report != told:
+                await self.nodes.share(self.owner, report)
+                told = report
+
+        await repeat(share, self.clock, HEARTBEAT_SECONDS)
 
     def report(self) -> ProcessReport:
         """Return what this process tells."""

@@ -26,17 +26,15 @@ from bot.storage.dead_letters import DeadLetters
 from bot.storage.forgetting import FILE_NAME, PersonalData, TombstoneFile
 from bot.storage.history_index import SqlHistoryIndex
 from bot.storage.inbox import SqlInbox
-from bot.storage.lanes import SenderIdentity
 from bot.storage.leases import SqlRoleLeases
 from bot.storage.operation import AuditLog, NodeRegistry, Pauses, SqlMessageNotes
-from bot.storage.outbox import SqlOutbox
+from bot.storage.outbox import SenderIdentity, SqlOutbox
 from bot.storage.presets import PresetDrafts, PresetVersions
 from bot.storage.receipts import Receipts
-from bot.storage.reports import AnswerLog, SharedReports
+from bot.storage.reports import AnswerLog
 from bot.storage.tokens import ConsoleTokens
 from bot.storage.usage import Budgets, UsageLog, UsageTotals
 from bot.storage.web_channels import SqlWebChannels
-from bot.storage.windows import SharedWindows
 from bot.turn.limits.rate_limits import AnswerLimits, CommandLimits, RareNotices
 from bot.turn.limits.slots import ProviderSlots
 from bot.turn.limits.spending import BudgetRules, Spending
@@ -140,10 +138,8 @@ class StorageContainer:
 
     @cached_property
     def conversations(self) -> Conversations:
-        values, codec = self.resources.shared_values, self.database.codec
-        shared = SharedWindows(values, codec) if values else None
         sender = self._lane_sender if Role.SENDER in self.options.roles else None
-        return Conversations(self.database, self.clock, sender, shared, self._tombstones.record)
+        return Conversations(self.database, self.clock, sender, self._tombstones.record)
 
     @cached_property
     def outbox(self) -> SqlOutbox:
@@ -164,12 +160,6 @@ class StorageContainer:
     @cached_property
     def web_channels(self) -> SqlWebChannels:
         return SqlWebChannels(self.database, self.signals)
-
-    @cached_property
-    def shared_reports(self) -> SharedReports | None:
-        """What processes tell of themselves; None: nothing is shared."""
-        values = self.resources.shared_values
-        return SharedReports(values, self.database.codec) if values else None
 
     @cached_property
     def role_leases(self) -> SqlRoleLeases:

@@ -58,6 +58,10 @@ BEGIN_SESSION = Statement(
     f"UPDATE conversation SET session = session + 1 WHERE {_HELD} RETURNING session"
 )
 RELEASE = Statement(f"UPDATE conversation SET lease_until = 0 WHERE {_HELD} RETURNING session")
+RELEASE_ALL = Statement("""
+UPDATE conversation SET lease_until = 0
+WHERE ready_since IS NOT NULL AND owner = :held_by AND lease_until > 0
+""")
 SETTLE = Statement(f"UPDATE conversation SET lease_until = 0, ready_since = NULL WHERE {_HELD}")
 _HAS_NEXT = "EXISTS (SELECT 1 FROM inbox WHERE state = 'new' AND conversation = :of)"
 SETTLE_IF_ANSWERED = Statement(f"""

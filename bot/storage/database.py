@@ -6,12 +6,13 @@ own revision is not below the oldest one that the upgrade wrote down.
 """
 
 import contextlib
+import functools
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from importlib import import_module  # noqa: TID251 # modules with heavy imports that few runs need
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 from urllib.parse import quote
 
 import structlog
@@ -26,7 +27,7 @@ from bot.runtime.addresses import require_encoded_login
 from bot.storage.codec import StoredAsIs, TextCodec, TextEncryption
 from bot.storage.column_types import encryptable_columns
 from bot.storage.sqlite import ConnectionPool, SqliteThreadPool, UnitOfWork
-from bot.storage.statements import DialectName, StartUnit, clock_at, to_store_error
+from bot.storage.statements import DialectName, StartUnit, Unit, clock_at, to_store_error
 from bot.storage.tables import metadata, supported_revision
 
 T = TypeVar("T")
@@ -146,6 +147,26 @@ class Database:
         if not (self.is_sqlite and await self.write(create_tables)):
             unit = import_module("bot.storage.migrations").upgrade
             await _repeated_after_deadlocks(lambda: self.maintain(unit))
+
+
+class _HasDatabase(Protocol):
+    _database: Database
+
+
+Owner = TypeVar("Owner", bound=_HasDatabase)
+Arguments = ParamSpec("Arguments")
+
+
+def transaction(
+    unit: Callable[Concatenate[Owner, Arguments], Unit[T]],
+) -> Callable[Concatenate[Owner, Arguments], Coroutine[Any, Any, T]]:
+    """Make a method of a store that is a unit of work run in the store's database."""
+
+    @functools.wraps(unit)
+    async def run(self: Owner, *args: Arguments.args, **more: Arguments.kwargs) -> T:
+        return await self._database.run(lambda: unit(self, *args, **more))
+
+    return run
 
 
 @contextlib.asynccontextmanager

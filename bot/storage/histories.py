@@ -6,8 +6,9 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from bot.chat.incoming import address_of
-from bot.chat.session import Exchange, HistoryChange, Session, StoredTurn
+from bot.chat.session import Claim, Exchange, HistoryChange, InboxMessage, Session, StoredTurn
 from bot.chat.storable import make_storable
+from bot.storage.database import Database, transaction
 from bot.storage.rows import (
     TURN_COLUMNS,
     decode_all,
@@ -95,28 +96,86 @@ WHERE conversation = :of AND speaker_id IS NOT NULL AND speaker_id <> :person LI
 """)
 
 
-def load_exchange(conversation: str, message_id: str, max_turns: int) -> Unit[Exchange | None]:
-    """Return a person's message with its answers and so many turns before it."""
-    found = yield _QUESTION.query({"of": conversation, "message": message_id})
-    return (yield from _load_exchange(conversation, found, max_turns))
+class StoredTurns:
+    """Finds turns by the messages that people see."""
 
+    _database: Database
 
-def load_answered(conversation: str, part: str, max_turns: int) -> Unit[Exchange | None]:
-    """Return the exchange whose answer was sent as this part.
+    @transaction
+    def find_turns(self, claim: Claim, message_ids: Collection[str]) -> Unit[Sequence[StoredTurn]]:
+        """Return the turns of these messages of the platform, oldest first, in all sessions.
 
-    If the part says that the answer failed, the exchange has no answer, and its question is not in
-    the history.
-    """
-    asked = {"of": conversation, "part": encode_parts((part,))}
-    found = decode_all("turn", (yield _SENT_AS.query(asked)), _with_session)
-    if not found:
-        return None
-    [(sent, (session, current, is_active))] = found
-    if sent.turn.role == "user":
-        return (yield from _load_unanswered(conversation, sent, session, current))
-    before = {"of": conversation, "in_session": session, "answer": sent.id}
-    questions = (yield _QUESTION_BEFORE.query(before)) if is_active else ()
-    return (yield from _load_exchange(conversation, questions, max_turns))
+        A person's message is one turn; an answer is found by any message that it was sent as. The
+        versions that are not active any more are found as well.
+        """
+        asked = {"of": claim.conversation, "ids": json.dumps(list(message_ids))}
+        rows = list((yield _SAID.query(asked)))
+        address = address_of(claim.conversation)
+        channel = {"of_lane": address.lane, "of_channel": address.channel}
+        for name, part in (yield _PARTS.query({"ids": asked["ids"], **channel})):
+            wanted = encode_parts((f"{name}/{part}",))
+            rows += yield _ANSWERS.query({"of": claim.conversation, "part": wanted})
+        by_id = {row[0]: row for row in rows}
+        return _read_turns(by_id[number] for number in sorted(by_id))
+
+    @transaction
+    def load_exchange(self, claim: Claim, message_id: str, max_turns: int) -> Unit[Exchange | None]:
+        """Return a person's message, its answers and so many turns before it; None: unknown."""
+        found = yield _QUESTION.query({"of": claim.conversation, "message": message_id})
+        return (yield from _load_exchange(claim.conversation, found, max_turns))
+
+    @transaction
+    def load_answered(
+        self, conversation_key: str, part: str, max_turns: int
+    ) -> Unit[Exchange | None]:
+        """Return the exchange whose answer was sent as this part.
+
+        An exchange without answers: the part says that the answer failed, and the question is not
+        in the history; before it is what was gathered with it. None: unknown, or answered since.
+        """
+        of = {"of": conversation_key}
+        rows = yield _SENT_AS.query({**of, "part": encode_parts((part,))})
+        found = decode_all("turn", rows, _with_session)
+        if not found:
+            return None
+        [(sent, (session, current, is_active))] = found
+        if sent.turn.role == "user":
+            return (yield from _load_unanswered(conversation_key, sent, session, current))
+        before = {**of, "in_session": session, "answer": sent.id}
+        questions = (yield _QUESTION_BEFORE.query(before)) if is_active else ()
+        return (yield from _load_exchange(conversation_key, questions, max_turns))
+
+    @transaction
+    def load_failed(self, claim: Claim) -> Unit[Sequence[StoredTurn]]:
+        """Return the questions whose answers failed since the newest answer, newest first.
+
+        What was gathered with a question precedes it in the history and has the same parts.
+        Commands whose menus were sent are among them.
+        """
+        return [_to_stored(row) for row in (yield _FAILED.query({"of": claim.conversation}))]
+
+    @transaction
+    def find_said_by(self, claim: Claim, person_id: str) -> Unit[Sequence[int]]:
+        """Return the ids of what a person said in a conversation, and of the answers to that.
+
+        Where nobody else has said anything, these are all turns.
+        """
+        asked = {"of": claim.conversation, "person": person_id}
+        if not (yield _SAID_BY_OTHERS.query(asked)):
+            return [row[0] for row in (yield _ALL.query(asked))]
+        # An answer follows the question, or another answer to it; versions follow the same turn.
+        gone = {row[0] for row in (yield _SAID_BY.query(asked))}
+        if gone:
+            for id_, parent in (yield _SAID_BY_US.query(asked)):
+                if parent in gone:
+                    gone.add(id_)
+        return sorted(gone)
+
+    @transaction
+    def opened_parts(self, message: InboxMessage) -> Unit[Sequence[int]]:
+        """Return the numbers of a message's parts that were opened, in earlier attempts too."""
+        rows = yield _SENDS.query({"names": json.dumps([message.turn])})
+        return sorted(part for _, part, _ in rows)
 
 
 def _load_unanswered(
@@ -134,14 +193,6 @@ def _load_unanswered(
     rows = yield _GATHERED.query({**asked, "sent_as": sent_as})
     earlier = tuple(_to_stored(one).turn for one in rows)
     return Exchange(question, (), Session(session, earlier), session == current, parts)
-
-
-def load_failed(conversation: str) -> Unit[list[StoredTurn]]:
-    """Return the questions whose answers failed since the newest answer, newest first.
-
-    What was gathered with a question precedes it in the history and has the same parts.
-    """
-    return list(map(_to_stored, (yield _FAILED.query({"of": conversation}))))
 
 
 def _load_exchange(conversation: str, rows: Rows, max_turns: int) -> Unit[Exchange | None]:
@@ -171,20 +222,6 @@ def _load_exchange(conversation: str, rows: Rows, max_turns: int) -> Unit[Exchan
     )
 
 
-def find_said_by(conversation: str, person_id: str) -> Unit[list[int]]:
-    """Return the ids of what a person said, and of what the bot said right after that."""
-    asked = {"of": conversation, "person": person_id}
-    if not (yield _SAID_BY_OTHERS.query(asked)):
-        return [row[0] for row in (yield _ALL.query(asked))]
-    # An answer follows the question, or another answer to it; versions follow the same turn.
-    gone = {row[0] for row in (yield _SAID_BY.query(asked))}
-    if gone:
-        for id_, parent in (yield _SAID_BY_US.query(asked)):
-            if parent in gone:
-                gone.add(id_)
-    return sorted(gone)
-
-
 def resolve_parts(names: Sequence[str]) -> Unit[list[dict[str, object]]]:
     """Return the columns by which an outbox row names the messages of these parts to change."""
     known = yield from find_parts(names)
@@ -201,25 +238,6 @@ def find_parts(names: Sequence[str]) -> Unit[dict[str, str | None]]:
     asked = {"names": json.dumps(sorted({name.rpartition("/")[0] for name in names}))}
     rows = [*(yield _KEPT_IDS.query(asked)), *(yield _SENDS.query(asked))]
     return {f"{name}/{part}": external_id for name, part, external_id in rows}
-
-
-def opened_parts(turn_name: str) -> Unit[list[int]]:
-    """Return the numbers of the parts of a turn that were sent, or will be."""
-    rows = yield _SENDS.query({"names": json.dumps([turn_name])})
-    return sorted(part for _, part, _ in rows)
-
-
-def find(conversation: str, message_ids: Collection[str]) -> Unit[list[StoredTurn]]:
-    """Return the turns that were said in these messages, oldest first."""
-    asked = {"of": conversation, "ids": json.dumps(list(message_ids))}
-    rows = list((yield _SAID.query(asked)))
-    address = address_of(conversation)
-    channel = {"of_lane": address.lane, "of_channel": address.channel}
-    for name, part in (yield _PARTS.query({"ids": asked["ids"], **channel})):
-        wanted = encode_parts((f"{name}/{part}",))
-        rows += yield _ANSWERS.query({"of": conversation, "part": wanted})
-    by_id = {row[0]: row for row in rows}
-    return _read_turns(by_id[number] for number in sorted(by_id))
 
 
 def _to_stored(row: Sequence[Any]) -> StoredTurn:

@@ -10,7 +10,8 @@ from typing_extensions import override
 from bot.chat.incoming import Address, Incoming
 from bot.chat.session import Attempt
 from bot.ports import Clock, Inbox
-from bot.storage import claims as units
+from bot.storage import conversation_sql as sql
+from bot.storage import functions
 from bot.storage.database import Database
 from bot.storage.rows import decode_all, decode_event, encode_event, event_kind
 from bot.storage.statements import Statement, Unit
@@ -47,7 +48,7 @@ class SqlInbox(Inbox):
 
     @override
     async def receive(self, messages: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
-        now = self._clock.now()
+        now, is_sqlite = self._clock.now(), self._database.is_sqlite
         rows = [
             {
                 "platform": message.address.platform,
@@ -60,7 +61,8 @@ class SqlInbox(Inbox):
             }
             for message in messages
         ]
-        await self._database.run(lambda: units.receive(rows, cursors, now, self._database.dialect))
+        unit = _receive_by_steps if is_sqlite else _receive_by_function
+        await self._database.run(lambda: unit(rows, cursors, now))
 
     @override
     async def cursors(self, prefix: str) -> Mapping[str, str]:
@@ -113,3 +115,39 @@ class SqlInbox(Inbox):
 def _events(rows: Iterable[Sequence[Any]]) -> list[Incoming]:
     """Read rows of `kind` and `payload`; their worker sets aside what cannot be read."""
     return decode_all("inbox", rows, lambda row: decode_event(*row))
+
+
+def _receive_by_function(
+    rows: Sequence[dict[str, Any]], cursors: Mapping[str, str], now: float
+) -> Unit[None]:
+    ready = _conversations(rows)
+    yield functions.RECEIVE.call.query_alone(
+        {
+            **{f"{name}s": [row[name] for row in rows] for name in sql.INBOX_ROW[:-1]},
+            "received_at": now,
+            "keys": [row["conversation"] for row in ready],
+            "key_platforms": [row["platform"] for row in ready],
+            "key_bot_ids": [row["bot_id"] for row in ready],
+            "names": list(cursors),
+            "places": list(cursors.values()),
+        }
+    )
+
+
+def _receive_by_steps(
+    rows: Sequence[dict[str, Any]], cursors: Mapping[str, str], now: float
+) -> Unit[None]:
+    if rows:
+        yield sql.STORE.query_many(rows)
+        yield sql.MAKE_READY.query_many(
+            [{**row, "key": row["conversation"], "now": now} for row in _conversations(rows)]
+        )
+    if cursors:
+        yield sql.ADVANCE.query_many(
+            [{"name": name, "reached": to} for name, to in cursors.items()]
+        )
+
+
+def _conversations(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return a row of each conversation, in one order, so that nobody deadlocks."""
+    return [row for _, row in sorted({row["conversation"]: row for row in rows}.items())]

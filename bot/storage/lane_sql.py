@@ -136,3 +136,16 @@ WHERE turn = :of_turn AND part = :of_part AND op = 'send' AND state = 'sent'
 DEAD = Statement(
     f"UPDATE outbox SET state = 'dead', error = :error, {_NO_EXTRAS} {_HELD} RETURNING lane"
 )
+LATER_ROWS = Statement(
+    f"SELECT id FROM outbox WHERE {_UNSENT} AND lane = :of AND id > :row LIMIT 1"
+)
+KNOWN_IDS = Statement("""
+SELECT external_id FROM outbox WHERE lane = :of AND external_id IS NOT NULL
+ORDER BY id DESC LIMIT :most
+""")
+RELEASE_ALL = Statement(f"""
+UPDATE lane SET due_at = :now
+WHERE due_at > :now AND key IN (
+    SELECT lane FROM outbox WHERE {_UNSENT} AND state = 'sending' AND owner = :sender
+)
+""")

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+import msgspec
 from sqlalchemy import (
     ColumnElement,
     Connection,
@@ -17,15 +18,17 @@ from sqlalchemy import (
     insert,
     null,
     select,
+    update,
 )
 from typing_extensions import override
 
 from bot.chat.access import AuditEntry
-from bot.chat.operation import BackgroundWork, HeldJob, Node, Pause
+from bot.chat.operation import BackgroundWork, HeldJob, Node, Pause, ProcessReport
 from bot.chat.outgoing import OutboxState
 from bot.chat.session import MessageNote
 from bot.ports import Clock, MessageNotes
 from bot.storage.database import Database
+from bot.storage.rows import decode_all
 from bot.storage.statements import DialectName, clock
 from bot.storage.tables import (
     Insert,
@@ -62,6 +65,13 @@ _REPORT: Mapping[DialectName, Executable] = {
     "sqlite": _report("sqlite"),
     "postgresql": _report("postgresql"),
 }
+_SHARE = update(node).where(node.c.owner == bindparam("of_owner")).values(report=bindparam("told"))
+_REPORTS = select(node.c.owner, node.c.report).where(
+    node.c.owner.in_(bindparam("owners", expanding=True)), node.c.report.is_not(None)
+)
+_MAX_BYTES = 2**18
+_encode_report = msgspec.msgpack.Encoder().encode
+_decode_report = msgspec.msgpack.Decoder(ProcessReport).decode
 _REMOVE = delete(node).where(node.c.owner == bindparam("of_owner"))
 
 
@@ -87,6 +97,18 @@ class NodeRegistry:
         row = {"owner": owner, "roles": roles, "version": version, **self._now()}
         statement = _REPORT[self._database.dialect]
         await self._database.write(lambda c: c.execute(statement, row).rowcount)
+
+    async def share(self, owner: str, report: ProcessReport) -> None:
+        """Tell the other processes something; what was told before is replaced."""
+        row = {"of_owner": owner, "told": _encode_report(report)}
+        if len(row["told"]) <= _MAX_BYTES:
+            await self._database.write(lambda c: c.execute(_SHARE, row).rowcount)
+
+    async def reports(self, owners: Sequence[str]) -> Mapping[str, ProcessReport]:
+        """Return what these processes told last, by the name that each holds leases under."""
+        asked = {"owners": owners}
+        rows = await self._database.read(lambda c: c.execute(_REPORTS, asked).all())
+        return dict(decode_all("report", rows, lambda row: (row.owner, _decode_report(row.report))))
 
     async def leave(self, owner: str) -> None:
         """Note that a process ends."""
@@ -154,7 +176,7 @@ class NodeRegistry:
     def _seen(self) -> Select[*tuple[Any, ...]]:
         now = clock(self._database.dialect)
         ages = (now - node.c.started_at, now - node.c.seen_at)
-        return select(node, *ages).order_by(node.c.started_at)
+        return select(node.c.owner, node.c.roles, node.c.version, *ages).order_by(node.c.started_at)
 
     def _now(self) -> dict[str, float]:
         return {"now": self._clock.now()}

@@ -6,10 +6,9 @@ is found by its preset, its time and its text.
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-import msgspec
 from sqlalchemy import ColumnElement, Connection, Row, bindparam, case, func, or_, select
 
 from bot.chat.answers import AnswerSearch, FoundAnswers, StoredAnswer
@@ -22,16 +21,13 @@ from bot.chat.operation import (
     KnownSession,
     MadeSetting,
     MessageTrace,
-    ProcessReport,
     QueueState,
 )
 from bot.chat.prompt import FinishReason
 from bot.chat.receipt import Receipt
 from bot.chat.session import Turn
-from bot.errors import StoreError
 from bot.frozen_dataclass import frozen_dataclass
-from bot.ports import Clock, SharedValues
-from bot.storage.codec import TextCodec
+from bot.ports import Clock
 from bot.storage.database import Database
 from bot.storage.receipts import decode_receipt
 from bot.storage.rows import TURN_COLUMNS, decode_all, to_turn
@@ -414,46 +410,3 @@ class SqlQueueAges:
             )
 
         return await self._database.read(unit)
-
-
-_MAX_BYTES = 2**20
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(ProcessReport).decode
-
-
-class SharedReports:
-    """Reports by the name that a process holds leases under; any of them may be lost."""
-
-    def __init__(self, values: SharedValues, codec: TextCodec) -> None:
-        """Take where they are kept, and what encodes the texts of the database."""
-        self._values = values
-        self._codec = codec
-
-    def keep(self, owner: str, report: ProcessReport) -> None:
-        """Share what a process tells; what it told before is replaced."""
-        value = self._codec.encode_bytes(_encode(report))
-        if value is not None and len(value) <= _MAX_BYTES:
-            self._values.keep(_key(owner), value)
-
-    async def find(self, owners: Sequence[str]) -> Mapping[str, ProcessReport]:
-        """Return what these processes told last, as far as that is known."""
-        found: dict[str, ProcessReport] = {}
-        for owner in owners:
-            report = await self._find(owner)
-            if report is not None:
-                found[owner] = report
-        return found
-
-    async def _find(self, owner: str) -> ProcessReport | None:
-        value = await self._values.find(_key(owner))
-        if value is None:
-            return None
-        try:
-            packed = self._codec.decode_bytes(value)
-            return None if packed is None else _decode(packed)
-        except (msgspec.DecodeError, StoreError):  # of another version of Troupe, or another key
-            return None
-
-
-def _key(owner: str) -> str:
-    return f"report:{owner}"

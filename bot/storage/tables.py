@@ -153,6 +153,7 @@ node = Table(
     Column("version", Text, nullable=False),
     Column("started_at", Float, nullable=False),
     Column("seen_at", Float, nullable=False),
+    Column("report", EncryptableBytes()),  # a `ProcessReport` as msgpack; NULL: nothing to tell
 )
 
 # Where nothing is answered, until somebody ends that.

@@ -48,8 +48,7 @@ from bot.storage.codec import TextEncryption
 from bot.storage.conversations import Conversations
 from bot.storage.database import Database, open_database, read_revision
 from bot.storage.inbox import SqlInbox
-from bot.storage.lanes import SenderIdentity
-from bot.storage.outbox import SqlOutbox
+from bot.storage.outbox import SenderIdentity, SqlOutbox
 from bot.stories import no_stories
 from bot.templates.renderer import Renderer
 from tests.contracts.test_receipts import RECEIPT

@@ -20,10 +20,9 @@ from bot.runtime.clock import SystemClock
 from bot.storage.conversations import Conversations
 from bot.storage.database import Database, open_database
 from bot.storage.inbox import SqlInbox
-from bot.storage.lanes import SenderIdentity
 from bot.storage.leases import SqlRoleLeases
 from bot.storage.operation import AuditLog, NodeRegistry
-from bot.storage.outbox import SqlOutbox
+from bot.storage.outbox import SenderIdentity, SqlOutbox
 from bot.storage.rows import decode_event
 from bot.storage.tables import inbox, is_unanswered, node
 from tests.contracts.conftest import Store

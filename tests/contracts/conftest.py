@@ -16,8 +16,7 @@ from bot.storage.codec import TextEncryption
 from bot.storage.conversations import Conversations
 from bot.storage.database import Database, open_database
 from bot.storage.inbox import SqlInbox
-from bot.storage.lanes import SenderIdentity
-from bot.storage.outbox import SqlOutbox
+from bot.storage.outbox import SenderIdentity, SqlOutbox
 from bot.storage.presets import PresetVersions
 from bot.storage.redis_signals import open_signals
 from bot.storage.stories import open_stories

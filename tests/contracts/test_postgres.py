@@ -22,8 +22,7 @@ from bot.runtime.clock import SystemClock
 from bot.storage.conversations import Conversations
 from bot.storage.database import Database, open_database, parse_url
 from bot.storage.inbox import SqlInbox
-from bot.storage.lanes import SenderIdentity
-from bot.storage.outbox import SqlOutbox
+from bot.storage.outbox import SenderIdentity, SqlOutbox
 from bot.storage.postgres import to_dsn
 from bot.storage.statements import Statement, Unit
 from tests.checkout import CHECKOUT

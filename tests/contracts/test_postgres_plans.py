@@ -22,8 +22,7 @@ from bot.storage.codec import TextCodec
 from bot.storage.conversations import Conversations
 from bot.storage.database import Database
 from bot.storage.inbox import SqlInbox
-from bot.storage.lanes import SenderIdentity
-from bot.storage.outbox import SqlOutbox
+from bot.storage.outbox import SenderIdentity, SqlOutbox
 from bot.storage.retention import delete_expired
 from bot.storage.rows import encode_event
 from bot.storage.sqlite import ConnectionPool, UnitOfWork

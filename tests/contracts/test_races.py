@@ -22,8 +22,7 @@ from bot.storage.conversations import Conversations
 from bot.storage.database import open_database
 from bot.storage.dead_letters import DeadLetters
 from bot.storage.inbox import SqlInbox
-from bot.storage.lanes import SenderIdentity
-from bot.storage.outbox import SqlOutbox
+from bot.storage.outbox import SenderIdentity, SqlOutbox
 from bot.storage.reports import ServiceState, SqlQueueAges
 from bot.storage.retention import delete_expired, delete_expired_turns
 from bot.storage.tables import lane

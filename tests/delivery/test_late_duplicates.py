@@ -11,8 +11,7 @@ from bot.errors import OutcomeUnknown, RateLimited, Refused, Unreachable
 from bot.storage.conversations import Conversations
 from bot.storage.database import Database
 from bot.storage.inbox import SqlInbox
-from bot.storage.lanes import SenderIdentity
-from bot.storage.outbox import SqlOutbox
+from bot.storage.outbox import SenderIdentity, SqlOutbox
 from tests.delivery.test_sender import LANE, WITHOUT_NONCES, Delivery, working
 from tests.fakes import LIMITS, FakeSurface
 from tests.samples import begin, make_incoming

@@ -36,8 +36,7 @@ from bot.errors import (
 from bot.storage.conversations import Conversations
 from bot.storage.database import Database
 from bot.storage.inbox import SqlInbox
-from bot.storage.lanes import SenderIdentity
-from bot.storage.outbox import SqlOutbox
+from bot.storage.outbox import SenderIdentity, SqlOutbox
 from bot.storage.tables import outbox
 from tests.fakes import LIMITS, FakeClock, FakeSurface
 from tests.samples import begin, make_incoming

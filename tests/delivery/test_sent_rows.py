@@ -14,8 +14,7 @@ from bot.runtime.in_process import InProcessSignals
 from bot.storage.conversations import Conversations
 from bot.storage.database import Database
 from bot.storage.inbox import SqlInbox
-from bot.storage.lanes import SenderIdentity
-from bot.storage.outbox import SqlOutbox
+from bot.storage.outbox import SenderIdentity, SqlOutbox
 from tests.fakes import LIMITS, FakeClock, FakeSurface, run_ready_tasks
 from tests.samples import begin, make_incoming
 from tests.waiting import PATIENCE_SECONDS, wait_until

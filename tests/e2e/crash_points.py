@@ -17,7 +17,7 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -37,13 +37,12 @@ from bot.intake import InboxIntake
 from bot.platforms.discord.surface import DiscordSurface
 from bot.platforms.telegram.surface import TelegramSurface
 from bot.runtime.clock import SystemClock
-from bot.storage import claims as units
-from bot.storage import functions, lane_sql, lanes, statements
+from bot.storage import finishing, functions, lane_sql, statements
 from bot.storage.conversations import Conversations
 from bot.storage.functions import PostgresFunction
 from bot.storage.inbox import SqlInbox
-from bot.storage.outbox import SqlOutbox
-from bot.storage.statements import Statement, Unit
+from bot.storage.outbox import SenderIdentity, SqlOutbox
+from bot.storage.statements import Statement
 from bot.turn.claims import is_set_aside
 from bot.turn.edits import EditedMessages
 from bot.turn.presses import PressedButtons
@@ -263,19 +262,19 @@ def _no_fence() -> None:
     held = "epoch = _at_epoch AND owner = _claimed_by"
     for function in (functions.OPEN, functions.FINISH):
         _rewrite(function, held, "true")
-    finish_values = units._finish_values
+    finish_values = finishing._finish_values
 
     def values_of_another_turn(
-        claim: Claim, rows: units.FinishedRows, sender: lanes.SenderIdentity | None, now: float
+        claim: Claim, rows: finishing.FinishedRows, sender: SenderIdentity | None, now: float
     ) -> dict[str, object]:
         values = finish_values(claim, rows, sender, now)
         return {**values, "turn": f"{values['turn']}/{secrets.token_hex(4)}"}
 
-    def renew(claims: Collection[Claim], seconds: float, now: float) -> Unit[list[Claim]]:
-        yield from ()
+    async def renew(*_: object) -> list[Claim]:
         return []
 
-    units._finish_values, units.renew = values_of_another_turn, renew
+    finishing._finish_values = values_of_another_turn
+    Conversations.renew = renew  # type: ignore[method-assign,assignment] # on purpose
 
 
 def _unfenced_again() -> None:

@@ -42,10 +42,9 @@ from bot.storage.database import Database
 from bot.storage.forgetting import PersonalData
 from bot.storage.history_index import SqlHistoryIndex
 from bot.storage.inbox import SqlInbox
-from bot.storage.lanes import SenderIdentity
 from bot.storage.leases import SqlRoleLeases
 from bot.storage.operation import SqlMessageNotes
-from bot.storage.outbox import SqlOutbox
+from bot.storage.outbox import SenderIdentity, SqlOutbox
 from bot.storage.receipts import Receipts
 from bot.storage.retention import delete_expired
 from bot.storage.summaries import SqlSummaries

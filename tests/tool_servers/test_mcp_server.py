@@ -20,7 +20,7 @@ from bot.runtime.clock import SystemClock
 from bot.runtime.tasks import cancel_and_wait
 from bot.storage.conversations import Conversations
 from bot.storage.database import Database
-from bot.storage.lanes import SenderIdentity
+from bot.storage.outbox import SenderIdentity
 from bot.storage.receipts import Receipts
 from bot.stories import no_stories
 from bot.tool_servers.mcp_server import McpServer

@@ -49,9 +49,8 @@ from bot.storage.dead_letters import DeadLetters
 from bot.storage.forgetting import PersonalData
 from bot.storage.history_index import SqlHistoryIndex
 from bot.storage.inbox import SqlInbox
-from bot.storage.lanes import SenderIdentity
 from bot.storage.operation import AuditLog, Pauses, SqlMessageNotes
-from bot.storage.outbox import SqlOutbox
+from bot.storage.outbox import SenderIdentity, SqlOutbox
 from bot.storage.receipts import Receipts
 from bot.storage.retention import kept_since
 from bot.storage.summaries import SqlSummaries

@@ -143,8 +143,8 @@ OWN_SCENARIOS: Mapping[str, Scenario] = {
 }
 ELSEWHERE = {
     "connection-pool mix-up (cancelled Redis read)": (
-        "tests/contracts/test_shared_values.py::"
-        "test_cancelled_reads_never_get_the_value_of_another_key"
+        "tests/contracts/test_rate_limits.py::"
+        "test_cancelled_calls_never_get_the_answer_of_another_call"
     ),
 }
 

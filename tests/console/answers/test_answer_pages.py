@@ -24,7 +24,7 @@ from bot.runtime.clock import SystemClock
 from bot.storage.conversations import Conversations
 from bot.storage.database import Database
 from bot.storage.inbox import SqlInbox
-from bot.storage.lanes import SenderIdentity
+from bot.storage.outbox import SenderIdentity
 from bot.storage.presets import PresetVersions
 from bot.storage.reports import AnswerLog
 from bot.templates.renderer import Renderer

@@ -19,7 +19,7 @@ from bot.storage.chat_settings import SqlChatSettings
 from bot.storage.conversations import Conversations
 from bot.storage.database import Database
 from bot.storage.inbox import SqlInbox
-from bot.storage.lanes import SenderIdentity
+from bot.storage.outbox import SenderIdentity
 from bot.storage.reports import ServiceState
 from bot.storage.usage import UsageTotals
 from tests.console.conftest import ConsoleUnderTest, MakeParts, installation

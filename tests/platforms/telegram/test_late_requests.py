@@ -22,8 +22,7 @@ from bot.runtime.in_process import InProcessRateLimits
 from bot.storage.conversations import Conversations
 from bot.storage.database import Database
 from bot.storage.inbox import SqlInbox
-from bot.storage.lanes import SenderIdentity
-from bot.storage.outbox import SqlOutbox
+from bot.storage.outbox import SenderIdentity, SqlOutbox
 from tests.fakes import FakeClock
 from tests.platforms.telegram.conftest import Rig
 from tests.rigs.tgwire import METHODS
