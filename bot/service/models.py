@@ -11,7 +11,8 @@ import structlog
 from bot.backends.registry import prepare_model
 from bot.embedders.registry import CountedEmbedder, make_embedder
 from bot.errors import BackendUnavailable
-from bot.ports import Backend, MeteredEmbedder, PreloadingBackend, ToolServer
+from bot.frozen_dataclass import frozen_dataclass
+from bot.ports import Backend, MeteredEmbedder, PreloadingBackend, Stories, ToolServer
 from bot.prompting.compose.instructions import story_queries_for
 from bot.prompting.presets.preset import Preset
 from bot.runtime.clock import SystemClock
@@ -118,8 +119,7 @@ async def open_story_retriever(
     if isinstance(embedder, MeteredEmbedder):
         usage_log = UsageLog(database, SystemClock())
         embedder = CountedEmbedder(embedder, embedder, settings.embedding, usage_log)
-    stories_module = import_module("bot.storage.stories")
-    stories = await stories_module.open_stories(database)
+    stories: Stories = import_module("bot.storage.stories").SqlStories(database)
     task = asyncio.create_task(
         index_stories(stories_by_character, embedder, stories, SystemClock())
     )

@@ -327,7 +327,7 @@ class Conversations(StoredTurns):
     async def _note_deleted(self, claim: Claim, ids: Collection[int], now: float) -> None:
         """Keep outside of the database which turns are about to be deleted."""
         named = select(turn.c.message_id).where(turn.c.id.in_(ids), turn.c.message_id.is_not(None))
-        messages = await self._database.read(lambda c: c.execute(named).scalars().all())
+        messages = await self._database.column(named)
         self._record_tombstone(
             Tombstone(now, claim.conversation, tuple(sorted(ids)), tuple(sorted(set(messages))))
         )

@@ -1,7 +1,6 @@
 """Copy every row of one database into another one and compare them; back up the file of SQLite.
 
-What is there already and equal is left, so that a copy that was interrupted goes on. Vectors that
-pgvector keeps beside the tables are made again by the service.
+What is there already and equal is left, so that a copy that was interrupted goes on.
 """
 
 import contextlib

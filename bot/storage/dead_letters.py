@@ -93,8 +93,7 @@ class DeadLetters:
 
     async def refusals(self, lane: str) -> Sequence[str]:
         """Return why the newest parts of a lane were not delivered, each reason once."""
-        asked = {"of": lane}
-        rows = await self._database.read(lambda c: c.execute(_REFUSALS, asked).scalars().all())
+        rows = await self._database.column(_REFUSALS, of=lane)
         return tuple(dict.fromkeys(rows))
 
     async def text(self, name: str) -> str | None:
@@ -132,7 +131,7 @@ class DeadLetters:
         if not kind:
             return False
         statement, of = _DROP if kind == _OUT else _FINISH, {"row": row}
-        return bool(await self._database.write(lambda c: c.execute(statement, of).rowcount))
+        return bool(await self._database.change(statement, **of))
 
     def _receive_again(self, connection: Connection, row: int) -> str | None:
         """Receive an event once more, under another key: its turn has been told its failure."""

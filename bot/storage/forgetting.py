@@ -150,14 +150,12 @@ class PersonalData:
         """
         self._record_tombstone(Tombstone(self._clock.now(), person=person_id))
         # Notes quote messages that were ignored, of which nothing else is stored.
-        asked = {"person": person_id}
-        await self._database.write(lambda c: c.execute(_DROP_NOTES, asked).rowcount)
+        await self._database.change(_DROP_NOTES, person=person_id)
 
     async def conversations(self, person_id: str) -> Sequence[str]:
         """Return the keys of the conversations in which the person has said something."""
-        asked = {"person": person_id}
         query = _CONVERSATIONS.order_by(turn.c.conversation)
-        return await self._database.read(lambda c: c.execute(query, asked).scalars().all())
+        return await self._database.column(query, person=person_id)
 
     async def drop_set_aside(self, person_id: str) -> None:
         """Delete what the person wrote and what was set aside because it could not be processed."""
@@ -175,9 +173,8 @@ class PersonalData:
 
     async def lines(self, person_id: str) -> Sequence[tuple[str, Turn]]:
         """Return what the person said, oldest first, each with the key of its conversation."""
-        asked = {"person": person_id}
         query = _LINES.order_by(turn.c.id)
-        rows = await self._database.read(lambda c: c.execute(query, asked).all())
+        rows = await self._database.rows(query, person=person_id)
         lines: dict[object, Row[*tuple[Any, ...]]] = {}
         for row in rows:  # branches of a conversation have copies
             channel = address_of(row.conversation).channel
@@ -190,7 +187,7 @@ class PersonalData:
         is_own = _is_of(person_id, self._database.dialect)
         is_description = choice.c.key == "persona"
         query = select(choice.c.scope, choice.c.value).where(is_description, is_own)
-        rows = await self._database.read(lambda c: c.execute(query).all())
+        rows = await self._database.rows(query)
         return {row.scope: row.value for row in rows}
 
 
@@ -218,7 +215,7 @@ class ForgottenConversations:
     async def since(self, moment: float) -> Mapping[int, str]:
         """Return the conversations by numbers that never return, from a moment in Unix seconds."""
         query = select(forgotten.c.id, forgotten.c.conversation).where(forgotten.c.at >= moment)
-        rows = await self._database.read(lambda c: c.execute(query).all())
+        rows = await self._database.rows(query)
         return {row.id: row.conversation for row in rows}
 
 
@@ -227,14 +224,14 @@ async def conversations_of_channel(database: Database, channel: str) -> Sequence
     key = conversation.c.key
     parts = [key.startswith(f"{channel}{mark}", autoescape=True) for mark in (":", HISTORY_MARK)]
     query = select(key).where(or_(key == channel, *parts)).order_by(key)
-    return await database.read(lambda c: c.execute(query).scalars().all())
+    return await database.column(query)
 
 
 async def conversations_of_server(database: Database, server: str) -> Sequence[str]:
     """Return the conversations of a server in which something was answered in 400 days."""
     of = receipt.c.conversation
     query = select(of).where(receipt.c.server == server).distinct().order_by(of)
-    return await database.read(lambda c: c.execute(query).scalars().all())
+    return await database.column(query)
 
 
 async def request_deletion(

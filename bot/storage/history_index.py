@@ -70,7 +70,7 @@ class SqlHistoryIndex(HistoryIndex):
             .order_by(turn.c.id.desc())
             .limit(1)
         )
-        return await self._database.read(lambda c: c.execute(query).scalar())
+        return await self._database.value(query)
 
     @override
     async def conversations(self, address: Address) -> Mapping[str, int]:
@@ -78,7 +78,7 @@ class SqlHistoryIndex(HistoryIndex):
         query = select(conversation.c.key, turns.scalar_subquery()).where(
             _is_in_channel(address, self._database.dialect)
         )
-        rows = await self._database.read(lambda c: c.execute(query).all())
+        rows = await self._database.rows(query)
         return {row[0]: row[1] for row in rows}
 
     @override

@@ -69,7 +69,7 @@ class SqlInbox(Inbox):
         query = select(cursor.c.name, cursor.c.value).where(
             cursor.c.name.startswith(prefix, autoescape=True)
         )
-        rows = await self._database.read(lambda c: c.execute(query).all())
+        rows = await self._database.rows(query)
         return {row.name: row.value for row in rows}
 
     @override

@@ -88,8 +88,7 @@ class SqlRoleLeases(RoleLeases):
 
     @override
     async def release(self, role: str) -> None:
-        held = {"held": role, "holder": self._owner}
-        was_held = await self._database.write(lambda c: c.execute(_RELEASE, held).rowcount)
+        was_held = await self._database.change(_RELEASE, held=role, holder=self._owner)
         if was_held and self._signals is not None:
             self._signals.publish(_TOPIC, [role])
 

@@ -96,18 +96,17 @@ class NodeRegistry:
         """Note that a process is there."""
         row = {"owner": owner, "roles": roles, "version": version, **self._now()}
         statement = _REPORT[self._database.dialect]
-        await self._database.write(lambda c: c.execute(statement, row).rowcount)
+        await self._database.change(statement, **row)
 
     async def share(self, owner: str, report: ProcessReport) -> None:
         """Tell the other processes something; what was told before is replaced."""
-        row = {"of_owner": owner, "told": _encode_report(report)}
-        if len(row["told"]) <= _MAX_BYTES:
-            await self._database.write(lambda c: c.execute(_SHARE, row).rowcount)
+        told = _encode_report(report)
+        if len(told) <= _MAX_BYTES:
+            await self._database.change(_SHARE, of_owner=owner, told=told)
 
     async def reports(self, owners: Sequence[str]) -> Mapping[str, ProcessReport]:
         """Return what these processes told last, by the name that each holds leases under."""
-        asked = {"owners": owners}
-        rows = await self._database.read(lambda c: c.execute(_REPORTS, asked).all())
+        rows = await self._database.rows(_REPORTS, owners=owners)
         return dict(decode_all("report", rows, lambda row: (row.owner, _decode_report(row.report))))
 
     async def leave(self, owner: str) -> None:
@@ -215,19 +214,19 @@ class Pauses:
 
     async def current(self) -> Sequence[Pause]:
         """Return all pauses, oldest first."""
-        rows = await self._database.read(lambda c: c.execute(_CURRENT).all())
+        rows = await self._database.rows(_CURRENT)
         return [Pause(*row) for row in rows]
 
     async def begin(self, scope: str, by: str) -> bool:
         """Pause a scope; return False if it is paused already."""
-        row = {"scope": scope, "by": by, "at": self._clock.now()}
         statement = _BEGIN[self._database.dialect]
-        return bool(await self._database.write(lambda c: c.execute(statement, row).rowcount))
+        return bool(
+            await self._database.change(statement, scope=scope, by=by, at=self._clock.now())
+        )
 
     async def end(self, scope: str) -> bool:
         """End the pause of a scope; return False if there is none."""
-        asked = {"of_scope": scope}
-        return bool(await self._database.write(lambda c: c.execute(_END, asked).rowcount))
+        return bool(await self._database.change(_END, of_scope=scope))
 
 
 _NEWEST = (
@@ -257,14 +256,14 @@ class SqlMessageNotes(MessageNotes):
     @override
     async def newest(self, key: str, limit: int) -> Sequence[str]:
         asked: Mapping[str, object] = {"of": key, "most": limit}
-        found = await self._database.read(lambda c: c.execute(_NEWEST, asked).scalars().all())
+        found = await self._database.column(_NEWEST, **asked)
         return found[::-1]
 
     @override
     async def forget(self, key: str, person_id: str | None = None) -> None:
         statement = _FORGET if person_id is None else _FORGET_PERSON
         asked = {"of": key} if person_id is None else {"of": key, "by": person_id}
-        await self._database.write(lambda c: c.execute(statement, asked).rowcount)
+        await self._database.change(statement, **asked)
 
 
 _COLUMNS = (
@@ -282,9 +281,9 @@ class AuditLog:
 
     async def record(self, entry: AuditEntry) -> None:
         row = asdict(entry)
-        await self._database.write(lambda c: c.execute(insert(audit), row).rowcount)
+        await self._database.change(insert(audit), **row)
 
     async def newest(self, limit: int) -> Sequence[AuditEntry]:
         """Return the newest entries, newest first."""
-        rows = await self._database.read(lambda c: c.execute(_NEWEST_ENTRIES.limit(limit)).all())
+        rows = await self._database.rows(_NEWEST_ENTRIES.limit(limit))
         return [AuditEntry(*row) for row in rows]

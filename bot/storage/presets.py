@@ -72,8 +72,7 @@ class PresetVersions:
 
     async def history(self, name: str, limit: int) -> Sequence[tuple[int, float]]:
         """Return the newest numbers, newest first, and when each was first seen (Unix seconds)."""
-        asked = {"preset_name": name, "most": limit}
-        rows = await self._database.read(lambda c: c.execute(_HISTORY, asked).all())
+        rows = await self._database.rows(_HISTORY, preset_name=name, most=limit)
         return [(row.version, row.first_seen_at) for row in rows]
 
 
@@ -123,12 +122,11 @@ class PresetDrafts:
 
     async def all(self) -> Sequence[PresetDraft]:
         """Return every draft by name, without the files that they were imported from."""
-        rows = await self._database.read(lambda c: c.execute(_WITHOUT_FILES).all())
+        rows = await self._database.rows(_WITHOUT_FILES)
         return [PresetDraft(*row) for row in rows]
 
     async def find(self, name: str) -> PresetDraft | None:
-        asked = {"of": make_storable(name)}
-        row = await self._database.read(lambda c: c.execute(_BY_NAME, asked).one_or_none())
+        row = await self._database.row(_BY_NAME, of=make_storable(name))
         return _to_draft(row) if row else None
 
     async def save(self, draft: PresetDraft) -> bool:
@@ -140,8 +138,7 @@ class PresetDrafts:
 
     async def delete(self, name: str) -> bool:
         """Return whether there was one."""
-        asked = {"of": make_storable(name)}
-        return bool(await self._database.write(lambda c: c.execute(_DELETE, asked).rowcount))
+        return bool(await self._database.change(_DELETE, of=make_storable(name)))
 
 
 def _save(connection: Connection, draft: PresetDraft) -> bool:

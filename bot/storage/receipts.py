@@ -86,20 +86,17 @@ class Receipts:
 
     async def newest(self, conversation: str) -> Sequence[tuple[int, Receipt]]:
         """Return the receipts of the last answered message: one for each character."""
-        values = {"conversation_key": conversation}
-        rows = await self._database.read(lambda c: c.execute(_NEWEST, values).all())
+        rows = await self._database.rows(_NEWEST, conversation_key=conversation)
         return decode_all("receipt", rows, _decode_row)
 
     async def of_answer(self, conversation: str, at: float) -> Sequence[tuple[int, Receipt]]:
         """Return the receipts of what was answered at or right after a moment, in Unix seconds."""
-        values = {"conversation_key": conversation, "moment": at}
-        rows = await self._database.read(lambda c: c.execute(_OF_ANSWER, values).all())
+        rows = await self._database.rows(_OF_ANSWER, conversation_key=conversation, moment=at)
         return decode_all("receipt", rows, _decode_row)
 
     async def get(self, number: int) -> Receipt | None:
         """Return a receipt, None if it does not exist or was deleted."""
-        values = {"receipt_id": number}
-        rows = await self._database.read(lambda c: c.execute(_BY_ID, values).all())
+        rows = await self._database.rows(_BY_ID, receipt_id=number)
         return next((one for _, one in decode_all("receipt", rows, _decode_row)), None)
 
 

@@ -126,18 +126,17 @@ class AnswerLog:
 
     async def find(self, number: int) -> StoredAnswer | None:
         """Return an answer; None if it does not exist or its text was deleted."""
-        asked = {"number": number}
-        row = await self._database.read(lambda c: c.execute(_BY_ID, asked).one_or_none())
+        row = await self._database.row(_BY_ID, number=number)
         return next(iter(decode_all("receipt", [row] if row else [], _stored_answer)), None)
 
     async def find_before(self, answer: StoredAnswer) -> int | None:
         """Return the number of the same preset's answer before this one in its conversation."""
-        asked = {
-            "number": answer.number,
-            "of_conversation": answer.conversation,
-            "of_preset": answer.receipt.preset,
-        }
-        return await self._database.read(lambda c: c.execute(_BEFORE, asked).scalar_one_or_none())
+        return await self._database.value(
+            _BEFORE,
+            number=answer.number,
+            of_conversation=answer.conversation,
+            of_preset=answer.receipt.preset,
+        )
 
     async def find_delivery(self, answer: StoredAnswer) -> float | None:
         """Return when the last message of an answer was sent, in Unix seconds.
@@ -155,22 +154,19 @@ class AnswerLog:
         What the message quoted and which files it had is not stored.
         """
         one, conversation = answer.receipt, answer.conversation
-        asked = {
-            "of_conversation": conversation,
-            "of_preset": one.preset,
-            "since": answer.at - _SECONDS_TO_FINISH,
-            "until": answer.at,
-        }
-        rows = await self._database.read(lambda c: c.execute(_ANSWERS, asked).all())
+        rows = await self._database.rows(
+            _ANSWERS,
+            of_conversation=conversation,
+            of_preset=one.preset,
+            since=answer.at - _SECONDS_TO_FINISH,
+            until=answer.at,
+        )
         row = next((each for each in rows if each.text == one.answer), None)
         if row is None or row.parent is None:
             return None
-        before = {
-            "of_conversation": conversation,
-            "of_session": row.session,
-            "newest": row.parent,
-        }
-        earlier = await self._database.read(lambda c: c.execute(_EARLIER, before).all())
+        earlier = await self._database.rows(
+            _EARLIER, of_conversation=conversation, of_session=row.session, newest=row.parent
+        )
         turns = _ancestors(earlier, row.parent)
         return recorded_scene(conversation, row.session, turns, one.scopes, one.preset)
 
@@ -181,7 +177,7 @@ class AnswerLog:
         if before is not None:
             statement = statement.where(receipt.c.id < before)
         statement = statement.order_by(receipt.c.id.desc()).limit(size)
-        return await self._database.read(lambda c: c.execute(statement).all())
+        return await self._database.rows(statement)
 
 
 def _conditions(asked: AnswerSearch) -> Iterator[ColumnElement[bool]]:
@@ -272,20 +268,17 @@ class ChannelHistories:
 
     async def sessions(self, conversation: str, limit: int) -> Sequence[KnownSession]:
         """Return the sessions of a conversation, the newest first."""
-        asked = {"of_conversation": conversation, "most": limit}
-        rows = await self._database.read(lambda c: c.execute(_SESSIONS, asked).all())
+        rows = await self._database.rows(_SESSIONS, of_conversation=conversation, most=limit)
         return [KnownSession(*row) for row in rows]
 
     async def people(self, conversation: str, limit: int) -> Sequence[Person]:
         """Return who has spoken there, under the newest name; who spoke last is the first."""
-        asked = {"of_conversation": conversation, "most": limit}
-        rows = await self._database.read(lambda c: c.execute(_PEOPLE, asked).all())
+        rows = await self._database.rows(_PEOPLE, of_conversation=conversation, most=limit)
         return [Person(row.speaker_id, row.speaker_name) for row in rows]
 
     async def turns(self, conversation: str) -> Sequence[tuple[int, Turn]]:
         """Return everything that was said, oldest first, each with the number of its session."""
-        asked = {"of_conversation": conversation}
-        rows = await self._database.read(lambda c: c.execute(_TURNS, asked).all())
+        rows = await self._database.rows(_TURNS, of_conversation=conversation)
         return decode_all("turn", rows, lambda row: (row.session, to_turn(row)))
 
 
@@ -336,13 +329,13 @@ class ServiceState:
             func.count(), func.min(conversation.c.ready_since), func.coalesce(func.sum(is_held), 0)
         ).where(is_ready)
         waiting, oldest, held = await self._database.read(lambda c: c.execute(ready).one())
-        lanes = await self._database.read(lambda c: c.execute(_LANES).scalar_one())
-        unsent = await self._database.read(lambda c: c.execute(_UNSENT).scalar_one())
+        lanes = await self._database.value(_LANES)
+        unsent = await self._database.value(_UNSENT)
         return QueueState(waiting, oldest, int(held), lanes, unsent)
 
     async def role_leases(self) -> Sequence[HeldLease]:
         """Return who does what only one process may do, by the role."""
-        rows = await self._database.read(lambda c: c.execute(_LEASES).all())
+        rows = await self._database.rows(_LEASES)
         return [HeldLease(*row) for row in rows]
 
     async def trace(self, turn: str) -> MessageTrace:
@@ -355,8 +348,8 @@ class ServiceState:
             inbox.c.external_key == external_key,
         )
         parts = select(*_PART).where(outbox.c.turn == turn).order_by(outbox.c.part, outbox.c.id)
-        row = await self._database.read(lambda c: c.execute(message).one_or_none())
-        rows = await self._database.read(lambda c: c.execute(parts).all())
+        row = await self._database.row(message)
+        rows = await self._database.rows(parts)
         delivered = [DeliveredPart(*each) for each in rows]
         if row is None:
             return MessageTrace(None, True, 0, delivered)
@@ -365,7 +358,7 @@ class ServiceState:
     async def channels(self, limit: int) -> Sequence[KnownChannel]:
         """Return the channels with answers, those with the newest answers first."""
         newest = _CHANNELS.limit(limit)
-        rows = await self._database.read(lambda c: c.execute(newest).all())
+        rows = await self._database.rows(newest)
         return [
             KnownChannel(row.conversation, row.answers, row.newest, row.at, row.preset)
             for row in rows
@@ -373,7 +366,7 @@ class ServiceState:
 
     async def chat_settings(self) -> Sequence[MadeSetting]:
         """Return the settings made in chats by scope, without what people say of themselves."""
-        rows = await self._database.read(lambda c: c.execute(_SETTINGS).all())
+        rows = await self._database.rows(_SETTINGS)
         return [MadeSetting(*row) for row in rows]
 
 

@@ -149,7 +149,7 @@ async def _forget_again(database: Database, tombstone: Tombstone, now: float) ->
             choice.c.scope == person, choice.c.scope.startswith(f"{person}@", autoescape=True)
         )
         gone_here = _delete_descriptions(described, until)
-        await database.write(lambda c: c.execute(gone_here).rowcount)
+        await database.change(gone_here)
     if key is None:
         return
     found = await database.read(

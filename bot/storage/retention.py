@@ -144,8 +144,7 @@ async def _empty_receipts(database: Database, until: float) -> int:
     """Delete the content of old receipts, page by page; their usage stays."""
     emptied, since = 0, 0.0
     while True:
-        asked = {"since": since, "until": until}
-        end = await database.read(lambda c, asked=asked: c.execute(_END_OF_PAGE, asked).scalar())  # type: ignore[misc]
+        end = await database.value(_END_OF_PAGE, since=since, until=until)
         if end is None:
             return emptied
         page = {"since": since, "until": end}
@@ -200,8 +199,7 @@ async def _delete(database: Database, expired: _Expired) -> int:
         .limit(_ROWS_PER_PAGE)
     )
     while True:
-        asked = {"last": last}
-        rows = await database.read(lambda c, asked=asked: c.execute(page, asked).all())  # type: ignore[misc]
+        rows = await database.rows(page, last=last)
         ids = [row.id for row in rows if row.is_expired]
         if ids:
             deleted += await database.write(lambda c, ids=ids: _delete_rows(c, table, ids))  # type: ignore[misc]
@@ -259,8 +257,7 @@ async def delete_expired_turns(database: Database, clock: Clock, days: float) ->
     moment = _begin_of_day(await database.now(clock), days)
     deleted = last = 0
     while True:
-        asked = {"last": last}
-        rows = await database.read(lambda c, asked=asked: c.execute(_PAGE, asked).all())  # type: ignore[misc]
+        rows = await database.rows(_PAGE, last=last)
         for key, expired in _by_conversation(rows, moment).items():
             deleted += await database.write(
                 lambda c, key=key, expired=expired: _delete_turns_of(c, key, expired)  # type: ignore[misc]

@@ -1,20 +1,40 @@
-"""Stories in SQL, each with its embedding vector; a vector index searches them."""
+"""Stories in SQL, each with its embedding vector, searched with numpy.
 
+The vectors of a character are loaded once and cached until its revision changes.
+"""
+
+import asyncio
 import hashlib
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 from sqlalchemy import Connection, Executable, bindparam, delete, insert, select, update
 from typing_extensions import override
 
 from bot.chat.storable import make_storable
 from bot.chat.story import PackedVector, Story, StoryVector
+from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Stories
 from bot.storage.database import Database
-from bot.storage.numpy_vectors import NumpyIndex
 from bot.storage.tables import story, story_revision, upsert
-from bot.storage.vectors import PgvectorIndex, VectorIndex
 
+_MAX_CACHE_BYTES = 128 * 1024 * 1024  # 80,000 stories of the default model
+
+_REVISION = select(story_revision.c.revision).where(
+    story_revision.c.character == bindparam("character_name")
+)
+_VECTORS = (
+    select(story.c.sha256, story.c.vector)
+    .where(story.c.character == bindparam("character_name"), story.c.model == bindparam("model_id"))
+    .order_by(story.c.place)
+)
+_TEXTS = select(story.c.sha256, story.c.text, story.c.place).where(
+    story.c.character == bindparam("character_name"),
+    story.c.sha256.in_(bindparam("story_keys", expanding=True)),
+)
 _is_story = (story.c.character == bindparam("character_name")) & (
     story.c.sha256 == bindparam("story_key")
 )
@@ -38,12 +58,22 @@ _RAISE_REVISION = upsert(
 )
 
 
+@frozen_dataclass
+class _CachedVectors:
+    """A character's vectors of one revision, in the order of its stories."""
+
+    revision: int
+    model_id: str
+    keys: Sequence[str]
+    matrix: npt.NDArray[np.float32]
+
+
 class SqlStories(Stories):
     """Writes for one character wait for each other, so workers that start together agree."""
 
-    def __init__(self, database: Database, index: VectorIndex) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._index = index
+        self._cache: OrderedDict[str, _CachedVectors] = OrderedDict()
 
     @override
     async def replace_stories(
@@ -78,7 +108,6 @@ class SqlStories(Stories):
         def unit(connection: Connection) -> None:
             _raise_revision(connection, character)
             _execute_many(connection, _SET_VECTOR, rows)
-            self._index.update(connection, character)
 
         await self._database.write(unit)
 
@@ -86,16 +115,42 @@ class SqlStories(Stories):
     async def nearest(
         self, character: str, query: PackedVector, model_id: str, limit: int
     ) -> Sequence[Story]:
-        return await self._index.nearest(character, query, model_id, limit)
+        vectors = await self._load_cached(character, model_id, len(query))
+        ranked = await asyncio.to_thread(_rank, vectors, query, limit)
+        rows = await self._database.rows(
+            _TEXTS, character_name=character, story_keys=[key for key, _ in ranked]
+        )
+        texts = {row.sha256: row for row in rows}
+        return [
+            Story(texts[key].place, texts[key].text, score) for key, score in ranked if key in texts
+        ]
 
+    async def _load_cached(
+        self, character: str, model_id: str, vector_bytes: int
+    ) -> _CachedVectors:
+        known = self._cache.get(character)
 
-async def open_stories(database: Database) -> Stories:
-    """Return the stories of a database, searched by pgvector where it is available, else numpy."""
-    if not database.is_sqlite:
-        index = PgvectorIndex(database)
-        if await index.prepare():
-            return SqlStories(database, index)
-    return SqlStories(database, NumpyIndex(database))
+        def unit(connection: Connection) -> tuple[int, Sequence[Any]]:
+            values = {"character_name": character, "model_id": model_id}
+            revision = connection.execute(_REVISION, values).scalar() or 0
+            if known and (known.revision, known.model_id) == (revision, model_id):
+                return revision, []
+            return revision, connection.execute(_VECTORS, values).all()
+
+        revision, rows = await self._database.read(unit)
+        if known is None or (known.revision, known.model_id) != (revision, model_id):
+            known = await asyncio.to_thread(_pack, revision, model_id, rows, vector_bytes)
+            self._cache[character] = known
+            self._evict()
+        self._cache.move_to_end(character)
+        return known
+
+    def _evict(self) -> None:
+        while (
+            len(self._cache) > 1
+            and sum(one.matrix.nbytes for one in self._cache.values()) > _MAX_CACHE_BYTES
+        ):
+            self._cache.popitem(last=False)
 
 
 def _raise_revision(connection: Connection, character: str) -> None:
@@ -147,3 +202,17 @@ def _execute_many(
 
 def _key(text: str) -> str:
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+
+
+def _pack(revision: int, model_id: str, rows: Sequence[Any], vector_bytes: int) -> _CachedVectors:
+    # A service may change the length of its vectors without renaming its model.
+    fitting = [row for row in rows if len(row.vector) == vector_bytes]
+    numbers = np.frombuffer(b"".join(row.vector for row in fitting), dtype="<f4")
+    matrix = numbers.reshape(len(fitting), vector_bytes // numbers.itemsize)
+    return _CachedVectors(revision, model_id, [row.sha256 for row in fitting], matrix)
+
+
+def _rank(vectors: _CachedVectors, query: PackedVector, limit: int) -> list[tuple[str, float]]:
+    scores = vectors.matrix @ np.frombuffer(query, dtype="<f4")
+    best = np.argsort(-scores, kind="stable")[: max(0, limit)]
+    return [(vectors.keys[number], float(scores[number])) for number in best]

@@ -45,7 +45,7 @@ class ConsoleTokens:
     async def has_session(self, digest: str) -> bool:
         """Return whether a session exists that has not expired."""
         asked = self._asked(digest, _SESSION)
-        return bool(await self._database.read(lambda c: c.execute(_FIND, asked).first()))
+        return bool(await self._database.row(_FIND, **asked))
 
     async def end_session(self, digest: str) -> None:
         await self._use(digest, _SESSION)
@@ -84,18 +84,18 @@ class ConsoleTokens:
 
     async def find_api_token(self, digest: str) -> ApiToken | None:
         asked = self._asked(digest, _API)
-        row = await self._database.read(lambda c: c.execute(_FIND, asked).first())
+        row = await self._database.row(_FIND, **asked)
         return _api_token(row.name, row.scopes, row.created_at) if row else None
 
     async def api_tokens(self) -> Sequence[ApiToken]:
         """Return all tokens by name."""
-        rows = await self._database.read(lambda c: c.execute(_API_TOKENS).all())
+        rows = await self._database.rows(_API_TOKENS)
         return [_api_token(row.name, row.scopes, row.created_at) for row in rows]
 
     async def revoke_api_token(self, name: str) -> bool:
         """Delete a token; return False if there is none of that name."""
         revoke = delete(console_token).where(console_token.c.name == name)
-        return bool(await self._database.write(lambda c: c.execute(revoke).rowcount))
+        return bool(await self._database.change(revoke))
 
     async def _add(self, digest: str, kind: str, expires_at: float) -> None:
         now = self._clock.now()
@@ -109,9 +109,9 @@ class ConsoleTokens:
 
     async def _use(self, digest: str, kind: str) -> bool:
         asked = self._asked(digest, kind)
-        if not await self._database.read(lambda c: c.execute(_FIND, asked).first()):
+        if not await self._database.row(_FIND, **asked):
             return False  # whoever guesses keeps no writer waiting
-        return bool(await self._database.write(lambda c: c.execute(_USE, asked).rowcount))
+        return bool(await self._database.change(_USE, **asked))
 
     def _asked(self, digest: str, kind: str) -> dict[str, object]:
         return {"digest": digest, "of_kind": kind, "now": self._clock.now()}

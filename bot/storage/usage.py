@@ -118,8 +118,7 @@ class UsageTotals:
 
     async def by_day(self, since: datetime, until: datetime) -> Sequence[UsageRow]:
         """Return a row for each day, person, channel, preset and model, oldest first."""
-        asked = {"since": since.timestamp(), "until": until.timestamp()}
-        rows = await self._database.read(lambda c: c.execute(_BY_DAY, asked).all())
+        rows = await self._database.rows(_BY_DAY, since=since.timestamp(), until=until.timestamp())
         return [_usage_row(*row) for row in rows]
 
 

@@ -66,19 +66,19 @@ class SqlWebChannels(WebChannels):
 
     @override
     async def create(self, channel: WebChannel) -> None:
-        row = {
-            "id": channel.id,
-            "revision": 0,
-            "content": _encode(channel),
-            "created_at": channel.created_at.timestamp(),
-        }
-        await self._database.write(lambda c: c.execute(insert(web_channel), row).rowcount)
+        await self._database.change(
+            insert(web_channel),
+            id=channel.id,
+            revision=0,
+            content=_encode(channel),
+            created_at=channel.created_at.timestamp(),
+        )
 
     @override
     async def update(self, channel: WebChannel) -> None:
         change = update(web_channel).where(web_channel.c.id == channel.id)
         content = _encode(channel)
-        await self._database.write(lambda c: c.execute(change.values(content=content)).rowcount)
+        await self._database.change(change.values(content=content))
         self._signals.publish(_TOPIC, [channel.id])
 
     @override
@@ -93,12 +93,12 @@ class SqlWebChannels(WebChannels):
     @override
     async def get(self, channel_id: str) -> WebChannel | None:
         chosen = _CHANNELS.where(web_channel.c.id == channel_id)
-        rows = await self._database.read(lambda c: c.execute(chosen).all())
+        rows = await self._database.rows(chosen)
         return next(iter(decode_all("web_channel", rows, _to_channel)), None)
 
     @override
     async def all(self) -> Sequence[WebChannel]:
-        rows = await self._database.read(lambda c: c.execute(_CHANNELS).all())
+        rows = await self._database.rows(_CHANNELS)
         return decode_all("web_channel", rows, _to_channel)
 
     @override
@@ -169,9 +169,7 @@ class SqlWebChannels(WebChannels):
         return end
 
     async def _read(self, statement: Any, values: Mapping[str, object]) -> list[WebMessage]:
-        rows: Iterable[Row[*tuple[Any, ...]]] = await self._database.read(
-            lambda c: c.execute(statement, values).all()
-        )
+        rows: Iterable[Row[*tuple[Any, ...]]] = await self._database.rows(statement, **values)
         return decode_all("web_message", rows, _to_message)
 
     def _tell_handlers(self, channel_ids: Sequence[str]) -> None:

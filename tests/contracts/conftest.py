@@ -19,7 +19,7 @@ from bot.storage.inbox import SqlInbox
 from bot.storage.outbox import SenderIdentity, SqlOutbox
 from bot.storage.presets import PresetVersions
 from bot.storage.redis_signals import open_signals
-from bot.storage.stories import open_stories
+from bot.storage.stories import SqlStories
 from tests.postgres import create_postgres_database
 from tests.valkey import run_redis, run_valkey
 from tests.waiting import wait_until
@@ -88,7 +88,7 @@ async def store(empty_database: str, encryption: TextEncryption) -> AsyncIterato
             SqlOutbox(database, clock, SenderIdentity("patient", 60)),
             SqlChatSettings(database, clock),
             PresetVersions(database, clock),
-            await open_stories(database),
+            SqlStories(database),
         )
 
 

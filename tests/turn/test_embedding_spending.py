@@ -10,7 +10,7 @@ from bot.prompting.presets.preset import Preset
 from bot.runtime.in_process import InProcessRateLimits
 from bot.settings import EmbeddingSettings
 from bot.storage.database import Database
-from bot.storage.stories import open_stories
+from bot.storage.stories import SqlStories
 from bot.storage.usage import Budgets, UsageLog, UsageTotals
 from bot.stories import StoryRetriever
 from bot.turn.limits.spending import BudgetRules, EmbeddingSpending, NoEmbeddingSpending, Spending
@@ -49,7 +49,7 @@ async def asked(
         )
         inner = OpenAIEmbedder(settings, clock)
         embedder = CountedEmbedder(inner, inner, settings, UsageLog(database, clock))
-        stories = await open_stories(database)
+        stories = SqlStories(database)
         await stories.replace_stories("nora", ["A storm."], embedder.model_id)
         [vector] = await inner.embed_documents(["A storm."]) if status == 200 else [b""]
         inner.take_tokens()
