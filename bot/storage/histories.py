@@ -25,7 +25,7 @@ _COLUMNS = ", ".join(f"turn.{name}" for name in ("id", *(one.name for one in TUR
 _SELECT = f"SELECT {_COLUMNS} FROM turn WHERE turn.conversation = :of"
 _IDS = "SELECT value FROM jsonb_array_elements_text(:ids)"
 _SAID = Statement(f"{_SELECT} AND turn.message_id IN ({_IDS})")
-_PARTS = Statement(f"""
+PARTS = Statement(f"""
 SELECT turn, part FROM outbox
 WHERE lane = :of_lane AND external_id IS NOT NULL AND external_id IN ({_IDS}) AND op = 'send'
 UNION ALL
@@ -112,7 +112,7 @@ class StoredTurns:
         rows = list((yield _SAID.query(asked)))
         address = address_of(claim.conversation)
         channel = {"of_lane": address.lane, "of_channel": address.channel}
-        for name, part in (yield _PARTS.query({"ids": asked["ids"], **channel})):
+        for name, part in (yield PARTS.query({"ids": asked["ids"], **channel})):
             wanted = encode_parts((f"{name}/{part}",))
             rows += yield _ANSWERS.query({"of": claim.conversation, "part": wanted})
         by_id = {row[0]: row for row in rows}

@@ -48,6 +48,8 @@ _IN_SQLITE = {
     "jsonb_array_elements_text": "json_each",
     "strpos": "instr",
     "IS NOT DISTINCT FROM": "IS",
+    "~>=~": ">=",  # by code point, as the index for prefixes orders texts
+    "~<~": "<",
 }
 _ENCRYPTABLE = frozenset(
     column.name for table in metadata.sorted_tables for column in encryptable_columns(table)

@@ -3,6 +3,7 @@
 Usage stands in the columns that receipts keep when their text is gone.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -13,33 +14,58 @@ from sqlalchemy.types import Integer
 from bot.chat.prompt import Usage
 from bot.chat.usage import AnswerCharge, BudgetCap, UsageRow, UsageTotal
 from bot.ports import Clock
-from bot.storage import budgets as units
-from bot.storage.database import Database
+from bot.storage.database import Database, transaction
+from bot.storage.statements import Statement, Unit
 from bot.storage.tables import receipt
+
+_LISTED = "WHERE key IN (SELECT value FROM jsonb_array_elements_text(:keys))"
+_ENSURE = Statement("INSERT INTO budget (key, spent) VALUES (:key, 0) ON CONFLICT DO NOTHING")
+# In one order everywhere, so that nobody deadlocks.
+_LOCKED = Statement(f"SELECT key, spent FROM budget {_LISTED} ORDER BY key FOR UPDATE")
+_SPENT = Statement(f"SELECT key, spent FROM budget {_LISTED}")
+_ADD = Statement(f"UPDATE budget SET spent = spent + :amount {_LISTED}")
 
 
 class Budgets:
-    """What was spent in this day and month; what is reserved counts as spent."""
+    """What is spent or reserved, in millionths of a dollar: what is reserved counts as spent.
+
+    A process that dies in between leaves its reservation as spent, because the model may have been
+    paid for.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def reserve(self, caps: Sequence[BudgetCap], amount: int) -> BudgetCap | None:
-        """Count an amount against all of these caps in one transaction.
-
-        Returns:
-            None; or the first cap that would be exceeded: then nothing was counted.
-        """
-        return await self._database.run(lambda: units.reserve(caps, amount))
+    @transaction
+    def reserve(self, caps: Sequence[BudgetCap], amount: int) -> Unit[BudgetCap | None]:
+        """Count an amount against all caps, or nothing and return one that it would exceed."""
+        keys = _keys(caps)
+        yield _ENSURE.query_many([{"key": key} for key in sorted(cap.key for cap in caps)])
+        spent = dict((yield _LOCKED.query({"keys": keys})))
+        for cap in caps:
+            if spent[cap.key] + amount > cap.limit:
+                return cap
+        yield _ADD.query({"keys": keys, "amount": amount})
+        return None
 
     async def settle(self, caps: Sequence[BudgetCap], reserved: int, spent: int) -> None:
-        """Replace what was reserved by what was spent, in one transaction."""
+        """Replace what was reserved by what was spent."""
         if spent != reserved:
-            await self._database.run(lambda: units.settle(caps, spent - reserved))
+            await self._add(caps, spent - reserved)
 
-    async def spent(self, caps: Sequence[BudgetCap]) -> Mapping[str, int]:
-        """Return what is spent or reserved, by the key of the cap; what is missing is 0."""
-        return await self._database.run(lambda: units.read_spent(caps))
+    @transaction
+    def _add(self, caps: Sequence[BudgetCap], amount: int) -> Unit[None]:
+        yield _LOCKED.query({"keys": _keys(caps)})
+        yield _ADD.query({"keys": _keys(caps), "amount": amount})
+
+    @transaction
+    def spent(self, caps: Sequence[BudgetCap]) -> Unit[Mapping[str, int]]:
+        """Return what is spent or reserved, by the key of the cap."""
+        return dict((yield _SPENT.query({"keys": _keys(caps)})))
+
+
+def _keys(caps: Sequence[BudgetCap]) -> str:
+    return json.dumps([cap.key for cap in caps])
 
 
 class UsageLog:
