@@ -21,7 +21,7 @@ from bot.storage.statements import SERVER_CLOCK, Statement
 Types: TypeAlias = Mapping[str, str]
 """By name."""
 
-_PARAMETER = re.compile(r"(?<!:):([a-z_]+)")
+_PARAMETER = re.compile(r"(?<!:):([a-z_][a-z0-9_]*)")
 _LOCK = select(func.pg_advisory_xact_lock(0x7472_6F75_7066))
 _EXISTING = text("SELECT proname FROM pg_proc WHERE proname = ANY(:names)")
 

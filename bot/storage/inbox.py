@@ -4,7 +4,6 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, or_, select
 from typing_extensions import override
 
 from bot.chat.incoming import Address, Incoming
@@ -12,15 +11,24 @@ from bot.chat.session import Attempt
 from bot.ports import Clock, Inbox
 from bot.storage import conversation_sql as sql
 from bot.storage import functions
-from bot.storage.database import Database
+from bot.storage.database import Database, transaction
 from bot.storage.rows import decode_all, decode_event, encode_event, event_kind
 from bot.storage.statements import Statement, Unit
-from bot.storage.tables import cursor, inbox, is_unanswered
 
+_CURSORS = Statement("""
+SELECT name, value AS reached FROM cursor WHERE strpos(name, :prefix) = 1
+""")
 # What is gathered has its attempt recorded with that of the message that it is answered with.
-_IS_GATHERED = inbox.c.attempt == int(Attempt.BESIDE_OTHERS)
-
-
+_IN_PROGRESS = Statement(f"""
+SELECT inbox.kind, inbox.payload
+FROM inbox AS named JOIN inbox ON inbox.conversation = named.conversation
+WHERE named.platform = :platform AND named.bot_id = :bot_id AND named.external_key = :external_key
+    AND named.state = 'new' AND inbox.state = 'new' AND (
+        inbox.id = named.id
+        OR inbox.id > named.id AND inbox.attempt = {Attempt.BESIDE_OTHERS:d}
+    )
+ORDER BY inbox.id
+""")
 # One value binds all conversations, so that the statement is the same for any number of them, and
 # of a long queue only its newest rows are read.
 _WAITING = Statement("""
@@ -65,51 +73,23 @@ class SqlInbox(Inbox):
         await self._database.run(lambda: unit(rows, cursors, now))
 
     @override
-    async def cursors(self, prefix: str) -> Mapping[str, str]:
-        query = select(cursor.c.name, cursor.c.value).where(
-            cursor.c.name.startswith(prefix, autoescape=True)
-        )
-        rows = await self._database.rows(query)
-        return {row.name: row.value for row in rows}
+    @transaction
+    def cursors(self, prefix: str) -> Unit[Mapping[str, str]]:
+        return dict((yield _CURSORS.query_alone({"prefix": prefix})))
 
     @override
-    async def find_in_progress(self, address: Address, external_key: str) -> Sequence[Incoming]:
-        named = select(inbox.c.id, inbox.c.conversation).where(
-            inbox.c.platform == address.platform,
-            inbox.c.bot_id == address.bot_id,
-            inbox.c.external_key == external_key,
-            is_unanswered,
-        )
-
-        def unit(connection: Connection) -> list[Incoming]:
-            first = connection.execute(named).first()
-            if first is None:
-                return []
-            group = (
-                select(inbox.c.kind, inbox.c.payload)
-                .where(is_unanswered, inbox.c.conversation == first.conversation)
-                .where(or_(inbox.c.id == first.id, _IS_GATHERED & (inbox.c.id > first.id)))
-                .order_by(inbox.c.id)
-            )
-            return _events(connection.execute(group))
-
-        return await self._database.read(unit)
+    @transaction
+    def find_in_progress(self, address: Address, external_key: str) -> Unit[Sequence[Incoming]]:
+        bot = {"platform": address.platform, "bot_id": address.bot_id}
+        return _events((yield _IN_PROGRESS.query_alone({**bot, "external_key": external_key})))
 
     @override
-    async def waiting(
+    @transaction
+    def waiting(
         self, conversations: Collection[str], limit: int, of_each: int
-    ) -> Sequence[Incoming]:
-        asked = {
-            "conversations": json.dumps(sorted(conversations)),
-            "of_each": of_each,
-            "most": limit,
-        }
-
-        def unit() -> Unit[list[Incoming]]:
-            rows = yield _WAITING.query_alone(asked)
-            return _events(rows)
-
-        return await self._database.run(unit)
+    ) -> Unit[Sequence[Incoming]]:
+        asked = {"conversations": json.dumps(sorted(conversations)), "of_each": of_each}
+        return _events((yield _WAITING.query_alone({**asked, "most": limit})))
 
 
 def _events(rows: Iterable[Sequence[Any]]) -> list[Incoming]:

@@ -42,7 +42,7 @@ Values: TypeAlias = Mapping[str, Any]
 Rows: TypeAlias = Sequence[Sequence[Any]]
 
 SERVER_CLOCK = "extract(epoch FROM clock_timestamp())::float8"
-_PARAMETER = re.compile(r"(?<!:):([a-z_]+)")
+_PARAMETER = re.compile(r"(?<!:):([a-z_][a-z0-9_]*)")
 _ONLY_POSTGRESQL = re.compile(r"::\w+| FOR UPDATE( SKIP LOCKED)?")
 _IN_SQLITE = {
     "jsonb_array_elements_text": "json_each",

@@ -21,10 +21,12 @@ from bot.chat.storable import make_storable
 from bot.chat.web_channel import WEB_PLATFORM, WebChannel, WebMessage, inbox_key
 from bot.errors import Refused
 from bot.ports import ConversationMemory, HistoryIndex, Inbox, Signals, WebChannels
+from bot.storage.conversation_sql import APPEND
 from bot.storage.conversations import Conversations
-from bot.storage.database import Database
-from bot.storage.rows import decode_all
-from bot.storage.tables import conversation, turn, upsert, web_channel, web_message
+from bot.storage.database import Database, transaction
+from bot.storage.rows import decode_all, to_turn_row
+from bot.storage.statements import Statement, Unit
+from bot.storage.tables import turn, upsert, web_channel, web_message
 
 _TOPIC = "web_channels"
 _encode = msgspec.json.Encoder().encode
@@ -190,14 +192,16 @@ def _to_message(row: Row[*tuple[Any, ...]]) -> WebMessage:
 
 
 _MAX_TURNS = 400
-_NEWEST_TURN = func.max(turn.c.id)
 _RECENT = (
     select(turn.c.conversation)
     .group_by(turn.c.conversation)
-    .order_by(_NEWEST_TURN.desc())
+    .order_by(func.max(turn.c.id).desc())
     .limit(bindparam("most"))
 )
-_KNOWN = select(conversation.c.key).where(conversation.c.key == bindparam("of"))
+_CREATE = Statement("""
+INSERT INTO conversation (key, platform) VALUES (:of, :platform)
+ON CONFLICT DO NOTHING RETURNING key
+""")
 
 
 class HistoryCopies:
@@ -209,8 +213,7 @@ class HistoryCopies:
 
     async def recent(self, limit: int) -> Sequence[str]:
         """Return the keys of conversations, those with the newest turns first."""
-        rows = await self._database.read(lambda c: c.execute(_RECENT, {"most": limit}).all())
-        return [row.conversation for row in rows]
+        return await self._database.column(_RECENT, most=limit)
 
     async def copy(self, source: str, target: str) -> Sequence[Turn]:
         """Copy the newest turns of the current session; return them as they were copied.
@@ -219,36 +222,20 @@ class HistoryCopies:
         """
         session = await self._conversations.load_session(Claim(source, 0, ""), _MAX_TURNS)
         turns = [replace(one, message_id=f"copy-{at}") for at, one in enumerate(session.turns)]
+        return turns if await self._store(turns, target) else ()
 
-        def unit(connection: Connection) -> bool:
-            if connection.execute(_KNOWN, {"of": target}).scalar() is not None:
-                return False
-            connection.execute(insert(conversation), {"key": target, "platform": WEB_PLATFORM})
-            parent: int | None = None
-            for one in turns:
-                added = insert(turn).values(_to_row(one, target, parent)).returning(turn.c.id)
-                parent = connection.execute(added).scalar_one()
-            return True
-
-        return turns if await self._database.write(unit) else ()
-
-
-def _to_row(one: Turn, target: str, parent: int | None) -> dict[str, object]:
-    is_person = one.speaker is not None
-    return {
-        "conversation": target,
-        "session": 1,
-        "role": one.role,
-        "speaker_id": one.speaker.id if one.speaker else None,
-        "speaker_name": one.speaker.name if one.speaker else None,
-        "text": one.text,
-        "at": one.at.timestamp(),
-        "preset": one.preset,
-        "preset_version": one.preset_version,
-        "parent": parent,
-        "message_id": one.message_id if is_person else None,
-        "observed": one.observed,
-    }
+    @transaction
+    def _store(self, turns: Sequence[Turn], target: str) -> Unit[bool]:
+        if not (yield _CREATE.query({"of": target, "platform": WEB_PLATFORM})):
+            return False
+        copy = {"conversation": target, "session": 1, "sent_as": None, "files": None}
+        rows = [{**to_turn_row(one), **copy} for one in turns]
+        for row in rows:
+            if row["speaker_id"] is None:
+                row["message_id"] = None
+        if rows:
+            yield APPEND.query_many(rows)
+        return True
 
 
 _MAX_MESSAGES = 100_000
