@@ -34,7 +34,7 @@ from bot.service.jobs import (
 )
 from bot.service.options import Role
 from bot.service.published_presets import PublishedPresets
-from bot.storage.reports import SqlQueueAges
+from bot.storage.reports import ServiceState
 from bot.telemetry.logs import RECENT_EVENTS
 from bot.turn.arrivals import MissedSignals
 
@@ -133,8 +133,10 @@ class Container(AnsweringContainer):
         return RolePart(jobs, self.outbox.release_all, drain)
 
     async def _measure_queues(self) -> None:
-        ages, roles = SqlQueueAges(self.database, self.clock), self.options.roles
-        await repeat(lambda: measure_queues(ages, roles), self.clock, _SECONDS_BETWEEN_MEASUREMENTS)
+        state, roles = ServiceState(self.database, self.clock), self.options.roles
+        await repeat(
+            lambda: measure_queues(state, roles), self.clock, _SECONDS_BETWEEN_MEASUREMENTS
+        )
 
     @property
     def _sharing_jobs(self) -> Sequence[Job]:

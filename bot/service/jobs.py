@@ -22,7 +22,7 @@ from bot.service.options import Role
 from bot.settings import Settings
 from bot.storage.database import Database
 from bot.storage.operation import NodeRegistry
-from bot.storage.reports import SqlQueueAges
+from bot.storage.reports import ServiceState
 from bot.storage.retention import delete_expired, delete_expired_turns
 from bot.telemetry.logs import RecentEvents
 from bot.telemetry.metrics import LOOP_LAG, QUEUE_AGE
@@ -91,9 +91,9 @@ async def delete_expired_once(database: Database, settings: Settings, clock: Clo
     return rows + await delete_expired_turns(database, clock, settings.history_days)
 
 
-async def measure_queues(ages: SqlQueueAges, roles: Set[Role]) -> None:
+async def measure_queues(state: ServiceState, roles: Set[Role]) -> None:
     """Set the gauges of the queues that these roles work on; raises `StoreError`."""
-    found = await ages.read()
+    found = await state.queue_ages()
     if Role.WORKER in roles:
         QUEUE_AGE.labels("conversations").set(found.conversations)
     if Role.SENDER in roles:

@@ -84,6 +84,10 @@ class Database:
         """Run a unit of queries in a transaction and commit it."""
         return await _translated(self._connections.run(start))
 
+    async def run_reading(self, start: StartUnit[T]) -> T:
+        """Run a unit of queries that only reads."""
+        return await _translated(self._connections.run_reading(start))
+
     async def read(self, unit: UnitOfWork[T]) -> T:
         """Run a function that only reads."""
         return await _translated(self._connections.read(unit))
@@ -196,6 +200,18 @@ def transaction(
     @functools.wraps(unit)
     async def run(self: Owner, *args: Arguments.args, **more: Arguments.kwargs) -> T:
         return await self._database.run(lambda: unit(self, *args, **more))
+
+    return run
+
+
+def reading(
+    unit: Callable[Concatenate[Owner, Arguments], Unit[T]],
+) -> Callable[Concatenate[Owner, Arguments], Coroutine[Any, Any, T]]:
+    """As `transaction`, for a unit that only reads: no writer waits for it."""
+
+    @functools.wraps(unit)
+    async def run(self: Owner, *args: Arguments.args, **more: Arguments.kwargs) -> T:
+        return await self._database.run_reading(lambda: unit(self, *args, **more))
 
     return run
 

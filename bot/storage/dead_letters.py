@@ -10,7 +10,7 @@ from bot.chat.operation import DeadLetter
 from bot.errors import Undecodable
 from bot.ports import Clock
 from bot.storage.conversation_sql import MAKE_READY, STORE
-from bot.storage.database import Database, transaction
+from bot.storage.database import Database, reading, transaction
 from bot.storage.lane_sql import DUE_NOW
 from bot.storage.rows import decode, decode_event, encode_event
 from bot.storage.statements import Statement, Unit
@@ -56,20 +56,20 @@ class DeadLetters:
         self._database = database
         self._clock = clock
 
-    @transaction
+    @reading
     def all(self) -> Unit[Sequence[DeadLetter]]:
         """Return all of them, without what people wrote."""
         received = [_to_received(row) for row in (yield _RECEIVED.query_alone())]
         unsent = yield _UNSENT.query_alone()
         return received + [decode(_to_unsent, row) for row in unsent]
 
-    @transaction
+    @reading
     def refusals(self, lane: str) -> Unit[Sequence[str]]:
         """Return why the newest parts of a lane were not delivered, each reason once."""
         rows = yield _REFUSALS.query_alone({"of": lane})
         return tuple(dict.fromkeys(decode(_first, row) for row in rows))
 
-    @transaction
+    @reading
     def text(self, name: str) -> Unit[str | None]:
         """Return what one says; None: there is none of that name."""
         kind, row = _parse(name)

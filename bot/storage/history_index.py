@@ -9,7 +9,7 @@ from bot.chat.incoming import HISTORY_MARK, Address
 from bot.chat.session import MessagePlace
 from bot.ports import HistoryIndex
 from bot.storage.conversation_sql import APPEND, TURN_ROW
-from bot.storage.database import Database, transaction
+from bot.storage.database import Database, reading, transaction
 from bot.storage.histories import PARTS
 from bot.storage.rows import encode_parts
 from bot.storage.statements import Statement, Unit
@@ -63,12 +63,12 @@ class SqlHistoryIndex(HistoryIndex):
         self._database = database
 
     @override
-    @transaction
+    @reading
     def find_received(self, address: Address, external_key: str) -> Unit[str | None]:
         return (yield from _received(address, external_key))
 
     @override
-    @transaction
+    @reading
     def find(
         self, address: Address, message_ids: Collection[str], *, with_copies: bool = False
     ) -> Unit[Sequence[MessagePlace]]:
@@ -83,13 +83,13 @@ class SqlHistoryIndex(HistoryIndex):
         return places
 
     @override
-    @transaction
+    @reading
     def newest_of(self, address: Address, person_id: str) -> Unit[str | None]:
         rows = yield _NEWEST_OF.query({**_branches(address), "person": person_id})
         return rows[0][0] if rows else None
 
     @override
-    @transaction
+    @reading
     def conversations(self, address: Address) -> Unit[Mapping[str, int]]:
         return dict((yield _CONVERSATIONS.query(_branches(address))))
 

@@ -11,7 +11,7 @@ from bot.chat.session import Attempt
 from bot.ports import Clock, Inbox
 from bot.storage import conversation_sql as sql
 from bot.storage import functions
-from bot.storage.database import Database, transaction
+from bot.storage.database import Database, reading, transaction
 from bot.storage.rows import decode_all, decode_event, encode_event, event_kind
 from bot.storage.statements import Statement, Unit
 
@@ -73,12 +73,12 @@ class SqlInbox(Inbox):
         await self._database.run(lambda: unit(rows, cursors, now))
 
     @override
-    @transaction
+    @reading
     def cursors(self, prefix: str) -> Unit[Mapping[str, str]]:
         return dict((yield _CURSORS.query_alone({"prefix": prefix})))
 
     @override
-    @transaction
+    @reading
     def find_in_progress(self, address: Address, external_key: str) -> Unit[Sequence[Incoming]]:
         bot = {"platform": address.platform, "bot_id": address.bot_id}
         return _events((yield _IN_PROGRESS.query_alone({**bot, "external_key": external_key})))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing_extensions import override
 
 from bot.ports import Clock, RoleLeases, Signals
-from bot.storage.database import Database, transaction
+from bot.storage.database import Database, reading, transaction
 from bot.storage.statements import Statement, Unit
 
 _TOPIC = "released_roles"
@@ -74,7 +74,7 @@ class SqlRoleLeases(RoleLeases):
         return bool((yield _RELEASE.query({"role": role, "owner": self._owner})))
 
     @override
-    @transaction
+    @reading
     def held(self, prefix: str) -> Unit[Sequence[str]]:
         rows = yield _HELD.query_alone({"prefix": prefix, "now": self._clock.now()})
         return [row[0] for row in rows]

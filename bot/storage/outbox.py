@@ -25,7 +25,7 @@ from bot.errors import Fenced, Undecodable
 from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Clock, Outbox
 from bot.storage import functions, histories, lane_sql
-from bot.storage.database import Database, transaction
+from bot.storage.database import Database, reading, transaction
 from bot.storage.lane_sql import SENDING_SECONDS
 from bot.storage.rows import decode, decode_content, decode_thread, encode_content
 from bot.storage.statements import Rows, Unit, served_text
@@ -144,7 +144,7 @@ class SqlOutbox(Outbox):
         yield lane_sql.RELEASE_ALL.query({"sender": self._sender.owner, "now": self._clock.now()})
 
     @override
-    @transaction
+    @reading
     def has_later(self, row: OutboxRow) -> Unit[bool]:
         asked = {"of": row.address.lane, "row": row.id}
         return bool((yield lane_sql.LATER_ROWS.query_alone(asked)))
@@ -161,7 +161,7 @@ class SqlOutbox(Outbox):
         return (yield from histories.find_parts([part])).get(part)
 
     @override
-    @transaction
+    @reading
     def known_ids(self, address: Address) -> Unit[Set[str]]:
         asked = {"of": address.lane, "most": _MAX_KNOWN_IDS}
         rows = yield lane_sql.KNOWN_IDS.query_alone(asked)

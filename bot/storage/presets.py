@@ -8,7 +8,7 @@ from bot.chat.drafts import ImportedFile, PresetDraft
 from bot.chat.session import PresetVersion
 from bot.chat.storable import make_storable
 from bot.ports import Clock
-from bot.storage.database import Database, transaction
+from bot.storage.database import Database, reading, transaction
 from bot.storage.rows import decode
 from bot.storage.statements import Statement, Unit, insert_into
 
@@ -57,19 +57,19 @@ class PresetVersions:
             # A process that starts at the same time may have taken the number: then try again.
             yield _INSERT.query({**row, "version": number, "first_seen_at": self._clock.now()})
 
-    @transaction
+    @reading
     def newest(self, name: str) -> Unit[PresetVersion | None]:
         """Return the newest version, None if the service never started with such a preset."""
         rows = yield _NEWEST.query_alone({"name": name})
         return decode(lambda row: PresetVersion(name, row[2], row[0]), rows[0]) if rows else None
 
-    @transaction
+    @reading
     def find(self, name: str, version: int) -> Unit[PresetVersion | None]:
         """Return a version; None if there is no such one."""
         rows = yield _CONTENT.query_alone({"name": name, "version": version})
         return decode(lambda row: PresetVersion(name, row[0], version), rows[0]) if rows else None
 
-    @transaction
+    @reading
     def history(self, name: str, limit: int) -> Unit[Sequence[tuple[int, float]]]:
         """Return the newest numbers, newest first, and when each was first seen (Unix seconds)."""
         rows = yield _HISTORY.query_alone({"name": name, "deleted": _DELETED, "most": limit})
@@ -93,13 +93,13 @@ class PresetDrafts:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    @transaction
+    @reading
     def all(self) -> Unit[Sequence[PresetDraft]]:
         """Return every draft by name, without the files that they were imported from."""
         rows = yield _DRAFTS.query_alone()
         return [decode(lambda row: PresetDraft(*row), row) for row in rows]
 
-    @transaction
+    @reading
     def find(self, name: str) -> Unit[PresetDraft | None]:
         rows = yield _BY_NAME.query_alone({"name": make_storable(name)})
         return decode(_to_draft, rows[0]) if rows else None

@@ -219,6 +219,10 @@ class ConnectionPool(Protocol):
         """Run a unit of queries on the driver itself, and commit it."""
         ...
 
+    async def run_reading(self, start: StartUnit[T]) -> T:
+        """Run a unit of queries that only reads."""
+        return await self.run(start)
+
     async def read(self, unit: UnitOfWork[T]) -> T:
         """Run a function that only reads."""
         ...
@@ -256,8 +260,15 @@ class SqliteThreadPool(ConnectionPool):
         return self._writer.run(start)
 
     @override
+    async def run_reading(self, start: StartUnit[T]) -> T:
+        return await self._in_reader(lambda: self._run_reading(start))
+
+    @override
     async def read(self, unit: UnitOfWork[T]) -> T:
-        found = await asyncio.get_running_loop().run_in_executor(self._reading, self._read, unit)
+        return await self._in_reader(lambda: self._read(unit))
+
+    async def _in_reader(self, work: Callable[[], T]) -> T:
+        found = await asyncio.get_running_loop().run_in_executor(self._reading, work)
         await wake_ups().turn()
         return found
 
@@ -270,6 +281,12 @@ class SqliteThreadPool(ConnectionPool):
         await self._writer.close()
         await asyncio.to_thread(self._reading.shutdown)
         self._reader.dispose()
+
+    def _run_reading(self, start: StartUnit[T]) -> T:
+        with contextlib.closing(self._reader.raw_connection()) as borrowed:
+            connection = borrowed.driver_connection
+            assert isinstance(connection, sqlite3.Connection)  # noqa: S101
+            return run_unit(connection, start, self._codec)
 
     def _read(self, unit: UnitOfWork[T]) -> T:
         with self._reader.connect() as connection:

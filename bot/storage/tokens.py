@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from bot.chat.access import ApiToken, Scope
 from bot.ports import Clock
-from bot.storage.database import Database, transaction
+from bot.storage.database import Database, reading, transaction
 from bot.storage.statements import Statement, Unit
 
 _LOGIN, _SESSION, _API = "login", "session", "api"
@@ -49,7 +49,7 @@ class ConsoleTokens:
     async def add_session(self, digest: str, expires_at: float) -> None:
         await self._add(digest, _SESSION, expires_at)
 
-    @transaction
+    @reading
     def has_session(self, digest: str) -> Unit[bool]:
         """Return whether a session exists that has not expired."""
         return bool((yield _FIND.query_alone(self._asked(digest, _SESSION))))
@@ -70,12 +70,12 @@ class ConsoleTokens:
         row = {"name": token.name, "scopes": scopes, "created_at": token.created_at}
         return bool((yield _ADD_API_TOKEN.query({"digest": digest, **row})))
 
-    @transaction
+    @reading
     def find_api_token(self, digest: str) -> Unit[ApiToken | None]:
         rows = yield _FIND.query_alone(self._asked(digest, _API))
         return _api_token(*rows[0]) if rows else None
 
-    @transaction
+    @reading
     def api_tokens(self) -> Unit[Sequence[ApiToken]]:
         """Return all tokens by name."""
         return [_api_token(*row) for row in (yield _API_TOKENS.query_alone())]

@@ -23,7 +23,7 @@ from bot.storage.database import open_database
 from bot.storage.dead_letters import DeadLetters
 from bot.storage.inbox import SqlInbox
 from bot.storage.outbox import SenderIdentity, SqlOutbox
-from bot.storage.reports import ServiceState, SqlQueueAges
+from bot.storage.reports import ServiceState
 from bot.storage.retention import delete_expired, delete_expired_turns
 from bot.storage.tables import lane
 from bot.storage.tables import outbox as outbox_table
@@ -153,7 +153,7 @@ async def test_clock_that_is_wrong_by_years_deletes_and_releases_nothing(postgre
         assert await delete_expired(database, years, 14) == 0
         assert await delete_expired_turns(database, years, 30) == 0
         assert (await ServiceState(database, years).queues()).held == 1
-        ages = await SqlQueueAges(database, years).read()
+        ages = await ServiceState(database, years).queue_ages()
         assert max(ages.conversations, ages.lanes) < 60
         await outbox.release_all()
         assert await SqlOutbox(database, BehindClock(), SenderIdentity("next", 0)).take([LANE])
