@@ -830,11 +830,17 @@ class ChatSettings(Protocol):
 
     async def resolve(self, scopes: Sequence[str], key: str) -> ChatSetting | None:
         """Return the value in the first of these scopes that has one."""
-        ...
+        found = await self.get_scopes(scopes)
+        for scope in scopes:
+            values = found.get(scope, {})
+            if key in values:
+                return ChatSetting(scope, values[key])
+        return None
 
     async def get_all(self, scopes: Sequence[str], key: str) -> Mapping[str, str]:
         """Return the values by scope, of those scopes that have one."""
-        ...
+        found = await self.get_scopes(scopes)
+        return {scope: values[key] for scope, values in found.items() if key in values}
 
     async def get_scopes(self, scopes: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
         """Return all values of these scopes, by scope and key; none of one that has no value."""

@@ -63,7 +63,7 @@ _ROWS_PER_PAGE = 500
 """Few enough that no worker waits long for the transaction that deletes them."""
 
 
-# Turns are found by the messages that they were sent as (units/history.py).
+# Turns are found by the messages that they were sent as (histories.py).
 _KEEP_MESSAGE_IDS = upsert(
     sent_message,
     lambda insert: insert.from_select(

@@ -262,7 +262,7 @@ outbox = Table(
     # the attachment of a send; NULL once it is sent
     Column("file_name", EncryptableText()),
     Column("file_text", EncryptableText()),
-    # as JSON, see units/message_columns.py; NULL: the bot's own face
+    # as JSON, see rows.py; NULL: the bot's own face
     Column("face", EncryptableText()),
     Column("buttons", EncryptableText()),  # as JSON; NULL: none
     UniqueConstraint("turn", "part", "op"),
