@@ -38,7 +38,7 @@ from bot.runtime.addresses import require_encoded_login
 from bot.storage.codec import StoredAsIs, TextCodec, TextEncryption
 from bot.storage.column_types import encryptable_columns
 from bot.storage.sqlite import ConnectionPool, SqliteThreadPool, UnitOfWork
-from bot.storage.statements import DialectName, StartUnit, Unit, clock_at, to_store_error
+from bot.storage.statements import DialectName, StartUnit, Statement, Unit, to_store_error
 from bot.storage.tables import metadata, supported_revision
 
 T = TypeVar("T")
@@ -56,6 +56,7 @@ _NEWEST_TEXTS = [
     for table in metadata.sorted_tables
     if (columns := encryptable_columns(table))
 ]
+_NOW = Statement("SELECT :now")
 _CHECKPOINT_ATTEMPTS = 5
 """Each waits as long as SQLite waits for a lock."""
 
@@ -126,11 +127,12 @@ class Database:
 
     async def now(self, clock: Clock) -> float:
         """Return the time by which rows expire, in Unix seconds: the database's own, if any."""
-        if self.is_sqlite:
-            return clock.now()
-        return await self.read(
-            lambda c: c.execute(select(clock_at("postgresql", 0.0))).scalar_one()
-        )
+
+        def unit() -> Unit[float]:
+            [[now]] = yield _NOW.query_alone({"now": clock.now()})
+            return float(now)
+
+        return await self.run_reading(unit)
 
     async def truncate_log(self) -> None:
         """Remove deleted text from SQLite's write-ahead log, which keeps old pages.

@@ -17,19 +17,6 @@ from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
-from sqlalchemy import (
-    Column,
-    ColumnElement,
-    Float,
-    Select,
-    and_,
-    bindparam,
-    cast,
-    func,
-    literal,
-    select,
-)
-from sqlalchemy.dialects import postgresql
 
 from bot.errors import StoreError, Undecodable
 from bot.storage.codec import TextCodec
@@ -236,42 +223,6 @@ def insert_into(table: str, columns: Sequence[str]) -> str:
     """Return an INSERT of these columns, each given by its own name."""
     values = ", ".join(f":{name}" for name in columns)
     return f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({values})"
-
-
-def clock(dialect: DialectName) -> ColumnElement[float]:
-    """Return the time by which leases are judged, in Unix seconds.
-
-    Many machines share the database's own clock: one of theirs may be wrong. SQLite has no other
-    clock than its machine's, so there the process binds `now`.
-    """
-    if dialect == "sqlite":
-        return bindparam("now", type_=Float)
-    return cast(func.extract("epoch", func.clock_timestamp()), Float(53))
-
-
-def clock_at(dialect: str, now: float) -> ColumnElement[float]:
-    """Return the same time for a statement that is built for one run; `now` is the process's."""
-    return literal(now, Float) if dialect == "sqlite" else clock("postgresql")
-
-
-def bound_texts(name: str, dialect: DialectName) -> Select[tuple[str]]:
-    """Return the texts of a bound JSON list, as rows."""
-    if dialect == "sqlite":
-        return select(func.json_each(bindparam(name)).table_valued("value").c.value)
-    listed = cast(bindparam(name), postgresql.JSONB)
-    # The alias is no column of any table: that one would be read instead.
-    return select(func.jsonb_array_elements_text(listed).column_valued("bound_text"))
-
-
-def has_prefix(column: Column[str], prefix: str, dialect: str) -> ColumnElement[bool]:
-    """Match texts that begin with a prefix by an index of the column.
-
-    SQLite uses none for LIKE, but orders texts by code point; on PostgreSQL the index needs
-    `text_pattern_ops`.
-    """
-    if dialect == "sqlite":
-        return and_(column >= prefix, column < f"{prefix}\U0010ffff")
-    return column.startswith(prefix, autoescape=True)
 
 
 def served_text(sources: Collection[str]) -> str:
