@@ -7,12 +7,11 @@ On other platforms what people wrote is the vendor's to keep; here it is ours, s
 deleted from a history is deleted from its channel.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Row, bindparam, delete, func, insert, select, update
 from typing_extensions import override
 
 from bot.chat.incoming import Address, address_of
@@ -23,38 +22,39 @@ from bot.errors import Refused
 from bot.ports import ConversationMemory, HistoryIndex, Inbox, Signals, WebChannels
 from bot.storage.conversation_sql import APPEND
 from bot.storage.conversations import Conversations
-from bot.storage.database import Database, transaction
+from bot.storage.database import Database, reading, transaction
 from bot.storage.rows import decode_all, to_turn_row
-from bot.storage.statements import Statement, Unit
-from bot.storage.tables import turn, upsert, web_channel, web_message
+from bot.storage.statements import Rows, Statement, Unit, Values
 
 _TOPIC = "web_channels"
 _encode = msgspec.json.Encoder().encode
 _decode_channel = msgspec.json.Decoder(WebChannel).decode
 _decode_message = msgspec.json.Decoder(WebMessage).decode
 
-_COLUMNS = select(web_message.c.content, web_message.c.position, web_message.c.revision)
-_OF_CHANNEL = _COLUMNS.where(web_message.c.channel == bindparam("of"))
-_BY_ID = _OF_CHANNEL.where(web_message.c.id == bindparam("message_id"), ~web_message.c.is_deleted)
-_NEWEST = (
-    _OF_CHANNEL.where(~web_message.c.is_deleted)
-    .order_by(web_message.c.position.desc())
-    .limit(bindparam("most"))
-)
-_CHANGED = (
-    _OF_CHANNEL.where(web_message.c.revision > bindparam("after"))
-    .order_by(web_message.c.revision)
-    .limit(bindparam("most"))
-)
-_CHANNELS = select(web_channel.c.content, web_channel.c.revision).order_by(web_channel.c.created_at)
+_MESSAGES = "SELECT content, position, revision FROM web_message WHERE channel = :of"
+_BY_ID = Statement(f"{_MESSAGES} AND id = :id AND NOT is_deleted")
+_NEWEST = Statement(f"{_MESSAGES} AND NOT is_deleted ORDER BY position DESC LIMIT :most")
+_CHANGED = Statement(f"{_MESSAGES} AND revision > :newer_than ORDER BY revision LIMIT :most")
+_CHANNELS = Statement("SELECT content, revision FROM web_channel ORDER BY created_at")
+_CHANNEL = Statement("SELECT content, revision FROM web_channel WHERE id = :of")
+_CREATE = Statement("""
+INSERT INTO web_channel (id, revision, content, created_at) VALUES (:of, 0, :content, :created_at)
+""")
+_UPDATE = Statement("UPDATE web_channel SET content = :content WHERE id = :of")
+_DELETE = Statement("DELETE FROM web_channel WHERE id = :of")
+_DELETE_MESSAGES = Statement("DELETE FROM web_message WHERE channel = :of")
 # The row of the channel is locked until the commit, so that revisions are committed in their order.
-_NEXT = (
-    update(web_channel)
-    .where(web_channel.c.id == bindparam("of"))
-    .values(revision=web_channel.c.revision + 1)
-    .returning(web_channel.c.revision)
-)
-_ADD = upsert(web_message, lambda adding: adding.on_conflict_do_nothing())
+_NEXT = Statement("""
+UPDATE web_channel SET revision = revision + 1 WHERE id = :of RETURNING revision
+""")
+_ADD = Statement("""
+INSERT INTO web_message (channel, id, position, revision, is_deleted, content)
+VALUES (:of, :id, :revision, :revision, :is_deleted, :content) ON CONFLICT DO NOTHING
+""")
+_REPLACE = Statement("""
+UPDATE web_message SET revision = :revision, is_deleted = :is_deleted, content = :content
+WHERE channel = :of AND id = :id AND NOT is_deleted RETURNING id
+""")
 
 
 class SqlWebChannels(WebChannels):
@@ -67,98 +67,83 @@ class SqlWebChannels(WebChannels):
         signals.subscribe(_TOPIC, self._tell_handlers)
 
     @override
-    async def create(self, channel: WebChannel) -> None:
-        await self._database.change(
-            insert(web_channel),
-            id=channel.id,
-            revision=0,
-            content=_encode(channel),
-            created_at=channel.created_at.timestamp(),
-        )
+    @transaction
+    def create(self, channel: WebChannel) -> Unit[None]:
+        created_at = channel.created_at.timestamp()
+        row = {"of": channel.id, "content": _encode(channel), "created_at": created_at}
+        yield _CREATE.query(row)
 
     @override
     async def update(self, channel: WebChannel) -> None:
-        change = update(web_channel).where(web_channel.c.id == channel.id)
-        content = _encode(channel)
-        await self._database.change(change.values(content=content))
+        await self._execute([_UPDATE], {"of": channel.id, "content": _encode(channel)})
         self._signals.publish(_TOPIC, [channel.id])
 
     @override
     async def delete(self, channel_id: str) -> None:
-        def unit(connection: Connection) -> None:
-            connection.execute(delete(web_message).where(web_message.c.channel == channel_id))
-            connection.execute(delete(web_channel).where(web_channel.c.id == channel_id))
-
-        await self._database.write(unit)
+        await self._execute([_DELETE_MESSAGES, _DELETE], {"of": channel_id})
         self._signals.publish(_TOPIC, [channel_id])
 
+    @transaction
+    def _execute(self, statements: Sequence[Statement], values: Values) -> Unit[None]:
+        for statement in statements:
+            yield statement.query(values)
+
     @override
-    async def get(self, channel_id: str) -> WebChannel | None:
-        chosen = _CHANNELS.where(web_channel.c.id == channel_id)
-        rows = await self._database.rows(chosen)
+    @reading
+    def get(self, channel_id: str) -> Unit[WebChannel | None]:
+        rows = yield _CHANNEL.query_alone({"of": channel_id})
         return next(iter(decode_all("web_channel", rows, _to_channel)), None)
 
     @override
-    async def all(self) -> Sequence[WebChannel]:
-        rows = await self._database.rows(_CHANNELS)
-        return decode_all("web_channel", rows, _to_channel)
+    @reading
+    def all(self) -> Unit[Sequence[WebChannel]]:
+        return decode_all("web_channel", (yield _CHANNELS.query_alone()), _to_channel)
 
     @override
     async def add(self, channel_id: str, messages: Sequence[WebMessage]) -> None:
-        stored = [_storable(one) for one in messages]
-
-        def unit(connection: Connection) -> bool:
-            for one in stored:
-                revision = connection.execute(_NEXT, {"of": channel_id}).scalar()
-                if revision is None:
-                    return False
-                row = {
-                    "channel": channel_id,
-                    "id": one.id,
-                    "position": revision,
-                    "revision": revision,
-                    "is_deleted": one.is_deleted,
-                    "content": _encode(one),
-                }
-                connection.execute(_ADD[connection.dialect.name], row)
-            return True
-
-        if not await self._database.write(unit):
+        if not await self._add(channel_id, messages):
             raise Refused(f"there is no channel {channel_id!r}")
         self._signals.publish(_TOPIC, [channel_id])
 
+    @transaction
+    def _add(self, channel_id: str, messages: Sequence[WebMessage]) -> Unit[bool]:
+        for one in messages:
+            revisions = yield _NEXT.query({"of": channel_id})
+            if not revisions:
+                return False
+            yield _ADD.query(_to_row(channel_id, one, revisions[0][0]))
+        return True
+
     @override
     async def replace(self, channel_id: str, message: WebMessage) -> bool:
-        stored = _storable(message)
-        change = update(web_message).where(
-            web_message.c.channel == channel_id,
-            web_message.c.id == message.id,
-            ~web_message.c.is_deleted,
-        )
-
-        def unit(connection: Connection) -> bool:
-            revision = connection.execute(_NEXT, {"of": channel_id}).scalar()
-            changed = change.values(
-                revision=revision, is_deleted=stored.is_deleted, content=_encode(stored)
-            )
-            return revision is not None and connection.execute(changed).rowcount > 0
-
-        is_replaced = await self._database.write(unit)
+        is_replaced = await self._replace(channel_id, message)
         self._signals.publish(_TOPIC, [channel_id])
         return is_replaced
 
-    @override
-    async def find(self, channel_id: str, message_id: str) -> WebMessage | None:
-        asked = {"of": channel_id, "message_id": message_id}
-        return next(iter(await self._read(_BY_ID, asked)), None)
+    @transaction
+    def _replace(self, channel_id: str, message: WebMessage) -> Unit[bool]:
+        revisions = yield _NEXT.query({"of": channel_id})
+        if not revisions:
+            return False
+        return bool((yield _REPLACE.query(_to_row(channel_id, message, revisions[0][0]))))
 
     @override
-    async def newest(self, channel_id: str, limit: int) -> Sequence[WebMessage]:
-        return (await self._read(_NEWEST, {"of": channel_id, "most": limit}))[::-1]
+    @reading
+    def find(self, channel_id: str, message_id: str) -> Unit[WebMessage | None]:
+        rows = yield _BY_ID.query_alone({"of": channel_id, "id": message_id})
+        return next(iter(_to_messages(rows)), None)
 
     @override
-    async def changed(self, channel_id: str, after: int, limit: int) -> Sequence[WebMessage]:
-        return await self._read(_CHANGED, {"of": channel_id, "after": after, "most": limit})
+    @reading
+    def newest(self, channel_id: str, limit: int) -> Unit[Sequence[WebMessage]]:
+        rows = yield _NEWEST.query_alone({"of": channel_id, "most": limit})
+        return _to_messages(rows)[::-1]
+
+    @override
+    @reading
+    def changed(self, channel_id: str, after: int, limit: int) -> Unit[Sequence[WebMessage]]:
+        asked = {"of": channel_id, "newer_than": after, "most": limit}
+        return _to_messages((yield _CHANGED.query_alone(asked)))
 
     @override
     def on_change(self, handler: Callable[[Sequence[str]], None]) -> Callable[[], None]:
@@ -170,35 +155,36 @@ class SqlWebChannels(WebChannels):
 
         return end
 
-    async def _read(self, statement: Any, values: Mapping[str, object]) -> list[WebMessage]:
-        rows: Iterable[Row[*tuple[Any, ...]]] = await self._database.rows(statement, **values)
-        return decode_all("web_message", rows, _to_message)
-
     def _tell_handlers(self, channel_ids: Sequence[str]) -> None:
         for handler in list(self._handlers.values()):
             handler(channel_ids)
 
 
-def _storable(message: WebMessage) -> WebMessage:
-    return replace(message, text=make_storable(message.text))
+def _to_row(channel_id: str, message: WebMessage, revision: int) -> dict[str, object]:
+    content = _encode(replace(message, text=make_storable(message.text)))
+    row = {"id": message.id, "is_deleted": message.is_deleted, "content": content}
+    return {"of": channel_id, "revision": revision, **row}
 
 
-def _to_channel(row: Row[*tuple[Any, ...]]) -> WebChannel:
-    return replace(_decode_channel(row.content), revision=row.revision)
+def _to_channel(row: Sequence[Any]) -> WebChannel:
+    content, revision = row
+    return replace(_decode_channel(content), revision=revision)
 
 
-def _to_message(row: Row[*tuple[Any, ...]]) -> WebMessage:
-    return replace(_decode_message(row.content), position=row.position, revision=row.revision)
+def _to_messages(rows: Rows) -> list[WebMessage]:
+    return decode_all("web_message", rows, _to_message)
+
+
+def _to_message(row: Sequence[Any]) -> WebMessage:
+    content, position, revision = row
+    return replace(_decode_message(content), position=position, revision=revision)
 
 
 _MAX_TURNS = 400
-_RECENT = (
-    select(turn.c.conversation)
-    .group_by(turn.c.conversation)
-    .order_by(func.max(turn.c.id).desc())
-    .limit(bindparam("most"))
-)
-_CREATE = Statement("""
+_RECENT = Statement("""
+SELECT conversation FROM turn GROUP BY conversation ORDER BY max(id) DESC LIMIT :most
+""")
+_CREATE_COPY = Statement("""
 INSERT INTO conversation (key, platform) VALUES (:of, :platform)
 ON CONFLICT DO NOTHING RETURNING key
 """)
@@ -211,9 +197,10 @@ class HistoryCopies:
         self._database = database
         self._conversations = conversations
 
-    async def recent(self, limit: int) -> Sequence[str]:
+    @reading
+    def recent(self, limit: int) -> Unit[Sequence[str]]:
         """Return the keys of conversations, those with the newest turns first."""
-        return await self._database.column(_RECENT, most=limit)
+        return [row[0] for row in (yield _RECENT.query_alone({"most": limit}))]
 
     async def copy(self, source: str, target: str) -> Sequence[Turn]:
         """Copy the newest turns of the current session; return them as they were copied.
@@ -226,7 +213,7 @@ class HistoryCopies:
 
     @transaction
     def _store(self, turns: Sequence[Turn], target: str) -> Unit[bool]:
-        if not (yield _CREATE.query({"of": target, "platform": WEB_PLATFORM})):
+        if not (yield _CREATE_COPY.query({"of": target, "platform": WEB_PLATFORM})):
             return False
         copy = {"conversation": target, "session": 1, "sent_as": None, "files": None}
         rows = [{**to_turn_row(one), **copy} for one in turns]
