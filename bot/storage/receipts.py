@@ -2,11 +2,14 @@
 
 import zlib
 from collections.abc import Sequence
+from dataclasses import replace
 
 import msgspec
 
+from bot.chat.prompt import Usage
 from bot.chat.receipt import Receipt
 from bot.chat.session import Claim, InboxMessage
+from bot.chat.usage import AnswerCharge
 from bot.storage.database import Database, reading
 from bot.storage.rows import decode_all
 from bot.storage.statements import Rows, Statement, Unit
@@ -40,20 +43,30 @@ _BY_ID = Statement("SELECT id, content FROM receipt WHERE id = :id AND length(co
 
 
 def to_row(claim: Claim, message: InboxMessage, one: Receipt, at: float) -> dict[str, object]:
+    usage = replace(one.usage, prompt_tokens=one.usage.prompt_tokens or one.tokens)
     return {
         "conversation": claim.conversation,
         "turn": message.turn,
         "at": at,
         "content": _compress(_encode(one)),
-        "person": one.charge.person,
-        "server": one.charge.server,
-        "preset": one.preset,
-        "provider": one.provider,
-        "model": one.charge.model,
-        "prompt_tokens": one.usage.prompt_tokens or one.tokens,
-        "cached_tokens": one.usage.cached_tokens,
-        "output_tokens": one.usage.output_tokens,
-        "cost": one.charge.cost,
+        **usage_columns(one.preset, one.provider, one.charge, usage),
+    }
+
+
+def usage_columns(
+    preset: str, provider: str, charge: AnswerCharge, usage: Usage
+) -> dict[str, object]:
+    """Return the columns that receipts keep when their content is gone."""
+    return {
+        "person": charge.person,
+        "server": charge.server,
+        "preset": preset,
+        "provider": provider,
+        "model": charge.model,
+        "prompt_tokens": usage.prompt_tokens,
+        "cached_tokens": usage.cached_tokens,
+        "output_tokens": usage.output_tokens,
+        "cost": charge.cost,
     }
 
 

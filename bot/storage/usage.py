@@ -8,15 +8,13 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, bindparam, case, cast, func, insert, select
-from sqlalchemy.types import Integer
-
 from bot.chat.prompt import Usage
 from bot.chat.usage import AnswerCharge, BudgetCap, UsageRow, UsageTotal
 from bot.ports import Clock
-from bot.storage.database import Database, transaction
+from bot.storage.conversation_sql import NOTE
+from bot.storage.database import Database, reading, transaction
+from bot.storage.receipts import usage_columns
 from bot.storage.statements import Statement, Unit
-from bot.storage.tables import receipt
 
 _LISTED = "WHERE key IN (SELECT value FROM jsonb_array_elements_text(:keys))"
 _ENSURE = Statement("INSERT INTO budget (key, spent) VALUES (:key, 0) ON CONFLICT DO NOTHING")
@@ -75,60 +73,32 @@ class UsageLog:
         self._database = database
         self._clock = clock
 
-    async def record(
+    @transaction
+    def record(
         self, conversation: str, preset: str, provider: str, charge: AnswerCharge, usage: Usage
-    ) -> None:
+    ) -> Unit[None]:
         """Count a request in the totals of usage; it is not counted as an answer."""
-        row = {
-            "conversation": conversation,
-            "turn": "",
-            "at": self._clock.now(),
-            "content": b"",
-            "person": charge.person,
-            "server": charge.server,
-            "preset": preset,
-            "provider": provider,
-            "model": charge.model,
-            "prompt_tokens": usage.prompt_tokens,
-            "cached_tokens": usage.cached_tokens,
-            "output_tokens": usage.output_tokens,
-            "cost": charge.cost,
-        }
-        await self._database.write(lambda c: c.execute(insert(receipt), row))
+        of = {"conversation": conversation, "turn": "", "at": self._clock.now(), "content": b""}
+        spent = usage_columns(preset, provider, charge, usage)
+        yield NOTE.query({**of, **spent})
 
 
-_IS_ANSWER = receipt.c.turn != ""  # the other rows are of summaries
-_SUMS = (
-    func.coalesce(func.sum(case((_IS_ANSWER, 1), else_=0)), 0),
-    *(
-        func.coalesce(func.sum(column), 0)
-        for column in (
-            receipt.c.prompt_tokens,
-            receipt.c.cached_tokens,
-            receipt.c.output_tokens,
-            receipt.c.cost,
-            case((and_(receipt.c.cost.is_(None), _IS_ANSWER), 1), else_=0),
-        )
-    ),
-)
-_SINCE = (receipt.c.at >= bindparam("since"), receipt.c.provider.is_not(None))
-_OF_PERSON = select(*_SUMS).where(*_SINCE, receipt.c.person == bindparam("of"))
+# The rows without a turn are of summaries.
+_SUMS = """
+coalesce(sum(CASE WHEN turn <> '' THEN 1 ELSE 0 END), 0), coalesce(sum(prompt_tokens), 0),
+coalesce(sum(cached_tokens), 0), coalesce(sum(output_tokens), 0), coalesce(sum(cost), 0),
+coalesce(sum(CASE WHEN cost IS NULL AND turn <> '' THEN 1 ELSE 0 END), 0)
+"""
+_SINCE = "FROM receipt WHERE at >= :since AND provider IS NOT NULL"
+_OF_PERSON = Statement(f"SELECT {_SUMS} {_SINCE} AND person = :person")
 _DAY_SECONDS = 86_400
-_DAY = cast(func.floor(receipt.c.at / _DAY_SECONDS), Integer)
-_GROUPS: tuple[ColumnElement[object], ...] = (
-    receipt.c.person,
-    receipt.c.conversation,
-    receipt.c.server,
-    receipt.c.preset,
-    receipt.c.provider,
-    receipt.c.model,
+_GROUPS = (
+    f"floor(at / {_DAY_SECONDS})::bigint, person, conversation, server, preset, provider, model"
 )
-_BY_DAY = (
-    select(_DAY, *_GROUPS, *_SUMS)
-    .where(*_SINCE, receipt.c.at < bindparam("until"))
-    .group_by(_DAY, *_GROUPS)
-    .order_by(_DAY, *_GROUPS)
-)
+_BY_DAY = Statement(f"""
+SELECT {_GROUPS}, {_SUMS} {_SINCE} AND at < :until
+GROUP BY 1, 2, 3, 4, 5, 6, 7 ORDER BY 1, 2, 3, 4, 5, 6, 7
+""")
 
 
 class UsageTotals:
@@ -137,15 +107,17 @@ class UsageTotals:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def of_person(self, person: str, since: datetime) -> UsageTotal:
-        asked = {"of": person, "since": since.timestamp()}
-        row = await self._database.read(lambda c: c.execute(_OF_PERSON, asked).one())
+    @reading
+    def of_person(self, person: str, since: datetime) -> Unit[UsageTotal]:
+
+        [row] = yield _OF_PERSON.query_alone({"person": person, "since": since.timestamp()})
         return UsageTotal(*map(int, row))
 
-    async def by_day(self, since: datetime, until: datetime) -> Sequence[UsageRow]:
+    @reading
+    def by_day(self, since: datetime, until: datetime) -> Unit[Sequence[UsageRow]]:
         """Return a row for each day, person, channel, preset and model, oldest first."""
-        rows = await self._database.rows(_BY_DAY, since=since.timestamp(), until=until.timestamp())
-        return [_usage_row(*row) for row in rows]
+        times = {"since": since.timestamp(), "until": until.timestamp()}
+        return [_usage_row(*row) for row in (yield _BY_DAY.query_alone(times))]
 
 
 def _usage_row(day: int, *more: Any) -> UsageRow:
