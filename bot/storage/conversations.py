@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 import structlog
-from sqlalchemy import select
 
 from bot.chat.incoming import address_of
 from bot.chat.outgoing import OutgoingPart
@@ -38,7 +37,6 @@ from bot.storage.rows import (
     to_turn_row,
 )
 from bot.storage.statements import Statement, Unit, served_text
-from bot.storage.tables import turn
 from bot.storage.windows import SessionWindows, window_of
 
 _log = structlog.get_logger(__name__)
@@ -47,6 +45,10 @@ _SESSION = Statement(_CURRENT)
 _NEWEST = Statement(f"""
 SELECT {", ".join(one.name for one in TURN_COLUMNS)}, session FROM turn
 WHERE conversation = :of AND session = ({_CURRENT}) AND active ORDER BY id DESC LIMIT :most
+""")
+_MESSAGES = Statement("""
+SELECT message_id FROM turn
+WHERE id IN (SELECT value::bigint FROM jsonb_array_elements_text(:rows))
 """)
 _FORGET = [
     Statement(text)
@@ -326,14 +328,18 @@ class Conversations(StoredTurns):
 
     async def _note_deleted(self, claim: Claim, ids: Collection[int], now: float) -> None:
         """Keep outside of the database which turns are about to be deleted."""
-        named = select(turn.c.message_id).where(turn.c.id.in_(ids), turn.c.message_id.is_not(None))
-        messages = await self._database.column(named)
+        messages = await self._database.run_reading(lambda: _messages_of(ids))
         self._record_tombstone(
-            Tombstone(now, claim.conversation, tuple(sorted(ids)), tuple(sorted(set(messages))))
+            Tombstone(now, claim.conversation, tuple(sorted(ids)), tuple(sorted(messages)))
         )
 
     def _moment(self) -> Moment:
         return Moment(self._clock.now(), self._clock.monotonic())
+
+
+def _messages_of(ids: Collection[int]) -> Unit[set[str]]:
+    rows = yield _MESSAGES.query_alone({"rows": json.dumps(list(ids))})
+    return {row[0] for row in rows if row[0] is not None}
 
 
 def _to_message(stored: NextMessage) -> InboxMessage:

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, Table, func, select, tuple_
+from sqlalchemy.dialects import postgresql, sqlite
 
 from bot.chat.operation import HEARTBEAT_SECONDS
 from bot.errors import StoreError
 from bot.runtime.clock import SystemClock
 from bot.storage.database import INSUFFICIENT_PRIVILEGE, Database
 from bot.storage.statements import Statement, Unit
-from bot.storage.tables import metadata, supported_revision, upsert
+from bot.storage.tables import metadata, supported_revision
 
 COPIED_TABLES = [one for one in metadata.sorted_tables if one is not supported_revision]
 """All of them, without what the tables of each database say of themselves."""
@@ -61,7 +62,8 @@ async def copy_rows(source: Database, target: Database, report: Report) -> int:
 
 
 async def _copy_table(source: Database, target: Database, table: Table) -> int:
-    insert = upsert(table, lambda insert: insert.on_conflict_do_nothing())[target.dialect]
+    dialect = sqlite if target.is_sqlite else postgresql
+    insert = dialect.insert(table).on_conflict_do_nothing()
     copied, last = 0, None
     has_sequence = not target.is_sqlite and table.autoincrement_column is not None
     while rows := await _read_page(source, table, last):

@@ -8,7 +8,7 @@ own revision is not below the oldest one that the upgrade wrote down.
 import contextlib
 import functools
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from importlib import import_module  # noqa: TID251 # modules with heavy imports that few runs need
 from pathlib import Path
@@ -18,9 +18,7 @@ from urllib.parse import quote
 import structlog
 from sqlalchemy import (
     Connection,
-    Executable,
     MetaData,
-    Row,
     String,
     Table,
     delete,
@@ -96,26 +94,6 @@ class Database:
     async def write(self, unit: UnitOfWork[T]) -> T:
         """Run a function in a transaction and commit it."""
         return await _translated(self._connections.commit(unit))
-
-    async def rows(self, statement: Executable, /, **values: Any) -> Sequence[Row[Any]]:
-        """Return the rows of a statement that only reads."""
-        return await self.read(lambda c: c.execute(statement, values).all())
-
-    async def row(self, statement: Executable, /, **values: Any) -> Row[Any] | None:
-        """Return the first row of a statement that only reads."""
-        return await self.read(lambda c: c.execute(statement, values).first())
-
-    async def column(self, statement: Executable, /, **values: Any) -> Sequence[Any]:
-        """Return the first column of a statement that only reads."""
-        return await self.read(lambda c: c.execute(statement, values).scalars().all())
-
-    async def value(self, statement: Executable, /, **values: Any) -> Any:
-        """Return the first column of the first row; None: there is no row."""
-        return await self.read(lambda c: c.execute(statement, values).scalar())
-
-    async def change(self, statement: Executable, /, **values: Any) -> int:
-        """Run a statement in a transaction and commit it; return how many rows it changed."""
-        return await self.write(lambda c: c.execute(statement, values).rowcount)
 
     async def maintain(self, unit: UnitOfWork[T]) -> T:
         """As `write`, however long a statement takes: for changes of tables."""

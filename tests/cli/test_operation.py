@@ -24,7 +24,7 @@ from bot.storage.leases import SqlRoleLeases
 from bot.storage.operation import AuditLog, NodeRegistry
 from bot.storage.outbox import SenderIdentity, SqlOutbox
 from bot.storage.rows import decode_event
-from bot.storage.tables import inbox, is_unanswered, node
+from bot.storage.tables import inbox, node
 from tests.contracts.conftest import Store
 from tests.contracts.test_operation import refuse_answer, set_aside
 from tests.contracts.test_receipts import RECEIPT
@@ -255,7 +255,9 @@ def requested() -> list[tuple[str, str | None]]:
     found: list[tuple[str, str | None]] = []
 
     async def read(database: Database) -> None:
-        query = select(inbox.c.conversation, inbox.c.kind, inbox.c.payload).where(is_unanswered)
+        query = select(inbox.c.conversation, inbox.c.kind, inbox.c.payload).where(
+            inbox.c.state == "new"
+        )
         for row in await database.read(lambda c: c.execute(query).all()):
             event = decode_event(row.kind, row.payload)
             assert isinstance(event, ForgetRequested)
