@@ -58,9 +58,9 @@ _DELETE_OTHERS = [
     Statement(text)
     for text in (
         "DELETE FROM budget WHERE key < :oldest RETURNING key",
-        "DELETE FROM node WHERE seen_at < :before RETURNING owner",
+        "DELETE FROM node WHERE seen_at < :dead_since RETURNING owner",
         # The names of jobs stay: that nobody has one is what an operator has to see.
-        f"DELETE FROM role_lease WHERE NOT ({IS_JOB}) AND lease_until < :before RETURNING role",
+        f"DELETE FROM role_lease WHERE NOT ({IS_JOB}) AND lease_until < :dead_since RETURNING role",
     )
 ]
 
@@ -84,10 +84,10 @@ async def delete_expired(database: Database, clock: Clock, receipt_days: float) 
     return deleted + await database.run(lambda: _delete_others(oldest, now - _NODE_SECONDS))
 
 
-def _delete_others(oldest: str, before: float) -> Unit[int]:
+def _delete_others(oldest: str, dead_since: float) -> Unit[int]:
     deleted = 0
     for statement in _DELETE_OTHERS:
-        deleted += len((yield statement.query({"oldest": oldest, "before": before})))
+        deleted += len((yield statement.query({"oldest": oldest, "dead_since": dead_since})))
     return deleted
 
 
