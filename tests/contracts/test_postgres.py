@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import asyncpg
 import pytest
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from bot.chat.outgoing import MessageContent, OutgoingPart
 from bot.chat.session import TurnResult
@@ -220,7 +220,7 @@ async def _limits(database: Database) -> list[list[str]]:
     def unit() -> Unit[list[str]]:
         values = []
         for name in _LIMITS:
-            values.append((yield Statement(text(f"SHOW {name}")).query())[0][0])
+            values.append((yield Statement(f"SHOW {name}").query())[0][0])
         return values
 
     def read(connection: Connection) -> list[str]:

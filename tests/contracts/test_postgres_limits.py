@@ -8,7 +8,7 @@ from pathlib import Path
 
 import asyncpg
 import pytest
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from bot.errors import StoreError
 from bot.storage.database import open_database, parse_url
@@ -68,7 +68,7 @@ async def fail(work: Awaitable[object], reason: str | None = None) -> None:
 
 
 def running(sql: str) -> Unit[None]:
-    yield Statement(text(sql)).query()
+    yield Statement(sql).query()
 
 
 async def test_server_that_never_answers_is_given_up() -> None:

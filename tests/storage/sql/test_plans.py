@@ -63,6 +63,10 @@ class RecordingDatabase(Database):
         return await self._database.run(lambda: self._recorded(start()))
 
     @override
+    async def run_reading(self, start: StartUnit[T]) -> T:
+        return await self.run(start)
+
+    @override
     async def read(self, unit: UnitOfWork[T]) -> T:
         return await self._database.read(lambda connection: unit(self._listened(connection)))
 
