@@ -34,7 +34,6 @@ from bot.commands.authority import (
 )
 from bot.commands.request import AskedQuestion, CommandRequest, CommandResult, command
 from bot.errors import StoreError, UserError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Inbox
 from bot.routing.presets import ActiveCharacters, ActivePreset
 from bot.storage.conversations import Conversations

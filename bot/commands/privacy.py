@@ -25,7 +25,6 @@ from bot.commands.authority import AdminCheck, writes_as_the_group
 from bot.commands.personas import UserPersonas
 from bot.commands.request import CommandRequest, CommandResult, command
 from bot.errors import PlatformError, StoreError, UserError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Clock, ConversationMemory, HistoryIndex, PrivateChats, Signals
 from bot.routing.presets import PresetResolver
 from bot.storage.forgetting import ForgottenConversations, PersonalData

@@ -14,7 +14,6 @@ from bot.chat.receipt import Receipt
 from bot.chat.session import PresetVersion
 from bot.chat.usage import format_cost
 from bot.errors import RequestRefused
-from bot.frozen_dataclass import frozen_dataclass
 from bot.prompting.fit import prompt_tokens, tokens_by_section
 from bot.storage.reports import AnswerLog
 from bot.texts.text import Text, translatable

@@ -27,7 +27,6 @@ from bot.console.routes import (
     route,
 )
 from bot.errors import RequestRefused
-from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Clock, WebChannels
 from bot.prompting.presets.preset import Preset
 from bot.prompting.speakers import label_speakers

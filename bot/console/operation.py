@@ -18,7 +18,6 @@ from bot.chat.operation import (
     ProcessReport,
 )
 from bot.console.health import Probe, run_probes
-from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Backend, Clock, LoadingBackend, MessageNotes, MonitoredBackend, RateLimits
 from bot.storage.dead_letters import DeadLetters
 from bot.storage.operation import NodeRegistry, Pauses

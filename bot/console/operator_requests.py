@@ -12,7 +12,6 @@ from bot.chat.receipt import Receipt
 from bot.chat.usage import AnswerCharge
 from bot.console.prompt_preview import DraftPreview
 from bot.errors import BackendUnavailable, SettingsError, UserError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Backend, Clock, TokenCountingBackend
 from bot.prompting.compose.compose import bare_prompt, template_of
 from bot.prompting.fit import estimate_message_tokens

@@ -33,7 +33,6 @@ from bot.console.routes import (
     route,
 )
 from bot.errors import RequestRefused, UserError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Clock, WebChannels
 from bot.routing.presets import PresetResolver
 from bot.storage.receipts import Receipts

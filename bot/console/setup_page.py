@@ -15,7 +15,6 @@ from bot.console.routes import (
     route,
 )
 from bot.errors import PlatformError, RequestRefused, SettingsError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Clock
 from bot.setup.accounts import SetupSteps
 from bot.storage.operation import AuditLog

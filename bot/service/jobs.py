@@ -15,7 +15,6 @@ from bot.chat.operation import (
     ProcessReport,
 )
 from bot.errors import StoreError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Backend, Clock, LoadingBackend, MonitoredBackend
 from bot.prompting.presets.preset import Preset
 from bot.service.options import Role

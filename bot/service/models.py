@@ -11,7 +11,6 @@ import structlog
 from bot.backends.registry import prepare_model
 from bot.embedders.registry import CountedEmbedder, make_embedder
 from bot.errors import BackendUnavailable
-from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Backend, MeteredEmbedder, PreloadingBackend, Stories, ToolServer
 from bot.prompting.compose.instructions import story_queries_for
 from bot.prompting.presets.preset import Preset

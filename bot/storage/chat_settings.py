@@ -10,12 +10,12 @@ from typing import Any
 from typing_extensions import override
 
 from bot.chat.access import AuditEntry
-from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import ChatSettings, Clock, ConversationMemory, Signals
 from bot.storage.database import Database, transaction
 from bot.storage.operation import RECORD
 from bot.storage.rows import decode, decode_all
 from bot.storage.statements import Statement, Unit
+from bot.value_class import value_class
 
 _SET = Statement("""
 INSERT INTO choice (scope, key, value, chosen_by, chosen_at, conversation)

@@ -12,11 +12,11 @@ from bot.chat.outgoing import FILE_PARTS, OutboxOperation, OutboxRow, OutgoingPa
 from bot.chat.session import Claim, HistoryChange, InboxMessage, TurnRange, TurnResult
 from bot.chat.storable import make_storable
 from bot.errors import Fenced
-from bot.frozen_dataclass import frozen_dataclass
 from bot.storage import conversation_sql as sql
 from bot.storage import functions, histories, outbox
 from bot.storage.rows import NOTHING, encode_content
 from bot.storage.statements import DialectName, Unit
+from bot.value_class import value_class
 
 _NO_MESSAGE = {**NOTHING, "interaction": None, "file_name": None, "file_text": None}
 """The columns of a row that deletes a message."""
@@ -26,7 +26,7 @@ _MESSAGE_COLUMNS = 7
 """How many columns of a function of the database a `NextMessage` has."""
 
 
-@frozen_dataclass
+@value_class
 class NextMessage:
     """An inbox row, as it is stored."""
 
@@ -39,7 +39,7 @@ class NextMessage:
     is_followed: bool
 
 
-@frozen_dataclass
+@value_class
 class PartChanges:
     """What must happen on the platform for a turn to read as its answer says."""
 
@@ -83,7 +83,7 @@ class PartChanges:
         return rows + [{**delete, "part": number, **target} for number, target in surplus]
 
 
-@frozen_dataclass
+@value_class
 class FinishedRows:
     """What `finish` writes."""
 

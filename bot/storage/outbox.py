@@ -22,13 +22,13 @@ from bot.chat.outgoing import (
     OutboxState,
 )
 from bot.errors import Fenced, Undecodable
-from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Clock, Outbox
 from bot.storage import functions, histories, lane_sql
 from bot.storage.database import Database, reading, transaction
 from bot.storage.lane_sql import SENDING_SECONDS
 from bot.storage.rows import decode, decode_content, decode_thread, encode_content
 from bot.storage.statements import Rows, Unit, served_text
+from bot.value_class import value_class
 
 _NOTICE_PART = 10_000
 """Parts from here on say that another part could not be delivered; no answer has so many."""
@@ -36,7 +36,7 @@ _MAX_KNOWN_IDS = 1000  # of a chat: more messages of ours than a probe ever look
 _MAX_REASON = 500  # characters
 
 
-@frozen_dataclass
+@value_class
 class Moment:
     """When a unit was started, by the clocks of its process."""
 
@@ -45,7 +45,7 @@ class Moment:
     monotonic: float
 
 
-@frozen_dataclass
+@value_class
 class SenderIdentity:
     """Who takes rows, and how late its platforms may accept a request that it gave up on."""
 

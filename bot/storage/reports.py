@@ -24,13 +24,13 @@ from bot.chat.operation import (
 from bot.chat.prompt import FinishReason
 from bot.chat.receipt import Receipt
 from bot.chat.session import Turn
-from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Clock
 from bot.storage.database import Database, reading
 from bot.storage.operation import IS_JOB
 from bot.storage.receipts import decode_receipt
 from bot.storage.rows import TURN_COLUMNS, decode, decode_all, to_turn
 from bot.storage.statements import Rows, Statement, Unit
+from bot.value_class import value_class
 
 _ROWS_PER_READ = 500
 _MAX_ROWS_SEARCHED = 4000

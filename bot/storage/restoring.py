@@ -16,12 +16,12 @@ from bot.chat.incoming import address_of
 from bot.chat.operation import Restore
 from bot.chat.session import HistoryChange
 from bot.errors import StoreError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Clock
 from bot.storage import histories
 from bot.storage.database import Database, reading
 from bot.storage.forgetting import Tombstone
 from bot.storage.statements import Statement, Unit
+from bot.value_class import value_class
 
 _IS_UNSENT = "state NOT IN ('sent', 'dead')"
 _UNKNOWN = Statement(f"""

@@ -108,7 +108,7 @@ class Statement:
 Encoder: TypeAlias = Callable[[TextCodec, Any], Any]
 
 
-@frozen_dataclass
+@value_class
 class CompiledSql:
     """The text of a statement in one dialect, and how its values are handed to the driver.
 

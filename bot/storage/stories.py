@@ -16,11 +16,11 @@ from typing_extensions import override
 
 from bot.chat.storable import make_storable
 from bot.chat.story import PackedVector, Story, StoryVector
-from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Stories
 from bot.storage.database import Database, reading, transaction
 from bot.storage.rows import decode
 from bot.storage.statements import Rows, Statement, Unit
+from bot.value_class import value_class
 
 _MAX_CACHE_BYTES = 128 * 1024 * 1024  # 80,000 stories of the default model
 
@@ -47,7 +47,7 @@ ON CONFLICT (character) DO UPDATE SET revision = story_revision.revision + 1
 """Locks the stories of a character until the commit."""
 
 
-@frozen_dataclass
+@value_class
 class _CachedVectors:
     """A character's vectors of one revision, in the order of its stories."""
 

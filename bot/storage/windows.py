@@ -13,8 +13,8 @@ from typing import Any
 from typing_extensions import override
 
 from bot.chat.session import Claim, Session, Turn, TurnRange
-from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import ConversationMemory
+from bot.value_class import value_class
 
 _MAX_CONVERSATIONS = 10_000
 _MAX_TURNS = 400  # of one conversation

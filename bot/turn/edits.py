@@ -12,7 +12,6 @@ from bot.chat.incoming import Edited, Said, WakeReason
 from bot.chat.session import Claim, Exchange, HistoryChange, InboxMessage, TurnRange, TurnResult
 from bot.commands.answers import pick_speakers
 from bot.errors import BackendError, ToldAlready, UserError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Clock
 from bot.replying.answer_parts import answer_buttons
 from bot.replying.live_replies import LiveReplies

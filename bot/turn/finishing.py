@@ -12,7 +12,6 @@ from bot.chat.outgoing import NOTICE_PARTS, Face, MessageContent, OutgoingPart
 from bot.chat.session import Claim, HistoryChange, InboxMessage, Turn, TurnRange, TurnResult
 from bot.commands.request import AskedQuestion, CommandRequest, CommandResult
 from bot.errors import AnswerRefused, BackendError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import ConversationMemory, MessageNotes
 from bot.replying.answer_parts import forget_buttons, retry_button
 from bot.replying.live_replies import LiveReplies

@@ -14,7 +14,6 @@ from bot.chat.outgoing import Limits
 from bot.chat.session import Attempt, Claim, InboxMessage, Turn
 from bot.commands.request import AskedQuestion
 from bot.errors import StoreError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Clock
 from bot.prompting.presets.preset import BusyMode, BusyRules
 from bot.replying.stop_flag import StopFlag

@@ -26,7 +26,6 @@ from bot.commands.menus import FORM_TEXTS
 from bot.commands.privacy import PersonForgetting
 from bot.commands.request import AskedQuestion, CommandRequest, CommandResult
 from bot.errors import UserError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.replying.answer_parts import (
     LongAnswer,
     answer_buttons,

@@ -15,7 +15,6 @@ from bot.console.presets.form import field_specs
 from bot.console.presets.lorebook_entries import entry_form
 from bot.console.prompt_view import PromptView, view_prompt
 from bot.errors import BackendError, RequestRefused, SettingsError, UserError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.prompting.fit import prompt_tokens
 from bot.prompting.presets.preset import Preset
 from bot.storage.reports import AnswerLog

@@ -15,7 +15,6 @@ from bot.chat.command import parse
 from bot.chat.incoming import Said
 from bot.chat.session import Claim, InboxMessage
 from bot.errors import Fenced, StoreError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Clock
 from bot.replying.live_replies import LiveReplies
 from bot.runtime.tasks import cancel_and_wait

@@ -23,7 +23,6 @@ from bot.chat.usage import (
     format_cost,
 )
 from bot.errors import BackendUnavailable, BudgetUsedUp, StoreError
-from bot.frozen_dataclass import frozen_dataclass
 from bot.ports import Clock, EmbeddingPayer, RateLimits
 from bot.prompting.fit import FittedPrompt
 from bot.prompting.presets.preset import Preset
