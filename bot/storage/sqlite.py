@@ -30,6 +30,7 @@ from bot.storage.codec import TextCodec
 from bot.storage.column_types import attach_codec
 from bot.storage.data_dir import close_to_others
 from bot.storage.statements import DialectName, Query, Rows, StartUnit, decoded
+from bot.value_class import value_class
 
 T = TypeVar("T")
 Work: TypeAlias = Callable[[sqlite3.Connection], T]

@@ -22,6 +22,7 @@ from bot.errors import StoreError, Undecodable
 from bot.storage.codec import TextCodec
 from bot.storage.column_types import encryptable_columns
 from bot.storage.tables import metadata
+from bot.value_class import value_class
 
 T = TypeVar("T")
 DialectName = Literal["sqlite", "postgresql"]
