@@ -144,4 +144,4 @@ USAGE_ROW = (
     *("prompt_tokens", "cached_tokens", "output_tokens", "cost"),
 )
 NOTE = Statement(insert_into("receipt", ("conversation", "turn", "at", "content", *USAGE_ROW)))
-OPENED = Statement("SELECT part, external_id FROM outbox WHERE turn = :of_turn AND op = 'send'")
+OPENED = Statement("SELECT part FROM outbox WHERE turn = :of_turn AND op = 'send'")

@@ -209,22 +209,19 @@ def _queue_in_place(
 
 
 def _queue_answer(
-    answer: PartChanges,
-    sender: outbox.SenderIdentity | None,
-    at: outbox.Moment,
+    answer: PartChanges, sender: outbox.SenderIdentity | None, at: outbox.Moment
 ) -> Unit[OutboxRow | None]:
-    opened: dict[int, str | None] = {}
+    opened: Collection[int] = ()
     if answer.may_be_opened:
         found = yield sql.OPENED.query({"of_turn": answer.common["turn"]})
-        opened = {row[0]: row[1] for row in found}
+        opened = [row[0] for row in found]
     queued = answer.rows(opened)
     if not queued:
         return None
     if sender is None:
         yield from outbox.queue(queued, at.now)
         return None
-    target = opened.get(queued[0]["part"])
-    return (yield from outbox.queue_and_take(queued, sender, at, target))
+    return (yield from outbox.queue_and_take(queued, sender, at))
 
 
 def _finish_values(

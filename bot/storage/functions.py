@@ -151,15 +151,6 @@ _CHANGE_TYPES = {
 }
 _HEAD_RECORD = ", ".join(f"_head.{name}" for name in lane_sql.HEAD_COLUMNS)
 _GIVE_HEAD = "; ".join(f"_head_{name} := _head.{name}" for name in lane_sql.HEAD_COLUMNS)
-_QUEUED_HEAD = {
-    **{name: f"_{name}" for name in ("turn", "platform", "bot_id", "chat", "thread", "reply_to")},
-    **{name: f"_one.{name}" for name in _CHANGE_TYPES if name != "opened"},
-    "state": "'pending'",
-    "attempts": "0",  # as it was before it was taken
-    "not_before": "0",
-}
-_GIVE_QUEUED_HEAD = "; ".join(f"_head_{name} := {value}" for name, value in _QUEUED_HEAD.items())
-
 _BEGIN_HEAD = PostgresFunction(
     "begin_head",
     parameters={"of": "text", **_IDENTITY, "leased": _FLOAT},
@@ -297,27 +288,7 @@ FOR _one IN
     FROM unnest(_opened) AS part WHERE part <> ALL (_parts)
 LOOP
     CONTINUE WHEN _one.opened <> (_one.part = ANY (_opened));
-    IF _begins THEN
-        {
-    embed(
-        lane_sql.QUEUE_BEGUN,
-        **_ONE_CHANGE,
-        state="'sending'",
-        owner="_sender",
-        attempts="1",
-        started_at=f"_leased - {lane_sql.SENDING_SECONDS}",
-    )
-} INTO _head_id;
-        {_GIVE_QUEUED_HEAD};
-        IF _one.part = ANY (_opened) THEN
-            SELECT external_id INTO _head_external_id
-            FROM ({embed(conversation_sql.OPENED, of_turn="_turn")}) AS opened
-            WHERE part = _one.part;
-        END IF;
-        _begins := false;
-    ELSE
-        {embed(lane_sql.QUEUE, **_ONE_CHANGE)};
-    END IF;
+    {embed(lane_sql.QUEUE, **_ONE_CHANGE)};
 END LOOP;
 """
 
@@ -354,7 +325,6 @@ FINISH = PostgresFunction(
         "opened": "int[]",
         "one": "record",
         "leased": _FLOAT,
-        "begins": "boolean",
         "head": "record",
     },
     body=f"""
@@ -397,10 +367,9 @@ IF cardinality(_parts) + cardinality(_opened) > 0 THEN
         {embed(lane_sql.MAKE_DUE, key="_lane")};
     ELSE
         {embed(lane_sql.MAKE_DUE_AND_TAKE, key="_lane")} INTO _leased;
-        _begins := FOUND AND NOT EXISTS ({embed(lane_sql.UNSENT, of="_lane")});
     END IF;
     {_QUEUE_CHANGES}
-    IF _head_id IS NULL AND _leased IS NOT NULL THEN
+    IF _leased IS NOT NULL THEN
         {_TAKE_HEAD}
     END IF;
 END IF;

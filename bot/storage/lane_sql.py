@@ -13,10 +13,6 @@ QUEUE = Statement(insert_into("outbox", OUTBOX_ROW))
 QUEUE_IN_PLACE = Statement(
     insert_into("outbox", (*OUTBOX_ROW, "external_id", "target_turn", "target_part"))
 )
-QUEUE_BEGUN = Statement(
-    insert_into("outbox", (*OUTBOX_ROW, "state", "owner", "attempts", "started_at"))
-    + " RETURNING id"
-)
 QUEUE_ONCE = Statement(
     insert_into("outbox", OUTBOX_ROW)
     + " ON CONFLICT (turn, part, op) DO UPDATE SET turn = outbox.turn RETURNING id"

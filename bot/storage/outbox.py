@@ -227,34 +227,13 @@ def queue_once(row: dict[str, Any]) -> Unit[int]:
 
 
 def queue_and_take(
-    rows: Sequence[dict[str, Any]],
-    sender: SenderIdentity,
-    at: Moment,
-    target: str | None,
+    rows: Sequence[dict[str, Any]], sender: SenderIdentity, at: Moment
 ) -> Unit[OutboxRow | None]:
-    """Append rows to their lane; where it is free, take its first row.
-
-    Args:
-        rows: of one lane.
-        sender: who takes it.
-        at: now.
-        target: the platform's id of the message that the first of the rows changes.
-    """
-    first, lane = rows[0], _lane(rows[0], at.now)
+    """Append rows to their lane; where it is free, take its first row."""
+    lane = _lane(rows[0], at.now)
     leased = yield lane_sql.MAKE_DUE_AND_TAKE.query(lane)
-    if not leased:
-        yield lane_sql.QUEUE.query_many(rows)
-        return None
-    # Read once the lane is held: its rows may have been queued while that was waited for.
-    if (yield lane_sql.UNSENT.query({"of": lane["key"]})):  # its sender died, or it had to wait
-        yield lane_sql.QUEUE.query_many(rows)
-        return (yield from _take_leased(lane["key"], sender, leased, at))
-    begun = {"state": OutboxState.SENDING, "owner": sender.owner, "attempts": 1}
-    started = {"started_at": leased[0][0] - SENDING_SECONDS}
-    [[id_]] = yield lane_sql.QUEUE_BEGUN.query({**first, **begun, **started})
-    if rows[1:]:
-        yield lane_sql.QUEUE.query_many(rows[1:])
-    return _begun_row(id_, first, target, at)
+    yield lane_sql.QUEUE.query_many(rows)
+    return (yield from _take_leased(lane["key"], sender, leased, at)) if leased else None
 
 
 def queue_in_place(
@@ -341,27 +320,6 @@ def given_row(columns: Sequence[Any], at: Moment) -> OutboxRow | None:
         return None
     row, _, _ = _to_row(tuple(columns), at)
     return row
-
-
-def _begun_row(id_: int, row: dict[str, Any], target: str | None, at: Moment) -> OutboxRow:
-    name = row["file_name"]
-    return OutboxRow(
-        id=id_,
-        turn=row["turn"],
-        address=Address(row["platform"], row["chat"], row["thread"], row["bot_id"]),
-        part=row["part"],
-        op=OutboxOperation(row["op"]),
-        content=decode_content(row["text"], row["face"], row["buttons"]),
-        reply_to=row["reply_to"],
-        interaction=row["interaction"],
-        state=OutboxState.PENDING,
-        attempts=1,
-        external_id=target,
-        not_before=0.0,
-        file=None if name is None else Attachment(name, row["file_text"]),
-        thread=decode_thread(row["buttons"]),
-        send_before=_sending_deadline(at),
-    )
 
 
 def _sending_deadline(at: Moment) -> float:
