@@ -36,7 +36,7 @@ from bot.runtime.addresses import require_encoded_login
 from bot.storage.codec import StoredAsIs, TextCodec, TextEncryption
 from bot.storage.column_types import encryptable_columns
 from bot.storage.sqlite import ConnectionPool, SqliteThreadPool, UnitOfWork
-from bot.storage.statements import DialectName, StartUnit, Statement, Unit, to_store_error
+from bot.storage.statements import DialectName, Rows, StartUnit, Statement, Unit, to_store_error
 from bot.storage.tables import metadata, supported_revision
 
 T = TypeVar("T")
@@ -54,7 +54,7 @@ _NEWEST_TEXTS = [
     for table in metadata.sorted_tables
     if (columns := encryptable_columns(table))
 ]
-_NOW = Statement("SELECT :now")
+_PING, _NOW = Statement("SELECT 1"), Statement("SELECT :now")
 _CHECKPOINT_ATTEMPTS = 5
 """Each waits as long as SQLite waits for a lock."""
 
@@ -101,16 +101,12 @@ class Database:
 
     async def ping(self) -> None:
         """Ask the database whether it is there; raises `StoreError`."""
-        await self.read(lambda connection: connection.execute(select(1)).scalar())
+        await self.run_reading(lambda: _rows_of(_PING))
 
     async def now(self, clock: Clock) -> float:
         """Return the time by which rows expire, in Unix seconds: the database's own, if any."""
-
-        def unit() -> Unit[float]:
-            [[now]] = yield _NOW.query_alone({"now": clock.now()})
-            return float(now)
-
-        return await self.run_reading(unit)
+        [[now]] = await self.run_reading(lambda: _rows_of(_NOW, now=clock.now()))
+        return float(now)
 
     async def truncate_log(self) -> None:
         """Remove deleted text from SQLite's write-ahead log, which keeps old pages.
@@ -162,6 +158,10 @@ class Database:
         if not (self.is_sqlite and await self.write(create_tables)):
             unit = import_module("bot.storage.migrations").upgrade
             await _repeated_after_deadlocks(lambda: self.maintain(unit))
+
+
+def _rows_of(statement: Statement, **values: object) -> Unit[Rows]:
+    return (yield statement.query_alone(values))
 
 
 class _HasDatabase(Protocol):
