@@ -36,7 +36,7 @@ from bot.storage.rows import (
     to_turn,
     to_turn_row,
 )
-from bot.storage.statements import Statement, Unit, served_text
+from bot.storage.statements import Statement, Unit, pairs, served_text
 from bot.storage.windows import SessionWindows, window_of
 
 _log = structlog.get_logger(__name__)
@@ -174,7 +174,7 @@ class Conversations(StoredTurns):
         keys = json.dumps([claim.conversation for claim in claims])
         of = {"keys": keys, "held_by": next(iter(claims)).owner}
         yield sql.RENEW.query({**of, "seconds": lease_seconds, "now": self._clock.now()})
-        epochs = dict((yield sql.EPOCHS.query(of)))
+        epochs = pairs((yield sql.EPOCHS.query(of)))
         return [claim for claim in claims if epochs.get(claim.conversation) != claim.epoch]
 
     async def release(self, claim: Claim) -> None:

@@ -29,7 +29,7 @@ from bot.ports import Clock
 from bot.storage.database import Database, reading, transaction
 from bot.storage.inbox import SqlInbox
 from bot.storage.rows import TURN_COLUMNS, decode, decode_all, decode_event, to_turn
-from bot.storage.statements import Statement, Unit
+from bot.storage.statements import Statement, Unit, pairs
 
 FILE_NAME = "forgotten.jsonl"
 
@@ -191,7 +191,7 @@ class PersonalData:
         """Return what the person said of themselves with /me, by the scope of the setting."""
         anywhere = {"anywhere": f"{person_id}@", "end_of_anywhere": f"{person_id}@\U0010ffff"}
         rows = yield _DESCRIPTIONS.query_alone({"person": person_id, **anywhere})
-        return dict(decode(tuple, row) for row in rows)
+        return {row[0]: decode(lambda row: str(row[1]), row) for row in rows}
 
 
 def _is_by(person_id: str, kind: str, payload: bytes | str | None) -> bool:
@@ -213,7 +213,7 @@ class ForgottenConversations:
     @reading
     def since(self, moment: float) -> Unit[Mapping[int, str]]:
         """Return the conversations by numbers that never return, from a moment in Unix seconds."""
-        return dict((yield _SINCE.query_alone({"since": moment})))
+        return pairs((yield _SINCE.query_alone({"since": moment})))
 
 
 async def conversations_of_channel(database: Database, channel: str) -> Sequence[str]:

@@ -12,7 +12,7 @@ from bot.storage.conversation_sql import APPEND, TURN_ROW
 from bot.storage.database import Database, reading, transaction
 from bot.storage.histories import PARTS
 from bot.storage.rows import encode_parts
-from bot.storage.statements import Statement, Unit
+from bot.storage.statements import Statement, Unit, pairs
 
 _MAX_TURNS = 400
 _RECEIVED = Statement("""
@@ -91,7 +91,7 @@ class SqlHistoryIndex(HistoryIndex):
     @override
     @reading
     def conversations(self, address: Address) -> Unit[Mapping[str, int]]:
-        return dict((yield _CONVERSATIONS.query(_branches(address))))
+        return pairs((yield _CONVERSATIONS.query(_branches(address))))
 
     @override
     @transaction

@@ -13,7 +13,7 @@ from bot.storage import conversation_sql as sql
 from bot.storage import functions
 from bot.storage.database import Database, reading, transaction
 from bot.storage.rows import decode_all, decode_event, encode_event, event_kind
-from bot.storage.statements import Statement, Unit
+from bot.storage.statements import Statement, Unit, pairs
 
 _CURSORS = Statement("""
 SELECT name, value AS reached FROM cursor WHERE strpos(name, :prefix) = 1
@@ -75,7 +75,7 @@ class SqlInbox(Inbox):
     @override
     @reading
     def cursors(self, prefix: str) -> Unit[Mapping[str, str]]:
-        return dict((yield _CURSORS.query_alone({"prefix": prefix})))
+        return pairs((yield _CURSORS.query_alone({"prefix": prefix})))
 
     @override
     @reading

@@ -13,7 +13,7 @@ from bot.chat.session import MessageNote
 from bot.ports import Clock, MessageNotes
 from bot.storage.database import Database, reading, transaction
 from bot.storage.rows import decode, decode_all
-from bot.storage.statements import Statement, Unit, insert_into
+from bot.storage.statements import Statement, Unit, insert_into, pairs
 
 _ENTER = Statement("""
 INSERT INTO node (owner, roles, version, started_at, seen_at)
@@ -107,7 +107,7 @@ class NodeRegistry:
         held: defaultdict[str, list[str]] = defaultdict(list)
         for owner, role in (yield _LEASES.query(now)):
             held[owner].append(role)
-        counts = dict((yield _ANSWERING.query(now)))
+        counts = pairs((yield _ANSWERING.query(now)))
         return [
             Node(*row, leases=tuple(held[row[0]]), conversations=counts.get(row[0], 0))
             for row in (yield _NODES.query(now))

@@ -220,6 +220,11 @@ def to_store_error(error: BaseException) -> StoreError:
     return failure
 
 
+def pairs(rows: Rows) -> dict[Any, Any]:
+    """Return rows of two columns as a mapping."""
+    return {key: value for key, value in rows}  # noqa: C416 -- a row is no tuple
+
+
 def insert_into(table: str, columns: Sequence[str]) -> str:
     """Return an INSERT of these columns, each given by its own name."""
     values = ", ".join(f":{name}" for name in columns)

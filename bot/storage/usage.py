@@ -14,7 +14,7 @@ from bot.ports import Clock
 from bot.storage.conversation_sql import NOTE
 from bot.storage.database import Database, reading, transaction
 from bot.storage.receipts import usage_columns
-from bot.storage.statements import Statement, Unit
+from bot.storage.statements import Statement, Unit, pairs
 
 _LISTED = "WHERE key IN (SELECT value FROM jsonb_array_elements_text(:keys))"
 _ENSURE = Statement("INSERT INTO budget (key, spent) VALUES (:key, 0) ON CONFLICT DO NOTHING")
@@ -39,7 +39,7 @@ class Budgets:
         """Count an amount against all caps, or nothing and return one that it would exceed."""
         keys = _keys(caps)
         yield _ENSURE.query_many([{"key": key} for key in sorted(cap.key for cap in caps)])
-        spent = dict((yield _LOCKED.query({"keys": keys})))
+        spent = pairs((yield _LOCKED.query({"keys": keys})))
         for cap in caps:
             if spent[cap.key] + amount > cap.limit:
                 return cap
@@ -59,7 +59,7 @@ class Budgets:
     @transaction
     def spent(self, caps: Sequence[BudgetCap]) -> Unit[Mapping[str, int]]:
         """Return what is spent or reserved, by the key of the cap."""
-        return dict((yield _SPENT.query({"keys": _keys(caps)})))
+        return pairs((yield _SPENT.query({"keys": _keys(caps)})))
 
 
 def _keys(caps: Sequence[BudgetCap]) -> str:
