@@ -117,10 +117,7 @@ def open_part(
         return number, outbox.given_row(head, at)
     yield from check(claim)
     number = yield from outbox.queue_once(row)
-    if sender is None:
-        yield from outbox.make_due(row, at.now)
-        return number, None
-    return number, (yield from outbox.make_due_and_take(row, sender, at))
+    return number, (yield from outbox.make_due(row, sender, at))
 
 
 def finish(
@@ -167,10 +164,7 @@ def _finish_by_steps(
         yield sql.APPEND.query_many([{**of, **row} for row in rows.turns])
     if rows.receipts:
         yield sql.NOTE.query_many(rows.receipts)
-    if rows.in_place_of:
-        taken = yield from _queue_in_place(rows, sender, at)
-    else:
-        taken = yield from _queue_answer(rows.answer, sender, at)
+    taken = yield from _queue_answer(rows, sender, at)
     if rows.change is not None:  # behind the lock of the lane, as it changes rows of the outbox
         yield from histories.apply(claim.conversation, rows.change, at.now)
     if is_settled:
@@ -200,28 +194,20 @@ def _end_messages(claim: Claim, rows: FinishedRows, dialect: DialectName) -> Uni
     return session, False
 
 
-def _queue_in_place(
+def _queue_answer(
     rows: FinishedRows, sender: outbox.SenderIdentity | None, at: outbox.Moment
 ) -> Unit[OutboxRow | None]:
-    targets = yield from histories.resolve_parts(rows.in_place_of)
-    queued = rows.answer.rows_in_place(targets)
-    return (yield from outbox.queue_in_place(queued, sender, at)) if queued else None
-
-
-def _queue_answer(
-    answer: PartChanges, sender: outbox.SenderIdentity | None, at: outbox.Moment
-) -> Unit[OutboxRow | None]:
-    opened: Collection[int] = ()
-    if answer.may_be_opened:
-        found = yield sql.OPENED.query({"of_turn": answer.common["turn"]})
-        opened = [row[0] for row in found]
-    queued = answer.rows(opened)
-    if not queued:
-        return None
-    if sender is None:
-        yield from outbox.queue(queued, at.now)
-        return None
-    return (yield from outbox.queue_and_take(queued, sender, at))
+    answer = rows.answer
+    opened: list[int] = []
+    if rows.in_place_of:
+        targets = yield from histories.resolve_parts(rows.in_place_of)
+        queued = answer.rows_in_place(targets)
+    else:
+        if answer.may_be_opened:
+            found = yield sql.OPENED.query({"of_turn": answer.common["turn"]})
+            opened = [row[0] for row in found]
+        queued = answer.rows(opened)
+    return (yield from outbox.queue(queued, sender, at)) if queued else None
 
 
 def _finish_values(

@@ -214,10 +214,16 @@ class SqlOutbox(Outbox):
         return Fenced(f"outbox row {row.id} is held by another sender than {self._sender.owner}")
 
 
-def queue(rows: Sequence[dict[str, Any]], now: float) -> Unit[None]:
-    """Append rows to their lane, and make it due unless it is waited for already."""
-    yield lane_sql.QUEUE.query_many(rows)
-    yield lane_sql.MAKE_DUE.query(_lane(rows[0], now))
+def queue(
+    rows: Sequence[dict[str, Any]], sender: SenderIdentity | None, at: Moment
+) -> Unit[OutboxRow | None]:
+    """Append rows to their lane; where it is free, have the sender take its first row.
+
+    Rows may name the messages whose places they take.
+    """
+    is_in_place = "target_turn" in rows[0]
+    yield (lane_sql.QUEUE_IN_PLACE if is_in_place else lane_sql.QUEUE).query_many(rows)
+    return (yield from make_due(rows[0], sender, at))
 
 
 def queue_once(row: dict[str, Any]) -> Unit[int]:
@@ -226,38 +232,16 @@ def queue_once(row: dict[str, Any]) -> Unit[int]:
     return int(id_)
 
 
-def queue_and_take(
-    rows: Sequence[dict[str, Any]], sender: SenderIdentity, at: Moment
+def make_due(
+    row: dict[str, Any], sender: SenderIdentity | None, at: Moment
 ) -> Unit[OutboxRow | None]:
-    """Append rows to their lane; where it is free, take its first row."""
-    lane = _lane(rows[0], at.now)
-    leased = yield lane_sql.MAKE_DUE_AND_TAKE.query(lane)
-    yield lane_sql.QUEUE.query_many(rows)
-    return (yield from _take_leased(lane["key"], sender, leased, at)) if leased else None
-
-
-def queue_in_place(
-    rows: Sequence[dict[str, Any]], sender: SenderIdentity | None, at: Moment
-) -> Unit[OutboxRow | None]:
-    """Append rows that name the messages they change; where their lane is free, take its first."""
-    yield lane_sql.QUEUE_IN_PLACE.query_many(rows)
+    """Have the sender take the first unsent row of a row's lane, or see to it that it is taken."""
+    lane = {"key": row["lane"], "platform": row["platform"], "bot_id": row["bot_id"]}
     if sender is None:
-        yield from make_due(rows[0], at.now)
+        yield lane_sql.MAKE_DUE.query({**lane, "now": at.now})
         return None
-    return (yield from make_due_and_take(rows[0], sender, at))
-
-
-def make_due(row: dict[str, Any], now: float) -> Unit[None]:
-    yield lane_sql.MAKE_DUE.query(_lane(row, now))
-
-
-def make_due_and_take(
-    row: dict[str, Any], sender: SenderIdentity, at: Moment
-) -> Unit[OutboxRow | None]:
-    """Take the first unsent row of a lane, or see to it that it will be taken."""
-    lane = _lane(row, at.now)
-    leased = yield lane_sql.MAKE_DUE_AND_TAKE.query(lane)
-    return (yield from _take_leased(lane["key"], sender, leased, at)) if leased else None
+    leased = yield lane_sql.MAKE_DUE_AND_TAKE.query({**lane, "now": at.now})
+    return (yield from _take_leased(row["lane"], sender, leased, at)) if leased else None
 
 
 def _take_next(key: str, sender: SenderIdentity, at: Moment) -> Unit[OutboxRow | None]:
@@ -352,15 +336,6 @@ def identity(sender: SenderIdentity | None) -> dict[str, object]:
     return {"sender": sender.owner, "settle": sender.settle_seconds}
 
 
-def _lane(row: dict[str, Any], now: float) -> dict[str, Any]:
-    return {
-        "key": row["lane"],
-        "platform": row["platform"],
-        "bot_id": row["bot_id"],
-        "now": now,
-    }
-
-
 def _to_row(columns: tuple[Any, ...], at: Moment) -> tuple[OutboxRow, float, float | None]:
     """Read the columns of a head, `not_before` and `started_at`.
 
@@ -391,11 +366,9 @@ def _to_row(columns: tuple[Any, ...], at: Moment) -> tuple[OutboxRow, float, flo
 
 
 def _read_row(columns: tuple[Any, ...], at: Moment) -> tuple[OutboxRow, float, float | None]:
-    (id_, turn, part, op, platform, bot_id, chat, thread, text, reply_to, interaction) = columns[
-        :11
-    ]
-    (state, attempts, not_before, file_name, file_text, face, buttons) = columns[11:18]
-    started_at, external_id = columns[18:]
+    id_, turn, part, op, platform, bot_id, chat, thread, text, *others = columns
+    reply_to, interaction, state, attempts, not_before, file_name, file_text, *others = others
+    face, buttons, started_at, external_id = others
     if not isinstance(part, int) or any(isinstance(one, bytes) for one in columns):
         raise TypeError(part)  # SQLite keeps values of any type
     row = OutboxRow(

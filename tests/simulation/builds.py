@@ -45,11 +45,12 @@ def _no_fence() -> None:
         is_late = not rows
         return rows[0][0] if rows else 1
 
-    def queue(answer: finishing.PartChanges, *more: Any) -> Any:
+    def queue(rows: finishing.FinishedRows, *more: Any) -> Any:
         if is_late:
-            turn = f"{answer.common['turn']}/{next(_numbers)}"
-            answer = replace(answer, common={**answer.common, "turn": turn})
-        return (yield from queue_answer(answer, *more))
+            common = rows.answer.common
+            turn = {"turn": f"{common['turn']}/{next(_numbers)}"}
+            rows = replace(rows, answer=replace(rows.answer, common={**common, **turn}))
+        return (yield from queue_answer(rows, *more))
 
     async def renew(*_: object) -> list[Claim]:
         return []
