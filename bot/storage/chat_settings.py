@@ -72,7 +72,7 @@ def _to_setting(row: Sequence[Any]) -> tuple[str, str, str]:
 
 
 def _conversation_of(scope: str) -> str:
-    """Return where somebody said this of themselves; "" for a scope that is no `person@scope`.
+    """Return the conversation of a scope `person@conversation`; "" for any other scope.
 
     A person's id has a colon, and the name of a bot before the "@" of its own id has none.
     """
@@ -102,7 +102,7 @@ class CachedChatSettings(ChatSettings, ConversationMemory):
 
     Args:
         stored: the settings themselves.
-        signals: tell this process and the others about changes.
+        signals: announce changes to all processes.
         max_age_seconds: how long a value is believed where a signal may be lost; None: for ever,
             because nobody else writes.
     """

@@ -24,7 +24,7 @@ WHERE ready_since IS NOT NULL AND lease_until <= :now
 ORDER BY ready_since LIMIT :most FOR UPDATE SKIP LOCKED
 """)
 # A row that somebody has locked is being claimed, finished or made ready, and is found once more.
-# Whoever restarts under its old name takes its own lease over.
+# A process that restarts under its old name takes over its own lease.
 CLAIM = Statement("""
 UPDATE conversation
 SET epoch = epoch + 1, owner = :claimed_by, lease_until = :now + :seconds

@@ -77,7 +77,7 @@ class Conversations(StoredTurns):
 
     Args:
         sender: takes rows for sending in the same unit that queues them; None: others send.
-        record_tombstone: keeps outside of the database what is forgotten, before it is.
+        record_tombstone: records outside the database what is about to be deleted.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class Conversations(StoredTurns):
                 )
             try:
                 stored = await self._set_aside(claim, number)
-            except (Fenced, StoreError) as error:  # whoever claims it next finds it again
+            except (Fenced, StoreError) as error:  # the next claim finds it again
                 _log.warning("claim_failed", queue="conversations", reason=str(error))
                 return None
         return None
@@ -170,7 +170,7 @@ class Conversations(StoredTurns):
 
     @transaction
     def renew(self, claims: Collection[Claim], lease_seconds: float) -> Unit[Sequence[Claim]]:
-        """Hold them for so long from now on, all of one owner; return those that were lost."""
+        """Extend the leases of claims of one owner; return the claims that were lost."""
         keys = json.dumps([claim.conversation for claim in claims])
         of = {"keys": keys, "held_by": next(iter(claims)).owner}
         yield sql.RENEW.query({**of, "seconds": lease_seconds, "now": self._clock.now()})
@@ -178,7 +178,7 @@ class Conversations(StoredTurns):
         return [claim for claim in claims if epochs.get(claim.conversation) != claim.epoch]
 
     async def release(self, claim: Claim) -> None:
-        """Give it back as it is; what is unanswered can be claimed at once."""
+        """Release a claim; unanswered messages can be claimed again at once."""
         window = self.windows.take(claim)
         await self._database.run(lambda: finishing.release(claim))
         if window is not None:
@@ -195,7 +195,7 @@ class Conversations(StoredTurns):
 
     @transaction
     def record_attempt(self, claim: Claim, message: InboxMessage, attempt: Attempt) -> Unit[None]:
-        """Store what is being done with a message, for the case that the process dies of it."""
+        """Record how a message is being processed, in case the process dies of it."""
         yield from finishing.check(claim)
         rows = [{"message": one, "attempted": int(attempt)} for one in _ids(message)]
         yield sql.RECORD_ATTEMPT.query_many(rows)
@@ -213,8 +213,8 @@ class Conversations(StoredTurns):
     ) -> Unit[Sequence[InboxMessage]]:
         """Return what came after a message and those gathered with it, in order.
 
-        It ends before the first event that is no message, and before one that was in flight when a
-        process died: those are processed alone, so that the next death blames nobody else.
+        Stops before the first event that is not a message, and before a message that was in flight
+        when a process died: it is processed alone, so that another death blames nobody else.
         """
         asked = {"of": claim.conversation, "newer_than": message.newest.id, "most": limit}
         messages: list[InboxMessage] = []
@@ -310,7 +310,7 @@ class Conversations(StoredTurns):
         )
         if result.change is not None and result.change.deleted:
             await self._note_deleted(claim, result.change.deleted, at.now)
-        # Whatever happens to the unit, a window is kept only of what is known to be committed.
+        # A window is kept only if it is certain that the unit was committed.
         window = self.windows.take(claim)
         following, taken = await self._database.run(
             lambda: finishing.finish(claim, rows, self._sender, at, self._database.dialect)

@@ -1,6 +1,6 @@
 """Copy every row of one database into another one and compare them; back up the file of SQLite.
 
-What is there already and equal is left, so that a copy that was interrupted goes on.
+Rows that are already there and equal are left, so an interrupted copy can be resumed.
 """
 
 import contextlib
@@ -130,7 +130,7 @@ def _is_in_use(is_sqlite: bool) -> Unit[bool]:
     asked = {"now": SystemClock().now()}
     if (yield _HELD.query(asked)):
         return True
-    # Of SQLite, the lock of the data directory tells it.
+    # For SQLite, the lock on the data directory answers this.
     return not is_sqlite and bool((yield _SEEN.query(asked)))
 
 

@@ -48,7 +48,7 @@ _DEADLOCK_DETECTED = "40P01"
 _READ_ONLY = "25006"
 _UPGRADE_ATTEMPTS = 10
 """It locks tables in another order than a step of a message does: PostgreSQL may end either."""
-# Not all of them: a key that is missing is told at the start, as far as it is in use.
+# Only the newest: a missing key that is in use is reported at the start.
 _NEWEST_TEXTS = [
     select(*columns).order_by(*(one.desc() for one in table.primary_key)).limit(1)
     for table in metadata.sorted_tables
@@ -69,7 +69,7 @@ class Database:
     def __init__(self, connections: ConnectionPool, codec: TextCodec | None = None) -> None:
         self._connections = connections
         self.codec = codec or TextCodec()
-        """Encodes the texts of this database; for what is stored of them elsewhere."""
+        """Encodes the texts of this database."""
 
     @property
     def dialect(self) -> DialectName:
@@ -124,7 +124,7 @@ class Database:
         """Encrypt and decrypt texts as the settings say.
 
         Raises:
-            SettingsError: there is no key, or not the one of the newest texts.
+            SettingsError: there is no key, or the newest texts were encrypted with another one.
             StoreError: the database failed.
         """
         if encryption.is_on or encryption.encryption_keys:
@@ -285,7 +285,7 @@ async def _connect(url: str, codec: TextCodec) -> AsyncIterator[Database]:
 
 
 def database_exists(url: str) -> bool:
-    """Tell whether a database exists; `open_database` would create a new SQLite file."""
+    """Return whether a database exists; `open_database` would create a new SQLite file."""
     file = sqlite_file(url)
     return file is None or file.is_file()
 

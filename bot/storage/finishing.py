@@ -327,7 +327,7 @@ def _marked_response(message: InboxMessage, result: TurnResult, part: OutgoingPa
 
 
 def _is_beside_places(message: InboxMessage, result: TurnResult, part: OutgoingPart) -> bool:
-    """Whether a part is no new text of an earlier message, but answers a native command."""
+    """Whether a part answers a native command instead of replacing an earlier message."""
     is_command = not isinstance(message.incoming, Pressed)
     return bool(result.in_place_of) and is_command and part.is_response
 

@@ -1,8 +1,8 @@
-"""What is stored of a person or a channel, and what was forgotten of them.
+"""Find and delete what is stored about a person or a channel.
 
-What was forgotten also stands in a file beside the database, so that a backup brings nothing back.
-Each line is a JSON object with ids and a time, without anybody's words. It is written before the
-transaction that forgets.
+Deletions are also recorded in a file beside the database, so that a restored backup brings nothing
+back. Each line is a JSON object with ids and a time, without anybody's words. It is written before
+the transaction that deletes.
 """
 
 import json
@@ -134,7 +134,7 @@ def _record_nothing(_: Tombstone) -> None:
 
 
 class PersonalData:
-    """What is stored of a person, over all conversations."""
+    """What is stored about a person, across all conversations."""
 
     def __init__(
         self,
@@ -188,14 +188,14 @@ class PersonalData:
 
     @reading
     def descriptions(self, person_id: str) -> Unit[Mapping[str, str]]:
-        """Return what the person said of themselves with /me, by the scope of the setting."""
+        """Return what the person said about themselves with /me, by the scope of the setting."""
         anywhere = {"anywhere": f"{person_id}@", "end_of_anywhere": f"{person_id}@\U0010ffff"}
         rows = yield _DESCRIPTIONS.query_alone({"person": person_id, **anywhere})
         return {row[0]: decode(lambda row: str(row[1]), row) for row in rows}
 
 
 def _is_by(person_id: str, kind: str, payload: bytes | str | None) -> bool:
-    """Tell whether a person caused an event; one that cannot be read, if it names them."""
+    """Return whether a person caused an event; for an unreadable one, whether it names them."""
     try:
         event: Incoming = decode_event(kind, payload)
     except Undecodable:

@@ -401,7 +401,7 @@ PERFORM 1 FROM ({embed(lane_sql.LOCK, of="_lane")}) AS locked;
 {embed(lane_sql.SENT)} INTO _lane;
 _held := FOUND;
 IF _held THEN
-    {embed(lane_sql.EMPTY, of="_lane")}; -- what is queued from now on waits for this unit
+    {embed(lane_sql.EMPTY, of="_lane")}; -- rows queued from now on wait for this unit
     IF EXISTS ({embed(lane_sql.UNSENT, of="_lane")}) THEN
         {embed(lane_sql.HOLD, of="_lane")} INTO _leased;
         {_TAKE_HEAD}

@@ -120,7 +120,7 @@ class StoredTurns:
 
     @transaction
     def load_exchange(self, claim: Claim, message_id: str, max_turns: int) -> Unit[Exchange | None]:
-        """Return a person's message, its answers and so many turns before it; None: unknown."""
+        """Return a person's message, its answers and up to `max_turns` earlier turns."""
         found = yield _QUESTION.query({"of": claim.conversation, "message": message_id})
         return (yield from _load_exchange(claim.conversation, found, max_turns))
 
@@ -281,7 +281,7 @@ UPDATE outbox SET text = '', file_text = NULL, error = NULL
 WHERE turn IN ({_NAMES}) AND state = 'dead'
 """)
 # A channel is read until the first answer in its first session: what was deleted must not come
-# back. So what is left of that session becomes the next one.
+# back. So the rest of that session becomes the next one.
 _MOVE_UNANSWERED = Statement("""
 UPDATE turn SET session = 2
 WHERE conversation = :of AND session = 1

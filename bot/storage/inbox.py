@@ -18,7 +18,7 @@ from bot.storage.statements import Statement, Unit, pairs
 _CURSORS = Statement("""
 SELECT name, value AS reached FROM cursor WHERE strpos(name, :prefix) = 1
 """)
-# What is gathered has its attempt recorded with that of the message that it is answered with.
+# The attempt of a gathered message is recorded with the message that it is answered with.
 _IN_PROGRESS = Statement(f"""
 SELECT inbox.kind, inbox.payload
 FROM inbox AS named JOIN inbox ON inbox.conversation = named.conversation

@@ -33,7 +33,7 @@ RETURNING due_at
 """)
 """Gives nothing where the lane is held or waits for a moment: then it is due some time anyway."""
 LOCK = Statement("SELECT key FROM lane WHERE key = :of FOR UPDATE")
-"""Whoever changes unsent rows locks their lane first: two units in two orders would deadlock."""
+"""A unit that changes unsent rows locks their lane first: different orders would deadlock."""
 TAKE = Statement(f"""
 UPDATE lane SET due_at = :now + {SENDING_SECONDS} WHERE key = :of AND due_at <= :now
 RETURNING due_at

@@ -48,7 +48,7 @@ class SqlRoleLeases(RoleLeases):
             database: has the rows.
             owner: the name of this process, which no other running one has.
             clock: time.
-            signals: tell all processes what is given back; None: they find out by asking.
+            signals: announce released roles to all processes; None: they poll.
         """
         self._database = database
         self._owner = owner

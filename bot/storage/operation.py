@@ -32,8 +32,7 @@ SELECT owner, count(*) FROM conversation
 WHERE ready_since IS NOT NULL AND lease_until > :now GROUP BY owner
 """)
 IS_JOB = "role NOT LIKE 'shards of %' AND role NOT LIKE 'identify %'"
-"""Whether some process should hold a role at any time; the others say who shares out shards, and
-who begins a session."""
+"""Matches roles that some process should always hold; the others coordinate shards and logins."""
 _JOBS = Statement(f"""
 SELECT role, owner, :now - held_since, lease_until - :now FROM role_lease WHERE {IS_JOB}
 ORDER BY role
@@ -73,36 +72,36 @@ class NodeRegistry:
 
     @transaction
     def enter(self, owner: str, roles: str, version: str) -> Unit[None]:
-        """Note that a process has started."""
+        """Register a process that has started."""
         yield _LEAVE.query({"owner": owner})  # of an earlier life
         yield _ENTER.query({"owner": owner, "roles": roles, "version": version, **self._now()})
 
     @transaction
     def report(self, owner: str, roles: str, version: str) -> Unit[None]:
-        """Note that a process is there."""
+        """Record that a process is alive."""
         yield _ENTER.query({"owner": owner, "roles": roles, "version": version, **self._now()})
 
     @transaction
     def share(self, owner: str, report: ProcessReport) -> Unit[None]:
-        """Tell the other processes something; what was told before is replaced."""
+        """Publish this process's report to the other processes, replacing its last one."""
         told = _encode_report(report)
         if len(told) <= _MAX_BYTES:
             yield _SHARE.query({"owner": owner, "report": told})
 
     @reading
     def reports(self, owners: Sequence[str]) -> Unit[Mapping[str, ProcessReport]]:
-        """Return what these processes told last, by the name that each holds leases under."""
+        """Return the last report of each of these processes, by the name of its leases."""
         rows = [row for row in (yield _REPORTS.query_alone()) if row[0] in owners]
         return dict(decode_all("report", rows, lambda row: (row[0], _decode_report(row[1]))))
 
     @transaction
     def leave(self, owner: str) -> Unit[None]:
-        """Note that a process ends."""
+        """Remove a process that ends."""
         yield _LEAVE.query({"owner": owner})
 
     @reading
     def nodes(self) -> Unit[Sequence[Node]]:
-        """Return the processes that are there, and those that died within days, oldest first."""
+        """Return the running processes and those that died within days, oldest first."""
         now = self._now()
         held: defaultdict[str, list[str]] = defaultdict(list)
         for owner, role in (yield _LEASES.query(now)):
@@ -115,12 +114,12 @@ class NodeRegistry:
 
     @reading
     def held_jobs(self) -> Unit[Sequence[HeldJob]]:
-        """Return who does what only one process may do, by the role."""
+        """Return the holders of roles that only one process may have, by role."""
         return [HeldJob(*row) for row in (yield _JOBS.query_alone(self._now()))]
 
     @reading
     def background_work(self) -> Unit[Sequence[BackgroundWork]]:
-        """Return how much work waits or goes on, by its kind, and how old it is."""
+        """Return the amount of waiting or running work by kind, and its age."""
         found = []
         for name, statement in _WORK.items():
             [row] = yield statement.query(self._now())

@@ -2,8 +2,8 @@
 
 A lane is due at `due_at`; a sender that takes it moves that moment to the end of its lease, so that
 a sender that dies makes the lane due again by itself. Each row names the sender and the attempt
-that holds it, and whoever changes a row has to be that sender in that attempt: one that wakes up
-late is refused.
+that holds it, and only that sender in that attempt may change the row: one that wakes up late is
+refused.
 """
 
 import json
@@ -31,7 +31,7 @@ from bot.storage.statements import Rows, Unit, served_text
 from bot.value_class import value_class
 
 _NOTICE_PART = 10_000
-"""Parts from here on say that another part could not be delivered; no answer has so many."""
+"""Parts from this number on are notices that another part could not be delivered."""
 _MAX_KNOWN_IDS = 1000  # of a chat: more messages of ours than a probe ever looks back over
 _MAX_REASON = 500  # characters
 
@@ -176,7 +176,7 @@ class SqlOutbox(Outbox):
     @override
     @transaction
     def release_lane(self, lane: str, held: float) -> Unit[None]:
-        # What is queued from now on waits for this unit.
+        # Rows queued from now on wait for this unit.
         if not (yield lane_sql.EMPTY_HELD.query({"of": lane, "held": held})):
             return
         if (yield lane_sql.UNSENT.query({"of": lane})):
@@ -197,7 +197,7 @@ class SqlOutbox(Outbox):
         return str(changed[0][0])
 
     def _later(self, row: OutboxRow, state: OutboxState, seconds: float) -> Unit[None]:
-        """Give a row back, due after so long by the clock that leases are judged by.
+        """Give a row back, due after some seconds by the clock that leases are judged by.
 
         A sender whose own clock is behind would look up an unknown outcome before the platform has
         settled it.
@@ -246,7 +246,7 @@ def make_due(
 
 def _take_next(key: str, sender: SenderIdentity, at: Moment) -> Unit[OutboxRow | None]:
     """Take the first unsent row of a lane that this sender holds."""
-    yield lane_sql.EMPTY.query({"of": key})  # what is queued from now on waits for this unit
+    yield lane_sql.EMPTY.query({"of": key})  # rows queued from now on wait for this unit
     head = yield lane_sql.HEAD.query({"of": key})
     if not head:
         return None

@@ -155,7 +155,7 @@ class _Connection(asyncpg.Connection):  # type: ignore[misc]
 def connect_options(
     *, behind_pgbouncer: bool, password: Callable[[], str] | None = None
 ) -> dict[str, Any]:
-    """Return what asyncpg is told besides the address.
+    """Return the options of asyncpg besides the address.
 
     A pooler in transaction mode refuses settings at connect, and would hand a prepared statement to
     another client. The password is asked for at each connect.

@@ -65,7 +65,7 @@ class PresetVersions:
 
     @reading
     def find(self, name: str, version: int) -> Unit[PresetVersion | None]:
-        """Return a version; None if there is no such one."""
+        """Return a version, or None."""
         rows = yield _CONTENT.query_alone({"name": name, "version": version})
         return decode(lambda row: PresetVersion(name, row[0], version), rows[0]) if rows else None
 
@@ -108,7 +108,7 @@ class PresetDrafts:
     def save(self, draft: PresetDraft) -> Unit[bool]:
         """Store a draft if its revision follows the stored one; return whether it was stored.
 
-        The first revision is 1. Who saves a draft that another one has replaced is told so.
+        The first revision is 1.
         """
         source = draft.source
         row = {

@@ -34,7 +34,7 @@ from bot.value_class import value_class
 
 _ROWS_PER_READ = 500
 _MAX_ROWS_SEARCHED = 4000
-"""Decoding so many receipts takes about a third of a second."""
+"""Decoding this many receipts takes about a third of a second."""
 _SECONDS_TO_FINISH = 600.0
 """How long after an answer's last word its receipt may be stored: others answer meanwhile."""
 _MAX_TURNS = 1000
@@ -80,7 +80,7 @@ class AnswerLog:
         self._database = database
 
     async def search(self, asked: AnswerSearch, limit: int) -> FoundAnswers:
-        """Return at most so many answers, newest first.
+        """Return at most `limit` answers, newest first.
 
         What stands in no column is looked for in some thousand receipts at a time; then fewer may
         be found, with a `next_before` to go on.
@@ -269,7 +269,7 @@ FROM (
 ) AS newest JOIN receipt ON receipt.id = newest.id
 ORDER BY newest.id DESC LIMIT :most
 """)
-# What people say of themselves is theirs.
+# Without what people say about themselves.
 _SETTINGS = Statement("""
 SELECT scope, key, value, chosen_by, chosen_at FROM choice WHERE key NOT LIKE 'persona%'
 ORDER BY scope, key
@@ -307,12 +307,12 @@ class ServiceState:
 
     @reading
     def role_leases(self) -> Unit[Sequence[HeldLease]]:
-        """Return who does what only one process may do, by the role."""
+        """Return the holders of roles that only one process may have, by role."""
         return [HeldLease(*row) for row in (yield _LEASES.query_alone())]
 
     @reading
     def trace(self, turn: str) -> Unit[MessageTrace]:
-        """Return what is stored of the processing of a message, by the name of its turn."""
+        """Return what is stored about the processing of a message, by the name of its turn."""
         source, _, external_key = turn.partition(":")
         platform, _, bot_id = source.partition("@")
         named = {"platform": platform, "bot_id": bot_id, "external_key": external_key}
@@ -329,6 +329,6 @@ class ServiceState:
 
     @reading
     def chat_settings(self) -> Unit[Sequence[MadeSetting]]:
-        """Return the settings made in chats by scope, without what people say of themselves."""
+        """Return the settings made in chats by scope, without what people say about themselves."""
         rows = yield _SETTINGS.query_alone()
         return [decode(lambda row: MadeSetting(*row), row) for row in rows]

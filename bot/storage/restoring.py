@@ -173,7 +173,7 @@ def copy_backup(backup: Path, database: Path) -> Path:
     """Copy a backup beside the database, for its owner only, and return the copy.
 
     Raises:
-        StoreError: It cannot be read, is damaged, or is no database of Troupe.
+        StoreError: It cannot be read, is damaged, or is not a database of Troupe.
     """
     part = Path(f"{database}.restoring")
     try:
@@ -229,4 +229,4 @@ def _check(file: Path) -> None:
         if found != "ok":
             raise sqlite3.DatabaseError(f"it is damaged: {found}")
         if not one.execute("SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'").fetchone():
-            raise sqlite3.DatabaseError("it is no database of Troupe")
+            raise sqlite3.DatabaseError("it is not a database of Troupe")

@@ -181,9 +181,9 @@ DELETE FROM sent_message WHERE conversation = :channel
 
 
 def kept_since(clock: Clock, days: float | None) -> float:
-    """Return from which moment on what is said is kept, in Unix seconds.
+    """Return the time from which on messages are kept, in Unix seconds.
 
-    That is 00:00 UTC of the day so many days ago; where it is kept for ever (None), -inf.
+    That is 00:00 UTC some days ago; -inf where they are kept forever (None).
     """
     return -math.inf if days is None else _begin_of_day(clock.now(), days)
 
@@ -193,7 +193,7 @@ def _begin_of_day(now: float, days_before: float) -> float:
 
 
 async def delete_expired_turns(database: Database, clock: Clock, days: float) -> int:
-    """Delete what was said more than so many days before today (UTC); return how many turns.
+    """Delete turns that are more than `days` days older than today (UTC); return their number.
 
     A summary that covers a deleted turn is deleted with it, so histories are cut once a day. Where
     a message is being answered, it is done the next time.

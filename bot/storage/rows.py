@@ -1,7 +1,7 @@
-"""The one way from what is stored to values, and back: events, messages of the outbox, turns.
+"""Read and write the columns of events, outbox messages and turns.
 
-Another version of Troupe, an operator's SQL or a damaged disk may have written anything: what
-cannot be read stops nothing else.
+Another version of Troupe, an operator's SQL or a damaged disk may have written anything: a row that
+cannot be read affects no other row.
 """
 
 import json
@@ -46,7 +46,7 @@ Value = TypeVar("Value")
 _log = structlog.get_logger(__name__)
 
 _DESCRIBED = (msgspec.MsgspecError, json.JSONDecodeError, zlib.error)
-"""Their texts say what is wrong where, and quote nothing that people wrote."""
+"""Their texts describe the fault and quote nothing that people wrote."""
 _FAILURES = (
     *_DESCRIBED,
     *(ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError, OSError),

@@ -38,7 +38,7 @@ Work: TypeAlias = Callable[[sqlite3.Connection], T]
 
 _MAX_UNITS_IN_A_COMMIT = 200
 _SECONDS_BETWEEN_COMMITS = 0.015
-"""After a commit of several units; an answer has about three units, of which each waits so long."""
+"""After a commit of several units; each of the three units of an answer waits this long."""
 
 
 @value_class
@@ -54,8 +54,8 @@ class _Outcome:
     error: BaseException | None
 
     def tell(self) -> None:
-        """Let who waits for it go on."""
-        if self.done.done():  # whoever asked for it was cancelled meanwhile
+        """Wake up whoever waits for it."""
+        if self.done.done():  # its caller was cancelled meanwhile
             return
         if self.error is not None:
             self.done.set_exception(self.error)
@@ -311,7 +311,7 @@ class SqliteThreadPool(ConnectionPool):
 
 def _close_to_others(file: Path) -> None:
     """Create the database for its owner only; the log beside it takes over its mode."""
-    with contextlib.suppress(OSError):  # opening it says what is wrong
+    with contextlib.suppress(OSError):  # opening it reports the fault
         os.close(os.open(file, os.O_CREAT | os.O_RDWR, 0o600))
         for one in (file, *file.parent.glob(f"{file.name}-*")):
             close_to_others(one, 0o600)

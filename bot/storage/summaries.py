@@ -1,7 +1,7 @@
 """Summaries of conversations in SQL, each with the number of turns that it covers.
 
-Before each answer a summary is checked against that number, which a removed turn changes; whoever
-changes a turn deletes the summaries that cover it (histories.py). Before a new summary is
+Before each answer a summary is checked against that number, which a removed turn changes; changing
+a turn deletes the summaries that cover it (histories.py). Before a new summary is
 written, it is checked against the full text of the turns.
 """
 

@@ -25,10 +25,9 @@ _ADD = Statement(f"UPDATE budget SET spent = spent + :amount {_LISTED}")
 
 
 class Budgets:
-    """What is spent or reserved, in millionths of a dollar: what is reserved counts as spent.
+    """Money spent or reserved, in millionths of a dollar; reserved money counts as spent.
 
-    A process that dies in between leaves its reservation as spent, because the model may have been
-    paid for.
+    A process that dies in between leaves its reservation spent, since the model may have been paid.
     """
 
     def __init__(self, database: Database) -> None:
@@ -58,7 +57,7 @@ class Budgets:
 
     @transaction
     def spent(self, caps: Sequence[BudgetCap]) -> Unit[Mapping[str, int]]:
-        """Return what is spent or reserved, by the key of the cap."""
+        """Return the money spent or reserved, by the key of the cap."""
         return pairs((yield _SPENT.query({"keys": _keys(caps)})))
 
 

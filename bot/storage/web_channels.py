@@ -231,7 +231,7 @@ _MAX_MESSAGES = 100_000
 class ForgottenWebMessages(ConversationMemory):
     """Empties what people wrote that no turn holds any more, and the answers to it.
 
-    Commands, which are no turns, stay, and so does what was not processed yet.
+    Commands, which are not turns, stay, and so do messages that were not processed yet.
     """
 
     def __init__(

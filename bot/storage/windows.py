@@ -36,7 +36,7 @@ class SessionWindow:
     """That of its sessions."""
 
     def newest(self, max_turns: int) -> Session | None:
-        """Return so many of the newest turns, None if the window does not reach back so far."""
+        """Return the newest turns; None if the window holds too few."""
         if len(self.turns) < max_turns and not self.is_whole:
             return None
         newest = self.turns[-max_turns:] if max_turns > 0 else ()
@@ -56,7 +56,7 @@ class SessionWindow:
 
 
 def window_of(session: Session, max_turns: int) -> SessionWindow:
-    """Make a window of a session of which at most so many turns were read."""
+    """Make a window of a session of which at most `max_turns` turns were read."""
     is_whole = len(session.turns) < max_turns
     window = _make_window(session.number, session.turns, 0, session.turns, is_whole)
     return replace(window, memo=session.memo)
