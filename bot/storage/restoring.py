@@ -56,10 +56,11 @@ _FORGET_CHANNEL = [
     for text in (
         "DELETE FROM sent_message WHERE conversation = :of",
         "UPDATE inbox SET state = 'done', payload = NULL"
-        " WHERE conversation = :of AND state <> 'done' AND received_at <= :until",
+        " WHERE conversation = :of AND (state = 'new' OR state = 'dead') AND received_at <= :until",
         "UPDATE outbox SET state = 'dead', error = NULL, text = '', file_name = NULL,"
         " file_text = NULL, face = NULL, buttons = NULL, owner = NULL"
-        " WHERE lane = :of_lane AND state <> 'sent' AND coalesce(thread, '') = :of_thread",
+        f" WHERE lane = :of_lane AND ({_IS_UNSENT} OR state = 'dead')"
+        " AND coalesce(thread, '') = :of_thread",
         f"{_TOLD} AND conversation = :of",
     )
 ]

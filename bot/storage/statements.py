@@ -31,7 +31,7 @@ Rows: TypeAlias = Sequence[Sequence[Any]]
 
 SERVER_CLOCK = "extract(epoch FROM clock_timestamp())::float8"
 _PARAMETER = re.compile(r"(?<!:):([a-z_][a-z0-9_]*)")
-_ONLY_POSTGRESQL = re.compile(r"::\w+| FOR UPDATE( SKIP LOCKED)?")
+_ONLY_POSTGRESQL = re.compile(r"::\w+| FOR UPDATE( SKIP LOCKED)?| MATERIALIZED")
 _IN_SQLITE = {
     "jsonb_array_elements_text": "json_each",
     "strpos": "instr",
