@@ -17,7 +17,9 @@ from bot.console.routes import (
     route,
 )
 from bot.errors import RequestRefused
-from bot.ports import AuditLog, Clock, ConsoleTokens
+from bot.ports import Clock
+from bot.storage.operation import AuditLog
+from bot.storage.tokens import ConsoleTokens
 from bot.texts.text import translatable
 
 _PAGE_ENTRIES = 200

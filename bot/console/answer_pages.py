@@ -41,8 +41,10 @@ from bot.console.routes import (
     route,
 )
 from bot.errors import BackendError, BackendUnavailable, RequestRefused
-from bot.ports import AnswerLog, Backend, PresetDrafts, PresetVersions, TokenizingBackend
+from bot.ports import Backend, TokenizingBackend
 from bot.prompting.fit import prompt_tokens, tokens_by_section
+from bot.storage.presets import PresetDrafts, PresetVersions
+from bot.storage.reports import AnswerLog
 from bot.texts.text import looked_up, translatable
 
 _EXCERPT_CHARS = 200

@@ -18,18 +18,10 @@ from bot.chat.operation import (
     ProcessReport,
 )
 from bot.console.health import Probe, run_probes
-from bot.ports import (
-    Backend,
-    Clock,
-    DeadLetters,
-    LoadingBackend,
-    MessageNotes,
-    MonitoredBackend,
-    NodeRegistry,
-    Pauses,
-    RateLimits,
-    ServiceState,
-)
+from bot.ports import Backend, Clock, LoadingBackend, MessageNotes, MonitoredBackend, RateLimits
+from bot.storage.dead_letters import DeadLetters
+from bot.storage.operation import NodeRegistry, Pauses
+from bot.storage.reports import ServiceState
 from bot.telemetry.logs import RecentEvents, find_failure
 from bot.value_class import value_class
 

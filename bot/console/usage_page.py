@@ -17,7 +17,8 @@ from bot.console.routes import (
     RouteGroup,
     route,
 )
-from bot.ports import Clock, UsageTotals
+from bot.ports import Clock
+from bot.storage.usage import UsageTotals
 from bot.texts.text import translatable
 
 _DAYS = 30
