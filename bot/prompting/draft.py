@@ -32,7 +32,7 @@ class PromptPart:
     priority: int = 0
     """Lower priorities are dropped first; of equals the later one."""
     required: bool = False
-    """Without it there is no prompt."""
+    """It is never dropped."""
 
 
 @value_class
@@ -84,7 +84,7 @@ class Draft:
     history: tuple[HistoryUnit, ...]
     """Oldest first."""
     context: tuple[PromptPart, ...]
-    """Parts that change with every message; they stand in front of the newest one."""
+    """Parts that change with every message; they precede the newest one."""
     newest: Message
     images: tuple[Image, ...] = ()
     """The pictures of the newest message."""
@@ -172,14 +172,13 @@ def group_history(
     memo: dict[Hashable, Any] | None = None,
     key: Hashable = None,
 ) -> tuple[HistoryUnit, ...]:
-    """Group a history into units: each question begins one and is followed by its answers.
+    """Group a history (oldest first) into units: a question with its answers.
 
     Args:
-        messages: the history, oldest first.
-        questions: whether each message is a question; by default every message with another role
-            than "assistant". Answers of other characters have the role "user" without being
-            questions.
-        memo: that of the session; units that its last prompt had are the same objects again.
+        messages: the history.
+        questions: whether each message is a question, as answers of other characters have the role
+            "user"; by default every message with another role than "assistant".
+        memo: the session's, so that units of its last prompt are the same objects again.
         key: who reads the history.
     """
     history = tuple(messages)

@@ -17,9 +17,8 @@ from pydantic import (
 from bot.chat.prompt import OUTPUT_LIMIT_PARAMETERS, Role, lowest_output_limit
 from bot.chat.tool import ToolName
 from bot.errors import PresetError, TemplateError
-from bot.prompting.lorebook.entries import Lorebook
+from bot.prompting.lorebook.entries import Lorebook, compile_key, is_regex
 from bot.prompting.lorebook.files import LoreEntryError, read_lorebook
-from bot.prompting.lorebook.keys import compile_key, is_regex
 from bot.prompting.persona import parse_persona
 from bot.prompting.presets.fields import (
     MAX_LIST_ITEMS,
@@ -35,7 +34,7 @@ from bot.prompting.presets.regex_scripts import RegexScript
 from bot.prompting.story_string import parse_story_string
 from bot.prompting.text.tokens import ENCODINGS
 from bot.templates import RoleTemplate, get
-from bot.templates.jinja.jinja_template import check_source
+from bot.templates.jinja_template import check_source
 from bot.texts.text import joined, text_of, translatable
 
 DEFAULT_MODEL = "default"
@@ -306,7 +305,7 @@ class Preset(StrictModel):
         return tuple(text for text in (self.greeting, *self.alternate_greetings) if text)
 
     def greetings_among(self, characters: int) -> tuple[str, ...]:
-        """Return the greetings of a channel in which so many characters are active."""
+        """Return the greetings of a channel with this number of active characters."""
         return self.group_greetings if characters > 1 and self.group_greetings else self.greetings
 
     @property

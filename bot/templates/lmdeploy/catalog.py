@@ -1,24 +1,328 @@
-"""Register the chat templates of LMDeploy 0.6.4 and the five of its document (catalog.toml)."""
+"""The chat templates of LMDeploy 0.6.4 and the five of its document (catalog.toml)."""
 
+import json
 import tomllib
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from bot.templates.lmdeploy import model_templates
-from bot.templates.lmdeploy import model_templates as tool_templates
+from typing_extensions import override
+
 from bot.templates.registry import register
-from bot.templates.role_template import BaseTemplate, RoleTemplate
+from bot.templates.role_template import (
+    BaseTemplate,
+    Message,
+    RoleTemplate,
+    UnsupportedCapability,
+    message_text,
+)
 
-_MODULES = (model_templates, tool_templates)
-_CLASSES = {name: each for module in _MODULES for name, each in vars(module).items()}
-_CLASSES |= {"BaseTemplate": BaseTemplate, "RoleTemplate": RoleTemplate}
+Tools = Sequence[Mapping[str, Any]]
+
+
+class InternLMChat7B(RoleTemplate):
+    """InternLM as in LMDeploy's document, with the `eoa` that the document lacks."""
+
+    @override
+    def decorate_prompt(self, prompt: str, sequence_start: bool = True) -> str:
+        if self.capability != "chat":
+            raise UnsupportedCapability(
+                f"{type(self).__name__} does not support the capability {self.capability!r}"
+            )
+        opening = self._default_system_text() if sequence_start else "\n"
+        return f"{opening}{self.user}{prompt}{self.eoh}{self.assistant}"
+
+
+class InternLMChat7B8K(InternLMChat7B):
+    pass
+
+
+class InternLM20B(BaseTemplate):
+    pass
+
+
+class DropLastCharacterTemplate(RoleTemplate):
+    """Drops the last character of each prompt: the space that these models write themselves.
+
+    It is dropped twice where one method calls the other, as in LMDeploy.
+    """
+
+    @override
+    def get_prompt(self, prompt: str, sequence_start: bool = True) -> str:
+        return super().get_prompt(prompt, sequence_start)[:-1]
+
+    @override
+    def messages2prompt(
+        self, messages: str | Sequence[Message], sequence_start: bool = True, **options: Any
+    ) -> str:
+        return (super().messages2prompt(messages, sequence_start) or "")[:-1]
+
+
+class Llama3(RoleTemplate):
+    """Writes `<|begin_of_text|>` at the start of a sequence."""
+
+    @override
+    def get_prompt(self, prompt: str, sequence_start: bool = True) -> str:
+        return _begin_of_text(sequence_start) + super().get_prompt(prompt, sequence_start)
+
+    @override
+    def _conversation(
+        self, messages: Sequence[Message], sequence_start: bool, **options: Any
+    ) -> str:
+        return _begin_of_text(sequence_start) + super()._conversation(messages, sequence_start)
+
+
+def _begin_of_text(sequence_start: bool) -> str:
+    return "<|begin_of_text|>" if sequence_start else ""
+
+
+class GLM(RoleTemplate):
+    """ChatGLM3 and GLM-4: a conversation always starts with the tokens in `start`."""
+
+    start: str
+
+    @override
+    def get_prompt(self, prompt: str, sequence_start: bool = True) -> str:
+        return (self.start if sequence_start else "") + super().get_prompt(prompt, sequence_start)
+
+    @override
+    def _conversation(
+        self, messages: Sequence[Message], sequence_start: bool, **options: Any
+    ) -> str:
+        return self.start + super()._conversation(messages, sequence_start)
+
+
+class ChatGLM2(BaseTemplate):
+    """ChatGLM2 numbers the rounds. `get_prompt` counts them: use one instance per sequence.
+
+    System messages and unknown roles are left out.
+    """
+
+    user: str = "问："
+    eoh: str = "\n\n"
+    assistant: str = "答："
+    eoa: str = "\n\n"
+    count: int = 0
+
+    @override
+    def get_prompt(self, prompt: str, sequence_start: bool = True) -> str:
+        self.count += 1
+        return self._round(self.count, prompt)
+
+    @override
+    def _conversation(
+        self, messages: Sequence[Message], sequence_start: bool, **options: Any
+    ) -> str:
+        blocks, rounds = [], 0
+        for message in messages:
+            if message["role"] == "user":
+                rounds += 1
+                blocks.append(self._round(rounds, message_text(message)))
+            elif message["role"] == "assistant":
+                blocks.append(message_text(message))
+        return "".join(blocks)
+
+    def _round(self, number: int, prompt: str) -> str:
+        return f"[Round {number}]\n\n{self.user}{prompt}{self.eoh}{self.assistant}"
+
+
+class CodeLlama(RoleTemplate):
+    """Code Llama: chats like Llama 2, completes, or fills in at `<FILL>`."""
+
+    suffix_first: bool = False
+
+    def __init__(self, **words: Any) -> None:
+        super().__init__(**words)
+        known = ("completion", "infilling", "chat", "python")
+        if self.capability not in known:
+            raise UnsupportedCapability(
+                f"the capability {self.capability!r} is not supported; "
+                f"choose one of {', '.join(known)}"
+            )
+        if self.capability == "infilling" and self.stop_words is None:
+            self.stop_words = ["<EOT>"]
+
+    @override
+    def get_prompt(self, prompt: str, sequence_start: bool = True) -> str:
+        if self.capability == "chat":
+            return super().get_prompt(prompt, sequence_start)
+        if self.capability != "infilling":
+            return prompt
+        prefix, suffix = prompt.split("<FILL>")
+        if self.suffix_first:
+            return f"<PRE> <SUF>{suffix} <MID> {prefix}"
+        return f"<PRE> {prefix} <SUF>{suffix} <MID>"
+
+
+class Llama31(Llama3):
+    """Llama 3.1: dates in the default system text, tools, and turns that continue after a call."""
+
+    knowledge: str
+    tools: str
+    eotools: str
+    ipython: str
+    eoi: str
+
+    @override
+    def _conversation(
+        self,
+        messages: Sequence[Message],
+        sequence_start: bool,
+        *,
+        tools: Tools | None = None,
+        **options: Any,
+    ) -> str:
+        tool_list = "" if tools is None else f"{self.tools}{_describe_tools(tools)}{self.eotools}"
+        blocks = [_begin_of_text(sequence_start)]
+        has_system = bool(messages) and messages[0]["role"] == "system"
+        if sequence_start and messages and not has_system and self.meta_instruction is not None:
+            blocks.append(
+                f"{self.system}{self.knowledge}{tool_list}{self.meta_instruction}{self.eosys}"
+            )
+        for message in messages:
+            role, text = message["role"], message_text(message)
+            prefix, suffix = self._around(role)
+            calls_tool = role == "assistant" and ("<|python_tag|>" in text or "</function>" in text)
+            blocks += [prefix, tool_list if role == "system" else "", text]
+            blocks.append("<|eom_id|>" if calls_tool else suffix)
+        return self._with_assistant_prefix("".join(blocks), messages)
+
+    @override
+    def _texts(self) -> dict[str, tuple[str, str]]:
+        result = (self.ipython, self.eoi)
+        return {**super()._texts(), "ipython": result, "tool": result}
+
+
+def _describe_tools(tools: Tools) -> str:
+    return "".join(
+        f"Use the function '{tool['name']}' to: {tool['description']}\n{_json(tool)}\n\n"
+        for tool in tools
+    )
+
+
+class InternLM2(RoleTemplate):
+    """InternLM2: plugins, an interpreter, and the `environment` role for their results."""
+
+    environment: str = "<|im_start|>environment\n"
+    eoenv: str = "<|im_end|>\n"
+    plugin: str = "<|plugin|>"
+    interpreter: str = "<|interpreter|>"
+
+    @override
+    def _conversation(
+        self,
+        messages: Sequence[Message],
+        sequence_start: bool,
+        *,
+        tools: Tools | None = None,
+        **options: Any,
+    ) -> str:
+        has_system = bool(messages) and messages[0]["role"] == "system"
+        rendered = [self._render_message(message) for message in messages]
+        if tools:
+            plugin_list = {"role": "system", "name": "plugin", "content": _json(tools)}
+            rendered.insert(int(has_system), self._render_message(plugin_list))
+        if sequence_start and messages and not has_system:
+            rendered.insert(0, self._default_system_text())
+        return self._with_assistant_prefix("".join(rendered), messages)
+
+    def _render_message(self, message: Message) -> str:
+        role, text = message["role"], message_text(message)
+        prefix, suffix = self._around(role)
+        if role == "assistant":
+            calls = message.get("tool_calls") or ()
+            text += "".join(self._render_call(call["function"]) for call in calls)
+        words = {"plugin": self.plugin, "interpreter": self.interpreter}
+        if named := words.get(message.get("name", "")):
+            prefix = f"{prefix.strip()} name={named}\n"
+        return f"{prefix}{text}{suffix}"
+
+    def _render_call(self, function: Mapping[str, Any]) -> str:
+        arguments = _arguments(function.get("parameters", function.get("arguments", "")))
+        call = {"name": function.get("name", ""), "parameters": arguments}
+        return f"<|action_start|><|plugin|>\n{_json(call)}<|action_end|>"
+
+    @override
+    def _texts(self) -> dict[str, tuple[str, str]]:
+        result = (self.environment, self.eoenv)
+        return {**super()._texts(), "environment": result, "tool": result}
+
+
+class Qwen25(RoleTemplate):
+    """Qwen2.5: tools; a system text only at the start of a sequence; all answers are closed."""
+
+    tools: str
+    eotools: str
+
+    @override
+    def _conversation(
+        self,
+        messages: Sequence[Message],
+        sequence_start: bool,
+        *,
+        tools: Tools | None = None,
+        **options: Any,
+    ) -> str:
+        blocks = []
+        has_system = bool(messages) and messages[0]["role"] == "system"
+        system = message_text(messages[0]) if has_system else self.meta_instruction
+        if tools is not None:
+            offered = "".join(
+                f'{self.separator}{{"type": "function", "function": {_json(tool)}}}'
+                for tool in tools
+            )
+            blocks.append(f"{self.system}{system}{self.tools}{offered}{self.eotools}{self.eosys}")
+        elif self.meta_instruction is not None and sequence_start:
+            blocks.append(f"{self.system}{system}{self.eosys}")
+        rest = messages[1:] if has_system else messages
+        blocks += [
+            self._render_message(message, rest[:index], rest[index + 1 :])
+            for index, message in enumerate(rest)
+        ]
+        return "".join(blocks) + self.assistant
+
+    def _render_message(
+        self, message: Message, before: Sequence[Message], after: Sequence[Message]
+    ) -> str:
+        match message["role"]:
+            case "assistant" if message.get("tool_calls") is not None:
+                return self._render_calls(message)
+            case "system" | "user" | "assistant" as role:
+                return f"{self._around(role)[0]}{message_text(message)}{self.eosys}"
+            case "tool":
+                result = f"{self.separator}<tool_response>{self.separator}{message_text(message)}"
+                opening = "" if before and before[-1]["role"] == "tool" else "<|im_start|>user"
+                closing = "" if after and after[0]["role"] == "tool" else self.eosys
+                return f"{opening}{result}{self.separator}</tool_response>{closing}"
+            case _:
+                return ""
+
+    def _render_calls(self, message: Message) -> str:
+        lines = ["<|im_start|>assistant"]
+        if message.get("content") is not None:
+            lines.append(message_text(message))
+        for call in message["tool_calls"]:
+            function = call.get("function", call)
+            arguments = _json(_arguments(function["arguments"]))
+            called = f'{{"name": "{function["name"]}", "arguments": {arguments}}}'
+            lines += ["<tool_call>", called, "</tool_call>"]
+        return self.separator.join(lines) + self.eosys
+
+
+def _arguments(given: Any) -> Any:
+    return json.loads(given) if isinstance(given, str) else given
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _register_all() -> None:
     catalog = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
     for template in catalog["template"]:
         names = template.pop("names")
-        template_class = _CLASSES[template.pop("class", "RoleTemplate")]
+        template_class = globals()[template.pop("class", "RoleTemplate")]
         inherited = catalog["base"].get(template.pop("like", ""), {})
         unset = dict.fromkeys(template.pop("unset", []))
         register(*names)(partial(template_class, **inherited | template | unset))

@@ -12,7 +12,6 @@ from bot.errors import CharacterError
 from bot.prompting.persona import (
     Placeholder,
     build_roleplay_prompt,
-    fill_names,
     fill_placeholders,
     parse_persona,
 )
@@ -157,10 +156,6 @@ You are now in roleplay conversation mode. Pretend to be {{user}} whose persona 
 
 You will stay in-character whenever possible, and generate responses as if you were {{user}}\
 """)
-
-
-def test_unknown_user_name_stays_a_placeholder() -> None:
-    assert fill_names("{{用户}} {{role}}", "Nora", "") == "{{用户}} Nora"
 
 
 @given(st.text(alphabet="{}|RAG对话多-dialogues<=n token5\n", max_size=80))
