@@ -10,7 +10,7 @@ from contextlib import closing
 from typing import Final
 
 from bot.errors import CharacterError, PresetError
-from bot.prompting.personas.haruhi import CharacterData, with_default_placeholder
+from bot.prompting.haruhi import CharacterData, with_default_placeholder
 from bot.prompting.text.confusables import strip_hidden_text
 from bot.texts.text import marked
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from bot.errors import CharacterError, PresetError
 from bot.importers.archives import read_haruhi_zip
 from bot.importers.file_kinds import FileKind, detect_file_kind
-from bot.prompting.personas.haruhi import (
+from bot.prompting.haruhi import (
     builtin_role_name,
     load_builtin_role,
     read_jsonl,

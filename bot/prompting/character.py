@@ -15,8 +15,7 @@ from bot.errors import CharacterError
 from bot.ports import TextTokenCounter
 from bot.prompting.echo_filter import EchoFilter
 from bot.prompting.embedding import DEFAULT_EMBEDDER, FunctionEmbedder, StoryIndex
-from bot.prompting.persona import build_roleplay_prompt, parse_persona
-from bot.prompting.personas.haruhi import (
+from bot.prompting.haruhi import (
     CharacterData,
     builtin_role_name,
     decode_floats,
@@ -27,6 +26,7 @@ from bot.prompting.personas.haruhi import (
     strip_dialogue_brackets,
     write_jsonl,
 )
+from bot.prompting.persona import build_roleplay_prompt, parse_persona
 from bot.prompting.speakers import SpeakerLabels, clean_name, label_speakers
 from bot.prompting.text.tokens import count_tokens
 from bot.value_class import value_class

@@ -7,13 +7,12 @@ control_tokens      which part of a prompt is the template's and which is people
 role_template       one text per role: RodelAgent's and LMDeploy's forms
 jinja_template      Jinja templates in transformers' sandbox
 render_pool         templates from people, rendered in child processes with limits
-families/           the templates that we ship, and detection of known models
-lmdeploy/           LMDeploy's templates
+family_templates    the templates that we ship, and detection of known models
+lmdeploy            LMDeploy's templates
 """
 
-from bot.templates.families import family_templates
+from bot.templates import family_templates, lmdeploy
 from bot.templates.jinja_template import JinjaTemplate
-from bot.templates.lmdeploy import catalog as lmdeploy_catalog
 from bot.templates.registry import get, names, register
 from bot.templates.role_template import BaseTemplate, RoleTemplate, StringTemplate
 
@@ -24,7 +23,7 @@ __all__ = [
     "StringTemplate",
     "family_templates",
     "get",
-    "lmdeploy_catalog",
+    "lmdeploy",
     "names",
     "register",
 ]

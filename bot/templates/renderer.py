@@ -30,7 +30,7 @@ from bot.templates.control_tokens import (
     render_messages,
     render_spans,
 )
-from bot.templates.families.family_templates import detect_family
+from bot.templates.family_templates import detect_family
 from bot.templates.jinja_template import JinjaTemplate
 from bot.templates.registry import get
 from bot.templates.render_pool import RenderProcessPool

@@ -13,7 +13,7 @@ import pytest
 from bot.errors import CharacterError
 from bot.importers.character_files import CharacterFile, read_character_file
 from bot.prompting.character import Character
-from bot.prompting.personas.haruhi import read_jsonl, read_rows
+from bot.prompting.haruhi import read_jsonl, read_rows
 
 PLACEHOLDER = "\n{{RAG多对话|token<=1000|n<=5}}\n"
 

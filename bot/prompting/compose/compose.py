@@ -85,12 +85,10 @@ def compose(
     Raises:
         UserError: a form field of the preset's prompter has no value.
     """
-    # The form fields of a prompter are filled by one person, whatever others have answered.
-    answers = () if preset.prompter else answers
+    answers = () if preset.prompter else answers  # one person fills in its form
     inputs = gather_inputs(preset, session, incoming, answers, characters, personas, model_limit)
-    tagged = not preset.prompter and uses_tags(
-        preset.user_name_in_message, inputs.turns, preset.name
-    )
+    tag_mode = preset.user_name_in_message
+    tagged = not preset.prompter and uses_tags(tag_mode, inputs.turns, preset.name)
     turns, observed = split_observed(inputs.turns, 1 + len(answers))
     sent = _newest_rounds(turns, preset.max_rounds, len(answers))
     history, newest = _history_and_newest(sent, inputs, tagged=tagged)

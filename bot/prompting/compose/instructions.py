@@ -6,6 +6,7 @@ from dataclasses import replace
 from bot.chat.story import Story
 from bot.prompting.compose.inputs import PromptInputs
 from bot.prompting.draft import PromptPart, story_title
+from bot.prompting.haruhi import strip_dialogue_brackets
 from bot.prompting.persona import (
     DEFAULT_PLACEHOLDER,
     FilledText,
@@ -15,7 +16,6 @@ from bot.prompting.persona import (
     fill_placeholders,
     parse_persona,
 )
-from bot.prompting.personas.haruhi import strip_dialogue_brackets
 from bot.prompting.presets.preset import Preset
 from bot.prompting.prompters import AlpacaPrompter, ChatPrompter, Instruction
 from bot.prompting.text.tokens import counter_for_model

@@ -15,7 +15,7 @@ from inline_snapshot import snapshot
 from bot.errors import CharacterError
 from bot.prompting.character import Character
 from bot.prompting.embedding import DEFAULT_EMBEDDER
-from bot.prompting.personas.haruhi import load_hub_role
+from bot.prompting.haruhi import load_hub_role
 
 KITTEN = "你扮演一只小猫咪"
 

@@ -9,13 +9,13 @@ from inline_snapshot import snapshot
 
 from bot.chat.story import Story
 from bot.errors import CharacterError
+from bot.prompting.haruhi import strip_dialogue_brackets
 from bot.prompting.persona import (
     Placeholder,
     build_roleplay_prompt,
     fill_placeholders,
     parse_persona,
 )
-from bot.prompting.personas.haruhi import strip_dialogue_brackets
 
 A, B, C, D = (Story(number, text, 1.0) for number, text in enumerate("abcd"))
 

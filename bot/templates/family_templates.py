@@ -9,7 +9,7 @@ from bot.templates.jinja_template import JinjaTemplate
 from bot.templates.registry import register
 
 FAMILIES: Final[list[str]] = []
-"""The names of the files in this folder, without `.jinja`; each is also a name of its template."""
+"""The names of the files in families/, without `.jinja`; each is also a name of its template."""
 
 
 def _family(*names: str, bos: str = "", eos: str = "", stop: tuple[str, ...] = ()) -> None:

@@ -252,7 +252,7 @@ def load_builtin_role(word: str) -> CharacterData:
             word=repr(word),
             hint=hint,
         )
-    shipped = resources.files("bot.prompting.personas") / "roles" / f"{file}.jsonl"
+    shipped = resources.files("bot.prompting") / "roles" / f"{file}.jsonl"
     if shipped.is_file():
         return read_rows(read_jsonl(shipped.read_text("utf-8")), file)
     return with_default_placeholder(load_hub_role(f"{_HUB}/{file}"))

@@ -1,4 +1,4 @@
-"""The chat templates of LMDeploy 0.6.4 and the five of its document (catalog.toml)."""
+"""The chat templates of LMDeploy 0.6.4 and the five of its document (lmdeploy.toml)."""
 
 import json
 import tomllib
@@ -99,11 +99,15 @@ class ChatGLM2(BaseTemplate):
     System messages and unknown roles are left out.
     """
 
-    user: str = "问："
-    eoh: str = "\n\n"
-    assistant: str = "答："
-    eoa: str = "\n\n"
+    _user: str = "问："
+    _eoh: str = "\n\n"
+    _assistant: str = "答："
+    _eoa: str = "\n\n"
     count: int = 0
+
+    def __init__(self, **values: Any) -> None:
+        hidden = {f"_{name}": values.get(name) for name in ("user", "eoh", "assistant", "eoa")}
+        super().__init__(**values, **{key: one for key, one in hidden.items() if one is not None})
 
     @override
     def get_prompt(self, prompt: str, sequence_start: bool = True) -> str:
@@ -124,7 +128,7 @@ class ChatGLM2(BaseTemplate):
         return "".join(blocks)
 
     def _round(self, number: int, prompt: str) -> str:
-        return f"[Round {number}]\n\n{self.user}{prompt}{self.eoh}{self.assistant}"
+        return f"[Round {number}]\n\n{self._user}{prompt}{self._eoh}{self._assistant}"
 
 
 class CodeLlama(RoleTemplate):
