@@ -435,12 +435,10 @@ class _TemplateTranslator:
                     self._cut = True
             case GoJump(keyword):
                 self._emit(f"{{%- {keyword} %}}")
-            case GoBranch("if"):
-                self._translate_if(node)
-            case GoBranch("with"):
-                self._translate_with(node)
-            case GoBranch():
+            case GoBranch("range"):
                 self._translate_range(node)
+            case GoBranch():
+                self._translate_condition(node)
 
     def _translate_action(self, pipe: GoPipe) -> None:
         value = self._expressions.translate(pipe)
@@ -464,23 +462,16 @@ class _TemplateTranslator:
         self._expressions.variables[name] = target
         return target
 
-    def _translate_if(self, node: GoBranch) -> None:
-        with self._scope():
-            condition = self._expressions.translate(node.pipe)
-            if node.pipe.variables:
-                condition = self._assign(node.pipe, condition)
-            self._emit(f"{{%- if {condition.source} %}}")
-            self._translate_body(node.body)
-            self._translate_else(node)
-            self._emit("{%- endif %}")
-
-    def _translate_with(self, node: GoBranch) -> None:
+    def _translate_condition(self, node: GoBranch) -> None:
+        """Translate `if`, and `with`, whose value becomes the dot in its body."""
         with self._scope():
             value = self._expressions.translate(node.pipe)
             if node.pipe.variables:
                 value = self._assign(node.pipe, value)
-            outside, self._expressions.dot = self._expressions.dot, value
             self._emit(f"{{%- if {value.source} %}}")
+            outside = self._expressions.dot
+            if node.keyword == "with":
+                self._expressions.dot = value
             self._translate_body(node.body)
             self._expressions.dot = outside
             self._translate_else(node)

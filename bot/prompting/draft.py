@@ -3,7 +3,7 @@
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import field, replace
 from itertools import groupby, pairwise
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from typing import Any
 
 from bot.chat.prompt import Image, Message, Prompt
@@ -15,7 +15,6 @@ from bot.value_class import value_class
 
 _SEPARATOR = "\n\n"
 """Between the parts of one message."""
-_inserted_of, _messages_of = attrgetter("inserted"), attrgetter("messages")
 
 
 @value_class
@@ -109,7 +108,7 @@ class Draft:
         if self.summary:
             found.append(Message("system", self.summary.text))
         for unit in self.history:
-            found += unit.all_messages if unit.inserted else unit.messages
+            found += unit.all_messages
         found.append(_newest_message(self))
         return (*found, *self.closing)
 
@@ -140,10 +139,6 @@ class Draft:
             if messages:
                 spans.append(PromptSpan(section, at, messages))
                 at += messages
-        if not any(map(_inserted_of, self.history)):  # nearly always
-            messages = sum(map(len, map(_messages_of, self.history)))
-            history = [PromptSpan("history", at, messages)] if messages else []
-            return (*spans, *history, *self._newest_spans(at + messages))
         for name, group in groupby(self._history_names(), key=itemgetter(0)):
             messages = sum(number for _, number in group)
             spans.append(PromptSpan("lore" if name else "history", at, messages, name=name))

@@ -13,7 +13,6 @@ from bot.prompting.compose.inputs import PromptInputs
 from bot.prompting.draft import PromptPart
 from bot.prompting.text.confusables import strip_hidden_text
 from bot.texts.text import marked
-from bot.value_class import value_class
 
 _HEADING = "[Background: said here since your last message; do not answer it]"
 _THREAD = "[The title of this thread]"
@@ -26,27 +25,16 @@ _BYTES_PER_TOKEN = 3  # a Chinese character; English words have more
 _TOO_OLD = marked("older than the background that fits")
 
 
-@value_class
-class Background:
-    """The parts of a prompt that precede its newest message."""
-
-    parts: tuple[PromptPart, ...]
-    left_out: tuple[DroppedItem, ...]
-
-
-_NO_BACKGROUND = Background((), ())
-
-
 def build_background(
     observed: Sequence[Turn], inputs: PromptInputs, files: AttachedFiles, *, tagged: bool
-) -> Background:
+) -> tuple[list[PromptPart], list[DroppedItem]]:
     """Build the block of `observed` lines (oldest first), the quoted message and file texts.
 
-    `tagged`: whether turns have speaker tags.
+    `tagged`: whether turns have speaker tags. Also return what was left out.
     """
     said = inputs.incoming
     if not (observed or said.thread_title or said.quote or files.texts or files.unread):
-        return _NO_BACKGROUND  # nearly always
+        return [], []  # nearly always
     labels, own = inputs.speakers, inputs.preset.name
 
     def tag(turn: Turn, text: str) -> str:
@@ -63,7 +51,7 @@ def build_background(
     parts += _file_parts(files, inputs.max_input_tokens)
     without_place = len(observed) - len(lines)
     left_out = [DroppedItem("observed", "", _TOO_OLD, without_place)] if without_place else []
-    return Background(tuple(parts), tuple(left_out))
+    return parts, left_out
 
 
 def split_observed(turns: Sequence[Turn], new: int = 0) -> tuple[list[Turn], list[Turn]]:

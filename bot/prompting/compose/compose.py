@@ -99,18 +99,18 @@ def compose(
         system = _part("system", instruction)
         if not isinstance(prompter, ChatPrompter):  # it has no turns
             pinned, history, observed = [], (), []
-    background = build_background(observed, inputs, files, tagged=tagged)
+    background, too_old = build_background(observed, inputs, files, tagged=tagged)
     draft = Draft(
         base=_base_prompt(inputs, tagged=tagged, wants_variety=wants_variety),
         system=tuple(system),
         pinned=tuple(pinned),
         summary=summary,
         history=history,
-        context=(*build_recent_stories(inputs, stories), *background.parts),
+        context=(*build_recent_stories(inputs, stories), *background),
         newest=newest,
         images=files.images,
         stories=filled.stories,
-        left_out=(*background.left_out, *_left_out(inputs, len(turns) - len(sent), stories)),
+        left_out=(*too_old, *_left_out(inputs, len(turns) - len(sent), stories)),
     )
     return replace(apply_card(draft, inputs), memo=inputs.session.memo)
 
