@@ -290,7 +290,7 @@ class PresetEditing:
         folder = self.open_folder()
         try:
             loaded = load_preset_lorebook(preset, folder / f"{preset.id}.json")
-            return merge_character_file(loaded, folder).preset
+            return merge_character_file(loaded, folder)[0]
         except PresetError as error:
             raise UserError(text_of(error)) from None
 
@@ -326,7 +326,7 @@ class PresetEditing:
             live = load_preset_lorebook(preset, file)
             if draft.source is not None:
                 write_whole_file(card_file(folder, preset), draft.source.content)
-            live = merge_character_file(live, folder).preset
+            live = merge_character_file(live, folder)[0]
             self.prepare(live)
             write_preset(folder, preset)
         except SettingsError as error:
