@@ -46,22 +46,20 @@ class PlatformSpec:
     """The name in settings, addresses and user ids: TROUPE_DISCORD__TOKEN, discord:123."""
 
     factory: str
-    """Where to import `make(settings, context) -> Platform` from, as "module:function".
+    """The class of the platform, or a function that makes one, as "module:name".
 
-    It is imported when the platform is started: a vendor's library takes up to a second.
+    It is called with its settings and a `PlatformContext`, and imported only when the platform is
+    started: a vendor's library takes up to a second.
     """
 
     settings: type[PlatformSettings] | None = None
     """The model of its group of settings; None if there is nothing to set."""
 
     account_setup: str | None = None
-    """Where to import `make(settings) -> AccountSetup` from; it needs no vendor's library.
-
-    Only for platforms whose bots have a token.
-    """
+    """The subclass of `AccountSetup`, called with the settings; None for bots without a token."""
 
     limits: str | None = None
-    """Where to import the limits of its channels from; None: no other platform can look like it."""
+    """The limits of its channels, as "module:name"; None: no other platform can look like it."""
 
     user_id_pattern: str = "[1-9][0-9]*"
     """A regular expression for the id of a person on this platform, as in TROUPE_ADMINS."""
@@ -80,25 +78,7 @@ class PlatformSpec:
     """Whether it runs wherever the console is served, and ends with the other platforms."""
 
 
-def know_no_limits(_kind: str) -> Limits | None:
-    """Know no platform that another one could look like."""
-    return None
-
-
-def _suggest_nothing(_typed: str) -> Sequence[str]:
-    return ()
-
-
-async def _is_idle() -> None:
-    return
-
-
-async def refuse_nothing(_pressed: Pressed) -> str | None:
-    """Let every press be stored."""
-    return None
-
-
-@value_class
+@frozen_dataclass
 class EditableText:
     """What a form for a text says; with a refusal there is no form."""
 
@@ -111,12 +91,12 @@ class EditableText:
     """The same, where the platform has no form for a text of this length."""
 
 
-async def edit_nothing(_said: Said) -> EditableText:
+async def _edit_nothing(_said: Said) -> EditableText:
     return EditableText()
 
 
-async def open_no_form(_pressed: Pressed) -> EditableText | None:
-    return None
+async def _do_nothing(*_given: object) -> None:
+    return
 
 
 @value_class(kw_only=True)
@@ -132,23 +112,23 @@ class PlatformContext:
     message_commands: Sequence[MessageCommandSpec] = ()
     """The commands in the menu of a message, where the platform has such menus."""
 
-    text_to_edit: Callable[[Said], Awaitable[EditableText]] = edit_nothing
+    text_to_edit: Callable[[Said], Awaitable[EditableText]] = _edit_nothing
     """Return the text of the message that a command was called on, to be changed in a form."""
 
-    press_form: Callable[[Pressed], Awaitable[EditableText | None]] = open_no_form
+    press_form: Callable[[Pressed], Awaitable[EditableText | None]] = _do_nothing
     """Return the form that a press opens, where the platform has forms; None: it opens none. What
     is entered comes back as another press with it as its value."""
 
-    complete_preset: Callable[[str], Sequence[str]] = _suggest_nothing
+    complete_preset: Callable[[str], Sequence[str]] = lambda _typed: ()
     """Return the names of presets that fit what was typed so far."""
 
-    wait_until_idle: Callable[[], Awaitable[None]] = _is_idle
+    wait_until_idle: Callable[[], Awaitable[None]] = _do_nothing
     """Wait until every received message was answered and every answer was sent."""
 
-    press_refusal: Callable[[Pressed], Awaitable[str | None]] = refuse_nothing
+    press_refusal: Callable[[Pressed], Awaitable[str | None]] = _do_nothing
     """Return what the person is told alone, instead of the press being stored; None: store it."""
 
-    limits_of: Callable[[str], Limits | None] = know_no_limits
+    limits_of: Callable[[str], Limits | None] = lambda _kind: None
     """Return the limits of another platform's channels; None: it is not known."""
 
     web_channels: WebChannels | None = None

@@ -155,7 +155,3 @@ class _CodeReceiver(ShardClient):
 
 async def _wait_for_nothing() -> None:
     pass
-
-
-def make(settings: DiscordSettings) -> AccountSetup:
-    return DiscordAccount(settings)

@@ -13,6 +13,8 @@ from datetime import datetime
 
 import discord
 
+from bot.chat.incoming import Pressed
+from bot.frozen_dataclass import frozen_dataclass
 from bot.platforms.discord.shards import GatewaySession
 from bot.value_class import value_class
 
@@ -67,15 +69,8 @@ class MessagesDeleted:
     message_ids: frozenset[int]
 
 
-@value_class
-class ComponentUsed:
-    """A button was pressed, or something was chosen from a menu."""
-
-    interaction: discord.Interaction
-
-
-PlatformEvent = discord.Message | MessageEdited | MessagesDeleted | ComponentUsed | discord.Guild
-"""What happened in channels; a guild is one that the bot was added to just now."""
+PlatformEvent = discord.Message | MessageEdited | MessagesDeleted | Pressed | discord.Guild
+"""What happened in channels; a guild is one that the bot has just been added to."""
 
 SessionEvent = SessionStarted | SessionResumed | SequenceReached
 GatewayEvent = PlatformEvent | CommandReceived | SessionEvent

@@ -1,7 +1,7 @@
 """The gateway connection: one queue of events in the order in which Discord sent them."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping
 from datetime import timedelta
 
 import discord
@@ -10,12 +10,11 @@ from discord import InteractionResponseType as ResponseType
 from discord.utils import MISSING, utcnow
 from typing_extensions import override
 
-from bot.chat.command import ButtonAction, CommandSpec, MessageCommandSpec
+from bot.chat.command import ButtonAction
+from bot.chat.incoming import Pressed
 from bot.errors import OutcomeUnknown, PlatformError, Unreachable
 from bot.platforms.discord.commands import (
     MAX_FORM_CHARS,
-    CompletePreset,
-    custom_id,
     form_data,
     form_target_id,
     has_public_response,
@@ -26,7 +25,6 @@ from bot.platforms.discord.commands import (
 from bot.platforms.discord.connection import ShardClient
 from bot.platforms.discord.events import (
     CommandReceived,
-    ComponentUsed,
     EventQueue,
     GatewayEvent,
     MessageEdited,
@@ -34,31 +32,22 @@ from bot.platforms.discord.events import (
     SessionResumed,
     SessionStarted,
 )
+from bot.platforms.discord.incoming import command_to_incoming, press_to_incoming
 from bot.platforms.discord.rest import AlreadyAcknowledged, RestClient, RestEndpoint
 from bot.platforms.discord.settings import DiscordSettings
 from bot.platforms.discord.shards import IdentifyLimits, Shard
-from bot.platforms.spec import EditableText
-from bot.ports import Clock
+from bot.platforms.spec import EditableText, PlatformContext
 
 _log = structlog.get_logger(__name__)
 _COMMANDS = frozenset(
     {discord.InteractionType.application_command, discord.InteractionType.modal_submit}
 )
 """What is answered to its author alone; a form that was sent in is a command with its argument."""
-_ONLY = Shard()
 _REFUSAL_SECONDS = 1.5
 _RESPONSE_SECONDS = 3.0  # Discord drops a response that comes later
 _NEW_IN_GUILD = timedelta(minutes=5)
 _RESPOND = RestEndpoint("POST", "/interactions/{}/{}/callback", resource_ids=2, is_interaction=True)
 _EPHEMERAL = discord.MessageFlags(ephemeral=True).value
-
-
-async def _edit_nothing(_interaction: discord.Interaction) -> EditableText:
-    return EditableText()
-
-
-async def _open_no_form(_interaction: discord.Interaction) -> EditableText | None:
-    return None
 
 
 class Gateway(ShardClient):
@@ -68,25 +57,13 @@ class Gateway(ShardClient):
         self,
         settings: DiscordSettings,
         rest: RestClient,
-        complete: CompletePreset,
-        press_refusal: Callable[[discord.Interaction], Awaitable[str | None]],
-        commands: Sequence[CommandSpec] = (),
-        message_commands: Sequence[MessageCommandSpec] = (),
-        text_to_edit: Callable[[discord.Interaction], Awaitable[EditableText]] = _edit_nothing,
-        press_form: Callable[[discord.Interaction], Awaitable[EditableText | None]] = _open_no_form,
-        *,
-        shard: Shard = _ONLY,
+        context: PlatformContext,
+        shard: Shard,
         identify_limits: IdentifyLimits,
-        clock: Clock,
     ) -> None:
         intents = discord.Intents(guilds=True, messages=True, message_content=True)
-        super().__init__(settings, rest, intents, shard, identify_limits, clock)
-        self._complete = complete
-        self._press_refusal = press_refusal
-        self._text_to_edit = text_to_edit
-        self._press_form = press_form
-        self.commands = commands
-        self.message_commands = message_commands
+        super().__init__(settings, rest, intents, shard, identify_limits, context.clock)
+        self._context = context
         self._events = EventQueue(lambda: self.progress)
         self._responses: set[asyncio.Task[None]] = set()
         self._current_session: SessionStarted | None = None
@@ -177,12 +154,13 @@ class Gateway(ShardClient):
 
         None: it is no command, or one that is answered by a form.
         """
-        spec = message_command(interaction, self.message_commands)
+        menu = self._context.message_commands
+        spec = message_command(interaction, menu)
         if (
             not _is_answerable(interaction)
             or interaction.type not in _COMMANDS
             or (spec is not None and spec.has_form)
-            or is_form_of_menu(interaction, self.message_commands)
+            or is_form_of_menu(interaction, menu)
         ):
             return None
         deferred = asyncio.get_running_loop().create_future()
@@ -214,7 +192,7 @@ class Gateway(ShardClient):
         """
         try:
             if deferred is not None:
-                is_public = has_public_response(interaction, self.commands)
+                is_public = has_public_response(interaction, self._context.commands)
                 data = {} if is_public else {"flags": _EPHEMERAL}
                 kind = ResponseType.deferred_channel_message
                 deferred.set_result(not is_late and await self._send(interaction, kind, data))
@@ -225,31 +203,26 @@ class Gateway(ShardClient):
                 self.on_progress()
 
     async def _take_interaction(self, interaction: discord.Interaction, *, is_late: bool) -> None:
-        if is_late:
-            await self._take_late(interaction)
+        """Answer what is not a command; nothing but a press is of any use late."""
+        context, menu = self._context, self._context.message_commands
+        is_form = is_form_of_menu(interaction, menu)
+        if is_form or interaction.type is discord.InteractionType.component:
+            pressed = press_to_incoming(interaction, context.bot_id)
+            opened = None if is_form else await context.press_form(pressed)
+            if opened is None:
+                await self._take_press(interaction, pressed, is_late=is_late)
+            elif not is_late:
+                await self._open_form(interaction, pressed.data, opened)
+        elif is_late:
+            return
         elif interaction.type is discord.InteractionType.autocomplete:
-            names = suggestions(interaction, self._complete)
+            names = suggestions(interaction, context.complete_preset)
             choices = [{"name": name, "value": name} for name in names]
             await self._send(interaction, ResponseType.autocomplete_result, {"choices": choices})
-        elif (spec := message_command(interaction, self.message_commands)) and spec.has_form:
-            form = await self._text_to_edit(interaction)
+        elif (spec := message_command(interaction, menu)) and spec.has_form:
+            called = command_to_incoming(interaction, context, deferred=False)
+            form = await context.text_to_edit(called)
             await self._open_form(interaction, form_target_id(spec, interaction), form)
-        elif is_form_of_menu(interaction, self.message_commands):
-            await self._take_press(interaction)
-        elif interaction.type is discord.InteractionType.component:
-            opened = await self._press_form(interaction)
-            if opened is None:
-                await self._take_press(interaction)
-            else:
-                await self._open_form(interaction, custom_id(interaction), opened)
-
-    async def _take_late(self, interaction: discord.Interaction) -> None:
-        """Do what was asked, without a response; forms and suggestions are nothing but one."""
-        is_press = interaction.type is discord.InteractionType.component
-        if is_form_of_menu(interaction, self.message_commands) or (
-            is_press and await self._press_form(interaction) is None
-        ):
-            await self._take_press(interaction, is_late=True)
 
     async def _open_form(
         self, interaction: discord.Interaction, form_id: str, form: EditableText
@@ -261,23 +234,25 @@ class Gateway(ShardClient):
         else:
             await self._send(interaction, ResponseType.modal, form_data(form_id, form))
 
-    async def _take_press(self, interaction: discord.Interaction, *, is_late: bool = False) -> None:
+    async def _take_press(
+        self, interaction: discord.Interaction, pressed: Pressed, *, is_late: bool
+    ) -> None:
         """Acknowledge a press unless it is late: with words for the person alone if refused."""
         refusal = None
         try:
             async with asyncio.timeout(_REFUSAL_SECONDS):
-                refusal = await self._press_refusal(interaction)
+                refusal = await self._context.press_refusal(pressed)
         except TimeoutError:  # whether it is allowed is checked again before anything is done
             _log.warning("discord_press_not_checked")
         if refusal is not None:
             if not is_late:
                 await self._respond_alone(interaction, refusal)
             return
-        is_urgent = custom_id(interaction).startswith(f"{ButtonAction.STOP}:")
+        is_urgent = pressed.data.startswith(f"{ButtonAction.STOP}:")
         # The message of any other button is edited, which Discord refuses before this.
         if not is_late and not is_urgent:
             await self._send(interaction, ResponseType.deferred_message_update)
-        self._events.put(ComponentUsed(interaction))
+        self._events.put(pressed)
         if not is_late and is_urgent:
             await self._send(interaction, ResponseType.deferred_message_update)
 

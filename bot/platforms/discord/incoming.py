@@ -1,14 +1,13 @@
 """Turn Discord's events into `Incoming`; discord.py's types end here."""
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
 import discord
 from discord.abc import Snowflake
 
-from bot.chat.command import CommandSpec, MessageCommandSpec
 from bot.chat.incoming import (
     Address,
     Deleted,
@@ -29,6 +28,7 @@ from bot.platforms.discord.commands import (
     has_public_response,
     manages_guild,
 )
+from bot.platforms.spec import PlatformContext
 
 _REFERENCE = re.compile(r"<(?P<kind>@!?|@&|#)(?P<id>\d+)>")
 _WRITTEN_BY_PEOPLE = frozenset({discord.MessageType.default, discord.MessageType.reply})
@@ -171,25 +171,20 @@ def _locale(guild: discord.Guild | None) -> str | None:
 
 
 def command_to_incoming(
-    interaction: discord.Interaction,
-    *,
-    deferred: bool,
-    bot_id: str = "",
-    commands: Sequence[CommandSpec] = (),
-    message_commands: Sequence[MessageCommandSpec] = (),
+    interaction: discord.Interaction, context: PlatformContext, *, deferred: bool
 ) -> Said:
     """Convert a native command; its text is what a person would type: "/preset use nova".
 
     One that was called on a message replies to it. One that was not deferred in time gets no
     interaction: it is answered by a plain message.
     """
-    address = Address("discord", str(interaction.channel_id), bot_id=bot_id)
+    address = Address("discord", str(interaction.channel_id), bot_id=context.bot_id)
     return Said(
         address=address,
         external_key=f"i{interaction.id}",
         message_id=None,
         author=_to_person(interaction.user),
-        text=command_text(interaction, message_commands),
+        text=command_text(interaction, context.message_commands),
         at=interaction.created_at,
         wake=WakeReason.COMMAND,
         scopes=_scopes(address, interaction.channel, interaction.guild),
@@ -199,7 +194,7 @@ def command_to_incoming(
         in_thread=isinstance(interaction.channel, discord.Thread),
         thread_title=_title(interaction.channel, interaction.client.user),
         interaction=f"{interaction.application_id}:{interaction.token}" if deferred else None,
-        has_public_response=has_public_response(interaction, commands),
+        has_public_response=has_public_response(interaction, context.commands),
         locale=str(interaction.locale),
     )
 

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import functools
-import math
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import datetime
 from functools import reduce
@@ -16,17 +15,15 @@ import msgspec
 import structlog
 from typing_extensions import override
 
-from bot.chat.command import CommandSpec, MessageCommandSpec
-from bot.chat.incoming import Address, MediaItem, Pressed, Request, Said, source_name
+from bot.chat.incoming import Address, MediaItem, Request, Said, source_name
 from bot.errors import PlatformError, Refused, TokenRejected, Unreachable
 from bot.platforms.discord.commands import (
-    CompletePreset,
     commands_differ,
     to_message_payload,
     to_payload,
 )
 from bot.platforms.discord.gateway import Gateway
-from bot.platforms.discord.incoming import command_to_incoming, message_to_said, press_to_incoming
+from bot.platforms.discord.incoming import message_to_said
 from bot.platforms.discord.internals import DiscordClient, skip_unreadable
 from bot.platforms.discord.receiver import MessageReceiver
 from bot.platforms.discord.rest import (
@@ -40,21 +37,14 @@ from bot.platforms.discord.shards import IdentifyLimits, Shard, read_gateway_inf
 from bot.platforms.discord.surface import READ_MESSAGE, READ_MESSAGES, DiscordSurface
 from bot.platforms.file_download import download_file
 from bot.platforms.spec import (
-    EditableText,
     PlatformContext,
-    edit_nothing,
-    open_no_form,
-    refuse_nothing,
 )
 from bot.platforms.tokens import BotToken
 from bot.ports import (
-    Clock,
     FileSource,
     HistoryReader,
     Intake,
-    Platform,
     PrivateChats,
-    RoleLeases,
     ShardedPlatform,
 )
 from bot.runtime.http_client import ConnectionFailed
@@ -80,55 +70,19 @@ class _PrivateChannel(msgspec.Struct):
 _decode_private = msgspec.json.Decoder(_PrivateChannel).decode
 
 
-def make(settings: DiscordSettings, context: PlatformContext) -> Platform:
-    return DiscordPlatform(
-        settings,
-        commands=context.commands,
-        complete=context.complete_preset,
-        clock=context.clock,
-        bot_id=context.bot_id,
-        answerable_seconds=context.answerable_seconds,
-        press_refusal=context.press_refusal,
-        message_commands=context.message_commands,
-        text_to_edit=context.text_to_edit,
-        leases=context.leases,
-        press_form=context.press_form,
-    )
-
-
 class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
     """Guild channels, threads and direct messages of one bot user."""
 
-    def __init__(
-        self,
-        settings: DiscordSettings,
-        *,
-        commands: Sequence[CommandSpec],
-        complete: CompletePreset,
-        clock: Clock,
-        bot_id: str = "",
-        answerable_seconds: float = math.inf,
-        press_refusal: Callable[[Pressed], Awaitable[str | None]] = refuse_nothing,
-        message_commands: Sequence[MessageCommandSpec] = (),
-        text_to_edit: Callable[[Said], Awaitable[EditableText]] = edit_nothing,
-        leases: RoleLeases | None = None,
-        press_form: Callable[[Pressed], Awaitable[EditableText | None]] = open_no_form,
-    ) -> None:
+    def __init__(self, settings: DiscordSettings, context: PlatformContext) -> None:
         self._settings = settings
-        self._commands = commands
-        self._complete = complete
-        self._clock = clock
-        self._bot_id = bot_id
-        self._answerable_seconds = answerable_seconds
-        self._press_refusal = press_refusal
-        self._message_commands = message_commands
-        self._text_to_edit = text_to_edit
-        self._press_form = press_form
-        self._token = BotToken(settings, clock)
+        self._context = context
+        self._clock = context.clock
+        self._bot_id = context.bot_id
+        self._token = BotToken(settings, context.clock)
         self._rest = RestClient(self._token)
         self._surface = DiscordSurface(self._rest, has_webhooks=settings.faces)
-        source = source_name("discord", bot_id)
-        self._identify_limits = IdentifyLimits(self._rest, leases, source, clock)
+        source = source_name("discord", context.bot_id)
+        self._identify_limits = IdentifyLimits(self._rest, context.leases, source, context.clock)
         self._running: dict[str, tuple[Gateway, MessageReceiver]] = {}  # by the shard's name
         self._rejection: str | None = None  # of the token, until one is accepted
 
@@ -191,29 +145,12 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
         """Receive until the connection ends or the token is another one."""
         which = Shard.from_name(shard)
         async with Gateway(
-            self._settings,
-            self._rest,
-            self._complete,
-            self._refusal,
-            self._commands,
-            self._message_commands,
-            self._editable_text,
-            self._form_of_press,
-            shard=which,
-            identify_limits=self._identify_limits,
-            clock=self._clock,
+            self._settings, self._rest, self._context, which, self._identify_limits
         ) as gateway:
             await gateway.login(token)
             if which.number == 0:
                 await self._register_commands(gateway)
-            receiver = MessageReceiver(
-                gateway,
-                await self._bot(),
-                intake,
-                self._clock,
-                self._bot_id,
-                self._answerable_seconds,
-            )
+            receiver = MessageReceiver(gateway, await self._bot(), intake, self._context)
             self._running[shard], self._rejection = (gateway, receiver), None
             try:
                 await _run_until_closed(gateway, receiver, self._token.wait_for_change(token))
@@ -297,27 +234,11 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
         scope = next((scope for scope in incoming.scopes if scope.startswith(prefix)), None)
         return scope.removeprefix(prefix) if scope is not None else None
 
-    async def _refusal(self, interaction: discord.Interaction) -> str | None:
-        return await self._press_refusal(press_to_incoming(interaction, self._bot_id))
-
-    async def _form_of_press(self, interaction: discord.Interaction) -> EditableText | None:
-        return await self._press_form(press_to_incoming(interaction, self._bot_id))
-
-    async def _editable_text(self, interaction: discord.Interaction) -> EditableText:
-        return await self._text_to_edit(
-            command_to_incoming(
-                interaction,
-                deferred=False,
-                bot_id=self._bot_id,
-                message_commands=self._message_commands,
-            )
-        )
-
     async def _register_commands(self, gateway: Gateway) -> None:
         """Register our commands if Discord has other ones; a failure is only logged."""
         ours = [
-            *(to_payload(spec) for spec in self._commands),
-            *(to_message_payload(spec) for spec in self._message_commands),
+            *(to_payload(spec) for spec in self._context.commands),
+            *(to_message_payload(spec) for spec in self._context.message_commands),
         ]
         application, whole = str(gateway.application_id), {"with_localizations": "true"}
         try:

@@ -12,11 +12,10 @@ import msgspec
 import structlog
 from discord.utils import snowflake_time, time_snowflake
 
-from bot.chat.incoming import Incoming, source_name
+from bot.chat.incoming import Incoming, Pressed, source_name
 from bot.errors import PlatformError, PlatformFatal, RateLimited, Refused, StoreError
 from bot.platforms.discord.events import (
     CommandReceived,
-    ComponentUsed,
     GatewayEvent,
     MessageEdited,
     MessagesDeleted,
@@ -33,13 +32,12 @@ from bot.platforms.discord.incoming import (
     edit_to_incoming,
     guild_to_joined,
     message_to_said,
-    press_to_incoming,
 )
 from bot.platforms.discord.internals import skip_unreadable
 from bot.platforms.discord.shards import GatewaySession, Shard, loop_pause, recent_identifies
 from bot.platforms.receiving import mark_late, read_cursors, read_number, to_number
-from bot.ports import Clock, Intake
-from bot.value_class import value_class
+from bot.platforms.spec import PlatformContext
+from bot.ports import Intake
 
 StoreResult = TypeVar("StoreResult")
 GuildChannel = discord.TextChannel | discord.VoiceChannel | discord.StageChannel | discord.Thread
@@ -74,9 +72,7 @@ class MessageReceiver:
         gateway: Gateway,
         bot: discord.Object,
         intake: Intake,
-        clock: Clock,
-        bot_id: str = "",
-        answerable_seconds: float = math.inf,
+        context: PlatformContext,
     ) -> None:
         """Take the connection and what stores its messages.
 
@@ -84,17 +80,15 @@ class MessageReceiver:
             gateway: the connection of one shard.
             bot: who it is.
             intake: stores messages and cursors.
-            clock: time.
-            bot_id: what the addresses of the bot carry.
-            answerable_seconds: the age up to which a message is answered that was missed.
+            context: of the platform.
         """
         self._gateway = gateway
         self._bot = bot
         self._intake = intake
-        self._clock = clock
-        self._bot_id = bot_id
-        self._answerable_seconds = answerable_seconds
-        self._cursors = ChannelCursors(bot_id, gateway.shard)
+        self._context = context
+        self._clock = context.clock
+        self._bot_id = context.bot_id
+        self._cursors = ChannelCursors(context.bot_id, gateway.shard)
         self._session: GatewaySession | None = None  # up to here everything is queued or stored
         self._stored_session: GatewaySession | None = None
         self._session_stored_at = -math.inf
@@ -231,7 +225,7 @@ class MessageReceiver:
         return {self._cursors.session_name: self._session.to_stored()}
 
     def _oldest_question(self) -> float:
-        return self._clock.now() - self._answerable_seconds
+        return self._clock.now() - self._context.answerable_seconds
 
     async def _store_incomings(
         self, incomings: Sequence[Incoming], cursors: Mapping[str, str]
@@ -355,8 +349,8 @@ class MessageReceiver:
                 guild = self._gateway.get_guild(guild_id) if guild_id else None
                 channel = guild.get_channel_or_thread(channel_id) if guild else None
                 return deletion_to_incoming(channel_id, message_ids, channel, guild, bot_id)
-            case ComponentUsed(interaction):
-                return press_to_incoming(interaction, bot_id)
+            case Pressed():
+                return event
             case discord.Guild():
                 return guild_to_joined(event, bot_id)
 
@@ -364,13 +358,7 @@ class MessageReceiver:
         # Discord refuses an answer to a command before the command is acknowledged.
         await asyncio.wait([event.deferred], timeout=_DEFER_SECONDS)
         deferred = event.deferred.done() and event.deferred.result()
-        return command_to_incoming(
-            event.interaction,
-            deferred=deferred,
-            bot_id=self._bot_id,
-            commands=self._gateway.commands,
-            message_commands=self._gateway.message_commands,
-        )
+        return command_to_incoming(event.interaction, self._context, deferred=deferred)
 
 
 def _snowflake(given: object) -> int | None:

@@ -6,7 +6,7 @@ from bot.platforms.telegram.settings import TelegramSettings
 SPEC = PlatformSpec(
     kind="telegram",
     settings=TelegramSettings,
-    factory="bot.platforms.telegram.platform:make",
+    factory="bot.platforms.telegram.platform:TelegramPlatform",
     limits="bot.platforms.telegram.limits:GROUP",
-    account_setup="bot.platforms.telegram.account:make",
+    account_setup="bot.platforms.telegram.account:TelegramAccount",
 )

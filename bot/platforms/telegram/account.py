@@ -149,10 +149,6 @@ class TelegramAccount(AccountSetup):
                 )
 
 
-def make(settings: TelegramSettings) -> AccountSetup:
-    return TelegramAccount(settings)
-
-
 _MAX_RESPONSE_BYTES = 4 * 2**20
 
 

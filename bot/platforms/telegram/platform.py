@@ -6,9 +6,8 @@ import bot.platforms.telegram.model_building  # noqa: F401 # before anything imp
 
 import asyncio
 import hmac
-import math
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import count
 from typing import Any, NoReturn, TypeVar
 
@@ -25,7 +24,6 @@ from aiogram.methods import (
 from aiogram.types import Update, User
 from typing_extensions import override
 
-from bot.chat.command import CommandSpec
 from bot.chat.incoming import Address, Incoming, MediaItem, Pressed, Request, source_name
 from bot.errors import (
     OutcomeUnknown,
@@ -38,7 +36,7 @@ from bot.errors import (
     Unreachable,
 )
 from bot.platforms.receiving import mark_late, read_number
-from bot.platforms.spec import PlatformContext, refuse_nothing
+from bot.platforms.spec import PlatformContext
 from bot.platforms.telegram.api import (
     CALL_SECONDS,
     BotApi,
@@ -59,7 +57,6 @@ from bot.platforms.telegram.settings import TelegramSettings, is_webhook_secret
 from bot.platforms.telegram.surface import TelegramSurface
 from bot.platforms.tokens import WebhookSecret
 from bot.ports import (
-    Clock,
     FileSource,
     Intake,
     Platform,
@@ -96,57 +93,30 @@ _decode_updates = msgspec.json.Decoder(list[dict[str, Any]]).decode
 _decode_update = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-def make(settings: TelegramSettings, context: PlatformContext) -> Platform:
-    Update.model_rebuild()  # a tenth of a second, which no message shall wait for
-    return TelegramPlatform(
-        settings,
-        commands=context.commands,
-        command_names=context.command_names,
-        clock=context.clock,
-        bot_id=context.bot_id,
-        answerable_seconds=context.answerable_seconds,
-        press_refusal=context.press_refusal,
-        cursors=context.cursors,
-    )
-
-
 class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
     """One Telegram bot. Close it after the last answer was sent."""
 
-    def __init__(
-        self,
-        settings: TelegramSettings,
-        *,
-        commands: Sequence[CommandSpec],
-        command_names: Collection[str],
-        clock: Clock,
-        bot_id: str = "",
-        answerable_seconds: float = math.inf,
-        press_refusal: Callable[[Pressed], Awaitable[str | None]] = refuse_nothing,
-        cursors: Intake | None = None,
-    ) -> None:
-        self._api = BotApi(settings, clock)
-        self._press_refusal = press_refusal
-        self._chats = MovedChats(cursors, bot_id)
+    def __init__(self, settings: TelegramSettings, context: PlatformContext) -> None:
+        Update.model_rebuild()  # takes a tenth of a second, for which no message should wait
+        self._context = context
+        self._clock = context.clock
+        self._bot_id = context.bot_id
+        self._api = BotApi(settings, context.clock)
+        self._chats = MovedChats(context.cursors, context.bot_id)
         self._surface = TelegramSurface(self._api, self._chats, has_drafts=settings.drafts)
         self._settings = settings
         self._webhook_secret = WebhookSecret(
             lambda: self._api.token.settings.webhook_token,
             settings.webhook_secret_file,
             is_webhook_secret,
-            clock,
+            context.clock,
         )
         self._poll_seconds = settings.poll_seconds
         self._bot: User | None = None  # once Telegram has said who we are
         self._acknowledging: set[asyncio.Task[None]] = set()
-        self._commands = commands
-        self._command_names = command_names
-        self._clock = clock
-        self._bot_id = bot_id
-        self._offset_cursor = offset_cursor(bot_id)
+        self._offset_cursor = offset_cursor(context.bot_id)
         self._connection_error: str | None = "not connected yet"
         self._has_conflict = False
-        self._answerable_seconds = answerable_seconds
         self._is_catching_up = True
         self._is_early = False  # whether the last poll ended long before its timeout
         self._early_polls = 0  # in a row, without updates
@@ -187,10 +157,10 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
     async def run(self, intake: Intake) -> None:
         self._bot = bot = await self._call_until_answered(GetMe)
         if self.webhook_path is not None:
-            await offer_commands(self._api, self._commands)
+            await offer_commands(self._api, self._context.commands)
             await self._keep_webhook()
         await self._call_until_answered(lambda: DeleteWebhook(drop_pending_updates=False))
-        await offer_commands(self._api, self._commands)
+        await offer_commands(self._api, self._context.commands)
         await self._chats.load(intake)
         stored = await intake.cursors(self._offset_cursor)
         offset = read_number(stored, self._offset_cursor)
@@ -288,7 +258,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
     # --- updates -----------------------------------------------------------------------------
 
     def _with_late_marked(self, incomings: Sequence[Incoming]) -> list[Incoming]:
-        oldest = self._clock.now() - self._answerable_seconds
+        oldest = self._clock.now() - self._context.answerable_seconds
         return [mark_late(one, oldest) for one in incomings]
 
     def _acknowledge_all(self, refusals: Mapping[str, str | None]) -> None:
@@ -305,7 +275,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
             return refusals
 
         async def check(pressed: Pressed) -> None:
-            refusals[pressed.external_key] = await self._press_refusal(pressed)
+            refusals[pressed.external_key] = await self._context.press_refusal(pressed)
 
         async with asyncio.TaskGroup() as group:  # each may have to wait for Telegram
             for one in presses:
@@ -377,7 +347,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
     def _to_incomings(self, updates: Sequence[Update], bot: User) -> list[Incoming]:
         incomings = []
         for update in updates:
-            incoming = read_update(update, bot, self._bot_id, self._command_names)
+            incoming = read_update(update, bot, self._bot_id, self._context.command_names)
             if incoming is not None:
                 incomings.append(incoming)
             elif update.callback_query is not None:  # its message is too old to be told of

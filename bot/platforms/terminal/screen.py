@@ -9,9 +9,7 @@ import contextlib
 import math
 import os
 import time
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate
 from pathlib import Path
 
 from prompt_toolkit import PromptSession
@@ -24,7 +22,7 @@ from prompt_toolkit.input import Input, create_input
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output import Output, create_output
 from prompt_toolkit.output.vt100 import Vt100_Output
-from prompt_toolkit.utils import get_cwidth
+from rich.cells import chop_cells
 from typing_extensions import override
 
 from bot.chat.command import CommandSpec
@@ -32,7 +30,10 @@ from bot.texts.text import looked_up, translatable, translate
 
 
 class InputHistory(FileHistory):
-    """The lines of this and earlier chats; where the file cannot be written, those of this one."""
+    """The lines of this and earlier chats, in a file that only its owner can read.
+
+    Where the file cannot be written, the lines of this chat alone.
+    """
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -108,13 +109,13 @@ _ENDS_HINT = translatable("Press Ctrl-C again to end the chat.")
 
 
 class ChatScreen:
-    """Reads lines at a prompt, and shows texts above it, which are rendered already.
+    """Reads lines at a prompt and shows rendered texts above it.
 
     Args:
-        history: what was written before.
-        completer: suggests while a command is written.
+        history: the lines of earlier chats.
+        completer: completes commands.
         on_line: takes each line that was entered.
-        on_stop: is called when the answer is to be stopped.
+        on_stop: stops the answer.
         language: of the screen's own texts.
     """
 
@@ -138,7 +139,7 @@ class ChatScreen:
         self._growing: Sequence[str] = ()
         self._waiting: Sequence[str] = ()
         self._busy_since: float | None = None
-        self._spins = asyncio.Event()
+        self._spinning: asyncio.TimerHandle | None = None
         self._ctrl_c_ends = False
         self._session: PromptSession[None] = PromptSession(
             self._message,
@@ -161,7 +162,7 @@ class ChatScreen:
 
     @property
     def capacity(self) -> int:
-        """So many characters fit on the screen, at most."""
+        """The number of characters that fit on the screen, or fewer."""
         return min(math.prod(self._output.get_size()), _MAX_GROWING_CHARS)
 
     async def read(self) -> None:
@@ -170,14 +171,10 @@ class ChatScreen:
         Raises:
             EOFError: the terminal was closed.
         """
-        ticking = asyncio.create_task(self._keep_spinning(), name="spin")
         try:
             await self._session.prompt_async(set_exception_handler=False, handle_sigint=False)
         except OSError as error:  # while it drew the prompt
             raise EOFError("the terminal was closed") from error
-        finally:
-            ticking.cancel()
-            await asyncio.wait([ticking])
 
     def close(self) -> None:
         """End `read`."""
@@ -206,11 +203,9 @@ class ChatScreen:
     def set_busy(self, busy: bool) -> None:
         """Show a sign of life until the answer grows, or stop it."""
         self._busy_since = time.monotonic() if busy else None
-        if busy:
-            self._spins.set()
-        else:
-            self._spins.clear()
-        self._session.app.invalidate()
+        if self._spinning is not None:
+            self._spinning.cancel()
+        self._spin()
 
     # --- what is shown --------------------------------------------------------------------------
 
@@ -240,12 +235,11 @@ class ChatScreen:
         told = translatable("reading … {seconds} s (Ctrl-C stops)", seconds=f"{seconds:.0f}")
         return f"{frame} {translate(told, self._language)}"
 
-    async def _keep_spinning(self) -> None:
-        while True:
-            await self._spins.wait()
-            await asyncio.sleep(_SPINNER_SECONDS)
-            if not self._growing:
-                self._session.app.invalidate()
+    def _spin(self) -> None:
+        self._session.app.invalidate()
+        if self._busy_since is not None:
+            loop = asyncio.get_running_loop()
+            self._spinning = loop.call_later(_SPINNER_SECONDS, self._spin)
 
     # --- keys -----------------------------------------------------------------------------------
 
@@ -299,7 +293,5 @@ def _open_output() -> Output:
 
 
 def _cropped(text: str, columns: int) -> str:
-    line = " ".join(text.split())
-    cells = list(accumulate(map(get_cwidth, line)))
-    fitting = bisect_right(cells, columns // 2)
-    return line if fitting == len(line) else f"{line[:fitting]} …"
+    first, *more = chop_cells(" ".join(text.split()), columns // 2)
+    return f"{first} …" if more else first

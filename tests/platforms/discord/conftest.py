@@ -17,6 +17,7 @@ from bot.chat.incoming import Incoming, Said
 from bot.errors import StoreError
 from bot.platforms.discord.platform import DiscordPlatform
 from bot.platforms.discord.settings import DiscordSettings
+from bot.platforms.spec import PlatformContext
 from bot.ports import Clock, Intake
 from tests.rigs.simwire import SimWire
 
@@ -102,6 +103,15 @@ async def wait_until(condition: Callable[[], Any], seconds: float = 60) -> Any:
     return found
 
 
+def context_for(clock: Clock, answerable_seconds: float = math.inf) -> PlatformContext:
+    return PlatformContext(
+        commands=COMMANDS,
+        complete_preset=complete,
+        clock=clock,
+        answerable_seconds=answerable_seconds,
+    )
+
+
 def platform_for(
     wire: SimWire, *, token: str | None = None, answerable_seconds: float = math.inf
 ) -> DiscordPlatform:
@@ -110,13 +120,7 @@ def platform_for(
         api_base=f"{wire.base}/api/v10",
         gateway_url=wire.base.replace("http", "ws") + "/",
     )
-    return DiscordPlatform(
-        settings,
-        commands=COMMANDS,
-        complete=complete,
-        clock=ShortSleepClock(),
-        answerable_seconds=answerable_seconds,
-    )
+    return DiscordPlatform(settings, context_for(ShortSleepClock(), answerable_seconds))
 
 
 @asynccontextmanager

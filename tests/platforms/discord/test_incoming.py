@@ -15,7 +15,8 @@ from bot.platforms.discord.incoming import (
 )
 from bot.platforms.discord.rest import RestClient
 from bot.platforms.discord.settings import DiscordSettings
-from bot.platforms.discord.shards import IdentifyLimits
+from bot.platforms.discord.shards import IdentifyLimits, Shard
+from bot.platforms.spec import PlatformContext
 from bot.platforms.tokens import BotToken
 from bot.runtime.clock import SystemClock
 
@@ -152,7 +153,7 @@ async def cache() -> CachedGuild:
 async def test_second_bot_has_keys_of_its_own(cache: CachedGuild) -> None:
     message = cache.message("hello")
     incoming = message_to_said(message, cache.bot, "77")
-    command = command_to_incoming(cache.command(), deferred=True, bot_id="77")
+    command = command_to_incoming(cache.command(), PlatformContext(bot_id="77"), deferred=True)
     assert incoming is not None
     assert incoming.address.conversation.startswith("discord@77:")
     assert command.address.source == "discord@77"
@@ -211,21 +212,15 @@ _MANAGE_GUILD, _MANAGE_MESSAGES = str(1 << 5), str(1 << 13)
 async def test_command_author_is_admin_if_alone_or_managing_the_guild(
     cache: CachedGuild, given: dict[str, Any], is_admin: bool
 ) -> None:
-    incoming = command_to_incoming(cache.command(**given), deferred=True)
+    incoming = command_to_incoming(cache.command(**given), PlatformContext(), deferred=True)
     assert incoming.author_is_admin is is_admin
-
-
-async def _refuse_nothing(_: discord.Interaction) -> str | None:
-    return None
 
 
 def make_gateway() -> Gateway:
     settings, clock = DiscordSettings(), SystemClock()
     rest = RestClient(BotToken(settings, clock))
     limits = IdentifyLimits(rest, None, "discord", clock)
-    return Gateway(
-        settings, rest, lambda _: (), _refuse_nothing, identify_limits=limits, clock=clock
-    )
+    return Gateway(settings, rest, PlatformContext(), Shard(), limits)
 
 
 @pytest.mark.parametrize("given", [_IN_A_GUILD, _IN_A_FOREIGN_GUILD, {"channel": {}}])
@@ -262,7 +257,8 @@ async def test_thread_has_its_title_unless_the_bot_has_opened_it(cache: CachedGu
         called = cache.command(
             guild_id=str(GUILD), channel={"id": str(THREAD), "type": 11}, permissions="0"
         )
-        for asked in (command_to_incoming(called, deferred=True), press_to_incoming(called)):
+        command = command_to_incoming(called, PlatformContext(), deferred=True)
+        for asked in (command, press_to_incoming(called)):
             assert (asked.in_thread, asked.thread_title) == (True, title)
 
 

@@ -15,10 +15,9 @@ from bot.platforms.discord.settings import DiscordSettings
 from bot.platforms.discord.shards import GatewaySession, Shard, loop_pause, recent_identifies
 from bot.runtime.tasks import cancel_and_wait
 from tests.platforms.discord.conftest import (
-    COMMANDS,
     FakeIntake,
     ShortSleepClock,
-    complete,
+    context_for,
     running,
     wait_until,
 )
@@ -34,7 +33,7 @@ def platform_with_shards(wire: SimWire, shards: int | None = None) -> DiscordPla
         gateway_url=wire.base.replace("http", "ws") + "/",
         shards=shards,
     )
-    return DiscordPlatform(settings, commands=COMMANDS, complete=complete, clock=ShortSleepClock())
+    return DiscordPlatform(settings, context_for(ShortSleepClock()))
 
 
 def count(wire: SimWire, name: str) -> int:

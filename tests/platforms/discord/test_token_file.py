@@ -14,10 +14,9 @@ from bot.errors import Unreachable
 from bot.platforms.discord.platform import DiscordPlatform
 from bot.platforms.discord.settings import DiscordSettings
 from tests.platforms.discord.conftest import (
-    COMMANDS,
     FakeIntake,
     ShortSleepClock,
-    complete,
+    context_for,
     wait_until,
 )
 from tests.rigs.simwire import SimWire
@@ -58,7 +57,7 @@ async def kept_running(
         api_base=f"{wire.base}/api/v10",
         gateway_url=wire.base.replace("http", "ws") + "/",
     )
-    platform = DiscordPlatform(settings, commands=COMMANDS, complete=complete, clock=FastClock())
+    platform = DiscordPlatform(settings, context_for(FastClock()))
 
     async def run() -> None:
         while True:

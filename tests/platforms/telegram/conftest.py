@@ -13,6 +13,7 @@ from typing_extensions import override
 from bot.chat.command import CommandSpec
 from bot.chat.incoming import Incoming, Pressed, Said
 from bot.errors import StoreError
+from bot.platforms.spec import PlatformContext
 from bot.platforms.telegram.platform import TelegramPlatform
 from bot.platforms.telegram.settings import TelegramSettings
 from bot.ports import Platform
@@ -102,11 +103,13 @@ class Rig:
         }
         return TelegramPlatform(
             TelegramSettings.model_validate(given),
-            commands=COMMANDS,
-            command_names={"start", *(one.name for one in COMMANDS)},
-            clock=self.clock,
-            answerable_seconds=self.answerable_seconds,
-            press_refusal=self.press_refusal,
+            PlatformContext(
+                commands=COMMANDS,
+                command_names={"start", *(one.name for one in COMMANDS)},
+                clock=self.clock,
+                answerable_seconds=self.answerable_seconds,
+                press_refusal=self.press_refusal,
+            ),
         )
 
     @asynccontextmanager
