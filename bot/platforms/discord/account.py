@@ -58,9 +58,6 @@ class _Application(msgspec.Struct):
         return bool(self.flags & flags.value)
 
 
-_decode_application = msgspec.json.Decoder(_Application).decode
-
-
 class DiscordAccount(AccountSetup):
     """One bot user, by its token."""
 
@@ -78,7 +75,7 @@ class DiscordAccount(AccountSetup):
     @override
     async def inspect(self) -> BotAccount:
         bot = await self._rest.bot_user()
-        application = decode_response(_decode_application, await self._rest.call(_APPLICATION))
+        application = decode_response(await self._rest.call(_APPLICATION), _Application)
         query = {
             "client_id": application.id,
             "permissions": PERMISSIONS,

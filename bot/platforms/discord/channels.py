@@ -95,19 +95,17 @@ class ChannelWebhooks:
         self._ids.add(found.id)
 
     async def _find_or_make(self, channel: str) -> ChannelWebhook | None:
-        place = decode_response(_decode_channel, await self._rest.call(_CHANNEL, channel))
+        place = decode_response(await self._rest.call(_CHANNEL, channel), _Channel)
         if place.type in _DIRECT_MESSAGES:
             return None
         is_thread = place.type in _THREADS and place.parent_id is not None
         home = place.parent_id if is_thread and place.parent_id else channel
         bot_id = (await self._rest.bot_user()).id
-        listed = decode_response(_decode_webhooks, await self._rest.call(_LIST, home))
+        listed = decode_response(await self._rest.call(_LIST, home), list[_Webhook])
         ours = [one for one in listed if one.is_made_by(bot_id)]
         if not ours:
             body = {"name": WEBHOOK_NAME}
-            ours = [
-                decode_response(_decode_webhook, await self._rest.call(_CREATE, home, body=body))
-            ]
+            ours = [decode_response(await self._rest.call(_CREATE, home, body=body), _Webhook)]
         self._ids.update(one.id for one in ours)
         oldest = min(ours, key=lambda one: int(one.id))
         if oldest.token is None:
@@ -150,11 +148,6 @@ class _Webhook(msgspec.Struct):
         """Return whether the bot made it, so that its token is known and it may have buttons."""
         by_bot = self.user is not None and self.user.id == bot_id
         return self.type == _INCOMING and self.token is not None and by_bot
-
-
-_decode_channel = msgspec.json.Decoder(_Channel).decode
-_decode_webhook = msgspec.json.Decoder(_Webhook).decode
-_decode_webhooks = msgspec.json.Decoder(list[_Webhook]).decode
 
 
 _OPEN = RestEndpoint("POST", "/channels/{}/messages/{}/threads")

@@ -6,7 +6,7 @@ received, stored or not, and ends a session when it closes.
 
 import random
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import aiohttp
@@ -29,7 +29,7 @@ from bot.platforms.discord.internals import (
     ReconnectWebSocket,
     decode_event,
 )
-from bot.platforms.discord.rest import RestClient, RestEndpoint, decode_json
+from bot.platforms.discord.rest import RestClient, RestEndpoint, decode_response
 from bot.platforms.discord.settings import BOT_REJECTED, DiscordSettings
 from bot.platforms.discord.shards import GatewaySession, IdentifyLimits, Shard
 from bot.ports import Clock
@@ -44,9 +44,11 @@ _HELD = frozenset({"message", "raw_message_edit", "raw_message_delete", "raw_bul
 _CONNECTION_ERRORS = (OSError, aiohttp.ClientError, discord.ConnectionClosed)
 _CHANNEL = RestEndpoint("GET", "/channels/{}")
 _MESSAGES = RestEndpoint("GET", "/channels/{}/messages")
-_GUILD = RestEndpoint("GET", "/guilds/{}")
-_GUILD_CHANNELS = RestEndpoint("GET", "/guilds/{}/channels")
-_ACTIVE_THREADS = RestEndpoint("GET", "/guilds/{}/threads/active")
+_GUILD_PARTS: Sequence[tuple[RestEndpoint, type[Any]]] = (
+    (RestEndpoint("GET", "/guilds/{}"), dict[str, Any]),
+    (RestEndpoint("GET", "/guilds/{}/channels"), list[dict[str, Any]]),
+    (RestEndpoint("GET", "/guilds/{}/threads/active"), dict[str, Any]),
+)
 
 
 class ShardClient(DiscordClient):
@@ -172,15 +174,16 @@ class ShardClient(DiscordClient):
         """
         where = await self._locate(channel_id)
         query = {"after": str(after), "limit": str(limit)}
-        found = decode_json(await self._rest.call(_MESSAGES, str(channel_id), query=query))
-        return [{**each, **where} for each in reversed(found)]
+        found = await self._rest.call(_MESSAGES, str(channel_id), query=query)
+        messages = decode_response(found, list[dict[str, Any]])
+        return [{**each, **where} for each in reversed(messages)]
 
     async def _locate(self, channel_id: int) -> dict[str, str]:
         """Return what events of a channel say of its guild, and make an archived thread known."""
         known = self.get_channel(channel_id)
         if known is not None and not isinstance(known, discord.abc.PrivateChannel):
             return {"guild_id": str(known.guild.id)}
-        channel = decode_json(await self._rest.call(_CHANNEL, str(channel_id)))
+        channel = decode_response(await self._rest.call(_CHANNEL, str(channel_id)), dict[str, Any])
         if "thread_metadata" in channel:
             self.parse(RawEvent("THREAD_CREATE", channel), _ignore)
         return {"guild_id": channel["guild_id"]} if "guild_id" in channel else {}
@@ -193,8 +196,8 @@ class ShardClient(DiscordClient):
         while not self.is_closed():
             try:
                 guild, channels, threads = [
-                    decode_json(await self._rest.call(each, str(guild_id)))
-                    for each in (_GUILD, _GUILD_CHANNELS, _ACTIVE_THREADS)
+                    decode_response(await self._rest.call(endpoint, str(guild_id)), type_)
+                    for endpoint, type_ in _GUILD_PARTS
                 ]
             except (Refused, PlatformFatal) as error:
                 _log.warning("discord_guild_not_loaded", guild=guild_id, reason=str(error))

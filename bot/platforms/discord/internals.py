@@ -29,7 +29,7 @@ from discord.gateway import ReconnectWebSocket as ReconnectWebSocket
 from discord.http import HTTPClient, Route
 from typing_extensions import override
 
-from bot.platforms.discord.rest import RestClient, RestEndpoint, decode_json
+from bot.platforms.discord.rest import RestClient, RestEndpoint, decode_response
 from bot.platforms.discord.shards import GatewaySession, Shard
 
 _GUILD_READY_TIMEOUT_SECONDS = 1.0  # between two guilds at the start of a session
@@ -179,7 +179,7 @@ class _RestHttp(HTTPClient):
     @override
     async def request(self, route: Route, **options: Any) -> Any:
         endpoint = RestEndpoint(route.method, route.url.removeprefix(Route.BASE), resource_ids=0)
-        return decode_json(await self._rest.call(endpoint))
+        return decode_response(await self._rest.call(endpoint), dict[str, Any])
 
 
 def _is_not_about_voice(record: logging.LogRecord) -> bool:

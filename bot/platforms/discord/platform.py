@@ -29,7 +29,6 @@ from bot.platforms.discord.receiver import MessageReceiver
 from bot.platforms.discord.rest import (
     RestClient,
     RestEndpoint,
-    decode_json,
     decode_response,
 )
 from bot.platforms.discord.settings import DiscordSettings
@@ -65,9 +64,6 @@ _REPLACE_COMMANDS = RestEndpoint("PUT", "/applications/{}/commands")
 
 class _PrivateChannel(msgspec.Struct):
     id: str
-
-
-_decode_private = msgspec.json.Decoder(_PrivateChannel).decode
 
 
 class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
@@ -180,7 +176,8 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
         query = {"limit": str(limit)} | ({"before": said.message_id} if said.message_id else {})
         response = await self._rest.call(READ_MESSAGES, said.address.chat, query=query)
         bot = await self._bot()
-        found = (self._parse(said, bot, one) for one in reversed(decode_json(response)))
+        messages = decode_response(response, list[dict[str, Any]])
+        found = (self._parse(said, bot, one) for one in reversed(messages))
         return [one for one in found if one is not None]
 
     @override
@@ -189,7 +186,9 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
         bot = await self._bot()
         for chat in (*parents[:1], thread):  # a forum post begins with a message of its own
             with contextlib.suppress(Refused):
-                found = decode_json(await self._rest.call(READ_MESSAGE, chat, thread))
+                found = decode_response(
+                    await self._rest.call(READ_MESSAGE, chat, thread), dict[str, Any]
+                )
                 return self._parse(said, bot, found, by_anybody=True)
         return None
 
@@ -217,7 +216,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
     @override
     async def private_chat(self, person: str) -> Address:
         body = {"recipient_id": person.removeprefix("discord:")}
-        opened = decode_response(_decode_private, await self._rest.call(_OPEN_PRIVATE, body=body))
+        opened = decode_response(await self._rest.call(_OPEN_PRIVATE, body=body), _PrivateChannel)
         return Address("discord", opened.id, bot_id=self._bot_id)
 
     @override
@@ -242,7 +241,9 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
         ]
         application, whole = str(gateway.application_id), {"with_localizations": "true"}
         try:
-            theirs = decode_json(await self._rest.call(_COMMANDS, application, query=whole))
+            theirs = decode_response(
+                await self._rest.call(_COMMANDS, application, query=whole), list[dict[str, Any]]
+            )
             if commands_differ(ours, theirs):
                 await self._rest.call(_REPLACE_COMMANDS, application, body=ours)
                 _log.info("discord_commands_offered", commands=len(ours))
@@ -310,14 +311,10 @@ class _Member(msgspec.Struct):
     communication_disabled_until: datetime | None = None
 
 
-_decode_guild = msgspec.json.Decoder(_Guild).decode
-_decode_member = msgspec.json.Decoder(_Member).decode
-
-
 async def manages_guild(rest: RestClient, guild_id: str, user_id: str, now: float) -> bool:
     """Return whether a member owns, administers or manages a guild; raises `PlatformError`."""
-    guild = decode_response(_decode_guild, await rest.call(_GUILD, guild_id))
-    member = decode_response(_decode_member, await rest.call(_MEMBER, guild_id, user_id))
+    guild = decode_response(await rest.call(_GUILD, guild_id), _Guild)
+    member = decode_response(await rest.call(_MEMBER, guild_id, user_id), _Member)
     held = {guild.id, *member.roles}  # the role of everybody has the id of the guild
     bits = reduce(or_, (int(role.permissions) for role in guild.roles if role.id in held), 0)
     permissions = discord.Permissions(bits)

@@ -2,8 +2,7 @@
 
 import asyncio
 import re
-import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from http import HTTPStatus
 from itertools import count
 from typing import Any, Final, TypeVar
@@ -11,8 +10,10 @@ from urllib.parse import urlencode
 
 import msgspec
 import structlog
+from aiohttp import FormData
 
 from bot import __version__
+from bot.chat.outgoing import Attachment
 from bot.errors import (
     ContentRefused,
     MessageNotFound,
@@ -99,38 +100,6 @@ def _seconds(retry_after: str | None) -> float:
         return _DEFAULT_RETRY_SECONDS
 
 
-_ESCAPES = str.maketrans({'"': "%22", "\r": "%0D", "\n": "%0A"})
-
-
-@value_class
-class Upload:
-    """A file that is sent with a message."""
-
-    name: str
-    content: bytes
-    content_type: str
-
-
-def to_form(payload: bytes, file: Upload) -> tuple[str, bytes]:
-    """Return the content type and the content of a form; `payload` is JSON."""
-    boundary = secrets.token_hex(16)
-    parts = (
-        (b'name="payload_json"', b"application/json", payload),
-        (
-            f'name="files[0]"; filename="{file.name.translate(_ESCAPES)}"'.encode(),
-            file.content_type.encode(),
-            file.content,
-        ),
-    )
-    line = f"--{boundary}".encode()
-    form = b"".join(
-        b"%b\r\nContent-Disposition: form-data; %b\r\nContent-Type: %b\r\n\r\n%b\r\n"
-        % (line, names, content_type, content)
-        for names, content_type, content in parts
-    )
-    return f"multipart/form-data; boundary={boundary}", b"%b%b--\r\n" % (form, line)
-
-
 Decoded = TypeVar("Decoded")
 
 _REQUEST_SECONDS = 10.0
@@ -185,7 +154,7 @@ class RestClient:
         endpoint: RestEndpoint,
         *ids: str,
         body: object = None,
-        file: Upload | None = None,
+        file: Attachment | None = None,
         query: Mapping[str, str] | None = None,
     ) -> bytes:
         """Send a request and return the body of the response.
@@ -196,22 +165,24 @@ class RestClient:
         Args:
             endpoint: what is called.
             ids: for the path.
-            body: is sent as JSON.
-            file: is sent with the body.
-            query: is appended to the path.
+            body: sent as JSON.
+            file: uploaded with the body.
+            query: appended to the path.
 
         Raises:
             PlatformError: it failed.
         """
+        if file is not None and isinstance(body, dict):
+            # Not listed, a response that is edited twice would have it twice.
+            body = {**body, "attachments": [{"id": 0, "filename": file.name}]}
         token = self._use_newest_token()
         path = endpoint.path.format(*ids)
         if query:
             path += f"?{urlencode(query)}"
-        content_type, content = _encode(endpoint.method, body, file)
         key = f"{endpoint.method} {endpoint.path}"
         resource = ":".join(ids[: endpoint.resource_ids])
         deadline = asyncio.get_running_loop().time() + _REQUEST_SECONDS
-        request = _RestRequest(endpoint, path, content, content_type, key, resource, deadline)
+        request = _RestRequest(endpoint, path, body, file, key, resource, deadline)
         try:
             return await self._send(request)
         except TokenRejected:
@@ -222,7 +193,7 @@ class RestClient:
     async def bot_user(self) -> "BotUser":
         """Return whose token it is; raises `PlatformError`."""
         if self._user is None:
-            self._user = decode_response(_decode_user, await self.call(_ME))
+            self._user = decode_response(await self.call(_ME), BotUser)
         return self._user
 
     async def close(self) -> None:
@@ -288,13 +259,14 @@ class RestClient:
 
     async def _exchange(self, request: "_RestRequest") -> tuple[HttpResponse, bytes]:
         """Send a request once and read the response."""
+        content_type, content = _encode(request.endpoint.method, request.body, request.file)
         try:
             async with await self._http.request(
                 request.endpoint.method,
                 request.path,
-                request.content,
+                content,
                 request.deadline,
-                content_type=request.content_type,
+                content_type=content_type,
             ) as response:
                 return response, await response.read_all(request.deadline, _MAX_RESPONSE_BYTES)
         except ConnectionFailed as error:
@@ -355,29 +327,22 @@ class BotUser(msgspec.Struct):
 
 
 _ME = RestEndpoint("GET", "/users/@me", resource_ids=0)
-_decode_user = msgspec.json.Decoder(BotUser).decode
-_decode_json = msgspec.json.Decoder().decode
 
 
-def decode_response(decode: Callable[[bytes], Decoded], response: bytes) -> Decoded:
-    """Return what a response says; raises `OutcomeUnknown` if it cannot be read."""
+def decode_response(response: bytes, returns: type[Decoded]) -> Decoded:
+    """Decode the JSON of a response; raises `OutcomeUnknown` if it is something else."""
     try:
-        return decode(response)
+        return msgspec.json.decode(response, type=returns)
     except (msgspec.DecodeError, UnicodeDecodeError):
         raise OutcomeUnknown("Discord's response cannot be read (a page of a proxy?)") from None
 
 
-def decode_json(response: bytes) -> Any:
-    """Return what a response says as plain values; raises `OutcomeUnknown` as `decode_response`."""
-    return decode_response(_decode_json, response)
-
-
-@value_class
+@frozen_dataclass
 class _RestRequest:
     endpoint: RestEndpoint
     path: str
-    content: bytes | None
-    content_type: str | None
+    body: object
+    file: Attachment | None
     key: str
     """The endpoint."""
     resource: str
@@ -400,21 +365,25 @@ class _Refusal(msgspec.Struct):
         return f"{self.message} {self.errors or ''}".strip()[:_MAX_TEXT_CHARS]
 
 
-_decode_refusal = msgspec.json.Decoder(_Refusal).decode
-
-
 def _read_refusal(content: bytes) -> _Refusal:
     try:
-        return _decode_refusal(content)
+        return msgspec.json.decode(content, type=_Refusal)
     except (msgspec.DecodeError, UnicodeDecodeError):  # the page of a proxy
         page = content[:_MAX_TEXT_CHARS].decode(errors="replace")
         return _Refusal(message=f"no JSON; is TROUPE_DISCORD__API_BASE right? {page}")
 
 
-def _encode(method: str, body: object, file: Upload | None) -> tuple[str | None, bytes | None]:
+def _encode(
+    method: str, body: object, file: Attachment | None
+) -> tuple[str | None, bytes | FormData | None]:
     """Return the content type and the content of a request."""
     if file is not None:
-        return to_form(msgspec.json.encode(body or {}), file)
+        form = FormData(quote_fields=False)
+        form.add_field("payload_json", msgspec.json.encode(body), content_type=_JSON)
+        form.add_field(
+            "files[0]", file.text, filename=file.name, content_type="text/plain; charset=utf-8"
+        )
+        return None, form
     if body is None:
         return None, b"" if method == "POST" else None
     return _JSON, msgspec.json.encode(body)

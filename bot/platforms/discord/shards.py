@@ -98,12 +98,9 @@ class GatewayInfo(msgspec.Struct):
     session_start_limit: SessionStarts
 
 
-_decode_info = msgspec.json.Decoder(GatewayInfo).decode
-
-
 async def read_gateway_info(rest: RestClient, clock: Clock) -> GatewayInfo:
     """Ask Discord; raises `PlatformError`."""
-    info = decode_response(_decode_info, await rest.call(_GATEWAY))
+    info = decode_response(await rest.call(_GATEWAY), GatewayInfo)
     show_identifies_left(info.session_start_limit, clock)
     return info
 

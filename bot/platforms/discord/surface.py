@@ -43,7 +43,6 @@ from bot.platforms.discord.rest import (
     ChannelNotFound,
     RestClient,
     RestEndpoint,
-    Upload,
     WebhookNotFound,
     decode_response,
 )
@@ -161,7 +160,6 @@ class DiscordSurface(Surface, BucketSurface):
         return id_in_thread(opened, sent)
 
     async def _send_to_channel(self, message: OutgoingMessage) -> str:
-        file = message.file
         webhook = await self._webhook_of(message.address, message.content.face)
         if webhook is not None:
             return await self._speak(webhook, message)
@@ -171,9 +169,7 @@ class DiscordSurface(Surface, BucketSurface):
                 "message_id": message.reply_to,
                 "fail_if_not_exists": False,
             }
-        sent = await self._rest.call(
-            _SEND, message.address.chat, body=_with_file(body, file), file=_to_upload(file)
-        )
+        sent = await self._rest.call(_SEND, message.address.chat, body=body, file=message.file)
         return _message_id(sent)
 
     @override
@@ -269,15 +265,15 @@ class DiscordSurface(Surface, BucketSurface):
 
     async def _speak(self, webhook: ChannelWebhook, message: OutgoingMessage) -> str:
         """Have a webhook say a message, and return its id."""
-        content, file = message.content, message.file
+        content = message.content
         fields = webhook_fields(content.face) if content.face is not None else {}
         try:
             sent = await self._rest.call(
                 _EXECUTE,
                 webhook.id,
                 webhook.token,
-                body=_with_file({**_render(content, content.text), **fields}, file),
-                file=_to_upload(file),
+                body={**_render(content, content.text), **fields},
+                file=message.file,
                 query={"wait": "true", **webhook.query},
             )
         except WebhookNotFound as error:  # somebody deleted it: the next attempt makes another
@@ -307,7 +303,7 @@ class DiscordSurface(Surface, BucketSurface):
         """Return the messages after this one, oldest first; without one, the newest of all."""
         query = {"limit": str(_PAGE_SIZE)} | ({"after": after} if after else {})
         return decode_response(
-            _decode_page, await self._rest.call(_FIND, address.chat, query=query)
+            await self._rest.call(_FIND, address.chat, query=query), list[_FoundMessage]
         )[::-1]
 
     async def _respond(
@@ -324,9 +320,9 @@ class DiscordSurface(Surface, BucketSurface):
             PlatformError: it failed.
         """
         application, _, token = interaction.partition(":")
-        body, upload = _with_file(_render_own(content), file), _to_upload(file)
+        body = _render_own(content)
         try:
-            sent = await self._rest.call(_RESPOND, application, token, body=body, file=upload)
+            sent = await self._rest.call(_RESPOND, application, token, body=body, file=file)
         except ContentRefused:
             raise
         except Refused as error:
@@ -358,12 +354,8 @@ class _PostedMessage(msgspec.Struct):
     id: str
 
 
-_decode_posted = msgspec.json.Decoder(_PostedMessage).decode
-_decode_page = msgspec.json.Decoder(list[_FoundMessage]).decode
-
-
 def _message_id(response: bytes) -> str:
-    return decode_response(_decode_posted, response).id
+    return decode_response(response, _PostedMessage).id
 
 
 def _is_ours(speakers: Set[str], found: _FoundMessage, sent: OutgoingMessage) -> bool:
@@ -377,17 +369,6 @@ def _is_ours(speakers: Set[str], found: _FoundMessage, sent: OutgoingMessage) ->
         and found.content.strip() in forms  # Discord strips white space at both ends
         and files == ([sent.file.name] if sent.file else [])
     )
-
-
-def _with_file(body: dict[str, Any], file: Attachment | None) -> dict[str, Any]:
-    """List the file: a response that is edited twice would otherwise have it twice."""
-    return body if file is None else {**body, "attachments": [{"id": 0, "filename": file.name}]}
-
-
-def _to_upload(file: Attachment | None) -> Upload | None:
-    if file is None:
-        return None
-    return Upload(file.name, file.text.encode(), "text/plain; charset=utf-8")
 
 
 def _render_own(content: MessageContent) -> dict[str, Any]:
