@@ -36,7 +36,6 @@ _GUILD_READY_TIMEOUT_SECONDS = 1.0  # between two guilds at the start of a sessi
 _KEEPS_SESSION = 4000
 """The code to close with: after 1000 or 1001 Discord ends the session."""
 _MESSAGE_EVENTS = frozenset({"MESSAGE_CREATE", "MESSAGE_UPDATE"})
-_ONLY = Shard()
 
 TakeEvent = Callable[..., None]
 """Takes discord.py's name of an event, as in `on_message`, and what the event carries."""
@@ -55,7 +54,7 @@ decode_event = msgspec.json.Decoder(RawEvent).decode
 class DiscordClient(discord.Client):
     """discord.py's client on our REST client."""
 
-    def __init__(self, rest: RestClient, intents: discord.Intents, shard: Shard = _ONLY) -> None:
+    def __init__(self, rest: RestClient, intents: discord.Intents, shard: Shard) -> None:
         logging.getLogger("discord.client").addFilter(_is_not_about_voice)
         super().__init__(
             intents=intents,

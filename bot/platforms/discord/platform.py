@@ -211,7 +211,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
     @functools.cached_property
     def _parser(self) -> DiscordClient:
         """What only parses messages; to make one takes milliseconds."""
-        return DiscordClient(self._rest, discord.Intents(guilds=True))
+        return DiscordClient(self._rest, discord.Intents(guilds=True), Shard())
 
     @override
     async def private_chat(self, person: str) -> Address:

@@ -154,11 +154,9 @@ class MessageReceiver:
         )
 
     async def _load_cursors(self) -> Mapping[str, str]:
-        stored: dict[str, str] = {}
-        for prefix in (self._cursors.prefix, self._cursors.shards_prefix):
-            stored |= await self._retry_while_store_fails(
-                lambda prefix=prefix: self._intake.cursors(prefix)  # type: ignore[misc]
-            )
+        stored = await self._retry_while_store_fails(
+            lambda: self._intake.cursors(self._cursors.prefix)
+        )
         self._cursors.load(stored)
         return stored
 
@@ -366,27 +364,27 @@ def _snowflake(given: object) -> int | None:
 
 
 _MAX_REORDERING = timedelta(seconds=60)  # of messages in different channels
-_ONLY = Shard()
 
 
 class ChannelCursors:
     """The stored cursors, and those to store together with the next messages.
+
+    The cursor of a channel is the newest message up to which everything is stored. It names its
+    guild, which tells whose shard it is: the newest message of one shard says nothing about the
+    channels of another.
 
     Args:
         bot_id: what the addresses of the bot carry; each bot has cursors of its own.
         shard: whose channels these are.
     """
 
-    def __init__(self, bot_id: str = "", shard: Shard = _ONLY) -> None:
-        source = source_name("discord", bot_id)
-        self.prefix = f"{source}:"
-        """Of the rows of a bot with one shard."""
-        self.shards_prefix = f"shards {source}:"
-        """Of the rows of a bot with several shards, and of sessions."""
+    def __init__(self, bot_id: str, shard: Shard) -> None:
+        self.prefix = f"{source_name('discord', bot_id)}:"
+        self._channels = f"{self.prefix}channel "
         self._shard = shard
-        self._marks = self.prefix if shard.is_alone else f"{self.shards_prefix}{shard.name} "
-        self.session_name = f"{self.shards_prefix}{shard.name} session"
-        self.identified_name = f"{self.shards_prefix}{shard.name} identified"
+        self._marks = f"{self.prefix}{shard.name} "
+        self.session_name = f"{self._marks}session"
+        self.identified_name = f"{self._marks}identified"
         self._stored: dict[int, int] = {}
         self._guilds: dict[int, int] = {}
         self._pending: dict[int, int] = {}
@@ -406,50 +404,29 @@ class ChannelCursors:
 
     def load(self, stored: Mapping[str, str]) -> None:
         """Replace all cursors with those of the store, given by their stored names."""
-        alone = self._shard.is_alone
-        channels = {
-            name: value
-            for name, value in stored.items()
-            if name.startswith(self.prefix) and name.removeprefix(self.prefix).isdecimal()
-        }
-        # Rows without a guild are from before there were shards: the first one goes through them.
-        if not (alone or self._shard.number == 0):
-            channels = {}
-        self._stored = dict(
-            read_cursors(
-                channels,
-                lambda name, value: (to_number(name.removeprefix(self.prefix)), to_number(value)),
-            )
-        )
-        if not alone:
-            self._load_of_shard(stored)
+        rows = {name: value for name, value in stored.items() if name.startswith(self._channels)}
+        self._stored.clear()
+        for channel, message, guild in read_cursors(rows, self._read_row):
+            if self._shard.has_guild(guild):
+                self._stored[channel], self._guilds[channel] = message, guild
         names = [f"{self._marks}{one}" for one in ("connected", "catching_up")]
         connected, catching_up = (read_number(stored, name) for name in names)
-        if not alone and not stored.keys() & set(names):
+        if not stored.keys() & set(names):
             connected = self._oldest_mark(stored)
         self._connected = self._connected if connected is None else connected
         self._catching_up = catching_up or 0
         self._frozen.clear()
 
-    def _load_of_shard(self, stored: Mapping[str, str]) -> None:
-        prefix = f"{self.shards_prefix}channel "
-        rows = {name: value for name, value in stored.items() if name.startswith(prefix)}
-
-        def read(name: str, value: str) -> tuple[int, int, int]:
-            message, _, guild = value.partition(" ")
-            return to_number(name.removeprefix(prefix)), to_number(message), to_number(guild)
-
-        for channel, message, guild in read_cursors(rows, read):
-            if self._shard.has_guild(guild):
-                self._stored[channel], self._guilds[channel] = message, guild
+    def _read_row(self, name: str, value: str) -> tuple[int, int, int]:
+        message, _, guild = value.partition(" ")
+        return to_number(name.removeprefix(self._channels)), to_number(message), to_number(guild)
 
     def _oldest_mark(self, stored: Mapping[str, str]) -> int | None:
-        """Return when the other numbers of shards were connected: the channels moved from them."""
-        of_bot = (self.prefix, self.shards_prefix)
+        """Return the oldest mark of all shards: there was another number of them before."""
         marks = {
             name: value
             for name, value in stored.items()
-            if name.startswith(of_bot) and name.endswith(("connected", "catching_up"))
+            if name.startswith(self.prefix) and name.endswith(("connected", "catching_up"))
         }
         numbers = read_cursors(marks, lambda _, value: to_number(value))
         return min((mark for mark in numbers if mark), default=None)
@@ -517,9 +494,7 @@ class ChannelCursors:
 
     def to_stored_names(self, due: Mapping[int, int]) -> dict[str, str]:
         """Return cursors by the names that they are stored under."""
-        if self._shard.is_alone:
-            return {f"{self.prefix}{channel}": str(message) for channel, message in due.items()}
         return {
-            f"{self.shards_prefix}channel {channel}": f"{message} {self._guilds.get(channel, 0)}"
+            f"{self._channels}{channel}": f"{message} {self._guilds.get(channel, 0)}"
             for channel, message in due.items()
         }

@@ -115,7 +115,7 @@ async def test_messages_of_every_channel_type_are_received(
         f"discord:{server.channel.id}",
         f"discord:guild:{server.guild.id}",
     )
-    assert intake.stored[f"discord:{asked.channel_id}"] == str(asked.id)
+    assert intake.stored[f"discord:channel {asked.channel_id}"] == f"{asked.id} 0"
 
 
 async def test_messages_of_other_bots_are_dropped_and_have_no_cursor(
@@ -128,7 +128,7 @@ async def test_messages_of_other_bots_are_dropped_and_have_no_cursor(
         server.say("a person")
         await wait_until(lambda: intake.received)
     assert intake.texts == ["a person"]
-    assert f"discord:{bots.id}" not in intake.stored
+    assert f"discord:channel {bots.id}" not in intake.stored
 
 
 async def test_first_start_ignores_older_messages(
@@ -139,7 +139,7 @@ async def test_first_start_ignores_older_messages(
         server.say("now")
         await wait_until(lambda: intake.received)
     assert intake.texts == ["now"]
-    assert "discord:connected" in intake.stored
+    assert "discord:0/1 connected" in intake.stored
 
 
 async def test_missed_messages_are_received_before_live_ones(

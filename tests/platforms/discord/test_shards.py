@@ -259,7 +259,7 @@ async def test_repeated_identifies_of_a_shard_wait_longer_and_longer(
     wire: SimWire, intake: FakeIntake
 ) -> None:
     now = ShortSleepClock().now()
-    intake.stored["shards discord:0/1 identified"] = json.dumps(
+    intake.stored["discord:0/1 identified"] = json.dumps(
         [now - number for number in range(12, -1, -1)]
     )
     platform = platform_with_shards(wire)
