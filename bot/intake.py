@@ -299,14 +299,6 @@ def _is_command(said: Said) -> bool:
     return said.wake is not None and said.text[:1] == "/" and said.text[1:2].isalnum()
 
 
-def _announce_nothing(_messages: Sequence[Incoming]) -> None:
-    return
-
-
-def _keep_all(message: Incoming) -> Incoming:
-    return message
-
-
 class InboxIntake(Intake):
     """Stores messages, then tells who works on them."""
 
@@ -314,9 +306,9 @@ class InboxIntake(Intake):
         self,
         inbox: Inbox,
         wake: Callable[[Sequence[str]], None],
-        announce: Callable[[Sequence[Incoming]], None] = _announce_nothing,
+        announce: Callable[[Sequence[Incoming]], None] = lambda _messages: None,
         router: HistoryRouter | None = None,
-        keep: Callable[[Incoming], Incoming | None] = _keep_all,
+        keep: Callable[[Incoming], Incoming | None] = lambda message: message,
     ) -> None:
         """Take the inbox, and who is told after messages are committed.
 

@@ -21,7 +21,7 @@ from bot.telemetry.logs import BoundTurn
 from bot.value_class import value_class
 
 _log = structlog.get_logger(__name__)
-LATE_SECONDS = 60.0
+_LATE_SECONDS = 60.0
 """How long after a search in vain a platform may still accept what was looked for."""
 _SEARCH_SECONDS = 15.0
 """A search makes no further request after that; its lane is held for longer."""
@@ -57,7 +57,6 @@ class LateDuplicates:
         surfaces: by `Address.source`.
         clock: says when a search is due.
         find: looks for another copy of a row than the one with this id.
-        late_seconds: how long after a search in vain the platform may still accept the request.
     """
 
     def __init__(
@@ -66,14 +65,11 @@ class LateDuplicates:
         surfaces: Mapping[str, Surface],
         clock: Clock,
         find: Callable[[OutboxRow, str | None], Awaitable[str | None]],
-        *,
-        late_seconds: float = LATE_SECONDS,
     ) -> None:
         self._outbox = outbox
         self._surfaces = surfaces
         self._clock = clock
         self._find = find
-        self._late_seconds = late_seconds
         self._repeated: OrderedDict[int, _Repeated] = OrderedDict()  # by row, the oldest first
         self._is_expected = asyncio.Event()
 
@@ -82,7 +78,7 @@ class LateDuplicates:
         known = self._repeated.pop(row.id, None)
         if known is None and found is not None:
             return
-        due_at = self._clock.monotonic() + self._late_seconds
+        due_at = self._clock.monotonic() + _LATE_SECONDS
         first = known or _Repeated(row, 0, due_at, due_at)
         self._repeated[row.id] = replace(
             first,

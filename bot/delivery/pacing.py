@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Set
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import TypeAlias, TypeVar
 
 from typing_extensions import override
@@ -129,7 +129,7 @@ class WaitingCalls:
 
 Response = TypeVar("Response")
 _Windows: TypeAlias = tuple[tuple[CallWindow, ...], tuple[CallWindow, ...], tuple[CallWindow, ...]]
-_MAX_FORMS = 64
+_MAX_FORMS = 64  # of limits: a platform has a few
 _MAX_SLEEP_SECONDS = 2.0
 """A shorter wait is slept through, a longer one is raised, so that the outbox reschedules."""
 _MIN_WAIT_SECONDS = 0.05
@@ -160,7 +160,7 @@ class RateLimitedSurface(Surface, DraftingSurface):
         self._clock = clock
         self._best_effort = best_effort
         self._learns_rates = learns_rates
-        self._known_windows: dict[tuple[int, bool], tuple[Limits, _Windows]] = {}
+        self._windows = lru_cache(_MAX_FORMS)(self._windows_of)
         self._waiting = waiting or WaitingCalls(clock)
 
     @override
@@ -257,7 +257,9 @@ class RateLimitedSurface(Surface, DraftingSurface):
         is_message: bool = True,
     ) -> Response:
         lane, source = address.lane, address.source
-        of_route, of_chat, of_bot = self._windows(address, is_message=is_message)
+        of_route, of_chat, of_bot = self._windows(
+            self._surface.limits(address), is_message=is_message
+        )
         scopes = [
             CallScope(route, of_route),
             CallScope(lane, of_chat),
@@ -285,19 +287,8 @@ class RateLimitedSurface(Surface, DraftingSurface):
                 await self._rates.refuse_calls(source, 0.0)
             raise
 
-    def _windows(self, address: Address, *, is_message: bool) -> _Windows:
-        """Return what may be called of this kind for the chat, for the chat and for the bot."""
-        limits = self._surface.limits(address)
-        known = self._known_windows.get((id(limits), is_message))
-        if known is None or known[0] is not limits:  # platforms have a few forms of limits
-            known = limits, self._windows_of(limits, is_message=is_message)
-            if len(self._known_windows) >= _MAX_FORMS:
-                self._known_windows.clear()
-            self._known_windows[id(limits), is_message] = known
-        return known[1]
-
     def _windows_of(self, limits: Limits, *, is_message: bool) -> _Windows:
-        """Return them for one form of limits.
+        """Return what may be called of this kind for the chat, for the chat and for the bot.
 
         Live edits leave what is reserved, and keep to the rates of a chat from the start. A typing
         indicator is no message: it counts for the bot at most, and leaves what is reserved.

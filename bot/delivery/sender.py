@@ -26,7 +26,7 @@ from bot.chat.outgoing import (
     OutboxState,
     OutgoingMessage,
 )
-from bot.delivery.late_duplicates import LATE_SECONDS, LateDuplicates
+from bot.delivery.late_duplicates import LateDuplicates
 from bot.delivery.pacing import WaitingCalls
 from bot.delivery.sent_rows import SentRows
 from bot.errors import (
@@ -72,14 +72,6 @@ _NO_FILES_HERE = translatable("⚠ A file belongs here, but I may not attach fil
 _NONCE_BYTES = 15  # 24 characters; Discord accepts 25
 
 
-def _announce_nothing(_row_id: int, _external_id: str | None) -> None:
-    return
-
-
-def _tell_nobody(_lane: str, _reason: str) -> None:
-    return
-
-
 class Sender:
     """Delivers one lane at a time; several senders may work on different lanes.
 
@@ -89,7 +81,6 @@ class Sender:
             one that never will be sent.
         tell_refusal: Takes a lane in which the platform lets the bot send nothing, and why.
         waiting: The calls that wait for the rate of their bot.
-        late_seconds: How long after that a second copy may appear, which `late_duplicates` deletes.
     """
 
     def __init__(
@@ -99,10 +90,9 @@ class Sender:
         clock: Clock,
         *,
         settle_seconds: float,
-        announce: Callable[[int, str | None], None] = _announce_nothing,
-        tell_refusal: Callable[[str, str], None] = _tell_nobody,
+        announce: Callable[[int, str | None], None] = lambda _row_id, _external_id: None,
+        tell_refusal: Callable[[str, str], None] = lambda _lane, _reason: None,
         waiting: WaitingCalls | None = None,
-        late_seconds: float = LATE_SECONDS,
     ) -> None:
         self._outbox = outbox
         self._surfaces = surfaces
@@ -113,9 +103,7 @@ class Sender:
         self._tell_refusal = tell_refusal
         self._waiting = waiting or WaitingCalls(clock)
         self.sent_rows = SentRows(outbox)
-        self.late_duplicates = LateDuplicates(
-            outbox, surfaces, clock, self._find, late_seconds=late_seconds
-        )
+        self.late_duplicates = LateDuplicates(outbox, surfaces, clock, self._find)
         self._succeeded_at: dict[str, float] = {}  # by lane, the latest last
         self._unknown_outcomes: dict[int, int] = {}  # how often, by row; the latest last
 
@@ -481,22 +469,20 @@ class LaneDelivery(Delivery):
 
 
 class RemoteDelivery(Delivery):
-    """Leaves rows to the senders in other processes."""
+    """Leaves rows to the senders in other processes.
 
-    def __init__(
-        self,
-        wake: Callable[[Sequence[str]], None],
-        wake_urgent: Callable[[Sequence[str]], None],
-        sent_rows: SentRows,
-    ) -> None:
+    Args:
+        wake: takes lanes, and `is_urgent` by name.
+        sent_rows: hears which rows were sent.
+    """
+
+    def __init__(self, wake: Callable[..., None], sent_rows: SentRows) -> None:
         self._wake = wake
-        self._wake_urgent = wake_urgent
         self._sent_rows = sent_rows
 
     @override
     def deliver(self, lane: str, row: OutboxRow | None, *, is_urgent: bool = False) -> None:
-        wake = self._wake_urgent if is_urgent else self._wake
-        wake([lane])  # no row is taken here
+        self._wake([lane], is_urgent=is_urgent)  # no row is taken here
 
     @override
     async def wait_until_sent(self, row_id: int) -> str:

@@ -239,8 +239,7 @@ class MessagingContainer(StorageContainer, ABC):
             return LaneDelivery(self._sender, self.lane_pool)
         sent_rows = SentRows(self.outbox)
         self._sent_row_signals.subscribe(sent_rows)
-        wake = partial(wake_keys, self.signals, _LANES)
-        return RemoteDelivery(wake, partial(wake, is_urgent=True), sent_rows)
+        return RemoteDelivery(partial(wake_keys, self.signals, _LANES), sent_rows)
 
     @cached_property
     def replies(self) -> LiveReplies:

@@ -1,7 +1,7 @@
 """Test that a worker hears from a sender in another process which message its row became."""
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import pytest
 
@@ -42,7 +42,10 @@ class WorkerAndSender:
         )
         sent_rows = SentRows(self._outbox)
         sent_row_signals.subscribe(sent_rows)
-        self.delivery = RemoteDelivery(self.woken.extend, self.woken_urgently.extend, sent_rows)
+        self.delivery = RemoteDelivery(self._wake, sent_rows)
+
+    def _wake(self, lanes: Sequence[str], *, is_urgent: bool) -> None:
+        (self.woken_urgently if is_urgent else self.woken).extend(lanes)
 
     async def queue(self) -> None:
         conversations = SqlConversations(self.database, self.clock)
