@@ -80,11 +80,6 @@ def test_private_message_fills_every_field() -> None:
     )
 
 
-def test_group_message_does_not_wake_and_admin_is_unknown() -> None:
-    incoming = convert("hi all")
-    assert (incoming.wake, incoming.author_is_admin) == (None, None)
-
-
 def test_topic_is_part_of_the_address_and_the_narrowest_scope() -> None:
     incoming = convert("hi", message_thread_id=9, is_topic_message=True)
     assert incoming.address == Address("telegram", "-100", "9")
@@ -92,7 +87,9 @@ def test_topic_is_part_of_the_address_and_the_narrowest_scope() -> None:
 
 
 def test_reply_thread_outside_a_forum_is_not_a_topic() -> None:
-    assert convert("hi", message_thread_id=9).address.thread is None
+    incoming = convert("hi all", message_thread_id=9)
+    assert incoming.address.thread is None
+    assert (incoming.wake, incoming.author_is_admin) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -106,13 +103,6 @@ def test_reply_thread_outside_a_forum_is_not_a_topic() -> None:
 )
 def test_service_messages_and_those_of_bots_are_dropped(fields: dict[str, object]) -> None:
     assert message_to_said(message(**fields), BOT) is None  # type: ignore[arg-type]
-
-
-def test_caption_is_read_like_text() -> None:
-    caption = "@nova_bot what is this?"
-    marks = [entity("mention", caption, "@nova_bot")]
-    incoming = convert(None, caption=caption, caption_entities=marks)
-    assert (incoming.wake, incoming.text) == (WakeReason.MENTION, "what is this?")
 
 
 def link(text: str, word: str, url: str = "https://a.example/1") -> dict[str, Any]:
@@ -244,29 +234,47 @@ def test_leading_mention_is_removed(after: str) -> None:
     assert (incoming.wake, incoming.text) == (WakeReason.MENTION, after.lstrip() or "@nova_bot")
 
 
-def test_mention_offsets_count_utf16_units() -> None:
-    text = "👩‍🚀👩‍🚀 @nova_bots @nova"
-    incoming = convert(text, entities=[entity("mention", text, "@nova_bots")])
-    assert incoming.wake is None
+def marked(kind: str, text: str, word: str, **more: object) -> dict[str, Any]:
+    return {"text": text, "entities": [entity(kind, text, word, **more)]}
 
 
-def test_text_mention_of_the_bot_id_wakes() -> None:
-    text = "Nova 🌟, hello"
-    marks = [entity("text_mention", text, "Nova 🌟", user=BOT_JSON)]
-    incoming = convert(text, entities=marks)
-    assert (incoming.wake, incoming.text) == (WakeReason.MENTION, ", hello")
+NAMESAKE = {"id": 8, "is_bot": False, "first_name": "Nova"}
+CAPTION = "@nova_bot what is this?"
 
 
-def test_text_mention_of_another_id_does_not_wake() -> None:
-    namesake = {"id": 8, "is_bot": False, "first_name": "Nova"}
-    text = "Nova hello"
-    assert (
-        convert(text, entities=[entity("text_mention", text, "Nova", user=namesake)]).wake is None
-    )
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        (marked("mention", "@nova_bot", "@nova_bot"), "@nova_bot"),
+        (marked("text_mention", "Nova 🌟, hello", "Nova 🌟", user=BOT_JSON), ", hello"),
+        (
+            {
+                "text": None,
+                "caption": CAPTION,
+                "caption_entities": [entity("mention", CAPTION, "@nova_bot")],
+            },
+            "what is this?",
+        ),
+    ],
+    ids=["alone", "by its id", "in a caption"],
+)
+def test_mention_wakes(fields: dict[str, Any], text: str) -> None:
+    incoming = convert(**fields)
+    assert (incoming.wake, incoming.text) == (WakeReason.MENTION, text)
 
 
-def test_username_without_an_entity_does_not_wake() -> None:
-    assert convert("see mail@nova_bot.example").wake is None
+@pytest.mark.parametrize(
+    "fields",
+    [
+        marked("mention", "👩‍🚀👩‍🚀 @nova_bots @nova", "@nova_bots"),
+        marked("text_mention", "Nova hello", "Nova", user=NAMESAKE),
+        {"text": "see mail@nova_bot.example"},
+        marked("bot_command", "try /preset", "/preset"),
+    ],
+    ids=["longer name", "namesake", "no entity", "command within the text"],
+)
+def test_what_does_not_name_the_bot_does_not_wake(fields: dict[str, Any]) -> None:
+    assert convert(**fields).wake is None
 
 
 # --- commands --------------------------------------------------------------------------------
@@ -285,11 +293,6 @@ def test_command_for_another_bot_does_not_wake() -> None:
     marks = [entity("bot_command", text, "/preset@other_bot")]
     incoming = convert(text, entities=marks, reply_to_message=bot_message())
     assert (incoming.wake, incoming.text) == (None, text)
-
-
-def test_command_within_the_text_does_not_wake() -> None:
-    text = "try /preset"
-    assert convert(text, entities=[entity("bot_command", text, "/preset")]).wake is None
 
 
 # --- replies and quotes ----------------------------------------------------------------------
@@ -311,16 +314,6 @@ def test_reply_to_somebody_else_is_quoted_but_does_not_wake() -> None:
     incoming = convert("why?", reply_to_message=other)
     nova = Person("telegram:6", "Nova")
     assert (incoming.wake, incoming.quote) == (None, Quote(nova, "40", "a cat"))
-
-
-def test_partial_quote_replaces_the_whole_message() -> None:
-    incoming = convert(
-        "why?",
-        reply_to_message=bot_message(text="a long story"),
-        quote={"text": "long", "position": 2},
-    )
-    assert incoming.quote is not None
-    assert incoming.quote.text == "long"
 
 
 def test_message_in_a_topic_opened_by_the_bot_is_not_a_reply() -> None:
@@ -479,11 +472,6 @@ def test_message_without_text_keeps_its_attachment(
 
 def test_unknown_message_in_a_group_is_dropped() -> None:
     assert message_to_said(message(None, of_a_later_version={}), BOT) is None
-
-
-def test_mention_alone_is_the_text() -> None:
-    incoming = convert("@nova_bot", entities=[entity("mention", "@nova_bot", "@nova_bot")])
-    assert (incoming.wake, incoming.text) == (WakeReason.MENTION, "@nova_bot")
 
 
 def test_entity_that_cuts_a_character_in_two_does_not_hide_the_mention() -> None:
