@@ -4,6 +4,7 @@ discord.py's own loop identifies at once and without a limit, always resumes fro
 received, stored or not, and ends a session when it closes.
 """
 
+import asyncio
 import random
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
@@ -22,7 +23,6 @@ from bot.errors import (
     TokenRejected,
     Unreachable,
 )
-from bot.platforms.discord.events import HeldEvents
 from bot.platforms.discord.internals import (
     DiscordClient,
     RawEvent,
@@ -71,7 +71,9 @@ class ShardClient(DiscordClient):
         self._unsettled: dict[int, int] = {}  # interactions in progress -> their sequence numbers
         self.is_replaying = False
         """Whether a session is being resumed, and what arrives is not new."""
-        self._held = HeldEvents(self._is_known, self._load_guild, self._release)
+        self._held: dict[int, list[tuple[int, str]]] = {}
+        """By guild: the events that wait until it is known, with their sequence numbers."""
+        self._loading: set[asyncio.Task[None]] = set()
         super().__init__(rest, intents, shard)
 
     @abstractmethod
@@ -127,19 +129,36 @@ class ShardClient(DiscordClient):
 
     @override
     async def close(self) -> None:
-        self._held.clear()
+        self.forget_held_events()
         await super().close()
 
     @override
     def take_event(self, event: str, *args: Any) -> None:
-        is_held = event in _HELD and self._held.hold(
-            _guild_id(args[0]), self.sequence, self.last_received
-        )
-        if not is_held:
-            super().take_event(event, *args)
+        """Take an event, or hold it until its guild is known: RESUME does not describe guilds.
 
-    def _release(self, received: str) -> None:
-        self.parse(decode_event(received), super().take_event)
+        Without its channel a message in a thread would have no parent.
+        """
+        guild = _guild_id(args[0]) if event in _HELD else 0
+        if not guild or (guild not in self._held and self._is_known(guild)):
+            super().take_event(event, *args)
+            return
+        if guild not in self._held:
+            self._held[guild] = []
+            task = asyncio.create_task(self._load_and_release(guild))
+            self._loading.add(task)
+            task.add_done_callback(self._loading.discard)
+        self._held[guild].append((self.sequence, self.last_received))
+
+    async def _load_and_release(self, guild: int) -> None:
+        await self._load_guild(guild)
+        for _, received in self._held.pop(guild, ()):
+            self.parse(decode_event(received), super().take_event)
+
+    def forget_held_events(self) -> None:
+        """Forget what waits: Discord sends it again, or it is read from the channels."""
+        for task in self._loading:
+            task.cancel()
+        self._held.clear()
 
     async def _open(
         self, session: GatewaySession | None, before_identify: Callable[[], Awaitable[None]]
@@ -160,9 +179,7 @@ class ShardClient(DiscordClient):
         session = self.session
         if session is None:
             return None
-        open_numbers = [*self._unsettled.values()]
-        if (held := self._held.first_held) is not None:
-            open_numbers.append(held)
+        open_numbers = [*self._unsettled.values(), *(held[0][0] for held in self._held.values())]
         sequence = min(session.sequence, min(open_numbers, default=session.sequence + 1) - 1)
         return GatewaySession(session.id, sequence, session.resume_url)
 

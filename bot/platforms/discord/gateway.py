@@ -85,7 +85,7 @@ class Gateway(ShardClient):
     def on_connect(self) -> None:
         """Queue the start of a session by IDENTIFY; a resumed one replays what was missed."""
         self._set_guilds_known()
-        self._held.clear()  # what was held is fetched from the channels
+        self.forget_held_events()  # what was held is fetched from the channels
         self._current_session = SessionStarted(utcnow())
         _log.info("discord_session_began")
         self._events.put(self._current_session)
