@@ -3,7 +3,7 @@
 import asyncio
 import json
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, TypeVar, cast
 from urllib.parse import quote
@@ -59,29 +59,6 @@ _DEFAULT_RETRY_SECONDS = 5.0
 _CALL_ERRORS = (AiogramError, UnicodeDecodeError, ConnectionFailed, TimeoutError)
 # The Bot API's own words for status 500; a "Bad Gateway" comes from what stands before it.
 _INTERNAL_ERROR = "Internal Server Error"
-_NOT_EDITABLE_REASONS = (
-    "message can't be edited",
-    "no text in the message to edit",
-    "no caption in the message to edit",
-)
-_REPLY_REASONS = ("message to be replied not found", "reply message not found", "reply_message_id")
-_MISSING_REASONS = (
-    "message to edit not found",
-    "message to delete not found",
-    "message_id_invalid",
-)
-_NO_MEMBER_REASONS = ("participant_id_invalid", "user not found", "member not found")
-_CONTENT_REASONS = (
-    "can't parse",
-    "entit",
-    "text is empty",
-    "text must be non-empty",
-    "is too long",
-    "_too_long",
-    "button",
-    "reply markup",
-    "url",
-)
 
 
 class ReplyNotFound(Refused):
@@ -110,6 +87,33 @@ class ChatMoved(Refused):
 
 class PollingConflict(Unreachable):
     """Another process polls with this token, or a webhook is set."""
+
+
+_REFUSALS: Sequence[tuple[type[Refused], Sequence[str]]] = (
+    (NotModified, ("message is not modified",)),
+    (
+        ReplyNotFound,
+        ("message to be replied not found", "reply message not found", "reply_message_id"),
+    ),
+    (
+        MessageNotFound,
+        ("message to edit not found", "message to delete not found", "message_id_invalid"),
+    ),
+    (
+        NotEditable,
+        (
+            "message can't be edited",
+            "no text in the message to edit",
+            "no caption in the message to edit",
+        ),
+    ),
+    (NoSuchMember, ("participant_id_invalid", "user not found", "member not found")),
+)
+"""By Telegram's words, in lower case; the first that fits counts."""
+_CONTENT_REASONS = (
+    *("can't parse", "entit", "text is empty", "text must be non-empty", "is too long"),
+    *("_too_long", "button", "reply markup", "url"),
+)
 
 
 class BotApi:
@@ -248,22 +252,14 @@ def _translate_lost(error: ConnectionFailed) -> PlatformError:
 
 
 def _translate_refusal(description: str) -> PlatformError:
-    lowered = description.lower()
-    if "message is not modified" in lowered:
-        return NotModified(description)
-    if any(reason in lowered for reason in _REPLY_REASONS):
-        return ReplyNotFound(description)
-    if any(reason in lowered for reason in _MISSING_REASONS):
-        return MessageNotFound(description)
-    if any(reason in lowered for reason in _NOT_EDITABLE_REASONS):
-        return NotEditable(description)
-    if any(reason in lowered for reason in _NO_MEMBER_REASONS):
-        return NoSuchMember(f"Telegram refuses: {description}")
+    lowered, text = description.lower(), f"Telegram refuses: {description}"
+    for refusal, reasons in _REFUSALS:
+        if any(reason in lowered for reason in reasons):
+            return refusal(text)
     if lowered.startswith("too many requests"):
         return RateLimited(_DEFAULT_RETRY_SECONDS)
-    if any(reason in lowered for reason in _CONTENT_REASONS):
-        return ContentRefused(f"Telegram refuses: {description}")
-    return Refused(f"Telegram refuses: {description}")
+    is_content = any(reason in lowered for reason in _CONTENT_REASONS)
+    return ContentRefused(text) if is_content else Refused(text)
 
 
 _HEADERS = {"User-Agent": f"troupe/{__version__}", "Accept-Encoding": "identity"}
@@ -423,6 +419,14 @@ def decode_lenient(decode: Callable[[bytes], T], content: bytes) -> T:
     except (json.JSONDecodeError, RecursionError):
         return decode(content)
     return decode(json.dumps(whole, ensure_ascii=False).encode(errors="replace"))
+
+
+def decode_result(result: msgspec.Raw, returns: type[T]) -> T:
+    """Decode the JSON of a result; raises `OutcomeUnknown` if it is something else."""
+    try:
+        return msgspec.json.decode(result, type=returns)
+    except msgspec.DecodeError:
+        raise OutcomeUnknown("Telegram's response cannot be read") from None
 
 
 def _to_plain(value: object) -> object:

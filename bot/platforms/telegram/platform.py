@@ -22,11 +22,11 @@ from aiogram.methods import (
     TelegramMethod,
 )
 from aiogram.types import Update, User
+from pydantic import SecretStr
 from typing_extensions import override
 
 from bot.chat.incoming import Address, Incoming, MediaItem, Pressed, Request, source_name
 from bot.errors import (
-    OutcomeUnknown,
     PlatformError,
     RateLimited,
     Refused,
@@ -43,6 +43,7 @@ from bot.platforms.telegram.api import (
     NoSuchMember,
     PollingConflict,
     decode_lenient,
+    decode_result,
     token_refused,
 )
 from bot.platforms.telegram.command_menu import offer_commands
@@ -55,7 +56,6 @@ from bot.platforms.telegram.incoming import (
 from bot.platforms.telegram.moved_chats import MovedChats
 from bot.platforms.telegram.settings import TelegramSettings, is_webhook_secret
 from bot.platforms.telegram.surface import TelegramSurface
-from bot.platforms.tokens import WebhookSecret
 from bot.ports import (
     FileSource,
     Intake,
@@ -64,9 +64,10 @@ from bot.ports import (
     Surface,
     WebhookReceiver,
 )
-from bot.runtime.secret_file import LOOK_EVERY_SECONDS
+from bot.runtime.secret_file import LOOK_EVERY_SECONDS, SecretFile
 from bot.runtime.tasks import cancel_and_wait
 from bot.telemetry.metrics import POLLING_CONFLICTS
+from bot.telemetry.secret_masker import mask_from_now_on
 
 Response = TypeVar("Response")
 
@@ -88,8 +89,6 @@ class _MemberStatus(msgspec.Struct):
     status: str
 
 
-_decode_member = msgspec.json.Decoder(_MemberStatus).decode
-_decode_updates = msgspec.json.Decoder(list[dict[str, Any]]).decode
 _decode_update = msgspec.json.Decoder(dict[str, Any]).decode
 
 
@@ -105,12 +104,8 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         self._chats = MovedChats(context.cursors, context.bot_id)
         self._surface = TelegramSurface(self._api, self._chats, has_drafts=settings.drafts)
         self._settings = settings
-        self._webhook_secret = WebhookSecret(
-            lambda: self._api.token.settings.webhook_token,
-            settings.webhook_secret_file,
-            is_webhook_secret,
-            context.clock,
-        )
+        file = settings.webhook_secret_file
+        self._secret_file = None if file is None else SecretFile(file, context.clock)
         self._poll_seconds = settings.poll_seconds
         self._bot: User | None = None  # once Telegram has said who we are
         self._acknowledging: set[asyncio.Task[None]] = set()
@@ -209,14 +204,23 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
 
     def _read_secrets(self) -> tuple[str, str]:
         """Return the token and the secret of the webhook, which may be derived from it."""
-        return self._api.token.read(), self._webhook_secret.read()
+        token, file = self._api.token, self._secret_file
+        if file is not None and file.has_changed():
+            mask_from_now_on(file.secrets)
+            if len(file.secrets) == 1 and is_webhook_secret(file.secrets[0]):
+                secret = {"webhook_secret": SecretStr(file.secrets[0])}
+                token.settings = token.settings.model_copy(update=secret)
+                _log.info("webhook_secret_replaced")
+            else:
+                _log.error("webhook_secret_not_used")
+        return token.read(), token.settings.webhook_token
 
     async def _set_webhook(self) -> None:
         try:
             await self._api.call(
                 SetWebhook(
                     url=self._settings.webhook_url or "",
-                    secret_token=self._webhook_secret.read(),
+                    secret_token=self._read_secrets()[1],
                     allowed_updates=UPDATE_TYPES,
                     drop_pending_updates=False,
                 )
@@ -305,10 +309,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         began = self._clock.monotonic()
         updates = await self._api.send("getUpdates", fields, seconds)
         self._is_early = self._clock.monotonic() - began < timeout / 2
-        try:
-            return _decode_updates(updates)
-        except msgspec.DecodeError:
-            raise OutcomeUnknown("Telegram's response has no list of updates") from None
+        return decode_result(updates, list[dict[str, Any]])
 
     def _new_updates(self, updates: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return the updates that were not here before; without a number none is acknowledged."""
@@ -434,10 +435,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
             )
         except NoSuchMember:
             return False
-        try:
-            status = _decode_member(member).status
-        except msgspec.DecodeError:
-            raise OutcomeUnknown("Telegram's response names no status") from None
+        status = decode_result(member, _MemberStatus).status
         return status in {ChatMemberStatus.CREATOR, ChatMemberStatus.ADMINISTRATOR}
 
 

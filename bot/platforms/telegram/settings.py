@@ -10,7 +10,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 from typing_extensions import override
 
 from bot.platforms.tokens import BotTokenSettings
-from bot.runtime.secret_file import read_secrets_at_start
+from bot.runtime.secret_file import take_from_file
 
 _SECRET = re.compile(r"[A-Za-z0-9_-]{16,256}")
 _SECRET_RULE = "use 16 to 256 letters, digits, _ and -"  # noqa: S105 # no secret itself
@@ -67,16 +67,10 @@ class TelegramSettings(BotTokenSettings):
         """Take the secret from the file, so that it is masked."""
         if self.webhook_secret_file is None:
             return self
-        found = read_secrets_at_start(self.webhook_secret_file, "the secret")
-        if len(found) != 1 or not is_webhook_secret(found[0]):
-            raise ValueError(
-                f"there is not one secret in {self.webhook_secret_file}: {_SECRET_RULE}"
-            )
-        if self.webhook_secret not in {None, SecretStr(found[0])}:
-            raise ValueError(
-                "webhook_secret and webhook_secret_file are both set; remove one of them"
-            )
-        self.webhook_secret = SecretStr(found[0])
+        found = take_from_file(self.webhook_secret, self.webhook_secret_file, "webhook_secret")
+        if found is None or not is_webhook_secret(found.get_secret_value()):
+            raise ValueError(f"the webhook secret in {self.webhook_secret_file}: {_SECRET_RULE}")
+        self.webhook_secret = found
         return self
 
     @model_validator(mode="after")
@@ -97,7 +91,7 @@ class TelegramSettings(BotTokenSettings):
 
     @property
     def webhook_token(self) -> str:
-        """What Telegram sends with each call, as it was at the start; the same in all processes."""
+        """What Telegram sends with each call; the same in all processes."""
         if self.webhook_secret is not None:
             return self.webhook_secret.get_secret_value()
         token = self.token.get_secret_value() if self.token else ""

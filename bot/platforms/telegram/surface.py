@@ -19,8 +19,14 @@ from typing_extensions import override
 
 from bot.chat.incoming import Address
 from bot.chat.outgoing import Limits, MessageContent, OutgoingMessage
-from bot.errors import ContentRefused, MessageNotFound, OutcomeUnknown
-from bot.platforms.telegram.api import BotApi, NotEditable, NotModified, ReplyNotFound
+from bot.errors import ContentRefused, MessageNotFound
+from bot.platforms.telegram.api import (
+    BotApi,
+    NotEditable,
+    NotModified,
+    ReplyNotFound,
+    decode_result,
+)
 from bot.platforms.telegram.limits import GROUP, PRIVATE
 from bot.platforms.telegram.markup import (
     render_markdown,
@@ -309,11 +315,5 @@ class _SentMessage(msgspec.Struct):
     message_id: int
 
 
-_decode_sent_message = msgspec.json.Decoder(_SentMessage).decode
-
-
 def _message_id(sent: msgspec.Raw) -> int:
-    try:
-        return _decode_sent_message(sent).message_id
-    except msgspec.DecodeError:
-        raise OutcomeUnknown("Telegram's response has no message id") from None
+    return decode_result(sent, _SentMessage).message_id
