@@ -8,7 +8,7 @@ import asyncio
 import random
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import aiohttp
 import discord
@@ -35,6 +35,7 @@ from bot.platforms.discord.shards import GatewaySession, IdentifyLimits, Shard
 from bot.ports import Clock
 from bot.texts.text import translatable
 
+T = TypeVar("T")
 _log = structlog.get_logger(__name__)
 _ASK_AGAIN_SECONDS = 2.0
 _MAX_REFUSED_RESUME_SECONDS = 5.0  # Discord asks for 1 to 5 s before the next IDENTIFY
@@ -208,26 +209,40 @@ class ShardClient(DiscordClient):
     def _is_known(self, guild_id: int) -> bool:
         return self.get_guild(guild_id) is not None
 
-    async def _load_guild(self, guild_id: int) -> None:
-        """Fetch a guild with its channels; without them where Discord refuses."""
-        while not self.is_closed():
+    async def until_answered(self, request: Callable[[], Awaitable[T]]) -> T:
+        """Repeat a request until Discord answers it.
+
+        Raises:
+            Refused: Discord refuses it.
+            PlatformFatal: no retry helps.
+        """
+        while True:
             try:
-                guild, channels, threads = [
-                    decode_response(await self._rest.call(endpoint, str(guild_id)), type_)
-                    for endpoint, type_ in _GUILD_PARTS
-                ]
-            except (Refused, PlatformFatal) as error:
-                _log.warning("discord_guild_not_loaded", guild=guild_id, reason=str(error))
-                return
+                return await request()
+            except (Refused, PlatformFatal):
+                raise
             except RateLimited as limited:
                 await self._clock.sleep(limited.retry_after_seconds)
             except PlatformError:
                 await self._clock.sleep(_ASK_AGAIN_SECONDS)
-            else:
-                described = {**guild, "channels": channels, "threads": threads["threads"]}
-                if not self._is_known(guild_id):
-                    self.parse(RawEvent("GUILD_CREATE", described), _ignore)
-                return
+
+    async def _load_guild(self, guild_id: int) -> None:
+        """Fetch a guild with its channels; without them where Discord refuses."""
+
+        async def fetch() -> list[Any]:
+            return [
+                decode_response(await self._rest.call(endpoint, str(guild_id)), type_)
+                for endpoint, type_ in _GUILD_PARTS
+            ]
+
+        try:
+            guild, channels, threads = await self.until_answered(fetch)
+        except (Refused, PlatformFatal) as error:
+            _log.warning("discord_guild_not_loaded", guild=guild_id, reason=str(error))
+            return
+        if not self._is_known(guild_id):
+            described = {**guild, "channels": channels, "threads": threads["threads"]}
+            self.parse(RawEvent("GUILD_CREATE", described), _ignore)
 
 
 def _guild_id(event: Any) -> int:

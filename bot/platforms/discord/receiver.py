@@ -5,7 +5,8 @@ import json
 import math
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence, Set
 from datetime import datetime, timedelta
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 import discord
 import msgspec
@@ -13,7 +14,7 @@ import structlog
 from discord.utils import snowflake_time, time_snowflake
 
 from bot.chat.incoming import Incoming, Pressed, source_name
-from bot.errors import PlatformError, PlatformFatal, RateLimited, Refused, StoreError
+from bot.errors import Refused, StoreError
 from bot.platforms.discord.events import (
     CommandReceived,
     GatewayEvent,
@@ -54,34 +55,12 @@ _DEFER_SECONDS = 4.0
 _SECONDS_BETWEEN_SESSIONS = 1.0
 
 
-@value_class
-class _Page:
-    """A part of a channel's history, oldest first, without what cannot be parsed."""
-
-    messages: Sequence[discord.Message] = ()
-    last: int = 0
-    """The newest message of the page, also if it could not be parsed."""
-    has_more: bool = False
-
-
 class MessageReceiver:
-    """Stores the messages of one gateway connection; none is lost while the store fails."""
+    """Stores the messages of one shard's connection; none is lost while the store fails."""
 
     def __init__(
-        self,
-        gateway: Gateway,
-        bot: discord.Object,
-        intake: Intake,
-        context: PlatformContext,
+        self, gateway: Gateway, bot: discord.Object, intake: Intake, context: PlatformContext
     ) -> None:
-        """Take the connection and what stores its messages.
-
-        Args:
-            gateway: the connection of one shard.
-            bot: who it is.
-            intake: stores messages and cursors.
-            context: of the platform.
-        """
         self._gateway = gateway
         self._bot = bot
         self._intake = intake
@@ -96,7 +75,7 @@ class MessageReceiver:
         self._is_replaying = False
         self._read_slots = asyncio.Semaphore(_MAX_CONCURRENT_READS)
         self.store_error: str | None = None
-        """Why messages cannot be stored just now."""
+        """Why messages cannot be stored at the moment."""
 
     async def run(self) -> None:
         """Run until cancelled.
@@ -111,7 +90,7 @@ class MessageReceiver:
                 await self._catch_up(events[-1])
 
     async def _next_events(self) -> Sequence[GatewayEvent]:
-        """Wait for events; return none when it is time to store how far the session got."""
+        """Wait for events; return none when the progress of the session is due to be stored."""
         if not self._has_progress:
             return await self._gateway.events()
         due_at = self._session_stored_at + _SECONDS_BETWEEN_SESSIONS
@@ -122,7 +101,7 @@ class MessageReceiver:
             return ()
 
     async def load(self) -> GatewaySession | None:
-        """Load what is stored of the shard; return the session that can be resumed."""
+        """Load the shard's cursors; return the session to resume, if there is one."""
         stored = await self._load_cursors()
         name = self._cursors.identified_name
         identified = read_cursors(
@@ -138,7 +117,7 @@ class MessageReceiver:
         return self._session
 
     async def before_identify(self) -> None:
-        """Wait if the shard has identified too often lately, and store that it does so again."""
+        """Wait if the shard has identified too often lately; store that it identifies again."""
         pause = loop_pause(self._identified, self._clock.now())
         if pause > 0:
             self.store_error = "waiting: Discord ended the last sessions soon after they began"
@@ -163,9 +142,9 @@ class MessageReceiver:
     async def _store_events(
         self, events: Sequence[GatewayEvent], oldest_question: float = 0
     ) -> None:
-        """Store messages and commands in order, and with them the cursors that count them.
+        """Store events in order, together with the cursors that count them.
 
-        Messages from before `oldest_question`, in Unix seconds, are not answered any more.
+        Messages from before `oldest_question`, in Unix seconds, are too late for an answer.
         """
         incomings: list[Incoming] = []
         received: list[tuple[int, int, int]] = []
@@ -206,15 +185,12 @@ class MessageReceiver:
 
     @property
     def _has_progress(self) -> bool:
-        """Whether the session got further than is stored, and may be resumed from there."""
+        """Whether the session got further than is stored, and can be resumed from there."""
         is_new = self._session is not None and self._session != self._stored_session
         return is_new and self._cursors.misses_nothing
 
     def _session_to_store(self) -> dict[str, str]:
-        """Return the session if it is time to store it.
-
-        What comes after it is sent again after a RESUME, and not stored twice.
-        """
+        """Return the session if it is due; Discord repeats what comes after it, known by its id."""
         now = self._clock.monotonic()
         is_due = now - self._session_stored_at >= _SECONDS_BETWEEN_SESSIONS
         if self._session is None or not is_due or not self._has_progress:
@@ -263,38 +239,26 @@ class MessageReceiver:
 
     async def _catch_up_channel(self, channel: int, after: int, missing: dict[int, int]) -> None:
         """Store all messages of a channel after this one, and remove it from `missing`."""
+        has_more = True
         async with self._read_slots:
-            while (page := await self._next_page(channel, after)).messages or page.has_more:
-                if page.messages:
-                    await self._store_events(page.messages, self._oldest_question())
-                after = page.last
-                if not page.has_more:
-                    break
+            while has_more:
+                page = await self._read_page(channel, after)
+                parsed = (self._gateway.parse_message(each) for each in page)
+                if messages := [each for each in parsed if each is not None]:
+                    await self._store_events(messages, self._oldest_question())
+                ids = [number for each in page if (number := _snowflake(each.get("id")))]
+                after = max(ids, default=after)
+                has_more = len(page) == _PAGE_SIZE and bool(ids)
         del missing[channel]
 
-    async def _next_page(self, channel: int, after: int) -> "_Page":
-        """Return the next messages of a channel, oldest first; retry until Discord answers."""
-        while True:
-            try:
-                return await self._fetch_page(channel, after)
-            except PlatformFatal:
-                raise
-            except Refused as error:
-                _log.info("discord_channel_unreadable", channel=channel, reason=str(error))
-                return _Page()
-            except RateLimited as limited:
-                await self._clock.sleep(limited.retry_after_seconds)
-            except PlatformError:
-                await self._clock.sleep(_PAUSE_SECONDS)
-
-    async def _fetch_page(self, channel_id: int, after: int) -> "_Page":
-        oldest_first = await self._gateway.read_history(channel_id, after, _PAGE_SIZE)
-        parsed = (self._gateway.parse_message(each) for each in oldest_first)
-        messages = [each for each in parsed if each is not None]
-        ids = [message_id for each in oldest_first if (message_id := _snowflake(each.get("id")))]
-        return _Page(
-            messages, max(ids, default=after), len(oldest_first) == _PAGE_SIZE and bool(ids)
-        )
+    async def _read_page(self, channel: int, after: int) -> Sequence[dict[str, Any]]:
+        """Return the next messages of a channel, oldest first; none where it cannot be read."""
+        read = partial(self._gateway.read_history, channel, after, _PAGE_SIZE)
+        try:
+            return await self._gateway.until_answered(read)
+        except Refused as error:
+            _log.info("discord_channel_unreadable", channel=channel, reason=str(error))
+            return ()
 
     def _channels_to_read(self, now: datetime) -> list[tuple[int, int]]:
         """Return the channels that may have new messages, each with the message to read after.
