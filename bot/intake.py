@@ -44,12 +44,12 @@ T = TypeVar("T", Said, Pressed, Deleted)
 
 
 class HistoryRouter:
-    """Gives the address of every event its history; most channels have one, and need no look-up.
+    """Gives each event the history it belongs to; most channels have one and need no look-up.
 
     Args:
-        scope_of: the scope of a channel by its settings' scopes and the id of the person who is
-            about to be answered, if anybody is; None: nobody ever chose one.
-        index: where the messages of a channel stand.
+        scope_of: returns the scope that was chosen for a channel, by its settings' scopes and the
+            id of the person who is about to be answered; None: nobody chose one.
+        index: finds messages of a channel.
     """
 
     def __init__(
@@ -66,10 +66,9 @@ class HistoryRouter:
 
     @contextlib.asynccontextmanager
     async def routed(self, events: Sequence[Incoming]) -> AsyncIterator[Sequence[Incoming]]:
-        """Yield the events with their histories; the block stores them, before others are routed.
+        """Yield events with their histories; the block stores them before others are routed.
 
-        An event of several histories, such as the deletion of a message that branches have copies
-        of, is yielded once for each.
+        An event that concerns several histories, such as a deletion, is yielded once for each.
         """
         scopes = [await self._scope_of(event.scopes, _asker(event)) for event in events]
         for event, scope in zip(events, scopes, strict=True):
@@ -85,7 +84,7 @@ class HistoryRouter:
             yield routed
 
     async def route_press(self, pressed: Pressed) -> Pressed:
-        """Return a press with the history of what its button stands under."""
+        """Return a press with the history of the message its button is on."""
         if await self._scope_of(pressed.scopes, None) is None:
             return pressed
         return await self._route_press(pressed)
@@ -98,7 +97,7 @@ class HistoryRouter:
         return _in_history(said, await self._history_of_command(said, scope))
 
     async def _begin_thread(self, said: Said) -> None:
-        """Let a thread that a long answer goes on in begin with what was said up to the answer."""
+        """Give the thread of a long answer the history up to that answer."""
         if said.opened_from is None or len(said.scopes) < 2:
             return
         key = said.address.conversation
@@ -115,7 +114,7 @@ class HistoryRouter:
         self._begun_threads.add(key)
 
     async def foresee(self, said: Said) -> Said | None:
-        """Return a message that is not received yet with its history; nothing is stored.
+        """Return a message with its history before it is received; nothing is stored.
 
         None: it would begin a branch, whose history is made when it is received.
         """
@@ -165,7 +164,7 @@ class HistoryRouter:
                 return await self._history_of_reply(said, before)
 
     async def _history_of_command(self, said: Said, scope: HistoryScope) -> str:
-        """A command is about what it replies to, else about what its author said last."""
+        """A command is about the message it replies to, else about its author's newest message."""
         is_own = scope is HistoryScope.USER and _begins_anew(said)  # nobody else's is ended
         if not is_own and said.quote is not None and said.quote.message_id is not None:
             found = await self._find(said.address, said.quote.message_id)
@@ -185,7 +184,7 @@ class HistoryRouter:
         return self._received.get((address.channel, message_id))
 
     async def _history_of_reply(self, said: Said, before: Sequence[Incoming]) -> str:
-        """Go on with the chain that the message replies to, or begin one, or a branch of one."""
+        """Continue the chain that a message replies to, or begin a new one or a branch."""
         own = _own_chain(said)
         quoted = said.quote.message_id if said.quote is not None else None
         if quoted is None:
@@ -208,7 +207,7 @@ class HistoryRouter:
     async def _route_edit(
         self, edited: Edited, said: Said, scope: HistoryScope
     ) -> Sequence[Edited]:
-        """A copy that a branch has is changed as well, but nothing is answered again there."""
+        """Edit the copies in branches as well, but answer nothing again there."""
         histories: Sequence[str] = ()
         if said.message_id is not None:
             places = await self._index.find(said.address, [said.message_id])
@@ -273,7 +272,7 @@ def _histories(places: Sequence[MessagePlace]) -> list[str]:
 
 
 def _first_history(said: Said, scope: HistoryScope) -> str:
-    """Return where an edited message belongs that nobody has kept."""
+    """Return the history of an edited message that was never stored."""
     match scope:
         case HistoryScope.USER:
             return _of_person(said)
@@ -300,7 +299,15 @@ def _is_command(said: Said) -> bool:
 
 
 class InboxIntake(Intake):
-    """Stores messages, then tells who works on them."""
+    """Stores messages, then wakes their workers.
+
+    Args:
+        inbox: stores messages.
+        wake: takes their conversations.
+        announce: takes the messages, some of which overtake others.
+        router: decides which history each belongs to; None: they say it themselves.
+        keep: returns what to store of a message; None: nothing.
+    """
 
     def __init__(
         self,
@@ -310,15 +317,6 @@ class InboxIntake(Intake):
         router: HistoryRouter | None = None,
         keep: Callable[[Incoming], Incoming | None] = lambda message: message,
     ) -> None:
-        """Take the inbox, and who is told after messages are committed.
-
-        Args:
-            inbox: stores the messages.
-            wake: takes their conversations.
-            announce: takes the messages, some of which overtake those before them.
-            router: decides which history of its channel each belongs to; None: they say it.
-            keep: returns what to store of a message; None: nothing of it may be stored.
-        """
         self._inbox = inbox
         self._wake = wake
         self._announce = announce
@@ -351,7 +349,7 @@ class InboxIntake(Intake):
 
 
 def with_storable_text(incoming: Incoming) -> Incoming:
-    """Replace what databases cannot or should not store in all texts that people wrote."""
+    """Clean all texts that people wrote of what databases cannot or should not store."""
     match incoming:
         case Said():
             return storable_said(incoming)
@@ -376,7 +374,7 @@ def with_storable_text(incoming: Incoming) -> Incoming:
 
 
 def storable_said(said: Said) -> Said:
-    """Replace what databases cannot or should not store in the texts of a message."""
+    """Clean the texts of a message of what databases cannot or should not store."""
     quote = said.quote
     if quote is not None:
         quote = replace(

@@ -36,7 +36,7 @@ _MAX_CHATS = 8  # that are searched at once
 
 @value_class
 class _Repeated:
-    """A row that was looked for in vain, and sent again."""
+    """A row that was searched for in vain and sent again."""
 
     row: OutboxRow
     """As it was sent first; a growing answer has more words by now."""
@@ -50,13 +50,13 @@ class _Repeated:
 
 
 class LateDuplicates:
-    """Remembers what was sent again, and deletes what was accepted after all.
+    """Finds and deletes the second copies of messages that were sent twice.
 
     Args:
         outbox: holds lanes.
         surfaces: by `Address.source`.
-        clock: says when a search is due.
-        find: looks for another copy of a row than the one with this id.
+        clock: time.
+        find: looks for a copy of a row other than the message with this id.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class LateDuplicates:
         self._is_expected = asyncio.Event()
 
     def note_search(self, row: OutboxRow, found: str | None) -> None:
-        """Remember a row that was looked for in vain, or was found once it had been sent again."""
+        """Note what a search has found: nothing, or what was sent again since an earlier search."""
         known = self._repeated.pop(row.id, None)
         if known is None and found is not None:
             return
@@ -91,11 +91,7 @@ class LateDuplicates:
         self._is_expected.set()
 
     async def run(self, wake: Callable[[Sequence[str]], None]) -> None:
-        """Search for what is due until cancelled.
-
-        Args:
-            wake: takes the lanes that were held meanwhile.
-        """
+        """Search for what is due until cancelled; `wake` takes the lanes that were held."""
         while True:
             if not self._repeated:
                 self._is_expected.clear()
@@ -112,7 +108,7 @@ class LateDuplicates:
                 await self._clock.sleep(_POLL_SECONDS)
 
     async def _settle(self, repeated: _Repeated, wake: Callable[[Sequence[str]], None]) -> None:
-        """Delete the second copies of a row, now or, where that is not possible yet, later."""
+        """Delete the second copies of a row, or schedule another search for them."""
         row, wait, failures = repeated.row, _RETRY_SECONDS, repeated.failures
         is_done = False
         with BoundTurn(row.turn):
@@ -138,9 +134,9 @@ class LateDuplicates:
     async def _search_alone(
         self, repeated: _Repeated, wake: Callable[[Sequence[str]], None]
     ) -> bool:
-        """Search while nobody sends to the chat; return False if that is not possible yet.
+        """Search while nobody sends to the chat; return False if it has to be tried again.
 
-        A search edits what it finds: a message that is just being sent is not known yet.
+        A search edits what it finds, and would take a message that is being sent for a copy.
         """
         lane = repeated.row.address.lane
         latest = self._clock.monotonic() + _SEARCH_SECONDS
@@ -155,7 +151,7 @@ class LateDuplicates:
             wake([lane])
 
     async def _delete_copies(self, repeated: _Repeated) -> bool:
-        """Delete what is there beside the known message; return False if there is none yet."""
+        """Delete all copies of a known message; return False if none is known yet."""
         row = repeated.row
         sent = await self._outbox.sent_ids([row.id])  # perhaps by another process
         if row.id not in sent:

@@ -76,11 +76,10 @@ class Sender:
     """Delivers one lane at a time; several senders may work on different lanes.
 
     Args:
-        settle_seconds: How late a platform may still accept a request that was given up.
-        announce: Takes the id of every row that was sent and the message that it became, None for
-            one that never will be sent.
-        tell_refusal: Takes a lane in which the platform lets the bot send nothing, and why.
-        waiting: The calls that wait for the rate of their bot.
+        settle_seconds: how late a platform may still accept a request that was given up.
+        announce: takes each settled row and its message; None: it will never be sent.
+        tell_refusal: takes a lane where the platform lets the bot send nothing, and the reason.
+        waiting: the queue of calls that wait for their bot's rate limit.
     """
 
     def __init__(
@@ -108,17 +107,17 @@ class Sender:
         self._unknown_outcomes: dict[int, int] = {}  # how often, by row; the latest last
 
     def hold(self, lane: str) -> float:
-        """Return for how many seconds a lane is not to be taken, since its bot may not call."""
+        """Return for how many seconds a lane must not be taken: its bot may not call."""
         return self._waiting.admit(source_of(lane), lane)
 
     async def take(self, keys: Sequence[str]) -> Mapping[str, OutboxRow]:
-        """Take the first row of each of these lanes that is due and of a bot served here."""
+        """Take the first due row of each lane, if its bot is served here."""
         served = [key for key in keys if source_of(key) in self._surfaces]
         rows = await self._outbox.take(served) if served else ()
         return {row.address.lane: row for row in rows}
 
     async def work(self, row: OutboxRow) -> None:
-        """Deliver a row that was taken, then those of its lane that are due within seconds."""
+        """Deliver a row, then those of its lane that are due within seconds."""
         following: OutboxRow | None = row
         try:
             while following is not None:
@@ -188,9 +187,9 @@ class Sender:
         return following if wait is None else await self._take_again(row.address.lane, wait)
 
     async def _give_up(self, row: OutboxRow, error: Refused) -> OutboxRow | None:
-        """Drop a row that is refused for good; what cannot be edited any more is sent anew.
+        """Drop a row that was refused for good; send anew what can no longer be edited.
 
-        Where the platform tells of deletions, nobody wants back what was deleted.
+        But nobody wants back what a person has deleted.
         """
         is_gone = isinstance(error, MessageNotFound)
         was_deleted = is_gone and self._limits(row).hears_deletions
@@ -201,7 +200,7 @@ class Sender:
         return await self._outbox.mark_dead(row, str(error))
 
     async def _delete_replaced(self, row: OutboxRow) -> None:
-        """Delete the message that a new one was sent instead of, as far as that is possible."""
+        """Try to delete the message that a new one has replaced."""
         if row.external_id is None:
             return
         try:
@@ -214,7 +213,7 @@ class Sender:
         return self._surfaces[row.address.source].limits(row.address)
 
     async def _take_again(self, lane: str, wait: float) -> OutboxRow | None:
-        """Wait if that is not for long, then take the lane once more."""
+        """Wait if it is not for long, then take the lane once more."""
         if wait > _MAX_LANE_WAIT_SECONDS:
             return None  # polling finds it when it is due
         if wait > 0:
@@ -225,11 +224,7 @@ class Sender:
         return rows[0] if rows else None
 
     async def _reconcile(self, row: OutboxRow) -> OutboxRow | None:
-        """Resolve an unknown outcome: `sent` if the message exists, else `pending`.
-
-        Returns:
-            The row to deliver next.
-        """
+        """Resolve an unknown outcome, and return the row to deliver next."""
         found = None
         # Edits, deletions and responses to interactions may simply be repeated.
         if row.op is OutboxOperation.SEND and row.interaction is None:
@@ -245,7 +240,7 @@ class Sender:
         return await self._take_again(row.address.lane, 0)
 
     async def _find(self, row: OutboxRow, duplicate_of: str | None = None) -> str | None:
-        """Look for the message of a row, or for another copy of it than this one."""
+        """Look for the message of a row; with `duplicate_of`, for another copy of it."""
         surface = self._surfaces[row.address.source]
         known = {
             *await self._outbox.known_ids(row.address),
@@ -291,7 +286,7 @@ class Sender:
         return None
 
     def _is_notice_due(self, lane: str) -> bool:
-        """Return whether the last notice in a lane is a minute old; one may have waited there."""
+        """Return whether the last notice in a lane is at least a minute old."""
         now = self._clock.monotonic()
         self._noticed_at = {
             each: at for each, at in self._noticed_at.items() if now - at < _SECONDS_BETWEEN_NOTICES
@@ -299,7 +294,7 @@ class Sender:
         return self._noticed_at.setdefault(lane, now) == now
 
     async def _send(self, surface: Surface, row: OutboxRow, thread: MessageThread | None) -> str:
-        """Send a row; where a file is refused, say so instead."""
+        """Send a row; if its file is refused, say so instead."""
         try:
             return await request_in_any_form(
                 row, lambda content: surface.send(_to_message(row, content, thread))
@@ -314,7 +309,7 @@ class Sender:
     async def _thread_of(self, row: OutboxRow) -> MessageThread | None:
         """Return the thread that a row is sent to; None: to the channel.
 
-        The message that it is opened from was sent before: it stands earlier in the lane.
+        The message that opens it is earlier in the lane.
         """
         if row.thread is None:
             return None
@@ -322,7 +317,7 @@ class Sender:
         return None if message_id is None else MessageThread(message_id, row.thread.title)
 
     def _is_hopeless(self, row: OutboxRow) -> bool:
-        """Return whether only this row fails, again and again, so that its lane must go on."""
+        """Return whether only this row keeps failing, so that its lane must move on."""
         if row.attempts >= _MAX_ATTEMPTS:
             return True
         now, lane = self._clock.monotonic(), row.address.lane
@@ -359,14 +354,14 @@ class Sender:
         self._announce(row.id, external_id)
 
     async def _postpone(self, row: OutboxRow, seconds: float) -> None:
-        """Try again later; an unknown outcome stays unknown, since only the platform can tell."""
+        """Try again later; an unknown outcome stays unknown until the platform is asked."""
         if row.state is OutboxState.UNKNOWN:
             await self._outbox.mark_unknown(row, seconds)
         else:
             await self._outbox.reschedule(row, seconds)
 
     def _unknown_delay(self, row: OutboxRow, *, is_over: bool) -> float:
-        """Return the pause after an unknown outcome; it grows once the row has failed often."""
+        """Return the pause after an unknown outcome; it grows with the failures of the row."""
         growth = 2.0 ** max(0, row.attempts // 2 - 3)
         return min(self._settle_delay(row, is_over=is_over) * growth, _MAX_BACKOFF_SECONDS)
 
@@ -384,13 +379,13 @@ class Sender:
 
 
 def make_nonce(turn: str, part: int) -> str:
-    """Derive the nonce of a message: the same for the same part of a turn on every machine."""
+    """Derive the nonce of a message from its turn and part, the same on every machine."""
     digest = hashlib.sha256(f"{turn}/{part}".encode()).digest()
     return base64.b32encode(digest[:_NONCE_BYTES]).decode()
 
 
 def _is_about_the_chat(row: OutboxRow, error: Refused) -> bool:
-    """Return whether any other message would be refused like this row."""
+    """Return whether any other message would be refused as well."""
     is_plain = row.file is None and row.thread is None and row.interaction is None
     is_sent = row.op is OutboxOperation.SEND and row.state is not OutboxState.UNKNOWN
     return is_plain and is_sent and not isinstance(error, ContentRefused | MessageNotFound)
@@ -429,12 +424,12 @@ Response = TypeVar("Response")
 async def request_in_any_form(
     row: OutboxRow, request: Callable[[MessageContent], Awaitable[Response]]
 ) -> Response:
-    """Make a request with a row's content; if that is refused, in plain text, then as a sentence.
+    """Make a request with a row's content; if refused, in plain text, then as a notice.
 
-    Where its words are what is refused, it is that sentence at once.
+    If its words were refused, the notice follows at once.
 
     Raises:
-        PlatformError: what the request raises for another reason than its content.
+        PlatformError: the request failed for another reason than its content.
     """
     face, notice = row.content.face, _NOT_SHOWN
     for content in (row.content, MessageContent(row.text, face, is_plain=True)):
@@ -469,12 +464,7 @@ class LaneDelivery(Delivery):
 
 
 class RemoteDelivery(Delivery):
-    """Leaves rows to the senders in other processes.
-
-    Args:
-        wake: takes lanes, and `is_urgent` by name.
-        sent_rows: hears which rows were sent.
-    """
+    """Leaves rows to the senders in other processes; `wake` takes `is_urgent` by name."""
 
     def __init__(self, wake: Callable[..., None], sent_rows: SentRows) -> None:
         self._wake = wake

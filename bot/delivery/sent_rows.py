@@ -14,8 +14,7 @@ _POLL_SECONDS = 1.0  # a signal may be lost
 class SentRows:
     """The rows that somebody waits for.
 
-    The outbox is asked for all of them at once, every second: a thousand that wait for the
-    platform's rate cost as much as one.
+    The outbox is asked for all of them in one query a second, so a thousand cost as much as one.
     """
 
     def __init__(self, outbox: Outbox, poll_seconds: float = _POLL_SECONDS) -> None:
@@ -30,11 +29,11 @@ class SentRows:
         return self._arrivals.keys()
 
     async def wait(self, row_id: int) -> str:
-        """Wait until this or another process has sent a row; return the message's id.
+        """Wait until any process has sent a row; return the id of the message.
 
         Raises:
-            AnswerRefused: The row will never be sent.
-            StoreError: The outbox cannot be asked.
+            AnswerRefused: the row will never be sent.
+            StoreError: the outbox cannot be asked.
         """
         loop = asyncio.get_running_loop()
         arrival = self._arrivals.setdefault(row_id, loop.create_future())
@@ -57,14 +56,14 @@ class SentRows:
             self.note(row_id, external_id)
 
     def note(self, row_id: int, external_id: str | None) -> None:
-        """Note the message that a row became; None: it never will be one."""
+        """Note the message that a row became; None: it will never be sent."""
         arrival = self._arrivals.get(row_id)
         if arrival is not None and not arrival.done():
             arrival.set_result(external_id)
 
 
 class SentRowSignals:
-    """Passes on, by signals, which rows were sent: for workers that do not send themselves."""
+    """Tells workers that send nothing themselves which rows were sent."""
 
     def __init__(self, signals: Signals) -> None:
         self._signals = signals

@@ -13,7 +13,7 @@ _INVISIBLE = frozenset({"Cc", "Cf", "Cn", "Cs", "Zl", "Zp", "Zs"})
 
 
 def is_visible(text: str) -> bool:
-    """Return whether a text has anything that readers can see."""
+    """Return whether a text shows anything to a reader."""
     if text[:1].isalnum() and text.isascii():
         return True
     return any(
@@ -25,8 +25,5 @@ def is_visible(text: str) -> bool:
 
 
 def grapheme_starts(text: str, start: int, stop: int) -> Set[int]:
-    """Return where the grapheme clusters begin between two positions of a text.
-
-    The first of them is taken as the beginning of a cluster.
-    """
+    """Return where grapheme clusters begin in a part of a text; its start counts as one."""
     return {cluster.start() for cluster in _CLUSTER.finditer(text, start, stop)}

@@ -69,7 +69,7 @@ def _parse_spoiler(state: StateInline, silent: bool) -> bool:
 
 
 def _parse_maths_block(state: StateBlock, first: int, last: int, silent: bool) -> bool:
-    r"""Read lines from `$$` to `$$`, or from `\[` to `\]`; an open block goes on to the end."""
+    r"""Read lines from `$$` to `$$`, or `\\[` to `\\]`; an open block extends to the end."""
     begin = state.bMarks[first] + state.tShift[first]
     closer = _BLOCK_MARKS.get(state.src[begin : begin + 2])
     if closer is None:
@@ -110,5 +110,5 @@ _PARSER = _make_parser()
 
 @text_cache(64)
 def parse_markdown(text: str) -> tuple[Token, ...]:
-    """Return the tokens of a text; nobody may change them."""
+    """Return the tokens of a text; they are cached, so they must not be changed."""
     return tuple(_PARSER.parse(text))

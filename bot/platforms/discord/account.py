@@ -51,7 +51,7 @@ class _Application(msgspec.Struct):
 
     @property
     def has_content(self) -> bool:
-        """True if the Message Content Intent is on, for verified or for small bots."""
+        """Whether the Message Content Intent is on; small bots have a flag of their own."""
         flags = discord.ApplicationFlags(
             gateway_message_content=True, gateway_message_content_limited=True
         )
@@ -132,7 +132,7 @@ class _CodeReceived(Exception):
 
 
 class _CodeReceiver(ShardClient):
-    """Receives until somebody sends the code, which is raised."""
+    """Receives messages until somebody sends the code, which is raised."""
 
     def __init__(
         self, code: str, settings: DiscordSettings, rest: RestClient, clock: Clock
@@ -147,7 +147,7 @@ class _CodeReceiver(ShardClient):
 
     @override
     def on_progress(self) -> None:
-        """Do nothing: there is nothing to store."""
+        """Do nothing: nothing is stored."""
 
 
 async def _wait_for_nothing() -> None:

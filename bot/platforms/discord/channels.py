@@ -35,7 +35,7 @@ _log = structlog.get_logger(__name__)
 
 @value_class
 class ChannelWebhook:
-    """What speaks in one channel or thread."""
+    """The webhook that speaks in a channel or thread."""
 
     id: str
     token: str
@@ -48,7 +48,7 @@ class ChannelWebhook:
 
 
 class ChannelWebhooks:
-    """Finds the webhooks of channels, and makes those that are missing."""
+    """Finds the webhooks of channels and makes missing ones."""
 
     def __init__(self, rest: RestClient) -> None:
         self._rest = rest
@@ -63,7 +63,7 @@ class ChannelWebhooks:
         return self._ids
 
     async def find(self, channel: str) -> ChannelWebhook | None:
-        """Return the webhook of a channel or thread; None: the bot speaks in its own voice.
+        """Return the webhook of a channel or thread; None: the bot speaks itself.
 
         Raises:
             PlatformError: it is not known whether there is one.
@@ -77,7 +77,7 @@ class ChannelWebhooks:
             return self._found.get(channel)
 
     def forget(self, channel: str) -> None:
-        """Look the webhook of a channel up again: it does not exist any more."""
+        """Look up the webhook of a channel again: it was deleted."""
         self._found.pop(channel, None)
 
     async def _look_up(self, channel: str) -> None:
@@ -114,7 +114,7 @@ class ChannelWebhooks:
 
 
 def webhook_fields(face: Face) -> dict[str, str]:
-    """Return the name and the picture of a message, as far as Discord takes them."""
+    """Return the name and picture of a message as far as Discord accepts them."""
     fields = {"username": webhook_name(face.name)}
     avatar = face.avatar or ""
     if len(avatar) <= _MAX_AVATAR_CHARS and is_http_address(avatar):
@@ -123,7 +123,7 @@ def webhook_fields(face: Face) -> dict[str, str]:
 
 
 def webhook_name(name: str) -> str:
-    """Return a name that Discord takes: 1 to 80 characters without its reserved words."""
+    """Return a name that Discord accepts: 1 to 80 characters without reserved words."""
     allowed = _RESERVED_WORD.sub(r"\g<first>-\g<rest>", " ".join(name.split()))[:_MAX_NAME_CHARS]
     allowed = allowed.strip()
     return f"{allowed}." if allowed.lower() in _RESERVED_NAMES else allowed or WEBHOOK_NAME
@@ -145,7 +145,7 @@ class _Webhook(msgspec.Struct):
     user: _Creator | None = None
 
     def is_made_by(self, bot_id: str) -> bool:
-        """Return whether the bot made it, so that its token is known and it may have buttons."""
+        """Return whether the bot made it, so that it may have buttons."""
         by_bot = self.user is not None and self.user.id == bot_id
         return self.type == _INCOMING and self.token is not None and by_bot
 
@@ -165,10 +165,10 @@ class AnswerThreads:
         self._refused_until: dict[str, float] = {}
 
     async def open(self, channel: str, thread: MessageThread) -> str | None:
-        """Return the channel id of a thread that exists now; None: it may not be opened.
+        """Return the id of the thread, opened if needed; None: it may not be opened.
 
         Raises:
-            PlatformError: it is not known whether it exists.
+            PlatformError: it is not known whether the thread exists.
         """
         if thread.message_id in self._opened:
             return thread.message_id
@@ -190,7 +190,7 @@ class AnswerThreads:
         return thread.message_id
 
     def refuse(self, channel: str, reason: str) -> None:
-        """Open and use no threads of a channel for a while."""
+        """Open and use no threads in a channel for a while."""
         _log.info("no_thread", channel=channel, reason=reason)
         if len(self._refused_until) >= _MAX_REMEMBERED:
             self._refused_until.clear()
@@ -198,11 +198,11 @@ class AnswerThreads:
 
 
 def id_in_thread(thread: str, message_id: str) -> str:
-    """Name a message that stands in a thread of the channel that it was sent for."""
+    """Return the id of a message in a thread, for the channel it was sent to."""
     return f"{thread}{_MARK}{message_id}"
 
 
 def locate(address: Address, message_id: str) -> tuple[str, str]:
-    """Return the channel or thread that a message stands in, and its id there."""
+    """Return the channel or thread of a message, and its id there."""
     thread, mark, own_id = message_id.rpartition(_MARK)
     return (thread if mark else address.chat), own_id

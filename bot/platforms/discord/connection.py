@@ -79,7 +79,7 @@ class ShardClient(DiscordClient):
 
     @abstractmethod
     def on_progress(self) -> None:
-        """Note that an event was parsed, so that `progress` is another one."""
+        """Note that an event was parsed, which changes `progress`."""
 
     async def stay_connected(
         self, session: GatewaySession | None, before_identify: Callable[[], Awaitable[None]]
@@ -87,11 +87,11 @@ class ShardClient(DiscordClient):
         """Receive until closed.
 
         Args:
-            session: the one to resume.
+            session: the session to resume.
             before_identify: is awaited before each IDENTIFY.
 
         Raises:
-            PlatformError: there was no connection yet, or Discord has ended it for good.
+            PlatformError: the first connection failed, or Discord has ended it for good.
         """
         failures = 0
         while not self.is_closed():
@@ -126,7 +126,7 @@ class ShardClient(DiscordClient):
 
     @override
     async def before_identify_hook(self, shard_id: int | None, *, initial: bool = False) -> None:
-        """Do nothing: what has to be waited for was before there was a connection."""
+        """Do nothing: all waiting was done before connecting."""
 
     @override
     async def close(self) -> None:
@@ -135,9 +135,9 @@ class ShardClient(DiscordClient):
 
     @override
     def take_event(self, event: str, *args: Any) -> None:
-        """Take an event, or hold it until its guild is known: RESUME does not describe guilds.
+        """Take an event, or hold it until its guild is known: RESUME describes no guilds.
 
-        Without its channel a message in a thread would have no parent.
+        Without its parent channel a message in a thread could not be placed.
         """
         guild = _guild_id(args[0]) if event in _HELD else 0
         if not guild or (guild not in self._held and self._is_known(guild)):
@@ -156,7 +156,7 @@ class ShardClient(DiscordClient):
             self.parse(decode_event(received), super().take_event)
 
     def forget_held_events(self) -> None:
-        """Forget what waits: Discord sends it again, or it is read from the channels."""
+        """Forget held events: Discord repeats them, or they are read from the channels."""
         for task in self._loading:
             task.cancel()
         self._held.clear()
@@ -176,7 +176,7 @@ class ShardClient(DiscordClient):
 
     @property
     def progress(self) -> GatewaySession | None:
-        """How far the events of the session were queued; None while there is none."""
+        """Up to where the events of the session were queued; None without a session."""
         session = self.session
         if session is None:
             return None
@@ -185,11 +185,7 @@ class ShardClient(DiscordClient):
         return GatewaySession(session.id, sequence, session.resume_url)
 
     async def read_history(self, channel_id: int, after: int, limit: int) -> list[dict[str, Any]]:
-        """Return messages of a channel, oldest first, for `parse_message`.
-
-        Raises:
-            PlatformError: they cannot be read.
-        """
+        """Return messages for `parse_message`, oldest first; may raise `PlatformError`."""
         where = await self._locate(channel_id)
         query = {"after": str(after), "limit": str(limit)}
         found = await self._rest.call(_MESSAGES, str(channel_id), query=query)
@@ -197,7 +193,7 @@ class ShardClient(DiscordClient):
         return [{**each, **where} for each in reversed(messages)]
 
     async def _locate(self, channel_id: int) -> dict[str, str]:
-        """Return what events of a channel say of its guild, and make an archived thread known."""
+        """Return a channel's guild as in its events; make an archived thread known."""
         known = self.get_channel(channel_id)
         if known is not None and not isinstance(known, discord.abc.PrivateChannel):
             return {"guild_id": str(known.guild.id)}
@@ -227,7 +223,7 @@ class ShardClient(DiscordClient):
                 await self._clock.sleep(_ASK_AGAIN_SECONDS)
 
     async def _load_guild(self, guild_id: int) -> None:
-        """Fetch a guild with its channels; without them where Discord refuses."""
+        """Fetch a guild and its channels, unless Discord refuses."""
 
         async def fetch() -> list[Any]:
             return [
@@ -246,9 +242,9 @@ class ShardClient(DiscordClient):
 
 
 def _guild_id(event: Any) -> int:
-    """Return the guild of a message, an edit or a deletion; 0 if it is a direct message.
+    """Return the guild of a message, an edit or a deletion; 0 for a direct message.
 
-    discord.py's event of an edit names the guild only where that is known, its channel always.
+    discord.py's event of an edit names the guild only if it is known, but always its channel.
     """
     message = event if isinstance(event, discord.Message) else getattr(event, "message", None)
     if message is None:

@@ -18,7 +18,7 @@ _QUIET_SECONDS = 0.25  # after which the receiver learns of what is not urgent
 
 @value_class
 class SessionStarted:
-    """A new session: messages since the last one were not delivered and must be fetched."""
+    """A new session: messages since the last one must be fetched."""
 
     at: datetime
     guilds_known: asyncio.Event = field(default_factory=asyncio.Event)
@@ -36,19 +36,19 @@ class CommandReceived:
 
 @value_class
 class SessionResumed:
-    """What was missed has been replayed; from here on events are new."""
+    """Missed events were replayed; from here on they are new."""
 
 
 @value_class
 class SequenceReached:
-    """Everything before this was queued: the session can be resumed from here once it is stored."""
+    """All events up to here were queued; once they are stored, the session resumes here."""
 
     session: GatewaySession
 
 
 @value_class
 class MessageEdited:
-    """A message that was changed, as it reads now."""
+    """An edited message, as it reads now."""
 
     message: discord.Message
     thread: discord.Thread | None = None
@@ -57,7 +57,7 @@ class MessageEdited:
 
 @value_class
 class MessagesDeleted:
-    """One message or many of a channel were deleted."""
+    """Messages of a channel were deleted."""
 
     channel_id: int
     guild_id: int | None
@@ -72,10 +72,10 @@ GatewayEvent = PlatformEvent | CommandReceived | SessionEvent
 
 
 class EventQueue:
-    """Events in the order in which they were parsed, and how far the session got with them.
+    """Events in the order they were parsed, and how far the session got.
 
     Args:
-        progress: the session up to what is queued; None while there is none.
+        progress: returns the session up to what is queued; None: there is none.
     """
 
     def __init__(self, progress: Callable[[], GatewaySession | None]) -> None:
@@ -86,7 +86,7 @@ class EventQueue:
         self._has_progress = False
 
     async def take(self) -> list[GatewayEvent]:
-        """Wait for events and take all there are, up to and including the start of a session."""
+        """Wait for events and take all, up to and including the start of a session."""
         taken: list[GatewayEvent] = []
         while not taken:
             await self._is_due.wait()
@@ -98,12 +98,12 @@ class EventQueue:
         self._is_due.set()
 
     def put_quietly(self, event: GatewayEvent) -> None:
-        """Queue what nobody waits for: it is taken with the next event, or within moments."""
+        """Queue an event that nobody waits for: it is taken with the next, or within moments."""
         self._events.append(event)
         self._wake_later()
 
     def note_progress(self) -> None:
-        """Note that the session got further; that is taken like what is put quietly."""
+        """Note that the session got further; it is taken like a quiet event."""
         self._has_progress = True
         self._wake_later()
 

@@ -51,7 +51,7 @@ _EPHEMERAL = discord.MessageFlags(ephemeral=True).value
 
 
 class Gateway(ShardClient):
-    """The connection of one shard; its events in one queue."""
+    """The connection of one shard, with its events in one queue."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Gateway(ShardClient):
 
     @property
     def connection_error(self) -> str | None:
-        """Why no events arrive just now; None while connected."""
+        """Why no events arrive at the moment; None while connected."""
         if self.is_closed():
             return "the Discord client has ended"
         if not self._connected:
@@ -79,11 +79,11 @@ class Gateway(ShardClient):
         return None if self.is_connected else "the Discord gateway closed the connection"
 
     async def events(self) -> list[GatewayEvent]:
-        """Wait for events and take all there are, up to and including the start of a session."""
+        """Wait for events and take all, up to and including the start of a session."""
         return await self._events.take()
 
     def on_connect(self) -> None:
-        """Queue the start of a session by IDENTIFY; a resumed one replays what was missed."""
+        """Queue the start of a session after IDENTIFY."""
         self._set_guilds_known()
         self.forget_held_events()  # what was held is fetched from the channels
         self._current_session = SessionStarted(utcnow())
@@ -131,7 +131,7 @@ class Gateway(ShardClient):
             self._put_deletion(deletion.channel_id, deletion.guild_id, ids)
 
     def _put_deletion(self, channel_id: int, guild_id: int | None, ids: frozenset[int]) -> None:
-        """Queue a deletion, also for threads that were opened from these messages and know them."""
+        """Queue a deletion, also for the threads that begin with these messages."""
         self._events.put(MessagesDeleted(channel_id, guild_id, ids))
         guild = self.get_guild(guild_id) if guild_id else None
         for thread in guild.threads if guild else ():
@@ -143,16 +143,16 @@ class Gateway(ShardClient):
         self._events.put(guild)
 
     def on_guild_available(self, guild: discord.Guild) -> None:
-        """Queue the arrival in a server; Discord describes old ones as well, after an outage."""
+        """Queue the arrival in a server; after an outage Discord describes old ones as well."""
         arrived = getattr(guild.me, "joined_at", None)  # it may say nothing of the bot
         is_new = arrived is not None and utcnow() - arrived < _NEW_IN_GUILD
         if self._connected and is_new and guild.channels:
             self._events.put(guild)
 
     def _queue_command(self, interaction: discord.Interaction) -> asyncio.Future[bool] | None:
-        """Queue a command before what follows it; return what is to say whether it is acknowledged.
+        """Queue a command ahead of later events; return the future of its acknowledgment.
 
-        None: it is no command, or one that is answered by a form.
+        None: it is not a command, or a form answers it.
         """
         menu = self._context.message_commands
         spec = message_command(interaction, menu)
@@ -168,7 +168,7 @@ class Gateway(ShardClient):
         return deferred
 
     def on_interaction(self, interaction: discord.Interaction) -> None:
-        """Respond; until then it does not count as received."""
+        """Respond; until then the interaction does not count as received."""
         self._unsettled[interaction.id] = self.sequence
         is_late = self.is_replaying and _is_too_late(interaction)
         responding = self.respond(interaction, self._queue_command(interaction), is_late=is_late)
@@ -187,8 +187,8 @@ class Gateway(ShardClient):
 
         Args:
             interaction: what somebody did.
-            deferred: is set for a command that was queued: whether it is acknowledged.
-            is_late: whether Discord does not let it be acknowledged any more.
+            deferred: for a queued command: is set to whether it was acknowledged.
+            is_late: whether Discord no longer accepts a response.
         """
         try:
             if deferred is not None:
@@ -203,7 +203,7 @@ class Gateway(ShardClient):
                 self.on_progress()
 
     async def _take_interaction(self, interaction: discord.Interaction, *, is_late: bool) -> None:
-        """Answer what is not a command; nothing but a press is of any use late."""
+        """Answer an interaction that is not a command; if late, only a press is of use."""
         context, menu = self._context, self._context.message_commands
         is_form = is_form_of_menu(interaction, menu)
         if is_form or interaction.type is discord.InteractionType.component:
@@ -227,7 +227,7 @@ class Gateway(ShardClient):
     async def _open_form(
         self, interaction: discord.Interaction, form_id: str, form: EditableText
     ) -> None:
-        """Show a form, or tell the person alone why not."""
+        """Show a form, or tell the person privately why not."""
         refusal = form.too_long if len(form.text) > MAX_FORM_CHARS else form.refusal
         if refusal:
             await self._respond_alone(interaction, refusal)
@@ -237,7 +237,7 @@ class Gateway(ShardClient):
     async def _take_press(
         self, interaction: discord.Interaction, pressed: Pressed, *, is_late: bool
     ) -> None:
-        """Acknowledge a press unless it is late: with words for the person alone if refused."""
+        """Acknowledge a press unless it is late; if it is refused, tell the person privately."""
         refusal = None
         try:
             async with asyncio.timeout(_REFUSAL_SECONDS):
@@ -266,9 +266,9 @@ class Gateway(ShardClient):
         kind: ResponseType,
         data: Mapping[str, object] | None = None,
     ) -> bool:
-        """Send a response; return whether there is one, from us or a process that was killed.
+        """Send a response; return whether Discord has one, perhaps from a killed process.
 
-        Where its outcome is unknown it is sent once more: that tells whether the first one arrived.
+        After an unknown outcome it is sent once more, which tells whether the first one arrived.
         """
         ids = str(interaction.id), interaction.token
         body = {"type": kind.value} | ({"data": data} if data else {})
@@ -296,5 +296,5 @@ def _is_answerable(interaction: discord.Interaction) -> bool:
 
 
 def _is_too_late(interaction: discord.Interaction) -> bool:
-    """Return whether Discord replays what it will not let be acknowledged now."""
+    """Return whether Discord no longer accepts a response to a replayed interaction."""
     return (utcnow() - interaction.created_at).total_seconds() > _RESPONSE_SECONDS

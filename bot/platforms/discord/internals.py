@@ -74,7 +74,7 @@ class DiscordClient(discord.Client):
         self._take(event, *args)
 
     def take_event(self, event: str, *args: Any) -> None:
-        """Call what takes an event, if anything does."""
+        """Call the handler of an event, if there is one."""
         if (take := getattr(self, f"on_{event}", None)) is not None:
             take(*args)
 
@@ -82,9 +82,9 @@ class DiscordClient(discord.Client):
         self.last_received = text
 
     def parse(self, event: RawEvent, take: TakeEvent) -> None:
-        """Parse an event as if Discord had sent it just now; `take` gets what it becomes.
+        """Parse an event as if Discord had just sent it, and give the result to `take`.
 
-        What cannot be parsed is skipped, with a log line; of a message only the unreadable part is.
+        What cannot be parsed is logged and skipped; of a message only the unreadable part.
         """
         parse = self._connection.parsers[event.t]
         if event.t in _MESSAGE_EVENTS:
@@ -96,19 +96,19 @@ class DiscordClient(discord.Client):
             self._take = self.take_event
 
     def parse_message(self, message: dict[str, Any]) -> discord.Message | None:
-        """Parse a message that REST has returned; None, and a log line, if that fails.
+        """Parse a message from REST; None, and a log line, if that fails.
 
-        It names its guild, as in an event; else it is a direct message.
+        It must name its guild, as in an event; else it is a direct message.
         """
         found: list[discord.Message] = []
         self.parse(RawEvent("MESSAGE_CREATE", message), lambda _, parsed: found.append(parsed))
         return found[0] if found else None
 
     async def open_socket(self, session: GatewaySession | None, address: str | None) -> None:
-        """Connect, then RESUME a session or, without one, IDENTIFY.
+        """Connect, then RESUME the session or, without one, IDENTIFY.
 
         Args:
-            session: the one to resume.
+            session: the session to resume.
             address: of the gateway; None: discord.py's.
 
         Raises:
@@ -125,10 +125,10 @@ class DiscordClient(discord.Client):
         )
 
     async def receive(self) -> bool:
-        """Wait for something from the gateway and parse it; return whether it was an event.
+        """Receive and parse one gateway message; return whether it was an event.
 
         Raises:
-            ReconnectWebSocket: the connection has ended; `resume` says whether the session has not.
+            ReconnectWebSocket: the connection has ended; `resume` tells whether to resume.
             Exception: it failed.
         """
         before = self.sequence
@@ -144,12 +144,12 @@ class DiscordClient(discord.Client):
 
     @property
     def sequence(self) -> int:
-        """The number of the event that was received last."""
+        """The number of the last received event."""
         return self.ws.sequence or 0
 
     @property
     def session(self) -> GatewaySession | None:
-        """The session as far as it was received; None while there is none."""
+        """The session up to the last received event; None without one."""
         if self.ws is None:  # as long as nothing was connected
             return None
         if self.ws.session_id is None or self.ws.sequence is None:
@@ -164,7 +164,7 @@ class DiscordClient(discord.Client):
 
     @override
     async def close(self) -> None:
-        """Disconnect, so that the session can be resumed by whoever receives next."""
+        """Disconnect without ending the session, so that it can be resumed."""
         if self.is_connected:
             await self.ws.close(_KEEPS_SESSION)
         await super().close()
@@ -182,7 +182,7 @@ class _RestHttp(HTTPClient):
 
 
 def _is_not_about_voice(record: logging.LogRecord) -> bool:
-    """Keep from the log that voice is not supported, as the library says when it starts."""
+    """Filter the library's warnings that voice is not supported."""
     return "voice" not in record.getMessage()
 
 
@@ -201,7 +201,7 @@ Parsed = TypeVar("Parsed")
 
 
 def skip_unreadable(event: str, parse: Callable[[], Parsed]) -> Parsed | None:
-    """Return what `parse` returns; None, and a log line, where Discord's data is malformed."""
+    """Return what `parse` returns; None, and a log line, if Discord's data is malformed."""
     try:
         return parse()
     except PARSE_ERRORS as error:
@@ -216,10 +216,10 @@ def log_skipped(event: str, error: Exception) -> None:
 
 
 def parse_readable(parse: Callable[[Payload], None], message: Payload) -> None:
-    """Parse a message without the part that the library cannot parse.
+    """Parse a message without the one part that the library cannot parse.
 
-    If that is none or several, nearly all are left out. The library raises before it reports a
-    message, so it can be asked again.
+    If several are unreadable, only the essential parts are kept. The library raises before it
+    dispatches the message, so parsing can be repeated.
     """
     whole = _with_poll_expiry(message)
     try:
@@ -240,7 +240,7 @@ def parse_readable(parse: Callable[[Payload], None], message: Payload) -> None:
 
 
 def _with_poll_expiry(data: Payload) -> Payload:
-    """Give polls without an end one: the library requires it."""
+    """Add the end that the library requires to polls without one."""
     poll, original = data.get("poll"), data.get("referenced_message")
     if isinstance(poll, Mapping) and poll.get("expiry") is None:
         data = {**data, "poll": {**poll, "expiry": data.get("timestamp")}}

@@ -138,7 +138,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
                 await self._token.wait_for_retry(token, error)
 
     async def _receive_shard(self, shard: str, intake: Intake, token: str) -> None:
-        """Receive until the connection ends or the token is another one."""
+        """Receive until the connection ends or the token changes."""
         which = Shard.from_name(shard)
         async with Gateway(
             self._settings, self._rest, self._context, which, self._identify_limits
@@ -195,7 +195,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
     def _parse(
         self, near: Said, bot: discord.Object, data: dict[str, Any], *, by_anybody: bool = False
     ) -> Said | None:
-        """Convert a message that was said where `near` was."""
+        """Convert a message from the channel of `near`."""
         guild = {} if near.is_private else {"guild_id": self._guild_id(near) or "0"}
         message = self._parser.parse_message({**data, **guild})
         if message is None:
@@ -210,7 +210,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
 
     @functools.cached_property
     def _parser(self) -> DiscordClient:
-        """What only parses messages; to make one takes milliseconds."""
+        """A client that only parses; making one takes milliseconds."""
         return DiscordClient(self._rest, discord.Intents(guilds=True), Shard())
 
     @override
@@ -234,7 +234,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
         return scope.removeprefix(prefix) if scope is not None else None
 
     async def _register_commands(self, gateway: Gateway) -> None:
-        """Register our commands if Discord has other ones; a failure is only logged."""
+        """Register our commands if Discord has others; a failure is only logged."""
         ours = [
             *(to_payload(spec) for spec in self._context.commands),
             *(to_message_payload(spec) for spec in self._context.message_commands),
@@ -252,7 +252,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
 
 
 def _is_of_discord(source: str, api_base: str) -> bool:
-    """Return whether a file is on Discord's servers, or on the server that is set instead."""
+    """Return whether a file is on Discord's servers, or on the configured one."""
     url, api = urlsplit(source), urlsplit(api_base)
     if api.hostname in _API_HOSTS:
         return url.scheme == "https" and url.netloc in _FILE_HOSTS
@@ -312,7 +312,7 @@ class _Member(msgspec.Struct):
 
 
 async def manages_guild(rest: RestClient, guild_id: str, user_id: str, now: float) -> bool:
-    """Return whether a member owns, administers or manages a guild; raises `PlatformError`."""
+    """Return whether a member owns, administers or manages a guild; may raise `PlatformError`."""
     guild = decode_response(await rest.call(_GUILD, guild_id), _Guild)
     member = decode_response(await rest.call(_MEMBER, guild_id, user_id), _Member)
     held = {guild.id, *member.roles}  # the role of everybody has the id of the guild

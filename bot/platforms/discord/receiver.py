@@ -263,8 +263,8 @@ class MessageReceiver:
     def _channels_to_read(self, now: datetime) -> list[tuple[int, int]]:
         """Return the channels that may have new messages, each with the message to read after.
 
-        Discord names the last message of every channel of a guild, so that only those with new
-        ones are read; it does not do so for direct messages and archived threads.
+        Discord names the last message of each channel of a guild, but not of direct messages and
+        archived threads.
         """
         stored = self._cursors.stored
         since = self._cursors.fully_received_until()
@@ -331,14 +331,13 @@ _MAX_REORDERING = timedelta(seconds=60)  # of messages in different channels
 
 
 class ChannelCursors:
-    """The stored cursors, and those to store together with the next messages.
+    """The stored cursors, and those to store with the next messages.
 
     The cursor of a channel is the newest message up to which everything is stored. It names its
-    guild, which tells whose shard it is: the newest message of one shard says nothing about the
-    channels of another.
+    guild, since the newest message of one shard says nothing about the channels of another.
 
     Args:
-        bot_id: what the addresses of the bot carry; each bot has cursors of its own.
+        bot_id: what the addresses of the bot carry.
         shard: whose channels these are.
     """
 
@@ -396,9 +395,9 @@ class ChannelCursors:
         return min((mark for mark in numbers if mark), default=None)
 
     def fully_received_until(self) -> int | None:
-        """Return the snowflake before which no channel misses a message; None at the first start.
+        """Return the snowflake before which no channel misses messages; None at the first start.
 
-        While messages were missing, the newest stored one says nothing of other channels.
+        During a catch-up, the newest stored message says nothing about other channels.
         """
         if self._catching_up:
             return self._catching_up
@@ -426,12 +425,12 @@ class ChannelCursors:
         self._frozen.update(channels)
 
     def due(self, received: Iterable[tuple[int, int, int]], kept: Set[int]) -> dict[int, int]:
-        """Return the cursors to store together with a batch of messages.
+        """Return the cursors to store with a batch of messages.
 
-        A channel of which nothing was ever stored has none: a server full of bots costs no rows.
+        A channel without stored messages has none: a server full of bots costs no rows.
 
         Args:
-            received: channel, id and guild of every message, ours to store or not; 0: no guild.
+            received: channel, id and guild (0: none) of every message.
             kept: the channels of those that will be stored.
         """
         due = dict(self._pending)
