@@ -69,7 +69,7 @@ def _parse_spoiler(state: StateInline, silent: bool) -> bool:
 
 
 def _parse_maths_block(state: StateBlock, first: int, last: int, silent: bool) -> bool:
-    r"""Read lines from `$$` to `$$`, or `\\[` to `\\]`; an open block extends to the end."""
+    r"""Read lines from `$$` to `$$`, or from `\[` to `\]`; an open block extends to the end."""
     begin = state.bMarks[first] + state.tShift[first]
     closer = _BLOCK_MARKS.get(state.src[begin : begin + 2])
     if closer is None:

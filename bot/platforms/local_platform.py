@@ -9,7 +9,7 @@ from bot.ports import Platform
 
 
 class LocalPlatform(Platform):
-    """A platform without a connection; a subclass names it, receives, and has a surface."""
+    """A platform without a connection; subclasses receive and have a surface."""
 
     kind: ClassVar[str]
     """Its name in addresses."""

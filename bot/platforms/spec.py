@@ -17,30 +17,27 @@ from bot.value_class import value_class
 
 
 class PlatformSettings(BaseModel):
-    """The settings of one platform; an unknown name among them is an error.
+    """The settings of one platform; an unknown name is an error.
 
-    Every setting that must not be shown is a `SecretStr`: logs and receipts mask all of these.
+    Every secret must be a `SecretStr`: logs and receipts mask all of these.
     """
 
     model_config = ConfigDict(extra="forbid")
 
     @property
     def is_configured(self) -> bool:
-        """Whether enough is set for `troupe run` to start this platform."""
+        """Whether `troupe run` starts this platform."""
         return False
 
     @property
     def bot_account(self) -> str:
-        """The platform's id of the bot that is set; empty where there is only one, or none is set.
-
-        Two bots of one platform that share a database are told apart by it.
-        """
+        """The platform's id of the configured bot; it tells apart bots that share a database."""
         return ""
 
 
 @value_class(kw_only=True)
 class PlatformSpec:
-    """One platform: its name, its settings and where its code is, without importing that code."""
+    """One platform: its name, its settings, and where its code can be imported from."""
 
     kind: str
     """The name in settings, addresses and user ids: TROUPE_DISCORD__TOKEN, discord:123."""
@@ -80,7 +77,7 @@ class PlatformSpec:
 
 @frozen_dataclass
 class EditableText:
-    """What a form for a text says; with a refusal there is no form."""
+    """A form for a text, or the refusal to show it."""
 
     title: str = ""
     label: str = ""
@@ -101,7 +98,7 @@ async def _do_nothing(*_given: object) -> None:
 
 @value_class(kw_only=True)
 class PlatformContext:
-    """What a platform may use of the service that it runs in."""
+    """What the service offers to a platform."""
 
     commands: Sequence[CommandSpec] = ()
     """The commands that people can use here."""
@@ -160,7 +157,7 @@ class PlatformContext:
 
 @value_class
 class BotAccount:
-    """The bot that a token belongs to."""
+    """The bot of a token."""
 
     name: str
     link: str
@@ -183,7 +180,7 @@ class CodeRequest:
 
 
 class AccountSetup(Protocol):
-    """One bot account while it is set up; close it at the end."""
+    """One bot account during setup; close it at the end."""
 
     where_from: Text
     """Where people get a token, as the end of a sentence."""
@@ -192,8 +189,8 @@ class AccountSetup(Protocol):
         """Return whose token it is.
 
         Raises:
-            PlatformFatal: the token is malformed, or not accepted.
-            PlatformError: the platform cannot be reached, or does not answer.
+            PlatformFatal: the token is malformed or not accepted.
+            PlatformError: the platform cannot be reached or does not answer.
         """
         ...
 
@@ -202,12 +199,12 @@ class AccountSetup(Protocol):
         ...
 
     async def wait_for_code(self, code: str) -> str:
-        """Wait until somebody sends the code to the bot; return the id of the person.
+        """Wait until somebody sends the code to the bot; return the id of that person.
 
-        No message is taken from the service, which may be started later.
+        Other messages are left for the service.
 
         Raises:
-            PlatformError: the bot cannot receive messages now; the text says why.
+            PlatformError: the bot cannot receive messages; the text says why.
         """
         ...
 

@@ -29,7 +29,7 @@ class BotTokenSettings(PlatformSettings):
 
     @model_validator(mode="after")
     def _read_token_file(self) -> Self:
-        """Take the token from the file, so that it is masked as a secret."""
+        """Read the token from its file, so that it is masked."""
         self.token = take_from_file(self.token, self.token_file, "token")
         return self
 
@@ -38,10 +38,9 @@ SettingsT = TypeVar("SettingsT", bound=BotTokenSettings)
 
 
 class BotToken(Generic[SettingsT]):
-    """The token as it is now."""
+    """The current token."""
 
     def __init__(self, settings: SettingsT, clock: Clock) -> None:
-        """Take the settings with the token that the process began with."""
         self.settings = settings
         """With the newest token."""
         self._clock = clock
@@ -49,22 +48,22 @@ class BotToken(Generic[SettingsT]):
         self._file = None if file is None else SecretFile(file, clock)
 
     def read(self, *, at_once: bool = False) -> str:
-        """Return the token, empty if there is none; the file is looked at every five seconds.
+        """Return the token, empty if there is none; its file is checked every five seconds.
 
-        A token of another bot is not used: it would answer in chats where it has said nothing.
+        The token of another bot is ignored: that bot has said nothing in these chats.
         """
         if self._file is not None and self._file.has_changed(at_once=at_once):
             self._take(self._file.secrets[-1])
         return self.settings.token.get_secret_value().strip() if self.settings.token else ""
 
     async def wait_for_change(self, known: str, seconds: float = math.inf) -> None:
-        """Wait until the token is another one than `known`, or so long."""
+        """Wait until the token is no longer `known`, at most so many seconds."""
         until = self._clock.monotonic() + seconds
         while self.read() == known and (left := until - self._clock.monotonic()) > 0:
             await self._clock.sleep(left if self._file is None else min(left, LOOK_EVERY_SECONDS))
 
     async def wait_for_retry(self, rejected: str, error: TokenRejected) -> None:
-        """Log that a token was rejected; wait until it changes or 30 seconds have passed."""
+        """Log a rejected token; wait until it changes or 30 seconds have passed."""
         is_setting = self._file is None
         _log.error(
             "token_rejected",

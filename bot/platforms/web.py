@@ -38,13 +38,10 @@ _BOT_MENTION = re.compile(r"@(?:bot|troupe)\b[,:]?\s*", re.IGNORECASE)
 def to_incoming(
     channel: WebChannel, message: WebMessage, replied_to: WebMessage | None, known_revision: int
 ) -> Incoming | None:
-    """Return what a change of a person's message means; None: nothing.
+    """Convert a change of a message; None if it means nothing.
 
-    Args:
-        channel: where it is.
-        message: the message as it reads now.
-        replied_to: the message that it replies to, if there is one.
-        known_revision: the revision up to which changes were read before.
+    Changes up to `known_revision` were read before. The message `replied_to` is the one it replies
+    to.
     """
     author = message.author
     if author is None or message.is_note:
@@ -65,10 +62,10 @@ def to_incoming(
 def to_said(
     channel: WebChannel, message: WebMessage, author: Person, replied_to: WebMessage | None
 ) -> Said:
-    """Return a message as the service reads it.
+    """Convert a message.
 
-    With one person, the channel is a private chat; with several, a message addresses the bot as in
-    a channel of Discord: by a mention, a reply, a name or a command.
+    A channel with one person is a private chat. With several, a message has to address the bot as
+    on Discord: by a mention, a reply, a name or a command.
     """
     text, is_mentioned = message.text, False
     if found := _BOT_MENTION.search(text):
@@ -154,13 +151,7 @@ PLAIN = Limits(
 
 
 class WebSurface(Surface):
-    """Writes to the store; a message is named by its nonce, so that it is added once.
-
-    Args:
-        channels: the store.
-        clock: time.
-        limits_of: the limits of the platforms that channels look like.
-    """
+    """Writes to the store; a message is named by its nonce, so it is added once."""
 
     def __init__(
         self, channels: WebChannels, clock: Clock, limits_of: Callable[[str], Limits | None]
@@ -171,7 +162,7 @@ class WebSurface(Surface):
         self._limits: dict[str, Limits] = {}
 
     def set_look(self, channel_id: str, look: str) -> None:
-        """Note which platform a channel looks like: messages are split where that one splits."""
+        """Note which platform a channel imitates, and so where messages are split."""
         imitated = self._limits_of(look) if look else None
         if imitated is None:
             self._limits[channel_id] = PLAIN
@@ -242,7 +233,7 @@ class WebSurface(Surface):
 
     @override
     async def typing(self, address: Address) -> None:
-        """Do nothing: an answer is shown as it grows."""
+        """Do nothing: the answer is shown as it grows."""
 
     @override
     async def find(
@@ -263,9 +254,9 @@ _CURSORS = f"{WEB_PLATFORM}:"
 
 
 class WebPlatform(LocalPlatform, SilenceExplainer):
-    """Reads the changes of each channel after its cursor, which is stored with what was read.
+    """Reads the changes of each channel after its cursor, which is stored with them.
 
-    So a message is received once, whatever process stored it and whenever this one dies.
+    So each message is received once, whichever process stored it.
     """
 
     kind = WEB_PLATFORM
@@ -347,11 +338,7 @@ class WebPlatform(LocalPlatform, SilenceExplainer):
 
 
 def make(_settings: None, context: PlatformContext) -> Platform:
-    """Make the platform over the channels of the database.
-
-    Raises:
-        PlatformFatal: it was given none.
-    """
+    """Make the platform; raises `PlatformFatal` without the channels of the database."""
     if context.web_channels is None:
         raise PlatformFatal("the web platform needs the channels of the database")
     return WebPlatform(context.web_channels, context)

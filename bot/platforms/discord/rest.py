@@ -72,8 +72,8 @@ def translate_refusal(
     """Return what a response means.
 
     Args:
-        status: of HTTP.
-        code: Discord's own, 0 where there is none.
+        status: the HTTP status.
+        code: Discord's own code, 0 if there is none.
         text: Discord's words.
         retry_after: the header of that name.
     """
@@ -159,15 +159,9 @@ class RestClient:
     ) -> bytes:
         """Send a request and return the body of the response.
 
-        It is sent again after a short rate limit, with a token that was replaced just now and,
-        where the endpoint allows it, after a passing fault of the server.
-
-        Args:
-            endpoint: what is called.
-            ids: for the path.
-            body: sent as JSON.
-            file: uploaded with the body.
-            query: appended to the path.
+        It is repeated after a short rate limit, with a token that has just been replaced and, if
+        the endpoint allows it, after a passing fault. Values for the path are in `ids`; the body is
+        JSON.
 
         Raises:
             PlatformError: it failed.

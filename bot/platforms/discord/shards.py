@@ -41,11 +41,11 @@ class Shard:
 
     @property
     def is_alone(self) -> bool:
-        """Whether the bot has no other shard."""
+        """Whether it is the bot's only shard."""
         return self.count == 1
 
     def has_guild(self, guild_id: int) -> bool:
-        """Return whether events of a guild arrive on this shard; 0: those of direct messages."""
+        """Return whether a guild's events arrive on this shard; 0: those of direct messages."""
         return (guild_id >> 22) % self.count == self.number
 
 
@@ -61,7 +61,7 @@ class GatewaySession(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_stored(cls, stored: str) -> "GatewaySession | None":
-        """Return the session of a stored value; None if there is none."""
+        """Return a stored session; None if it cannot be read."""
         try:
             return msgspec.json.decode(stored, type=cls)
         except msgspec.DecodeError:
@@ -99,14 +99,14 @@ class GatewayInfo(msgspec.Struct):
 
 
 async def read_gateway_info(rest: RestClient, clock: Clock) -> GatewayInfo:
-    """Ask Discord; raises `PlatformError`."""
+    """Ask Discord about the gateway; may raise `PlatformError`."""
     info = decode_response(await rest.call(_GATEWAY), GatewayInfo)
     show_identifies_left(info.session_start_limit, clock)
     return info
 
 
 def show_identifies_left(starts: SessionStarts, clock: Clock) -> None:
-    """Put what is left into the metrics; after the reset, all are, though nobody asks again."""
+    """Export what is left of the budget; after the reset, all of it."""
     reset_at = clock.monotonic() + starts.reset_after / 1000
     IDENTIFIES_LEFT.labels("discord").set_function(
         lambda: starts.remaining if clock.monotonic() < reset_at else starts.total
@@ -114,17 +114,16 @@ def show_identifies_left(starts: SessionStarts, clock: Clock) -> None:
 
 
 class IdentifyLimits:
-    """Lets one IDENTIFY go at a time, of all processes that share the leases."""
+    """Lets one IDENTIFY happen at a time, of all processes that share the leases.
+
+    Args:
+        rest: tells the budget that is left.
+        leases: keep the pace among processes; None: there is only this one.
+        bot: part of the names of leases.
+        clock: time.
+    """
 
     def __init__(self, rest: RestClient, leases: RoleLeases | None, bot: str, clock: Clock) -> None:
-        """Take what is asked.
-
-        Args:
-            rest: tells the budget that is left.
-            leases: keep the pace among processes; None: there is no other process.
-            bot: whose budget it is; part of the names of leases.
-            clock: time.
-        """
         self._rest = rest
         self._leases = leases
         self._bot = bot
@@ -134,10 +133,10 @@ class IdentifyLimits:
 
     @asynccontextmanager
     async def turn(self, shard_number: int) -> AsyncIterator[str]:
-        """Wait until a shard may IDENTIFY, which the block does; yields where.
+        """Wait until a shard may IDENTIFY, which the block does; yield the address.
 
         Raises:
-            PlatformError: Discord does not say how many IDENTIFYs are left.
+            PlatformError: Discord does not tell how many IDENTIFYs are left.
         """
         gateway = await self._wait_for_budget()
         bucket = shard_number % max(1, gateway.session_start_limit.max_concurrency)
@@ -174,16 +173,15 @@ class IdentifyLimits:
 
 
 def recent_identifies(times: Sequence[float], now: float) -> list[float]:
-    """Return those that count for `loop_pause`; times are in Unix seconds."""
+    """Return the times that count for `loop_pause`, in Unix seconds."""
     return [at for at in times if now - _LOOP_SECONDS < at <= now]
 
 
 def loop_pause(times: Sequence[float], now: float) -> float:
-    """Return how long a shard waits that identified at these times, in seconds.
+    """Return how many seconds a shard has to wait that identified at these times.
 
-    The first ones of an hour wait for nothing. From then on each waits twice as long as the one
-    before: neither a session that Discord ends at once nor a process that is restarted again and
-    again uses up the budget of the bot.
+    The first ones of an hour are free; then each wait doubles, so that neither sessions that end at
+    once nor a process in a restart loop use up the budget of the bot.
     """
     recent = recent_identifies(times, now)
     excess = len(recent) - _FREE_IDENTIFIES

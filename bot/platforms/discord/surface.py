@@ -88,8 +88,8 @@ _RESPOND = RestEndpoint("PATCH", "/webhooks/{}/{}/messages/@original", resource_
 class DiscordSurface(Surface, BucketSurface):
     """Sends through REST, whether or not the gateway is connected.
 
-    A message with a face is said by the webhook of its channel. It has no nonce and replies to
-    nothing, so a lost response is looked up in the channel (docs/delivery.md#unknown-outcomes).
+    A message with a face is sent by the channel's webhook. It has no nonce and cannot be a reply,
+    so a lost response is looked up in the channel (docs/delivery.md#unknown-outcomes).
     """
 
     def __init__(self, rest: RestClient, *, has_webhooks: bool = True) -> None:
@@ -116,16 +116,10 @@ class DiscordSurface(Surface, BucketSurface):
         return await self._bucket(address, locate(address, message_id)[0], face)
 
     async def _bucket(self, address: Address, chat: str, face: Face | None) -> str:
-        """Return what a message in this chat counts for: the chat, or the webhook that says it.
+        """Return what a message counts for: its chat, or the webhook that sends it.
 
-        The webhook of a channel speaks in its threads as well, and Discord counts these together
-        ("per-resource": https://discord.com/developers/docs/topics/rate-limits).
-
-        Args:
-            address: the channel that the message is sent for.
-            chat: where it stands: there, or in a thread that a long answer goes on in, which may
-                not exist yet.
-            face: who says it.
+        Discord counts the calls of a webhook together in its channel and its threads, one of which
+        may not exist yet ("per-resource": https://discord.com/developers/docs/topics/rate-limits).
         """
         webhook = await self._webhook_of(address, face)
         if webhook is None:
@@ -144,7 +138,7 @@ class DiscordSurface(Surface, BucketSurface):
         return await self._send_to_channel(message)
 
     async def _send_to_thread(self, message: OutgoingMessage, thread: MessageThread) -> str | None:
-        """Send a message to a thread; return None where that is refused, and nothing was sent."""
+        """Send a message to a thread; return None if that was refused."""
         channel = message.address.chat
         opened = await self._threads.open(channel, thread)
         if opened is None:
@@ -252,19 +246,19 @@ class DiscordSurface(Surface, BucketSurface):
         )
 
     async def _speakers(self, message: OutgoingMessage) -> Set[str]:
-        """Return the ids of the bot and of the webhooks that may have said a message."""
+        """Return the ids of the bot and of the webhooks that may have sent a message."""
         bot_id = (await self._rest.bot_user()).id
         await self._webhook_of(message.address, message.content.face)
         return {bot_id, *self._webhooks.ids}
 
     async def _webhook_of(self, address: Address, face: Face | None) -> ChannelWebhook | None:
-        """Return what says a message with this face; None: the bot itself does."""
+        """Return the webhook for a face; None: the bot speaks itself."""
         if face is None or not self._has_webhooks:
             return None
         return await self._webhooks.find(address.chat)
 
     async def _speak(self, webhook: ChannelWebhook, message: OutgoingMessage) -> str:
-        """Have a webhook say a message, and return its id."""
+        """Send a message by a webhook and return its id."""
         content = message.content
         fields = webhook_fields(content.face) if content.face is not None else {}
         try:
@@ -284,7 +278,7 @@ class DiscordSurface(Surface, BucketSurface):
     async def _edit_spoken(
         self, address: Address, message_id: str, content: MessageContent
     ) -> bool:
-        """Edit a message of the channel's webhook; return False if it did not say that message."""
+        """Edit a message of the webhook; return False if it is not the webhook's."""
         webhook = await self._webhooks.find(address.chat) if self._has_webhooks else None
         if webhook is None:
             return False
@@ -300,7 +294,7 @@ class DiscordSurface(Surface, BucketSurface):
         return True
 
     async def _page(self, address: Address, after: str | None) -> list["_FoundMessage"]:
-        """Return the messages after this one, oldest first; without one, the newest of all."""
+        """Return the messages after this one, oldest first; without one, the newest."""
         query = {"limit": str(_PAGE_SIZE)} | ({"after": after} if after else {})
         return decode_response(
             await self._rest.call(_FIND, address.chat, query=query), list[_FoundMessage]
@@ -309,14 +303,12 @@ class DiscordSurface(Surface, BucketSurface):
     async def _respond(
         self, interaction: str, content: MessageContent, file: Attachment | None = None
     ) -> str:
-        """Edit the deferred response of a command, or the message whose button was pressed.
-
-        Doing it twice is the same as once.
+        """Edit the deferred response of a command or the message of a press; may be repeated.
 
         Raises:
             ContentRefused: another form of it may pass.
-            ResponseRefused: its token has expired, as it does after 15 minutes.
-            Refused: so it has, and the file is for nobody else in the channel.
+            ResponseRefused: the token has expired, as it does after 15 minutes.
+            Refused: the same, for a file that nobody else in the channel may see.
             PlatformError: it failed.
         """
         application, _, token = interaction.partition(":")
@@ -341,7 +333,7 @@ class _AttachedFile(msgspec.Struct):
 
 
 class _FoundMessage(msgspec.Struct):
-    """What is looked at of a message in the history of a channel."""
+    """A message in the history of a channel."""
 
     id: str
     content: str
@@ -359,7 +351,7 @@ def _message_id(response: bytes) -> str:
 
 
 def _is_ours(speakers: Set[str], found: _FoundMessage, sent: OutgoingMessage) -> bool:
-    """Return whether a message is the one that was sent, whoever of us said it."""
+    """Return whether a message is the one that was sent, by the bot or a webhook."""
     files = [one.filename for one in found.attachments]
     said = sent.content.named_text if found.webhook_id is None else sent.text
     plain = replace(sent.content, is_plain=True)
@@ -372,12 +364,12 @@ def _is_ours(speakers: Set[str], found: _FoundMessage, sent: OutgoingMessage) ->
 
 
 def _render_own(content: MessageContent) -> dict[str, Any]:
-    """Return the fields of a message in the bot's own voice."""
+    """Return the fields of a message that the bot sends itself."""
     return _render(content, content.named_text)
 
 
 def _render(content: MessageContent, text: str) -> dict[str, Any]:
-    """Return the fields of a message; an edit that leaves one out would not change it."""
+    """Return the fields of a message; an edit keeps those that it leaves out."""
     # An edit needs the allowed mentions again. A link preview would fetch any address that a model
     # was talked into writing, with data of the conversation in it.
     no_mentions = {"parse": [], "replied_user": False}
@@ -392,7 +384,7 @@ def _render(content: MessageContent, text: str) -> dict[str, Any]:
 def _shown(text: str, content: MessageContent) -> str:
     """Return a text in Discord's dialect, above folded thoughts.
 
-    Where that was refused it is shown as it is, cut off, and without thoughts.
+    If that was refused: the text as it is, cut off, without thoughts.
     """
     if content.is_plain:
         return text[: LIMITS.max_units]
@@ -407,10 +399,7 @@ _STYLES = {ButtonStyle.PRIMARY: 1, ButtonStyle.PLAIN: 2, ButtonStyle.DANGER: 4}
 
 
 def to_components(buttons: Sequence[Button], menus: Sequence[Menu] = ()) -> list[dict[str, object]]:
-    """Return a row for each menu, then the rows of buttons; at most five rows.
-
-    An edit without any removes those that are there.
-    """
+    """Return a row for each menu, then the rows of buttons; at most five in all."""
     rows: dict[int, list[dict[str, object]]] = {}
     for button in buttons:
         rows.setdefault(button.row, []).append(_to_component(button))

@@ -108,7 +108,7 @@ class TelegramAccount(AccountSetup):
         return found if isinstance(found, list) else []
 
     async def _finish(self, update_id: int, updates: list[dict[str, Any]], chat: int) -> None:
-        """Tell the person; take the code from the service, unless messages precede it."""
+        """Thank the person, and take the code from the service unless messages precede it."""
         if updates[0]["update_id"] == update_id:
             parameters = {"offset": update_id + 1, "timeout": 0, "limit": 1}
             await self._call("getUpdates", parameters)
@@ -153,10 +153,9 @@ _MAX_RESPONSE_BYTES = 4 * 2**20
 
 
 class JsonApi:
-    """Calls a platform's API with JSON."""
+    """Calls a platform's API with JSON; its name is for messages."""
 
     def __init__(self, name: str, base_url: str, headers: Mapping[str, str]) -> None:
-        """Take the platform's name for messages, an address and headers for every call."""
         self._name = name
         self._client = HttpClient(
             base_url, {"Accept-Encoding": "identity", **headers}, connect_seconds=5
@@ -165,11 +164,11 @@ class JsonApi:
     async def call(
         self, method: str, path: str, body: object = None, seconds: float = 10
     ) -> tuple[int, Any]:
-        """Return the status and the JSON of a response; None for one that is not JSON.
+        """Return the status and the JSON of a response; None: it is not JSON.
 
         Raises:
             Unreachable: nothing was sent.
-            OutcomeUnknown: no response came.
+            OutcomeUnknown: there was no response.
         """
         deadline = asyncio.get_running_loop().time() + seconds
         data = None if body is None else json.dumps(body).encode()

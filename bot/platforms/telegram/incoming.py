@@ -56,15 +56,15 @@ _ABSENT = frozenset({ChatMemberStatus.LEFT, ChatMemberStatus.KICKED})
 
 
 def parse_updates(raws: Iterable[dict[str, Any]]) -> list[Update]:
-    """Return updates as models, without the parts that the library does not know yet."""
+    """Parse updates without the parts that the library does not know yet."""
     parsed = (_parse_update(raw) for raw in raws)
     return [update for update in parsed if update is not None]
 
 
 def _parse_update(raw: dict[str, Any]) -> Update | None:
-    """Parse an update; what is invalid in it is dropped, innermost first, and logged.
+    """Parse an update; log and drop what is invalid in it, innermost first.
 
-    Every release of the Bot API adds variants to unions, which older libraries refuse.
+    Every release of the Bot API adds variants that older libraries refuse.
     """
     dropped: list[str] = []
     while True:
@@ -92,7 +92,7 @@ def _parse_update(raw: dict[str, Any]) -> Update | None:
 
 
 def _invalid_path(raw: dict[str, Any], error: ErrorDetails) -> tuple[str | int, ...]:
-    """Return the keys of the value that an error is about, without pydantic's names of variants."""
+    """Return the keys of an invalid value, without pydantic's names of variants."""
     path: list[str | int] = []
     value: Any = raw
     for key in error["loc"]:
@@ -110,7 +110,7 @@ def _invalid_path(raw: dict[str, Any], error: ErrorDetails) -> tuple[str | int, 
 
 
 def _fill_in(raw: dict[str, Any], error: ErrorDetails) -> bool:
-    """Add a field that only newer servers send; False if the error is about something else."""
+    """Add a field that only newer servers send; return False if that is not the problem."""
     name = error["loc"][-1]
     if error["type"] != "missing" or name not in _ADDED_FIELDS:
         return False
@@ -137,9 +137,9 @@ def _drop(raw: dict[str, Any], path: Sequence[str | int]) -> None:
 def read_update(
     update: Update, bot: User, bot_id: str, commands: Container[str]
 ) -> Incoming | None:
-    """Convert an update as `to_incoming` does, and leave commands to other bots.
+    """Convert an update, and leave commands to other bots.
 
-    One that cannot be converted is logged and left out: it would come again and hide the others.
+    One that cannot be converted is logged and skipped: it would be sent again and block the others.
     """
     try:
         incoming = to_incoming(update, bot, bot_id)
@@ -154,10 +154,7 @@ def read_update(
 
 
 def to_incoming(update: Update, bot: User, bot_id: str = "") -> Incoming | None:
-    """Convert an update; `bot_id` is what its address carries.
-
-    Returns None for messages of other bots and service messages.
-    """
+    """Convert an update; None for messages of bots and service messages."""
     if update.message is not None:
         return message_to_said(update.message, bot, bot_id)
     if update.edited_message is not None:
@@ -170,13 +167,11 @@ def to_incoming(update: Update, bot: User, bot_id: str = "") -> Incoming | None:
 
 
 def message_to_said(message: Message, bot: User, bot_id: str = "") -> Said | None:
-    """Convert a message; None for those of other bots and service messages.
+    """Convert a message; None for those of bots and service messages.
 
-    What Telegram itself forwards from a linked channel is said by nobody in the group; only a
-    command in it goes on, to be refused and logged.
-
-    Nor is anything read of the direct messages of a channel: each of its topics is private to one
-    person, and answers need its id (https://core.telegram.org/bots/api#sendmessage).
+    Nobody in the group has said what Telegram forwards from a linked channel; only a command in it
+    goes on, to be refused and logged. A channel's direct messages are not read: each topic is
+    private, and answers need its id (https://core.telegram.org/bots/api#sendmessage).
     """
     if message.chat.is_direct_messages:
         return None
@@ -224,7 +219,7 @@ def _to_edited(message: Message, update_id: int, bot: User, bot_id: str) -> Edit
 
 
 def _changes_by_itself(said: Said) -> bool:
-    """Return whether nobody has edited a message: live locations move, checklists are ticked."""
+    """Return whether nobody edited a message: live locations move, checklists are ticked."""
     return not said.text and all(item.kind in _CHANGING_KINDS for item in said.attachments)
 
 
@@ -254,7 +249,7 @@ def _to_pressed(query: CallbackQuery, bot_id: str) -> Pressed | None:
 
 
 def _to_joined(change: ChatMemberUpdated, bot_id: str) -> Joined | None:
-    """Return the arrival of the bot in a group; None for all other changes of its membership."""
+    """Convert the arrival of the bot in a group; None for other changes of membership."""
     arrived = change.old_chat_member.status in _ABSENT and change.new_chat_member.status in _PRESENT
     if not arrived or change.chat.type not in {ChatType.GROUP, ChatType.SUPERGROUP}:
         return None
@@ -277,15 +272,15 @@ def _to_address(message: Message, bot_id: str) -> Address:
 
 
 def scopes_of(address: Address) -> tuple[str, ...]:
-    """Return where the settings of a chat or topic are looked up, narrowest first."""
+    """Return the scopes of a chat or topic, narrowest first."""
     return (address.lane,) if address.thread is None else (address.conversation, address.lane)
 
 
 def _to_person(message: Message) -> Person | None:
     """Return the author; None for a bot.
 
-    Anonymous admins and people who write as a channel share one bot user each (1087968824 and
-    136817688), so they are identified by the chat that they write as.
+    Anonymous admins share one bot user (1087968824), and so do people who write as a channel
+    (136817688); they are identified by the chat that they write as.
     """
     if message.sender_chat is not None:
         return _chat_to_person(message.sender_chat)
@@ -335,7 +330,7 @@ def _quote(message: Message, bot: User) -> Quote | None:
 
 
 def _mentions(message: Message, content: str, bot: User) -> tuple[str, ...]:
-    """Return who else is mentioned: by id where Telegram tells it, else by the user name."""
+    """Return who else is mentioned, by id if Telegram tells it, else by user name."""
     return tuple(
         f"telegram:{entity.user.id}"
         if entity.user is not None
@@ -347,9 +342,9 @@ def _mentions(message: Message, content: str, bot: User) -> tuple[str, ...]:
 
 
 def _forward(message: Message, content: str) -> tuple[WakeReason | None, str]:
-    """Return why a forwarded message wakes the bot, and its text as a quote of its author.
+    """Return why a forward wakes the bot, and its text as a quote of its author.
 
-    Who forwards it wrote none of it, so it calls nobody and runs no command.
+    The person who forwards it wrote none of it, so it calls nobody and runs no command.
     """
     wake = WakeReason.DM if message.chat.type == ChatType.PRIVATE else None
     if not content.strip():
@@ -378,13 +373,9 @@ def _entities(message: Message) -> Sequence[MessageEntity]:
 def _wake_and_text(
     message: Message, content: str, text: str, bot: User
 ) -> tuple[WakeReason | None, str]:
-    """Return why a message wakes the bot, and its text without a leading mention of the bot.
+    """Return why a message wakes the bot, and its text without a leading mention.
 
-    Args:
-        message: the message.
-        content: its text or caption, which its entities refer to.
-        text: the same as it is read, with what is inserted behind the entities.
-        bot: who we are.
+    Entities refer to `content`; `text` is the same with links inserted.
     """
     entities = _entities(message)
     first = next((entity for entity in entities if entity.offset == 0), None)
@@ -400,7 +391,7 @@ def _wake_and_text(
 
 
 def leave_to_other_bots(said: Said, message: Message | None, commands: Container[str]) -> Said:
-    """Let a command in a group wake nobody that names no bot and is none of `commands`."""
+    """Let a group's command wake nobody if it is unknown and does not name this bot."""
     if said.is_private or message is None:
         return said
     content = message.text or message.caption or ""
@@ -435,9 +426,9 @@ def _is_mention(entity: MessageEntity, content: str, bot: User) -> bool:
 
 
 def _covered_text(entity: MessageEntity, content: str) -> str:
-    """Return what an entity covers; of a character that it cuts in two, U+FFFD is left.
+    """Return what an entity covers; half a character becomes U+FFFD.
 
-    Telegram counts in UTF-16 units. The library's `extract_from` fails at such a cut.
+    Telegram counts UTF-16 units, and aiogram's `extract_from` fails at half a character.
     """
     units = content.encode("utf-16-le", "surrogatepass")
     begin, end = 2 * max(0, entity.offset), 2 * max(0, entity.offset + entity.length)
@@ -479,7 +470,7 @@ _MEDIA_KINDS: Mapping[str, MediaKind] = {
 
 
 def text_of(message: Message) -> str:
-    """Return the text, caption or poll of a message, with the addresses of its links."""
+    """Return the text, caption or poll of a message, with the addresses of links."""
     if message.poll is not None:
         return "\n".join(filter(None, [message.caption or "", _poll_text(message.poll)]))
     if message.text:
@@ -488,7 +479,7 @@ def text_of(message: Message) -> str:
 
 
 def with_addresses(text: str, entities: Sequence[MessageEntity] | None) -> str:
-    """Insert the address behind each part of a text that only its formatting links to."""
+    """Insert addresses that only the formatting links to."""
     links = [one for one in entities or () if one.type == MessageEntityType.TEXT_LINK and one.url]
     if not links:
         return text
@@ -502,7 +493,7 @@ def with_addresses(text: str, entities: Sequence[MessageEntity] | None) -> str:
 
 
 def _poll_text(poll: Poll) -> str:
-    """Return a question with its options, and the votes as far as the bot may see them."""
+    """Return a poll's question with its options, and votes if the bot sees them."""
     heading = f"[{'closed poll' if poll.is_closed else 'poll'}] {poll.question}"
     votes = [f": {one.voter_count}" if poll.total_voter_count else "" for one in poll.options]
     options = (f"- {one.text}{count}" for one, count in zip(poll.options, votes, strict=True))
@@ -510,7 +501,7 @@ def _poll_text(poll: Poll) -> str:
 
 
 def attachments_of(message: Message) -> tuple[MediaItem, ...]:
-    """Return what a message has besides text; nothing for service messages."""
+    """Return the attachments of a message; none for service messages."""
     content_type = message.content_type
     kind = _MEDIA_KINDS.get(content_type)
     if content_type == ContentType.UNKNOWN and message.chat.type == ChatType.PRIVATE:

@@ -44,14 +44,14 @@ _log = structlog.get_logger(__name__)
 
 @value_class
 class ChatOfNow:
-    """What an address stands for in requests."""
+    """The chat that an address stands for in requests."""
 
     chat: int
     """The id that Telegram knows now."""
     has_moved: bool = False
 
     def to_wire(self, message_id: str | None) -> int | None:
-        """Return a message's id for a request; None: the message is not in this chat."""
+        """Return a message id for a request; None: the message is not in this chat."""
         if message_id is None:
             return None
         known = int(message_id)
@@ -64,10 +64,9 @@ class ChatOfNow:
 
 
 class MovedChats:
-    """Which groups of a bot became supergroups; kept beside the cursors."""
+    """Which groups of a bot became supergroups; stored with the cursors."""
 
     def __init__(self, store: Intake | None = None, bot_id: str = "") -> None:
-        """Take where it is kept; None: nowhere, until `load` says it."""
         self._store = store
         self._prefix = f"{source_name('telegram', bot_id)}:moved:"
         self._first: dict[int, int] = {}  # by the id of now
@@ -76,11 +75,7 @@ class MovedChats:
         self._looked_up: set[int] = set()
 
     async def load(self, store: Intake) -> None:
-        """Read what is stored, also by other processes.
-
-        Raises:
-            StoreError: nothing was read.
-        """
+        """Read stored moves, also of other processes; may raise `StoreError`."""
         self._store = store
         moves = read_cursors(
             await store.cursors(self._prefix),
@@ -91,7 +86,7 @@ class MovedChats:
         self._is_loaded = True
 
     async def look_up(self, incomings: Iterable[Incoming], store: Intake) -> None:
-        """Read it for groups that this process sees for the first time, as `load` does."""
+        """Load moves for groups that this process sees for the first time."""
         seen = {int(one.address.chat) for one in incomings}
         new = {chat for chat in seen - self._looked_up if chat < 0}
         if new:
@@ -99,7 +94,7 @@ class MovedChats:
             self._looked_up |= new
 
     def note_moves(self, updates: Iterable[Update]) -> Mapping[str, str]:
-        """Follow the moves that updates tell of; return the cursors to store with them."""
+        """Note the moves in updates; return the cursors to store with them."""
         cursors: dict[str, str] = {}
         for update in updates:
             message = update.message
@@ -108,7 +103,7 @@ class MovedChats:
         return cursors
 
     def to_first(self, incomings: Iterable[Incoming]) -> list[Incoming]:
-        """Return the events at the addresses of their groups, without what tells of a move."""
+        """Move events to the first address of their group; drop the moves themselves."""
         placed = (self._to_first(one) for one in incomings)
         return [one for one in placed if one is not None]
 
@@ -141,11 +136,7 @@ class MovedChats:
     async def in_chat(
         self, address: Address, request: Callable[[ChatOfNow], Awaitable[Result]]
     ) -> Result:
-        """Make a request to the chat of an address, and once more where it has moved to.
-
-        Raises:
-            PlatformError: what the request raises.
-        """
+        """Make a request to the chat of an address; repeat it if the chat has moved."""
         chat = await self._chat_of_now(address)
         try:
             return await request(chat)
@@ -187,7 +178,7 @@ class MovedChats:
 
 
 def _move_of(message: Message) -> tuple[int, int] | None:
-    """Return the id that a group had and the one that it has now, if a message tells of that."""
+    """Return the former and the new id of a group if a message tells of its move."""
     if message.migrate_to_chat_id is not None:
         return message.chat.id, message.migrate_to_chat_id
     if message.migrate_from_chat_id is not None:
@@ -211,7 +202,7 @@ def _at_first(said: Said, address: Address, now: str) -> Said:
 
 
 def _group_itself(person: Person, address: Address, now: str) -> Person:
-    """Let who writes as the group be the group of the address."""
+    """Keep a person who writes as the group under the group's first id."""
     is_group = person.id == f"{address.platform}:{now}"
     return replace(person, id=f"{address.platform}:{address.chat}") if is_group else person
 

@@ -93,7 +93,7 @@ _decode_update = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
-    """One Telegram bot. Close it after the last answer was sent."""
+    """One Telegram bot; close it after the last answer was sent."""
 
     def __init__(self, settings: TelegramSettings, context: PlatformContext) -> None:
         Update.model_rebuild()  # takes a tenth of a second, for which no message should wait
@@ -191,10 +191,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         return self._settings.webhook_path
 
     async def _keep_webhook(self) -> NoReturn:
-        """Tell Telegram where to call, again and again: another program may have changed it.
-
-        A token or secret whose file is replaced is told within seconds.
-        """
+        """Set the webhook regularly, as other programs may change it, and when a secret changes."""
         while True:
             known = self._read_secrets()
             await self._until_answered(self._set_webhook)
@@ -203,7 +200,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
                 await self._clock.sleep(LOOK_EVERY_SECONDS)
 
     def _read_secrets(self) -> tuple[str, str]:
-        """Return the token and the secret of the webhook, which may be derived from it."""
+        """Return the token and the webhook's secret, which may derive from it."""
         token, file = self._api.token, self._secret_file
         if file is not None and file.has_changed():
             mask_from_now_on(file.secrets)
@@ -231,9 +228,9 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
 
     @override
     def admits_call(self, headers: Mapping[str, str]) -> bool:
-        """Compare bytes: the comparison in constant time takes no other texts than ASCII.
+        """Compare the secret as bytes: in constant time only ASCII texts can be compared.
 
-        A process that stands by makes no calls of its own: it reads the files here.
+        A process on standby makes no calls of its own, so the files are read here.
         """
         given = headers.get(_SECRET_HEADER, "").encode(errors="surrogateescape")
         _, secret = self._read_secrets()
@@ -272,7 +269,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
             task.add_done_callback(self._acknowledging.discard)
 
     async def _refusals(self, incomings: Sequence[Incoming]) -> dict[str, str | None]:
-        """Return for every press what the person is told instead of its being stored."""
+        """Return for each press what the person is told instead; None: it is stored."""
         presses = [one for one in incomings if isinstance(one, Pressed)]
         refusals: dict[str, str | None] = {}
         if not presses:
@@ -287,7 +284,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         return refusals
 
     async def _acknowledge(self, key: str, words: str | None) -> None:
-        """End the waiting of who pressed, with words for this person alone if there are any."""
+        """Acknowledge a press, with words for this person alone if there are any."""
         query_id = key.removeprefix(PRESS_KEY_PREFIX)
         acknowledgement = AnswerCallbackQuery(callback_query_id=query_id)
         if words is not None:
@@ -298,11 +295,11 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
             _log.info("telegram_press_not_acknowledged", reason=str(error))
 
     async def _poll(self, offset: int | None) -> list[dict[str, Any]]:
-        """Wait for the next updates; `offset` acknowledges those before it."""
+        """Wait for updates; `offset` acknowledges those before it."""
         return await self._until_answered(lambda: self._get_updates(offset))
 
     async def _get_updates(self, offset: int | None) -> list[dict[str, Any]]:
-        """Return updates without parsing them: an invalid one must not hide the others."""
+        """Return unparsed updates: an invalid one must not hide the others."""
         timeout = self._poll_timeout_seconds()
         fields = {"offset": offset, "timeout": timeout, "allowed_updates": UPDATE_TYPES}
         seconds = self._poll_seconds + CALL_SECONDS
@@ -312,7 +309,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         return decode_result(updates, list[dict[str, Any]])
 
     def _new_updates(self, updates: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return the updates that were not here before; without a number none is acknowledged."""
+        """Drop updates that were seen before or have no number."""
         new: dict[int, dict[str, Any]] = {}
         for update in updates:
             match update:
@@ -324,10 +321,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         return list(new.values())
 
     async def _pause_if_early(self) -> None:
-        """Pause after a poll without new updates if the server has not waited for any.
-
-        Some proxies and servers of the Bot API ignore the timeout, or the offset.
-        """
+        """Pause after an empty poll that ended early: some servers ignore timeout or offset."""
         if not self._is_early:
             self._early_polls, self._is_early_logged = 0, False
             return
@@ -339,9 +333,9 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         await self._clock.sleep(min(pause, _MAX_EARLY_PAUSE_SECONDS))
 
     def _poll_timeout_seconds(self) -> int:
-        """Return how long to wait for an update: after a failure 0, to see soon that it is over.
+        """Return the timeout of a poll: 0 after a failure, to notice soon that it is over.
 
-        In a conflict with another poller that would only cut the other one off: wait as usual.
+        In a conflict that would only cut the other poller off.
         """
         return self._poll_seconds if self._connection_error is None or self._has_conflict else 0
 
@@ -440,12 +434,12 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
 
 
 def offset_cursor(bot_id: str) -> str:
-    """Name the cursor that holds the first update which is not stored yet."""
+    """Return the name of the cursor with the first update that is not stored yet."""
     return f"{source_name('telegram', bot_id)}:offset"
 
 
 def _pause_seconds(error: TroupeError, tries: int) -> float:
-    """Return how long to wait after a failure, longer after each."""
+    """Return the pause after a failure; it grows with their number."""
     if isinstance(error, RateLimited):
         return error.retry_after_seconds
     has_conflict = isinstance(error, PollingConflict)

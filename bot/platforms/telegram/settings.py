@@ -17,7 +17,7 @@ _SECRET_RULE = "use 16 to 256 letters, digits, _ and -"  # noqa: S105 # no secre
 
 
 def is_webhook_secret(text: str) -> bool:
-    """Return whether Telegram accepts this as the secret of a webhook."""
+    """Return whether Telegram accepts this as a webhook's secret."""
     return _SECRET.fullmatch(text) is not None
 
 
@@ -64,7 +64,7 @@ class TelegramSettings(BotTokenSettings):
 
     @model_validator(mode="after")
     def _read_secret_file(self) -> Self:
-        """Take the secret from the file, so that it is masked."""
+        """Read the secret from its file, so that it is masked."""
         if self.webhook_secret_file is None:
             return self
         found = take_from_file(self.webhook_secret, self.webhook_secret_file, "webhook_secret")
@@ -84,14 +84,14 @@ class TelegramSettings(BotTokenSettings):
 
     @property
     def webhook_path(self) -> str | None:
-        """The path of the webhook; None while messages are polled."""
+        """The path of the webhook; None with polling."""
         if self.mode != "webhook":
             return None
         return urlsplit(self.webhook_url or "").path
 
     @property
     def webhook_token(self) -> str:
-        """What Telegram sends with each call; the same in all processes."""
+        """The secret of the webhook, the same in all processes."""
         if self.webhook_secret is not None:
             return self.webhook_secret.get_secret_value()
         token = self.token.get_secret_value() if self.token else ""
@@ -111,6 +111,6 @@ class TelegramSettings(BotTokenSettings):
     @property
     @override
     def bot_account(self) -> str:
-        """The number before the colon of the token; empty if it has none."""
+        """The number before the colon of the token; empty without one."""
         number = self.token.get_secret_value().partition(":")[0] if self.token else ""
         return number if number.isdecimal() else ""

@@ -54,7 +54,7 @@ class _ProbeResult(Enum):
 class TelegramSurface(Surface, DraftingSurface):
     """Sends to chats and topics.
 
-    Telegram has no idempotency key, so the nonce is unused: what was lost is looked up by its text.
+    Telegram has no idempotency key; lost messages are looked up by their text.
     """
 
     def __init__(
@@ -145,21 +145,18 @@ class TelegramSurface(Surface, DraftingSurface):
         known: Set[str],
         duplicate_of: str | None = None,
     ) -> str | None:
-        """Look for our message by editing messages of unknown ids to this text or caption.
+        """Look for our message by editing unknown message ids to its text or caption.
 
-        Bots cannot list messages, but an edit is answered differently for a message of ours, of
-        somebody else and for none. Messages of a chat are sent in order, so the search starts
-        after the newest known message. In groups ids count up by one; private chats share one
-        sequence over all chats of the bot, so there a long gap means nothing and only the number
-        of probes is bounded. Both, and the texts of the answers, follow the documentation and
-        must be confirmed once against the real service (docs/sources.md#telegram).
+        Bots cannot list messages, but Telegram answers an edit differently for our messages, those
+        of others and missing ones. A chat's messages are sent in order, so the search starts after
+        the newest known one. In groups ids count up by one, so a gap ends it; in private chats,
+        which share one sequence, only the number of probes does (docs/sources.md#telegram).
 
-        Telegram counts each probe as an edit and may ask to wait before the search has ended. The
-        next one then goes on behind the last message of somebody else: in a lively group it would
-        otherwise reach the limit at the same place each time.
+        Telegram counts probes as edits and may ask to wait. The next search continues after the
+        last message of somebody else; else it would stop at the same place again in a lively group.
 
-        With `duplicate_of`, another copy of a known message is looked for. All else that was sent
-        is known by then, so each unknown id behind that message is probed, then those before it.
+        With `duplicate_of`, another copy of a known message is looked for: behind it, then before
+        it.
         """
         return await self._chats.in_chat(
             message.address, lambda chat: self._find(message, chat, after, known, duplicate_of)
@@ -186,7 +183,7 @@ class TelegramSurface(Surface, DraftingSurface):
     async def _search(
         self, message: OutgoingMessage, chat: int, after: int, known: Set[int]
     ) -> int | None:
-        """Probe the ids behind one that are not known."""
+        """Probe unknown ids after this one."""
         search = (chat, message.nonce)
         candidate = max(after, self._searched.get(search, 0))
         probes = gap = 0
@@ -211,7 +208,7 @@ class TelegramSurface(Surface, DraftingSurface):
     async def _find_duplicate(
         self, message: OutgoingMessage, chat: int, oldest: int, known: Set[int], sent: int
     ) -> int | None:
-        """Look for another copy of a message: accepted after it, or just before it."""
+        """Look for a copy that was accepted after a message, or just before it."""
         found = await self._search(message, chat, sent, known)
         if found is not None:
             return found
@@ -224,7 +221,7 @@ class TelegramSurface(Surface, DraftingSurface):
         return None
 
     def _note_progress(self, search: tuple[int, str], passed: int) -> None:
-        """Note up to which message of somebody else a search has come, should it be interrupted."""
+        """Note up to which message of somebody else a search has come."""
         self._searched[search] = passed
         if len(self._searched) > _MAX_SEARCHES:
             self._searched.popitem(last=False)
@@ -250,7 +247,7 @@ class TelegramSurface(Surface, DraftingSurface):
     async def _send_text(
         self, method: str, content: MessageContent, fields: Mapping[str, Any]
     ) -> msgspec.Raw:
-        """Send or edit a message; if a link in it is refused, with written out addresses."""
+        """Send or edit a message; if a link is refused, with its address written out."""
         rendered = _render(content)
         try:
             return await self._api.send(method, {**rendered, **fields})

@@ -24,13 +24,12 @@ OWN_COMMANDS = (
 
 
 class LocalChat:
-    """Turns lines into messages of whoever writes at the moment.
+    """Turns lines into messages of the current person.
 
     Args:
-        chat: which conversation of the terminal it is; empty: the usual one. One with a name has
-            settings of its own, which end with it.
+        chat: the conversation; empty: the usual one. Settings of others end with the run.
         locale: the language of the person, such as "zh_CN.UTF-8".
-        is_fresh: whether the conversation begins with this run, and ends with it.
+        is_fresh: whether the conversation lasts for this run only.
     """
 
     def __init__(
@@ -49,7 +48,7 @@ class LocalChat:
         self._lines = 0
 
     def to_said(self, line: str) -> Said:
-        """Return a line as a message that was not received before."""
+        """Return a line as a new message."""
         self._lines += 1
         return Said(
             address=self.address,
@@ -66,7 +65,7 @@ class LocalChat:
         )
 
     def to_opening(self) -> Joined:
-        """Return that a person has opened the chat."""
+        """Return the event that the chat was opened."""
         return Joined(
             address=self.address,
             external_key=f"{self.run}:0",
@@ -78,7 +77,7 @@ class LocalChat:
         )
 
     def rename(self, name: str) -> str:
-        """Let somebody else write; return a sentence that says who writes now."""
+        """Change who writes; return a sentence that says who it is now."""
         if not name.strip():
             told = translatable("Your name is {name}; /as NAME changes it.", name=self.person.name)
             return translate(told, self.language)
@@ -112,12 +111,7 @@ _MAX_KEPT = 100  # messages whose nonce or text is kept
 
 
 class PrintingSurface(Surface):
-    """Prints each message once within a run.
-
-    Args:
-        run: makes ids differ from those of earlier runs.
-        language: of the surface's own texts.
-    """
+    """Prints each message once."""
 
     def __init__(self, run: str, language: str = "en") -> None:
         self._run = run
@@ -141,7 +135,7 @@ class PrintingSurface(Surface):
 
     @override
     async def typing(self, address: Address) -> None:
-        """Do nothing: the person sees that an answer is being made."""
+        """Do nothing: the person sees that an answer is in progress."""
 
     @override
     async def find(
@@ -161,13 +155,13 @@ class PrintingSurface(Surface):
 
 
 def printed_file(file: Attachment, language: str) -> str:
-    """Print a file after its text: people want to read it, and no private file is left behind."""
+    """Return a file as text to read, so that no private file is left behind."""
     end = translate(translatable("--- end of {name} ---", name=file.name), language)
     return f"--- {file.name} ---\n{file.text.rstrip()}\n{end}"
 
 
 def keep_newest(kept: dict[str, str], key: str, value: str) -> None:
-    """Add an entry as the newest; drop the oldest of more than 100."""
+    """Add the newest entry; drop the oldest of more than 100."""
     kept.pop(key, None)
     kept[key] = value
     if len(kept) > _MAX_KEPT:

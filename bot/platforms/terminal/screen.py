@@ -52,14 +52,14 @@ class InputHistory(FileHistory):
             super().store_string(string)
 
     def clear(self) -> None:
-        """Forget everything that was written."""
+        """Delete the history."""
         self._loaded_strings.clear()
         with contextlib.suppress(OSError):
             self._file.unlink(missing_ok=True)
 
 
 class CommandCompleter(Completer):
-    """Completes the word of a command that the cursor stands behind."""
+    """Completes commands, actions, presets and choices behind a `/`."""
 
     def __init__(
         self,
@@ -67,7 +67,6 @@ class CommandCompleter(Completer):
         complete_preset: Callable[[str], Sequence[str]],
         language: str = "en",
     ) -> None:
-        """Take the commands, what suggests the names of presets, and the person's language."""
         self._commands = commands
         self._complete_preset = complete_preset
         self._language = language
@@ -166,11 +165,7 @@ class ChatScreen:
         return min(math.prod(self._output.get_size()), _MAX_GROWING_CHARS)
 
     async def read(self) -> None:
-        """Read lines until the end of the chat.
-
-        Raises:
-            EOFError: the terminal was closed.
-        """
+        """Read lines until the end of the chat; raises `EOFError` if the terminal was closed."""
         try:
             await self._session.prompt_async(set_exception_handler=False, handle_sigint=False)
         except OSError as error:  # while it drew the prompt
@@ -191,17 +186,17 @@ class ChatScreen:
         app.invalidate()
 
     def show_growing(self, lines: Sequence[str]) -> None:
-        """Show lines that may change; of too many the last ones."""
+        """Show the last of these lines, which may change."""
         self._growing = lines
         self._session.app.invalidate()
 
     def show_waiting(self, lines: Sequence[str]) -> None:
-        """Show what was entered and has to wait."""
+        """Show lines that wait to be answered."""
         self._waiting = lines
         self._session.app.invalidate()
 
     def set_busy(self, busy: bool) -> None:
-        """Show a sign of life until the answer grows, or stop it."""
+        """Start or stop the spinner."""
         self._busy_since = time.monotonic() if busy else None
         if self._spinning is not None:
             self._spinning.cancel()
@@ -285,7 +280,7 @@ class ChatScreen:
 
 
 def _open_output() -> Output:
-    """Open standard output without asking the terminal for the cursor, which not all answer."""
+    """Open standard output without cursor queries, which not all terminals answer."""
     output = create_output()
     if isinstance(output, Vt100_Output):
         output.enable_cpr = False

@@ -40,7 +40,7 @@ _WELCOME = translatable(
 class ScreenPlatform(LocalPlatform):
     """Reads lines at a prompt and has them answered one after the other.
 
-    What is entered during an answer waits; only /stop and Ctrl-C reach that answer.
+    What is entered during an answer waits; only /stop and Ctrl-C reach the answer.
     """
 
     kind = "terminal"
@@ -49,7 +49,6 @@ class ScreenPlatform(LocalPlatform):
     def __init__(
         self, context: PlatformContext, *, input_: Input | None = None, output: Output | None = None
     ) -> None:
-        """Use standard input and output, unless others are given."""
         self._wait_until_idle = context.wait_until_idle
         self._chat = LocalChat(context.chat, context.locale)
         language = self._chat.language
@@ -109,7 +108,7 @@ class ScreenPlatform(LocalPlatform):
             self._surface.end_message()
 
     def _enter(self, line: str) -> None:
-        """Take a line that was entered at the prompt."""
+        """Take a line from the prompt."""
         if self._is_busy and line.strip() == "/stop":
             self._stop_requested.set()
             return
@@ -143,7 +142,7 @@ class ScreenPlatform(LocalPlatform):
             self._history.clear()
 
     async def _show_answers(self) -> None:
-        """Show what is answered until nothing is left to be answered."""
+        """Show answers until there is nothing left to answer."""
         self._is_busy = True
         self._screen.set_busy(True)
         try:
@@ -162,7 +161,7 @@ class ScreenPlatform(LocalPlatform):
 
 
 def make(context: PlatformContext) -> Platform | None:
-    """Make the client for standard input and output; None for a terminal without abilities."""
+    """Make the client; None for a terminal without abilities."""
     return None if is_dumb_terminal() else ScreenPlatform(context)
 
 
@@ -170,13 +169,7 @@ _LIMITS = replace(LIMITS, names_only_speaker=True, seconds_between_edits=0.1)
 
 
 class ScreenSurface(PrintingSurface):
-    """Shows the newest message while it grows; what was printed cannot be changed.
-
-    Args:
-        screen: where they are shown.
-        run: makes ids differ from those of earlier runs.
-        language: of the surface's own texts.
-    """
+    """Shows the newest message while it grows; printed text cannot be changed."""
 
     def __init__(self, screen: ChatScreen, run: str, language: str = "en") -> None:
         super().__init__(run, language)
@@ -212,13 +205,13 @@ class ScreenSurface(PrintingSurface):
 
     @override
     async def delete(self, address: Address, message_id: str) -> None:
-        """Take back what was not printed yet; printed text stays."""
+        """Remove what was not printed yet."""
         if message_id == self._newest_id and self._newest is not None:
             self._newest = None
             self._screen.show_growing(())
 
     def end_message(self) -> None:
-        """Print the rest of the newest message: it is complete."""
+        """Print the rest of the newest message, which is complete."""
         if self._newest is None:
             return
         rest, self._newest = self._newest.take_rest(), None
@@ -226,7 +219,7 @@ class ScreenSurface(PrintingSurface):
         self._print("\n".join([*rest, ""]))
 
     def note(self, text: str) -> None:
-        """Print a notice of the terminal's own."""
+        """Print a notice."""
         self.end_message()
         self._print(self._renderer.plain(strip_control_characters(text), "dim"))
 
