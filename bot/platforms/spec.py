@@ -75,7 +75,7 @@ class PlatformSpec:
     """Whether it runs wherever the console is served, and ends with the other platforms."""
 
 
-@frozen_dataclass
+@value_class
 class EditableText:
     """A form for a text, or the refusal to show it."""
 

@@ -90,7 +90,9 @@ async def test_presses_are_not_followed_again_and_sessions_end(store: Store) -> 
 
     assert report.unanswered == 0
     names = await store.database.read(lambda c: c.execute(select(cursor.c.name)).scalars().all())
-    assert names == ["discord:channel 5"], "how far a channel was read is kept: the rest is read again"
+    assert names == ["discord:channel 5"], (
+        "how far a channel was read is kept: the rest is read again"
+    )
 
 
 async def test_turns_of_tombstones_are_deleted_and_later_ones_stay(

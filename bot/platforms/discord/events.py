@@ -9,7 +9,6 @@ from datetime import datetime
 import discord
 
 from bot.chat.incoming import Pressed
-from bot.frozen_dataclass import frozen_dataclass
 from bot.platforms.discord.shards import GatewaySession
 from bot.value_class import value_class
 

@@ -331,7 +331,7 @@ def decode_response(response: bytes, returns: type[Decoded]) -> Decoded:
         raise OutcomeUnknown("Discord's response cannot be read (a page of a proxy?)") from None
 
 
-@frozen_dataclass
+@value_class
 class _RestRequest:
     endpoint: RestEndpoint
     path: str
