@@ -2,9 +2,8 @@
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import discord
@@ -13,8 +12,6 @@ from pydantic import SecretStr
 from typing_extensions import override
 
 from bot.chat.command import CommandOption, CommandSpec
-from bot.chat.incoming import Incoming, Said
-from bot.errors import StoreError
 from bot.platforms.discord.platform import DiscordPlatform
 from bot.platforms.discord.settings import DiscordSettings
 from bot.platforms.spec import PlatformContext
@@ -42,37 +39,6 @@ COMMANDS = (
 
 def complete(partial: str) -> Sequence[str]:
     return [name for name in ("nova", "nora", "coder") if name.startswith(partial)]
-
-
-@dataclass
-class FakeIntake(Intake):
-    """Keeps each message once, and the cursors; the next `failures` calls fail."""
-
-    events: list[Incoming] = field(default_factory=list)
-    stored: dict[str, str] = field(default_factory=dict)
-    failures: int = 0
-
-    @override
-    async def receive(self, incomings: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
-        if self.failures:
-            self.failures -= 1
-            raise StoreError("the database is down")
-        known = {incoming.external_key for incoming in self.events}
-        self.events += [incoming for incoming in incomings if incoming.external_key not in known]
-        self.stored.update(cursors)
-
-    @override
-    async def cursors(self, prefix: str) -> Mapping[str, str]:
-        return {name: value for name, value in self.stored.items() if name.startswith(prefix)}
-
-    @property
-    def received(self) -> list[Said]:
-        """The messages among the events."""
-        return [event for event in self.events if isinstance(event, Said)]
-
-    @property
-    def texts(self) -> list[str]:
-        return [incoming.text for incoming in self.received]
 
 
 class ShortSleepClock(Clock):

@@ -15,13 +15,13 @@ from bot.platforms.discord.settings import DiscordSettings
 from bot.platforms.discord.shards import GatewaySession, Shard, loop_pause, recent_identifies
 from bot.runtime.tasks import cancel_and_wait
 from tests.platforms.discord.conftest import (
-    FakeIntake,
     ShortSleepClock,
     context_for,
     running,
     wait_until,
 )
 from tests.rigs.simwire import SimWire
+from tests.support.intake import FakeIntake
 
 pytestmark = pytest.mark.service
 

@@ -38,13 +38,13 @@ from bot.runtime.in_process import InProcessRateLimits
 from tests.attacks import with_ours
 from tests.fakes import FakeClock
 from tests.platforms.discord.conftest import (
-    FakeIntake,
     closed_at_the_end,
     platform_for,
     running,
     wait_until,
 )
 from tests.rigs.simwire import SimWire
+from tests.support.intake import FakeIntake
 
 pytestmark = pytest.mark.service
 FILE = Attachment("prompt-1.txt", "You are Nora.")

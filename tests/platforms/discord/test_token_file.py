@@ -14,12 +14,12 @@ from bot.errors import Unreachable
 from bot.platforms.discord.platform import DiscordPlatform
 from bot.platforms.discord.settings import DiscordSettings
 from tests.platforms.discord.conftest import (
-    FakeIntake,
     ShortSleepClock,
     context_for,
     wait_until,
 )
 from tests.rigs.simwire import SimWire
+from tests.support.intake import FakeIntake
 
 _OLD, _NEW = "sim-token", "sim-token-2"
 

@@ -20,8 +20,8 @@ from bot.chat.incoming import (
 from bot.platforms.telegram.api import ChatMoved
 from bot.platforms.telegram.incoming import to_incoming
 from bot.platforms.telegram.moved_chats import ChatOfNow, MovedChats
-from tests.platforms.telegram.conftest import FakeIntake
 from tests.platforms.telegram.messages import ALICE, BOT, BOT_JSON, NOON
+from tests.support.intake import FakeIntake
 
 OLD, NEW = -5, -1005
 GROUP = Address("telegram", str(OLD))

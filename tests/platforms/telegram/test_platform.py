@@ -1,5 +1,6 @@
 """Polling of Telegram through outages, kills and conflicts: each message once, none lost."""
 
+import math
 import time
 from typing import Any
 
@@ -132,14 +133,14 @@ async def test_first_poll_after_an_outage_is_short(rig: Rig) -> None:
 
 
 async def test_unstored_messages_are_not_acknowledged(rig: Rig) -> None:
-    rig.intake.down = True
+    rig.intake.failures = math.inf
     rig.telegram.say(ALICE, "hello")
 
     async with rig.running() as bot:
-        await rig.telegram.wait(lambda: rig.intake.refused >= 3)
+        await rig.telegram.wait(lambda: rig.intake.failed >= 3)
         assert bot.connection_error == "messages cannot be stored: the disk is full"
         assert len(rig.calls("getUpdates")) == 1
-        rig.intake.down = False
+        rig.intake.failures = 0
         await rig.wait_for_texts("hello")
         await rig.wait_for_poll()
         assert bot.connection_error is None
@@ -148,11 +149,11 @@ async def test_unstored_messages_are_not_acknowledged(rig: Rig) -> None:
 
 
 async def test_message_is_received_again_after_a_kill_before_storing(rig: Rig) -> None:
-    rig.intake.down = True
+    rig.intake.failures = math.inf
     rig.telegram.say(ALICE, "hello")
     async with rig.running():
-        await rig.telegram.wait(lambda: rig.intake.refused)
-    rig.intake.down = False
+        await rig.telegram.wait(lambda: rig.intake.failed)
+    rig.intake.failures = 0
 
     async with rig.running():
         await rig.wait_for_texts("hello")

@@ -4,6 +4,7 @@ import asyncio
 import gzip
 import io
 import json
+import math
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from http import HTTPStatus
@@ -103,11 +104,11 @@ async def test_polling_removes_the_webhook(rig: Rig) -> None:
 
 
 async def test_telegram_calls_again_until_the_message_is_stored(rig: Rig) -> None:
-    rig.intake.down = True
+    rig.intake.failures = math.inf
     async with called(rig):
         rig.telegram.say(1, "hello")
-        await rig.telegram.wait(lambda: rig.intake.refused >= 2)
-        rig.intake.down = False
+        await rig.telegram.wait(lambda: rig.intake.failed >= 2)
+        rig.intake.failures = 0
         await rig.wait_for_texts("hello")
     statuses = [status for _, status, _ in rig.telegram.wh_log]
     assert statuses[-1] == HTTPStatus.OK
@@ -141,7 +142,7 @@ async def test_text_with_half_a_character_is_stored(rig: Rig) -> None:
 
 
 async def test_call_that_cannot_be_stored_says_when_to_call_again(rig: Rig) -> None:
-    rig.intake.down = True
+    rig.intake.failures = math.inf
     async with called(rig, is_standby=True) as address:
         status, headers = await call(address, json.dumps(GOOD).encode())
     assert (status, headers["Retry-After"]) == (HTTPStatus.SERVICE_UNAVAILABLE, "5")
@@ -204,7 +205,7 @@ async def test_hostile_call(rig: Rig, title: str, given: Mapping[str, Any]) -> N
             pass
     if "net" in given:
         body = slow_body()
-    rig.intake.down = "env" in given
+    rig.intake.failures = math.inf if "env" in given else 0
     async with called(rig, is_standby=True) as address:
         calls = 2 if "replay" in given else 1
         statuses = {
