@@ -145,10 +145,6 @@ class _CodeReceiver(ShardClient):
         if self._code in message.content.split() and not message.author.bot:
             raise _CodeReceived(message)
 
-    @override
-    def on_progress(self) -> None:
-        """Do nothing: nothing is stored."""
-
 
 async def _wait_for_nothing() -> None:
     pass

@@ -6,7 +6,6 @@ received, stored or not, and ends a session when it closes.
 
 import asyncio
 import random
-from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
@@ -77,10 +76,6 @@ class ShardClient(DiscordClient):
         self._loading: set[asyncio.Task[None]] = set()
         super().__init__(rest, intents, shard)
 
-    @abstractmethod
-    def on_progress(self) -> None:
-        """Note that an event was parsed, which changes `progress`."""
-
     async def stay_connected(
         self, session: GatewaySession | None, before_identify: Callable[[], Awaitable[None]]
     ) -> None:
@@ -100,7 +95,6 @@ class ShardClient(DiscordClient):
                 while True:
                     if await self.receive():
                         failures = 0
-                        self.on_progress()
             except ReconnectWebSocket as error:
                 self.dispatch("disconnect")
                 session = self.session if error.resume else None

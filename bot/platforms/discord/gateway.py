@@ -8,7 +8,6 @@ import discord
 import structlog
 from discord import InteractionResponseType as ResponseType
 from discord.utils import MISSING, utcnow
-from typing_extensions import override
 
 from bot.chat.command import ButtonAction
 from bot.chat.incoming import Pressed
@@ -64,7 +63,7 @@ class Gateway(ShardClient):
         intents = discord.Intents(guilds=True, messages=True, message_content=True)
         super().__init__(settings, rest, intents, shard, identify_limits, context.clock)
         self._context = context
-        self._events = EventQueue(lambda: self.progress)
+        self._events = EventQueue()
         self._responses: set[asyncio.Task[None]] = set()
         self._current_session: SessionStarted | None = None
         self._connected = False
@@ -78,9 +77,9 @@ class Gateway(ShardClient):
             return "connecting to the Discord gateway"
         return None if self.is_connected else "the Discord gateway closed the connection"
 
-    async def events(self) -> list[GatewayEvent]:
-        """Wait for events and take all, up to and including the start of a session."""
-        return await self._events.take()
+    async def events(self, seconds: float) -> list[GatewayEvent]:
+        """Wait for events, at most so long, and take all up to the start of a session."""
+        return await self._events.take(seconds)
 
     def on_connect(self) -> None:
         """Queue the start of a session after IDENTIFY."""
@@ -98,10 +97,6 @@ class Gateway(ShardClient):
         self._connected = True
         self.is_replaying = False
         self._events.put(SessionResumed())
-
-    @override
-    def on_progress(self) -> None:
-        self._events.note_progress()
 
     def on_disconnect(self) -> None:
         self._connected = False
@@ -199,8 +194,7 @@ class Gateway(ShardClient):
             elif _is_answerable(interaction):
                 await self._take_interaction(interaction, is_late=is_late)
         finally:
-            if self._unsettled.pop(interaction.id, None) is not None:
-                self.on_progress()
+            self._unsettled.pop(interaction.id, None)
 
     async def _take_interaction(self, interaction: discord.Interaction, *, is_late: bool) -> None:
         """Answer an interaction that is not a command; if late, only a press is of use."""

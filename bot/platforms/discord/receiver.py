@@ -21,7 +21,6 @@ from bot.platforms.discord.events import (
     MessageEdited,
     MessagesDeleted,
     PlatformEvent,
-    SequenceReached,
     SessionEvent,
     SessionResumed,
     SessionStarted,
@@ -84,21 +83,13 @@ class MessageReceiver:
             PlatformFatal: Discord does not accept this bot any more.
         """
         while True:
-            events = await self._next_events()
-            await self._store_events(events)
+            events = await self._gateway.events(_SECONDS_BETWEEN_SESSIONS)
             if events and isinstance(events[-1], SessionStarted):
+                await self._store_events(events)
                 await self._catch_up(events[-1])
-
-    async def _next_events(self) -> Sequence[GatewayEvent]:
-        """Wait for events; return none when the progress of the session is due to be stored."""
-        if not self._has_progress:
-            return await self._gateway.events()
-        due_at = self._session_stored_at + _SECONDS_BETWEEN_SESSIONS
-        try:
-            async with asyncio.timeout(max(0.0, due_at - self._clock.monotonic())):
-                return await self._gateway.events()
-        except TimeoutError:
-            return ()
+            else:
+                self._session = self._gateway.progress  # of what was taken just now
+                await self._store_events(events)
 
     async def load(self) -> GatewaySession | None:
         """Load the shard's cursors; return the session to resume, if there is one."""
@@ -175,8 +166,6 @@ class MessageReceiver:
 
     def _note_session(self, event: SessionEvent) -> None:
         match event:
-            case SequenceReached(session):
-                self._session = session
             case SessionResumed():
                 self._is_replaying = False
             case SessionStarted():

@@ -19,6 +19,7 @@ from bot.platforms.discord.shards import IdentifyLimits, Shard
 from bot.platforms.spec import PlatformContext
 from bot.platforms.tokens import BotToken
 from bot.runtime.clock import SystemClock
+from tests.waiting import PATIENCE_SECONDS
 
 BOT, ROLE, ALICE, BOB, GUILD, CHANNEL, THREAD, MESSAGE = 1, 2, 10, 11, 20, 30, 31, 900 << 22
 
@@ -234,7 +235,7 @@ async def test_command_without_user_or_channel_is_ignored(
     await gateway.respond(cache.command(**given), None)
     gateway.on_message(cache.message("hello"))
 
-    [event] = await gateway.events()
+    [event] = await gateway.events(PATIENCE_SECONDS)
     assert isinstance(event, discord.Message)
 
 
@@ -375,5 +376,5 @@ async def test_server_that_tells_nothing_of_the_bot_is_no_arrival_and_no_error(
     gateway.on_ready()
     gateway.on_guild_available(cache.guild)
     gateway.on_message(cache.message("hello"))
-    [event] = await gateway.events()
+    [event] = await gateway.events(PATIENCE_SECONDS)
     assert isinstance(event, discord.Message)
