@@ -7,7 +7,6 @@ channel are answered side by side.
 import asyncio
 import contextlib
 import time
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
@@ -32,6 +31,7 @@ from bot.chat.incoming import (
 from bot.chat.session import HistoryScope, MessagePlace
 from bot.chat.storable import make_storable
 from bot.ports import HistoryIndex, Inbox, Intake
+from bot.runtime.bounded_dict import BoundedDict
 from bot.telemetry.metrics import MESSAGES_RECEIVED
 from bot.telemetry.secret_masker import mask_pasted_tokens
 from bot.telemetry.traces import record_span
@@ -60,7 +60,7 @@ class HistoryRouter:
         self._scope_of = scope_of
         self._index = index
         # People's messages that may not be in a history yet, by channel and id.
-        self._received: OrderedDict[tuple[str, str], str] = OrderedDict()
+        self._received = BoundedDict[tuple[str, str], str](_MAX_MESSAGES)
         self._begun_threads: set[str] = set()  # those that were given their beginning
         self._lock = asyncio.Lock()
 
@@ -141,7 +141,7 @@ class HistoryRouter:
             case Said():
                 history = await self._history_of(event, scope, before)
                 if event.message_id is not None:
-                    self._remember(event.address.channel, event.message_id, history)
+                    self._received[event.address.channel, event.message_id] = history
                 return [_in_history(event, history)]
             case Edited(said=said):
                 return await self._route_edit(event, said, scope)
@@ -251,12 +251,6 @@ class HistoryRouter:
         if pressed.message_id is not None:
             return _in_history(pressed, await self._find(address, pressed.message_id) or "")
         return pressed
-
-    def _remember(self, channel: str, message_id: str, history: str) -> None:
-        self._received[channel, message_id] = history
-        self._received.move_to_end((channel, message_id))
-        if len(self._received) > _MAX_MESSAGES:
-            self._received.popitem(last=False)
 
 
 def _asker(event: Incoming) -> str | None:

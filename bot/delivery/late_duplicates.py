@@ -7,7 +7,6 @@ chat. What is remembered for that ends with the process (docs/delivery.md#unknow
 """
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -16,6 +15,7 @@ import structlog
 from bot.chat.outgoing import OutboxRow
 from bot.errors import PlatformError, RateLimited, Refused, StoreError
 from bot.ports import Clock, Outbox, Surface
+from bot.runtime.bounded_dict import BoundedDict
 from bot.runtime.http_client import write_only_if
 from bot.telemetry.logs import BoundTurn
 from bot.value_class import value_class
@@ -70,7 +70,7 @@ class LateDuplicates:
         self._surfaces = surfaces
         self._clock = clock
         self._find = find
-        self._repeated: OrderedDict[int, _Repeated] = OrderedDict()  # by row, the oldest first
+        self._repeated = BoundedDict[int, _Repeated](_MAX_REMEMBERED)  # by row
         self._is_expected = asyncio.Event()
 
     def note_search(self, row: OutboxRow, found: str | None) -> None:
@@ -86,8 +86,6 @@ class LateDuplicates:
             due_at=due_at,
             given_up_at=due_at + _GIVE_UP_SECONDS,
         )
-        if len(self._repeated) > _MAX_REMEMBERED:
-            self._repeated.popitem(last=False)
         self._is_expected.set()
 
     async def run(self, wake: Callable[[Sequence[str]], None]) -> None:

@@ -42,6 +42,7 @@ from bot.errors import (
     WordsRefused,
 )
 from bot.ports import Clock, Delivery, Outbox, Surface
+from bot.runtime.bounded_dict import BoundedDict
 from bot.runtime.http_client import write_only_if
 from bot.runtime.keyed_worker_pool import KeyedWorkerPool
 from bot.telemetry.logs import BoundTurn
@@ -103,8 +104,8 @@ class Sender:
         self._waiting = waiting or WaitingCalls(clock)
         self.sent_rows = SentRows(outbox)
         self.late_duplicates = LateDuplicates(outbox, surfaces, clock, self._find)
-        self._succeeded_at: dict[str, float] = {}  # by lane, the latest last
-        self._unknown_outcomes: dict[int, int] = {}  # how often, by row; the latest last
+        self._succeeded_at = BoundedDict[str, float](_MAX_LANES_REMEMBERED)
+        self._unknown_outcomes = BoundedDict[int, int](_MAX_ROWS_REMEMBERED)  # how often, by row
 
     def hold(self, lane: str) -> float:
         """Return for how many seconds a lane must not be taken: its bot may not call."""
@@ -328,10 +329,8 @@ class Sender:
         return others_succeed and self._unknown_outcomes[row.id] >= _MAX_UNKNOWN_OUTCOMES
 
     def _count_unknown(self, row_id: int, error: OutcomeUnknown) -> None:
-        before = self._unknown_outcomes.pop(row_id, 0)
+        before = self._unknown_outcomes.get(row_id, 0)
         self._unknown_outcomes[row_id] = before + max(1, error.answers)
-        if len(self._unknown_outcomes) > _MAX_ROWS_REMEMBERED:
-            del self._unknown_outcomes[next(iter(self._unknown_outcomes))]
 
     async def _set_aside(self, row: OutboxRow, reason: str) -> OutboxRow | None:
         _log.error("row_set_aside", row=row.id, op=row.op, lane=row.address.lane, reason=reason)
@@ -341,10 +340,7 @@ class Sender:
 
     async def _mark_sent(self, row: OutboxRow, external_id: str | None) -> OutboxRow | None:
         following = await self._outbox.mark_sent(row, external_id)
-        self._succeeded_at.pop(row.address.lane, None)  # the newest is the last
         self._succeeded_at[row.address.lane] = self._clock.monotonic()
-        if len(self._succeeded_at) > _MAX_LANES_REMEMBERED:
-            del self._succeeded_at[next(iter(self._succeeded_at))]
         self._notify_waiters(row, external_id)
         return following
 

@@ -6,7 +6,6 @@ import bot.platforms.telegram.model_building  # noqa: F401 # before anything imp
 
 import asyncio
 import hmac
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import count
 from typing import Any, NoReturn, TypeVar
@@ -64,6 +63,7 @@ from bot.ports import (
     Surface,
     WebhookReceiver,
 )
+from bot.runtime.bounded_dict import BoundedDict
 from bot.runtime.secret_file import LOOK_EVERY_SECONDS, SecretFile
 from bot.runtime.tasks import cancel_and_wait
 from bot.telemetry.metrics import POLLING_CONFLICTS
@@ -116,7 +116,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         self._is_early = False  # whether the last poll ended long before its timeout
         self._early_polls = 0  # in a row, without updates
         self._is_early_logged = False
-        self._seen: OrderedDict[int, None] = OrderedDict()  # the newest updates, the latest last
+        self._seen = BoundedDict[int, None](_MAX_SEEN)  # the newest updates
 
     @property
     @override
@@ -316,8 +316,6 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
                 case {"update_id": int(number)} if number not in self._seen:
                     new[number] = update
         self._seen.update(dict.fromkeys(new))
-        while len(self._seen) > _MAX_SEEN:
-            self._seen.popitem(last=False)
         return list(new.values())
 
     async def _pause_if_early(self) -> None:

@@ -1,6 +1,5 @@
 """Answers on Telegram: text without pings, and a search for sends of unknown outcome."""
 
-from collections import OrderedDict
 from collections.abc import Mapping, Set
 from contextlib import suppress
 from dataclasses import replace
@@ -37,6 +36,7 @@ from bot.platforms.telegram.markup import (
 )
 from bot.platforms.telegram.moved_chats import ChatOfNow, MovedChats
 from bot.ports import DraftingSurface, Surface
+from bot.runtime.bounded_dict import BoundedDict
 
 _NO_PREVIEW = {"is_disabled": True}
 _MAX_PROBES = 64
@@ -63,7 +63,8 @@ class TelegramSurface(Surface, DraftingSurface):
         self._api = api
         self._chats = chats or MovedChats()
         self._private = replace(PRIVATE, has_drafts=has_drafts)
-        self._searched: OrderedDict[tuple[int, str], int] = OrderedDict()
+        self._searched = BoundedDict[tuple[int, str], int](_MAX_SEARCHES)
+        """By chat and nonce: the last message of somebody else that a search has come to."""
 
     @override
     def limits(self, address: Address) -> Limits:
@@ -199,7 +200,7 @@ class TelegramSurface(Surface, DraftingSurface):
                     return candidate
                 case _ProbeResult.FOREIGN:
                     gap = 0
-                    self._note_progress(search, candidate)
+                    self._searched[search] = candidate
                 case _ProbeResult.NOTHING:
                     gap += 1
         self._searched.pop(search, None)
@@ -219,12 +220,6 @@ class TelegramSurface(Surface, DraftingSurface):
             if await self._probe(message, chat, candidate) is _ProbeResult.OURS:
                 return candidate
         return None
-
-    def _note_progress(self, search: tuple[int, str], passed: int) -> None:
-        """Note up to which message of somebody else a search has come."""
-        self._searched[search] = passed
-        if len(self._searched) > _MAX_SEARCHES:
-            self._searched.popitem(last=False)
 
     async def _probe(self, message: OutgoingMessage, chat: int, message_id: int) -> _ProbeResult:
         try:

@@ -12,6 +12,7 @@ from bot.chat.command import CommandOption, CommandSpec
 from bot.chat.incoming import Address, Joined, Person, Said, WakeReason
 from bot.chat.outgoing import Attachment, Limits, OutgoingMessage
 from bot.ports import Surface
+from bot.runtime.bounded_dict import BoundedDict
 from bot.texts.text import language_of, marked, translatable, translate
 
 OWN_COMMANDS = (
@@ -107,7 +108,7 @@ LIMITS = Limits(
     answers_each_message=True,
     shows_causes=True,
 )
-_MAX_KEPT = 100  # messages whose nonce or text is kept
+MAX_KEPT = 100  # messages whose nonce or text is kept
 
 
 class PrintingSurface(Surface):
@@ -116,7 +117,7 @@ class PrintingSurface(Surface):
     def __init__(self, run: str, language: str = "en") -> None:
         self._run = run
         self._language = language
-        self._by_nonce: dict[str, str] = {}
+        self._by_nonce = BoundedDict[str, str](MAX_KEPT)
         self._sent = 0
 
     @override
@@ -130,7 +131,7 @@ class PrintingSurface(Surface):
         self._sent += 1
         message_id = f"{self._run}:{self._sent}"
         self._print_message(message_id, message)
-        keep_newest(self._by_nonce, message.nonce, message_id)
+        self._by_nonce[message.nonce] = message_id
         return message_id
 
     @override
@@ -158,11 +159,3 @@ def printed_file(file: Attachment, language: str) -> str:
     """Return a file as text to read, so that no private file is left behind."""
     end = translate(translatable("--- end of {name} ---", name=file.name), language)
     return f"--- {file.name} ---\n{file.text.rstrip()}\n{end}"
-
-
-def keep_newest(kept: dict[str, str], key: str, value: str) -> None:
-    """Add the newest entry; drop the oldest of more than 100."""
-    kept.pop(key, None)
-    kept[key] = value
-    if len(kept) > _MAX_KEPT:
-        del kept[next(iter(kept))]

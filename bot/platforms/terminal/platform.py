@@ -19,8 +19,9 @@ from bot.chat.outgoing import MessageContent, OutgoingMessage
 from bot.errors import Refused
 from bot.platforms.local_platform import LocalPlatform
 from bot.platforms.spec import PlatformContext
-from bot.platforms.terminal.local_chat import LocalChat, PrintingSurface, keep_newest, printed_file
+from bot.platforms.terminal.local_chat import MAX_KEPT, LocalChat, PrintingSurface, printed_file
 from bot.ports import Intake, Platform, Surface
+from bot.runtime.bounded_dict import BoundedDict
 from bot.runtime.terminal import strip_control_characters
 from bot.texts.text import translatable, translate
 
@@ -117,7 +118,7 @@ class TerminalSurface(PrintingSurface):
     def __init__(self, screen: TextIO, run: str, language: str = "en") -> None:
         super().__init__(run, language)
         self._screen = screen
-        self._shown: dict[str, str] = {}
+        self._shown = BoundedDict[str, str](MAX_KEPT)
         """The printed text of each message, oldest first."""
         self._mid_line = False
 
@@ -171,7 +172,7 @@ class TerminalSurface(PrintingSurface):
     def _print_whole(self, message_id: str, text: str) -> None:
         self.end_line()
         self._write(text)
-        keep_newest(self._shown, message_id, text)
+        self._shown[message_id] = text
 
     def _write(self, text: str) -> None:
         text = strip_control_characters(text)

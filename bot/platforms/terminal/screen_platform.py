@@ -16,15 +16,16 @@ from bot.platforms.local_platform import LocalPlatform
 from bot.platforms.spec import PlatformContext
 from bot.platforms.terminal.local_chat import (
     LIMITS,
+    MAX_KEPT,
     OWN_COMMANDS,
     LocalChat,
     PrintingSurface,
-    keep_newest,
     printed_file,
 )
 from bot.platforms.terminal.rendering import GrowingMessage, TextRenderer
 from bot.platforms.terminal.screen import ChatScreen, CommandCompleter, InputHistory
 from bot.ports import Intake, Platform, Surface
+from bot.runtime.bounded_dict import BoundedDict
 from bot.runtime.tasks import cancel_and_wait
 from bot.runtime.terminal import strip_control_characters
 from bot.texts.text import translatable, translate
@@ -177,7 +178,7 @@ class ScreenSurface(PrintingSurface):
         self._renderer = TextRenderer(lambda: screen.columns)
         self._newest: GrowingMessage | None = None
         self._newest_id = ""
-        self._texts: dict[str, str] = {}
+        self._texts = BoundedDict[str, str](MAX_KEPT)
         """The text of each message, as far as it was printed."""
 
     @override
@@ -241,7 +242,7 @@ class ScreenSurface(PrintingSurface):
         self.end_message()
         self._newest, self._newest_id = GrowingMessage(self._renderer), message_id
         self._newest.update(strip_control_characters(text))
-        keep_newest(self._texts, message_id, text)
+        self._texts[message_id] = text
         self._show()
 
     def _show(self) -> None:
