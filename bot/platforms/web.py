@@ -30,7 +30,7 @@ from bot.errors import MessageNotFound, PlatformFatal
 from bot.platforms.local_platform import LocalPlatform
 from bot.platforms.receiving import read_cursors, to_number
 from bot.platforms.spec import PlatformContext, PlatformSpec
-from bot.ports import Clock, Intake, Platform, SilenceExplainer, Surface, WebChannels
+from bot.ports import Clock, Intake, SilenceExplainer, Surface, WebChannels
 
 _BOT_MENTION = re.compile(r"@(?:bot|troupe)\b[,:]?\s*", re.IGNORECASE)
 
@@ -262,10 +262,12 @@ class WebPlatform(LocalPlatform, SilenceExplainer):
     kind = WEB_PLATFORM
     account = "the playground of the console"
 
-    def __init__(self, channels: WebChannels, context: PlatformContext) -> None:
-        self._channels = channels
+    def __init__(self, _settings: None, context: PlatformContext) -> None:
+        if context.web_channels is None:
+            raise PlatformFatal("the web platform needs the channels of the database")
+        self._channels = context.web_channels
         self._context = context
-        self._surface = WebSurface(channels, context.clock, context.limits_of)
+        self._surface = WebSurface(self._channels, context.clock, context.limits_of)
         self._read_to: dict[str, int] = {}
         """By channel: the revision up to which its changes were read."""
         self._is_changed = asyncio.Event()
@@ -337,16 +339,9 @@ class WebPlatform(LocalPlatform, SilenceExplainer):
         return WebMessage(note_id, None, text, now, is_note=True)
 
 
-def make(_settings: None, context: PlatformContext) -> Platform:
-    """Make the platform; raises `PlatformFatal` without the channels of the database."""
-    if context.web_channels is None:
-        raise PlatformFatal("the web platform needs the channels of the database")
-    return WebPlatform(context.web_channels, context)
-
-
 SPEC = PlatformSpec(
     kind=WEB_PLATFORM,
-    factory="bot.platforms.web:make",
+    factory="bot.platforms.web:WebPlatform",
     user_id_pattern=".+",
     is_companion=True,
 )
