@@ -38,7 +38,7 @@ from bot.telemetry.traces import record_span
 
 _MAX_MESSAGES = 10_000
 _OF_ALL = frozenset({None, HistoryScope.SHARED, HistoryScope.THREAD})
-"""The scopes with one history for everybody in a channel or thread; None: nobody chose one."""
+"""The scopes with one history for a channel or thread; None: nobody chose a scope."""
 
 T = TypeVar("T", Said, Pressed, Deleted)
 
@@ -59,9 +59,9 @@ class HistoryRouter:
     ) -> None:
         self._scope_of = scope_of
         self._index = index
-        # People's messages that may not be in a history yet, by channel and id.
+        # By channel and id: messages that may not be in a history yet.
         self._received = BoundedDict[tuple[str, str], str](_MAX_MESSAGES)
-        self._begun_threads: set[str] = set()  # those that were given their beginning
+        self._begun_threads: set[str] = set()  # that were given their history
         self._lock = asyncio.Lock()
 
     @contextlib.asynccontextmanager
@@ -165,7 +165,9 @@ class HistoryRouter:
 
     async def _history_of_command(self, said: Said, scope: HistoryScope) -> str:
         """A command is about the message it replies to, else about its author's newest message."""
-        is_own = scope is HistoryScope.USER and _begins_anew(said)  # nobody else's is ended
+        is_own = scope is HistoryScope.USER and _begins_anew(
+            said
+        )  # do not end the history of others
         if not is_own and said.quote is not None and said.quote.message_id is not None:
             found = await self._find(said.address, said.quote.message_id)
             if found is not None:
@@ -382,7 +384,7 @@ def storable_said(said: Said) -> Said:
     author, title = _person(said.author), _title(said.thread_title)
     found = (said.text, said.quote, said.author, said.attachments, said.thread_title)
     if (masked, quote, author, attachments, title) == found:
-        return said  # nearly always; a copy of so many fields costs more than all the checks
+        return said  # nearly always, and copying costs more than comparing
     names = zip(said.attachments, attachments, strict=True)
     is_masked = masked != text or any(make_storable(a.name) != b.name for a, b in names)
     return replace(
@@ -406,5 +408,5 @@ def _person(person: Person) -> Person:
 
 
 def _attachments(items: tuple[MediaItem, ...]) -> tuple[MediaItem, ...]:
-    """A poll's question is a name, too."""
+    """Clean the names of attachments; a poll's question is one."""
     return tuple(replace(one, name=mask_pasted_tokens(make_storable(one.name))) for one in items)

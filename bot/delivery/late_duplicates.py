@@ -22,16 +22,16 @@ from bot.value_class import value_class
 
 _log = structlog.get_logger(__name__)
 _LATE_SECONDS = 60.0
-"""How long after a search in vain a platform may still accept what was looked for."""
+"""How late a platform may still accept a message that a search did not find."""
 _SEARCH_SECONDS = 15.0
-"""A search makes no further request after that; its lane is held for longer."""
+"""No request is made after this time; the lane is held for longer."""
 _POLL_SECONDS = 1.0
 _RETRY_SECONDS = 2.0
-"""After a search that was not possible; twice as long after each further one that failed."""
+"""Doubles with each search that fails."""
 _MAX_RETRY_SECONDS = 60.0
 _GIVE_UP_SECONDS = 3600.0
 _MAX_REMEMBERED = 1000
-_MAX_CHATS = 8  # that are searched at once
+_MAX_CHATS = 8  # searched at once
 
 
 @value_class
@@ -39,14 +39,14 @@ class _Repeated:
     """A row that was searched for in vain and sent again."""
 
     row: OutboxRow
-    """As it was sent first; a growing answer has more words by now."""
+    """As it was first sent; a growing answer is longer by now."""
     copies: int
-    """How many requests may still be accepted, beside the one that is known."""
+    """The number of other requests that may still be accepted."""
     due_at: float
-    """When they are looked for, by the monotonic clock."""
+    """When to search, by the monotonic clock."""
     given_up_at: float
     failures: int = 0
-    """How many searches for them have failed. Each has held the chat's lane."""
+    """The number of failed searches, each of which held the lane."""
 
 
 class LateDuplicates:
@@ -121,7 +121,7 @@ class LateDuplicates:
                 wait = min(_RETRY_SECONDS * 2.0**failures, _MAX_RETRY_SECONDS)
                 failures += 1
                 _log.info("late_duplicate_search_postponed", row=row.id, reason=str(error))
-        if self._repeated.get(row.id) is not repeated:  # there are newer ones to remember
+        if self._repeated.get(row.id) is not repeated:  # there is something newer to search for
             return
         due_at = self._clock.monotonic() + wait
         if is_done or due_at > repeated.given_up_at:
@@ -159,7 +159,7 @@ class LateDuplicates:
             found = await self._find(row, sent_as)
             if found is None:
                 break
-            with write_only_if(lambda: True):  # it is never too late for that
+            with write_only_if(lambda: True):  # never too late for that
                 await self._surfaces[row.address.source].delete(row.address, found)
             _log.warning("late_duplicate_deleted", row=row.id, lane=row.address.lane)
         return True

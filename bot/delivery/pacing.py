@@ -24,13 +24,13 @@ from bot.ports import BucketSurface, Clock, DraftingSurface, RateLimits, Surface
 from bot.telemetry.metrics import RATE_LIMIT_REFUSALS, RATE_LIMIT_SECONDS
 
 _MAX_ASKING = 32
-"""As many as a pool claims together: what they are told says whether to take more."""
+"""As many as a pool claims at once: their answers tell whether to take more."""
 _MIN_SECONDS = 0.05
 _MAX_SECONDS = 1.0
 _MAX_HOLD_SECONDS = 5.0
-"""Rows that are taken as soon as they are queued may wait without a pause; then others join in."""
+"""After this time, held lanes join rows that are taken as soon as they are queued."""
 _MAX_PLACE_SECONDS = 60.0
-"""A lane that has not asked for so long was sent by another process."""
+"""A lane that has not asked for this long was sent by another process."""
 _MAX_PLACES = 10_000
 
 
@@ -41,12 +41,12 @@ class WaitingCalls:
         self._clock = clock
         self._asking = Counter[str]()  # by `Address.source`, as all below
         self._waiting: defaultdict[str, dict[str, asyncio.Event]] = defaultdict(dict)
-        """By lane: the calls that wait here, and what says that one comes first."""
+        """By source and lane: the event that is set when a waiting call comes first."""
         self._ends_at: dict[str, float] = {}
         self._joins_at: dict[str, float] = {}
         self._joining = Counter[str]()
         self._places: dict[str, tuple[float, float]] = {}
-        """By lane: since when it waits, and when it has asked last."""
+        """By lane: since when it waits, and when it last asked."""
 
     @contextmanager
     def asking(self, source: str) -> Iterator[None]:
@@ -131,7 +131,7 @@ Response = TypeVar("Response")
 _Windows: TypeAlias = tuple[tuple[CallWindow, ...], tuple[CallWindow, ...], tuple[CallWindow, ...]]
 _MAX_FORMS = 64  # of limits: a platform has a few
 _MAX_SLEEP_SECONDS = 2.0
-"""A shorter wait is slept through, a longer one is raised, so that the outbox reschedules."""
+"""A longer wait is raised, so that the outbox reschedules the row."""
 _MIN_WAIT_SECONDS = 0.05
 
 
@@ -286,7 +286,7 @@ class RateLimitedSurface(Surface, DraftingSurface):
             RATE_LIMIT_SECONDS.labels(address.platform).inc(error.retry_after_seconds)
             refused = {"route": route, "chat": lane, "bot": source}[error.scope]
             await self._rates.refuse_calls(refused, error.retry_after_seconds)
-            if error.scope == "chat":  # it may have been one call too many of the bot
+            if error.scope == "chat":  # perhaps it was one call too many of the bot
                 await self._rates.refuse_calls(source, 0.0)
             raise
 

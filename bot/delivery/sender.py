@@ -52,16 +52,15 @@ from bot.texts.text import in_every_language, translatable
 
 _log = structlog.get_logger(__name__)
 _MAX_LANE_WAIT_SECONDS = 5.0
-"""A row that is due later than this is left to a later call of `work`."""
+"""A row that is due later is left to a later call of `work`."""
 _SECONDS_BETWEEN_NOTICES = 60.0
 _MAX_BACKOFF_SECONDS = 60.0
 _MORE_SEARCH_SECONDS = 5.0
-"""For so long a search may go on when it is too late to send: it has many requests, of which none
-adds a message. Its lease lasts longer."""
+"""How much longer than a send a search may take: its many requests add no message."""
 _FATAL_RETRY_SECONDS = 30.0
 _MAX_UNKNOWN_OUTCOMES = 5
-"""Of a row that fails while the platform takes others. An attempt that was rate limited, or ended
-with its process, says nothing of the row."""
+"""Of a row that fails while the platform accepts others. Rate limits and crashes say nothing about
+the row, and do not count."""
 _MAX_ATTEMPTS = 200
 _HEALTHY_SECONDS = 120.0
 _MAX_LANES_REMEMBERED = 100
@@ -123,7 +122,7 @@ class Sender:
         try:
             while following is not None:
                 following = await self._deliver(following)
-        except Fenced as error:  # it took too long: another sender has the row
+        except Fenced as error:  # too late: another sender has the row
             FENCED.labels("lanes").inc()
             _log.warning("sender_fenced", lane=row.address.lane, reason=str(error))
 
@@ -135,7 +134,7 @@ class Sender:
             return await self._deliver_logged(row)
 
     async def _deliver_logged(self, row: OutboxRow) -> OutboxRow | None:
-        if self._clock.monotonic() > row.send_before:  # the process stood still meanwhile
+        if self._clock.monotonic() > row.send_before:  # the process was suspended
             _log.warning("sender_late", row=row.id, lane=row.address.lane)
             return None
         began, started = self._clock.now(), self._clock.monotonic()
@@ -156,7 +155,7 @@ class Sender:
             await self._postpone(row, wait)
         except Unreachable:
             outcome = "unreachable"
-            if self._clock.monotonic() > write_before:  # it stood still since it began
+            if self._clock.monotonic() > write_before:  # the process was suspended since
                 _log.warning("sender_late", row=row.id, lane=row.address.lane)
             wait = min(2.0 ** min(row.attempts - 1, 6), _MAX_BACKOFF_SECONDS)
             await self._postpone(row, wait)
@@ -207,7 +206,7 @@ class Sender:
         try:
             with write_only_if(lambda: True):  # it is never too late for that
                 await self._surfaces[row.address.source].delete(row.address, row.external_id)
-        except PlatformError as error:  # the new one is there: it must not be sent again
+        except PlatformError as error:  # the new message must not be sent again
             _log.warning("replaced_message_not_deleted", row=row.id, reason=str(error))
 
     def _limits(self, row: OutboxRow) -> Limits:
@@ -227,7 +226,7 @@ class Sender:
     async def _reconcile(self, row: OutboxRow) -> OutboxRow | None:
         """Resolve an unknown outcome, and return the row to deliver next."""
         found = None
-        # Edits, deletions and responses to interactions may simply be repeated.
+        # Edits, deletions and responses to interactions can simply be repeated.
         if row.op is OutboxOperation.SEND and row.interaction is None:
             found = await self._find(row)
             if not self._is_harmless_to_repeat(row):
@@ -436,7 +435,7 @@ async def request_in_any_form(
             if isinstance(error, WordsRefused):
                 notice = _WORDS_BLOCKED
                 break
-    # Its face may be what was refused.
+    # Without the face, which may have been refused.
     return await request(MessageContent(in_every_language(notice)))
 
 

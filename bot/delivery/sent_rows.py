@@ -1,4 +1,4 @@
-"""Tell who waits for a row of the outbox, here or in another process, which message it became."""
+"""Wait until a row of the outbox was sent, by this or another process."""
 
 import asyncio
 import math

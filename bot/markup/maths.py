@@ -33,7 +33,7 @@ operatorname overbrace overline tag text textbf textit textrm texttt tilde under
 vec widehat widetilde
 """
 _STYLES = frozenset(_STYLE_TABLE.split())
-"""Commands that say how their argument looks."""
+"""Commands that style their argument."""
 _DOUBLE_STRUCK = {"R": "ℝ", "N": "ℕ", "Z": "ℤ", "Q": "ℚ", "C": "ℂ", "P": "ℙ", "E": "𝔼"}
 _SUPERSCRIPTS = dict(
     zip(

@@ -14,7 +14,7 @@ from markdown_it.token import Token
 from bot.texts.caches import text_cache
 
 _SPOILER_MARK = "||"
-# `$5 and $10` is money: a formula begins and ends without a space, and looks like one.
+# `$5 and $10` is money; a formula looks like TeX and has no space at its ends.
 _DOLLARS = re.compile(r"\$(?P<tex>(?!\s)[^$\n]+?(?<![\s\\]))\$(?![\d$])")
 _LOOKS_LIKE_TEX = re.compile(r"[\\^_={}+*/<>|]|\A[A-Za-z]\Z|\A[A-Za-z]\(")
 _PARENTHESES = re.compile(r"\\\((?P<tex>.+?)\\\)|\\\[(?P<display>.+?)\\\]", re.DOTALL)
@@ -94,7 +94,7 @@ def _parse_maths_block(state: StateBlock, first: int, last: int, silent: bool) -
 def _make_parser() -> MarkdownIt:
     parser = MarkdownIt("commonmark", {"html": False, "maxNesting": _MAX_NESTING})
     parser.enable(["strikethrough", "table"])
-    # In chats an indented line is no code, and a line under a text makes no heading of it.
+    # In chats neither indentation makes code nor underlining a heading.
     parser.disable(["code", "lheading", "reference", "html_block", "html_inline"])
     parser.inline.add_terminator_char("|")
     parser.inline.ruler.before("escape", "maths", _parse_maths)

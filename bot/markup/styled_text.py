@@ -22,7 +22,7 @@ _RULE = "⸻"
 _TASK = re.compile(r"\[(?P<done>[ xX])\] ")
 _ADDRESS = re.compile(r"https?://[^\s<>\"]+")
 _LOOKS_LIKE_ADDRESS = re.compile(r"\s*(?:https?://|www\.)\S+\s*\Z", re.IGNORECASE)
-# What makes a text more than plain: without any of it nothing has to be parsed.
+# Without any of these a text is plain, and is not parsed.
 _MARKUP = re.compile(
     r"[*_`~\\|$\[\]<&]|^[ \t]*(?:>|#{1,6}[ \t]|[-+][ \t]|\d{1,9}[.)][ \t]|[-=]{3,}[ \t]*$)",
     re.MULTILINE,
@@ -47,12 +47,12 @@ _EMPHASIS_OF_TOKENS = {
     "spoiler_open": Style.SPOILER,
 }
 EMPHASIS = frozenset(_EMPHASIS_OF_TOKENS.values())
-"""What may stand around and within other spans, except code."""
+"""Styles that may nest with others, except code."""
 
 
 @value_class
 class StyledSpan:
-    """Where a style holds; positions count characters."""
+    """A styled part of a text; positions count characters."""
 
     style: Style
     start: int
@@ -67,7 +67,7 @@ class StyledText:
 
     text: str
     spans: tuple[StyledSpan, ...] = ()
-    """In the order of their starts, the longer first."""
+    """Ordered by start, longer ones first."""
 
 
 def has_markup(text: str) -> bool:
@@ -97,12 +97,12 @@ class _OpenSpan:
 
 @dataclass(slots=True)
 class _OpenList:
-    """A list whose items are being written."""
+    """A list that is being written."""
 
     bullet: str | None
     """None: its items are numbered."""
     marker: str = ""
-    """Of the current item; empty once it is written."""
+    """The marker of the current item, until it is written."""
 
 
 @dataclass(slots=True)
@@ -140,7 +140,7 @@ class _TextWriter:
         begin = _skip_space(whole, 0, len(whole), indented)
         text = whole[begin:].rstrip()
         spans = [_trimmed(one, whole, begin, begin + len(text), indented) for one in self._spans]
-        # What was ended last stands around what was ended before.
+        # Spans that ended later surround those before.
         visible = [one for one in reversed(spans) if one is not None]
         visible.sort(key=lambda one: (one.start, -one.end))
         return StyledText(text, tuple(visible))

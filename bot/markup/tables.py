@@ -1,4 +1,4 @@
-"""Set a table in characters of equal width, as chats show code."""
+"""Set a table in monospaced characters, as chats display code."""
 
 import unicodedata
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from enum import Enum
 
 _GAP = " │ "
 _MAX_CELL_WIDTH = 40
-"""A wider cell would break the table on every telephone anyway."""
+"""A wider cell would break the table on any phone."""
 _MAX_TABLE_WIDTH = 120
 
 

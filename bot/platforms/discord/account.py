@@ -121,7 +121,7 @@ class DiscordAccount(AccountSetup):
             "content": "Thank you. You are an admin of this bot now.",
             "allowed_mentions": {"parse": []},
         }
-        with suppress(PlatformError):  # the terminal says it, too
+        with suppress(PlatformError):  # the terminal says it as well
             await self._rest.call(_SEND, str(message.channel.id), body=body)
 
 

@@ -1,4 +1,4 @@
-"""The webhook of a channel, which speaks as its characters, and the threads of long answers."""
+"""What a channel offers: a webhook that speaks as characters, and threads for long answers."""
 
 import asyncio
 import re
@@ -23,7 +23,7 @@ _REFUSED_SECONDS = 30.0
 _MAX_CHANNELS = 5000
 _MAX_NAME_CHARS = 80
 _MAX_AVATAR_CHARS = 2048
-# Discord refuses names with these words in them, and these names.
+# Discord refuses names that contain these words, and names that are these.
 _RESERVED_WORD = re.compile(r"(?P<first>dis|cly)(?P<rest>cord|de)", re.IGNORECASE)
 _RESERVED_NAMES = frozenset({"everyone", "here"})
 

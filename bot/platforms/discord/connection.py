@@ -70,7 +70,7 @@ class ShardClient(DiscordClient):
         self._clock = clock
         self._unsettled: dict[int, int] = {}  # interactions in progress -> their sequence numbers
         self.is_replaying = False
-        """Whether a session is being resumed, and what arrives is not new."""
+        """Whether a session is being resumed, so that events are not new."""
         self._held: dict[int, list[tuple[int, str]]] = {}
         """By guild: the events that wait until it is known, with their sequence numbers."""
         self._loading: set[asyncio.Task[None]] = set()
@@ -112,7 +112,7 @@ class ShardClient(DiscordClient):
                         )
                     ) from error
                 session = self.session or session
-                if session is not None:  # its server may be what is gone
+                if session is not None:  # perhaps its server is gone
                     session = GatewaySession(session.id, session.sequence, "")
                 failures += 1
                 longest = min(2.0**failures, _MAX_RECONNECT_SECONDS)

@@ -187,13 +187,13 @@ def _is_not_about_voice(record: logging.LogRecord) -> bool:
 
 
 PARSE_ERRORS = (AttributeError, LookupError, TypeError, ValueError)
-"""What discord.py raises for an event with a field that it does not expect."""
+"""What discord.py raises for unexpected fields of an event."""
 _ESSENTIAL = frozenset(
     {"id", "channel_id", "guild_id", "webhook_id", "author", "type", "content", "timestamp"}
 )
-"""The parts of a message without which it would be another one."""
+"""The parts that a message cannot do without."""
 _KEPT = _ESSENTIAL | {"mentions", "mention_roles", "message_reference", "referenced_message"}
-"""The parts that stay if several are unreadable."""
+"""The parts that are kept if several are unreadable."""
 _log = structlog.get_logger(__name__)
 
 Payload = Any  # a JSON object of Discord's API
@@ -210,7 +210,7 @@ def skip_unreadable(event: str, parse: Callable[[], Parsed]) -> Parsed | None:
 
 
 def log_skipped(event: str, error: Exception) -> None:
-    # The text of a ValueError quotes the value, which may be what somebody wrote.
+    # A ValueError quotes the value, which may be private.
     reason = type(error).__name__ if isinstance(error, ValueError) else repr(error)
     _log.warning("discord_event_skipped", event_type=event, reason=reason)
 

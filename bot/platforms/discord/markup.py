@@ -1,4 +1,4 @@
-"""Markdown in Discord's dialect: what Discord does not know is written so that it can be read."""
+"""Markdown in Discord's dialect; what Discord does not know becomes readable text."""
 
 import re
 from collections.abc import Iterator, Sequence

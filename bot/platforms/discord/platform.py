@@ -184,7 +184,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
     async def read_start(self, said: Said) -> Said | None:
         thread, *parents = [scope.rpartition(":")[2] for scope in said.scopes]
         bot = await self._bot()
-        for chat in (*parents[:1], thread):  # a forum post begins with a message of its own
+        for chat in (*parents[:1], thread):  # a forum post begins with its own message
             with contextlib.suppress(Refused):
                 found = decode_response(
                     await self._rest.call(READ_MESSAGE, chat, thread), dict[str, Any]
@@ -315,7 +315,7 @@ async def manages_guild(rest: RestClient, guild_id: str, user_id: str, now: floa
     """Return whether a member owns, administers or manages a guild; may raise `PlatformError`."""
     guild = decode_response(await rest.call(_GUILD, guild_id), _Guild)
     member = decode_response(await rest.call(_MEMBER, guild_id, user_id), _Member)
-    held = {guild.id, *member.roles}  # the role of everybody has the id of the guild
+    held = {guild.id, *member.roles}  # @everyone has the id of the guild
     bits = reduce(or_, (int(role.permissions) for role in guild.roles if role.id in held), 0)
     permissions = discord.Permissions(bits)
     if guild.owner_id == user_id or permissions.administrator:

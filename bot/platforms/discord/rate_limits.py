@@ -27,8 +27,8 @@ class RateLimitBucket:
     def __init__(self) -> None:
         self._limit = self._left = math.inf
         self._resets_at = -math.inf
-        self._window_seconds = 0.0  # the longest that was seen
-        self._taken = 0  # since a response has last said something new
+        self._window_seconds = 0.0  # the longest seen
+        self._taken = 0  # since the window began
         self._sent: deque[float] = deque(maxlen=_MAX_SENT)  # when, oldest first
 
     def seconds_until_free(self, now: float) -> float:
@@ -78,7 +78,7 @@ class BucketLimits:
     """The buckets of all endpoints; several endpoints may share one."""
 
     def __init__(self) -> None:
-        self._names: dict[str, str] = {}  # an endpoint's -> the one that Discord gave
+        self._names: dict[str, str] = {}  # by endpoint: the name from Discord
         self._buckets: dict[tuple[str, str], RateLimitBucket] = {}
         self._blocked_until = -math.inf
 

@@ -67,7 +67,7 @@ class MessageReceiver:
         self._clock = context.clock
         self._bot_id = context.bot_id
         self._cursors = ChannelCursors(context.bot_id, gateway.shard)
-        self._session: GatewaySession | None = None  # up to here everything is queued or stored
+        self._session: GatewaySession | None = None  # up to what was taken
         self._stored_session: GatewaySession | None = None
         self._session_stored_at = -math.inf
         self._identified: Sequence[float] = ()
@@ -88,7 +88,7 @@ class MessageReceiver:
                 await self._store_events(events)
                 await self._catch_up(events[-1])
             else:
-                self._session = self._gateway.progress  # of what was taken just now
+                self._session = self._gateway.progress  # of the events just taken
                 await self._store_events(events)
 
     async def load(self) -> GatewaySession | None:
@@ -306,7 +306,7 @@ class MessageReceiver:
                 return guild_to_joined(event, bot_id)
 
     async def _to_incoming_command(self, event: CommandReceived) -> Incoming:
-        # Discord refuses an answer to a command before the command is acknowledged.
+        # Discord accepts no answer before the command is acknowledged.
         await asyncio.wait([event.deferred], timeout=_DEFER_SECONDS)
         deferred = event.deferred.done() and event.deferred.result()
         return command_to_incoming(event.interaction, self._context, deferred=deferred)
@@ -341,17 +341,17 @@ class ChannelCursors:
         self._guilds: dict[int, int] = {}
         self._pending: dict[int, int] = {}
         self._frozen: set[int] = set()
-        self._connected: int | None = None  # when the last session started that missed nothing
-        self._catching_up = 0  # since when messages may be missing, while not all were fetched
+        self._connected: int | None = None  # the last session start without gaps
+        self._catching_up = 0  # during a catch-up: since when messages may be missing
 
     @property
     def stored(self) -> Mapping[int, int]:
-        """The newest stored message of each channel that anything was stored of."""
+        """The newest stored message of each channel."""
         return self._stored
 
     @property
     def misses_nothing(self) -> bool:
-        """Whether everything up to the stored session was fetched, so that it can be resumed."""
+        """Whether everything up to the session was fetched, so that it can be resumed."""
         return self._connected is not None and not self._catching_up
 
     def load(self, stored: Mapping[str, str]) -> None:
@@ -397,12 +397,12 @@ class ChannelCursors:
         return max(marks, default=None)
 
     def catch_up_begins(self) -> dict[str, str]:
-        """Note that messages may be missing, and return what to store before any is fetched."""
+        """Begin a catch-up; return what to store before messages are fetched."""
         self._catching_up = self.fully_received_until() or 0
         return {f"{self._marks}catching_up": str(self._catching_up)}
 
     def catch_up_ended(self, session_at: datetime) -> dict[str, str]:
-        """Note that none is missing up to this session, and return what to store."""
+        """End a catch-up up to this session; return what to store."""
         self._catching_up, self._connected = 0, time_snowflake(session_at)
         return {
             f"{self._marks}catching_up": "0",
@@ -410,7 +410,7 @@ class ChannelCursors:
         }
 
     def freeze(self, channels: Iterable[int]) -> None:
-        """Keep these cursors where they are until the next `load`: messages are missing there."""
+        """Keep these cursors until the next `load`: messages are missing there."""
         self._frozen.update(channels)
 
     def due(self, received: Iterable[tuple[int, int, int]], kept: Set[int]) -> dict[int, int]:
@@ -434,7 +434,7 @@ class ChannelCursors:
         }
 
     def postpone(self, due: Mapping[int, int]) -> None:
-        """Store these cursors with the next batch: this one had nothing to store."""
+        """Store these cursors with the next batch."""
         self._pending.update(due)
 
     def mark_stored(self, due: Mapping[int, int]) -> None:

@@ -47,11 +47,11 @@ class ChannelNotFound(Refused):
 
 
 class ThreadExists(Refused):
-    """A thread was opened from the message before."""
+    """The message has a thread already."""
 
 
 class AlreadyAcknowledged(Refused):
-    """The interaction was responded to before."""
+    """The interaction has a response already."""
 
 
 _BY_CODE: Mapping[int, type[Refused]] = {
@@ -86,7 +86,7 @@ def translate_refusal(
         case 401:
             return TokenRejected(BOT_REJECTED)
         case 429:
-            return RateLimited(_seconds(retry_after), "bot")  # something before Discord
+            return RateLimited(_seconds(retry_after), "bot")  # something in front of Discord
         case _ if status >= 500:
             return OutcomeUnknown(answer)
         case _:
@@ -103,17 +103,17 @@ def _seconds(retry_after: str | None) -> float:
 Decoded = TypeVar("Decoded")
 
 _REQUEST_SECONDS = 10.0
-"""A request ends after this time, with all its repetitions."""
+"""The timeout of a request with all its retries."""
 _USER_AGENT = f"DiscordBot (https://github.com/troupe-bot/troupe, {__version__})"
 
 _TOKEN = re.compile(r"[\x21-\x7e]+")
 _CONNECT_SECONDS = 5.0
 _MAX_RESPONSE_BYTES = 64 * 2**20
-# The longest wait for a rate limit; the outbox does the longer ones. Longer than Discord's usual
-# window of 5 s, so that a request waits for the next one.
+# The longest wait for a rate limit, a little more than Discord's usual window of 5 s; longer ones
+# are left to the outbox.
 _MAX_WAIT_SECONDS = 6.0
 _PAUSES: Final = (0.5, 1.0, 1.0, 2.0, 0.0)
-"""Seconds between the tries of a request that Discord's servers fail at; the last has none."""
+"""Seconds between tries after a server fault; none after the last."""
 _MAX_TRIES: Final = len(_PAUSES)
 _PASSING_FAULTS = frozenset({500, 502, 504, 524})
 _MAX_TEXT_CHARS = 500
@@ -123,29 +123,28 @@ _log = structlog.get_logger(__name__)
 
 @value_class
 class RestEndpoint:
-    """A method and a path with `{}` for each id; the first ids name what Discord counts for."""
+    """A method and a path with `{}` for each id; the first ids identify the rate limit."""
 
     method: str
     path: str
     resource_ids: int = 1
     may_repeat: bool = True
-    """Whether a request that may have arrived can be sent again: twice is the same as once."""
+    """Whether a request may be repeated after an unknown outcome."""
     waits: bool = True
-    """Whether a request that is refused for a short time is sent again after it; else the caller
-    is told at once."""
+    """Whether short rate limits are waited out; else they are raised at once."""
     is_interaction: bool = False
-    """Whether Discord does not count it among all requests of the bot."""
+    """Whether it is exempt from the global rate limit."""
 
 
 class RestClient:
-    """The connections of one bot, for the life of the process; no log-in is needed."""
+    """The REST connections of one bot; no log-in is needed."""
 
     def __init__(self, token: BotToken[DiscordSettings]) -> None:
         self._token = token
         self._used_token = token.read()
         self._http = _connect(token.settings.api_base, self._used_token)
         self._retired: list[HttpClient] = []
-        """Connections with tokens that were replaced; requests may still use them."""
+        """Connections with replaced tokens that requests may still use."""
         self._limits = BucketLimits()
         self._user: BotUser | None = None
 
@@ -167,7 +166,7 @@ class RestClient:
             PlatformError: it failed.
         """
         if file is not None and isinstance(body, dict):
-            # Not listed, a response that is edited twice would have it twice.
+            # Without the list, an edit that is repeated would attach it twice.
             body = {**body, "attachments": [{"id": 0, "filename": file.name}]}
         token = self._use_newest_token()
         path = endpoint.path.format(*ids)
@@ -243,7 +242,7 @@ class RestClient:
                 wait = bucket.seconds_until_free(now)
             else:
                 wait = self._limits.seconds_until_free(bucket, now)
-            # Late is too late, also for a process that stood still: the outbox has moved on.
+            # Also after a suspension: the outbox has moved on.
             if wait > _MAX_WAIT_SECONDS or now + wait > request.deadline:
                 raise RateLimited(wait, self._limits.refused_scope(bucket, now))
             if wait <= 0:
@@ -292,7 +291,7 @@ class RestClient:
             error = translate_refusal(response.status, refusal.code, refusal.text)
             return error, _PAUSES[tries - 1] if response.status in _PASSING_FAULTS else None
         if refusal.retry_after is None or "via" not in response.headers:
-            # Not Discord's limit: something before it blocks this address.
+            # Not from Discord: something in front of it blocks this address.
             return translate_refusal(response.status, 0, refusal.text, retry_after), None
         until = now + refusal.retry_after
         if refusal.is_global:
@@ -308,7 +307,7 @@ class RestClient:
 
 
 class BotUser(msgspec.Struct):
-    """The user that a bot is."""
+    """The bot's user."""
 
     id: str
     username: str
@@ -340,12 +339,12 @@ class _RestRequest:
     key: str
     """The endpoint."""
     resource: str
-    """The ids of what Discord counts the requests for."""
+    """The ids that identify the rate limit."""
     deadline: float
 
 
 class _Refusal(msgspec.Struct):
-    """The body of a response that is no success."""
+    """The body of an error response."""
 
     code: int = 0
     message: str = ""

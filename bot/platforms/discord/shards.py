@@ -24,7 +24,7 @@ from bot.value_class import value_class
 
 @value_class
 class Shard:
-    """One of the gateway connections that a bot's guilds are divided among."""
+    """One of a bot's gateway connections, with its share of the guilds."""
 
     number: int = 0
     count: int = 1
@@ -71,7 +71,7 @@ class GatewaySession(msgspec.Struct, frozen=True):
 _log = structlog.get_logger(__name__)
 _GATEWAY = RestEndpoint("GET", "/gateway/bot", resource_ids=0)
 _RESERVED_SHARE = 0.1
-"""Of the budget; it is left to the operator, who may have to start the bot by hand."""
+"""The share of the budget that is left to the operator."""
 _SECONDS_BETWEEN = 5.5  # Discord counts 5 s
 _MAX_TURN_SECONDS = 60.0
 _ASK_SECONDS = 1.0
@@ -150,7 +150,7 @@ class IdentifyLimits:
                 yield gateway.url
             finally:
                 self._free_at[bucket] = self._clock.monotonic() + _SECONDS_BETWEEN
-                await self._take(role, _SECONDS_BETWEEN)  # it expires when the next one may go
+                await self._take(role, _SECONDS_BETWEEN)  # expires when the next one may IDENTIFY
 
     async def _wait_for_budget(self) -> GatewayInfo:
         while True:

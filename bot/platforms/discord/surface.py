@@ -61,17 +61,17 @@ LIMITS = Limits(
     repeats_faces=False,
     has_threads=True,
     folds_thoughts=True,
-    # "50 requests per second", of which five are left to what is looked up: permissions, messages
-    # that were missed. Windows are longer by what calls may be under way for.
+    # "50 requests per second", of which five are left to look-ups. The window is longer by the
+    # latency of calls.
     bot_calls=(CallWindow(45, 1.25, is_learned=True, reserved=10),),
-    # What headers have said of messages and of edits; one process reads only its own responses.
+    # As seen in headers; a process sees only those of its own responses.
     route_calls=(CallWindow(5, 5.5, is_learned=True),),
     counts_typing=True,
     counts_responses=False,  # "Interaction endpoints are not bound to the bot's Global Rate Limit"
 )
 _SUPPRESS_EMBEDS = 1 << 2
 
-# Other processes must learn of a refusal of these calls at once: none is waited out here.
+# Rate limits of these are raised at once, so that other processes learn of them.
 _SEND = RestEndpoint("POST", "/channels/{}/messages", waits=False)
 _EDIT = RestEndpoint("PATCH", "/channels/{}/messages/{}", waits=False)
 _DELETE = RestEndpoint("DELETE", "/channels/{}/messages/{}", waits=False)
@@ -186,7 +186,7 @@ class DiscordSurface(Surface, BucketSurface):
             await self._rest.call(_EDIT, address.chat, message_id, body=_render_own(content))
         except (MessageNotFound, ContentRefused):
             raise
-        except Refused:  # a webhook said it, for an answer that had a face
+        except Refused:  # a webhook sent it: the answer had a face
             if not await self._edit_spoken(address, message_id, content):
                 raise
 
@@ -198,7 +198,7 @@ class DiscordSurface(Surface, BucketSurface):
                 await self._rest.call(_DELETE, chat, message_id)
             except MessageNotFound:
                 raise
-            except Refused:  # a webhook said it, and the bot may not manage messages
+            except Refused:  # a webhook sent it, and the bot may not manage messages
                 webhook = await self._webhooks.find(chat)
                 if webhook is None:
                     raise
@@ -370,8 +370,8 @@ def _render_own(content: MessageContent) -> dict[str, Any]:
 
 def _render(content: MessageContent, text: str) -> dict[str, Any]:
     """Return the fields of a message; an edit keeps those that it leaves out."""
-    # An edit needs the allowed mentions again. A link preview would fetch any address that a model
-    # was talked into writing, with data of the conversation in it.
+    # An edit needs the allowed mentions again. Link previews could leak the conversation: they fetch
+    # any address that a model was talked into writing.
     no_mentions = {"parse": [], "replied_user": False}
     return {
         "content": _shown(text, content),
@@ -415,7 +415,7 @@ def _to_component(button: Button) -> dict[str, object]:
 
 
 def _to_menu(menu: Menu) -> dict[str, object]:
-    # Discord refuses more marked options than can be chosen at once.
+    # Discord refuses more selected options than can be chosen.
     marks = sum(option.is_chosen for option in menu.options) == 1
     return {
         "type": _MENU,
