@@ -167,7 +167,7 @@ class HistoryRouter:
         """A command is about the message it replies to, else about its author's newest message."""
         is_own = scope is HistoryScope.USER and _begins_anew(
             said
-        )  # do not end the history of others
+        )  # end no other history
         if not is_own and said.quote is not None and said.quote.message_id is not None:
             found = await self._find(said.address, said.quote.message_id)
             if found is not None:

@@ -370,8 +370,8 @@ def _render_own(content: MessageContent) -> dict[str, Any]:
 
 def _render(content: MessageContent, text: str) -> dict[str, Any]:
     """Return the fields of a message; an edit keeps those that it leaves out."""
-    # An edit needs the allowed mentions again. Link previews could leak the conversation: they fetch
-    # any address that a model was talked into writing.
+    # An edit needs the allowed mentions again. Link previews could leak the conversation: Discord
+    # fetches any address that a model was talked into writing.
     no_mentions = {"parse": [], "replied_user": False}
     return {
         "content": _shown(text, content),
