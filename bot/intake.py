@@ -165,9 +165,7 @@ class HistoryRouter:
 
     async def _history_of_command(self, said: Said, scope: HistoryScope) -> str:
         """A command is about the message it replies to, else about its author's newest message."""
-        is_own = scope is HistoryScope.USER and _begins_anew(
-            said
-        )  # end no other history
+        is_own = scope is HistoryScope.USER and _begins_anew(said)  # end no other history
         if not is_own and said.quote is not None and said.quote.message_id is not None:
             found = await self._find(said.address, said.quote.message_id)
             if found is not None:

@@ -56,7 +56,7 @@ class PlatformSpec:
     """The subclass of `AccountSetup`, called with the settings; None for bots without a token."""
 
     limits: str | None = None
-    """The limits of its channels, as "module:name"; None: no other platform can look like it."""
+    """The limits of its channels, as "module:name"; None: web channels cannot imitate it."""
 
     user_id_pattern: str = "[1-9][0-9]*"
     """A regular expression for the id of a person on this platform, as in TROUPE_ADMINS."""
@@ -83,9 +83,9 @@ class EditableText:
     label: str = ""
     text: str = ""
     refusal: str = ""
-    """What the person is told alone instead."""
+    """What the person is told privately instead."""
     too_long: str = ""
-    """The same, where the platform has no form for a text of this length."""
+    """The same, if the text is too long for the platform's forms."""
 
 
 async def _edit_nothing(_said: Said) -> EditableText:
@@ -129,7 +129,7 @@ class PlatformContext:
     """Return the limits of another platform's channels; None: it is not known."""
 
     web_channels: WebChannels | None = None
-    """What was said on the web platform; None where it does not run."""
+    """The channels of the web platform; None where it does not run."""
 
     clock: Clock = field(default_factory=SystemClock)
 
@@ -140,19 +140,19 @@ class PlatformContext:
     """Where it may keep files of its own; None: nowhere."""
 
     chat: str = ""
-    """Which of its chats a terminal opens, if it is not the usual one."""
+    """The chat that a terminal opens; empty: the usual one."""
 
     locale: str | None = None
     """The language of whoever started the service, such as "zh_CN.UTF-8"."""
 
     answerable_seconds: float = 300
-    """How old a message may be that it fetches after a pause; older ones are not answered."""
+    """The age up to which missed messages are answered."""
 
     leases: RoleLeases | None = None
-    """What processes agree with on whose turn it is; None: there is no other process."""
+    """The leases that processes take turns with; None: there is no other process."""
 
     bot_id: str = ""
-    """What its addresses carry: empty for the first bot of the platform on this database."""
+    """Part of its addresses; empty for the platform's first bot on this database."""
 
 
 @value_class
@@ -163,9 +163,9 @@ class BotAccount:
     link: str
     """The address that opens a chat with it, or invites it to a server."""
     link_title: Text
-    """What the address does, for people: "open a chat with it"."""
+    """What the address is for: "open a chat with it"."""
     notes: tuple[Text, ...] = ()
-    """What it may not do at present, and where that is changed."""
+    """Restrictions, and where to change them."""
     can_receive: bool = True
     """False: the platform ends its connections; `notes` say why."""
 

@@ -42,7 +42,7 @@ class BotToken(Generic[SettingsT]):
 
     def __init__(self, settings: SettingsT, clock: Clock) -> None:
         self.settings = settings
-        """With the newest token."""
+        """The settings with the current token."""
         self._clock = clock
         file = settings.token_file
         self._file = None if file is None else SecretFile(file, clock)

@@ -147,7 +147,7 @@ PLAIN = Limits(
     has_buttons=True,
     shows_faces=True,
 )
-"""Of a channel that looks like no other platform."""
+"""The limits of a channel that imitates no platform."""
 
 
 class WebSurface(Surface):
@@ -167,8 +167,8 @@ class WebSurface(Surface):
         if imitated is None:
             self._limits[channel_id] = PLAIN
             return
-        # It splits where that platform does. Nothing else holds it back: nobody limits its calls,
-        # and a message can be sent again without appearing twice.
+        # Messages are split as on that platform. But nobody limits calls, and a repeated send
+        # appears once.
         self._limits[channel_id] = replace(
             imitated,
             seconds_between_edits=PLAIN.seconds_between_edits,

@@ -1,4 +1,4 @@
-"""Telegram through its Bot API: aiogram carries the calls and the types, the polling is our own."""
+"""Telegram through its Bot API: aiogram's calls and types, and our own polling."""
 
 from bot.platforms.spec import PlatformSpec
 from bot.platforms.telegram.settings import TelegramSettings

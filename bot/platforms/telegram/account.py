@@ -97,7 +97,7 @@ class TelegramAccount(AccountSetup):
                         " takes them, or set TROUPE_ADMINS by hand"
                     )
                 )
-            # What is there already would be returned again at once. It is left for the service.
+            # Waiting messages would be returned again at once; they are left for the service.
             await asyncio.sleep(_PAUSE_SECONDS if updates else 0)
 
     @override
@@ -118,7 +118,7 @@ class TelegramAccount(AccountSetup):
         try:
             await self._call("sendMessage", {"chat_id": chat, "text": text})
         except (Refused, Unreachable):
-            return  # the terminal says it, too
+            return  # the terminal says it as well
 
     async def _call(self, method: str, parameters: object = None, seconds: float = 10) -> Any:
         body = json.dumps(parameters or {}).encode()

@@ -55,9 +55,9 @@ T = TypeVar("T")
 CALL_SECONDS = 10
 _DOWNLOAD_SECONDS = 20.0
 _DEFAULT_RETRY_SECONDS = 5.0
-# What `call` translates. A proxy's error page in another encoding fails before aiogram wraps it.
+# A proxy's page in another encoding fails before aiogram wraps the error.
 _CALL_ERRORS = (AiogramError, UnicodeDecodeError, ConnectionFailed, TimeoutError)
-# The Bot API's own words for status 500; a "Bad Gateway" comes from what stands before it.
+# The Bot API's own words for status 500; a "Bad Gateway" comes from a proxy.
 _INTERNAL_ERROR = "Internal Server Error"
 
 
@@ -109,7 +109,7 @@ _REFUSALS: Sequence[tuple[type[Refused], Sequence[str]]] = (
     ),
     (NoSuchMember, ("participant_id_invalid", "user not found", "member not found")),
 )
-"""By Telegram's words, in lower case; the first that fits counts."""
+"""By Telegram's words in lower case; the first match counts."""
 _CONTENT_REASONS = (
     *("can't parse", "entit", "text is empty", "text must be non-empty", "is too long"),
     *("_too_long", "button", "reply markup", "url"),
@@ -179,7 +179,7 @@ class BotApi:
         try:
             return await request(bot)
         except TelegramUnauthorizedError:
-            newer = self._newest_bot(at_once=True)  # another call may have read it meanwhile
+            newer = self._newest_bot(at_once=True)  # perhaps another call has read it
             if newer is bot:
                 raise
         return await request(newer)
@@ -286,7 +286,7 @@ class JsonSession(BaseSession):
         if method.__returning__ not in self._response_types:
             self._response_types[method.__returning__] = response_type(method.__returning__)
         name = method.__api_method__
-        # unset fields stand for aiogram's defaults, of which we set none
+        # unset fields have aiogram's defaults, which we do not use
         body = (
             self._to_form(bot, method)
             if name in _UPLOADS
@@ -379,7 +379,7 @@ class _Answer(msgspec.Struct):
 
 
 class _UntypedMethod(TelegramMethod[Any]):
-    """Stands for any method in aiogram's errors."""
+    """A stand-in for any method in aiogram's errors."""
 
     __returning__ = Any
     __api_method__ = "untyped"

@@ -43,7 +43,7 @@ from bot.platforms.telegram.markup import read_callback_data
 UPDATE_TYPES = ["message", "edited_message", "callback_query", "my_chat_member"]
 """What `to_incoming` can convert, by Telegram's names."""
 PRESS_KEY_PREFIX = "cb"
-"""Precedes the id of a callback query in the key of a press."""
+"""Prefix of a callback query's id in the key of a press."""
 
 _log = structlog.get_logger(__name__)
 
@@ -71,7 +71,7 @@ def _parse_update(raw: dict[str, Any]) -> Update | None:
         try:
             update = Update.model_validate(raw)
         except ValidationError as error:
-            # The error's text quotes what people wrote: log only the fields.
+            # The error quotes what people wrote: log only the fields.
             errors = error.errors(include_url=False)
             filled = [_fill_in(raw, one) for one in errors]
             if any(filled):
@@ -146,7 +146,7 @@ def read_update(
         if isinstance(incoming, Said):
             incoming = leave_to_other_bots(incoming, update.message, commands)
     except _CONVERSION_ERRORS as error:
-        # The error's text may quote what people wrote.
+        # The error may quote what people wrote.
         reason = type(error).__name__
         _log.error("telegram_update_skipped", update_id=update.update_id, reason=reason)
         return None
@@ -238,7 +238,7 @@ def _to_pressed(query: CallbackQuery, bot_id: str) -> Pressed | None:
         shown_at=message.date if isinstance(message, Message) else None,
         author=_user_to_person(query.from_user),
         data=data,
-        at=datetime.now(UTC),  # Telegram does not tell
+        at=datetime.now(UTC),  # Telegram does not say
         scopes=scopes_of(address),
         values=values,
         author_is_admin=_is_admin_in(message.chat),
@@ -265,7 +265,7 @@ def _to_joined(change: ChatMemberUpdated, bot_id: str) -> Joined | None:
 
 
 def _to_address(message: Message, bot_id: str) -> Address:
-    # Replies in an ordinary group have a thread id as well; only a topic keeps its own history.
+    # Replies in ordinary groups have a thread id, too, but only topics have histories.
     topic = message.message_thread_id if message.is_topic_message else None
     thread = None if topic is None else str(topic)
     return Address("telegram", str(message.chat.id), thread, bot_id)
@@ -298,7 +298,7 @@ def _chat_to_person(chat: Chat) -> Person:
 
 def _is_admin(message: Message) -> bool | None:
     if message.sender_chat is not None:
-        # Only its admins can write as the group itself; who is behind a channel is not known.
+        # Only admins can write as the group; who is behind a channel is not known.
         return message.sender_chat.id == message.chat.id
     return _is_admin_in(message.chat)
 
@@ -505,7 +505,7 @@ def attachments_of(message: Message) -> tuple[MediaItem, ...]:
     content_type = message.content_type
     kind = _MEDIA_KINDS.get(content_type)
     if content_type == ContentType.UNKNOWN and message.chat.type == ChatType.PRIVATE:
-        kind = MediaKind.OTHER  # newer than our library: told to be unreadable
+        kind = MediaKind.OTHER  # newer than our library
     if kind is None:
         return ()
     describe = _DESCRIPTIONS.get(content_type)

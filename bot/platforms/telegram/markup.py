@@ -22,7 +22,7 @@ from bot.platforms.telegram.limits import plain_text
 
 _MENTION = re.compile(r"(?<!\w)@[A-Za-z][A-Za-z0-9_]{2,31}")
 _MAX_ENTITIES = 100  # Telegram drops what is above
-# Which ones a message keeps when it has too many: first what hides, then what is worth a tap.
+# What a message with too many keeps: first what hides, then what can be tapped.
 _KEPT_FIRST = (
     Style.SPOILER,
     Style.CODE_BLOCK,
@@ -106,7 +106,7 @@ def _without_mentions(styled: StyledText) -> StyledText:
         code = [one for one in around if one.style in _CODE]
         if any(one.start <= start and end <= one.end for one in code):
             continue
-        # Code in the middle of a name hides no mention, and code would end the others.
+        # Code inside a name hides no mention, and code would end spoilers and links.
         if code or any(one.style in {Style.SPOILER, Style.LINK} for one in around):
             text = f"{text[:start]}\uff20{text[start + 1 :]}"
             continue
@@ -152,7 +152,7 @@ def _offsets(text: str) -> Sequence[int]:
 
 
 _VALUE = "="
-"""Stands between the data of a menu and what is chosen from it."""
+"""Separates the data of a menu from the choice."""
 _CHOSEN = "✓ "
 _MAX_HINT_CHARS = 64
 

@@ -35,7 +35,7 @@ from bot.ports import Intake
 from bot.value_class import value_class
 
 _IDS_ABOVE = 10**12
-"""Is added to the ids of a supergroup's messages; more than any group has had."""
+"""Added to the ids of a supergroup's messages; more than any group has had."""
 
 Result = TypeVar("Result")
 
@@ -43,11 +43,11 @@ _log = structlog.get_logger(__name__)
 
 
 @value_class
-class ChatOfNow:
+class CurrentChat:
     """The chat that an address stands for in requests."""
 
     chat: int
-    """The id that Telegram knows now."""
+    """Its current id."""
     has_moved: bool = False
 
     def to_wire(self, message_id: str | None) -> int | None:
@@ -69,8 +69,8 @@ class MovedChats:
     def __init__(self, store: Intake | None = None, bot_id: str = "") -> None:
         self._store = store
         self._prefix = f"{source_name('telegram', bot_id)}:moved:"
-        self._first: dict[int, int] = {}  # by the id of now
-        self._now: dict[int, int] = {}  # by the first id
+        self._first: dict[int, int] = {}  # by current id
+        self._now: dict[int, int] = {}  # by first id
         self._is_loaded = False
         self._looked_up: set[int] = set()
 
@@ -134,17 +134,17 @@ class MovedChats:
                 return replace(incoming, address=address, scopes=scopes_of(address))
 
     async def in_chat(
-        self, address: Address, request: Callable[[ChatOfNow], Awaitable[Result]]
+        self, address: Address, request: Callable[[CurrentChat], Awaitable[Result]]
     ) -> Result:
         """Make a request to the chat of an address; repeat it if the chat has moved."""
-        chat = await self._chat_of_now(address)
+        chat = await self._current_chat(address)
         try:
             return await request(chat)
         except ChatMoved as error:  # the request had no effect
             await self._remember(chat.chat, error.chat)
-        return await request(await self._chat_of_now(address))
+        return await request(await self._current_chat(address))
 
-    async def _chat_of_now(self, address: Address) -> ChatOfNow:
+    async def _current_chat(self, address: Address) -> CurrentChat:
         first = int(address.chat)
         if first < 0 and not self._is_loaded and self._store is not None:
             try:
@@ -152,7 +152,7 @@ class MovedChats:
             except StoreError as error:
                 _log.warning("moved_chats_not_read", reason=str(error))
         now = self._now.get(first)
-        return ChatOfNow(first) if now is None else ChatOfNow(now, has_moved=True)
+        return CurrentChat(first) if now is None else CurrentChat(now, has_moved=True)
 
     async def _remember(self, old: int, new: int) -> None:
         cursors = self._note(old, new)
@@ -160,7 +160,7 @@ class MovedChats:
             return
         try:
             await self._store.receive((), cursors)
-        except StoreError as error:  # Telegram says it again
+        except StoreError as error:  # Telegram will say it again
             _log.warning("moved_chat_not_stored", reason=str(error))
 
     def _note(self, old: int, new: int) -> Mapping[str, str]:

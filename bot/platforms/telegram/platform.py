@@ -1,4 +1,4 @@
-"""Telegram as a platform: poll, or be called, store, and only then acknowledge."""
+"""Telegram as a platform: poll or be called, store, and only then acknowledge."""
 
 import bot.platforms.telegram.model_building  # noqa: F401 # before anything imports aiogram
 
@@ -73,11 +73,11 @@ Response = TypeVar("Response")
 
 _FIRST_PAUSE_SECONDS = 0.25
 _MAX_PAUSE_SECONDS = 5.0
-_MAX_CONFLICT_PAUSE_SECONDS = 30.0  # two pollers cut each other off: leave the other one more time
+_MAX_CONFLICT_PAUSE_SECONDS = 30.0  # leave more time to the other poller
 _MAX_EARLY_PAUSE_SECONDS = 1.0  # messages wait for it
 _EARLY_POLLS_TO_LOG = 3
 _MAX_UPDATES = 100  # in one response: there may be more
-_MAX_SEEN = 1000  # updates that are known when they are sent again
+_MAX_SEEN = 1000  # updates that are recognized when repeated
 _MAX_ALERT_CHARS = 200
 _SECRET_HEADER = "X-Telegram-Bot-Api-Secret-Token"  # noqa: S105 # the name of a header
 _SET_WEBHOOK_SECONDS = 300.0
@@ -172,8 +172,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
                     await self._pause_if_early()
                     continue
                 self._early_polls = 0
-                # After a week without updates Telegram may continue with a lower id: do not
-                # compare.
+                # Do not compare: after a quiet week Telegram may continue with a lower id.
                 offset = updates[-1]["update_id"] + 1
                 refusals = await self._refusals(incomings)
                 kept = [one for one in incomings if refusals.get(one.external_key) is None]
@@ -222,7 +221,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
                     drop_pending_updates=False,
                 )
             )
-        except Refused as error:  # such as while its servers do not find the name
+        except Refused as error:  # for example, its servers cannot resolve the name
             reason = f"{error}; check TROUPE_TELEGRAM__WEBHOOK_URL"
             raise Unreachable(reason) from None
 
@@ -242,7 +241,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
             update = decode_lenient(_decode_update, body)
         except (msgspec.DecodeError, UnicodeDecodeError):
             return False
-        if self._bot is None:  # a process that stands by takes calls as well
+        if self._bot is None:  # a process on standby takes calls, too
             self._bot = await self._api.call(GetMe())
         parsed = parse_updates([update])
         cursors = self._chats.note_moves(parsed)
@@ -343,7 +342,9 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
             incoming = read_update(update, bot, self._bot_id, self._context.command_names)
             if incoming is not None:
                 incomings.append(incoming)
-            elif update.callback_query is not None:  # its message is too old to be told of
+            elif (
+                update.callback_query is not None
+            ):  # its message is too old for Telegram to describe
                 self._acknowledge_all({f"{PRESS_KEY_PREFIX}{update.callback_query.id}": None})
         return incomings
 

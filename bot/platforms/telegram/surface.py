@@ -34,14 +34,14 @@ from bot.platforms.telegram.markup import (
     to_keyboard,
     with_folded,
 )
-from bot.platforms.telegram.moved_chats import ChatOfNow, MovedChats
+from bot.platforms.telegram.moved_chats import CurrentChat, MovedChats
 from bot.ports import DraftingSurface, Surface
 from bot.runtime.bounded_dict import BoundedDict
 
 _NO_PREVIEW = {"is_disabled": True}
 _MAX_PROBES = 64
-_MAX_PROBES_BEFORE = 16  # what was said between a search and the repetition of the send
-_MAX_GAP = 8  # missing ids in a row in a group: its end is reached
+_MAX_PROBES_BEFORE = 16  # messages between a search and the repeated send
+_MAX_GAP = 8  # so many missing ids mark the end of a group
 _MAX_SEARCHES = 1000  # whose progress is kept; only interrupted ones stay
 
 
@@ -64,7 +64,7 @@ class TelegramSurface(Surface, DraftingSurface):
         self._chats = chats or MovedChats()
         self._private = replace(PRIVATE, has_drafts=has_drafts)
         self._searched = BoundedDict[tuple[int, str], int](_MAX_SEARCHES)
-        """By chat and nonce: the last message of somebody else that a search has come to."""
+        """By chat and nonce: how far an interrupted search has come."""
 
     @override
     def limits(self, address: Address) -> Limits:
@@ -74,10 +74,10 @@ class TelegramSurface(Surface, DraftingSurface):
     async def send(self, message: OutgoingMessage) -> str:
         return await self._chats.in_chat(message.address, lambda chat: self._send(message, chat))
 
-    async def _send(self, message: OutgoingMessage, chat: ChatOfNow) -> str:
+    async def _send(self, message: OutgoingMessage, chat: CurrentChat) -> str:
         to: dict[str, Any] = {"chat_id": chat.chat, "message_thread_id": _topic(message.address)}
         prompt = message.content.prompt
-        # Only the author of the message that is replied to gets a reply opened.
+        # A forced reply opens only for the author of this message.
         answered = chat.to_wire(message.reply_to if prompt is None else prompt.to)
         if answered is not None:
             # Answer even if the question was deleted.
@@ -85,7 +85,7 @@ class TelegramSurface(Surface, DraftingSurface):
             to["reply_parameters"] = reply
         try:
             return chat.from_wire(await self._send_to(message, to))
-        except ReplyNotFound:  # although it may be sent without, as some servers answer
+        except ReplyNotFound:  # some servers answer this although it may be left out
             to.pop("reply_parameters", None)
             return chat.from_wire(await self._send_to(message, to))
 
@@ -107,7 +107,7 @@ class TelegramSurface(Surface, DraftingSurface):
         *,
         interaction: str | None = None,
     ) -> None:
-        async def request(chat: ChatOfNow) -> None:
+        async def request(chat: CurrentChat) -> None:
             await self._edit(chat.chat, _existing(chat, message_id), content)
 
         with suppress(NotModified):
@@ -115,7 +115,7 @@ class TelegramSurface(Surface, DraftingSurface):
 
     @override
     async def delete(self, address: Address, message_id: str) -> None:
-        async def request(chat: ChatOfNow) -> None:
+        async def request(chat: CurrentChat) -> None:
             known = _existing(chat, message_id)
             await self._api.call(DeleteMessage(chat_id=chat.chat, message_id=known))
 
@@ -166,7 +166,7 @@ class TelegramSurface(Surface, DraftingSurface):
     async def _find(
         self,
         message: OutgoingMessage,
-        chat: ChatOfNow,
+        chat: CurrentChat,
         after: str | None,
         known: Set[str],
         duplicate_of: str | None,
@@ -214,7 +214,7 @@ class TelegramSurface(Surface, DraftingSurface):
         if found is not None:
             return found
         before = max([oldest, *(one for one in known if one < sent)])
-        if before == 0:  # what is older may be a message of ours that is not known any more
+        if before == 0:  # older ones may be ours, but forgotten
             return None
         for candidate in range(sent - 1, max(before, sent - 1 - _MAX_PROBES_BEFORE), -1):
             if await self._probe(message, chat, candidate) is _ProbeResult.OURS:
@@ -272,7 +272,7 @@ def _topic(address: Address) -> int | None:
     return None if address.thread is None else int(address.thread)
 
 
-def _existing(chat: ChatOfNow, message_id: str) -> int:
+def _existing(chat: CurrentChat, message_id: str) -> int:
     known = chat.to_wire(message_id)
     if known is None:
         raise MessageNotFound("the message stayed in the group that became a supergroup")

@@ -1,4 +1,4 @@
-"""What a pipe and a screen share: the one chat of a terminal, and messages printed once."""
+"""What both terminals share: the chat, and messages that are printed once."""
 
 import abc
 import getpass
@@ -21,7 +21,7 @@ OWN_COMMANDS = (
     ),
     CommandSpec("quit", marked("end this chat")),
 )
-"""The commands that only a terminal has; it runs them itself."""
+"""Commands of the terminal, which it runs itself."""
 
 
 class LocalChat:
@@ -43,7 +43,7 @@ class LocalChat:
         self.address = Address("terminal", chat or "local")
         self.person = to_person(_login_name())
         self.language = language_of(locale)
-        """Of the texts that the terminal shows itself."""
+        """The language of the terminal's own texts."""
         self._locale = locale
         self._scope = f"{self.address.lane}:{self.run}" if chat else self.address.lane
         self._lines = 0
@@ -60,7 +60,7 @@ class LocalChat:
             at=datetime.now(UTC),
             wake=WakeReason.COMMAND if line.startswith("/") else WakeReason.DM,
             scopes=(self._scope,),
-            author_is_admin=True,  # this person can edit the settings, too
+            author_is_admin=True,  # this person can edit the settings anyway
             is_private=True,
             locale=self._locale,
         )

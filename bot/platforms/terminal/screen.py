@@ -103,7 +103,7 @@ _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _SPINNER_SECONDS = 0.1
 _SECONDS_BEFORE_SPINNER = 0.3  # a command is answered by then
 _ROWS_BESIDE_ANSWER = 4  # of the prompt and what is shown around it
-_MAX_GROWING_CHARS = 3000  # to render more with each update takes too long
+_MAX_GROWING_CHARS = 3000  # rendering more with each update takes too long
 _ENDS_HINT = translatable("Press Ctrl-C again to end the chat.")
 
 
@@ -130,7 +130,7 @@ class ChatScreen:
         output: Output | None = None,
     ) -> None:
         self.name = ""
-        """Who writes; stands at the prompt."""
+        """The person's name, shown at the prompt."""
         self._on_line = on_line
         self._on_stop = on_stop
         self._language = language

@@ -81,7 +81,7 @@ class ScreenPlatform(LocalPlatform):
         try:
             self._surface.note(f"{translate(_WELCOME, self._chat.language)}\n")
             await self._chat_until_end(intake)
-        except Refused:  # the terminal was closed, and nobody can open it again
+        except Refused:  # the terminal was closed for good
             return
 
     async def _chat_until_end(self, intake: Intake) -> None:
@@ -179,7 +179,7 @@ class ScreenSurface(PrintingSurface):
         self._newest: GrowingMessage | None = None
         self._newest_id = ""
         self._texts = BoundedDict[str, str](MAX_KEPT)
-        """The text of each message, as far as it was printed."""
+        """The printed text of each message."""
 
     @override
     def limits(self, address: Address) -> Limits:
