@@ -344,7 +344,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
                 incomings.append(incoming)
             elif (
                 update.callback_query is not None
-            ):  # its message is too old for Telegram to describe
+            ):  # its message is too old to be described
                 self._acknowledge_all({f"{PRESS_KEY_PREFIX}{update.callback_query.id}": None})
         return incomings
 
