@@ -7,6 +7,7 @@ import bot.platforms.telegram.model_building  # noqa: F401 # before anything imp
 import asyncio
 import hmac
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from itertools import count
 from typing import Any, NoReturn, TypeVar
 
@@ -18,7 +19,6 @@ from aiogram.methods import (
     DeleteWebhook,
     GetMe,
     SetWebhook,
-    TelegramMethod,
 )
 from aiogram.types import Update, User
 from pydantic import SecretStr
@@ -70,6 +70,7 @@ from bot.telemetry.metrics import POLLING_CONFLICTS
 from bot.telemetry.secret_masker import mask_from_now_on
 
 Response = TypeVar("Response")
+StoreMessages = Callable[[Sequence[Incoming], Mapping[str, str]], Awaitable[None]]
 
 _FIRST_PAUSE_SECONDS = 0.25
 _MAX_PAUSE_SECONDS = 5.0
@@ -150,18 +151,21 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
 
     @override
     async def run(self, intake: Intake) -> None:
-        self._bot = bot = await self._call_until_answered(GetMe)
+        self._bot = bot = await self._until_answered(lambda: self._api.call(GetMe()))
         if self.webhook_path is not None:
             await offer_commands(self._api, self._context.commands)
             await self._keep_webhook()
-        await self._call_until_answered(lambda: DeleteWebhook(drop_pending_updates=False))
+        remove_webhook = DeleteWebhook(drop_pending_updates=False)
+        await self._until_answered(lambda: self._api.call(remove_webhook))
         await offer_commands(self._api, self._context.commands)
         await self._chats.load(intake)
         stored = await intake.cursors(self._offset_cursor)
         offset = read_number(stored, self._offset_cursor)
         try:
             while True:
-                updates = self._new_updates(await self._poll(offset))
+                updates = self._new_updates(
+                    await self._until_answered(partial(self._get_updates, offset))
+                )
                 parsed = parse_updates(updates)
                 cursors = dict(self._chats.note_moves(parsed))
                 incomings = self._chats.to_first(self._to_incomings(parsed, bot))
@@ -174,11 +178,8 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
                 self._early_polls = 0
                 # Do not compare: after a quiet week Telegram may continue with a lower id.
                 offset = updates[-1]["update_id"] + 1
-                refusals = await self._refusals(incomings)
-                kept = [one for one in incomings if refusals.get(one.external_key) is None]
                 cursors[self._offset_cursor] = str(offset)
-                await self._store_messages(intake, kept, cursors)
-                self._acknowledge_all(refusals)
+                await self._take(incomings, cursors, partial(self._store_messages, intake))
         finally:
             await cancel_and_wait(self._acknowledging)
 
@@ -248,11 +249,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         incomings = self._to_incomings(parsed, self._bot)
         await self._chats.look_up(incomings, intake)  # another process may know of a move
         incomings = self._with_late_marked(self._chats.to_first(incomings))
-        refusals = await self._refusals(incomings)
-        kept = [one for one in incomings if refusals.get(one.external_key) is None]
-        if kept or cursors:
-            await intake.receive(kept, cursors)
-        self._acknowledge_all(refusals)
+        await self._take(incomings, cursors, intake.receive)
         return True
 
     # --- updates -----------------------------------------------------------------------------
@@ -260,6 +257,16 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
     def _with_late_marked(self, incomings: Sequence[Incoming]) -> list[Incoming]:
         oldest = self._clock.now() - self._context.answerable_seconds
         return [mark_late(one, oldest) for one in incomings]
+
+    async def _take(
+        self, incomings: Sequence[Incoming], cursors: Mapping[str, str], store: StoreMessages
+    ) -> None:
+        """Store messages and presses that are not refused, then acknowledge the presses."""
+        refusals = await self._refusals(incomings)
+        kept = [one for one in incomings if refusals.get(one.external_key) is None]
+        if kept or cursors:
+            await store(kept, cursors)
+        self._acknowledge_all(refusals)
 
     def _acknowledge_all(self, refusals: Mapping[str, str | None]) -> None:
         for key, words in refusals.items():
@@ -293,12 +300,8 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         except PlatformError as error:
             _log.info("telegram_press_not_acknowledged", reason=str(error))
 
-    async def _poll(self, offset: int | None) -> list[dict[str, Any]]:
-        """Wait for updates; `offset` acknowledges those before it."""
-        return await self._until_answered(lambda: self._get_updates(offset))
-
     async def _get_updates(self, offset: int | None) -> list[dict[str, Any]]:
-        """Return unparsed updates: an invalid one must not hide the others."""
+        """Poll once; updates stay unparsed, as an invalid one must not hide the others."""
         timeout = self._poll_timeout_seconds()
         fields = {"offset": offset, "timeout": timeout, "allowed_updates": UPDATE_TYPES}
         seconds = self._poll_seconds + CALL_SECONDS
@@ -342,9 +345,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
             incoming = read_update(update, bot, self._bot_id, self._context.command_names)
             if incoming is not None:
                 incomings.append(incoming)
-            elif (
-                update.callback_query is not None
-            ):  # its message is too old to be described
+            elif update.callback_query is not None:  # its message is too old
                 self._acknowledge_all({f"{PRESS_KEY_PREFIX}{update.callback_query.id}": None})
         return incomings
 
@@ -360,11 +361,6 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
             else:
                 self._set_connection_error(None)
                 return
-
-    async def _call_until_answered(
-        self, make_method: Callable[[], TelegramMethod[Response]]
-    ) -> Response:
-        return await self._until_answered(lambda: self._api.call(make_method()))
 
     async def _until_answered(self, call: Callable[[], Awaitable[Response]]) -> Response:
         """Repeat a call until Telegram answers and accepts the token."""
