@@ -35,6 +35,15 @@ from tests.samples import make_incoming
 from tests.waiting import PATIENCE_SECONDS, advance_in_steps, wait_until
 
 
+async def work_until_settled(delivery: Delivery) -> None:
+    """Send once, and look the outcome up when the settle time is over."""
+    async with working(delivery):
+        await wait_until(lambda: delivery.calls("send") == 1)
+        await advance_in_steps(delivery.clock, 11)
+    await delivery.clock.advance(11)
+    await delivery.work()
+
+
 async def test_queued_rows_are_sent_in_order(database: Database) -> None:
     delivery = Delivery(database)
     await delivery.queue("a", "b", "c")
@@ -270,11 +279,7 @@ async def test_message_with_a_lost_response_is_found_and_not_sent_again(
     delivery = Delivery(database, limits)
     delivery.surface.responses_to_lose = 1
     await delivery.queue("a", "b")
-    async with working(delivery):
-        await wait_until(lambda: delivery.calls("send") == 1)
-        await advance_in_steps(delivery.clock, 11)
-    await delivery.clock.advance(11)
-    await delivery.work()
+    await work_until_settled(delivery)
     assert delivery.texts == ["a", "b"]
     assert delivery.calls("send") == 2
     assert delivery.calls("find") == 1
@@ -287,11 +292,7 @@ async def test_message_that_never_arrived_is_sent_again_with_the_same_nonce(
     delivery = Delivery(database, limits)
     delivery.surface.fail_next("send", OutcomeUnknown("cut off"))
     await delivery.queue("a")
-    async with working(delivery):
-        await wait_until(lambda: delivery.calls("send") == 1)
-        await advance_in_steps(delivery.clock, 11)
-    await delivery.clock.advance(11)
-    await delivery.work()
+    await work_until_settled(delivery)
     assert delivery.texts == ["a"]
     assert len(delivery.surface.nonces) == 2
     assert len(set(delivery.surface.nonces)) == 1
@@ -309,11 +310,7 @@ async def test_file_with_an_unknown_outcome_is_delivered_once(
         delivery.surface.fail_next("send", OutcomeUnknown("cut off"))
     file = Attachment("prompt-1.txt", "You are Nora.")
     await delivery.queue("here", file=file)
-    async with working(delivery):
-        await wait_until(lambda: delivery.calls("send") == 1)
-        await advance_in_steps(delivery.clock, 11)
-    await delivery.clock.advance(11)
-    await delivery.work()
+    await work_until_settled(delivery)
     assert delivery.texts == ["here"]
     assert list(delivery.surface.files.values()) == [file]
     assert delivery.calls("send") == (1 if arrived else 2)
@@ -464,32 +461,12 @@ def test_nonce_is_derived_from_turn_and_part() -> None:
 # --- waiting until a row is sent -----------------------------------------------------------
 
 
-async def test_waiter_is_notified_when_its_row_is_sent(database: Database) -> None:
-    delivery = Delivery(database)
-    await delivery.queue("a")
-    waiting = asyncio.create_task(delivery.sender.sent_rows.wait(1))
-    await asyncio.sleep(0.05)
-    assert not waiting.done()
-    await delivery.work()
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        assert await waiting == "1"
-
-
-async def test_waiter_notices_a_row_sent_by_another_process(database: Database) -> None:
-    delivery, other = Delivery(database), Delivery(database)
-    await delivery.queue("a")
-    waiting = asyncio.create_task(delivery.sender.sent_rows.wait(1))
-    await asyncio.sleep(0.05)
-    await other.work()
-    await advance_in_steps(delivery.clock, 2)
-    assert await waiting == "1"
-
-
-async def test_several_tasks_may_wait_for_one_row(database: Database) -> None:
+async def test_all_who_wait_for_a_row_are_notified_when_it_is_sent(database: Database) -> None:
     delivery = Delivery(database)
     await delivery.queue("a")
     waiting = [asyncio.create_task(delivery.sender.sent_rows.wait(1)) for _ in range(3)]
     await asyncio.sleep(0.05)
+    assert not any(one.done() for one in waiting)
     await delivery.work()
     async with asyncio.timeout(PATIENCE_SECONDS):
         assert [await one for one in waiting] == ["1"] * 3
@@ -503,18 +480,6 @@ async def test_cancelled_waiter_leaves_no_event_behind(database: Database) -> No
     waiting.cancel()
     await asyncio.wait([waiting])
     assert delivery.sender.sent_rows.waited_for == set()
-
-
-async def test_waiter_of_a_refused_row_gets_refused(database: Database) -> None:
-    delivery = Delivery(database)
-    await delivery.queue("a")
-    delivery.surface.fail_next("send", Refused("blocked"))
-    waiting = asyncio.create_task(delivery.sender.sent_rows.wait(1))
-    await asyncio.sleep(0.05)
-    await delivery.work()
-    await advance_in_steps(delivery.clock, 2)
-    with pytest.raises(Refused):
-        await waiting
 
 
 async def test_two_senders_never_take_the_same_row(database: Database) -> None:
