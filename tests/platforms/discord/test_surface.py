@@ -105,6 +105,8 @@ async def chat(wire: SimWire) -> AsyncIterator[Chat]:
 async def test_limits_match_discord(chat: Chat) -> None:
     limits = chat.surface.limits(chat.address)
     assert (limits.max_units, limits.unit, limits.can_repeat_sends) == (2000, "characters", True)
+    assert limits.seconds_between_edits == 1.2
+    assert not limits.repeats_faces, "Discord checks no nonce of a webhook's message"
 
 
 async def test_request_bodies(chat: Chat) -> None:
