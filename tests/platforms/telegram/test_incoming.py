@@ -109,50 +109,36 @@ def link(text: str, word: str, url: str = "https://a.example/1") -> dict[str, An
     return entity("text_link", text, word, url=url)
 
 
+def written(text: str, *entities: dict[str, Any], **more: object) -> dict[str, Any]:
+    return {"text": text, "entities": list(entities), **more}
+
+
 READ = "😀 read this and that"
+URL = "https://a.example/1"
 LINKS = [link(READ, "this"), link(READ, "that", "https://b.example"), entity("bold", READ, "this")]
-READ_WITH_LINKS = "😀 read this (https://a.example/1) and that (https://b.example)"
+READ_WITH_LINKS = f"😀 read this ({URL}) and that (https://b.example)"
+CALL, ASK = f"@nova_bot {READ}", "/ask read this"
+HIDDEN = {"type": "hidden_user", "sender_user_name": "Bo", "date": NOON}
 BOT_CARD = {**OLDER, "from": BOT_JSON, "text": READ, "entities": LINKS}
+QUOTED_PART = {"text": "this", "position": 8, "entities": [link("this", "this")]}
 
 
 @pytest.mark.parametrize(
     ("fields", "text"),
     [
-        ({"text": READ, "entities": LINKS}, READ_WITH_LINKS),
+        (written(READ, *LINKS), READ_WITH_LINKS),
         ({"text": None, "caption": READ, "caption_entities": LINKS}, READ_WITH_LINKS),
         (
-            {
-                "text": f"@nova_bot {READ}",
-                "entities": [
-                    entity("mention", f"@nova_bot {READ}", "@nova_bot"),
-                    link(f"@nova_bot {READ}", "this"),
-                ],
-            },
-            "😀 read this (https://a.example/1) and that",
+            written(CALL, entity("mention", CALL, "@nova_bot"), link(CALL, "this")),
+            f"😀 read this ({URL}) and that",
         ),
         (
-            {
-                "text": "/ask read this",
-                "entities": [
-                    entity("bot_command", "/ask read this", "/ask"),
-                    link("/ask read this", "this"),
-                ],
-            },
-            "/ask read this (https://a.example/1)",
+            written(ASK, entity("bot_command", ASK, "/ask"), link(ASK, "this")),
+            f"/ask read this ({URL})",
         ),
+        (written(URL, link(URL, URL)), URL),
         (
-            {
-                "text": "https://a.example/1",
-                "entities": [link("https://a.example/1", "https://a.example/1")],
-            },
-            "https://a.example/1",
-        ),
-        (
-            {
-                "text": READ,
-                "entities": LINKS,
-                "forward_origin": {"type": "hidden_user", "sender_user_name": "Bo", "date": NOON},
-            },
+            written(READ, *LINKS, forward_origin=HIDDEN),
             f"[forwarded message from Bo]\n> {READ_WITH_LINKS}",
         ),
     ],
@@ -166,22 +152,8 @@ def test_links_are_read_with_their_addresses(fields: dict[str, Any], text: str) 
     ("fields", "text"),
     [
         ({"reply_to_message": BOT_CARD}, READ_WITH_LINKS),
-        (
-            {
-                "reply_to_message": BOT_CARD,
-                "quote": {"text": "this", "position": 8, "entities": [link("this", "this")]},
-            },
-            "this (https://a.example/1)",
-        ),
-        (
-            {
-                "external_reply": {
-                    "origin": {"type": "hidden_user", "sender_user_name": "Bo", "date": NOON}
-                },
-                "quote": {"text": "this", "position": 8, "entities": [link("this", "this")]},
-            },
-            "this (https://a.example/1)",
-        ),
+        ({"reply_to_message": BOT_CARD, "quote": QUOTED_PART}, f"this ({URL})"),
+        ({"external_reply": {"origin": HIDDEN}, "quote": QUOTED_PART}, f"this ({URL})"),
     ],
     ids=["reply", "quoted part", "reply to another chat"],
 )
@@ -403,69 +375,45 @@ def test_automatic_forward_of_a_linked_channel_is_said_by_nobody() -> None:
 # --- attachments and other events ------------------------------------------------------------
 
 FILE = {"file_id": "F1", "file_unique_id": "Q1", "file_size": 2000}
-SMALL_PHOTO = {**FILE, "width": 90, "height": 90}
-STICKER = {
-    **FILE,
-    "type": "regular",
-    "width": 512,
-    "height": 512,
-    "is_animated": False,
-    "is_video": False,
-    "emoji": "😀",
-}
+SQUARE = {**FILE, "width": 90, "height": 90}
+STICKER = {**SQUARE, "type": "regular", "is_animated": False, "is_video": False, "emoji": "😀"}
+GIVEAWAY = {"chats": [], "winners_selection_date": NOON, "winner_count": 1}
+
+
+def file(kind: MediaKind, name: str = "") -> MediaItem:
+    return MediaItem(kind, name, 2000, "F1")
 
 
 @pytest.mark.parametrize(
-    ("fields", "item"),
+    ("field", "value", "item"),
     [
+        ("photo", [SQUARE], file(MediaKind.IMAGE)),
+        ("document", {**FILE, "file_name": "notes.txt"}, file(MediaKind.FILE, "notes.txt")),
         (
-            {"photo": [{**FILE, "width": 90, "height": 90}]},
-            MediaItem(MediaKind.IMAGE, "", 2000, "F1"),
+            "document",
+            {**FILE, "file_name": "cat.png", "mime_type": "image/png"},
+            file(MediaKind.IMAGE, "cat.png"),
         ),
+        ("voice", {**FILE, "duration": 3}, file(MediaKind.VOICE)),
+        ("sticker", STICKER, file(MediaKind.STICKER, "😀")),
+        ("dice", {"emoji": "🎲", "value": 4}, MediaItem(MediaKind.STICKER, "🎲")),
+        ("location", {"latitude": 1.0, "longitude": 2.0}, MediaItem(MediaKind.LOCATION)),
+        ("contact", {"phone_number": "1", "first_name": "Bob"}, MediaItem(MediaKind.CONTACT)),
+        ("live_photo", {**SQUARE, "duration": 1, "photo": [SQUARE]}, file(MediaKind.IMAGE)),
         (
-            {"document": {**FILE, "file_name": "notes.txt"}},
-            MediaItem(MediaKind.FILE, "notes.txt", 2000, "F1"),
-        ),
-        (
-            {"document": {**FILE, "file_name": "cat.png", "mime_type": "image/png"}},
-            MediaItem(MediaKind.IMAGE, "cat.png", 2000, "F1"),
-        ),
-        ({"voice": {**FILE, "duration": 3}}, MediaItem(MediaKind.VOICE, "", 2000, "F1")),
-        ({"sticker": STICKER}, MediaItem(MediaKind.STICKER, "😀", 2000, "F1")),
-        ({"dice": {"emoji": "🎲", "value": 4}}, MediaItem(MediaKind.STICKER, "🎲")),
-        ({"location": {"latitude": 1.0, "longitude": 2.0}}, MediaItem(MediaKind.LOCATION)),
-        (
-            {"contact": {"phone_number": "1", "first_name": "Bob"}},
-            MediaItem(MediaKind.CONTACT),
-        ),
-        (
-            {
-                "live_photo": {
-                    **FILE,
-                    "width": 8,
-                    "height": 8,
-                    "duration": 1,
-                    "photo": [SMALL_PHOTO],
-                }
-            },
-            MediaItem(MediaKind.IMAGE, "", 2000, "F1"),
-        ),
-        (
-            {"checklist": {"title": "shopping", "tasks": [{"id": 1, "text": "milk"}]}},
+            "checklist",
+            {"title": "t", "tasks": [{"id": 1, "text": "m"}]},
             MediaItem(MediaKind.OTHER),
         ),
-        (
-            {"giveaway": {"chats": [], "winners_selection_date": NOON, "winner_count": 1}},
-            MediaItem(MediaKind.OTHER),
-        ),
-        ({"of_a_later_version": {}}, MediaItem(MediaKind.OTHER)),
+        ("giveaway", GIVEAWAY, MediaItem(MediaKind.OTHER)),
+        ("of_a_later_version", {}, MediaItem(MediaKind.OTHER)),
     ],
-    ids=lambda given: next(iter(given)) if isinstance(given, dict) else "",
+    ids=lambda given: given if isinstance(given, str) else "",
 )
 def test_message_without_text_keeps_its_attachment(
-    fields: dict[str, object], item: MediaItem
+    field: str, value: object, item: MediaItem
 ) -> None:
-    incoming = convert(None, chat=PRIVATE, **fields)
+    incoming = convert(None, chat=PRIVATE, **{field: value})
     assert (incoming.text, incoming.attachments) == ("", (item,))
     assert incoming.wake is WakeReason.DM
 
