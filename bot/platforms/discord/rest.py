@@ -372,7 +372,8 @@ def _encode(
     """Return the content type and the content of a request."""
     if file is not None:
         form = FormData(quote_fields=False)
-        form.add_field("payload_json", msgspec.json.encode(body), content_type=_JSON)
+        payload = msgspec.json.encode(body).decode()  # bytes would become a file
+        form.add_field("payload_json", payload, content_type=_JSON)
         form.add_field(
             "files[0]", file.text, filename=file.name, content_type="text/plain; charset=utf-8"
         )
