@@ -61,7 +61,7 @@ class HistoryRouter:
         self._index = index
         # By channel and id: messages that may not be in a history yet.
         self._received = BoundedDict[tuple[str, str], str](_MAX_MESSAGES)
-        self._begun_threads: set[str] = set()  # that were given their history
+        self._begun_threads = BoundedDict[str, None](_MAX_MESSAGES)  # that were given their history
         self._lock = asyncio.Lock()
 
     @contextlib.asynccontextmanager
@@ -109,9 +109,7 @@ class HistoryRouter:
             return  # the answer is still being written
         if places:
             await self._index.begin_branch(key, places[0])
-        if len(self._begun_threads) >= _MAX_MESSAGES:
-            self._begun_threads.clear()
-        self._begun_threads.add(key)
+        self._begun_threads[key] = None
 
     async def foresee(self, said: Said) -> Said | None:
         """Return a message with its history before it is received; nothing is stored.

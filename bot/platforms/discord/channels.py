@@ -13,6 +13,7 @@ from bot.chat.outgoing import Face, MessageThread
 from bot.errors import MessageNotFound, Refused, WordsRefused
 from bot.platforms.discord.rest import RestClient, RestEndpoint, ThreadExists, decode_response
 from bot.runtime.addresses import is_http_address
+from bot.runtime.bounded_dict import BoundedDict
 from bot.value_class import value_class
 
 WEBHOOK_NAME = "Troupe"
@@ -20,7 +21,6 @@ _THREADS = frozenset({10, 11, 12})
 _DIRECT_MESSAGES = frozenset({1, 3})
 _INCOMING = 1  # the type of webhooks that a bot can speak through
 _REFUSED_SECONDS = 30.0
-_MAX_CHANNELS = 5000
 _MAX_NAME_CHARS = 80
 _MAX_AVATAR_CHARS = 2048
 # Discord refuses names that contain these words, and names that are these.
@@ -52,8 +52,8 @@ class ChannelWebhooks:
 
     def __init__(self, rest: RestClient) -> None:
         self._rest = rest
-        self._found: dict[str, ChannelWebhook] = {}
-        self._refused_until: dict[str, float] = {}
+        self._found = BoundedDict[str, ChannelWebhook](_MAX_REMEMBERED)
+        self._refused_until = BoundedDict[str, float](_MAX_REMEMBERED)
         self._ids: set[str] = set()
         self._lock = asyncio.Lock()  # so that a channel gets one webhook
 
@@ -81,8 +81,6 @@ class ChannelWebhooks:
         self._found.pop(channel, None)
 
     async def _look_up(self, channel: str) -> None:
-        if len(self._found) + len(self._refused_until) > _MAX_CHANNELS:
-            self._found, self._refused_until = {}, {}
         try:
             found = await self._find_or_make(channel)
         except Refused as error:  # no right to manage webhooks, or too many of them
@@ -161,8 +159,8 @@ class AnswerThreads:
 
     def __init__(self, rest: RestClient) -> None:
         self._rest = rest
-        self._opened: set[str] = set()
-        self._refused_until: dict[str, float] = {}
+        self._opened = BoundedDict[str, None](_MAX_REMEMBERED)
+        self._refused_until = BoundedDict[str, float](_MAX_REMEMBERED)
 
     async def open(self, channel: str, thread: MessageThread) -> str | None:
         """Return the id of the thread, opened if needed; None: it may not be opened.
@@ -184,16 +182,12 @@ class AnswerThreads:
         except Refused as error:  # no right to open threads, or a channel that has none
             self.refuse(channel, str(error))
             return None
-        if len(self._opened) >= _MAX_REMEMBERED:
-            self._opened.clear()
-        self._opened.add(thread.message_id)
+        self._opened[thread.message_id] = None
         return thread.message_id
 
     def refuse(self, channel: str, reason: str) -> None:
         """Open and use no threads in a channel for a while."""
         _log.info("no_thread", channel=channel, reason=reason)
-        if len(self._refused_until) >= _MAX_REMEMBERED:
-            self._refused_until.clear()
         self._refused_until[channel] = time.monotonic() + _REFUSED_SECONDS
 
 
