@@ -32,6 +32,12 @@ _MAX_HOLD_SECONDS = 5.0
 _MAX_PLACE_SECONDS = 60.0
 """A lane that has not asked for this long was sent by another process."""
 _MAX_PLACES = 10_000
+Response = TypeVar("Response")
+_Windows: TypeAlias = tuple[tuple[CallWindow, ...], tuple[CallWindow, ...], tuple[CallWindow, ...]]
+_MAX_FORMS = 64  # of limits: a platform has a few
+_MAX_SLEEP_SECONDS = 2.0
+"""A longer wait is raised, so that the outbox reschedules the row."""
+_MIN_WAIT_SECONDS = 0.05
 
 
 class WaitingCalls:
@@ -125,14 +131,6 @@ class WaitingCalls:
             latest = now - _MAX_PLACE_SECONDS
             self._places = {key: one for key, one in self._places.items() if one[1] >= latest}
         return since
-
-
-Response = TypeVar("Response")
-_Windows: TypeAlias = tuple[tuple[CallWindow, ...], tuple[CallWindow, ...], tuple[CallWindow, ...]]
-_MAX_FORMS = 64  # of limits: a platform has a few
-_MAX_SLEEP_SECONDS = 2.0
-"""A longer wait is raised, so that the outbox reschedules the row."""
-_MIN_WAIT_SECONDS = 0.05
 
 
 class RateLimitedSurface(Surface, DraftingSurface):

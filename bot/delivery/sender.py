@@ -70,6 +70,14 @@ _SET_ASIDE = translatable(
 )
 _NO_FILES_HERE = translatable("⚠ A file belongs here, but I may not attach files in this chat.")
 _NONCE_BYTES = 15  # 24 characters; Discord accepts 25
+_NOT_SHOWN = translatable(
+    "⚠ A part of my answer belongs here, but this chat does not let me show it."
+)
+_WORDS_BLOCKED = translatable(
+    "⚠ A moderation rule of this server (AutoMod) blocked a part of my answer. Please ask in other"
+    " words, or ask its admins about the rule."
+)
+Response = TypeVar("Response")
 
 
 class Sender:
@@ -404,16 +412,6 @@ def _target_id(row: OutboxRow) -> str:
     if row.external_id is None:
         raise Refused("the message to edit or delete was never sent")
     return row.external_id
-
-
-_NOT_SHOWN = translatable(
-    "⚠ A part of my answer belongs here, but this chat does not let me show it."
-)
-_WORDS_BLOCKED = translatable(
-    "⚠ A moderation rule of this server (AutoMod) blocked a part of my answer. Please ask in other"
-    " words, or ask its admins about the rule."
-)
-Response = TypeVar("Response")
 
 
 async def request_in_any_form(

@@ -33,6 +33,24 @@ from bot.platforms.spec import PlatformContext, PlatformSpec
 from bot.ports import Clock, Intake, SilenceExplainer, Surface, WebChannels
 
 _BOT_MENTION = re.compile(r"@(?:bot|troupe)\b[,:]?\s*", re.IGNORECASE)
+PLAIN = Limits(
+    max_units=100_000,
+    unit="characters",
+    seconds_between_edits=0.25,
+    typing_seconds=0,
+    has_buttons=True,
+    shows_faces=True,
+)
+"""The limits of a channel that imitates no platform."""
+_POLL_SECONDS = 2.0  # for changes of other processes whose signal was lost
+_MAX_CHANGES = 100
+_CURSORS = f"{WEB_PLATFORM}:"
+SPEC = PlatformSpec(
+    kind=WEB_PLATFORM,
+    factory="bot.platforms.web:WebPlatform",
+    user_id_pattern=".+",
+    is_companion=True,
+)
 
 
 def to_incoming(
@@ -139,17 +157,6 @@ def _mentions(text: str, people: Sequence[Person], author: Person) -> tuple[str,
     return tuple(one.id for one in named if f"@{one.name.casefold()}" in lowered)
 
 
-PLAIN = Limits(
-    max_units=100_000,
-    unit="characters",
-    seconds_between_edits=0.25,
-    typing_seconds=0,
-    has_buttons=True,
-    shows_faces=True,
-)
-"""The limits of a channel that imitates no platform."""
-
-
 class WebSurface(Surface):
     """Writes to the store; a message is named by its nonce, so it is added once."""
 
@@ -248,11 +255,6 @@ class WebSurface(Surface):
         return None if found is None else found.id
 
 
-_POLL_SECONDS = 2.0  # for changes of other processes whose signal was lost
-_MAX_CHANGES = 100
-_CURSORS = f"{WEB_PLATFORM}:"
-
-
 class WebPlatform(LocalPlatform, SilenceExplainer):
     """Reads the changes of each channel after its cursor, which is stored with them.
 
@@ -337,11 +339,3 @@ class WebPlatform(LocalPlatform, SilenceExplainer):
     def _note(self, note_id: str, text: str) -> WebMessage:
         now = datetime.fromtimestamp(self._context.clock.now(), UTC)
         return WebMessage(note_id, None, text, now, is_note=True)
-
-
-SPEC = PlatformSpec(
-    kind=WEB_PLATFORM,
-    factory="bot.platforms.web:WebPlatform",
-    user_id_pattern=".+",
-    is_companion=True,
-)

@@ -31,6 +31,10 @@ _CHANNEL = RestEndpoint("GET", "/channels/{}")
 _LIST = RestEndpoint("GET", "/channels/{}/webhooks")
 _CREATE = RestEndpoint("POST", "/channels/{}/webhooks")
 _log = structlog.get_logger(__name__)
+_OPEN = RestEndpoint("POST", "/channels/{}/messages/{}/threads")
+_MAX_TITLE_CHARS = 100
+_MAX_REMEMBERED = 5000
+_MARK = "/"
 
 
 @value_class
@@ -146,12 +150,6 @@ class _Webhook(msgspec.Struct):
         """Return whether the bot made it, so that it may have buttons."""
         by_bot = self.user is not None and self.user.id == bot_id
         return self.type == _INCOMING and self.token is not None and by_bot
-
-
-_OPEN = RestEndpoint("POST", "/channels/{}/messages/{}/threads")
-_MAX_TITLE_CHARS = 100
-_MAX_REMEMBERED = 5000
-_MARK = "/"
 
 
 class AnswerThreads:

@@ -39,6 +39,17 @@ _MESSAGE_EVENTS = frozenset({"MESSAGE_CREATE", "MESSAGE_UPDATE"})
 
 TakeEvent = Callable[..., None]
 """Takes discord.py's name of an event, as in `on_message`, and what the event carries."""
+PARSE_ERRORS = (AttributeError, LookupError, TypeError, ValueError)
+"""What discord.py raises for unexpected fields of an event."""
+_ESSENTIAL = frozenset(
+    {"id", "channel_id", "guild_id", "webhook_id", "author", "type", "content", "timestamp"}
+)
+"""The parts that a message cannot do without."""
+_KEPT = _ESSENTIAL | {"mentions", "mention_roles", "message_reference", "referenced_message"}
+"""The parts that are kept if several are unreadable."""
+_log = structlog.get_logger(__name__)
+Payload = Any  # a JSON object of Discord's API
+Parsed = TypeVar("Parsed")
 
 
 class RawEvent(msgspec.Struct):
@@ -184,20 +195,6 @@ class _RestHttp(HTTPClient):
 def _is_not_about_voice(record: logging.LogRecord) -> bool:
     """Filter the library's warnings that voice is not supported."""
     return "voice" not in record.getMessage()
-
-
-PARSE_ERRORS = (AttributeError, LookupError, TypeError, ValueError)
-"""What discord.py raises for unexpected fields of an event."""
-_ESSENTIAL = frozenset(
-    {"id", "channel_id", "guild_id", "webhook_id", "author", "type", "content", "timestamp"}
-)
-"""The parts that a message cannot do without."""
-_KEPT = _ESSENTIAL | {"mentions", "mention_roles", "message_reference", "referenced_message"}
-"""The parts that are kept if several are unreadable."""
-_log = structlog.get_logger(__name__)
-
-Payload = Any  # a JSON object of Discord's API
-Parsed = TypeVar("Parsed")
 
 
 def skip_unreadable(event: str, parse: Callable[[], Parsed]) -> Parsed | None:

@@ -60,6 +60,8 @@ _TOKEN_REPLACED = "the bot's token was replaced"  # noqa: S105 # words, not a to
 _OPEN_PRIVATE = RestEndpoint("POST", "/users/@me/channels", resource_ids=0)
 _COMMANDS = RestEndpoint("GET", "/applications/{}/commands")
 _REPLACE_COMMANDS = RestEndpoint("PUT", "/applications/{}/commands")
+_GUILD = RestEndpoint("GET", "/guilds/{}")
+_MEMBER = RestEndpoint("GET", "/guilds/{}/members/{}")
 
 
 class _PrivateChannel(msgspec.Struct):
@@ -289,10 +291,6 @@ def _end_reason(ended: asyncio.Task[None]) -> BaseException:
     if error is None:
         return Unreachable(translatable("the connection to Discord has ended"))
     return _first_error(error)
-
-
-_GUILD = RestEndpoint("GET", "/guilds/{}")
-_MEMBER = RestEndpoint("GET", "/guilds/{}/members/{}")
 
 
 class _Role(msgspec.Struct):

@@ -52,6 +52,7 @@ _CATCH_UP_SECONDS = 120.0
 _PAUSE_SECONDS = 2.0
 _DEFER_SECONDS = 4.0
 _SECONDS_BETWEEN_SESSIONS = 1.0
+_MAX_REORDERING = timedelta(seconds=60)  # of messages in different channels
 
 
 class MessageReceiver:
@@ -314,9 +315,6 @@ class MessageReceiver:
 
 def _snowflake(given: object) -> int | None:
     return int(given) if isinstance(given, str) and given.isascii() and given.isdigit() else None
-
-
-_MAX_REORDERING = timedelta(seconds=60)  # of messages in different channels
 
 
 class ChannelCursors:

@@ -36,6 +36,23 @@ from bot.value_class import value_class
 
 _DEFAULT_RETRY_SECONDS = 5.0
 _THREAD_CLOSED = frozenset({50083, 160005})  # archived, locked
+Decoded = TypeVar("Decoded")
+_REQUEST_SECONDS = 10.0
+"""The timeout of a request with all its retries."""
+_USER_AGENT = f"DiscordBot (https://github.com/troupe-bot/troupe, {__version__})"
+_TOKEN = re.compile(r"[\x21-\x7e]+")
+_CONNECT_SECONDS = 5.0
+_MAX_RESPONSE_BYTES = 64 * 2**20
+# The longest wait for a rate limit, a little more than Discord's usual window of 5 s; longer ones
+# are left to the outbox.
+_MAX_WAIT_SECONDS = 6.0
+_PAUSES: Final = (0.5, 1.0, 1.0, 2.0, 0.0)
+"""Seconds between tries after a server fault; none after the last."""
+_MAX_TRIES: Final = len(_PAUSES)
+_PASSING_FAULTS = frozenset({500, 502, 504, 524})
+_MAX_TEXT_CHARS = 500
+_JSON = "application/json"
+_log = structlog.get_logger(__name__)
 
 
 class WebhookNotFound(Refused):
@@ -98,27 +115,6 @@ def _seconds(retry_after: str | None) -> float:
         return float(retry_after or "")
     except ValueError:  # a date
         return _DEFAULT_RETRY_SECONDS
-
-
-Decoded = TypeVar("Decoded")
-
-_REQUEST_SECONDS = 10.0
-"""The timeout of a request with all its retries."""
-_USER_AGENT = f"DiscordBot (https://github.com/troupe-bot/troupe, {__version__})"
-
-_TOKEN = re.compile(r"[\x21-\x7e]+")
-_CONNECT_SECONDS = 5.0
-_MAX_RESPONSE_BYTES = 64 * 2**20
-# The longest wait for a rate limit, a little more than Discord's usual window of 5 s; longer ones
-# are left to the outbox.
-_MAX_WAIT_SECONDS = 6.0
-_PAUSES: Final = (0.5, 1.0, 1.0, 2.0, 0.0)
-"""Seconds between tries after a server fault; none after the last."""
-_MAX_TRIES: Final = len(_PAUSES)
-_PASSING_FAULTS = frozenset({500, 502, 504, 524})
-_MAX_TEXT_CHARS = 500
-_JSON = "application/json"
-_log = structlog.get_logger(__name__)
 
 
 @value_class

@@ -21,6 +21,18 @@ from bot.ports import Clock, RoleLeases
 from bot.telemetry.metrics import IDENTIFIES_LEFT
 from bot.value_class import value_class
 
+_log = structlog.get_logger(__name__)
+_GATEWAY = RestEndpoint("GET", "/gateway/bot", resource_ids=0)
+_RESERVED_SHARE = 0.1
+"""The share of the budget that is left to the operator."""
+_SECONDS_BETWEEN = 5.5  # Discord counts 5 s
+_MAX_TURN_SECONDS = 60.0
+_ASK_SECONDS = 1.0
+_ASK_AGAIN_SECONDS = 60.0  # whether there is a new budget
+_LOOP_SECONDS = 3600.0
+_FREE_IDENTIFIES = 10  # of a shard within an hour; from then on each waits longer
+_MAX_LOOP_PAUSE_SECONDS = 60.0
+
 
 @value_class
 class Shard:
@@ -66,19 +78,6 @@ class GatewaySession(msgspec.Struct, frozen=True):
             return msgspec.json.decode(stored, type=cls)
         except msgspec.DecodeError:
             return None
-
-
-_log = structlog.get_logger(__name__)
-_GATEWAY = RestEndpoint("GET", "/gateway/bot", resource_ids=0)
-_RESERVED_SHARE = 0.1
-"""The share of the budget that is left to the operator."""
-_SECONDS_BETWEEN = 5.5  # Discord counts 5 s
-_MAX_TURN_SECONDS = 60.0
-_ASK_SECONDS = 1.0
-_ASK_AGAIN_SECONDS = 60.0  # whether there is a new budget
-_LOOP_SECONDS = 3600.0
-_FREE_IDENTIFIES = 10  # of a shard within an hour; from then on each waits longer
-_MAX_LOOP_PAUSE_SECONDS = 60.0
 
 
 class SessionStarts(msgspec.Struct):

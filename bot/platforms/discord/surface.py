@@ -83,6 +83,10 @@ _EXECUTE = RestEndpoint("POST", "/webhooks/{}/{}", resource_ids=2, may_repeat=Fa
 _EDIT_SPOKEN = RestEndpoint("PATCH", "/webhooks/{}/{}/messages/{}", resource_ids=2, waits=False)
 _DELETE_SPOKEN = RestEndpoint("DELETE", "/webhooks/{}/{}/messages/{}", resource_ids=2, waits=False)
 _RESPOND = RestEndpoint("PATCH", "/webhooks/{}/{}/messages/@original", resource_ids=2)
+_ROW, _BUTTON, _MENU = 1, 2, 3
+_MAX_LABEL_CHARS = 100
+_MAX_TITLE_CHARS = 150
+_STYLES = {ButtonStyle.PRIMARY: 1, ButtonStyle.PLAIN: 2, ButtonStyle.DANGER: 4}
 
 
 class DiscordSurface(Surface, BucketSurface):
@@ -390,12 +394,6 @@ def _shown(text: str, content: MessageContent) -> str:
         return text[: LIMITS.max_units]
     shown = to_dialect(text)
     return f"{shown}\n💭 ||{content.thoughts}||".lstrip("\n") if content.thoughts else shown
-
-
-_ROW, _BUTTON, _MENU = 1, 2, 3
-_MAX_LABEL_CHARS = 100
-_MAX_TITLE_CHARS = 150
-_STYLES = {ButtonStyle.PRIMARY: 1, ButtonStyle.PLAIN: 2, ButtonStyle.DANGER: 4}
 
 
 def to_components(buttons: Sequence[Button], menus: Sequence[Menu] = ()) -> list[dict[str, object]]:

@@ -59,6 +59,15 @@ _DEFAULT_RETRY_SECONDS = 5.0
 _CALL_ERRORS = (AiogramError, UnicodeDecodeError, ConnectionFailed, TimeoutError)
 # The Bot API's own words for status 500; a "Bad Gateway" comes from a proxy.
 _INTERNAL_ERROR = "Internal Server Error"
+_CONTENT_REASONS = (
+    *("can't parse", "entit", "text is empty", "text must be non-empty", "is too long"),
+    *("_too_long", "button", "reply markup", "url"),
+)
+_HEADERS = {"User-Agent": f"troupe/{__version__}", "Accept-Encoding": "identity"}
+_UPLOADS = frozenset({SendDocument.__api_method__})
+_CONNECT_SECONDS = 5.0
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+_MAX_RESPONSE_BYTES = 64 * 1024 * 1024  # 100 updates, each with a long message and its quotation
 
 
 class ReplyNotFound(Refused):
@@ -110,10 +119,6 @@ _REFUSALS: Sequence[tuple[type[Refused], Sequence[str]]] = (
     (NoSuchMember, ("participant_id_invalid", "user not found", "member not found")),
 )
 """By Telegram's words in lower case; the first match counts."""
-_CONTENT_REASONS = (
-    *("can't parse", "entit", "text is empty", "text must be non-empty", "is too long"),
-    *("_too_long", "button", "reply markup", "url"),
-)
 
 
 class BotApi:
@@ -255,13 +260,6 @@ def _translate_refusal(description: str) -> PlatformError:
         return RateLimited(_DEFAULT_RETRY_SECONDS)
     is_content = any(reason in lowered for reason in _CONTENT_REASONS)
     return ContentRefused(text) if is_content else Refused(text)
-
-
-_HEADERS = {"User-Agent": f"troupe/{__version__}", "Accept-Encoding": "identity"}
-_UPLOADS = frozenset({SendDocument.__api_method__})
-_CONNECT_SECONDS = 5.0
-_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-_MAX_RESPONSE_BYTES = 64 * 1024 * 1024  # 100 updates, each with a long message and its quotation
 
 
 class JsonSession(BaseSession):

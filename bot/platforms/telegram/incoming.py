@@ -53,6 +53,34 @@ _ADDED_FIELDS = {"persistent_id": "", "allows_revoting": False, "members_only": 
 """Fields of polls that the library requires, and older Bot API servers do not send."""
 _PRESENT = frozenset({ChatMemberStatus.MEMBER, ChatMemberStatus.ADMINISTRATOR})
 _ABSENT = frozenset({ChatMemberStatus.LEFT, ChatMemberStatus.KICKED})
+_MEDIA_KINDS: Mapping[str, MediaKind] = {
+    ContentType.ANIMATION: MediaKind.ANIMATION,
+    ContentType.AUDIO: MediaKind.AUDIO,
+    ContentType.CONTACT: MediaKind.CONTACT,
+    ContentType.DICE: MediaKind.STICKER,
+    ContentType.DOCUMENT: MediaKind.FILE,
+    ContentType.GAME: MediaKind.OTHER,
+    ContentType.LIVE_PHOTO: MediaKind.IMAGE,
+    ContentType.LOCATION: MediaKind.LOCATION,
+    ContentType.PAID_MEDIA: MediaKind.OTHER,
+    ContentType.PHOTO: MediaKind.IMAGE,
+    ContentType.STICKER: MediaKind.STICKER,
+    ContentType.STORY: MediaKind.OTHER,
+    ContentType.VENUE: MediaKind.LOCATION,
+    ContentType.VIDEO: MediaKind.VIDEO,
+    ContentType.VIDEO_NOTE: MediaKind.VIDEO,
+    ContentType.VOICE: MediaKind.VOICE,
+    **dict.fromkeys(
+        (
+            *(ContentType.CHAT_SHARED, ContentType.CHECKLIST, ContentType.GIFT),
+            *(ContentType.GIVEAWAY, ContentType.GIVEAWAY_WINNERS, ContentType.INVOICE),
+            *(ContentType.PASSPORT_DATA, ContentType.RICH_MESSAGE, ContentType.UNIQUE_GIFT),
+            *(ContentType.USERS_SHARED, ContentType.WEB_APP_DATA),
+        ),
+        MediaKind.OTHER,
+    ),
+}
+"""The kinds of messages that people send; the others are service messages."""
 
 
 def parse_updates(raws: Iterable[dict[str, Any]]) -> list[Update]:
@@ -437,36 +465,6 @@ def _covered_text(entity: MessageEntity, content: str) -> str:
 
 def _is_bot_username(name: str, bot: User) -> bool:
     return bot.username is not None and name.lower() == bot.username.lower()
-
-
-_MEDIA_KINDS: Mapping[str, MediaKind] = {
-    ContentType.ANIMATION: MediaKind.ANIMATION,
-    ContentType.AUDIO: MediaKind.AUDIO,
-    ContentType.CONTACT: MediaKind.CONTACT,
-    ContentType.DICE: MediaKind.STICKER,
-    ContentType.DOCUMENT: MediaKind.FILE,
-    ContentType.GAME: MediaKind.OTHER,
-    ContentType.LIVE_PHOTO: MediaKind.IMAGE,
-    ContentType.LOCATION: MediaKind.LOCATION,
-    ContentType.PAID_MEDIA: MediaKind.OTHER,
-    ContentType.PHOTO: MediaKind.IMAGE,
-    ContentType.STICKER: MediaKind.STICKER,
-    ContentType.STORY: MediaKind.OTHER,
-    ContentType.VENUE: MediaKind.LOCATION,
-    ContentType.VIDEO: MediaKind.VIDEO,
-    ContentType.VIDEO_NOTE: MediaKind.VIDEO,
-    ContentType.VOICE: MediaKind.VOICE,
-    **dict.fromkeys(
-        (
-            *(ContentType.CHAT_SHARED, ContentType.CHECKLIST, ContentType.GIFT),
-            *(ContentType.GIVEAWAY, ContentType.GIVEAWAY_WINNERS, ContentType.INVOICE),
-            *(ContentType.PASSPORT_DATA, ContentType.RICH_MESSAGE, ContentType.UNIQUE_GIFT),
-            *(ContentType.USERS_SHARED, ContentType.WEB_APP_DATA),
-        ),
-        MediaKind.OTHER,
-    ),
-}
-"""The kinds of messages that people send; the others are service messages."""
 
 
 def text_of(message: Message) -> str:

@@ -45,6 +45,10 @@ _TYPES: Mapping[Style, MessageEntityType] = {
 }
 _CODE = frozenset({Style.CODE, Style.CODE_BLOCK})
 _LANGUAGE = re.compile(r"[\w+#.-]{1,32}")
+_VALUE = "="
+"""Separates the data of a menu from the choice."""
+_CHOSEN = "✓ "
+_MAX_HINT_CHARS = 64
 
 
 def render_markdown(
@@ -149,12 +153,6 @@ def _offsets(text: str) -> Sequence[int]:
     if text.isascii() or max(text) <= "\uffff":
         return range(len(text) + 1)
     return [0, *accumulate(2 if letter > "\uffff" else 1 for letter in text)]
-
-
-_VALUE = "="
-"""Separates the data of a menu from the choice."""
-_CHOSEN = "✓ "
-_MAX_HINT_CHARS = 64
 
 
 def to_keyboard(buttons: Sequence[Button], menus: Sequence[Menu] = ()) -> dict[str, object] | None:

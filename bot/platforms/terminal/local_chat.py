@@ -22,6 +22,17 @@ OWN_COMMANDS = (
     CommandSpec("quit", marked("end this chat")),
 )
 """Commands of the terminal, which it runs itself."""
+LIMITS = Limits(
+    max_units=1_000_000,
+    unit="characters",
+    seconds_between_edits=0.05,
+    typing_seconds=0,
+    speaker_line="[{}]",
+    closes_code_blocks=False,  # what was printed cannot be changed
+    answers_each_message=True,
+    shows_causes=True,
+)
+MAX_KEPT = 100  # messages whose nonce or text is kept
 
 
 class LocalChat:
@@ -96,19 +107,6 @@ def _login_name() -> str:
         return getpass.getuser()
     except (OSError, KeyError):  # a container without an entry for its user
         return "you"
-
-
-LIMITS = Limits(
-    max_units=1_000_000,
-    unit="characters",
-    seconds_between_edits=0.05,
-    typing_seconds=0,
-    speaker_line="[{}]",
-    closes_code_blocks=False,  # what was printed cannot be changed
-    answers_each_message=True,
-    shows_causes=True,
-)
-MAX_KEPT = 100  # messages whose nonce or text is kept
 
 
 class PrintingSurface(Surface):

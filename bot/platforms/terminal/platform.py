@@ -28,6 +28,9 @@ from bot.texts.text import translatable, translate
 _WELCOME = translatable(
     "Write a message. /help lists the commands, /as NAME changes your name, /quit ends."
 )
+_LONGEST_LINE_BYTES = 1_000_000
+_CHUNK_BYTES = 65_536
+_CHUNKS_AHEAD = 16
 
 
 def make(_settings: None, context: PlatformContext) -> Platform:
@@ -186,11 +189,6 @@ class TerminalSurface(PrintingSurface):
             self._mid_line = False
             raise Refused(f"the output cannot be written: {error.strerror}") from None
         self._mid_line = not text.endswith("\n")
-
-
-_LONGEST_LINE_BYTES = 1_000_000
-_CHUNK_BYTES = 65_536
-_CHUNKS_AHEAD = 16
 
 
 async def read_lines(source: int | None) -> AsyncIterator[str]:

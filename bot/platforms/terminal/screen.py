@@ -28,6 +28,13 @@ from typing_extensions import override
 from bot.chat.command import CommandSpec
 from bot.texts.text import looked_up, translatable, translate
 
+_SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+_SPINNER_SECONDS = 0.1
+_SECONDS_BEFORE_SPINNER = 0.3  # a command is answered by then
+_ROWS_BESIDE_ANSWER = 4  # of the prompt and what is shown around it
+_MAX_GROWING_CHARS = 3000  # rendering more with each update takes too long
+_ENDS_HINT = translatable("Press Ctrl-C again to end the chat.")
+
 
 class InputHistory(FileHistory):
     """The lines of this and earlier chats, in a file that only its owner can read.
@@ -97,14 +104,6 @@ class CommandCompleter(Completer):
                     found = self._complete_preset(rest) if option.completes else option.choices
                     fitting = [one for one in found if option.completes or one.startswith(rest)]
                     yield from (Completion(one, -len(rest)) for one in fitting)
-
-
-_SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
-_SPINNER_SECONDS = 0.1
-_SECONDS_BEFORE_SPINNER = 0.3  # a command is answered by then
-_ROWS_BESIDE_ANSWER = 4  # of the prompt and what is shown around it
-_MAX_GROWING_CHARS = 3000  # rendering more with each update takes too long
-_ENDS_HINT = translatable("Press Ctrl-C again to end the chat.")
 
 
 class ChatScreen:

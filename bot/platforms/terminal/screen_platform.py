@@ -36,6 +36,7 @@ _WELCOME = translatable(
     "Write a message. /help lists the commands, /as NAME changes your name, /quit ends. "
     "Alt-Enter begins a new line, Tab completes a command, Ctrl-C stops an answer."
 )
+_LIMITS = replace(LIMITS, names_only_speaker=True, seconds_between_edits=0.1)
 
 
 class ScreenPlatform(LocalPlatform):
@@ -164,9 +165,6 @@ class ScreenPlatform(LocalPlatform):
 def make(context: PlatformContext) -> Platform | None:
     """Make the client; None for a terminal without abilities."""
     return None if is_dumb_terminal() else ScreenPlatform(context)
-
-
-_LIMITS = replace(LIMITS, names_only_speaker=True, seconds_between_edits=0.1)
 
 
 class ScreenSurface(PrintingSurface):
