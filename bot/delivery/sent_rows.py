@@ -62,22 +62,17 @@ class SentRows:
             arrival.set_result(external_id)
 
 
-class SentRowSignals:
-    """Tells workers that send nothing themselves which rows were sent."""
+def publish_sent_row(signals: Signals, row_id: int, external_id: str | None) -> None:
+    """Tell the other processes which message a row became."""
+    signals.publish(_TOPIC, [f"{row_id}:{external_id or ''}"])
 
-    def __init__(self, signals: Signals) -> None:
-        self._signals = signals
 
-    def publish(self, row_id: int, external_id: str | None) -> None:
-        """Tell the other processes which message a row became."""
-        self._signals.publish(_TOPIC, [f"{row_id}:{external_id or ''}"])
+def follow_sent_rows(signals: Signals, rows: SentRows) -> None:
+    """Note in `rows` what other processes have sent."""
 
-    def subscribe(self, rows: SentRows) -> None:
-        """Note in `rows` what other processes have sent."""
+    def receive(keys: Sequence[str]) -> None:
+        for key in keys:
+            row_id, _, external_id = key.partition(":")
+            rows.note(int(row_id), external_id or None)
 
-        def receive(keys: Sequence[str]) -> None:
-            for key in keys:
-                row_id, _, external_id = key.partition(":")
-                rows.note(int(row_id), external_id or None)
-
-        self._signals.subscribe(_TOPIC, receive)
+    signals.subscribe(_TOPIC, receive)

@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 
 import pytest
 
 from bot.chat.outgoing import MessageContent, OutgoingPart
 from bot.chat.session import TurnResult
 from bot.delivery.sender import RemoteDelivery, Sender
-from bot.delivery.sent_rows import SentRows, SentRowSignals
+from bot.delivery.sent_rows import SentRows, follow_sent_rows, publish_sent_row
 from bot.errors import Refused
 from bot.runtime.in_process import InProcessSignals
 from bot.storage.conversations import SqlConversations
@@ -32,16 +33,15 @@ class WorkerAndSender:
         self.surface = FakeSurface(LIMITS)
         signals, self.woken, self.woken_urgently = InProcessSignals(), list[str](), list[str]()
         self._outbox = SqlOutbox(database, self.clock, SenderIdentity("sender", 10))
-        sent_row_signals = SentRowSignals(signals)
         self.sender = Sender(
             self._outbox,
             {"telegram": self.surface},
             self.clock,
             settle_seconds=10,
-            announce=sent_row_signals.publish,
+            announce=partial(publish_sent_row, signals),
         )
         sent_rows = SentRows(self._outbox)
-        sent_row_signals.subscribe(sent_rows)
+        follow_sent_rows(signals, sent_rows)
         self.delivery = RemoteDelivery(self._wake, sent_rows)
 
     def _wake(self, lanes: Sequence[str], *, is_urgent: bool) -> None:

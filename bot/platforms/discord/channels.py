@@ -11,7 +11,13 @@ import structlog
 from bot.chat.incoming import Address
 from bot.chat.outgoing import Face, MessageThread
 from bot.errors import MessageNotFound, Refused, WordsRefused
-from bot.platforms.discord.rest import RestClient, RestEndpoint, ThreadExists, decode_response
+from bot.platforms.discord.rest import (
+    RestClient,
+    RestEndpoint,
+    ThreadExists,
+    WithId,
+    decode_response,
+)
 from bot.runtime.addresses import is_http_address
 from bot.runtime.bounded_dict import BoundedDict
 from bot.value_class import value_class
@@ -136,15 +142,11 @@ class _Channel(msgspec.Struct):
     parent_id: str | None = None
 
 
-class _Creator(msgspec.Struct):
-    id: str
-
-
 class _Webhook(msgspec.Struct):
     id: str
     type: int = _INCOMING
     token: str | None = None
-    user: _Creator | None = None
+    user: WithId | None = None
 
     def is_made_by(self, bot_id: str) -> bool:
         """Return whether the bot made it, so that it may have buttons."""

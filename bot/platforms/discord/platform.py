@@ -29,6 +29,7 @@ from bot.platforms.discord.receiver import MessageReceiver
 from bot.platforms.discord.rest import (
     RestClient,
     RestEndpoint,
+    WithId,
     decode_response,
 )
 from bot.platforms.discord.settings import DiscordSettings
@@ -62,10 +63,6 @@ _COMMANDS = RestEndpoint("GET", "/applications/{}/commands")
 _REPLACE_COMMANDS = RestEndpoint("PUT", "/applications/{}/commands")
 _GUILD = RestEndpoint("GET", "/guilds/{}")
 _MEMBER = RestEndpoint("GET", "/guilds/{}/members/{}")
-
-
-class _PrivateChannel(msgspec.Struct):
-    id: str
 
 
 class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
@@ -218,7 +215,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats):
     @override
     async def private_chat(self, person: str) -> Address:
         body = {"recipient_id": person.removeprefix("discord:")}
-        opened = decode_response(await self._rest.call(_OPEN_PRIVATE, body=body), _PrivateChannel)
+        opened = decode_response(await self._rest.call(_OPEN_PRIVATE, body=body), WithId)
         return Address("discord", opened.id, bot_id=self._bot_id)
 
     @override

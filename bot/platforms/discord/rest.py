@@ -302,6 +302,12 @@ class RestClient:
         return RateLimited(refusal.retry_after, scope), 0.0 if waits else None
 
 
+class WithId(msgspec.Struct):
+    """A JSON object of which only the id is used."""
+
+    id: str
+
+
 class BotUser(msgspec.Struct):
     """The bot's user."""
 

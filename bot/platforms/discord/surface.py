@@ -44,6 +44,7 @@ from bot.platforms.discord.rest import (
     RestClient,
     RestEndpoint,
     WebhookNotFound,
+    WithId,
     decode_response,
 )
 from bot.ports import BucketSurface, Surface
@@ -328,10 +329,6 @@ class DiscordSurface(Surface, BucketSurface):
         return _message_id(sent)
 
 
-class _Author(msgspec.Struct):
-    id: str
-
-
 class _AttachedFile(msgspec.Struct):
     filename: str
 
@@ -341,17 +338,13 @@ class _FoundMessage(msgspec.Struct):
 
     id: str
     content: str
-    author: _Author
+    author: WithId
     webhook_id: str | None = None
     attachments: list[_AttachedFile] = []
 
 
-class _PostedMessage(msgspec.Struct):
-    id: str
-
-
 def _message_id(response: bytes) -> str:
-    return decode_response(response, _PostedMessage).id
+    return decode_response(response, WithId).id
 
 
 def _is_ours(speakers: Set[str], found: _FoundMessage, sent: OutgoingMessage) -> bool:
