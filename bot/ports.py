@@ -32,6 +32,7 @@ from bot.chat.operation import (
 from bot.chat.outgoing import (
     Limits,
     MessageContent,
+    MessageSearch,
     OutboxRow,
     OutgoingMessage,
     OutgoingPart,
@@ -113,24 +114,8 @@ class Surface(Protocol):
         """Show the typing indicator for `limits.typing_seconds`."""
         ...
 
-    async def find(
-        self,
-        message: OutgoingMessage,
-        *,
-        after: str | None,
-        known: Set[str],
-        duplicate_of: str | None = None,
-    ) -> str | None:
-        """Look for a message whose outcome is unknown; return its id, None if it never arrived.
-
-        Args:
-            message: The message as it was sent; what people see and the file name must match.
-            after: Only messages newer than this one are considered.
-            known: Ids of messages that are accounted for already.
-            duplicate_of: The message that this one became when it was sent again; then another
-                copy is looked for, which may be older than known messages. Nothing else of the
-                bot's may be on its way to the chat.
-        """
+    async def find(self, message: OutgoingMessage, search: MessageSearch) -> str | None:
+        """Look for a message as it was sent; return its id, None if it never arrived."""
         ...
 
 

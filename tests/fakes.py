@@ -5,12 +5,12 @@ import heapq
 import itertools
 import struct
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Sequence, Set
+from collections.abc import AsyncGenerator, Callable, Sequence
 
 from typing_extensions import override
 
 from bot.chat.incoming import Address
-from bot.chat.outgoing import Attachment, Limits, MessageContent, OutgoingMessage
+from bot.chat.outgoing import Attachment, Limits, MessageContent, MessageSearch, OutgoingMessage
 from bot.chat.prompt import (
     Delta,
     Finish,
@@ -170,22 +170,15 @@ class FakeSurface(Surface):
         await self._record("typing", "")
 
     @override
-    async def find(
-        self,
-        message: OutgoingMessage,
-        *,
-        after: str | None,
-        known: Set[str],
-        duplicate_of: str | None = None,
-    ) -> str | None:
+    async def find(self, message: OutgoingMessage, search: MessageSearch) -> str | None:
         await self._record("find", message.text)
-        ids = [one for one in self.messages if after is None or int(one) > int(after)]
+        ids = [one for one in self.messages if search.after is None or int(one) > int(search.after)]
         wanted = (message.text, message.file)
         return next(
             (
                 one
                 for one in ids
-                if (self.messages[one], self.files.get(one)) == wanted and one not in known
+                if (self.messages[one], self.files.get(one)) == wanted and one not in search.known
             ),
             None,
         )

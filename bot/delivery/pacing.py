@@ -8,7 +8,7 @@ supports says how many calls a chat and a bot may make (`Limits.chat_calls`, `Li
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Iterator, Set
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -17,7 +17,7 @@ from typing import TypeAlias, TypeVar
 from typing_extensions import override
 
 from bot.chat.incoming import Address
-from bot.chat.outgoing import Limits, MessageContent, OutgoingMessage
+from bot.chat.outgoing import Limits, MessageContent, MessageSearch, OutgoingMessage
 from bot.chat.rate import CallScope, CallWindow
 from bot.errors import RateLimited, ResponseRefused
 from bot.ports import BucketSurface, Clock, DraftingSurface, RateLimits, Surface
@@ -220,20 +220,11 @@ class RateLimitedSurface(Surface, DraftingSurface):
         await self._call(address, route, lambda: self._surface.typing(address), is_message=False)
 
     @override
-    async def find(
-        self,
-        message: OutgoingMessage,
-        *,
-        after: str | None,
-        known: Set[str],
-        duplicate_of: str | None = None,
-    ) -> str | None:
+    async def find(self, message: OutgoingMessage, search: MessageSearch) -> str | None:
         return await self._call(
             message.address,
             f"{message.address.lane} find",
-            lambda: self._surface.find(
-                message, after=after, known=known, duplicate_of=duplicate_of
-            ),
+            lambda: self._surface.find(message, search),
         )
 
     async def _respond(

@@ -20,6 +20,7 @@ from bot.chat.outgoing import (
     NOTICE_PARTS,
     Limits,
     MessageContent,
+    MessageSearch,
     MessageThread,
     OutboxOperation,
     OutboxRow,
@@ -250,20 +251,17 @@ class Sender:
     async def _find(self, row: OutboxRow, duplicate_of: str | None = None) -> str | None:
         """Look for the message of a row; with `duplicate_of`, for another copy of it."""
         surface = self._surfaces[row.address.source]
-        known = {
-            *await self._outbox.known_ids(row.address),
-            *([duplicate_of] if duplicate_of else []),
-        }
-        thread = await self._thread_of(row)
-
-        async def find(content: MessageContent) -> str | None:
-            message = _to_message(row, content, thread)
-            return await surface.find(
-                message, after=row.reply_to, known=known, duplicate_of=duplicate_of
-            )
-
+        known = {*await self._outbox.known_ids(row.address)}
+        if duplicate_of is not None:
+            known.add(duplicate_of)
+        search, thread = (
+            MessageSearch(row.reply_to, known, duplicate_of),
+            await self._thread_of(row),
+        )
         try:
-            return await request_in_any_form(row, find)
+            return await request_in_any_form(
+                row, lambda content: surface.find(_to_message(row, content, thread), search)
+            )
         except Refused:  # no permission to read the history
             if self._is_harmless_to_repeat(row):
                 return None  # the nonce keeps a repetition from appearing twice

@@ -7,7 +7,7 @@ read the events of a vendor.
 import asyncio
 import contextlib
 import re
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -24,7 +24,7 @@ from bot.chat.incoming import (
     Said,
     WakeReason,
 )
-from bot.chat.outgoing import Limits, MessageContent, OutgoingMessage
+from bot.chat.outgoing import Limits, MessageContent, MessageSearch, OutgoingMessage
 from bot.chat.web_channel import WEB_PLATFORM, WebChannel, WebMessage, inbox_key
 from bot.errors import MessageNotFound, PlatformFatal
 from bot.platforms.local_platform import LocalPlatform
@@ -243,14 +243,7 @@ class WebSurface(Surface):
         """Do nothing: the answer is shown as it grows."""
 
     @override
-    async def find(
-        self,
-        message: OutgoingMessage,
-        *,
-        after: str | None,
-        known: Set[str],
-        duplicate_of: str | None = None,
-    ) -> str | None:
+    async def find(self, message: OutgoingMessage, search: MessageSearch) -> str | None:
         found = await self._channels.find(message.address.chat, message.nonce)
         return None if found is None else found.id
 

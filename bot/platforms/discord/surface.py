@@ -18,6 +18,7 @@ from bot.chat.outgoing import (
     Menu,
     MenuOption,
     MessageContent,
+    MessageSearch,
     MessageThread,
     OutgoingMessage,
 )
@@ -215,23 +216,16 @@ class DiscordSurface(Surface, BucketSurface):
         await self._rest.call(_TYPE, address.chat)
 
     @override
-    async def find(
-        self,
-        message: OutgoingMessage,
-        *,
-        after: str | None,
-        known: Set[str],
-        duplicate_of: str | None = None,
-    ) -> str | None:
+    async def find(self, message: OutgoingMessage, search: MessageSearch) -> str | None:
         if message.thread is not None:
             thread = message.thread.message_id
             there = replace(message, address=replace(message.address, chat=thread))
-            in_thread = {locate(there.address, one)[1] for one in known}
+            in_thread = {locate(there.address, one)[1] for one in search.known}
             with contextlib.suppress(ChannelNotFound):  # it was never opened
                 found = await self._find_in_channel(there, thread, in_thread)
                 if found is not None:
                     return id_in_thread(thread, found)
-        return await self._find_in_channel(message, after, known)
+        return await self._find_in_channel(message, search.after, search.known)
 
     async def _find_in_channel(
         self, message: OutgoingMessage, after: str | None, known: Set[str]

@@ -17,7 +17,7 @@ from aiogram.types import BufferedInputFile, MessageEntity
 from typing_extensions import override
 
 from bot.chat.incoming import Address
-from bot.chat.outgoing import Limits, MessageContent, OutgoingMessage
+from bot.chat.outgoing import Limits, MessageContent, MessageSearch, OutgoingMessage
 from bot.errors import ContentRefused, MessageNotFound
 from bot.platforms.telegram.api import (
     BotApi,
@@ -138,14 +138,7 @@ class TelegramSurface(Surface, DraftingSurface):
         )
 
     @override
-    async def find(
-        self,
-        message: OutgoingMessage,
-        *,
-        after: str | None,
-        known: Set[str],
-        duplicate_of: str | None = None,
-    ) -> str | None:
+    async def find(self, message: OutgoingMessage, search: MessageSearch) -> str | None:
         """Look for our message by editing unknown message ids to its text or caption.
 
         Bots cannot list messages, but Telegram answers an edit differently for our messages, those
@@ -160,22 +153,17 @@ class TelegramSurface(Surface, DraftingSurface):
         it.
         """
         return await self._chats.in_chat(
-            message.address, lambda chat: self._find(message, chat, after, known, duplicate_of)
+            message.address, lambda chat: self._find(message, chat, search)
         )
 
     async def _find(
-        self,
-        message: OutgoingMessage,
-        chat: CurrentChat,
-        after: str | None,
-        known: Set[str],
-        duplicate_of: str | None,
+        self, message: OutgoingMessage, chat: CurrentChat, search: MessageSearch
     ) -> str | None:
-        known_here = {here for one in known if (here := chat.to_wire(one)) is not None}
-        oldest = chat.to_wire(after) or 0
-        if duplicate_of is None:
+        known_here = {here for one in search.known if (here := chat.to_wire(one)) is not None}
+        oldest = chat.to_wire(search.after) or 0
+        if search.duplicate_of is None:
             found = await self._search(message, chat.chat, max([oldest, *known_here]), known_here)
-        elif (sent := chat.to_wire(duplicate_of)) is None:
+        elif (sent := chat.to_wire(search.duplicate_of)) is None:
             return None  # it stayed in the group that became a supergroup
         else:
             found = await self._find_duplicate(message, chat.chat, oldest, known_here, sent)

@@ -3,14 +3,13 @@
 import abc
 import getpass
 import uuid
-from collections.abc import Set
 from datetime import UTC, datetime
 
 from typing_extensions import override
 
 from bot.chat.command import CommandOption, CommandSpec
 from bot.chat.incoming import Address, Joined, Person, Said, WakeReason
-from bot.chat.outgoing import Attachment, Limits, OutgoingMessage
+from bot.chat.outgoing import Attachment, Limits, MessageSearch, OutgoingMessage
 from bot.ports import Surface
 from bot.runtime.bounded_dict import BoundedDict
 from bot.texts.text import language_of, marked, translatable, translate
@@ -137,14 +136,7 @@ class PrintingSurface(Surface):
         """Do nothing: the person sees that an answer is in progress."""
 
     @override
-    async def find(
-        self,
-        message: OutgoingMessage,
-        *,
-        after: str | None,
-        known: Set[str],
-        duplicate_of: str | None = None,
-    ) -> str | None:
+    async def find(self, message: OutgoingMessage, search: MessageSearch) -> str | None:
         """Return None: after a crash the last answer is printed again."""
         return None
 

@@ -16,6 +16,7 @@ from bot.chat.outgoing import (
     Button,
     ButtonStyle,
     MessageContent,
+    MessageSearch,
     OutgoingMessage,
 )
 from bot.delivery.pacing import RateLimitedSurface
@@ -91,7 +92,7 @@ async def find(
     known: Set[str],
 ) -> str | None:
     message = OutgoingMessage(at, MessageContent(text), nonce="n", file=file)
-    return await surface.find(message, after=after, known=known)
+    return await surface.find(message, MessageSearch(after, known))
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from inline_snapshot import snapshot
 from typing_extensions import override
 
 from bot.chat.incoming import Address
-from bot.chat.outgoing import Attachment, Button, MessageContent, OutgoingMessage
+from bot.chat.outgoing import Attachment, Button, MessageContent, MessageSearch, OutgoingMessage
 from bot.errors import (
     MessageNotFound,
     OutcomeUnknown,
@@ -62,7 +62,7 @@ async def find(
     known: Set[str],
 ) -> str | None:
     message = OutgoingMessage(at, MessageContent(text), nonce="n", file=file)
-    return await surface.find(message, after=after, known=known)
+    return await surface.find(message, MessageSearch(after, known))
 
 
 # --- pings -----------------------------------------------------------------------------------
@@ -131,7 +131,7 @@ async def test_buttons_stand_in_their_rows(
         [{"text": "Stop", "callback_data": "stop"}],
         [{"text": "2/3", "callback_data": "next"}],
     ]
-    assert await surface.find(message, after=None, known=set()) == sent
+    assert await surface.find(message, MessageSearch(None, set())) == sent
 
 
 async def test_edit_without_buttons_removes_them(rig: Rig, surface: Surface) -> None:
@@ -421,7 +421,7 @@ async def test_second_copy_is_not_looked_for_among_messages_of_which_none_is_kno
     await send(surface, "of last month")
     sent = await send(surface, "…")
     message = OutgoingMessage(PRIVATE_CHAT, MessageContent("…"), nonce="n")
-    assert await surface.find(message, after=None, known={sent}, duplicate_of=sent) is None
+    assert await surface.find(message, MessageSearch(None, {sent}, sent)) is None
     assert rig.telegram.texts(ALICE) == ["of last month", "…"]
 
 
