@@ -254,10 +254,8 @@ class Sender:
         known = {*await self._outbox.known_ids(row.address)}
         if duplicate_of is not None:
             known.add(duplicate_of)
-        search, thread = (
-            MessageSearch(row.reply_to, known, duplicate_of),
-            await self._thread_of(row),
-        )
+        search = MessageSearch(row.reply_to, known, duplicate_of)
+        thread = await self._thread_of(row)
         try:
             return await request_in_any_form(
                 row, lambda content: surface.find(_to_message(row, content, thread), search)
