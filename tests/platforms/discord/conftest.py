@@ -69,24 +69,26 @@ async def wait_until(condition: Callable[[], Any], seconds: float = 60) -> Any:
     return found
 
 
-def context_for(clock: Clock, answerable_seconds: float = math.inf) -> PlatformContext:
-    return PlatformContext(
+def platform_for(
+    wire: SimWire,
+    *,
+    clock: Clock | None = None,
+    answerable_seconds: float = math.inf,
+    **settings: object,
+) -> DiscordPlatform:
+    given = {
+        "token": SecretStr(wire.token),
+        "api_base": f"{wire.base}/api/v10",
+        "gateway_url": wire.base.replace("http", "ws") + "/",
+        **settings,
+    }
+    context = PlatformContext(
         commands=COMMANDS,
         complete_preset=complete,
-        clock=clock,
+        clock=clock or ShortSleepClock(),
         answerable_seconds=answerable_seconds,
     )
-
-
-def platform_for(
-    wire: SimWire, *, token: str | None = None, answerable_seconds: float = math.inf
-) -> DiscordPlatform:
-    settings = DiscordSettings(
-        token=SecretStr(token or wire.token),
-        api_base=f"{wire.base}/api/v10",
-        gateway_url=wire.base.replace("http", "ws") + "/",
-    )
-    return DiscordPlatform(settings, context_for(ShortSleepClock(), answerable_seconds))
+    return DiscordPlatform(DiscordSettings.model_validate(given), context)
 
 
 @asynccontextmanager
