@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 
 from bot.errors import AnswerRefused
 from bot.ports import Outbox, Signals
@@ -22,11 +22,6 @@ class SentRows:
         self._poll_seconds = poll_seconds
         self._arrivals: dict[int, asyncio.Future[str | None]] = {}
         self._asks_at = -math.inf
-
-    @property
-    def waited_for(self) -> Set[int]:
-        """The ids of the rows that somebody waits for."""
-        return self._arrivals.keys()
 
     async def wait(self, row_id: int) -> str:
         """Wait until any process has sent a row; return the id of the message.

@@ -479,7 +479,7 @@ async def test_cancelled_waiter_leaves_no_event_behind(database: Database) -> No
     await asyncio.sleep(0.05)
     waiting.cancel()
     await asyncio.wait([waiting])
-    assert delivery.sender.sent_rows.waited_for == set()
+    assert delivery.sender.sent_rows._arrivals == {}
 
 
 async def test_two_senders_never_take_the_same_row(database: Database) -> None:

@@ -112,5 +112,5 @@ async def test_all_rows_that_are_waited_for_are_looked_up_together() -> None:
     assert [waiting[row].result() for row in range(1, 100)] == [f"m{row}" for row in range(1, 100)]
     with pytest.raises(Refused):
         await waiting[0]
-    assert rows.waited_for == set()
+    assert rows._arrivals == {}
     assert all(asked == set(range(100)) for asked in outbox.asked)
