@@ -8,6 +8,7 @@ import pytest
 from simcord.builders import ChannelHandle
 from simcord.results import ResponseMessage
 
+from bot.chat.incoming import Edited, Said
 from bot.platforms.discord.shards import GatewaySession, Shard, loop_pause, recent_identifies
 from bot.runtime.tasks import cancel_and_wait
 from tests.platforms.discord.conftest import (
