@@ -5,31 +5,35 @@ import heapq
 import itertools
 import struct
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Sequence, Set
-
+from collections.abc import AsyncGenerator
+from collections.abc import Callable
+from collections.abc import Sequence
 from typing_extensions import override
-
 from bot.chat.incoming import Address
-from bot.chat.outgoing import Attachment, Limits, MessageContent, OutgoingMessage
-from bot.chat.prompt import (
-    Delta,
-    Finish,
-    FinishReason,
-    GenerationEvent,
-    Prompt,
-    QueuePosition,
-    RateLimitWait,
-    ReasoningDelta,
-)
+from bot.chat.outgoing import Attachment
+from bot.chat.outgoing import Limits
+from bot.chat.outgoing import MessageContent
+from bot.chat.outgoing import OutgoingMessage
+from bot.chat.prompt import Delta
+from bot.chat.prompt import Finish
+from bot.chat.prompt import FinishReason
+from bot.chat.prompt import GenerationEvent
+from bot.chat.prompt import Prompt
+from bot.chat.prompt import QueuePosition
+from bot.chat.prompt import RateLimitWait
+from bot.chat.prompt import ReasoningDelta
 from bot.chat.story import PackedVector
-from bot.errors import (
-    EmbeddingError,
-    MessageNotFound,
-    OutcomeUnknown,
-    PlatformError,
-)
-from bot.ports import Backend, Clock, Embedder, Surface
+from bot.errors import EmbeddingError
+from bot.errors import MessageNotFound
+from bot.errors import OutcomeUnknown
+from bot.errors import PlatformError
+from bot.ports import Backend
+from bot.ports import Clock
+from bot.ports import Embedder
+from bot.ports import Surface
 from bot.runtime.in_process import InProcessSignals
+from bot.chat.outgoing import MessageSearch
+
 
 CHAT = Address("discord", "1")
 LIMITS = Limits(
@@ -170,22 +174,15 @@ class FakeSurface(Surface):
         await self._record("typing", "")
 
     @override
-    async def find(
-        self,
-        message: OutgoingMessage,
-        *,
-        after: str | None,
-        known: Set[str],
-        duplicate_of: str | None = None,
-    ) -> str | None:
+    async def find(self, message: OutgoingMessage, search: MessageSearch) -> str | None:
         await self._record("find", message.text)
-        ids = [one for one in self.messages if after is None or int(one) > int(after)]
+        ids = [one for one in self.messages if search.after is None or int(one) > int(search.after)]
         wanted = (message.text, message.file)
         return next(
             (
                 one
                 for one in ids
-                if (self.messages[one], self.files.get(one)) == wanted and one not in known
+                if (self.messages[one], self.files.get(one)) == wanted and one not in search.known
             ),
             None,
         )

@@ -1,23 +1,35 @@
 """Test that a worker hears from a sender in another process which message its row became."""
 
 import asyncio
-from collections.abc import Collection, Mapping
-
+from collections.abc import Collection
+from collections.abc import Mapping
 import pytest
-
-from bot.chat.outgoing import MessageContent, OutgoingPart
+from bot.chat.outgoing import MessageContent
+from bot.chat.outgoing import OutgoingPart
 from bot.chat.session import TurnResult
-from bot.delivery.sender import RemoteDelivery, Sender
-from bot.delivery.sent_rows import SentRows, SentRowSignals
+from bot.delivery.sender import RemoteDelivery
+from bot.delivery.sender import Sender
+from bot.delivery.sent_rows import SentRows
 from bot.errors import Refused
 from bot.runtime.in_process import InProcessSignals
 from bot.storage.conversations import Conversations
 from bot.storage.database import Database
 from bot.storage.inbox import SqlInbox
-from bot.storage.outbox import SenderIdentity, SqlOutbox
-from tests.fakes import LIMITS, FakeClock, FakeSurface, run_ready_tasks
-from tests.samples import begin, make_incoming
-from tests.waiting import PATIENCE_SECONDS, wait_until
+from bot.storage.outbox import SenderIdentity
+from bot.storage.outbox import SqlOutbox
+from tests.fakes import LIMITS
+from tests.fakes import FakeClock
+from tests.fakes import FakeSurface
+from tests.fakes import run_ready_tasks
+from tests.samples import begin
+from tests.samples import make_incoming
+from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import wait_until
+from collections.abc import Sequence
+from functools import partial
+from bot.delivery.sent_rows import follow_sent_rows
+from bot.delivery.sent_rows import publish_sent_row
+
 
 LANE = "telegram:5"
 
@@ -31,17 +43,19 @@ class WorkerAndSender:
         self.surface = FakeSurface(LIMITS)
         signals, self.woken, self.woken_urgently = InProcessSignals(), list[str](), list[str]()
         self._outbox = SqlOutbox(database, self.clock, SenderIdentity("sender", 10))
-        sent_row_signals = SentRowSignals(signals)
         self.sender = Sender(
             self._outbox,
             {"telegram": self.surface},
             self.clock,
             settle_seconds=10,
-            announce=sent_row_signals.publish,
+            announce=partial(publish_sent_row, signals),
         )
         sent_rows = SentRows(self._outbox)
-        sent_row_signals.subscribe(sent_rows)
-        self.delivery = RemoteDelivery(self.woken.extend, self.woken_urgently.extend, sent_rows)
+        follow_sent_rows(signals, sent_rows)
+        self.delivery = RemoteDelivery(self._wake, sent_rows)
+
+    def _wake(self, lanes: Sequence[str], *, is_urgent: bool) -> None:
+        (self.woken_urgently if is_urgent else self.woken).extend(lanes)
 
     async def queue(self) -> None:
         conversations = Conversations(self.database, self.clock)
@@ -108,5 +122,5 @@ async def test_all_rows_that_are_waited_for_are_looked_up_together() -> None:
     assert [waiting[row].result() for row in range(1, 100)] == [f"m{row}" for row in range(1, 100)]
     with pytest.raises(Refused):
         await waiting[0]
-    assert rows.waited_for == set()
+    assert rows._arrivals == {}
     assert all(asked == set(range(100)) for asked in outbox.asked)

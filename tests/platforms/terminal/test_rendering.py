@@ -90,30 +90,21 @@ After a link (http://x.y) and code.
  ─────
  1  二
 
-▌ hello 你好，世界。今天天气很好，我们去公园散步吧，然后
-▌ 一起吃饭，再去看电影，好不好？
+▌ hello \n\
+▌ 你好，世界。今天天气很好，我们去公园散步吧，然后一起吃
+▌ 饭，再去看电影，好不好？
 
 indented
 
-~~~
+```
 not closed
-~~~\
+```\
 """)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 50])
 def test_growing_text_is_printed_as_the_whole_would_be(size: int) -> None:
     assert in_pieces(TEXT, size) == whole(TEXT)
-
-
-def test_lines_of_a_code_block_are_printed_once_and_at_once() -> None:
-    message = GrowingMessage(TextRenderer(lambda: 60))
-    message.update("Look:\n\n```\none\ntw")
-    assert plain(message.take_final()) == "Look:\n\n```\none"
-    assert plain(message.growing()) == "tw\n```"
-    message.update("Look:\n\n```\none\ntwo\n```\n")
-    assert plain(message.take_final()) == "two\n```"
-    assert message.take_rest() == []
 
 
 def test_block_is_final_when_another_one_follows() -> None:
@@ -137,11 +128,17 @@ def test_change_of_what_was_printed_is_noticed() -> None:
 
 @pytest.mark.parametrize("columns", [20, 60, 80])
 def test_no_line_is_wider_than_the_terminal(columns: int) -> None:
-    renderer = TextRenderer(lambda: columns)
-    message = GrowingMessage(renderer)
-    message.update(TEXT.replace("def f(x):", "x"))
-    for line in plain(message.take_rest()).split("\n"):
+    text = TEXT.replace("def f(x):", "x")  # code that can be copied is not wrapped
+    for line in whole(text, columns).split("\n"):
         assert len(line) + sum(letter > "\u2e80" for letter in line) < columns, line
+
+
+def test_code_is_wrapped_only_where_it_would_be_cut_off() -> None:
+    long = " ".join(["word"] * 30)
+    assert long in whole(f"```\n{long}\n```")
+    nested = whole(f"- a\n\n  ```\n  {long}\n  ```")
+    assert nested.count("word") == 30
+    assert max(map(len, nested.split("\n"))) < 60
 
 
 @given(st.text(alphabet="ab *_`~#>-|[]()\n1.<你，", max_size=60), st.integers(1, 9))
@@ -156,3 +153,10 @@ def test_only_the_end_of_a_long_paragraph_is_shown_while_it_grows() -> None:
     assert plain(message.take_final()) == "Nora"
     assert plain(message.growing(100)).split() == words[-12:]
     assert plain(message.take_rest()).split() == words
+
+
+def test_end_of_a_long_code_block_is_shown_as_code() -> None:
+    message = GrowingMessage(TextRenderer(lambda: 60))
+    message.update("```\n" + "".join(f"line{number}\n" for number in range(500)))
+    assert message.growing(100)[0] == message.growing(100)[-1]
+    assert plain(message.growing(20)) == "```\nline498\nline499\n```"
