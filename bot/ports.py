@@ -578,41 +578,6 @@ class TokenCountingBackend(Protocol):
         ...
 
 
-class Embedder(Protocol):
-    """Computes embedding vectors; all calls raise `EmbeddingError`.
-
-    Only about the first 400 tokens of a text count: embedding models are trained on no more.
-    """
-
-    @property
-    def model_id(self) -> str:
-        """Identifies the model and its parameters; vectors of different ids are incomparable."""
-        ...
-
-    async def embed_documents(self, texts: Sequence[str]) -> Sequence[PackedVector]:
-        """Return the vectors of texts that are searched, in their order."""
-        ...
-
-    async def embed_query(self, text: str) -> PackedVector:
-        """Return the vector of a search query."""
-        ...
-
-    async def check(self) -> str:
-        """Return what computes the vectors, in a few words."""
-        ...
-
-    async def close(self) -> None: ...
-
-
-@runtime_checkable
-class MeteredEmbedder(Protocol):
-    """An embedder that is paid for by the token."""
-
-    def take_tokens(self) -> int:
-        """Return the tokens that were embedded since the last call."""
-        ...
-
-
 class EmbeddingPayer(Protocol):
     """Whoever the embedding of a text is for: it counts against their budgets."""
 
@@ -637,19 +602,43 @@ class EmbeddingPayer(Protocol):
         ...
 
 
-@runtime_checkable
-class PaidEmbedder(Protocol):
-    """An embedder whose queries somebody pays for."""
+class Embedder(Protocol):
+    """Computes embedding vectors; all calls raise `EmbeddingError`.
+
+    Only about the first 400 tokens of a text count: embedding models are trained on no more.
+    """
+
+    @property
+    def model_id(self) -> str:
+        """Identifies the model and its parameters; vectors of different ids are incomparable."""
+        ...
+
+    async def embed_documents(self, texts: Sequence[str]) -> Sequence[PackedVector]:
+        """Return the vectors of texts that are searched, in their order."""
+        ...
+
+    async def embed_query(self, text: str) -> PackedVector:
+        """Return the vector of a search query."""
+        ...
 
     async def embed_query_for(self, text: str, payer: EmbeddingPayer) -> PackedVector:
-        """Embed a question.
+        """Return the vector of a search query that somebody pays for, if it costs anything.
 
         Raises:
-            EmbeddingError: no vector was computed.
             BudgetUsedUp: the payer has nothing left for it.
             StoreError: the budgets cannot be read.
         """
+        return await self.embed_query(text)
+
+    def take_tokens(self) -> int:
+        """Return the tokens that were embedded since the last call and have to be paid for."""
+        return 0
+
+    async def check(self) -> str:
+        """Return what computes the vectors, in a few words."""
         ...
+
+    async def close(self) -> None: ...
 
 
 # --- repositories ----------------------------------------------------------------------------

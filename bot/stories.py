@@ -9,7 +9,7 @@ import structlog
 
 from bot.chat.story import PackedVector, Story, StoryVector
 from bot.errors import BudgetUsedUp, EmbeddingError, StoreError
-from bot.ports import Clock, Embedder, EmbeddingPayer, PaidEmbedder, Stories
+from bot.ports import Clock, Embedder, EmbeddingPayer, Stories
 from bot.prompting.compose.instructions import story_queries_for
 from bot.prompting.presets.preset import Preset
 
@@ -131,9 +131,10 @@ class StoryRetriever:
 
     async def _embed(self, query: str, payer: EmbeddingPayer | None) -> PackedVector:
         vector = self._cached_vectors.pop(query, None)
-        if not vector and payer is not None and isinstance(self._embedder, PaidEmbedder):
+        if vector is None and payer is not None:
             vector = await self._embedder.embed_query_for(query, payer)
-        vector = vector or await self._embedder.embed_query(query)
+        elif vector is None:
+            vector = await self._embedder.embed_query(query)
         self._cached_vectors[query] = vector
         if len(self._cached_vectors) > _MAX_CACHED_QUERIES:
             self._cached_vectors.popitem(last=False)

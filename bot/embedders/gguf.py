@@ -135,12 +135,10 @@ async def _running_server(
     model: Path, pooling: int, data_dir: Path
 ) -> AsyncIterator[_EmbeddingServer]:
     """Run a server for the length of the block; raises `ChildFailed` when it does not start."""
-    options = {"model": model, "alias": model.stem, "pooling": pooling, "tokens": MAX_TEXT_TOKENS}
+    options = {"model": model, "pooling": pooling, "context-tokens": MAX_TEXT_TOKENS}
     options["threads"] = max(1, (os.cpu_count() or 1) // 2)  # a chat model's engine takes the rest
-    log_file = data_dir / "embedding-engine.log"
-    async with unix_server(
-        f"the embedding engine of {model.stem}", "bot.embedders.gguf_child", options, log_file
-    ) as server:
+    name, module = f"the embedding engine of {model.stem}", "bot.backends.llama_cpp.xllamacpp_child"
+    async with unix_server(name, module, options, data_dir / "embedding-engine.log") as server:
         yield _EmbeddingServer(server.child, server.client)
 
 

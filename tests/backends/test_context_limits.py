@@ -2,7 +2,7 @@
 
 import pytest
 
-from bot.backends.context_limits import TooLong, read_too_long
+from bot.backends.chat_completions.errors import TooLong, read_too_long
 
 ERRORS = [
     (

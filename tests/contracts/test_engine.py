@@ -18,8 +18,8 @@ from bot.backends.llama_cpp.engine import (
     EngineConfig,
     EngineFailed,
     GenerationRequest,
+    running_engine,
 )
-from bot.backends.llama_cpp.server_engine import running_engine
 from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.chat.prompt import Delta, Finish, FinishReason
 from bot.errors import BackendUnavailable
@@ -345,7 +345,7 @@ async def test_engine_that_works_longer_than_a_probe_is_not_killed(
         probed.append(next(asked))
         return float(probed[-1])
 
-    monkeypatch.setattr("bot.backends.llama_cpp.server_engine._PROBE_SECONDS", 0.05)
+    monkeypatch.setattr("bot.backends.llama_cpp.engine._PROBE_SECONDS", 0.05)
     monkeypatch.setattr(SupervisedProcess, "cpu_seconds", cpu_seconds)
     (child,) = psutil.Process().children()
     child.suspend()

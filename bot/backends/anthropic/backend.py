@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-import msgspec
 from pydantic import SecretStr
 from typing_extensions import override
 
@@ -17,6 +16,7 @@ from bot.backends.chat_completions.http_backend import HttpChatBackend
 from bot.backends.chat_completions.key_rotation import KeyedConnection, KeyRotation
 from bot.backends.chat_completions.request_runner import (
     ChatRequest,
+    post_json,
     raise_for_status,
     read_model_list,
     request_again_if_idle,
@@ -121,10 +121,7 @@ class AnthropicConnection(KeyedConnection):
         deadline: float,
         headers: Mapping[str, str] | None = None,
     ) -> HttpResponse:
-        data = msgspec.json.encode(body)
-        response = await request_again_if_idle(self._client, "POST", path, data, deadline, headers)
-        await raise_for_status(response, deadline)
-        return response
+        return await post_json(self._client, path, body, deadline, headers)
 
     @override
     async def list_models(self) -> Sequence[str]:

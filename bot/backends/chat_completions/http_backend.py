@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 from typing_extensions import override
 
 from bot.backends.chat_completions import retries
-from bot.backends.chat_completions.errors import Endpoint
+from bot.backends.chat_completions.errors import Endpoint, TooLong
 from bot.backends.chat_completions.key_rotation import KeyRotation
 from bot.backends.chat_completions.request_runner import (
     ChatRequest,
@@ -22,7 +22,6 @@ from bot.backends.chat_completions.request_runner import (
 from bot.backends.chat_completions.settings import HttpProviderSettings
 from bot.backends.chat_completions.streaming import ResponseContext, StreamParser
 from bot.backends.chat_completions.wire import describe_request
-from bot.backends.context_limits import TooLong
 from bot.chat.operation import ModelHealth
 from bot.chat.prompt import (
     GenerationEvent,
@@ -165,7 +164,7 @@ class HttpChatBackend(
         self._request_runner = ChatRequestRunner(
             settings,
             self._endpoint,
-            connection,
+            connection.post,
             new_parser,
             max_retries=max_retries,
             clock=clock,

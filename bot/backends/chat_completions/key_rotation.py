@@ -7,9 +7,8 @@ from typing import Generic, Protocol, TypeVar
 
 import structlog
 from pydantic import SecretStr
-from typing_extensions import override
 
-from bot.backends.chat_completions.request_runner import HttpConnection, HttpStatusError
+from bot.backends.chat_completions.request_runner import HttpStatusError
 from bot.backends.chat_completions.retries import wait_asked_for
 from bot.backends.chat_completions.settings import HttpProviderSettings
 from bot.ports import Clock
@@ -22,8 +21,18 @@ _WRONG_KEY_SECONDS = 3600.0
 _RATE_LIMITED_SECONDS = 60.0
 
 
-class KeyedConnection(HttpConnection, Protocol):
+class KeyedConnection(Protocol):
     """Sends requests to one provider with one of its keys."""
+
+    async def post(
+        self,
+        path: str,
+        body: Mapping[str, object],
+        deadline: float,
+        headers: Mapping[str, str] | None = None,
+    ) -> HttpResponse:
+        """Behave as `request_runner.Post`."""
+        ...
 
     async def list_models(self) -> Sequence[str]:
         """Return the ids of the models.
@@ -53,7 +62,7 @@ class _Key(Generic[C]):
     free_at: float = 0.0  # of the monotonic clock
 
 
-class KeyRotation(KeyedConnection, Generic[C]):
+class KeyRotation(Generic[C]):
     """Connections to one service, one for each key; at least one.
 
     A key that is refused (401, 402) is left out for an hour, one that is used too often (429) for
@@ -84,7 +93,6 @@ class KeyRotation(KeyedConnection, Generic[C]):
         self._fixed = [one.value for one in self._keys if one.value not in from_file]
         self._next = 0
 
-    @override
     async def post(
         self,
         path: str,
@@ -122,11 +130,9 @@ class KeyRotation(KeyedConnection, Generic[C]):
             self._bench(key, error)
             raise
 
-    @override
     async def list_models(self) -> Sequence[str]:
         return await self.send(lambda one: one.list_models())
 
-    @override
     async def close(self) -> None:
         for one in (*self._keys, *self._retired):
             await one.connection.close()

@@ -18,17 +18,16 @@ from dataclasses import replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from http import HTTPStatus
-from typing import Protocol
+from typing import TypeAlias
 
 import msgspec
 import structlog
 
 from bot.backends.chat_completions import errors, retries
-from bot.backends.chat_completions.errors import Endpoint, RequestFailed
+from bot.backends.chat_completions.errors import Endpoint, RequestFailed, TooLong
 from bot.backends.chat_completions.reasoning import ANY_FORMAT, ReasoningFormat
 from bot.backends.chat_completions.retries import CircuitBreaker, RetryBudget
 from bot.backends.chat_completions.streaming import ResponseContext, StreamParser
-from bot.backends.context_limits import TooLong
 from bot.backends.spec import ProviderSettings
 from bot.chat.operation import ModelHealth
 from bot.chat.prompt import (
@@ -198,24 +197,14 @@ class NoModelList(TroupeError):
     """A response to the request for the models that is no list of them; its text says what."""
 
 
-class HttpConnection(Protocol):
-    """Sends requests to one provider."""
+Post: TypeAlias = Callable[
+    [str, Mapping[str, object], float, Mapping[str, str] | None], Awaitable[HttpResponse]
+]
+"""Sends a request (path, body, deadline, headers); returns the response with its body unread.
 
-    async def post(
-        self,
-        path: str,
-        body: Mapping[str, object],
-        deadline: float,
-        headers: Mapping[str, str] | None = None,
-    ) -> HttpResponse:
-        """Send a request and return the response with its body still unread.
-
-        Raises:
-            HttpStatusError: the response is an error.
-            ConnectionFailed: there is no response.
-            TimeoutError: there was none before the deadline, in the event loop's time.
-        """
-        ...
+Raises `HttpStatusError` for an error response, `ConnectionFailed` where there is none, and
+`TimeoutError` where there was none before the deadline, in the event loop's time.
+"""
 
 
 class ChatRequestRunner:
@@ -228,7 +217,7 @@ class ChatRequestRunner:
         self,
         settings: ProviderSettings,
         endpoint: Endpoint,
-        connection: HttpConnection,
+        post: Post,
         new_parser: Callable[[ResponseContext], StreamParser],
         *,
         max_retries: int = retries.MAX_RETRIES,
@@ -238,7 +227,7 @@ class ChatRequestRunner:
     ) -> None:
         self._settings = settings
         self._endpoint = endpoint
-        self._connection = connection
+        self._send = post
         self._new_parser = new_parser
         self._max_retries = max_retries
         self._clock = clock or SystemClock()
@@ -493,7 +482,7 @@ class ChatRequestRunner:
         """Send the request; raises `RequestFailed`."""
         until = timeouts.begin()
         try:
-            return await self._connection.post(request.path, request.body, until, request.headers)
+            return await self._send(request.path, request.body, until, request.headers)
         except HttpStatusError as error:
             raise self._translate(error, request.model, request.parameters) from None
         except ConnectionFailed as error:
@@ -682,6 +671,20 @@ async def request_again_if_idle(
         if not error.was_idle:
             raise
         return await client.request(method, path, body, deadline, headers=headers)
+
+
+async def post_json(
+    client: HttpClient,
+    path: str,
+    body: Mapping[str, object],
+    deadline: float,
+    headers: Mapping[str, str] | None = None,
+) -> HttpResponse:
+    """Post a JSON body; returns and raises as `Post`."""
+    data = msgspec.json.encode(body)
+    response = await request_again_if_idle(client, "POST", path, data, deadline, headers)
+    await raise_for_status(response, deadline)
+    return response
 
 
 async def raise_for_status(response: HttpResponse, deadline: float) -> None:

@@ -52,7 +52,7 @@ def list_devices() -> list[str]:
     """Describe the devices that the prebuilt engine finds; none where it does not run."""
     if find_spec("xllamacpp") is None:
         return []
-    command = [sys.executable, "-m", "bot.backends.llama_cpp.xllamacpp_devices"]
+    command = [sys.executable, "-m", "bot.backends.llama_cpp.xllamacpp_child", "--devices"]
     try:
         listed = subprocess.run(  # noqa: S603 # a module of this package
             command,

@@ -17,12 +17,12 @@ from bot.backends.llama_cpp.engine import (
     EngineConfig,
     EngineFailed,
     GenerationRequest,
+    running_engine,
     select_engine,
 )
 from bot.backends.llama_cpp.fair_queue import FairQueue
 from bot.backends.llama_cpp.images import check_placeholders
 from bot.backends.llama_cpp.sampling import to_sampling
-from bot.backends.llama_cpp.server_engine import running_engine
 from bot.backends.llama_cpp.slots import SlotOwner, SlotPool, SlotStore, state_fingerprint
 from bot.backends.llama_cpp.tokenizer import Tokenizer
 from bot.backends.llama_cpp.tool_calls import MARKERS, Parameters, separate_calls

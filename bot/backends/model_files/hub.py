@@ -3,7 +3,6 @@
 import re
 import sys
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
@@ -27,7 +26,7 @@ class HubSource:
 
 
 class _ChildOutput(msgspec.Struct):
-    """The last line of hub_child.py."""
+    """The last line of hub_download.py."""
 
     file: str
     sha256: str | None
@@ -54,9 +53,7 @@ async def pull_model(
     progress(f"downloading from {source.repository} ...")
     try:
         with model_store.staging_folder(data_dir) as staging:
-            # Repositories that need a token need the library as well.
-            module = "hub_child" if find_spec("huggingface_hub") else "hub_download"
-            command = [sys.executable, "-m", f"bot.backends.model_files.{module}"]
+            command = [sys.executable, "-m", "bot.backends.model_files.hub_download"]
             succeeded, output = await model_store.run_command(
                 *command, source.repository, source.file, str(staging)
             )

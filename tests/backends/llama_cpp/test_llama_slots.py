@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from bot.backends.llama_cpp.backend import LlamaCpp
-from bot.backends.llama_cpp.server_engine import ServerEngine
+from bot.backends.llama_cpp.engine import Engine
 from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.chat.prompt import Delta, Message, Prompt, QueuePosition, Usage
 from bot.errors import BackendInterrupted, BackendUnavailable
@@ -154,7 +154,7 @@ async def test_closing_the_generator_frees_the_slot_within_100_ms(harness: Backe
             await anext(pieces)
         left = time.perf_counter()
         engine = (await harness.backend._model("default")).engine
-        assert isinstance(engine, ServerEngine)
+        assert isinstance(engine, Engine)
         await until_idle(engine._client)
         took.append(time.perf_counter() - left)
 

@@ -4,14 +4,14 @@ import asyncio
 import time
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from inline_snapshot import snapshot
 
 from bot.backends.chat_completions.errors import Endpoint
-from bot.backends.chat_completions.request_runner import ChatRequest, ChatRequestRunner
+from bot.backends.chat_completions.request_runner import ChatRequest, ChatRequestRunner, post_json
 from bot.backends.chat_completions.wire import ChatCompletionsParser
-from bot.backends.llama_cpp.server_engine import ServerConnection
 from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.chat.prompt import Delta, Finish, FinishReason, Image, Message, Prompt, Usage
 from bot.errors import BackendUnavailable
@@ -360,7 +360,7 @@ async def test_buffered_single_events_are_read_without_a_pause(
     runner = ChatRequestRunner(
         settings,
         Endpoint("acme", service.base_url),
-        ServerConnection(client),
+        partial(post_json, client),
         ChatCompletionsParser,
     )
     request = ChatRequest("/chat/completions", {}, "m", ())

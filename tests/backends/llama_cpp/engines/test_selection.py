@@ -5,8 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from bot.backends.llama_cpp.engine import EngineConfig, engine_settings, require_engine
-from bot.backends.llama_cpp.server_engine import running_engine
+from bot.backends.llama_cpp.engine import (
+    EngineConfig,
+    engine_settings,
+    require_engine,
+    running_engine,
+)
 from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.errors import SettingsError
 

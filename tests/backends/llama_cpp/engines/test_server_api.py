@@ -7,10 +7,9 @@ from contextlib import asynccontextmanager
 import pytest
 from inline_snapshot import snapshot
 
-from bot.backends.chat_completions.request_runner import HttpStatusError
-from bot.backends.llama_cpp.engine import GenerationRequest
+from bot.backends.chat_completions.request_runner import HttpStatusError, post_json
+from bot.backends.llama_cpp.engine import GenerationRequest, to_wire
 from bot.backends.llama_cpp.sampling import to_sampling
-from bot.backends.llama_cpp.server_engine import ServerConnection, to_wire
 from bot.errors import BackendUnavailable
 from bot.runtime.http_client import ConnectionFailed, HttpClient, HttpResponse
 from tests.backends.asking import prompt
@@ -19,17 +18,17 @@ from tests.waiting import wait_until
 
 
 @asynccontextmanager
-async def connected(server: ByteServer) -> AsyncIterator[ServerConnection]:
+async def connected(server: ByteServer) -> AsyncIterator[HttpClient]:
     headers = {"Connection": "close"}
     client = HttpClient(server.base_url, headers, connect_seconds=5, uses_proxy=False)
     try:
-        yield ServerConnection(client)
+        yield client
     finally:
         await client.close()
 
 
-async def post(connection: ServerConnection) -> HttpResponse:
-    return await connection.post("/completions", {}, asyncio.get_running_loop().time() + 5)
+async def post(client: HttpClient) -> HttpResponse:
+    return await post_json(client, "/completions", {}, asyncio.get_running_loop().time() + 5)
 
 
 def answer(status: int, body: bytes) -> bytes:
