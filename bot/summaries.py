@@ -27,7 +27,7 @@ from bot.chat.prompt import (
 )
 from bot.chat.session import ReadableTurns, StoredTurn, Summary, all_turns, fingerprint_turns
 from bot.errors import BackendError, StoreError, UserError
-from bot.ports import Backend, ConversationMemory, Summaries, TextTokenCounter, TokenCountingBackend
+from bot.ports import Backend, ConversationMemory, Summaries, TextTokenCounter
 from bot.prompting.compose.inputs import lower_limit
 from bot.prompting.draft import PromptPart
 from bot.prompting.presets.preset import Preset
@@ -207,10 +207,7 @@ class Summarizer:
     async def _model_limit(self, preset: Preset) -> int | None:
         """Return what the model that summarizes can read; None if its backend does not know."""
         provider, prompt = _summary_prompt(preset, "", ())
-        backend = self._backends[provider]
-        if not isinstance(backend, TokenCountingBackend):
-            return None
-        return await backend.max_prompt_tokens(prompt)
+        return await self._backends[provider].max_prompt_tokens(prompt)
 
     async def _generate(
         self,

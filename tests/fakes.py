@@ -17,6 +17,7 @@ from bot.chat.prompt import (
     FinishReason,
     GenerationEvent,
     Prompt,
+    PromptDescription,
     QueuePosition,
     RateLimitWait,
     ReasoningDelta,
@@ -28,7 +29,9 @@ from bot.errors import (
     OutcomeUnknown,
     PlatformError,
 )
-from bot.ports import Backend, Clock, Embedder, SharedValues, Surface
+from bot.ports import Backend, Clock, Embedder, SharedValues, Surface, TextTokenCounter
+from bot.prompting.fit import estimate_message_tokens
+from bot.prompting.text.tokens import counter_for_model
 from bot.runtime.in_process import InProcessSignals
 
 CHAT = Address("discord", "1")
@@ -239,6 +242,20 @@ class FakeBackend(Backend):
             ended = True
         finally:
             self.closed_early += not ended
+
+    @override
+    async def count_tokens(self, prompt: Prompt) -> int:
+        return sum(estimate_message_tokens(prompt.messages, await self.text_counter(prompt)))
+
+    @override
+    async def text_counter(self, prompt: Prompt) -> TextTokenCounter:
+        counter = counter_for_model(prompt.model)
+        await counter.load()
+        return counter
+
+    @override
+    async def describe(self, prompt: Prompt) -> PromptDescription:
+        return PromptDescription(prompt.model, {}, "", is_rendered=False)
 
     @override
     async def check(self) -> str:

@@ -41,7 +41,7 @@ from bot.console.routes import (
     route,
 )
 from bot.errors import BackendError, BackendUnavailable, RequestRefused
-from bot.ports import AnswerLog, Backend, PresetDrafts, PresetVersions, TokenizingBackend
+from bot.ports import AnswerLog, Backend, PresetDrafts, PresetVersions
 from bot.prompting.fit import prompt_tokens, tokens_by_section
 from bot.texts.text import looked_up, translatable
 
@@ -339,7 +339,7 @@ class AnswerPages(RouteGroup):
     async def _tokens(self, answer: StoredAnswer) -> list[PromptToken]:
         """Return the tokens of a prompt; raises `RequestRefused` where nobody here knows them."""
         backend = self._backends.get(answer.receipt.provider)
-        if not isinstance(backend, TokenizingBackend):
+        if backend is None or not backend.can_tokenize:
             raise RequestRefused(409, _NO_TOKENS)
         try:
             return list(await backend.tokenize(answer.receipt.prompt))

@@ -22,9 +22,7 @@ from bot.ports import (
     Backend,
     Clock,
     DeadLetters,
-    LoadingBackend,
     MessageNotes,
-    MonitoredBackend,
     NodeRegistry,
     Pauses,
     RateLimits,
@@ -261,7 +259,6 @@ class OperationReports:
             health=[
                 _health_row(name, one, "")
                 for name, backend in self.backends.items()
-                if isinstance(backend, MonitoredBackend)
                 for one in backend.model_health()
             ]
             + [
@@ -272,7 +269,6 @@ class OperationReports:
             loaded=[
                 LoadedModelRow(provider=name, **asdict(one))
                 for name, backend in self.backends.items()
-                if isinstance(backend, LoadingBackend)
                 for one in backend.models_in_memory()
             ]
             + [

@@ -12,11 +12,9 @@ from bot.chat.receipt import Receipt
 from bot.chat.usage import AnswerCharge
 from bot.console.prompt_preview import DraftPreview
 from bot.errors import BackendUnavailable, SettingsError, UserError
-from bot.ports import AnswerLog, Backend, Clock, TokenCountingBackend, UsageLog
+from bot.ports import AnswerLog, Backend, Clock, UsageLog
 from bot.prompting.compose.compose import bare_prompt, template_of
-from bot.prompting.fit import estimate_message_tokens
 from bot.prompting.presets.preset import Preset
-from bot.prompting.text.tokens import count_tokens
 from bot.replying.generate import GeneratedAnswer, generate_answer
 from bot.replying.stop_flag import StopFlag
 from bot.texts.text import translatable
@@ -68,10 +66,7 @@ class OperatorRequests:
         if backend is None:
             raise BackendUnavailable(f"the provider {preset.provider!r} is not set up any more")
         prompt = replace(prompt, asked_by=_OPERATOR.id)
-        if isinstance(backend, TokenCountingBackend):
-            tokens = await backend.count_tokens(prompt)
-        else:
-            tokens = sum(estimate_message_tokens(prompt.messages, count_tokens))
+        tokens = await backend.count_tokens(prompt)
         said = self._said(conversation, server)
         async with self.spending.reserved(preset, said, prompt, tokens) as reservation:
             async with self.slots.hold(

@@ -14,10 +14,10 @@ from bot.chat.session import Claim, InboxMessage
 from bot.chat.usage import AnswerCharge
 from bot.errors import BackendError, UserError
 from bot.intake import storable_said
-from bot.ports import Backend, Clock, Conversations
-from bot.prompting.compose.compose import bare_prompt, can_count
+from bot.ports import Clock, Conversations
+from bot.prompting.compose.compose import bare_prompt
 from bot.prompting.presets.preset import Preset
-from bot.prompting.text.tokens import counter_for_model, get_counter
+from bot.prompting.text.tokens import get_counter
 from bot.replying.generate import GeneratedAnswer, WaitedSeconds, build_receipt
 from bot.routing.decide import Answer, Ignore, Observe, Unreadable, decide
 from bot.routing.presets import ActiveCharacters, ActivePreset, PresetResolver
@@ -166,13 +166,8 @@ class DraftPreview:
         """
         if preset.token_counter:
             return get_counter(preset.token_counter)(texts)
-        backend: Backend = self.sources.backends[preset.provider]
-        if can_count(backend):
-            counter = await backend.text_counter(bare_prompt(preset))
-            return counter(texts)
-        estimate = counter_for_model(preset.model)
-        await estimate.load()
-        return estimate(texts)
+        counter = await self.sources.backends[preset.provider].text_counter(bare_prompt(preset))
+        return counter(texts)
 
     async def recorded(self, conversation: str) -> Scene | None:
         """Return the newest message to somebody in a conversation, and what was said before it.

@@ -9,7 +9,7 @@ from bot.chat.incoming import MediaItem, MediaKind, Said
 from bot.chat.storable import make_storable
 from bot.errors import BackendUnavailable, PlatformError
 from bot.media.attachment_reader import Download
-from bot.ports import Backend, TranscribingBackend
+from bot.ports import Backend
 from bot.telemetry.secret_masker import mask_pasted_tokens
 
 _log = structlog.get_logger(__name__)
@@ -60,14 +60,14 @@ class VoiceMessages:
                 kept.append(item)
         return replace(said, text="\n".join(texts), attachments=tuple(kept))
 
-    def _find_backend(self, provider: str) -> TranscribingBackend | None:
+    def _find_backend(self, provider: str) -> Backend | None:
         own = self._backends.get(provider)
         for backend in (own, *self._backends.values()):
-            if isinstance(backend, TranscribingBackend) and backend.can_transcribe:
+            if backend is not None and backend.can_transcribe:
                 return backend
         return None
 
-    async def _listen(self, backend: TranscribingBackend, said: Said, item: MediaItem) -> str:
+    async def _listen(self, backend: Backend, said: Said, item: MediaItem) -> str:
         """Return the words of a voice message; empty if there are none to be had."""
         if item.size is not None and item.size > _MAX_BYTES:
             return ""

@@ -15,7 +15,7 @@ from bot.chat.operation import (
     ProcessReport,
 )
 from bot.errors import StoreError
-from bot.ports import Backend, Clock, LoadingBackend, MonitoredBackend, NodeRegistry
+from bot.ports import Backend, Clock, NodeRegistry
 from bot.prompting.presets.preset import Preset
 from bot.service.options import Role
 from bot.settings import Settings
@@ -225,10 +225,9 @@ class ProviderNotices:
         found: list[str] = []
         for name in self._served():
             backend = self.backends.get(name)
-            if isinstance(backend, MonitoredBackend):
-                health = backend.model_health()
-                if health and all(one.is_paused for one in health):
-                    found.append(name)
+            health = backend.model_health() if backend is not None else ()
+            if health and all(one.is_paused for one in health):
+                found.append(name)
         return found
 
 
@@ -263,13 +262,11 @@ class ReportSharing:
             health=tuple(
                 ProcessModelHealth(name, one)
                 for name, backend in self.backends.items()
-                if isinstance(backend, MonitoredBackend)
                 for one in backend.model_health()
             ),
             models=tuple(
                 ProcessModel(name, one)
                 for name, backend in self.backends.items()
-                if isinstance(backend, LoadingBackend)
                 for one in backend.models_in_memory()
             ),
         )

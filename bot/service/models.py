@@ -8,10 +8,10 @@ from importlib import import_module  # noqa: TID251 # for what few installations
 
 import structlog
 
-from bot.backends.registry import prepare_model
+from bot.backends.factory import prepare_model
 from bot.embedders.registry import CountedEmbedder, make_embedder
 from bot.errors import BackendUnavailable
-from bot.ports import Backend, PreloadingBackend, ToolServer
+from bot.ports import Backend, ToolServer
 from bot.prompting.compose.instructions import story_queries_for
 from bot.prompting.presets.preset import Preset
 from bot.runtime.clock import SystemClock
@@ -95,11 +95,10 @@ async def prepare_models(
 async def preload_default(backends: Mapping[str, Backend], default: Preset) -> None:
     """Load the default preset's model while everything else starts."""
     backend = backends[default.provider]
-    if isinstance(backend, PreloadingBackend):
-        try:
-            await backend.preload(default.model)
-        except BackendUnavailable as error:  # the first message gets the error
-            _log.warning("preload_failed", preset=default.name, reason=str(error))
+    try:
+        await backend.preload(default.model)
+    except BackendUnavailable as error:  # the first message gets the error
+        _log.warning("preload_failed", preset=default.name, reason=str(error))
 
 
 @contextlib.asynccontextmanager

@@ -35,8 +35,6 @@ from bot.ports import (
     Clock,
     Conversations,
     EmbeddingPayer,
-    SeeingBackend,
-    ToolCallingBackend,
     ToolServer,
 )
 from bot.prompting.compose.compose import compose, find_model_limit, fit_for_backend, template_of
@@ -379,7 +377,7 @@ class PromptSources:
 
     def _sees_images(self, preset: Preset) -> bool:
         backend = self.backends[preset.provider]
-        return isinstance(backend, SeeingBackend) and backend.sees_images(preset.model)
+        return backend is not None and backend.sees_images(preset.model)
 
 
 def _without_old_greetings(session: Session, active: ActiveCharacters) -> Session:
@@ -423,8 +421,6 @@ class AnswerTools:
     ) -> ToolRounds | None:
         """Return the tools of an answer; None if it has none, or the backend offers none."""
         if not preset.calls_tools:
-            return None
-        if not isinstance(backend, ToolCallingBackend):
             return None
         if not await backend.calls_tools(preset.model, template_of(preset)):
             _log.info("tools_not_offered", preset=preset.name, provider=preset.provider)

@@ -29,18 +29,7 @@ from bot.chat.prompt import (
     PromptDescription,
     TemplateChoice,
 )
-from bot.ports import (
-    Backend,
-    Clock,
-    ContinuingBackend,
-    DescribingBackend,
-    ModelCheckingBackend,
-    MonitoredBackend,
-    SeeingBackend,
-    TextTokenCounter,
-    TokenCountingBackend,
-    ToolCallingBackend,
-)
+from bot.ports import Backend, Clock, TextTokenCounter
 from bot.prompting.text.tokens import EncodingCounter, counter_for_model, known_encoding
 
 _INITIAL_RATIO = 1.25  # for an unknown tokenizer: most produce fewer tokens
@@ -120,17 +109,7 @@ _CONTEXT_OF_REJECTED = 0.9  # of its tokens, where a service does not say how ma
 S = TypeVar("S", bound=HttpProviderSettings)
 
 
-class HttpChatBackend(
-    Backend,
-    TokenCountingBackend,
-    DescribingBackend,
-    ModelCheckingBackend,
-    MonitoredBackend,
-    SeeingBackend,
-    ContinuingBackend,
-    ToolCallingBackend,
-    Generic[S],
-):
+class HttpChatBackend(Backend, Generic[S]):
     """One provider, with its own connections, retry budget and circuit breaker."""
 
     def __init__(

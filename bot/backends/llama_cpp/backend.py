@@ -28,20 +28,7 @@ from bot.backends.model_files.gguf import read_special_tokens
 from bot.chat.operation import ModelInMemory
 from bot.chat.prompt import GenerationEvent, Prompt, PromptDescription, PromptToken, TemplateChoice
 from bot.errors import BackendInterrupted, BackendUnavailable, SettingsError, TemplateError
-from bot.ports import (
-    Backend,
-    ConversationMemory,
-    DescribingBackend,
-    LoadingBackend,
-    ModelCheckingBackend,
-    PreloadingBackend,
-    SampleModelBackend,
-    SeeingBackend,
-    TextTokenCounter,
-    TokenCountingBackend,
-    TokenizingBackend,
-    ToolCallingBackend,
-)
+from bot.ports import Backend, ConversationMemory, TextTokenCounter
 from bot.prompting.text.tokens import counter_for_model
 from bot.runtime.subprocesses import ChildFailed
 from bot.templates.added_text import find_added_text
@@ -65,19 +52,7 @@ _MAX_CACHED_PROMPTS = 256
 _DEFAULT_ANSWER_FRACTION = 4  # an answer without a limit gets a quarter of the context
 
 
-class LlamaCpp(
-    Backend,
-    TokenCountingBackend,
-    TokenizingBackend,
-    DescribingBackend,
-    PreloadingBackend,
-    ModelCheckingBackend,
-    SampleModelBackend,
-    SeeingBackend,
-    LoadingBackend,
-    ConversationMemory,
-    ToolCallingBackend,
-):
+class LlamaCpp(Backend, ConversationMemory):
     """Generate with the models in the data directory, and any GGUF by its path."""
 
     def __init__(
@@ -206,6 +181,11 @@ class LlamaCpp(
             await model.slots.save_all()
         self._models.clear()
         await self._exit_stack.aclose()
+
+    @property
+    @override
+    def can_tokenize(self) -> bool:
+        return True
 
     @override
     async def tokenize(self, prompt: Prompt) -> Sequence[PromptToken]:
