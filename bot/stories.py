@@ -26,45 +26,31 @@ async def index_stories(
     clock: Clock,
 ) -> None:
     """Index the stories of each character; retry those that fail until all are indexed."""
-    indexer = _StoryIndexer(embedder, stories)
     pause = _FIRST_PAUSE_SECONDS
-    pending = list(stories_by_character)
+    pending = dict(stories_by_character)
     while pending:
-        pending = [
-            name
-            for name in pending
-            if not await indexer.try_index(name, stories_by_character[name])
-        ]
+        for name, texts in list(pending.items()):
+            try:
+                await _index(name, texts, embedder, stories)
+                del pending[name]
+            except (EmbeddingError, StoreError) as error:
+                _log.warning("stories_not_indexed", character=name, reason=str(error))
         if pending:
             await clock.sleep(pause)
             pause = min(2 * pause, _MAX_PAUSE_SECONDS)
 
 
-class _StoryIndexer:
-    def __init__(self, embedder: Embedder, stories: Stories) -> None:
-        self._embedder = embedder
-        self._stories = stories
-
-    async def try_index(self, character: str, texts: Sequence[str]) -> bool:
-        """Return whether all stories of a character are indexed now."""
-        try:
-            await self._index(character, texts)
-        except (EmbeddingError, StoreError) as error:
-            _log.warning("stories_not_indexed", character=character, reason=str(error))
-            return False
-        return True
-
-    async def _index(self, character: str, texts: Sequence[str]) -> None:
-        model_id = self._embedder.model_id
-        missing = await self._stories.replace_stories(character, texts, model_id)
-        for start in range(0, len(missing), _BATCH_SIZE):
-            batch = missing[start : start + _BATCH_SIZE]
-            vectors = zip(batch, await self._embedder.embed_documents(batch), strict=True)
-            await self._stories.save_vectors(
-                character, model_id, [StoryVector(*one) for one in vectors]
-            )
-            done = start + len(batch)
-            _log.info("stories_indexed", character=character, done=done, of=len(missing))
+async def _index(
+    character: str, texts: Sequence[str], embedder: Embedder, stories: Stories
+) -> None:
+    missing = await stories.replace_stories(character, texts, embedder.model_id)
+    for start in range(0, len(missing), _BATCH_SIZE):
+        batch = missing[start : start + _BATCH_SIZE]
+        vectors = zip(batch, await embedder.embed_documents(batch), strict=True)
+        rows = [StoryVector(*one) for one in vectors]
+        await stories.save_vectors(character, embedder.model_id, rows)
+        done = start + len(batch)
+        _log.info("stories_indexed", character=character, done=done, of=len(missing))
 
 
 RetrievedStories: TypeAlias = Mapping[str, Sequence[Story]]
@@ -119,15 +105,14 @@ class StoryRetriever:
                     vector = await self._embed(query, payer)
                     if query not in fixed:
                         self._drop_later(query)
-                    found[query] = await self._nearest(preset.name, vector, limit)
+                    found[query] = await self._stories.nearest(
+                        preset.name, vector, self._embedder.model_id, limit
+                    )
         except (EmbeddingError, BudgetUsedUp, TimeoutError) as error:
             _log.warning(
                 "stories_not_retrieved", preset=preset.name, reason=str(error) or "too slow"
             )
         return found
-
-    async def _nearest(self, character: str, vector: PackedVector, limit: int) -> Sequence[Story]:
-        return await self._stories.nearest(character, vector, self._embedder.model_id, limit)
 
     async def _embed(self, query: str, payer: EmbeddingPayer | None) -> PackedVector:
         vector = self._cached_vectors.pop(query, None)

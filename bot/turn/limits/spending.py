@@ -28,7 +28,7 @@ from bot.prompting.fit import FittedPrompt
 from bot.prompting.presets.preset import Preset
 from bot.replying.generate import GeneratedAnswer
 from bot.replying.stop_flag import StopFlag
-from bot.summaries import SummaryRequest, SummarySpending
+from bot.summaries import SummaryRequest
 from bot.texts.text import Text, translatable
 from bot.turn.limits.rate_limits import RareNotices
 from bot.turn.limits.slots import ProviderSlots, Urgency
@@ -430,7 +430,7 @@ class NoEmbeddingSpending(_MessagePayer):
         raise BudgetUsedUp(_SPENDS_NOTHING)
 
 
-class BudgetedSummaries(SummarySpending):
+class BudgetedSummaries:
     """Reserves and settles the cost of summaries, and logs their usage beside that of answers."""
 
     def __init__(
@@ -441,7 +441,6 @@ class BudgetedSummaries(SummarySpending):
         self._slots = slots
 
     @contextlib.asynccontextmanager
-    @override
     async def paid(
         self, preset: Preset, said: Said, prompt: Prompt, prompt_tokens: int
     ) -> AsyncIterator[SummaryRequest]:
