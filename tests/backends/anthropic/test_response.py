@@ -13,7 +13,6 @@ from bot.chat.prompt import Finish, FinishReason, Usage
 from bot.errors import BackendInterrupted, BackendUnavailable
 from tests.backends.anthropic.conftest import Connect
 from tests.backends.asking import ask, prompt
-from tests.backends.conftest import FakeClock
 from tests.rigs.fake_anthropic import (
     PING,
     STOP,
@@ -192,17 +191,6 @@ async def test_pings_alone_do_not_extend_a_timeout(
     assert await service.ended() == "hung up"
 
 
-async def test_stop_string_ends_the_answer_whatever_the_service_does(
-    connect: Connect, service: FakeAnthropic
-) -> None:
-    service.plays([start() + block(text("Hello!\nE", "ve: hi")), 60])
-
-    answer = await ask(connect(), prompt(stop=("\nEve:",)))
-
-    assert (answer.text, answer.error) == ("Hello!", None)
-    assert await service.ended() == "hung up"
-
-
 async def test_unstreamed_message_is_parsed(connect: Connect, service: FakeAnthropic) -> None:
     whole = {
         "type": "message",
@@ -312,58 +300,10 @@ async def test_transient_error_is_retried_twice(
     assert len(service.log) == 3
 
 
-@pytest.mark.parametrize(("kind", "status"), [("rate_limit_error", 429), ("overloaded_error", 529)])
-async def test_busy_service_is_called_busy(
-    connect: Connect, service: FakeAnthropic, kind: str, status: int
-) -> None:
-    service.plays(*[Script([error_body(kind)], status) for _ in range(3)])
-
-    answer = await ask(connect())
-
-    assert "The model is busy" in answer.error_texts
-    assert kind in str(answer.error)
-
-
-async def test_retry_after_header_delays_the_retry(
-    connect: Connect, service: FakeAnthropic, clock: FakeClock
-) -> None:
-    body = error_body("rate_limit_error")
-    service.plays(Script([body], 429, {"Retry-After": "7"}))
-
-    answer = await ask(connect())
-
-    assert answer.text == "Hello there"
-    assert 7 <= clock.slept[0] <= 7.5
-
-
 async def test_missing_key_is_named(connect: Connect) -> None:
     answer = await ask(connect(api_key=None))
 
     assert "check TROUPE_PROVIDERS__CLAUDE__API_KEY" in str(answer.error)
-
-
-async def test_default_model_comes_from_the_provider_settings(
-    connect: Connect, service: FakeAnthropic
-) -> None:
-    await ask(connect(model="claude-x"), prompt(model="default"))
-    missing = await ask(connect(), prompt(model="default"))
-
-    assert service.log[0]["body"]["model"] == "claude-x"
-    assert "set TROUPE_PROVIDERS__CLAUDE__MODEL" in str(missing.error)
-
-
-async def test_token_estimates_learn_from_the_usage(
-    connect: Connect, service: FakeAnthropic
-) -> None:
-    long = prompt("tokens of a long text " * 40)
-    backend = connect()
-    before = await backend.count_tokens(long)
-    service.plays([start(cache_read_input_tokens=before * 2) + block(text("a")) + finish() + STOP])
-
-    await ask(backend, long)
-
-    assert await backend.count_tokens(long) > 1.5 * before
-    assert await backend.max_prompt_tokens(long) is None
 
 
 @pytest.mark.parametrize(("status", "words"), [(401, "CLAUDE__API_KEY"), (529, "status 529")])
@@ -378,14 +318,6 @@ async def test_check_names_the_problem(
 
 async def test_check_names_the_address(connect: Connect, service: FakeAnthropic) -> None:
     assert await connect().check() == f"answers at {service.base_url}"
-
-
-async def test_connection_is_reused(connect: Connect, service: FakeAnthropic) -> None:
-    backend = connect()
-    for _ in range(3):
-        await ask(backend)
-
-    assert service.connections == 1
 
 
 def test_events_may_be_split_anywhere() -> None:
