@@ -87,13 +87,10 @@ class StoryRetriever:
     async def retrieve(
         self, preset: Preset, newest: str, payer: EmbeddingPayer | None = None
     ) -> RetrievedStories | None:
-        """Retrieve the stories for every query of the persona.
+        """Retrieve the stories for every query of the persona; raises `StoreError`.
 
-        Queries that cannot be embedded in time are left out, and those for which the payer has
-        nothing left; the receipt of the answer says so.
-
-        Raises:
-            StoreError: the stories cannot be read.
+        Queries that cannot be embedded in time, or paid for, are left out; the answer's receipt
+        says so.
         """
         if preset.name not in self._characters:
             return None

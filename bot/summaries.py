@@ -45,11 +45,7 @@ _OWN, _SUMMARY, _CONVERSATION = "you", "Earlier summary", "Conversation"
 
 
 def instruction(max_tokens: int | None) -> str:
-    """Return the system message.
-
-    Args:
-        max_tokens: how long the summary may be; None: as long as the model likes.
-    """
+    """Return the system message; a summary has at most `max_tokens`, if any."""
     length = f" in at most {max_tokens * 2 // 3} words" if max_tokens else ""
     return (
         f"Sum up the conversation below{length}, in its own language: who is who, what happened, "

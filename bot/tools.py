@@ -58,11 +58,7 @@ def text_parameter(name: str, description: str, *, is_required: bool = True) -> 
 
 
 def text_argument(arguments: Mapping[str, object], name: str) -> str:
-    """Return a text among the arguments, empty if it is missing.
-
-    Raises:
-        ToolFailed: it is no text, or too long.
-    """
+    """Return a text argument, by default empty; raises `ToolFailed` for any other value."""
     value = arguments.get(name, "")
     if not isinstance(value, str):
         raise ToolFailed(f"{name} must be a text")

@@ -38,10 +38,9 @@ class ChatShares:
         return len(self._seen)
 
     def most_of(self, chat: str) -> int:
-        """Return how many slots a chat may hold.
+        """Return how many slots a chat may hold: from a quarter to three quarters of all.
 
-        Up to three quarters; at least a quarter, and as many as each of the chats would get that
-        have asked lately.
+        Within these limits, it leaves to others what they used lately.
         """
         seen = self._seen.get(chat, deque())
         _forget_before(self.clock.monotonic() - _LATELY_SECONDS, seen)

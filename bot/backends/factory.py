@@ -25,14 +25,14 @@ def make_backend(
 ) -> Backend:
     """Build the backend of a provider; nothing is connected or started yet.
 
-    `renderer` writes prompts for backends that take text; close it after them.
+    Close the renderer, which writes prompts for backends that take text, after the backend.
     """
     make: BackendFactory = _load(backend_spec(settings.kind).factory)
     return make(provider, settings, data_dir, renderer)
 
 
 def parameter_problems(settings: ProviderSettings, parameters: Mapping[str, object]) -> list[str]:
-    """Return a line for each parameter of a preset that this provider would not understand."""
+    """Return a line for each parameter of a preset that this provider does not understand."""
     path = backend_spec(settings.kind).parameter_check
     if path is None:
         return []
@@ -43,11 +43,7 @@ def parameter_problems(settings: ProviderSettings, parameters: Mapping[str, obje
 async def prepare_model(
     model: str, settings: ProviderSettings, data_dir: Path, progress: Callable[[str], None]
 ) -> None:
-    """Make sure that what a model needs is on this machine; `progress` is told of slow steps.
-
-    Raises:
-        SettingsError: it is not there and cannot be downloaded.
-    """
+    """Download what a model needs; raises `SettingsError` where that is not possible."""
     path = backend_spec(settings.kind).preparation
     if path is not None:
         prepare: Preparation = _load(path)
@@ -57,7 +53,7 @@ async def prepare_model(
 def model_trials(
     providers: Iterable[ProviderSettings], data_dir: Path, renderer: Renderer
 ) -> Iterator[tuple[str, Awaitable[str]]]:
-    """Yield the models on this machine, each with a trial of it, once for each kind of backend."""
+    """Yield each model on this machine with its trial, once for each kind of backend."""
     by_kind: dict[str, ProviderSettings] = {}
     for settings in providers:
         by_kind.setdefault(settings.kind, settings)

@@ -32,11 +32,7 @@ _SPECS = {spec.kind: spec for spec in (OPENAI, ANTHROPIC, LLAMA_CPP, ECHO)}
 
 
 def register(spec: BackendSpec) -> None:
-    """Add a kind of backend; call it before the settings are read.
-
-    Raises:
-        ValueError: there is one of this kind already.
-    """
+    """Add a kind of backend before the settings are read; raises ValueError if it exists."""
     if spec.kind in _SPECS:
         raise ValueError(f"the backend {spec.kind!r} is registered already")
     _SPECS[spec.kind] = spec

@@ -96,8 +96,7 @@ class ProviderSettings(BaseModel):
     def completed(self, provider: str) -> Self:
         """Return a copy with the values that a provider's id implies.
 
-        Raises:
-            ValueError: a setting is missing; the text names it.
+        Raises ValueError where a setting is missing.
         """
         del provider
         return self

@@ -32,11 +32,7 @@ MakeEmbedder: TypeAlias = Callable[[EmbeddingSettings, Path], Embedder]
 
 
 def make_embedder(settings: EmbeddingSettings, data_dir: Path) -> Embedder:
-    """Make the embedder of these settings; nothing is connected, loaded or started yet.
-
-    Raises:
-        SettingsError: its file or a package that it needs is missing.
-    """
+    """Make an embedder, not started yet; raises `SettingsError` if something is missing."""
     make: MakeEmbedder = import_module(_MODULES[settings.kind]).make
     return make(settings, data_dir)
 

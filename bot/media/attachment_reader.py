@@ -54,11 +54,9 @@ Fetch: TypeAlias = Callable[[str, int], Awaitable[bytes]]
 
 
 class AttachmentReader:
-    """Reads the files of a message; what cannot be read is named, and the others are read.
+    """Reads the files of a message; what cannot be read is named.
 
-    Args:
-        download: has the platform's files.
-        fetch: has pictures by their addresses in a message; None: they are not looked at.
+    `download` gets the platform's files, `fetch` pictures at addresses in a message, if anything.
     """
 
     def __init__(self, download: Download, fetch: Fetch | None = None) -> None:
@@ -201,13 +199,9 @@ class Unconvertible(TroupeError):
 
 
 async def convert(kind: Conversion, data: bytes) -> bytes:
-    """Return a picture as a JPEG, or the text of a PDF in UTF-8.
+    """Return a picture as a JPEG, or the text of a PDF or a text file in UTF-8.
 
-    Of a text file in another encoding than UTF-8: what that probably is, and the text behind this
-    first line.
-
-    Raises:
-        Unconvertible: it cannot be read within the limits.
+    The first line for a text file names its probable encoding. Raises `Unconvertible`.
     """
     async with _slots:
         child = await asyncio.create_subprocess_exec(

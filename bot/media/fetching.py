@@ -44,11 +44,11 @@ _EMBEDDED = [ipaddress.IPv6Network(one) for one in _RANGES]
 
 
 class FetchFailed(TroupeError):
-    """The file cannot be had; the text says why, in words for an operator."""
+    """The file cannot be fetched; the text says why, for an operator."""
 
 
 class FetchRefused(FetchFailed):
-    """The address, or where it leads, is none that may be asked."""
+    """The URL or its redirect target is not public."""
 
 
 def is_public_address(address: str) -> bool:
@@ -82,11 +82,11 @@ class PublicFetcher:
         self._ports = ports
 
     async def fetch(self, address: str, max_bytes: int) -> bytes:
-        """Return a file, or so many bytes of its beginning.
+        """Return a file, or its first `max_bytes`.
 
         Raises:
-            FetchRefused: the address may not be asked; no server was.
-            FetchFailed: there is no such file, or not in time.
+            FetchRefused: the URL or its redirect target is not public.
+            FetchFailed: the file is missing, or took too long.
         """
         deadline = asyncio.get_running_loop().time() + self._seconds
         try:
@@ -136,11 +136,7 @@ async def _read(response: HttpResponse, max_bytes: int, deadline: float) -> byte
 
 
 def parse_public_url(address: str, ports: Collection[int] = _PORTS) -> SplitResult:
-    """Return an address in the one form that it is requested in.
-
-    Raises:
-        FetchRefused: it is none of a public server, by how it is written.
-    """
+    """Return a URL in the one form that it is requested in; raises `FetchRefused` for others."""
     if len(address) > _MAX_CHARS or not _ADDRESS.fullmatch(address):
         raise FetchRefused("it is not an http:// or https:// address in plain characters")
     try:

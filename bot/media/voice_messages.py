@@ -39,11 +39,8 @@ class VoiceMessages:
     async def write_down(self, said: Said, provider: str) -> Said:
         """Return a message with the words of its voice messages as text.
 
-        What cannot be written down stays an attachment.
-
-        Args:
-            said: the message; only one that is meant for the bot is sent to anybody.
-            provider: of the preset that answers; it is asked first.
+        What cannot be transcribed stays an attachment. Only a message for the bot is sent to
+        anybody, first to the provider of the preset that answers.
         """
         is_spoken = any(one.kind is MediaKind.VOICE for one in said.attachments)
         backend = self._find_backend(provider) if is_spoken and said.wake is not None else None

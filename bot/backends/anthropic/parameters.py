@@ -87,12 +87,9 @@ def parameter_problems(_settings: object, parameters: Mapping[str, object]) -> l
 
 
 def to_parameters(prompt: Prompt, model: str) -> dict[str, object]:
-    """Return the fields of a request that come from a prompt's parameters, `max_tokens` included.
+    """Return the fields of a request for a prompt's parameters, without stop strings.
 
-    Stop strings are not among them.
-
-    Raises:
-        BackendUnavailable: the API would not understand the parameters.
+    Raises `BackendUnavailable` for parameters that the API does not have.
     """
     if problems := parameter_problems(None, prompt.parameters):
         what = f"{'; '.join(problems)} (parameters of the preset)"

@@ -54,10 +54,8 @@ def to_wire(
     """Make the body of a request; with `cache`, its stable beginning is marked for caching.
 
     System messages at the beginning go into the field `system`. Later ones become a user's, because
-    the API has no such role within a conversation.
-
-    Raises:
-        BackendUnavailable: the API would not understand a parameter or an image.
+    the API has no such role within a conversation. Raises `BackendUnavailable` for a parameter or
+    an image that the API would not take.
     """
     begun = (Message("assistant", prompt.begun),) if prompt.begun else ()
     given = (*prompt.messages, *begun)

@@ -59,10 +59,9 @@ class PromptTokenEstimator:
         return token_counter
 
     def learn(self, prompt: Prompt, model: str, tokens: int) -> None:
-        """Correct the ratio by the tokens that the service reported; 0: it did not report any.
+        """Correct the ratio by the tokens that the service reported; 0 if it reported none.
 
-        Each answer is learned from while prompts are short. Counting a long one again costs more
-        than it tells, so of those only every few are.
+        Counting a long prompt again costs more than it tells, so only every few of those are.
         """
         self._unread[model] = answers = self._unread[model] + 1
         if tokens <= 0 or answers * _MESSAGES_TO_LEARN < len(prompt.messages):
@@ -82,10 +81,7 @@ class PromptTokenEstimator:
         self._ratios[model] = min(_MAX_RATIO, max(_MIN_RATIO, after))
 
     def learn_rejected(self, prompt: Prompt, model: str, rejected: TooLong) -> int | None:
-        """Correct the ratio by a prompt that was too long; return its estimated tokens.
-
-        None: they cannot be estimated.
-        """
+        """Correct the ratio by a rejected prompt; return its estimated tokens, if possible."""
         token_counter, before = self._counter_and_ratio(model)
         if not token_counter.loaded:
             return None

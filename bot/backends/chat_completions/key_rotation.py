@@ -35,12 +35,7 @@ class KeyedConnection(Protocol):
         ...
 
     async def list_models(self) -> Sequence[str]:
-        """Return the ids of the models.
-
-        Raises:
-            NoModelList: the response is something else.
-            Exception: as `post` does.
-        """
+        """Return the ids of the models; raises `NoModelList`, and as `post` does."""
         ...
 
     async def close(self) -> None:

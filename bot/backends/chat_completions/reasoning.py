@@ -148,12 +148,7 @@ class ReasoningParser:
             self._closing, self._tentative, self._is_assumed = None, None, False
 
     def flush(self, *, is_cut: bool = False, has_calls: bool = False) -> SeparatedText:
-        """Return what was held back; call it at the end of the answer.
-
-        Args:
-            is_cut: whether the answer was longer than it may be.
-            has_calls: whether the model calls tools behind it.
-        """
+        """Return what was held back, at the end of an answer (cut off, or followed by calls)."""
         self._is_final, self._has_calls = True, has_calls
         while self._held and self._step():
             pass

@@ -91,12 +91,9 @@ class Timeouts:
             self._left = _AFTER_FINISH_SECONDS
 
     def begin(self, pause_seconds: float = 0.0) -> float:
-        """Begin a wait for the provider; return the time at which it must raise `TimeoutError`.
+        """Begin a wait after a pause; return the time at which it must raise TimeoutError.
 
-        Call `end` after it, whatever its end. The pause is let pass at first, and does not count.
-
-        Raises:
-            RequestFailed: the time is up: data that is always there already is never waited for.
+        Call `end` after it in any case. Raises `RequestFailed` where the time is up already.
         """
         self._start = start = self._time() + pause_seconds
         if start > self._deadline:
@@ -256,10 +253,8 @@ class ChatRequestRunner:
     ) -> AsyncGenerator[GenerationEvent, None]:
         """Send a request and stream its answer; behaves as `Backend.generate` does.
 
-        Args:
-            request: what is sent.
-            report_tokens: is called with the tokens of the prompt as the service counts them.
-            report_too_long: is called where the service rejects the prompt for its length.
+        `report_tokens` gets the tokens of the prompt as the service counts them, `report_too_long`
+        what it says of a prompt that it rejects for its length.
         """
         time = asyncio.get_running_loop().time
         deadline = time() + self._settings.total_seconds
@@ -317,11 +312,7 @@ class ChatRequestRunner:
         return RateLimitWait(pause) if error.retry_after_seconds else None
 
     def _refuse_known_error(self, request: ChatRequest) -> None:
-        """Let the fallback answer at once while the first model is silent or misconfigured.
-
-        Raises:
-            BackendUnavailable: what the last request for the model failed with.
-        """
+        """Raise the last error of a silent or misconfigured model, so that the fallback answers."""
         until, error = self._lasting_errors.get(request.model, (0.0, None))
         if error is None or not request.has_fallback:
             return
@@ -337,10 +328,9 @@ class ChatRequestRunner:
             self._lasting_errors.pop(model, None)
 
     def _record(self, request: ChatRequest, breaker: CircuitBreaker) -> None:
-        """Count a call; one that goes on with an answer is a retry.
+        """Count a call, or take from the retry budget for one that goes on with an answer.
 
-        Raises:
-            BackendUnavailable: the budget or the circuit breaker allows no retry.
+        Raises `BackendUnavailable` where neither budget nor circuit breaker allow that.
         """
         if not request.is_continuation:
             self._budget.record_call()
@@ -348,10 +338,9 @@ class ChatRequestRunner:
             raise BackendUnavailable(f"{self._endpoint} fails too often to go on with an answer")
 
     async def _wait_for_breaker(self, breaker: CircuitBreaker, request: ChatRequest) -> None:
-        """Wait for the result of a trial request while the circuit breaker is open, but not long.
+        """Wait a little for the trial request of an open circuit breaker.
 
-        Raises:
-            BackendUnavailable: it stays open; another model may answer.
+        Raises `BackendUnavailable` where it stays open, or another model may answer.
         """
         wait = 0.0 if request.has_fallback else retries.MAX_BREAKER_WAIT_SECONDS
         give_up_at = self._clock.monotonic() + wait
@@ -499,15 +488,14 @@ class ChatRequestRunner:
         *,
         lists_all: bool = True,
     ) -> str:
-        """Say in a few words what answers.
+        """Return what answers, in a few words.
 
         Args:
             list_models: requests the names of the service's models.
             models: those that are needed.
             lists_all: whether a model that is not listed does not exist.
 
-        Raises:
-            BackendUnavailable: nothing answers, no API is there, or a model does not exist.
+        Raises `BackendUnavailable` where nothing answers, or a model does not exist.
         """
         listed = await self.listed(list_models, next(iter(models), "default"))
         if listed is None:
@@ -526,8 +514,7 @@ class ChatRequestRunner:
     ) -> Sequence[str] | None:
         """Return the models that the service lists; None if it has no list.
 
-        Raises:
-            BackendUnavailable: nothing answers, or the key is wrong.
+        Raises `BackendUnavailable` where nothing answers, or the key is wrong.
         """
         try:
             async with asyncio.timeout(_CHECK_SECONDS):
@@ -690,9 +677,7 @@ async def post_json(
 async def raise_for_status(response: HttpResponse, deadline: float) -> None:
     """Raise `HttpStatusError` for an error or redirection, with the beginning of its body.
 
-    Raises:
-        ConnectionFailed: the connection ends within the body.
-        TimeoutError: the body did not come before the deadline.
+    Raises `ConnectionFailed` or TimeoutError where the body does not arrive.
     """
     if response.status < HTTPStatus.MULTIPLE_CHOICES:
         return

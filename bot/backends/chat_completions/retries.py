@@ -180,10 +180,9 @@ class CircuitBreaker:
             now: the time.
             success: whether the provider is well.
             is_away: whether it failed without any answer.
-            is_retry: whether the call repeated one of the same request. An answer to one request
-                alone, such as to a prompt that the provider cannot take, opens nothing.
-            is_trial: whether the call was let through an open breaker. What was asked before it
-                opened may still fail, and says nothing new then.
+            is_retry: whether the call repeated one of the same request: a single prompt that the
+                provider cannot take opens nothing.
+            is_trial: whether an open breaker let the call through; older ones say nothing new.
         """
         if self._opened_at is not None:
             if success:

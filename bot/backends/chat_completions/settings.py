@@ -96,8 +96,7 @@ def well_known_address(
 ) -> str:
     """Return the address that was set, or the well-known one of a provider's id.
 
-    Raises:
-        ValueError: there is neither, or a well-known provider has no key.
+    Raises ValueError where there is neither, or a well-known provider has no key.
     """
     prefix = f"TROUPE_PROVIDERS__{provider.upper()}__"
     base_url = settings.base_url or addresses.get(provider)

@@ -53,11 +53,7 @@ class SseParser:
         self._stray_bytes = 0
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """Parse the next bytes.
-
-        Raises:
-            SseEventTooLong: more than `max_event_bytes` came without completing an event.
-        """
+        """Parse the next bytes; raises `SseEventTooLong` for an event beyond the limit."""
         is_between_events = not (self._line or self._data or self._after_carriage_return)
         if is_between_events and len(chunk) <= self._max_event_bytes:
             events, chunk = _split_plain_events(chunk)
@@ -331,13 +327,10 @@ class StreamParser(ABC):
 
 
 def decode_event(data: bytes) -> object:
-    """Decode the JSON of an event, in which half of a surrogate pair may stand alone.
+    """Decode the JSON of an event; raises ValueError or RecursionError.
 
-    Services that count bytes or UTF-16 units split characters over two events.
-
-    Raises:
-        ValueError: it is not JSON.
-        RecursionError: it is nested too deeply.
+    Services that count bytes or UTF-16 units split a character over two events, so that half of a
+    surrogate pair may stand alone.
     """
     try:
         return msgspec.json.decode(data)

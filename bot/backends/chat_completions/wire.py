@@ -51,11 +51,8 @@ def to_wire(
 ) -> dict[str, object]:
     """Make the request body; with `names`, messages carry their speaker where the API allows.
 
-    Parameters are sent as the preset gives them. One that is null removes the parameter, also one
-    that is added here.
-
-    Raises:
-        BackendUnavailable: the parameters ask for several answers.
+    Parameters are sent as the preset gives them; null removes one, also one that is added here.
+    Raises `BackendUnavailable` where they ask for several answers.
     """
     body = {"stream_options": _INCLUDE_USAGE, **parameters(prompt)}
     if prompt.max_output_tokens is not None:
@@ -120,8 +117,7 @@ def _part(part: str | Image) -> dict[str, object]:
 def parameters(prompt: Prompt) -> dict[str, object]:
     """Return the preset's parameters without those that only Troupe uses.
 
-    Raises:
-        BackendUnavailable: they ask for several answers.
+    Raises `BackendUnavailable` where they ask for several answers.
     """
     if prompt.parameters.get("n") not in {None, 1}:
         raise BackendUnavailable(

@@ -310,11 +310,7 @@ _MAX_TEXT_CHARS = 300
 
 
 def check_template_pin(model: Path, settings: LlamaCppSettings, provider: str) -> None:
-    """Compare the template with the pinned hash, if there is one.
-
-    Raises:
-        SettingsError: it is another template, or the file is no model.
-    """
+    """Raise `SettingsError` if the template is not the pinned one, where one is pinned."""
     if settings.template_sha256 is None:
         return
     found = _sha256(read_special_tokens(model).chat_template or "")
@@ -364,9 +360,7 @@ async def describe_rendered(
 ) -> PromptDescription:
     """Render a prompt as its model would read it, without loading the model.
 
-    Raises:
-        SettingsError: the file is not a model.
-        TemplateError: the template cannot be used.
+    Raises `SettingsError` or `TemplateError` where the file or the template cannot be used.
     """
     own = await read_model_template(model_file)
     rendered = await renderer.render(

@@ -110,13 +110,7 @@ class ServedModel:
                 return
 
     def tokenize(self, text: str, *, parse_special: bool, add_special: bool = False) -> list[int]:
-        """Tokenize a text.
-
-        Args:
-            text: what to tokenize.
-            parse_special: turn the text of control tokens into control tokens.
-            add_special: add the tokens that the model expects around a prompt.
-        """
+        """Tokenize a text; the flags are those of llama.cpp's `/tokenize`."""
         return list(self._llama.tokenize(text.encode(), add_bos=add_special, special=parse_special))
 
     def token_bytes(self, token: int, *, render_special: bool = False) -> bytes:
@@ -140,10 +134,9 @@ class ServedModel:
         return int(state.n_tokens)
 
     def restore(self, path: Path) -> int:
-        """Replace the KV state by that of a file; return its number of tokens.
+        """Replace the KV state by a file's, and return its number of tokens.
 
-        Raises:
-            InvalidRequest: there is no such file, or it does not fit. The state is empty then.
+        Raises `InvalidRequest` for a missing or unfit file, and leaves the state empty.
         """
         llama = self._llama
         try:

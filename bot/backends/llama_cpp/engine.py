@@ -189,10 +189,8 @@ class Engine:
     ) -> list[list[int]]:
         """Return the token ids of each text.
 
-        Args:
-            texts: what to tokenize.
-            parse_special: turn the text of control tokens into control tokens.
-            add_special: add the tokens that the model expects around a prompt.
+        With `parse_special`, the text of control tokens becomes control tokens; with `add_special`,
+        the tokens that the model expects around a prompt are added.
         """
         if not texts:
             return []
@@ -217,11 +215,7 @@ class Engine:
         return int(saved["n_saved"])
 
     async def restore_slot(self, slot: int, file: str) -> int:
-        """Read a slot from such a file; return its number of tokens.
-
-        Raises:
-            EngineRefused: the file is not a saved slot that it can use.
-        """
+        """Read a slot from such a file; return its number of tokens. Raises `EngineRefused`."""
         restored = await self._post(f"/slots/{slot}?action=restore", {"filename": file})
         return int(restored["n_restored"])
 
@@ -373,11 +367,7 @@ def setting_prefix(config: EngineConfig) -> str:
 
 
 def require_engine(config: EngineConfig) -> str:
-    """Return the name of the engine to start.
-
-    Raises:
-        SettingsError: it is not installed; the text names the remedy.
-    """
+    """Return the engine to start; raises `SettingsError` with the remedy if it is not installed."""
     name = select_engine(config.settings)
     if name is not None:
         return name

@@ -59,10 +59,9 @@ class FairQueue:
 
     @contextmanager
     def ticket(self, chat: str, person: str | None) -> Iterator[Ticket]:
-        """Wait in the queue, and then hold a slot, until the block ends.
+        """Wait in the queue, then hold a slot, until the block ends.
 
-        Raises:
-            BackendUnavailable: the queue is full; the notice says how long the wait is.
+        Raises `BackendUnavailable`, with the time to wait, where the queue is full.
         """
         self._tickets += 1
         flows = (f"chat {chat}", f"person {person}") if person else (f"chat {chat}",)

@@ -18,11 +18,7 @@ _LIST_DEVICES_SECONDS = 30
 def check_cpu(setting_prefix: str) -> None:
     """Refuse a CPU on which the prebuilt engine would die of an illegal instruction.
 
-    Args:
-        setting_prefix: what the names of the settings begin with that chose the engine.
-
-    Raises:
-        SettingsError: the CPU lacks a feature; the text names it and the remedy.
+    Raises `SettingsError` with the remedy, which names settings with this prefix.
     """
     cpuinfo = Path("/proc/cpuinfo")  # where it is missing, such CPUs are all new enough
     if platform.machine() != "x86_64" or not cpuinfo.exists():

@@ -171,8 +171,7 @@ def find_problems(parameters: Mapping[str, object], engine: str = "xllamacpp") -
 def to_sampling(prompt: Prompt, engine: str = "xllamacpp") -> dict[str, object]:
     """Return the engine's sampling parameters, without limits, stop strings and `n`.
 
-    Raises:
-        BackendUnavailable: a parameter is unknown or has an invalid value.
+    Raises `BackendUnavailable` for an unknown parameter or an invalid value.
     """
     if wrong := find_problems(prompt.parameters, engine):
         raise BackendUnavailable(

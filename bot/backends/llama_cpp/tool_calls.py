@@ -66,13 +66,9 @@ _DECODER: Final = json.JSONDecoder()
 def read_calls(
     form: ToolForm, written: str, offered: Mapping[str, Parameters], *, is_cut: bool
 ) -> list[tuple[str, str]]:
-    """Return the names and the arguments, as JSON, of what was written from the first call on.
+    """Return the names and JSON arguments of calls; `written` begins with the first one.
 
-    Args:
-        form: how calls are written.
-        written: begins with a call.
-        offered: the tools, with what they take.
-        is_cut: whether the answer was longer than it may be; its last call is not whole then.
+    The last call of an answer that was cut off (`is_cut`) is incomplete.
     """
     match form:
         case ToolForm.TAGGED:
@@ -100,7 +96,7 @@ def _read_tagged(
 
 
 def _read_parameters(block: str, offered: Mapping[str, Parameters]) -> tuple[str, str] | None:
-    """Read a call with a tag for each argument; None if it is none."""
+    """Read a call with a tag for each argument; None for other forms."""
     for head, pattern in _WITH_PARAMETERS:
         if named := head.match(block):
             taken = offered.get(named[1], {}).get("properties")
@@ -256,11 +252,7 @@ class WrittenCallParser:
         return shown
 
     def finish(self, *, is_cut: bool = False) -> tuple[str, tuple[ToolCall, ...]]:
-        """Return the rest of the text, and the calls.
-
-        Args:
-            is_cut: whether the answer was longer than it may be; its last call is not whole then.
-        """
+        """Return the rest of the text, and the calls; if the answer `is_cut`, not the last one."""
         if not self._is_calling:
             return self._pending, ()
         found = read_calls(self._form, self._written, self._offered, is_cut=is_cut)

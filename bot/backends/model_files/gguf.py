@@ -65,11 +65,7 @@ def read_special_tokens(path: Path) -> SpecialTokens:
 
 
 def read_pooling(path: Path) -> int | None:
-    """Read llama.cpp's number of the pooling type, if the file has one.
-
-    Raises:
-        SettingsError: the file is no valid GGUF.
-    """
+    """Read llama.cpp's pooling type, if there is one; raises `SettingsError` for another file."""
     values = read_header(path).values
     found = next((value for key, value in values.items() if key.endswith(_POOLING_SUFFIX)), None)
     return found if isinstance(found, int) else None

@@ -43,12 +43,9 @@ def parse_source(text: str) -> HubSource | None:
 async def pull_model(
     source: HubSource, data_dir: Path, progress: Callable[[str], None], sha256: str | None = None
 ) -> Path:
-    """Download a GGUF, verify its hash, and add it to the models.
+    """Download a GGUF, verify its hash (by default the hub's), and add it to the models.
 
-    Without `sha256` the expected hash is the one that the hub lists.
-
-    Raises:
-        SettingsError: there is no such file, or the download failed.
+    Raises `SettingsError` where there is no such file, or the download fails.
     """
     progress(f"downloading from {source.repository} ...")
     try:
