@@ -38,7 +38,7 @@ from bot.telemetry.metrics import record_usage
 from bot.telemetry.secret_masker import mask_pasted_tokens
 
 _MOST_TOKENS = 4000  # of turns in one prompt
-# Of what the prompt may have; the rest is for the last summary and for errors of the estimate.
+# Of the prompt's limit; the rest is for the last summary and for errors of the estimate.
 _SHARE_FOR_TURNS = 0.5
 _TOKENS_PER_NAME = 6
 _OWN, _SUMMARY, _CONVERSATION = "you", "Earlier summary", "Conversation"
@@ -91,7 +91,7 @@ class SummaryRequest:
     prompt: Prompt
     """With a limit for the summary, where there is a budget."""
     usage: Usage = field(default_factory=Usage)
-    """What the provider reported; set when the summary is made."""
+    """The provider's report, set when the summary is made."""
     text: str = ""
     """The summary, as far as it was written."""
     has_thoughts: bool = False
@@ -127,7 +127,7 @@ class Summarizer:
         self._wake = asyncio.Event()
 
     async def load_part(self, preset: Preset, conversation: str) -> PromptPart | None:
-        """Return the part for a prompt; None if there is no valid summary."""
+        """Return the part for a prompt, if there is a valid summary."""
         if preset.summary is None:
             return None
         summary = await self._summaries.current(conversation)

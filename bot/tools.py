@@ -140,7 +140,7 @@ def _read_arguments(written: str) -> Mapping[str, object]:
     try:
         arguments = _with_storable_texts(json.loads(written or "{}"))
     except (ValueError, RecursionError):
-        raise ToolFailed("the arguments are no JSON") from None
+        raise ToolFailed("the arguments are not valid JSON") from None
     if not isinstance(arguments, dict):
         raise ToolFailed("the arguments must be a JSON object")
     return arguments

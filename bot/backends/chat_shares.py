@@ -1,4 +1,4 @@
-"""How many slots of a provider one chat may hold: it leaves to others what they used lately."""
+"""How many slots of a provider one chat may hold, given what other chats used lately."""
 
 import math
 from collections import Counter, OrderedDict, deque
@@ -7,13 +7,11 @@ from dataclasses import dataclass, field
 from bot.ports import Clock
 
 _LATELY_SECONDS = 60.0
-_CHECKED_AT_ONCE = 2
-"""So many chats may be forgotten when one is added: those that got a slot the longest ago."""
-_AHEAD = 1.5
-"""A chat that got more than so many times the average of all leaves the last slots to others."""
+_CHECKED_AT_ONCE = 2  # idle chats that are dropped when a slot is given, oldest first
+_AHEAD = 1.5  # times the average of all chats: such a chat leaves the last slots to others
 _LAST_SLOTS = 2
 FEWEST_SHARED = 4
-"""With fewer slots, one chat may hold them all."""
+"""With fewer slots, one chat may hold all of them."""
 
 
 @dataclass(slots=True)
@@ -50,10 +48,7 @@ class ChatShares:
         return max(least, self.limit - max(kept, self.limit // 4))
 
     def may_take(self, chat: str, free: int) -> bool:
-        """Return whether a chat may take one of so many free slots.
-
-        A chat that got more slots than others lately leaves the last two to them.
-        """
+        """Return whether a chat may take a slot; one with more than others leaves the last two."""
         return free > _LAST_SLOTS or not self._is_ahead(chat)
 
     def _is_ahead(self, chat: str) -> bool:

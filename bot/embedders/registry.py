@@ -98,6 +98,6 @@ class CountedEmbedder(Embedder):
         conversation, preset = ("", "") if payer is None else (payer.conversation, payer.preset)
         try:
             await self._usage_log.record(conversation, preset, _PROVIDER, charge, Usage(tokens))
-        except StoreError as error:  # the stories are found all the same
+        except StoreError as error:  # the stories are found nevertheless
             _log.warning("embedding_not_counted", tokens=tokens, reason=str(error))
         return cost or 0

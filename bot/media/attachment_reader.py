@@ -47,10 +47,10 @@ _PICTURE_ADDRESS = re.compile(
 )
 
 Download: TypeAlias = Callable[[Address, MediaItem, int], Awaitable[bytes]]
-"""Returns at most so many bytes of a file; raises `PlatformError`."""
+"""Returns a file up to a number of bytes; raises `PlatformError`."""
 
 Fetch: TypeAlias = Callable[[str, int], Awaitable[bytes]]
-"""Returns at most so many bytes of what is at an address; raises `FetchFailed`."""
+"""Returns the file at an address up to a number of bytes; raises `FetchFailed`."""
 
 
 class AttachmentReader:
@@ -175,7 +175,7 @@ class _Reading:
 
 
 async def _guess_text(data: bytes) -> DecodedText | None:
-    """Return the text of a file in an encoding that its bytes suggest, None if it is no text."""
+    """Return the text of a file in an encoding that its bytes suggest, if any."""
     given = find_guessable_text(data, MAX_TEXT_BYTES)
     if given is None:
         return None

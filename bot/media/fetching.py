@@ -35,7 +35,7 @@ _HEADERS = {
     "Accept-Encoding": "identity",  # what is packed may be a bomb
     "Connection": "close",
 }
-# ASCII only, as it is sent; what a browser would read as another address is none.
+# ASCII only, and nothing that a browser would read as another address.
 _ADDRESS = re.compile(r"https?://[!#-;=?-\[\]_a-z~]+", re.IGNORECASE)
 _NAME = re.compile(r"(?=.{1,253}$)([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9])?\.)+[a-z][a-z0-9-]*[a-z0-9]")
 # IPv6 ranges that lead to an IPv4 address: NAT64, 6to4, Teredo, mapped and compatible ones.
@@ -131,7 +131,7 @@ async def _read(response: HttpResponse, max_bytes: int, deadline: float) -> byte
     if response.status != HTTPStatus.OK:
         raise FetchFailed(f"the server answered {response.status}")
     if response.headers.get("content-encoding", "identity").lower() != "identity":
-        raise FetchFailed("the server sends it packed, although it was told not to")
+        raise FetchFailed("the server compressed it, although it was asked not to")
     return await response.read_all(deadline, max_bytes)
 
 

@@ -50,10 +50,10 @@ _FIRST_ANSWER_SECONDS = 5.0
 _REFRESH_SECONDS = 60.0
 _MAX_DELAY_SECONDS = 60.0
 _FAILURES_UNTIL_AWAY = 3
-"""After so many in a row its tools are not offered any more until it is connected."""
+"""After this many in a row, its tools are not offered until it is connected."""
 _MISTAKES = {mcp_types.INVALID_PARAMS, mcp_types.METHOD_NOT_FOUND}
 _SESSION_UNKNOWN = "Session terminated"
-"""What the `mcp` package says of a 404 within a session."""
+"""The message of the `mcp` package for a 404 within a session."""
 _FAILURES = (
     MCPError,
     OSError,

@@ -103,7 +103,7 @@ _END_SECONDS = 2.0
 _Streams: TypeAlias = tuple[
     MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]
 ]
-"""What is received, and where to put what is to be sent."""
+"""Received messages, and a stream for those to be sent."""
 
 
 @contextlib.asynccontextmanager

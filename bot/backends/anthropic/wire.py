@@ -81,7 +81,7 @@ def to_wire(
     if system:
         body["system"] = system
     body["messages"] = [{**each, "content": _compact(each["content"])} for each in messages]
-    # A stop string of white space is rejected; it is searched for in the answer all the same.
+    # White space is rejected as a stop string, but still searched for in the answer.
     if stop := [each for each in stop_strings_of(prompt) if each.strip()]:
         body["stop_sequences"] = stop
     return {**body, "stream": True}

@@ -55,7 +55,7 @@ def _call_to_wire(call: ToolCall) -> dict[str, object]:
 class ToolCallParser:
     """Assembles the calls of a response from their deltas, which may be cut anywhere.
 
-    What is no call is left out, and so is what is too much of one.
+    Anything else is dropped, and so is whatever exceeds the limits.
     """
 
     def __init__(self) -> None:
@@ -166,8 +166,8 @@ class _PartialCall:
     def arguments(self) -> str:
         """The arguments as one object where possible.
 
-        Some services send the whole once more at the end, or an empty object first: then the pieces
-        together are no JSON, but the last ones are.
+        Some services repeat everything at the end, or send an empty object first: then only the
+        last pieces together are JSON.
         """
         whole = "".join(self._pieces)
         if _is_object(whole):
@@ -203,7 +203,7 @@ JsonObject: TypeAlias = Mapping[str, Any]
 _REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking")
 _REASONING_LISTS = ("reasoning_details", "thinking_blocks")  # OpenRouter's, LiteLLM's
 _TEXT_FIELDS = ("thinking", "text", "summary")
-# What a provider wants back with its calls: reasoning, and signatures under any name.
+# Fields that a provider wants back with its calls: reasoning, and signatures under any name.
 _ATTACHED = re.compile("reason|think|thought|signature|encrypted|extra_content|provider_specific")
 
 

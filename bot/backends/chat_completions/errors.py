@@ -58,7 +58,7 @@ _PROMPT_TOO_LONG = re.compile(
     rb"|\"code\": ?\"?1261\b",  # Zhipu, whose words are Chinese
     re.IGNORECASE,
 )
-# Of the chat templates of Gemma 2, Llama 2 and Mistral 0.1 and 0.2, and of those like them.
+# From the chat templates of Gemma 2, Llama 2, Mistral 0.1 and 0.2, and similar ones.
 _SYSTEM_REJECTED = re.compile(
     rb"system (role|message|prompt)s? (is |are )?not (supported|allowed)|roles must alternate"
     rb"|only [^\n]{0,40}roles? (are|is) supported|(unsupported|invalid|unknown|unexpected) role",
@@ -170,20 +170,20 @@ def _first(
 
 @value_class
 class _LastingError:
-    """A kind of error that the same request would meet again."""
+    """A kind of error that a retry would not fix."""
 
     is_meant: Callable[[int, bytes], bool]
     """Recognizes it by the status and the body."""
     what: str
-    """What the provider did, and the remedy, for the operator."""
+    """The message for the operator: what the provider did, and the remedy."""
     notice: str
-    """For the chat."""
+    """The message for the chat."""
     is_certain: bool = False
-    """Also with a status that other errors pass with after a while."""
+    """It lasts even with a status that usually means a temporary error."""
     rejects_system: bool = False
     """Whether the same request without a system message may be accepted."""
     is_of_account: bool = False
-    """Whether every prompt meets it until the operator has acted."""
+    """Whether every prompt fails until the operator has acted."""
 
 
 def _is_key_rejected(status: int, body: bytes) -> bool:
@@ -297,7 +297,7 @@ class RequestFailed(TroupeError):
     ) -> None:
         super().__init__(message)
         self.notice = notice
-        """What the chat is told; empty: `BackendError`'s default."""
+        """The message for the chat; empty: `BackendError`'s default."""
         self.retryable = retryable
         """The same request may succeed a little later."""
         self.retry_after_seconds = retry_after_seconds
@@ -305,7 +305,7 @@ class RequestFailed(TroupeError):
         self.provider_unhealthy = provider_unhealthy
         """Counts as a failure for the circuit breaker."""
         self.is_lasting = is_lasting
-        """The next prompts for the model would meet it as well, whatever they say."""
+        """Further prompts for the model would fail as well."""
         self.is_away = is_away
         """Nothing answers there; the circuit breaker opens sooner."""
         self.is_loading = is_loading
@@ -407,7 +407,7 @@ def rough_time(seconds: float) -> str:
 def _translate_refusal(
     endpoint: Endpoint, model: str, status: int, body: bytes
 ) -> RequestFailed | None:
-    """Translate an error that the same request would meet again; None for any other.
+    """Translate an error that a retry would not fix; None for any other.
 
     Services agree neither on the status nor on the words, so both are looked at
     (docs/sources.md#openai).

@@ -61,8 +61,7 @@ class KeyRotation(Generic[C]):
     """Connections to one service, one for each key; at least one.
 
     A key that is refused (401, 402) is left out for an hour, one that is used too often (429) for
-    as long as the service says. The request goes to the next key at once: that is no repetition
-    which a service in trouble would feel.
+    as long as the service says. The request goes to the next key at once, without backoff.
 
     The keys of a file are read again when the file has changed, without a restart. What was begun
     with a key that is gone ends with it.
@@ -162,7 +161,7 @@ class KeyRotation(Generic[C]):
         return True
 
     def _find_newer_key(self, tried: Collection[str | None]) -> _Key[C] | None:
-        """Return a key that the file has now and had not when a request began; None: there is none.
+        """Return a key that was added to the file since a request began, if any.
 
         Another request, refused at the same time, may have read the file already.
         """

@@ -166,18 +166,18 @@ class ChatRequest:
     model: str
     """For error messages."""
     stop: Sequence[str]
-    """Searched for in the answer, whatever the provider does with them."""
+    """Also searched for in the answer, in case the provider ignores them."""
     reasoning: ReasoningFormat = ANY_FORMAT
     parameters: Collection[str] = ()
     """Names that an error message may repeat from the provider's own message."""
     has_fallback: bool = False
     """Whether another model answers if the circuit breaker is open."""
     headers: Mapping[str, str] | None = None
-    """Those that it has besides."""
+    """Additional headers."""
     is_continuation: bool = False
-    """Whether it goes on with an answer that was cut off; the retry budget pays for it."""
+    """Whether it continues an answer that was cut off; it counts as a retry."""
     without_system: "Callable[[], ChatRequest] | None" = None
-    """Returns what is sent if the model rejects a system message; None: there is none."""
+    """Returns the request to send if the model rejects a system message; None without one."""
 
 
 class HttpStatusError(TroupeError):
@@ -191,7 +191,7 @@ class HttpStatusError(TroupeError):
 
 
 class NoModelList(TroupeError):
-    """A response to the request for the models that is no list of them; its text says what."""
+    """The response to a request for the list of models is something else, which the text names."""
 
 
 Post: TypeAlias = Callable[
@@ -628,7 +628,7 @@ def is_web_page(body: bytes) -> bool:
 
 @contextmanager
 def translated_failures(endpoint: Endpoint, model: str) -> Iterator[None]:
-    """Raise `RequestFailed` where a request fails that is no chat; timeouts stay as they are."""
+    """Raise `RequestFailed` for failures of a request other than chat; timeouts pass through."""
     try:
         yield
     except HttpStatusError as error:
@@ -649,7 +649,7 @@ async def request_again_if_idle(
 ) -> HttpResponse:
     """Send a request, and once more if a kept-alive connection had ended; raises as `request` does.
 
-    Some servers (llama.cpp's) announce keep-alive and close the connection all the same. A request
+    Some servers (llama.cpp's) announce keep-alive and close the connection nevertheless. A request
     that is cut off by that needs no backoff, only another connection.
     """
     try:

@@ -133,14 +133,12 @@ def _split_single_events(chunk: bytes) -> tuple[list[bytes], bytes]:
 
 MAX_RESPONSE_BYTES = 32 * 1024 * 1024  # far more than any model writes in one answer
 _EVENT_STARTS = (b"data:", b"event:", b"id:", b":")
-_MAX_TOKEN_COUNT = (
-    10**9
-)  # no prompt or answer has more; a greater figure is an error of the service
+_MAX_TOKEN_COUNT = 10**9  # a service that reports more is wrong
 
 
 @value_class
 class ResponseContext:
-    """What a parser must know of the request whose response it parses."""
+    """The request whose response is parsed."""
 
     endpoint: Endpoint
     model: str
@@ -156,14 +154,14 @@ class ResponseContext:
 
 @value_class
 class ParsedChunk:
-    """What one network chunk contributed to an answer."""
+    """The contribution of one network chunk to an answer."""
 
     text: str
     reasoning: str = ""
     progress: bool = False
     """The model produced something; comments and empty deltas do not count."""
     error: RequestFailed | None = None
-    """What failed after the text."""
+    """The failure after the text."""
     retracts: bool = False
     """All text before was reasoning."""
 

@@ -42,7 +42,7 @@ _FINISH_REASONS = {
 }
 _NO_REASONS = frozenset({"null", "none"})  # Qwen's servers write them as words
 _EMPTY_EVENTS = frozenset({b"", b"null", b"[]"})
-# Of OpenRouter, DeepSeek, Zhipu, vLLM and SGLang.
+# From OpenRouter, DeepSeek, Zhipu, vLLM and SGLang.
 _FAILURE_REASONS = frozenset({"error", "insufficient_system_resource", "network_error", "abort"})
 
 
@@ -270,7 +270,7 @@ class _Choice(msgspec.Struct):
 
     @property
     def is_first(self) -> bool:
-        """Whether it is of the first answer; others, which nobody asked for, are ignored."""
+        """Whether it belongs to the first answer; others were not asked for."""
         return self.index is None or self.index in (0, "0", "")
 
 

@@ -243,7 +243,7 @@ class LlamaCpp(Backend, ConversationMemory):
         for model in self._loaded_models():
             await model.slots.forget(conversation)
             model.tokenizer.clear()
-        # ... and the files of models that are not loaded
+        # models that are not loaded have files, too
         delete_saved_slots(self._slots_folder, conversation)
 
     def _loaded_models(self) -> Sequence[LoadedModel]:
@@ -328,7 +328,7 @@ async def warn_of_added_text(
     settings: LlamaCppSettings,
     provider: str,
 ) -> None:
-    """Log what the template says to the model in every prompt, unless the template is pinned."""
+    """Log the text that the template adds to every prompt, unless it is pinned."""
     if settings.template_sha256 is not None:
         return
     try:
@@ -380,7 +380,7 @@ async def describe_rendered(
 
 
 async def read_model_template(model_file: Path) -> ModelTemplate:
-    """Read the template from a model's file; raises `SettingsError` if it is no model."""
+    """Read the template from a model's file; raises `SettingsError` for another file."""
     tokens = await asyncio.to_thread(read_special_tokens, model_file)
     return ModelTemplate(tokens.chat_template, tokens.bos_token, tokens.eos_token)
 

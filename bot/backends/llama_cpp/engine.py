@@ -38,10 +38,10 @@ _MIN_SHIFT_TOKENS = 32  # in one run
 _FIRST_TOKEN_SECONDS = 120.0
 _RESTART_SECONDS = 30.0
 _PROBE_SECONDS = 15.0
-_IDLE_CPU_SECONDS = 0.1  # of an engine that is stuck, in so long
+_IDLE_CPU_SECONDS = 0.1  # an engine that uses less during a probe is stuck
 _DETECT_EXIT_SECONDS = 0.2
 _MAX_RESPONSE_BYTES = 64 * 2**20
-_BOUNDARY = -1  # an id that no vocabulary has; the server passes it through between texts
+_BOUNDARY = -1  # not a token in any vocabulary; the server passes it through between texts
 
 
 class EngineFailed(Exception):
@@ -77,7 +77,7 @@ class GenerationRequest:
 
 @value_class
 class EngineConfig:
-    """What an engine is started with."""
+    """The parameters that an engine is started with."""
 
     model: Path
     provider: str
@@ -174,7 +174,7 @@ class Engine:
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[GenerationEvent, None]:
         """Generate as `Backend.generate` does; closing the generator stops the model."""
-        # What stands for an image in a prompt; the server invents it at every start.
+        # The server chooses the placeholder of images anew at every start.
         marker = (await self._send("GET", "/props"))["media_marker"] if request.images else ""
         # With a projector the server takes only text at OpenAI's path.
         path = "/completions" if self._has_vision else "/v1/completions"

@@ -1,4 +1,4 @@
-"""What this machine has for local models: cores, GPUs, free memory."""
+"""Hardware for local models: CPU features, GPUs, free memory."""
 
 import platform
 import subprocess

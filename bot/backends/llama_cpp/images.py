@@ -104,7 +104,7 @@ def find_projector(model: Path, settings: ModelFileSettings, data_dir: Path) -> 
 
 
 def check_projector(projector: Path) -> None:
-    """Raise `SettingsError` for a file that is missing or is no projector for images."""
+    """Raise `SettingsError` for a file that is not a projector for images."""
     if not projector.is_file():
         raise SettingsError(f"there is no projector {projector}; correct PROJECTOR_PATH")
     if not read_header(projector).values.get("clip.has_vision_encoder"):

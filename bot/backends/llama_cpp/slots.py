@@ -159,7 +159,7 @@ def _read_ids(path: Path) -> "array[int]":
 _log = structlog.get_logger(__name__)
 _MIN_SAVED_TOKENS = 64  # fewer are decoded again as fast
 _SAVE_ALL_SECONDS = 20.0
-_MAX_STATE_TO_PREFIX = 16  # a state so many times longer than the shared prefix is not copied
+_MAX_STATE_TO_PREFIX = 16  # a state that is longer than this multiple of the prefix is not copied
 
 
 @value_class
@@ -168,7 +168,7 @@ class SlotLease:
 
     slot: int
     is_own: bool
-    """All that the slot holds belongs to this conversation."""
+    """Whether its whole content belongs to this conversation."""
 
 
 @dataclass(slots=True)
@@ -177,15 +177,15 @@ class _SlotState:
     owner: SlotOwner | None = None
     """Without an owner the slot is free, but its tokens can still be a prefix for others."""
     conversation: str = ""
-    """Whose words it holds, also without an owner."""
+    """The conversation that it holds text of, also without an owner."""
     ids: "array[int]" = field(default_factory=lambda: array("i"))
     """The prompt that it has decoded."""
     saved: bool = True
-    """Nothing in it is worth saving, or it is on disk already."""
+    """It is on disk, or not worth saving."""
     last_used: int = 0
     busy: bool = False
     to_erase: bool = False
-    """To be erased before anybody else uses it."""
+    """It must be erased before another conversation uses it."""
 
     def clear(self) -> None:
         self.owner, self.ids, self.saved, self.last_used = None, array("i"), True, 0

@@ -23,7 +23,7 @@ from bot.templates.renderer import ToolUse
 from bot.templates.tool_forms import ToolForm
 
 Parameters: TypeAlias = Mapping[str, object]
-"""What a tool takes, as a JSON schema."""
+"""The JSON schema of a tool's arguments."""
 
 OPEN, CLOSE, LIST, PYTHON = "<tool_call>", "</tool_call>", "[TOOL_CALLS]", "<|python_tag|>"
 SECTION, CHANNEL, RECIPIENT = "<|tool_calls_section_begin|>", "<|channel|>", "to=functions."
@@ -155,7 +155,7 @@ def _read_listed(written: str, *, is_cut: bool) -> list[tuple[str, str]]:
 
 
 def _read_bare(written: str) -> list[tuple[str, str]]:
-    """Read objects one after the other, with `;` or white space between them."""
+    """Read objects separated by `;` or white space."""
     calls: list[tuple[str, str]] = []
     text = written.strip().removeprefix(PYTHON).strip()
     while text.startswith("{") and len(calls) < MAX_CALLS:
@@ -194,7 +194,7 @@ def _encode(arguments: object) -> str:
 
 
 def _decode(text: str) -> object:
-    """Return the JSON value that a text begins with, None if there is none."""
+    """Return the JSON value at the beginning of a text, if any."""
     try:
         return _DECODER.raw_decode(text)[0]
     except (ValueError, RecursionError):
@@ -205,7 +205,7 @@ MARKERS: Final = (
     *(call_syntax.OPEN, call_syntax.CLOSE, call_syntax.LIST, "[ARGS]", "[CALL_ID]"),
     *(call_syntax.PYTHON, *call_syntax.SECTION_TOKENS, *call_syntax.CHANNEL_TOKENS),
 )
-"""What an engine must return as text, although some vocabularies call it a control token."""
+"""Texts that an engine must return, although they are control tokens in some vocabularies."""
 
 _BEGINNINGS: Final[Mapping[ToolForm, tuple[str, ...]]] = {
     ToolForm.TAGGED: (call_syntax.OPEN,),
@@ -213,7 +213,7 @@ _BEGINNINGS: Final[Mapping[ToolForm, tuple[str, ...]]] = {
     ToolForm.SECTION: (call_syntax.SECTION,),
     ToolForm.CHANNEL: (call_syntax.CHANNEL, f" {call_syntax.RECIPIENT}", call_syntax.RECIPIENT),
 }
-"""What a call begins with; the whole answer is one where a form is not listed."""
+"""The beginnings of a call; with a form that is not listed the whole answer is a call."""
 _TEXT_UNLESS_READ: Final = (ToolForm.BARE, ToolForm.CHANNEL)
 _MAX_CHARS: Final = 2 * MAX_ARGUMENT_CHARS  # of all calls of an answer
 

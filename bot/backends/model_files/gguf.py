@@ -51,7 +51,7 @@ class SpecialTokens:
 
 @value_class
 class GgufHeader:
-    """What precedes the weights."""
+    """Everything in a file but the weights."""
 
     values: Mapping[str, Any]
     """The metadata by GGUF's keys, without long lists."""
@@ -60,7 +60,7 @@ class GgufHeader:
 
 
 def read_special_tokens(path: Path) -> SpecialTokens:
-    """Read the special tokens; raises `SettingsError` when the file is no valid GGUF."""
+    """Read the special tokens; raises `SettingsError` for an invalid file."""
     return _tokens(read_header(path).values)
 
 
@@ -72,7 +72,7 @@ def read_pooling(path: Path) -> int | None:
 
 
 def read_header(path: Path) -> GgufHeader:
-    """Parse the header; raises `SettingsError` when the file is no valid GGUF."""
+    """Parse the header; raises `SettingsError` for an invalid file."""
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _GgufParser(data).header()
@@ -190,7 +190,7 @@ _FILE_TYPES = (
 
 @value_class
 class ModelMetadata:
-    """What a GGUF file says of its model; empty texts and zeros where it says nothing."""
+    """Metadata of a model; unknown values are empty or zero."""
 
     name: str
     architecture: str
@@ -204,7 +204,7 @@ class ModelMetadata:
     bytes_per_token: int
     """Size of the KV cache for one token."""
     is_projector: bool
-    """It is no language model, but lets one see images."""
+    """Not a language model: it lets one see images."""
 
     def estimate_memory_bytes(self, settings: ModelFileSettings) -> int:
         """Estimate the memory of an engine: the weights, and a KV cache for each parallel slot.
@@ -217,7 +217,7 @@ class ModelMetadata:
 
 
 def read_metadata(path: Path) -> ModelMetadata:
-    """Read the metadata; raises `SettingsError` when the file is no valid GGUF."""
+    """Read the metadata; raises `SettingsError` for an invalid file."""
     header = read_header(path)
     values = header.values
     architecture = _text(values, "general.architecture")

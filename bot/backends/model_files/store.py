@@ -36,7 +36,7 @@ _MAX_QUOTED_CHARS = 80
 @value_class
 class ModelFile:
     name: str
-    """What a preset calls it: the file's name without `.gguf`."""
+    """The name in presets: that of the file without `.gguf`."""
     path: Path
     size_bytes: int
 

@@ -156,7 +156,7 @@ def _headers(settings: OpenAISettings, key: SecretStr | None) -> dict[str, str |
         # They would come from the environment, and mean OpenAI's own service.
         "OpenAI-Organization": Omit(),
         "OpenAI-Project": Omit(),
-        # What the client tells of this machine.
+        # The client would describe this machine.
         **dict.fromkeys(_STAINLESS, Omit()),
     }
     if key is None or settings.is_azure:
