@@ -35,7 +35,7 @@ class ChatShares:
         """Return how many chats have got slots lately."""
         return len(self._seen)
 
-    def most_of(self, chat: str) -> int:
+    def slot_quota(self, chat: str) -> int:
         """Return how many slots a chat may hold: from a quarter to three quarters of all.
 
         Within these limits, it leaves to others what they used lately.
@@ -64,7 +64,7 @@ class ChatShares:
             if not self._counts[chat]:
                 del self._counts[chat]
 
-    def note(self, chat: str, held_by_others: int) -> None:
+    def record_slot(self, chat: str, held_by_others: int) -> None:
         """Note that a chat has got a slot."""
         now = self.clock.monotonic()
         self._forget_taken()

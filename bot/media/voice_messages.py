@@ -1,4 +1,4 @@
-"""Replace voice messages by what is said in them, where a provider turns speech into text."""
+"""Transcribe voice messages, where a provider turns speech into text."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
@@ -18,12 +18,9 @@ _MAX_MESSAGES = 3
 
 
 class VoiceMessages:
-    """Has the voice messages that people send to the bot written down.
+    """Transcribes voice messages with the backends of providers.
 
-    Args:
-        download: gets the files of messages.
-        backends: by provider.
-        admits: counts a message; False: its author or channel has sent too many.
+    `admits` counts a message; False means that its author or channel has sent too many.
     """
 
     def __init__(
@@ -36,7 +33,7 @@ class VoiceMessages:
         self._backends = backends
         self._admits = admits
 
-    async def write_down(self, said: Said, provider: str) -> Said:
+    async def transcribe(self, said: Said, provider: str) -> Said:
         """Return a message with the words of its voice messages as text.
 
         What cannot be transcribed stays an attachment. Only a message for the bot is sent to
@@ -65,7 +62,7 @@ class VoiceMessages:
         return None
 
     async def _listen(self, backend: Backend, said: Said, item: MediaItem) -> str:
-        """Return the words of a voice message; empty if there are none to be had."""
+        """Return the words of a voice message, or nothing."""
         if item.size is not None and item.size > _MAX_BYTES:
             return ""
         try:

@@ -435,7 +435,7 @@ class ConversationWorker:
     async def _with_speech(self, said: Said, provider: str) -> Said:
         if await self._stages.resolver.is_unobserved(said):
             return said
-        return await self._stages.voices.write_down(said, provider)
+        return await self._stages.voices.transcribe(said, provider)
 
     async def _decide(
         self, active: ActiveCharacters, recent: Sequence[Turn], said: Said

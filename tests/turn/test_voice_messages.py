@@ -62,7 +62,7 @@ async def test_voice_messages_over_the_limit_are_not_written_down() -> None:
     voices = VoiceMessages(download, {"p": backend}, limits.admits_voice)
     texts = []
     for author in (ALICE, ALICE, ALICE, BOB, BOB):
-        said = await voices.write_down(replace(spoken(), author=author), "p")
+        said = await voices.transcribe(replace(spoken(), author=author), "p")
         texts.append(said.text)
     assert texts == ["hello", "hello", "", "hello", ""]
     assert len(backend.heard) == 3

@@ -232,21 +232,6 @@ class ServedModel:
         return LlamaGrammar.from_string(request.grammar)
 
 
-def load_model(path: Path, *, context_tokens: int, threads: int, gpu_layers: str) -> ServedModel:
-    """Load a model; raises `ValueError` when that fails, and prints why."""
-    llama = Llama(
-        str(path),
-        n_ctx=context_tokens,
-        n_batch=_BATCH_TOKENS,
-        n_threads=threads,
-        n_threads_batch=threads,
-        n_gpu_layers=_ALL_LAYERS if gpu_layers == "auto" else int(gpu_layers),
-    )
-    llama.verbose = False  # it prints a few lines for every request
-    logging.getLogger("llama-cpp-python").setLevel(logging.WARNING)
-    return ServedModel(llama, context_tokens)
-
-
 T = TypeVar("T")
 
 _MAX_BODY_BYTES = 64 * 1024 * 1024
@@ -376,12 +361,17 @@ def main() -> None:
     """Serve one model until terminated by the parent."""
     given = _arguments()
     os.umask(0o077)  # saved slots hold conversations
-    model = load_model(
-        given.model,
-        context_tokens=given.context_tokens,
-        threads=given.threads,
-        gpu_layers=given.gpu_layers,
+    llama = Llama(
+        str(given.model),
+        n_ctx=given.context_tokens,
+        n_batch=_BATCH_TOKENS,
+        n_threads=given.threads,
+        n_threads_batch=given.threads,
+        n_gpu_layers=_ALL_LAYERS if given.gpu_layers == "auto" else int(given.gpu_layers),
     )
+    llama.verbose = False  # it prints a few lines for every request
+    logging.getLogger("llama-cpp-python").setLevel(logging.WARNING)
+    model = ServedModel(llama, given.context_tokens)
     app = BindingsServer(model, given.slots_folder).app(given.key_file.read_text(encoding="ascii"))
     web.run_app(
         app,

@@ -115,7 +115,9 @@ class FairQueue:
             self._virtual_time = max(self._virtual_time, start)
             self._next_start |= dict.fromkeys(ticket.flows, start + 1)
             self._drop_idle_flows()
-            self._shares.note(ticket.chat, self._running.total() - self._running[ticket.chat])
+            self._shares.record_slot(
+                ticket.chat, self._running.total() - self._running[ticket.chat]
+            )
             self._running[ticket.chat] += 1
             ticket.admitted_at = self._clock.monotonic()
             ticket.admitted.set()
@@ -129,7 +131,7 @@ class FairQueue:
             return True
         if not self._shares.may_take(ticket.chat, self._free):
             return False
-        return self._running[ticket.chat] < self._shares.most_of(ticket.chat)
+        return self._running[ticket.chat] < self._shares.slot_quota(ticket.chat)
 
     def _start_tag(self, ticket: Ticket) -> tuple[float, int]:
         next_starts = (self._next_start.get(flow, 0.0) for flow in ticket.flows)
