@@ -221,12 +221,10 @@ def history_tool(
     load_turns: Callable[[], Awaitable[Sequence[Turn]]],
     label: Callable[[Sequence[Turn]], Callable[[Turn, str], str]],
 ) -> Tool:
-    """Return the tool.
+    """Return the tool that searches turns, loaded oldest first.
 
-    Args:
-        load_turns: loads what may be searched, oldest first.
-        label: is given all of these, so that two people of one name are told apart, and returns
-            what adds the speaker's name to a text of a turn, so that no line break can forge one.
+    `label` gets all of them, so that namesakes are told apart, and returns what adds the speaker's
+    name to a text of a turn, so that no line break can forge one.
     """
 
     async def run(arguments: Mapping[str, object]) -> str:

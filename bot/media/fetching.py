@@ -63,12 +63,9 @@ def is_public_address(address: str) -> bool:
 
 
 class PublicFetcher:
-    """Fetches files over HTTP, bounded in bytes, time and redirects.
+    """Fetches files over HTTP, bounded in bytes, time (redirects included), and redirects.
 
-    Args:
-        is_allowed: whether a server with this IP address may be asked.
-        ports: those that may be asked.
-        seconds: how long a file may take, redirects included.
+    `is_allowed` decides by the server's IP address.
     """
 
     def __init__(

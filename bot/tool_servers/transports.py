@@ -117,12 +117,11 @@ async def stdio_transport(
 
     Args:
         command: the program and its arguments.
-        environment: what is set beside PATH, HOME and the like; nothing else is inherited.
-        log_file: gets its stderr, from this start on.
+        environment: variables beside PATH, HOME and the like; nothing else is inherited.
+        log_file: gets its stderr.
         on_end: is called when its output ends.
 
-    Raises:
-        OSError: it cannot be started.
+    Raises OSError where it cannot be started.
     """
     with log_file.open("wb") as log:
         process = await asyncio.create_subprocess_exec(

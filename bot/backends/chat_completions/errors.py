@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from http import HTTPStatus
 from types import MappingProxyType
 from urllib.parse import urlsplit
@@ -278,42 +279,33 @@ _LASTING_ERRORS = (
 )
 
 
+@dataclass(eq=False, repr=False)
 class RequestFailed(TroupeError):
     """One attempt failed; the request runner retries it or raises a `BackendError` from it."""
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        notice: str = "",
-        retryable: bool = False,
-        retry_after_seconds: float = 0,
-        provider_unhealthy: bool = True,
-        is_lasting: bool = False,
-        is_away: bool = False,
-        is_loading: bool = False,
-        rejects_system: bool = False,
-        too_long: TooLong | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.notice = notice
-        """The message for the chat; empty: `BackendError`'s default."""
-        self.retryable = retryable
-        """The same request may succeed a little later."""
-        self.retry_after_seconds = retry_after_seconds
-        """... but not before this many seconds."""
-        self.provider_unhealthy = provider_unhealthy
-        """Counts as a failure for the circuit breaker."""
-        self.is_lasting = is_lasting
-        """Further prompts for the model would fail as well."""
-        self.is_away = is_away
-        """Nothing answers there; the circuit breaker opens sooner."""
-        self.is_loading = is_loading
-        """The server is reading its model; it is asked again until the first token is due."""
-        self.rejects_system = rejects_system
-        """The model's chat template may have no system message."""
-        self.too_long = too_long
-        """The prompt is longer than the model can read."""
+    message: str
+    _: KW_ONLY
+    notice: str = ""
+    """The message for the chat; empty: `BackendError`'s default."""
+    retryable: bool = False
+    """The same request may succeed a little later."""
+    retry_after_seconds: float = 0
+    """... but not before this many seconds."""
+    provider_unhealthy: bool = True
+    """Counts as a failure for the circuit breaker."""
+    is_lasting: bool = False
+    """Further prompts for the model would fail as well."""
+    is_away: bool = False
+    """Nothing answers there; the circuit breaker opens sooner."""
+    is_loading: bool = False
+    """The server is reading its model; it is asked again until the first token is due."""
+    rejects_system: bool = False
+    """The model's chat template may have no system message."""
+    too_long: TooLong | None = None
+    """The prompt is longer than the model can read."""
+
+    def __post_init__(self) -> None:
+        super().__init__(self.message)
 
 
 @value_class

@@ -119,17 +119,7 @@ class HttpChatBackend(Backend, Generic[S]):
         max_retries: int = retries.MAX_RETRIES,
         random_source: random.Random | None = None,
     ) -> None:
-        """Take what differs between vendors.
-
-        Args:
-            settings: the settings of the provider.
-            name: its id.
-            connection: sends its requests.
-            new_parser: parses one of its responses.
-            clock: the time.
-            max_retries: how often a request is repeated at most.
-            random_source: draws the pauses before repetitions.
-        """
+        """Take the vendor's connections and the parser of its responses."""
         self._settings = settings
         self._endpoint = Endpoint(name, settings.base_url or "")
         self._estimator = PromptTokenEstimator()

@@ -105,7 +105,7 @@ class Timeouts:
         return until
 
     def expired(self) -> RequestFailed:
-        """Return the error for a wait that raised `TimeoutError`, before its `end`."""
+        """Return the error for a wait that raised TimeoutError, before its `end`."""
         now = self._time()
         if now - self._until > STOOD_STILL_SECONDS:
             return errors.stood_still(self._endpoint)
@@ -649,8 +649,8 @@ async def request_again_if_idle(
 ) -> HttpResponse:
     """Send a request, and once more if a kept-alive connection had ended; raises as `request` does.
 
-    Some servers (llama.cpp's) announce keep-alive and close the connection nevertheless. A request
-    that is cut off by that needs no backoff, only another connection.
+    Some servers (llama.cpp's) announce keep-alive and close the connection nevertheless. That needs
+    no backoff, only another connection.
     """
     try:
         return await client.request(method, path, body, deadline, headers=headers)

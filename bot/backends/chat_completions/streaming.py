@@ -37,8 +37,8 @@ class SseParser:
     """Take bytes and return the data of the events that they completed.
 
     Follows the HTML standard (9.2.6): lines end with CR, LF or CRLF, a colon opens a comment,
-    several data lines are one event. Event names and ids are dropped: every chat API repeats the
-    name, where it has one, inside the data.
+    several data lines are one event. Event names and ids are dropped: chat APIs repeat the name in
+    the data.
     """
 
     def __init__(self, max_event_bytes: int = MAX_EVENT_BYTES) -> None:

@@ -36,14 +36,10 @@ class SavedSlot:
 
 
 class SlotStore:
-    """The saved slots of one model.
+    """The saved slots of one model (by its fingerprint) in the folder of all models.
 
-    Args:
-        folder: where the slots of all models are.
-        model: the model's fingerprint.
-        clock: tells their age.
-        limit_bytes: the most that all files in the folder may take; 0 saves nothing.
-        limit_seconds: how long a file is kept.
+    Files expire after `limit_seconds`; all together take `limit_bytes` at most, where 0 saves
+    nothing.
     """
 
     def __init__(
@@ -135,7 +131,7 @@ def delete_saved_slots(folder: Path, conversation: str) -> None:
 
 
 def state_fingerprint(model: Path, engine: str) -> str:
-    """Return what a saved slot belongs to: another model or engine has another fingerprint."""
+    """Return what saved slots depend on: another model or engine has another fingerprint."""
     stat = model.stat()
     digest = hashlib.sha256(f"{engine} {stat.st_size} {stat.st_mtime_ns}".encode())
     with model.open("rb") as file:
