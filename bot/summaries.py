@@ -102,9 +102,8 @@ PaySummary: TypeAlias = Callable[
 ]
 """Reserves the cost of a summary for the block, and counts what it cost.
 
-Takes a preset with the provider and model that summarize, the message that was answered before and
-says whose budgets count, the prompt, and an estimate of its tokens. Raises `BudgetUsedUp` and
-`StoreError`.
+Takes the preset that summarizes, the message whose author pays, the prompt, and an estimate of its
+tokens. Raises `BudgetUsedUp` and `StoreError`.
 """
 
 

@@ -22,10 +22,7 @@ class ChatShares:
     limit: int
     """How many slots there are."""
     _seen: OrderedDict[str, deque[tuple[float, int]]] = field(default_factory=OrderedDict)
-    """By chat: when, and how many slots the others held; larger numbers followed by smaller ones.
-
-    The chat that got a slot last is the last one.
-    """
+    """By chat: when it got slots, and how many others held then, decreasing. Newest chat last."""
     _taken: deque[tuple[float, str]] = field(default_factory=deque)
     """When a slot was given, and to which chat."""
     _counts: Counter[str] = field(default_factory=Counter)

@@ -129,20 +129,10 @@ class BackendSpec:
     """Whether presets may offer tools to its models."""
 
     parameter_check: str | None = None
-    """Where `parameter_problems(settings, parameters) -> list[str]` is.
-
-    It returns a line for each parameter of a preset that this kind does not understand. Without it
-    parameters are checked by the service when they are used.
-    """
+    """Where `parameter_problems(settings, parameters) -> list[str]` is, if any."""
 
     preparation: str | None = None
-    """Where `async prepare_model(model, settings, data_dir, progress)` is.
-
-    It downloads what a model needs before the start, and raises `SettingsError` if that is missing.
-    """
+    """Where `async prepare_model(model, settings, data_dir, progress)` is; raises `SettingsError`."""
 
     model_trials: str | None = None
-    """Where `model_trials(settings, data_dir, renderer)` is.
-
-    It yields a name and an awaitable report for each model on this machine, for `troupe check`.
-    """
+    """Where `model_trials(settings, data_dir, renderer)` is: names and awaited reports."""
