@@ -17,6 +17,19 @@ _log = structlog.get_logger(__name__)
 _BATCH_SIZE = 32  # some seconds of work, lost if the process ends
 _FIRST_PAUSE_SECONDS = 1.0
 _MAX_PAUSE_SECONDS = 60.0
+RetrievedStories: TypeAlias = Mapping[str, Sequence[Story]]
+"""By query; best first, with their scores."""
+
+RetrieveStories: TypeAlias = Callable[
+    [Preset, str, EmbeddingPayer | None], Awaitable[RetrievedStories | None]
+]
+"""Retrieves stories for a preset, the newest message and who pays for it; None if it has none."""
+
+_TIMEOUT_SECONDS = 10.0  # far more than a busy machine takes: load alone changes no prompt
+_MAX_CACHED_QUERIES = 512  # the fixed queries of a persona repeat with every message
+_MESSAGE_SECONDS = 30.0
+"""A query with people's words is kept for the characters that answer at once, and no longer:
+`/forget` has to reach it within a minute."""
 
 
 async def index_stories(
@@ -51,21 +64,6 @@ async def _index(
         await stories.save_vectors(character, embedder.model_id, rows)
         done = start + len(batch)
         _log.info("stories_indexed", character=character, done=done, of=len(missing))
-
-
-RetrievedStories: TypeAlias = Mapping[str, Sequence[Story]]
-"""By query; best first, with their scores."""
-
-RetrieveStories: TypeAlias = Callable[
-    [Preset, str, EmbeddingPayer | None], Awaitable[RetrievedStories | None]
-]
-"""Retrieves stories for a preset, the newest message and who pays for it; None if it has none."""
-
-_TIMEOUT_SECONDS = 10.0  # far more than a busy machine takes: load alone changes no prompt
-_MAX_CACHED_QUERIES = 512  # the fixed queries of a persona repeat with every message
-_MESSAGE_SECONDS = 30.0
-"""A query with people's words is kept for the characters that answer at once, and no longer:
-`/forget` has to reach it within a minute."""
 
 
 async def no_stories(

@@ -42,6 +42,9 @@ _MOST_TOKENS = 4000  # of turns in one prompt
 _SHARE_FOR_TURNS = 0.5
 _TOKENS_PER_NAME = 6
 _OWN, _SUMMARY, _CONVERSATION = "you", "Earlier summary", "Conversation"
+_log = structlog.get_logger(__name__)
+_MIN_NEW_TURNS = 6  # fewer are not worth a new summary
+_MAX_CONCURRENT = 2
 
 
 def instruction(max_tokens: int | None) -> str:
@@ -77,11 +80,6 @@ def fit_turns(
     costs = (tokens + _TOKENS_PER_NAME for tokens in count([one.turn.text for one in turns]))
     fitting = sum(so_far <= max_tokens for so_far in accumulate(costs))
     return turns[: max(1, fitting)]
-
-
-_log = structlog.get_logger(__name__)
-_MIN_NEW_TURNS = 6  # fewer are not worth a new summary
-_MAX_CONCURRENT = 2
 
 
 @dataclass(slots=True)

@@ -29,17 +29,15 @@ _MODULES = {
 }
 
 MakeEmbedder: TypeAlias = Callable[[EmbeddingSettings, Path], Embedder]
+_log = structlog.get_logger(__name__)
+_PROVIDER = "embedding"
+_ADDED_TOKENS = 16  # that a service may put around a text
 
 
 def make_embedder(settings: EmbeddingSettings, data_dir: Path) -> Embedder:
     """Make an embedder, not started yet; raises `SettingsError` if something is missing."""
     make: MakeEmbedder = import_module(_MODULES[settings.kind]).make
     return make(settings, data_dir)
-
-
-_log = structlog.get_logger(__name__)
-_PROVIDER = "embedding"
-_ADDED_TOKENS = 16  # that a service may put around a text
 
 
 class CountedEmbedder(Embedder):

@@ -52,6 +52,11 @@ Download: TypeAlias = Callable[[Address, MediaItem, int], Awaitable[bytes]]
 Fetch: TypeAlias = Callable[[str, int], Awaitable[bytes]]
 """Returns the file at an address up to a number of bytes; raises `FetchFailed`."""
 
+_Get: TypeAlias = Callable[[MediaItem, int], Awaitable[bytes]]
+Conversion: TypeAlias = Literal["picture", "pdf", "text"]
+_CONVERSION_SECONDS = 20.0  # of wall clock; the child limits its CPU time itself
+_slots = asyncio.Semaphore(2)
+
 
 class AttachmentReader:
     """Reads the files of a message; what cannot be read is named.
@@ -101,9 +106,6 @@ def _by_address(fetch: Fetch) -> "_Get":
         return fetch(item.source, max_bytes)
 
     return get
-
-
-_Get: TypeAlias = Callable[[MediaItem, int], Awaitable[bytes]]
 
 
 class _Reading:
@@ -187,11 +189,7 @@ async def _guess_text(data: bytes) -> DecodedText | None:
     return DecodedText(text, encoding)
 
 
-Conversion: TypeAlias = Literal["picture", "pdf", "text"]
-
 _PACKAGE_FOLDER = Path(__file__).resolve().parents[2]
-_CONVERSION_SECONDS = 20.0  # of wall clock; the child limits its CPU time itself
-_slots = asyncio.Semaphore(2)
 
 
 class Unconvertible(TroupeError):

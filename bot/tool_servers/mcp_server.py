@@ -68,6 +68,8 @@ _FAILURES = (
     ToolServerError,
 )
 _log = structlog.get_logger(__name__)
+_MAX_CHARS = 64  # OpenAI and Anthropic reject longer names of functions
+_OTHER = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 class McpServer(ToolServer):
@@ -321,10 +323,6 @@ def _text_of(block: mcp_types.ContentBlock) -> str:
             return f"[a link: {block.uri}]"
         case _:
             return f"[left out: {block.type}]"
-
-
-_MAX_CHARS = 64  # OpenAI and Anthropic reject longer names of functions
-_OTHER = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 def offered_name(server: str, tool: str) -> str | None:

@@ -31,6 +31,15 @@ NOT_REACHED = -32098
 NOT_ANSWERED = -32097
 """The same, where somebody may have received it: the connection ended before a response."""
 
+MAX_MESSAGE_BYTES = 1024 * 1024
+"""The longest message of a server; a longer one is left out, and who waits for it waits in vain."""
+
+_END_SECONDS = 2.0
+_Streams: TypeAlias = tuple[
+    MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]
+]
+"""Received messages, and a stream for those to be sent."""
+
 
 class BoundedTransport(httpx2.AsyncHTTPTransport):
     """Reads no more of a response than `MAX_RESPONSE_BYTES`, and none that is compressed.
@@ -94,16 +103,6 @@ class _BoundedStream(httpx2.AsyncByteStream):
     @override
     async def aclose(self) -> None:
         await self._stream.aclose()
-
-
-MAX_MESSAGE_BYTES = 1024 * 1024
-"""The longest message of a server; a longer one is left out, and who waits for it waits in vain."""
-
-_END_SECONDS = 2.0
-_Streams: TypeAlias = tuple[
-    MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]
-]
-"""Received messages, and a stream for those to be sent."""
 
 
 @contextlib.asynccontextmanager

@@ -30,6 +30,9 @@ from bot.runtime.http_client import HttpClient, HttpResponse
 from bot.templates.renderer import Renderer
 
 _CONTENT_FIELDS = frozenset({"model", "messages", "system", "stream"})
+_API_VERSION = "2023-06-01"
+_LIST_SECONDS = 10.0
+_MAX_LIST_BYTES = 8 * 2**20
 
 
 class AnthropicBackend(HttpChatBackend[AnthropicSettings]):
@@ -86,11 +89,6 @@ def make(
 ) -> Backend:
     """Make the backend for a provider of this kind."""
     return AnthropicBackend(settings, provider)
-
-
-_API_VERSION = "2023-06-01"
-_LIST_SECONDS = 10.0
-_MAX_LIST_BYTES = 8 * 2**20
 
 
 class AnthropicConnection(KeyedConnection):

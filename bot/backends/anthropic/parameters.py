@@ -26,6 +26,7 @@ _MAX_BUDGET_TOKENS = 32_000
 # reason; later ones take an effort, and no beginning.
 _BUDGET_MODELS = re.compile(r"claude-(3\b|(opus|sonnet|haiku)-4(-[015])?(-\d{8}|-latest)?$)")
 _LIMITS = ("max_tokens", "max_completion_tokens")
+_SENT_UNCHANGED = frozenset({"temperature", "top_p", "top_k", "metadata", "service_tier"})
 
 
 def _is_count(value: object) -> bool:
@@ -77,7 +78,6 @@ _CHECKS: Mapping[str, Check] = {
 _TABLE = ParameterTable(
     _CHECKS, translatable("the Messages API has {names}", names=", ".join(sorted(_CHECKS)))
 )
-_SENT_UNCHANGED = frozenset({"temperature", "top_p", "top_k", "metadata", "service_tier"})
 
 
 def parameter_problems(_settings: object, parameters: Mapping[str, object]) -> list[str]:

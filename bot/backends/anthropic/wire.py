@@ -46,6 +46,8 @@ _ERROR_STATUSES = {
     "timeout_error": 504,
     "overloaded_error": 529,
 }
+THINKING_BLOCKS = "thinking_blocks"
+_NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 def to_wire(
@@ -300,10 +302,6 @@ class _StreamEvent(msgspec.Struct):
     error: object = None
     content: list[_ContentBlock] | None = None  # of a message that is not streamed
     stop_reason: str | None = None
-
-
-THINKING_BLOCKS = "thinking_blocks"
-_NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 def tool_fields(prompt: Prompt) -> dict[str, Any]:

@@ -15,6 +15,12 @@ MAX_NAME_CHARS = 64
 MAX_ARGUMENT_CHARS = 16 * 1024
 _FUNCTION_FIELDS = frozenset({"name", "arguments"})
 _CALL_FIELDS = frozenset({"index", "id", "type", "function", *_FUNCTION_FIELDS})
+JsonObject: TypeAlias = Mapping[str, Any]
+_REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking")
+_REASONING_LISTS = ("reasoning_details", "thinking_blocks")  # OpenRouter's, LiteLLM's
+_TEXT_FIELDS = ("thinking", "text", "summary")
+# Fields that a provider wants back with its calls: reasoning, and signatures under any name.
+_ATTACHED = re.compile("reason|think|thought|signature|encrypted|extra_content|provider_specific")
 
 
 def spec_to_wire(spec: ToolSpec) -> dict[str, object]:
@@ -196,15 +202,6 @@ def _is_object(text: str) -> bool:
         return isinstance(json.loads(text), dict)
     except (ValueError, RecursionError):
         return False
-
-
-JsonObject: TypeAlias = Mapping[str, Any]
-
-_REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking")
-_REASONING_LISTS = ("reasoning_details", "thinking_blocks")  # OpenRouter's, LiteLLM's
-_TEXT_FIELDS = ("thinking", "text", "summary")
-# Fields that a provider wants back with its calls: reasoning, and signatures under any name.
-_ATTACHED = re.compile("reason|think|thought|signature|encrypted|extra_content|provider_specific")
 
 
 def text_of(delta: JsonObject) -> str:

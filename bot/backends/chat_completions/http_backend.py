@@ -38,6 +38,9 @@ _DECAY = 0.98  # per answer
 _MIN_RATIO, _MAX_RATIO = 0.5, 4.0  # wrong reports cannot spoil the estimates
 _MESSAGES_TO_LEARN = 32  # are counted again for each answer, on average
 _MIN_TOKENS = 100  # in a shorter prompt a service's own additions distort the ratio
+_DEFAULT_ANSWER_FRACTION = 4  # an answer without a limit gets a quarter of the context
+_CONTEXT_OF_REJECTED = 0.9  # of its tokens, where a service does not say how many it reads
+S = TypeVar("S", bound=HttpProviderSettings)
 
 
 class PromptTokenEstimator:
@@ -97,12 +100,6 @@ class PromptTokenEstimator:
     def _counter_and_ratio(self, model: str) -> tuple[EncodingCounter, float]:
         initial = _INITIAL_RATIO if known_encoding(model) is None else 1.0
         return counter_for_model(model), self._ratios.get(model, initial)
-
-
-_DEFAULT_ANSWER_FRACTION = 4  # an answer without a limit gets a quarter of the context
-_CONTEXT_OF_REJECTED = 0.9  # of its tokens, where a service does not say how many it reads
-
-S = TypeVar("S", bound=HttpProviderSettings)
 
 
 class HttpChatBackend(Backend, Generic[S]):

@@ -19,6 +19,7 @@ from bot.telemetry.secret_masker import mask_from_now_on
 _log = structlog.get_logger(__name__)
 _WRONG_KEY_SECONDS = 3600.0
 _RATE_LIMITED_SECONDS = 60.0
+T = TypeVar("T")
 
 
 class KeyedConnection(Protocol):
@@ -43,7 +44,6 @@ class KeyedConnection(Protocol):
         ...
 
 
-T = TypeVar("T")
 C = TypeVar("C", bound=KeyedConnection)
 
 

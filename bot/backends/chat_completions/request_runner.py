@@ -48,6 +48,31 @@ from bot.value_class import value_class
 
 REASONING_SECONDS = 120.0
 _AFTER_FINISH_SECONDS = 1.0  # how long after the finish reason the usage may still arrive
+_log = structlog.get_logger(__name__)
+# A short answer is complete after the first pause. What is read every 0.3 s is read often enough
+# for a platform, where the first message of a longer one is due after 0.8 s, and edits more rarely.
+_PAUSES_SECONDS = (0.03, 0.3)  # the last one repeats; a stop takes at most that much longer
+MAX_ERROR_BYTES = 64 * 1024
+_CHECK_SECONDS = 10.0
+_MAX_NAMED_MODELS = 8
+_MIN_SIMILARITY = 0.5  # of a model's name to one that is suggested
+_NO_MODEL_LIST = frozenset({404, 405, 501})
+_BREAKER_POLL_SECONDS = 0.25
+_LOADING_POLL_SECONDS = 1.0
+_PAUSED_NOTICE = translatable(
+    "The model's provider has failed several times in a row. Please try again in a minute."
+)
+_INTERRUPTED_NOTICE = translatable(
+    "The model stopped in the middle of its answer. Please try again."
+)
+Post: TypeAlias = Callable[
+    [str, Mapping[str, object], float, Mapping[str, str] | None], Awaitable[HttpResponse]
+]
+"""Sends a request (path, body, deadline, headers); returns the response with its body unread.
+
+Raises `HttpStatusError` for an error response, `ConnectionFailed` where there is none, and
+`TimeoutError` where there was none before the deadline, in the event loop's time.
+"""
 
 
 class Timeouts:
@@ -138,25 +163,6 @@ class Timeouts:
         return errors.timed_out(self._endpoint, "no answer after its reasoning", *limit)
 
 
-_log = structlog.get_logger(__name__)
-# A short answer is complete after the first pause. What is read every 0.3 s is read often enough
-# for a platform, where the first message of a longer one is due after 0.8 s, and edits more rarely.
-_PAUSES_SECONDS = (0.03, 0.3)  # the last one repeats; a stop takes at most that much longer
-MAX_ERROR_BYTES = 64 * 1024
-_CHECK_SECONDS = 10.0
-_MAX_NAMED_MODELS = 8
-_MIN_SIMILARITY = 0.5  # of a model's name to one that is suggested
-_NO_MODEL_LIST = frozenset({404, 405, 501})
-_BREAKER_POLL_SECONDS = 0.25
-_LOADING_POLL_SECONDS = 1.0
-_PAUSED_NOTICE = translatable(
-    "The model's provider has failed several times in a row. Please try again in a minute."
-)
-_INTERRUPTED_NOTICE = translatable(
-    "The model stopped in the middle of its answer. Please try again."
-)
-
-
 @value_class
 class ChatRequest:
     """A request that is ready to be sent."""
@@ -192,16 +198,6 @@ class HttpStatusError(TroupeError):
 
 class NoModelList(TroupeError):
     """The response to a request for the list of models is something else, which the text names."""
-
-
-Post: TypeAlias = Callable[
-    [str, Mapping[str, object], float, Mapping[str, str] | None], Awaitable[HttpResponse]
-]
-"""Sends a request (path, body, deadline, headers); returns the response with its body unread.
-
-Raises `HttpStatusError` for an error response, `ConnectionFailed` where there is none, and
-`TimeoutError` where there was none before the deadline, in the event loop's time.
-"""
 
 
 class ChatRequestRunner:

@@ -27,6 +27,9 @@ _DATA, _EVENT_END = b"data: ", b"\n\n"
 _FIELDS = (b":", b"event:", b"id:", b"retry:", b"data")
 _MAX_STRAY_BYTES = 64 * 1024
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+MAX_RESPONSE_BYTES = 32 * 1024 * 1024  # far more than any model writes in one answer
+_EVENT_STARTS = (b"data:", b"event:", b"id:", b":")
+_MAX_TOKEN_COUNT = 10**9  # a service that reports more is wrong
 
 
 class SseEventTooLong(TroupeError, ValueError):
@@ -129,11 +132,6 @@ def _split_single_events(chunk: bytes) -> tuple[list[bytes], bytes]:
         events.append(chunk[begin + len(_DATA) : end])
         begin = end + len(_EVENT_END)
     return events, chunk[begin:]
-
-
-MAX_RESPONSE_BYTES = 32 * 1024 * 1024  # far more than any model writes in one answer
-_EVENT_STARTS = (b"data:", b"event:", b"id:", b":")
-_MAX_TOKEN_COUNT = 10**9  # a service that reports more is wrong
 
 
 @value_class

@@ -44,6 +44,7 @@ _NO_REASONS = frozenset({"null", "none"})  # Qwen's servers write them as words
 _EMPTY_EVENTS = frozenset({b"", b"null", b"[]"})
 # From OpenRouter, DeepSeek, Zhipu, vLLM and SGLang.
 _FAILURE_REASONS = frozenset({"error", "insufficient_system_resource", "network_error", "abort"})
+_MAX_DATA_CHARS = 80  # an image in a request has millions
 
 
 def to_wire(
@@ -363,9 +364,6 @@ def _decode_chunk(data: bytes) -> _Chunk:
 
 _chunk_decoder = msgspec.json.Decoder(_Chunk)
 _plain_chunk_decoder = msgspec.json.Decoder(_PlainChunk)
-
-
-_MAX_DATA_CHARS = 80  # an image in a request has millions
 
 
 def describe_request(model: str, body: Mapping[str, object]) -> PromptDescription:

@@ -50,6 +50,8 @@ _TEMPLATE_NOTICE = translatable(
 )
 _MAX_CACHED_PROMPTS = 256
 _DEFAULT_ANSWER_FRACTION = 4  # an answer without a limit gets a quarter of the context
+_log = structlog.get_logger(__name__)
+_MAX_TEXT_CHARS = 300
 
 
 class LlamaCpp(Backend, ConversationMemory):
@@ -303,10 +305,6 @@ class LlamaCpp(Backend, ConversationMemory):
 
 def make(name: str, settings: LlamaCppSettings, data_dir: Path, renderer: Renderer) -> Backend:
     return LlamaCpp(settings, data_dir, renderer, name)
-
-
-_log = structlog.get_logger(__name__)
-_MAX_TEXT_CHARS = 300
 
 
 def check_template_pin(model: Path, settings: LlamaCppSettings, provider: str) -> None:

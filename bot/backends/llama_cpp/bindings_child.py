@@ -48,6 +48,10 @@ from bot.value_class import value_class
 _BATCH_TOKENS = 128  # half a second on one core; a request is cancelled between two batches
 _ALL_LAYERS = -1
 _BANNED = -float("inf")
+T = TypeVar("T")
+_MAX_BODY_BYTES = 64 * 1024 * 1024
+_OPEN_PATH = "/health"  # needs no key
+_CANCEL_AFTER_SECONDS = 0.2
 
 
 @value_class
@@ -232,12 +236,6 @@ class ServedModel:
         return LlamaGrammar.from_string(request.grammar)
 
 
-T = TypeVar("T")
-
-_MAX_BODY_BYTES = 64 * 1024 * 1024
-_OPEN_PATH = "/health"  # needs no key
-
-
 class BindingsServer:
     """The HTTP server of one model."""
 
@@ -352,9 +350,6 @@ def _check_requests(key: str) -> Middleware:
 
 async def _health(_: web.Request) -> web.Response:
     return web.json_response({"status": "ok"})
-
-
-_CANCEL_AFTER_SECONDS = 0.2
 
 
 def main() -> None:

@@ -42,6 +42,14 @@ _IDLE_CPU_SECONDS = 0.1  # an engine that uses less during a probe is stuck
 _DETECT_EXIT_SECONDS = 0.2
 _MAX_RESPONSE_BYTES = 64 * 2**20
 _BOUNDARY = -1  # not a token in any vocabulary; the server passes it through between texts
+# The package that each engine needs, and how to install it; best first.
+_ENGINES = {
+    "xllamacpp": ("xllamacpp", "`pip install 'troupe-bot[local]'` brings it"),
+    "llama_cpp_python": (
+        "llama_cpp",
+        "`pip install 'troupe-bot[llama-cpp]'` compiles it, in some minutes",
+    ),
+}
 
 
 class EngineFailed(Exception):
@@ -336,16 +344,6 @@ async def running_engine(config: EngineConfig) -> AsyncIterator[Engine]:
 
 def _has_worked(before: float | None, after: float | None) -> bool:
     return before is not None and after is not None and after - before > _IDLE_CPU_SECONDS
-
-
-# The package that each engine needs, and how to install it; best first.
-_ENGINES = {
-    "xllamacpp": ("xllamacpp", "`pip install 'troupe-bot[local]'` brings it"),
-    "llama_cpp_python": (
-        "llama_cpp",
-        "`pip install 'troupe-bot[llama-cpp]'` compiles it, in some minutes",
-    ),
-}
 
 
 def select_engine(settings: LlamaCppSettings) -> str | None:

@@ -31,6 +31,20 @@ _REMEDIES = {
     "logprobs": "a chat shows no probabilities; remove it",
     "top_logprobs": "a chat shows no probabilities; remove it",
 }
+_TEXTS = Check(parameter_table.are_texts, translatable("a list of texts"))
+_ALIASES: Mapping[str, str] = {
+    "repetition_penalty": "repeat_penalty",
+    "random_seed": "seed",
+    **dict.fromkeys(OUTPUT_LIMIT_PARAMETERS[1:], "max_tokens"),
+}
+_NOT_IN_BINDINGS = frozenset(
+    {
+        *("dynatemp_range", "dynatemp_exponent", "min_keep", "top_n_sigma", "samplers"),
+        *("xtc_probability", "xtc_threshold", "adaptive_target", "adaptive_decay"),
+        *("dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n"),
+        "dry_sequence_breakers",
+    }
+)
 
 
 def _integer(low: int, high: int = 2**31 - 1) -> Check:
@@ -70,7 +84,6 @@ def _is_response_format(value: object) -> bool:
 
 
 _FLAG = Check(lambda value: isinstance(value, bool), translatable("true or false"))
-_TEXTS = Check(parameter_table.are_texts, translatable("a list of texts"))
 _CHECKS: Mapping[str, Check] = {
     "temperature": number(0, 5),
     "dynatemp_range": number(0, 5),
@@ -118,24 +131,11 @@ _CHECKS: Mapping[str, Check] = {
     "max_tokens": _integer(-1),  # below 1 is no limit
     "n": parameter_table.ONE,
 }
-_ALIASES: Mapping[str, str] = {
-    "repetition_penalty": "repeat_penalty",
-    "random_seed": "seed",
-    **dict.fromkeys(OUTPUT_LIMIT_PARAMETERS[1:], "max_tokens"),
-}
 _TABLE = ParameterTable(
     _CHECKS,
     translatable("local models have the parameters {names}", names=", ".join(sorted(_CHECKS))),
     _ALIASES,
     _REMEDIES,
-)
-_NOT_IN_BINDINGS = frozenset(
-    {
-        *("dynatemp_range", "dynatemp_exponent", "min_keep", "top_n_sigma", "samplers"),
-        *("xtc_probability", "xtc_threshold", "adaptive_target", "adaptive_decay"),
-        *("dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n"),
-        "dry_sequence_breakers",
-    }
 )
 BINDINGS_PARAMETERS = _CHECKS.keys() - _NOT_IN_BINDINGS
 

@@ -18,6 +18,10 @@ from bot.value_class import value_class
 _SAMPLES = 64  # blocks of a model's file that make its fingerprint: to read 8 GB takes too long
 _SAMPLE_BYTES = 65_536
 _STATE, _IDS, _PART = _SUFFIXES = (".state", ".ids", ".part")
+_log = structlog.get_logger(__name__)
+_MIN_SAVED_TOKENS = 64  # fewer are decoded again as fast
+_SAVE_ALL_SECONDS = 20.0
+_MAX_STATE_TO_PREFIX = 16  # a state that is longer than this multiple of the prefix is not copied
 
 
 class SlotOwner(NamedTuple):
@@ -150,12 +154,6 @@ def _read_ids(path: Path) -> "array[int]":
     with suppress(OSError, ValueError):  # without its ids a slot still serves its owner
         ids.frombytes(path.read_bytes())
     return ids
-
-
-_log = structlog.get_logger(__name__)
-_MIN_SAVED_TOKENS = 64  # fewer are decoded again as fast
-_SAVE_ALL_SECONDS = 20.0
-_MAX_STATE_TO_PREFIX = 16  # a state that is longer than this multiple of the prefix is not copied
 
 
 @value_class

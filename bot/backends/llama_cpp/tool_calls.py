@@ -61,6 +61,28 @@ _WITH_PARAMETERS: Final = (
     ),
 )
 _DECODER: Final = json.JSONDecoder()
+MARKERS: Final = (
+    *(_OPEN, _CLOSE, _LIST, "[ARGS]", "[CALL_ID]"),
+    *(_PYTHON, *_SECTION_TOKENS, *_CHANNEL_TOKENS),
+)
+"""Texts that an engine must return, although they are control tokens in some vocabularies."""
+
+_BEGINNINGS: Final[Mapping[ToolForm, tuple[str, ...]]] = {
+    ToolForm.TAGGED: (_OPEN,),
+    ToolForm.LISTED: (_LIST,),
+    ToolForm.SECTION: (_SECTION,),
+    ToolForm.CHANNEL: (_CHANNEL, f" {_RECIPIENT}", _RECIPIENT),
+}
+"""The beginnings of a call; with a form that is not listed the whole answer is a call."""
+
+_TEXT_UNLESS_READ: Final = (ToolForm.BARE, ToolForm.CHANNEL)
+_MAX_CHARS: Final = 2 * MAX_ARGUMENT_CHARS  # of all calls of an answer
+RESULTS_FRACTION: Final = 6  # a sixth of the context is left for calls and results
+_SPECS_FRACTION: Final = 3
+_BYTES_PER_TOKEN: Final = 3  # an estimate from below for most scripts
+_MIN_RESULT_BYTES: Final = 120
+_CUT: Final = "\n[the rest is left out]"
+_log = structlog.get_logger(__name__)
 
 
 def read_calls(
@@ -201,23 +223,6 @@ def _decode(text: str) -> object:
         return None
 
 
-MARKERS: Final = (
-    *(_OPEN, _CLOSE, _LIST, "[ARGS]", "[CALL_ID]"),
-    *(_PYTHON, *_SECTION_TOKENS, *_CHANNEL_TOKENS),
-)
-"""Texts that an engine must return, although they are control tokens in some vocabularies."""
-
-_BEGINNINGS: Final[Mapping[ToolForm, tuple[str, ...]]] = {
-    ToolForm.TAGGED: (_OPEN,),
-    ToolForm.LISTED: (_LIST,),
-    ToolForm.SECTION: (_SECTION,),
-    ToolForm.CHANNEL: (_CHANNEL, f" {_RECIPIENT}", _RECIPIENT),
-}
-"""The beginnings of a call; with a form that is not listed the whole answer is a call."""
-_TEXT_UNLESS_READ: Final = (ToolForm.BARE, ToolForm.CHANNEL)
-_MAX_CHARS: Final = 2 * MAX_ARGUMENT_CHARS  # of all calls of an answer
-
-
 class WrittenCallParser:
     """Takes an answer in pieces of any size and separates its calls from its text."""
 
@@ -310,14 +315,6 @@ async def separate_calls(
                     yield replace(event, tool_calls=calls) if calls else event
                 case _:
                     yield event
-
-
-RESULTS_FRACTION: Final = 6  # a sixth of the context is left for calls and results
-_SPECS_FRACTION: Final = 3
-_BYTES_PER_TOKEN: Final = 3  # an estimate from below for most scripts
-_MIN_RESULT_BYTES: Final = 120
-_CUT: Final = "\n[the rest is left out]"
-_log = structlog.get_logger(__name__)
 
 
 def fit_tools(prompt: Prompt, context_tokens: int, special: Sequence[str]) -> ToolUse:

@@ -27,6 +27,18 @@ _SKIPPED_KEYS: Final = frozenset({"tokenizer.ggml.merges", "tokenizer.ggml.score
 _END_KEYS: Final = ("eos", "eot", "eom")
 _CONTROL_TYPE: Final = 3  # as in llama.cpp's llama_token_type
 _USER_DEFINED_TYPE: Final = 4
+IS_PROJECTOR_MESSAGE = (
+    "a projector, not a model: set PROJECTOR_PATH to it for the model that it belongs to"
+)
+_BYTES_PER_CACHE_VALUE = 2  # the KV cache holds 16-bit numbers
+_ENGINE_BYTES = 64 * 2**20  # measured with SmolLM2: 63 MiB beside weights and KV cache
+_COMPUTE_BUFFER_SHARE = 0.1  # of the weights
+# The names of llama.cpp's `llama_ftype`, the number in `general.file_type`.
+_FILE_TYPES = (
+    "F32 F16 Q4_0 Q4_1 - - - Q8_0 Q5_0 Q5_1 Q2_K Q3_K_S Q3_K_M Q3_K_L Q4_K_S Q4_K_M Q5_K_S Q5_K_M "
+    "Q6_K IQ2_XXS IQ2_XS Q2_K_S IQ3_XS IQ3_XXS IQ1_S IQ4_NL IQ3_S IQ3_M IQ2_S IQ2_M IQ4_XS IQ1_M "
+    "BF16 - - - TQ1_0 TQ2_0 MXFP4"
+)
 
 
 @value_class
@@ -170,22 +182,6 @@ class _GgufParser:
         if self._offset > len(self._data):
             raise ValueError("it ends in the middle of a text")
         return self._data[begin : self._offset].decode(errors="replace")
-
-
-IS_PROJECTOR_MESSAGE = (
-    "a projector, not a model: set PROJECTOR_PATH to it for the model that it belongs to"
-)
-
-_BYTES_PER_CACHE_VALUE = 2  # the KV cache holds 16-bit numbers
-_ENGINE_BYTES = 64 * 2**20  # measured with SmolLM2: 63 MiB beside weights and KV cache
-_COMPUTE_BUFFER_SHARE = 0.1  # of the weights
-
-# The names of llama.cpp's `llama_ftype`, the number in `general.file_type`.
-_FILE_TYPES = (
-    "F32 F16 Q4_0 Q4_1 - - - Q8_0 Q5_0 Q5_1 Q2_K Q3_K_S Q3_K_M Q3_K_L Q4_K_S Q4_K_M Q5_K_S Q5_K_M "
-    "Q6_K IQ2_XXS IQ2_XS Q2_K_S IQ3_XS IQ3_XXS IQ1_S IQ4_NL IQ3_S IQ3_M IQ2_S IQ2_M IQ4_XS IQ1_M "
-    "BF16 - - - TQ1_0 TQ2_0 MXFP4"
-)
 
 
 @value_class

@@ -40,6 +40,10 @@ _STAINLESS = tuple(
     )
 )
 _NO_KEY = "none"  # the client wants one; it is not sent
+RESPONSE = "troupe_response"
+"""The extension of a response that holds ours, which reads its body up to a deadline."""
+
+_CONNECTION_HEADERS = frozenset({"host", "connection", "content-length"})
 
 
 class OpenAIConnection(KeyedConnection):
@@ -164,12 +168,6 @@ def _headers(settings: OpenAISettings, key: SecretStr | None) -> dict[str, str |
     if key is not None and settings.is_azure:
         headers["api-key"] = key.get_secret_value()
     return headers | settings.basic_auth_headers
-
-
-RESPONSE = "troupe_response"
-"""The extension of a response that holds ours, which reads its body up to a deadline."""
-
-_CONNECTION_HEADERS = frozenset({"host", "connection", "content-length"})
 
 
 class HttpTransport(httpx2.AsyncBaseTransport):
