@@ -37,8 +37,8 @@ class ToolFailed(TroupeError):
 class Tool:
     """A tool of one answer.
 
-    `run` is given the arguments by name, whatever the model made of them, and returns a text. It
-    may be repeated when an answer is made again; it raises `ToolFailed`.
+    `run` gets the arguments by name as the model wrote them, and returns a text. It may be repeated
+    when an answer is made again; it raises `ToolFailed`.
     """
 
     spec: ToolSpec
@@ -256,7 +256,7 @@ def _excerpt(text: str, word: str) -> str:
 MAX_SPEC_CHARS = 12_000
 """The most that the specifications of servers add to a prompt, as JSON."""
 
-_MARGIN_SECONDS = 1.0  # a server ends its calls itself, and connects anew then
+_MARGIN_SECONDS = 1.0  # a server ends its calls itself, before this
 
 
 def server_tools(servers: Iterable[ToolServer]) -> Sequence[Tool]:

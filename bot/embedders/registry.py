@@ -41,7 +41,7 @@ def make_embedder(settings: EmbeddingSettings, data_dir: Path) -> Embedder:
 
 
 class CountedEmbedder(Embedder):
-    """Logs the tokens of each call; of stories they are nobody's, because these serve everybody."""
+    """Logs the tokens of each call; those of stories are charged to nobody."""
 
     def __init__(self, embedder: Embedder, settings: EmbeddingSettings, log: UsageLog) -> None:
         self._embedder = embedder

@@ -193,7 +193,7 @@ _PACKAGE_FOLDER = Path(__file__).resolve().parents[2]
 
 
 class Unconvertible(TroupeError):
-    """The file is damaged, too large inside, or not of the kind that it seems to be."""
+    """The file is damaged, too large when unpacked, or of another kind than it seems."""
 
 
 async def convert(kind: Conversion, data: bytes) -> bytes:

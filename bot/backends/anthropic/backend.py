@@ -101,7 +101,7 @@ class AnthropicConnection(KeyedConnection):
         headers = {
             "anthropic-version": _API_VERSION,
             "content-type": "application/json",
-            # Unpacked bodies only, so that nobody can send a decompression bomb.
+            # A compressed body may be a decompression bomb.
             "Accept-Encoding": "identity",
             **settings.basic_auth_headers,
         }

@@ -110,7 +110,7 @@ def to_parameters(prompt: Prompt, model: str) -> dict[str, object]:
 
 
 def can_continue(prompt: Prompt, model: str) -> bool:
-    """Return whether a model goes on behind the beginning of its answer."""
+    """Return whether a model continues a prefilled answer."""
     thinking, _ = _reasoning(given_parameters(prompt.parameters), model)
     reasons = thinking.get("type", "disabled") != "disabled"
     return bool(_BUDGET_MODELS.search(model)) and not reasons

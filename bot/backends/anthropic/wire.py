@@ -136,9 +136,9 @@ def _image_source(image: Image) -> dict[str, str]:
 def _mark_stable_prefix(
     system: Sequence[dict[str, Any]], messages: Sequence[dict[str, Any]], cache: Literal["5m", "1h"]
 ) -> None:
-    """Mark where prefixes end that the next request will have, too; at most four are allowed.
+    """Mark the ends of prefixes that the next request will repeat; at most four are allowed.
 
-    What follows the model's last answer is new, and changes from one request to the next.
+    What follows the model's last answer changes from one request to the next.
     """
     marker = {"type": "ephemeral"} if cache == "5m" else {"type": "ephemeral", "ttl": cache}
     ends = [*system[:1], *system[-1:]]
@@ -357,7 +357,7 @@ def _name(call: ToolCall) -> str:
 
 
 def _input(call: ToolCall) -> object:
-    """Return the arguments as an object, which the API demands whatever the model wrote."""
+    """Return the arguments as an object, because the API rejects anything else."""
     try:
         arguments = json.loads(call.arguments or "{}")
     except (ValueError, RecursionError):

@@ -68,7 +68,7 @@ class ToolCallParser:
         self._calls: list[_PartialCall] = []
 
     def feed(self, deltas: object) -> None:
-        """Add the `tool_calls` of a chunk, whatever a service made of them."""
+        """Add the `tool_calls` of a chunk, in any form."""
         for position, delta in enumerate(deltas if isinstance(deltas, list) else ()):
             if isinstance(delta, dict):
                 self._add(delta, position)

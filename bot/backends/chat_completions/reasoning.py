@@ -195,7 +195,7 @@ class ReasoningParser:
         return True
 
     def _parse_beginning(self) -> bool:
-        """Decide by what follows: until now there was nothing but white space."""
+        """Parse the beginning of an answer, after white space."""
         text = self._held.lstrip()
         if not text:
             return False

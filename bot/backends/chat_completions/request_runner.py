@@ -94,7 +94,7 @@ class Timeouts:
         self._time = time
         self._start = self._until = 0.0  # of the newest wait; a pause is before its start
         self._left = settings.first_token_seconds
-        # A slow model of one's own thinks longer, too.
+        # A slow self-hosted model thinks longer, too.
         self._reasoning_seconds = max(REASONING_SECONDS, settings.first_token_seconds)
         self._reasoning_left: float | None = None  # a number while the model reasons
         self._has_text = False
@@ -140,7 +140,7 @@ class Timeouts:
         """Count the time that was waited."""
         now = self._time()
         late = now - self._until
-        if late > STOOD_STILL_SECONDS:  # nobody's fault, so it does not count
+        if late > STOOD_STILL_SECONDS:  # this process stood still, so it does not count
             self._deadline += late
             now -= late
         if now > self._start:
@@ -618,7 +618,7 @@ def read_model_list(body: bytes) -> Sequence[str]:
 
 
 def is_web_page(body: bytes) -> bool:
-    """Whether a body is HTML, whatever its header says."""
+    """Whether a body is HTML, independent of its header."""
     return body.lstrip()[:1] == b"<"
 
 

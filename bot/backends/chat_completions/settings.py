@@ -13,7 +13,7 @@ from bot.runtime.secret_file import read_secrets_at_start
 
 
 class HttpProviderSettings(ProviderSettings):
-    """Where a service is and how it is authenticated to."""
+    """Address and credentials of a service."""
 
     base_url: HttpAddress | None = Field(
         None, description="The address of the API; well-known providers need none."

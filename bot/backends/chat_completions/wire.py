@@ -88,9 +88,9 @@ def to_wire(
 
 
 def _mark_stable_prefix(messages: Sequence[dict[str, Any]]) -> None:
-    """Mark where prefixes end that the next request will have, too; at most four are allowed.
+    """Mark the ends of prefixes that the next request will repeat; at most four are allowed.
 
-    What follows the model's last answer is new, and changes from one request to the next.
+    What follows the model's last answer changes from one request to the next.
     """
     roles = [message["role"] for message in messages]
     begin = next((at for at, role in enumerate(roles) if role != "system"), len(roles))
@@ -282,7 +282,7 @@ class _Chunk(msgspec.Struct):
 
 
 def _to_usage(given: object) -> Usage:
-    """Read the counts of a usage object, whatever form a service gave them."""
+    """Read the counts of a usage object, in any form."""
     usage = given if isinstance(given, dict) else {}
     details = usage.get("prompt_tokens_details")
     details = details if isinstance(details, dict) else {}

@@ -182,7 +182,7 @@ class Engine:
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[GenerationEvent, None]:
         """Generate as `Backend.generate` does; closing the generator stops the model."""
-        # The server chooses the placeholder of images anew at every start.
+        # The server chooses another placeholder for images at every start.
         marker = (await self._send("GET", "/props"))["media_marker"] if request.images else ""
         # With a projector the server takes only text at OpenAI's path.
         path = "/completions" if self._has_vision else "/v1/completions"

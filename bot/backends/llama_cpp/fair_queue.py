@@ -1,7 +1,7 @@
 """Queue requests for a local model fairly among people and chats, with start-time fair queueing.
 
-Each turn goes to the person and the chat that were served the longest ago: somebody with ten
-waiting requests does not delay somebody with one. From four slots on, a chat leaves some of them to
+Each turn goes to the person and the chat that were served the longest ago: ten waiting requests of
+one person do not delay one of another. From four slots on, a chat leaves some of them to
 others, which else would wait until one of its answers ends (bot/backends/chat_shares.py).
 """
 
@@ -95,7 +95,7 @@ class FairQueue:
             timeout = _NEXT_NOTICE_SECONDS
 
     def _position(self, ticket: Ticket) -> QueuePosition:
-        """Return the position if nobody else comes."""
+        """Return the position without requests to come."""
         own = self._start_tag(ticket)
         position = 1 + sum(self._start_tag(each) < own for each in self._waiting)
         seconds = self._answer_seconds

@@ -196,7 +196,7 @@ class HttpTransport(httpx2.AsyncBaseTransport):
         )
         return httpx2.Response(
             response.status,
-            # Nothing is unpacked, so that nobody can send a decompression bomb.
+            # Nothing is unpacked: it may be a decompression bomb.
             headers={
                 name: each
                 for name, each in response.headers.items()

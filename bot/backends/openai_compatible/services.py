@@ -73,7 +73,7 @@ SERVICES: Mapping[str, KnownService] = {
         re.compile(r"deepseek-reasoner"),
         Quirks(renamed=_ONE_LIMIT, refused=_LOGPROBS, accepts=_ALTERNATING),
     ),
-    # Its models go on behind the beginning of an answer at this address only.
+    # Only at this address do its models continue an answer.
     "deepseek_beta": KnownService(
         "https://api.deepseek.com/beta", Quirks(renamed=_ONE_LIMIT, continuation=_PREFIX)
     ),
