@@ -69,6 +69,7 @@ from bot.chat.story import PackedVector, Story, StoryVector
 from bot.chat.tool import ToolCall, ToolRecord, ToolSpec
 from bot.chat.usage import AnswerCharge, BudgetCap, SpentAmount, UsageRow, UsageTotal
 from bot.chat.web_channel import WebChannel, WebMessage
+from bot.errors import BackendUnavailable
 
 # --- platforms -------------------------------------------------------------------------------
 
@@ -436,7 +437,7 @@ class Backend(Protocol):
         Raises:
             BackendUnavailable: there is no text.
         """
-        raise NotImplementedError
+        raise BackendUnavailable("it does not transcribe")
 
     @property
     def can_tokenize(self) -> bool:
@@ -444,7 +445,7 @@ class Backend(Protocol):
 
     async def tokenize(self, prompt: Prompt) -> Sequence[PromptToken]:
         """Return the tokens that would be sent to the model; raises like `generate`."""
-        raise NotImplementedError
+        raise BackendUnavailable("it does not tokenize")
 
     async def preload(self, model: str) -> None:
         """Load a model before the first request; raise `BackendUnavailable` if that fails."""
