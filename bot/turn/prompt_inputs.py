@@ -376,8 +376,7 @@ class PromptSources:
         return not files.images or self._sees_images(preset)
 
     def _sees_images(self, preset: Preset) -> bool:
-        backend = self.backends[preset.provider]
-        return backend is not None and backend.sees_images(preset.model)
+        return self.backends[preset.provider].sees_images(preset.model)
 
 
 def _without_old_greetings(session: Session, active: ActiveCharacters) -> Session:

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from typing_extensions import override
 
 from bot.chat.incoming import Address, MediaItem, MediaKind, Said, WakeReason
 from bot.errors import BackendUnavailable
@@ -29,6 +30,7 @@ class TranscribingFakeBackend(FakeBackend):
         self.words = words
         self.heard: list[tuple[str, bytes]] = []
 
+    @override
     async def transcribe(self, name: str, audio: bytes) -> str:
         self.heard.append((name, audio))
         if not self.words:
