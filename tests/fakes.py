@@ -33,6 +33,10 @@ from bot.ports import Embedder
 from bot.ports import Surface
 from bot.runtime.in_process import InProcessSignals
 from bot.chat.outgoing import MessageSearch
+from bot.chat.prompt import PromptDescription
+from bot.ports import TextTokenCounter
+from bot.prompting.fit import estimate_message_tokens
+from bot.prompting.text.tokens import counter_for_model
 
 
 CHAT = Address("discord", "1")
@@ -236,6 +240,20 @@ class FakeBackend(Backend):
             ended = True
         finally:
             self.closed_early += not ended
+
+    @override
+    async def count_tokens(self, prompt: Prompt) -> int:
+        return sum(estimate_message_tokens(prompt.messages, await self.text_counter(prompt)))
+
+    @override
+    async def text_counter(self, prompt: Prompt) -> TextTokenCounter:
+        counter = counter_for_model(prompt.model)
+        await counter.load()
+        return counter
+
+    @override
+    async def describe(self, prompt: Prompt) -> PromptDescription:
+        return PromptDescription(prompt.model, {}, "", is_rendered=False)
 
     @override
     async def check(self) -> str:

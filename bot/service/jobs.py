@@ -1,31 +1,36 @@
 """Jobs that run for as long as the process: retention, metrics, reports of itself."""
 
 import contextlib
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence, Set
+from collections.abc import Awaitable
+from collections.abc import Callable
+from collections.abc import Collection
+from collections.abc import Mapping
+from collections.abc import Sequence
+from collections.abc import Set
 from dataclasses import replace
-
 import structlog
-
-from bot.chat.operation import (
-    HEARTBEAT_SECONDS,
-    FailedMessage,
-    LoggedStep,
-    ProcessModel,
-    ProcessModelHealth,
-    ProcessReport,
-)
+from bot.chat.operation import HEARTBEAT_SECONDS
+from bot.chat.operation import FailedMessage
+from bot.chat.operation import LoggedStep
+from bot.chat.operation import ProcessModel
+from bot.chat.operation import ProcessModelHealth
+from bot.chat.operation import ProcessReport
 from bot.errors import StoreError
-from bot.ports import Backend, Clock, LoadingBackend, MonitoredBackend
+from bot.ports import Backend
+from bot.ports import Clock
 from bot.prompting.presets.preset import Preset
 from bot.service.options import Role
 from bot.settings import Settings
 from bot.storage.database import Database
 from bot.storage.operation import NodeRegistry
 from bot.storage.reports import ServiceState
-from bot.storage.retention import delete_expired, delete_expired_turns
+from bot.storage.retention import delete_expired
+from bot.storage.retention import delete_expired_turns
 from bot.telemetry.logs import RecentEvents
-from bot.telemetry.metrics import LOOP_LAG, QUEUE_AGE
+from bot.telemetry.metrics import LOOP_LAG
+from bot.telemetry.metrics import QUEUE_AGE
 from bot.value_class import value_class
+
 
 _DELETE_AFTER_SECONDS = 300.0
 """After the start: a service that is restarted every hour deletes as well."""
@@ -226,10 +231,9 @@ class ProviderNotices:
         found: list[str] = []
         for name in self._served():
             backend = self.backends.get(name)
-            if isinstance(backend, MonitoredBackend):
-                health = backend.model_health()
-                if health and all(one.is_paused for one in health):
-                    found.append(name)
+            health = backend.model_health() if backend is not None else ()
+            if health and all(one.is_paused for one in health):
+                found.append(name)
         return found
 
 
@@ -271,13 +275,11 @@ class ReportSharing:
             health=tuple(
                 ProcessModelHealth(name, one)
                 for name, backend in self.backends.items()
-                if isinstance(backend, MonitoredBackend)
                 for one in backend.model_health()
             ),
             models=tuple(
                 ProcessModel(name, one)
                 for name, backend in self.backends.items()
-                if isinstance(backend, LoadingBackend)
                 for one in backend.models_in_memory()
             ),
         )

@@ -2,16 +2,19 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import field
 from importlib import import_module  # noqa: TID251 # for what few installations need
-
 import structlog
-
-from bot.backends.registry import prepare_model
-from bot.embedders.registry import CountedEmbedder, make_embedder
+from bot.embedders.registry import CountedEmbedder
+from bot.embedders.registry import make_embedder
 from bot.errors import BackendUnavailable
-from bot.ports import Backend, MeteredEmbedder, PreloadingBackend, Stories, ToolServer
+from bot.ports import Backend
+from bot.ports import Stories
+from bot.ports import ToolServer
 from bot.prompting.compose.instructions import story_queries_for
 from bot.prompting.presets.preset import Preset
 from bot.runtime.clock import SystemClock
@@ -21,10 +24,15 @@ from bot.settings import Settings
 from bot.storage.database import Database
 from bot.storage.leases import read_installation_id
 from bot.storage.usage import UsageLog
-from bot.stories import RetrieveStories, StoryRetriever, index_stories, no_stories
+from bot.stories import RetrieveStories
+from bot.stories import StoryRetriever
+from bot.stories import index_stories
+from bot.stories import no_stories
 from bot.templates.renderer import Renderer
 from bot.tool_servers.factory import open_tool_servers
 from bot.value_class import value_class
+from bot.backends.factory import prepare_model
+
 
 _log = structlog.get_logger(__name__)
 
@@ -95,11 +103,10 @@ async def prepare_models(
 async def preload_default(backends: Mapping[str, Backend], default: Preset) -> None:
     """Load the default preset's model while everything else starts."""
     backend = backends[default.provider]
-    if isinstance(backend, PreloadingBackend):
-        try:
-            await backend.preload(default.model)
-        except BackendUnavailable as error:  # the first message gets the error
-            _log.warning("preload_failed", preset=default.name, reason=str(error))
+    try:
+        await backend.preload(default.model)
+    except BackendUnavailable as error:  # the first message gets the error
+        _log.warning("preload_failed", preset=default.name, reason=str(error))
 
 
 @contextlib.asynccontextmanager
@@ -115,9 +122,9 @@ async def open_story_retriever(
         yield no_stories
         return
     embedder = make_embedder(settings.embedding, settings.data_dir)
-    if isinstance(embedder, MeteredEmbedder):
+    if settings.embedding.kind == "openai":  # a service that may be paid for
         usage_log = UsageLog(database, SystemClock())
-        embedder = CountedEmbedder(embedder, embedder, settings.embedding, usage_log)
+        embedder = CountedEmbedder(embedder, settings.embedding, usage_log)
     stories: Stories = import_module("bot.storage.stories").SqlStories(database)
     task = asyncio.create_task(
         index_stories(stories_by_character, embedder, stories, SystemClock())

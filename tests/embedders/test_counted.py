@@ -1,17 +1,18 @@
 """What an embedding service is paid for stands in the usage, for nobody in particular."""
 
-from datetime import UTC, datetime
-
+from datetime import UTC
+from datetime import datetime
 import pytest
-
 from bot.embedders.openai import OpenAIEmbedder
 from bot.embedders.registry import CountedEmbedder
 from bot.errors import EmbeddingError
 from bot.settings import EmbeddingSettings
 from bot.storage.database import Database
-from bot.storage.usage import UsageLog, UsageTotals
+from bot.storage.usage import UsageLog
+from bot.storage.usage import UsageTotals
 from tests.fakes import FakeClock
 from tests.rigs.fake_embeddings import FakeEmbeddings
+
 
 EVER = datetime.fromtimestamp(0, UTC), datetime.fromtimestamp(4e9, UTC)
 ROWS = b'{"data": [{"embedding": [1, 2], "index": 0}], "usage": %s}'
@@ -26,7 +27,7 @@ async def embedded(database: Database, usage: bytes, price: float | None) -> tup
         )
         inner = OpenAIEmbedder(settings, FakeClock())
         log = UsageLog(database, FakeClock())
-        embedder = CountedEmbedder(inner, inner, settings, log)
+        embedder = CountedEmbedder(inner, settings, log)
         await embedder.embed_query("hello there")
         service.status = 500
         with pytest.raises(EmbeddingError):

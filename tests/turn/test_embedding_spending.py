@@ -1,9 +1,10 @@
 """What a search for stories costs counts against the budgets of whoever asked."""
 
-from datetime import UTC, datetime
-
+from datetime import UTC
+from datetime import datetime
 from bot.chat.story import StoryVector
-from bot.chat.usage import BudgetKind, Period
+from bot.chat.usage import BudgetKind
+from bot.chat.usage import Period
 from bot.embedders.openai import OpenAIEmbedder
 from bot.embedders.registry import CountedEmbedder
 from bot.prompting.presets.preset import Preset
@@ -11,12 +12,18 @@ from bot.runtime.in_process import InProcessRateLimits
 from bot.settings import EmbeddingSettings
 from bot.storage.database import Database
 from bot.storage.stories import SqlStories
-from bot.storage.usage import Budgets, UsageLog, UsageTotals
+from bot.storage.usage import Budgets
+from bot.storage.usage import UsageLog
+from bot.storage.usage import UsageTotals
 from bot.stories import StoryRetriever
-from bot.turn.limits.spending import BudgetRules, EmbeddingSpending, NoEmbeddingSpending, Spending
+from bot.turn.limits.spending import BudgetRules
+from bot.turn.limits.spending import EmbeddingSpending
+from bot.turn.limits.spending import NoEmbeddingSpending
+from bot.turn.limits.spending import Spending
 from tests.fakes import FakeClock
 from tests.rigs.fake_embeddings import FakeEmbeddings
 from tests.samples import make_incoming
+
 
 EVER = datetime.fromtimestamp(0, UTC), datetime.fromtimestamp(4e9, UTC)
 PERSON_A_DAY = (BudgetKind.PERSON, Period.DAY)
@@ -48,7 +55,7 @@ async def asked(
             kind="openai", base_url=service.base_url, model="bge-m3", price=10
         )
         inner = OpenAIEmbedder(settings, clock)
-        embedder = CountedEmbedder(inner, inner, settings, UsageLog(database, clock))
+        embedder = CountedEmbedder(inner, settings, UsageLog(database, clock))
         stories = SqlStories(database)
         await stories.replace_stories("nora", ["A storm."], embedder.model_id)
         [vector] = await inner.embed_documents(["A storm."]) if status == 200 else [b""]

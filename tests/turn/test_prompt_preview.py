@@ -4,22 +4,27 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import func
+from sqlalchemy import select
 from typing_extensions import override
-
-from bot.chat.incoming import Person, Quote, Said, WakeReason
+from bot.chat.incoming import Person
+from bot.chat.incoming import Quote
+from bot.chat.incoming import Said
+from bot.chat.incoming import WakeReason
 from bot.chat.prompt import Prompt
 from bot.chat.session import HistoryScope
-from bot.ports import TextTokenCounter, TokenCountingBackend
+from bot.ports import TextTokenCounter
 from bot.prompting.fit import tokens_by_span
 from bot.storage.database import Database
 from bot.storage.receipts import Receipts
 from bot.storage.tables import metadata
 from tests.fakes import FakeBackend
-from tests.samples import ALICE, BOB, make_incoming
+from tests.samples import ALICE
+from tests.samples import BOB
+from tests.samples import make_incoming
 from tests.turn.setup import Setup
+
 
 MING = Person("telegram:3", "小明 [bot]:")
 SCENES = 200
@@ -38,7 +43,7 @@ PRESETS: Sequence[dict[str, object]] = (
 )
 
 
-class CountingBackend(FakeBackend, TokenCountingBackend):
+class CountingBackend(FakeBackend):
     """Counts a token for every two characters, and reads no more than 400 tokens."""
 
     @override

@@ -3,57 +3,54 @@
 import asyncio
 import hashlib
 import json
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import AsyncExitStack, aclosing
+from collections.abc import AsyncGenerator
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from contextlib import aclosing
 from pathlib import Path
-
 import structlog
 from typing_extensions import override
-
 from bot.backends.chat_completions.stop_strings import stop_strings_of
 from bot.backends.chat_completions.wire import parameters
-from bot.backends.llama_cpp.engine import EngineConfig, EngineFailed
-from bot.backends.llama_cpp.images import (
-    count_image_tokens,
-    encode_images,
-    find_projector,
-    insert_image_placeholders,
-)
-from bot.backends.llama_cpp.loaded_model import LoadedModel, load_model
+from bot.backends.llama_cpp.engine import EngineConfig
+from bot.backends.llama_cpp.engine import EngineFailed
+from bot.backends.llama_cpp.images import count_image_tokens
+from bot.backends.llama_cpp.images import encode_images
+from bot.backends.llama_cpp.images import find_projector
+from bot.backends.llama_cpp.images import insert_image_placeholders
+from bot.backends.llama_cpp.loaded_model import LoadedModel
+from bot.backends.llama_cpp.loaded_model import load_model
 from bot.backends.llama_cpp.settings import LlamaCppSettings
-from bot.backends.llama_cpp.slots import delete_saved_slots, slots_folder
-from bot.backends.llama_cpp.tool_calls import RESULTS_FRACTION, fit_tools
+from bot.backends.llama_cpp.slots import delete_saved_slots
+from bot.backends.llama_cpp.slots import slots_folder
+from bot.backends.llama_cpp.tool_calls import RESULTS_FRACTION
+from bot.backends.llama_cpp.tool_calls import fit_tools
 from bot.backends.model_files import store as model_store
 from bot.backends.model_files.gguf import read_special_tokens
 from bot.chat.operation import ModelInMemory
-from bot.chat.prompt import GenerationEvent, Prompt, PromptDescription, PromptToken, TemplateChoice
-from bot.errors import BackendInterrupted, BackendUnavailable, SettingsError, TemplateError
-from bot.ports import (
-    Backend,
-    ConversationMemory,
-    DescribingBackend,
-    LoadingBackend,
-    ModelCheckingBackend,
-    PreloadingBackend,
-    SampleModelBackend,
-    SeeingBackend,
-    TextTokenCounter,
-    TokenCountingBackend,
-    TokenizingBackend,
-    ToolCallingBackend,
-)
+from bot.chat.prompt import GenerationEvent
+from bot.chat.prompt import Prompt
+from bot.chat.prompt import PromptDescription
+from bot.chat.prompt import PromptToken
+from bot.chat.prompt import TemplateChoice
+from bot.errors import BackendInterrupted
+from bot.errors import BackendUnavailable
+from bot.errors import SettingsError
+from bot.errors import TemplateError
+from bot.ports import Backend
+from bot.ports import ConversationMemory
+from bot.ports import TextTokenCounter
 from bot.prompting.text.tokens import counter_for_model
 from bot.runtime.subprocesses import ChildFailed
 from bot.templates.added_text import find_added_text
 from bot.templates.family_templates import detect_family
-from bot.templates.renderer import (
-    FALLBACK_TEMPLATE,
-    ModelTemplate,
-    RenderedPrompt,
-    Renderer,
-    ToolUse,
-)
+from bot.templates.renderer import FALLBACK_TEMPLATE
+from bot.templates.renderer import ModelTemplate
+from bot.templates.renderer import RenderedPrompt
+from bot.templates.renderer import Renderer
+from bot.templates.renderer import ToolUse
 from bot.texts.text import translatable
+
 
 _NOTICE = translatable(
     "The model on this machine cannot be used; the bot's operator has to fix it."
@@ -63,21 +60,11 @@ _TEMPLATE_NOTICE = translatable(
 )
 _MAX_CACHED_PROMPTS = 256
 _DEFAULT_ANSWER_FRACTION = 4  # an answer without a limit gets a quarter of the context
+_log = structlog.get_logger(__name__)
+_MAX_TEXT_CHARS = 300
 
 
-class LlamaCpp(
-    Backend,
-    TokenCountingBackend,
-    TokenizingBackend,
-    DescribingBackend,
-    PreloadingBackend,
-    ModelCheckingBackend,
-    SampleModelBackend,
-    SeeingBackend,
-    LoadingBackend,
-    ConversationMemory,
-    ToolCallingBackend,
-):
+class LlamaCpp(Backend, ConversationMemory):
     """Generate with the models in the data directory, and any GGUF by its path."""
 
     def __init__(
@@ -207,6 +194,11 @@ class LlamaCpp(
         self._models.clear()
         await self._exit_stack.aclose()
 
+    @property
+    @override
+    def can_tokenize(self) -> bool:
+        return True
+
     @override
     async def tokenize(self, prompt: Prompt) -> Sequence[PromptToken]:
         model = await self._model(prompt.model)
@@ -263,7 +255,7 @@ class LlamaCpp(
         for model in self._loaded_models():
             await model.slots.forget(conversation)
             model.tokenizer.clear()
-        # ... and the files of models that are not loaded
+        # models that are not loaded have files, too
         delete_saved_slots(self._slots_folder, conversation)
 
     def _loaded_models(self) -> Sequence[LoadedModel]:
@@ -325,16 +317,8 @@ def make(name: str, settings: LlamaCppSettings, data_dir: Path, renderer: Render
     return LlamaCpp(settings, data_dir, renderer, name)
 
 
-_log = structlog.get_logger(__name__)
-_MAX_TEXT_CHARS = 300
-
-
 def check_template_pin(model: Path, settings: LlamaCppSettings, provider: str) -> None:
-    """Compare the template with the pinned hash, if there is one.
-
-    Raises:
-        SettingsError: it is another template, or the file is no model.
-    """
+    """Raise `SettingsError` if the template is not the pinned one, where one is pinned."""
     if settings.template_sha256 is None:
         return
     found = _sha256(read_special_tokens(model).chat_template or "")
@@ -352,7 +336,7 @@ async def warn_of_added_text(
     settings: LlamaCppSettings,
     provider: str,
 ) -> None:
-    """Log what the template says to the model in every prompt, unless the template is pinned."""
+    """Log the text that the template adds to every prompt, unless it is pinned."""
     if settings.template_sha256 is not None:
         return
     try:
@@ -384,9 +368,7 @@ async def describe_rendered(
 ) -> PromptDescription:
     """Render a prompt as its model would read it, without loading the model.
 
-    Raises:
-        SettingsError: the file is not a model.
-        TemplateError: the template cannot be used.
+    Raises `SettingsError` or `TemplateError` where the file or the template cannot be used.
     """
     own = await read_model_template(model_file)
     rendered = await renderer.render(
@@ -406,7 +388,7 @@ async def describe_rendered(
 
 
 async def read_model_template(model_file: Path) -> ModelTemplate:
-    """Read the template from a model's file; raises `SettingsError` if it is no model."""
+    """Read the template from a model's file; raises `SettingsError` for another file."""
     tokens = await asyncio.to_thread(read_special_tokens, model_file)
     return ModelTemplate(tokens.chat_template, tokens.bos_token, tokens.eos_token)
 

@@ -1,47 +1,59 @@
 """Compose the draft of a prompt, and fit it to what a backend accepts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
-from typing import TypeGuard, TypeVar
-
-from bot.chat.attachments import NO_FILES, AttachedFiles
+from typing import TypeVar
+from bot.chat.attachments import NO_FILES
+from bot.chat.attachments import AttachedFiles
 from bot.chat.incoming import Said
-from bot.chat.prompt import Image, Message, Prompt, Role, TemplateChoice, TemplateNames
+from bot.chat.prompt import Image
+from bot.chat.prompt import Message
+from bot.chat.prompt import Prompt
+from bot.chat.prompt import Role
+from bot.chat.prompt import TemplateChoice
+from bot.chat.prompt import TemplateNames
 from bot.chat.receipt import DroppedItem
-from bot.chat.session import Session, Turn
+from bot.chat.session import Session
+from bot.chat.session import Turn
 from bot.chat.story import Story
 from bot.errors import UserError
-from bot.ports import Backend, TokenCountingBackend
-from bot.prompting.compose.background import build_background, split_observed
+from bot.ports import Backend
+from bot.prompting.compose.background import build_background
+from bot.prompting.compose.background import split_observed
 from bot.prompting.compose.card import apply_card
-from bot.prompting.compose.card_macros import ORIGINAL_SYSTEM, own_instructions
-from bot.prompting.compose.inputs import PromptInputs, gather_inputs
-from bot.prompting.compose.instructions import (
-    build_instructions,
-    build_prompter,
-    build_recent_stories,
-    fill_card_persona,
-    further_persona,
-    story_queries_for,
-)
-from bot.prompting.draft import Draft, HistoryUnit, PromptPart, group_history
-from bot.prompting.fit import FittedPrompt, estimate_message_tokens, fit_draft
+from bot.prompting.compose.card_macros import ORIGINAL_SYSTEM
+from bot.prompting.compose.card_macros import own_instructions
+from bot.prompting.compose.inputs import PromptInputs
+from bot.prompting.compose.inputs import gather_inputs
+from bot.prompting.compose.instructions import build_instructions
+from bot.prompting.compose.instructions import build_prompter
+from bot.prompting.compose.instructions import build_recent_stories
+from bot.prompting.compose.instructions import fill_card_persona
+from bot.prompting.compose.instructions import further_persona
+from bot.prompting.compose.instructions import story_queries_for
+from bot.prompting.draft import Draft
+from bot.prompting.draft import HistoryUnit
+from bot.prompting.draft import PromptPart
+from bot.prompting.draft import group_history
+from bot.prompting.fit import FittedPrompt
+from bot.prompting.fit import estimate_message_tokens
+from bot.prompting.fit import fit_draft
 from bot.prompting.persona import FilledText
 from bot.prompting.presets.fields import PresetMessage
 from bot.prompting.presets.preset import Preset
-from bot.prompting.prompters import (
-    AlpacaPrompter,
-    ChatPrompter,
-    ask_usage,
-    parse_fields,
-    strip_ask_command,
-)
+from bot.prompting.prompters import AlpacaPrompter
+from bot.prompting.prompters import ChatPrompter
+from bot.prompting.prompters import ask_usage
+from bot.prompting.prompters import parse_fields
+from bot.prompting.prompters import strip_ask_command
 from bot.prompting.speakers import uses_tags
 from bot.prompting.text.incremental_map import map_incrementally
-from bot.prompting.text.tokens import counter_for_model, get_counter
+from bot.prompting.text.tokens import counter_for_model
+from bot.prompting.text.tokens import get_counter
 from bot.templates import names
 from bot.texts.text import marked
+
 
 T = TypeVar("T")
 
@@ -327,15 +339,13 @@ def _sampling_parameters(preset: Preset) -> dict[str, object]:
 
 
 async def fit_for_backend(preset: Preset, draft: Draft, backend: Backend) -> FittedPrompt:
-    """Count in the preset's encoding, else with the backend's tokenizer, else by an estimate.
+    """Count in the preset's encoding, else with the backend's tokenizer.
 
     Raises:
         UserError: the required parts of the prompt exceed the budget.
         BackendError: the backend cannot count, and so could not answer either.
     """
     limit, encoding = preset.max_input_tokens, preset.token_counter
-    if not can_count(backend):
-        return await fit_for_preset(preset, draft)
     max_prompt_tokens = await backend.max_prompt_tokens(draft.base)
     if encoding is None:
         limits = [one for one in (limit, max_prompt_tokens) if one is not None]
@@ -349,16 +359,6 @@ async def fit_for_backend(preset: Preset, draft: Draft, backend: Backend) -> Fit
     estimate = get_counter(encoding)
     smaller = await fit_draft(fitted.draft, max_prompt_tokens, backend.count_tokens, estimate)
     return smaller.with_earlier_drops(fitted)
-
-
-def can_count(backend: Backend) -> TypeGuard[TokenCountingBackend]:
-    """Whether a backend counts tokens; `isinstance` with a protocol looks up all its methods."""
-    return _is_counting(type(backend))
-
-
-@cache
-def _is_counting(kind: type[Backend]) -> bool:
-    return issubclass(kind, TokenCountingBackend)
 
 
 async def fit_for_preset(preset: Preset, draft: Draft) -> FittedPrompt:
@@ -388,6 +388,6 @@ async def find_model_limit(preset: Preset, backend: Backend) -> int | None:
         BackendError: the backend cannot count, and so could not answer either.
     """
     takes_a_share = preset.lorebook is not None or preset.persona is not None
-    if not takes_a_share or not isinstance(backend, TokenCountingBackend):
+    if not takes_a_share:
         return None
     return await backend.max_prompt_tokens(bare_prompt(preset))

@@ -14,7 +14,6 @@ from bot.chat.session import error_id_of
 from bot.console import live_events as live_fragment
 from bot.console.operation import ProviderRow
 from bot.errors import BackendUnavailable
-from bot.ports import LoadingBackend, MonitoredBackend
 from bot.runtime.clock import SystemClock
 from bot.runtime.in_process import InProcessRateLimits
 from bot.storage.inbox import SqlInbox
@@ -35,13 +34,13 @@ PROVIDERS = [
 ]
 
 
-class WatchedBackend(FakeBackend, MonitoredBackend):
+class WatchedBackend(FakeBackend):
     @override
     def model_health(self) -> Sequence[ModelHealth]:
         return [ModelHealth("good", False, 9, 1), ModelHealth("bad", True, 0, 0)]
 
 
-class LocalBackend(FakeBackend, LoadingBackend):
+class LocalBackend(FakeBackend):
     @override
     def models_in_memory(self) -> Sequence[ModelInMemory]:
         return [ModelInMemory("small", 4, 1, 3, 2)]

