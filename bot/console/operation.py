@@ -2,36 +2,27 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
-from dataclasses import asdict
-from dataclasses import dataclass
-from dataclasses import field
-from datetime import UTC
-from datetime import datetime
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from typing import TypeAlias
-from pydantic import BaseModel
-from pydantic import Field
-from bot.chat.operation import FailedMessage
-from bot.chat.operation import LoggedStep
-from bot.chat.operation import MessageTrace
-from bot.chat.operation import ModelHealth
-from bot.chat.operation import Node
-from bot.chat.operation import ProcessReport
-from bot.console.health import Probe
-from bot.console.health import run_probes
-from bot.ports import Backend
-from bot.ports import Clock
-from bot.ports import MessageNotes
-from bot.ports import RateLimits
+
+from pydantic import BaseModel, Field
+
+from bot.chat.operation import (
+    FailedMessage,
+    LoggedStep,
+    MessageTrace,
+    ModelHealth,
+    Node,
+    ProcessReport,
+)
+from bot.console.health import Probe, run_probes
+from bot.ports import Backend, Clock, MessageNotes, RateLimits
 from bot.storage.dead_letters import DeadLetters
-from bot.storage.operation import NodeRegistry
-from bot.storage.operation import Pauses
+from bot.storage.operation import NodeRegistry, Pauses
 from bot.storage.reports import ServiceState
-from bot.telemetry.logs import RecentEvents
-from bot.telemetry.logs import find_failure
+from bot.telemetry.logs import RecentEvents, find_failure
 from bot.value_class import value_class
 
 

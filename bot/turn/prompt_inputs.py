@@ -2,71 +2,50 @@
 
 import asyncio
 import math
-from collections.abc import Awaitable
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
-from dataclasses import field
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import field, replace
 from functools import partial
 from itertools import takewhile
 from typing import TypeAlias
+
 import structlog
-from bot.chat.attachments import NO_FILES
-from bot.chat.attachments import AttachedFiles
-from bot.chat.attachments import described_text
-from bot.chat.incoming import Said
-from bot.chat.incoming import WakeReason
+
+from bot.chat.attachments import NO_FILES, AttachedFiles, described_text
+from bot.chat.incoming import Said, WakeReason
 from bot.chat.outgoing import OutgoingPart
 from bot.chat.receipt import Receipt
-from bot.chat.session import Claim
-from bot.chat.session import InboxMessage
-from bot.chat.session import ReadableTurns
-from bot.chat.session import Session
-from bot.chat.session import Turn
-from bot.chat.session import TurnRange
-from bot.chat.session import TurnResult
-from bot.chat.session import all_turns
+from bot.chat.session import (
+    Claim,
+    InboxMessage,
+    ReadableTurns,
+    Session,
+    Turn,
+    TurnRange,
+    TurnResult,
+    all_turns,
+)
 from bot.chat.story import Story
-from bot.chat.tool import ToolName
-from bot.chat.tool import ToolSpec
+from bot.chat.tool import ToolName, ToolSpec
 from bot.commands.personas import UserPersonas
 from bot.errors import PlatformError
 from bot.intake import storable_said
 from bot.media.attachment_reader import AttachmentReader
-from bot.ports import Backend
-from bot.ports import Clock
-from bot.ports import EmbeddingPayer
-from bot.ports import ToolServer
-from bot.prompting.compose.compose import compose
-from bot.prompting.compose.compose import find_model_limit
-from bot.prompting.compose.compose import fit_for_backend
-from bot.prompting.compose.compose import template_of
+from bot.ports import Backend, Clock, EmbeddingPayer, ToolServer
+from bot.prompting.compose.compose import compose, find_model_limit, fit_for_backend, template_of
 from bot.prompting.draft import Draft
 from bot.prompting.fit import FittedPrompt
 from bot.prompting.presets.preset import Preset
 from bot.prompting.speakers import label_speakers
-from bot.replying.answer_parts import count_messages
-from bot.replying.answer_parts import message_names
-from bot.replying.answer_parts import messages_of
+from bot.replying.answer_parts import count_messages, message_names, messages_of
 from bot.replying.live_reply import LiveReply
 from bot.replying.tool_rounds import ToolRounds
-from bot.routing.presets import ActiveCharacters
-from bot.routing.presets import ActivePreset
-from bot.routing.presets import PresetResolver
+from bot.routing.presets import ActiveCharacters, ActivePreset, PresetResolver
 from bot.storage.conversations import Conversations
 from bot.stories import RetrieveStories
 from bot.summaries import Summarizer
 from bot.texts.text import Text
-from bot.tools import Tool
-from bot.tools import Toolbox
-from bot.tools import dice_tool
-from bot.tools import history_tool
-from bot.tools import server_tools
-from bot.tools import story_tool
-from bot.tools import time_tool
+from bot.tools import Tool, Toolbox, dice_tool, history_tool, server_tools, story_tool, time_tool
 from bot.value_class import value_class
-
 
 ReadBefore: TypeAlias = Callable[[Said, int], Awaitable[Sequence[Said]]]
 """Lists at most so many messages before one, oldest first; raises `PlatformError`."""

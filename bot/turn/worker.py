@@ -7,81 +7,47 @@ is fenced by its epoch.
 
 import asyncio
 import contextlib
-from collections.abc import Collection
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
+
 import structlog
+
 from bot.chat.command import Command
-from bot.chat.incoming import Deleted
-from bot.chat.incoming import Edited
-from bot.chat.incoming import ForgetRequested
-from bot.chat.incoming import Incoming
-from bot.chat.incoming import Joined
-from bot.chat.incoming import Pressed
-from bot.chat.incoming import Said
-from bot.chat.session import Attempt
-from bot.chat.session import Claim
-from bot.chat.session import ClaimedMessage
-from bot.chat.session import HistoryChange
-from bot.chat.session import InboxMessage
-from bot.chat.session import StoredTurn
-from bot.chat.session import Turn
-from bot.chat.session import TurnResult
+from bot.chat.incoming import Deleted, Edited, ForgetRequested, Incoming, Joined, Pressed, Said
+from bot.chat.session import (
+    Attempt,
+    Claim,
+    ClaimedMessage,
+    HistoryChange,
+    InboxMessage,
+    StoredTurn,
+    Turn,
+    TurnResult,
+)
 from bot.commands.answers import READS_HISTORY
-from bot.commands.request import AskedQuestion
-from bot.commands.request import CommandRequest
-from bot.errors import Fenced
-from bot.errors import StoreError
-from bot.errors import ToldAlready
-from bot.errors import UserError
-from bot.ports import Clock
-from bot.ports import ConversationMemory
+from bot.commands.request import AskedQuestion, CommandRequest
+from bot.errors import Fenced, StoreError, ToldAlready, UserError
+from bot.ports import Clock, ConversationMemory
 from bot.prompting.presets.preset import Preset
 from bot.replying.answer_parts import explain_unreadable
-from bot.routing.decide import Answer
-from bot.routing.decide import Decision
-from bot.routing.decide import Ignore
-from bot.routing.decide import Observe
-from bot.routing.decide import Unreadable
-from bot.routing.decide import decide
+from bot.routing.decide import Answer, Decision, Ignore, Observe, Unreadable, decide
 from bot.routing.decision_log import describe_silence
 from bot.routing.presets import ActiveCharacters
 from bot.runtime.tasks import WakeUps
 from bot.storage.conversations import Conversations
 from bot.telemetry.logs import BoundTurn
-from bot.telemetry.metrics import FENCED
-from bot.telemetry.metrics import MESSAGES_FINISHED
-from bot.telemetry.metrics import SECONDS_TO_FINISH
-from bot.telemetry.traces import ROOT
-from bot.telemetry.traces import record_span
-from bot.texts.text import Text
-from bot.texts.text import translatable
-from bot.texts.text import translatable_count
-from bot.turn.claims import LEASE_SECONDS
-from bot.turn.claims import IsolationGate
-from bot.turn.claims import LeaseKeeper
-from bot.turn.claims import is_set_aside
-from bot.turn.commands import CommandRuns
-from bot.turn.commands import StopRefusals
-from bot.turn.edits import AnswersInPlace
-from bot.turn.edits import EditedMessages
-from bot.turn.edits import recognize_reply
-from bot.turn.finishing import CommandReplies
-from bot.turn.finishing import QuestionAnswers
-from bot.turn.finishing import TurnFinisher
-from bot.turn.message_groups import MessageGroup
-from bot.turn.message_groups import MessageParts
-from bot.turn.message_groups import PartJoiner
-from bot.turn.message_groups import observed_turn
-from bot.turn.presses import ChosenCommand
-from bot.turn.presses import PressedButtons
-from bot.turn.presses import QuotedMessages
+from bot.telemetry.metrics import FENCED, MESSAGES_FINISHED, SECONDS_TO_FINISH
+from bot.telemetry.traces import ROOT, record_span
+from bot.texts.text import Text, translatable, translatable_count
+from bot.turn.claims import LEASE_SECONDS, IsolationGate, LeaseKeeper, is_set_aside
+from bot.turn.commands import CommandRuns, StopRefusals
+from bot.turn.edits import AnswersInPlace, EditedMessages, recognize_reply
+from bot.turn.finishing import CommandReplies, QuestionAnswers, TurnFinisher
+from bot.turn.message_groups import MessageGroup, MessageParts, PartJoiner, observed_turn
+from bot.turn.presses import ChosenCommand, PressedButtons, QuotedMessages
 from bot.turn.stages import TurnStages
-
 
 _log = structlog.get_logger(__name__)
 TURNS_FOR_ROUTING = 40

@@ -1,35 +1,24 @@
 """Test that a worker hears from a sender in another process which message its row became."""
 
 import asyncio
-from collections.abc import Collection
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
+
 import pytest
-from bot.chat.outgoing import MessageContent
-from bot.chat.outgoing import OutgoingPart
+
+from bot.chat.outgoing import MessageContent, OutgoingPart
 from bot.chat.session import TurnResult
-from bot.delivery.sender import RemoteDelivery
-from bot.delivery.sender import Sender
-from bot.delivery.sent_rows import SentRows
+from bot.delivery.sender import RemoteDelivery, Sender
+from bot.delivery.sent_rows import SentRows, follow_sent_rows, publish_sent_row
 from bot.errors import Refused
 from bot.runtime.in_process import InProcessSignals
 from bot.storage.conversations import Conversations
 from bot.storage.database import Database
 from bot.storage.inbox import SqlInbox
-from bot.storage.outbox import SenderIdentity
-from bot.storage.outbox import SqlOutbox
-from tests.fakes import LIMITS
-from tests.fakes import FakeClock
-from tests.fakes import FakeSurface
-from tests.fakes import run_ready_tasks
-from tests.samples import begin
-from tests.samples import make_incoming
-from tests.waiting import PATIENCE_SECONDS
-from tests.waiting import wait_until
-from collections.abc import Sequence
-from functools import partial
-from bot.delivery.sent_rows import follow_sent_rows
-from bot.delivery.sent_rows import publish_sent_row
-
+from bot.storage.outbox import SenderIdentity, SqlOutbox
+from tests.fakes import LIMITS, FakeClock, FakeSurface, run_ready_tasks
+from tests.samples import begin, make_incoming
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 LANE = "telegram:5"
 

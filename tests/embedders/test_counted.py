@@ -1,18 +1,17 @@
 """What an embedding service is paid for stands in the usage, for nobody in particular."""
 
-from datetime import UTC
-from datetime import datetime
+from datetime import UTC, datetime
+
 import pytest
+
 from bot.embedders.openai import OpenAIEmbedder
 from bot.embedders.registry import CountedEmbedder
 from bot.errors import EmbeddingError
 from bot.settings import EmbeddingSettings
 from bot.storage.database import Database
-from bot.storage.usage import UsageLog
-from bot.storage.usage import UsageTotals
+from bot.storage.usage import UsageLog, UsageTotals
 from tests.fakes import FakeClock
 from tests.rigs.fake_embeddings import FakeEmbeddings
-
 
 EVER = datetime.fromtimestamp(0, UTC), datetime.fromtimestamp(4e9, UTC)
 ROWS = b'{"data": [{"embedding": [1, 2], "index": 0}], "usage": %s}'

@@ -7,49 +7,32 @@ clock, the signals, the connections, the model and the platforms.
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncGenerator
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+
 from typing_extensions import override
-from bot.chat.incoming import Address
-from bot.chat.incoming import Incoming
-from bot.chat.incoming import MediaItem
-from bot.chat.incoming import Request
-from bot.chat.incoming import Said
-from bot.chat.incoming import source_of
+
+from bot.chat.incoming import Address, Incoming, MediaItem, Request, Said, source_of
 from bot.chat.outgoing import OutboxRow
-from bot.chat.prompt import Delta
-from bot.chat.prompt import Finish
-from bot.chat.prompt import FinishReason
-from bot.chat.prompt import GenerationEvent
-from bot.chat.prompt import Prompt
+from bot.chat.prompt import Delta, Finish, FinishReason, GenerationEvent, Prompt
 from bot.chat.receipt import Receipt
 from bot.chat.session import ClaimedMessage
 from bot.commands.admin_notes import AdminNotes
 from bot.commands.answers import AnswerButtons
-from bot.commands.authority import AdminCheck
-from bot.commands.authority import AnonymousAdmins
+from bot.commands.authority import AdminCheck, AnonymousAdmins
 from bot.commands.handlers import CommandHandlers
 from bot.commands.personas import UserPersonas
-from bot.commands.privacy import ChannelForgetting
-from bot.commands.privacy import PersonForgetting
+from bot.commands.privacy import ChannelForgetting, PersonForgetting
 from bot.commands.reports import ContextView
-from bot.delivery.sender import LaneDelivery
-from bot.delivery.sender import Sender
-from bot.errors import StoreError
-from bot.errors import Unreachable
-from bot.intake import HistoryRouter
-from bot.intake import InboxIntake
+from bot.delivery.sender import LaneDelivery, Sender
+from bot.errors import StoreError, Unreachable
+from bot.intake import HistoryRouter, InboxIntake
 from bot.media.attachment_reader import AttachmentReader
 from bot.media.voice_messages import VoiceMessages
-from bot.ports import Clock
-from bot.ports import Signals
+from bot.ports import Clock, Signals
 from bot.prompting.presets.preset import Preset
 from bot.replying.live_replies import LiveReplies
 from bot.routing.decision_log import DecisionLog
-from bot.routing.presets import HistoryScopes
-from bot.routing.presets import PresetResolver
+from bot.routing.presets import HistoryScopes, PresetResolver
 from bot.runtime.in_process import InProcessSignals
 from bot.runtime.keyed_worker_pool import KeyedWorkerPool
 from bot.service.exclusive_role import ExclusiveRole
@@ -61,34 +44,26 @@ from bot.storage.history_index import SqlHistoryIndex
 from bot.storage.inbox import SqlInbox
 from bot.storage.leases import SqlRoleLeases
 from bot.storage.operation import SqlMessageNotes
-from bot.storage.outbox import SenderIdentity
-from bot.storage.outbox import SqlOutbox
+from bot.storage.outbox import SenderIdentity, SqlOutbox
 from bot.storage.receipts import Receipts
 from bot.storage.retention import delete_expired
 from bot.storage.summaries import SqlSummaries
 from bot.stories import no_stories
 from bot.summaries import Summarizer
 from bot.turn.answer import AnswerPipeline
-from bot.turn.arrivals import CONVERSATIONS
-from bot.turn.arrivals import ArrivalSignals
-from bot.turn.arrivals import MissedSignals
+from bot.turn.arrivals import CONVERSATIONS, ArrivalSignals, MissedSignals
 from bot.turn.claims import LeaseKeeper
 from bot.turn.message_groups import MessageGatherer
-from bot.turn.prompt_inputs import ChannelReader
-from bot.turn.prompt_inputs import PromptSources
+from bot.turn.prompt_inputs import ChannelReader, PromptSources
 from bot.turn.stages import TurnStages
 from bot.turn.stops import StopRequests
 from bot.turn.worker import ConversationWorker
 from tests.e2e.model_server import unanswered_questions
 from tests.e2e.transcript_checker import expected_answer
-from tests.simulation.database import DatabaseServer
-from tests.simulation.database import SimulatedConnections
-from tests.simulation.event_loop import LoopProcess
-from tests.simulation.event_loop import SimulatedLoop
-from tests.simulation.platform import SETTLE_SECONDS
-from tests.simulation.platform import SimulatedPlatform
 from tests.fakes import FakeBackend
-
+from tests.simulation.database import DatabaseServer, SimulatedConnections
+from tests.simulation.event_loop import LoopProcess, SimulatedLoop
+from tests.simulation.platform import SETTLE_SECONDS, SimulatedPlatform
 
 _MAX_KEYS = 100
 _JANITOR_SECONDS = 300.0

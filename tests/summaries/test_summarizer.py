@@ -4,42 +4,28 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from datetime import UTC
-from datetime import datetime
+from datetime import UTC, datetime
+
 import pytest
-from sqlalchemy import select
-from sqlalchemy import update
+from sqlalchemy import select, update
 from typing_extensions import override
+
 from bot.chat.incoming import Said
-from bot.chat.prompt import Finish
-from bot.chat.prompt import FinishReason
-from bot.chat.prompt import Prompt
-from bot.chat.prompt import ReasoningDelta
-from bot.chat.prompt import Usage
-from bot.chat.session import HistoryChange
-from bot.chat.session import Turn
-from bot.chat.session import TurnResult
-from bot.errors import BackendUnavailable
-from bot.errors import BudgetUsedUp
+from bot.chat.prompt import Finish, FinishReason, Prompt, ReasoningDelta, Usage
+from bot.chat.session import HistoryChange, Turn, TurnResult
+from bot.errors import BackendUnavailable, BudgetUsedUp
 from bot.ports import ConversationMemory
-from bot.prompting.presets.preset import Preset
-from bot.prompting.presets.preset import SummaryChoice
+from bot.prompting.presets.preset import Preset, SummaryChoice
 from bot.runtime.clock import SystemClock
 from bot.storage.conversations import Conversations
 from bot.storage.database import Database
 from bot.storage.inbox import SqlInbox
 from bot.storage.summaries import SqlSummaries
-from bot.storage.tables import summary
-from bot.storage.tables import turn
-from bot.summaries import Summarizer
-from bot.summaries import SummaryRequest
-from tests.fakes import FakeBackend
-from tests.fakes import ScriptStep
-from tests.samples import ALICE
-from tests.samples import begin
-from tests.samples import make_incoming
+from bot.storage.tables import summary, turn
+from bot.summaries import Summarizer, SummaryRequest
+from tests.fakes import FakeBackend, ScriptStep
+from tests.samples import ALICE, begin, make_incoming
 from tests.waiting import wait_until
-
 
 CHAT = "telegram:5"
 SAID = make_incoming("hello")

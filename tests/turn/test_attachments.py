@@ -1,21 +1,17 @@
 """The files of a message: seen by its answer, described in the history, named if not read."""
 
 from dataclasses import replace
-from bot.chat.incoming import Address
-from bot.chat.incoming import Edited
-from bot.chat.incoming import MediaItem
-from bot.chat.incoming import MediaKind
-from bot.chat.incoming import WakeReason
+
+from typing_extensions import override
+
+from bot.chat.incoming import Address, Edited, MediaItem, MediaKind, WakeReason
 from bot.chat.prompt import Prompt
 from bot.storage.database import Database
 from bot.storage.receipts import Receipts
 from tests.fakes import FakeBackend
 from tests.media.file_samples import picture
 from tests.samples import make_incoming
-from tests.turn.setup import CHAT
-from tests.turn.setup import Setup
-from typing_extensions import override
-
+from tests.turn.setup import CHAT, Setup
 
 PICTURE = MediaItem(MediaKind.IMAGE, "cat.png", None, "cat")
 NOTES = MediaItem(MediaKind.FILE, "notes.txt", None, "notes")

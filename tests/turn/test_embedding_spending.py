@@ -1,10 +1,9 @@
 """What a search for stories costs counts against the budgets of whoever asked."""
 
-from datetime import UTC
-from datetime import datetime
+from datetime import UTC, datetime
+
 from bot.chat.story import StoryVector
-from bot.chat.usage import BudgetKind
-from bot.chat.usage import Period
+from bot.chat.usage import BudgetKind, Period
 from bot.embedders.openai import OpenAIEmbedder
 from bot.embedders.registry import CountedEmbedder
 from bot.prompting.presets.preset import Preset
@@ -12,18 +11,12 @@ from bot.runtime.in_process import InProcessRateLimits
 from bot.settings import EmbeddingSettings
 from bot.storage.database import Database
 from bot.storage.stories import SqlStories
-from bot.storage.usage import Budgets
-from bot.storage.usage import UsageLog
-from bot.storage.usage import UsageTotals
+from bot.storage.usage import Budgets, UsageLog, UsageTotals
 from bot.stories import StoryRetriever
-from bot.turn.limits.spending import BudgetRules
-from bot.turn.limits.spending import EmbeddingSpending
-from bot.turn.limits.spending import NoEmbeddingSpending
-from bot.turn.limits.spending import Spending
+from bot.turn.limits.spending import BudgetRules, EmbeddingSpending, NoEmbeddingSpending, Spending
 from tests.fakes import FakeClock
 from tests.rigs.fake_embeddings import FakeEmbeddings
 from tests.samples import make_incoming
-
 
 EVER = datetime.fromtimestamp(0, UTC), datetime.fromtimestamp(4e9, UTC)
 PERSON_A_DAY = (BudgetKind.PERSON, Period.DAY)

@@ -4,14 +4,12 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+
 import pytest
-from sqlalchemy import func
-from sqlalchemy import select
+from sqlalchemy import func, select
 from typing_extensions import override
-from bot.chat.incoming import Person
-from bot.chat.incoming import Quote
-from bot.chat.incoming import Said
-from bot.chat.incoming import WakeReason
+
+from bot.chat.incoming import Person, Quote, Said, WakeReason
 from bot.chat.prompt import Prompt
 from bot.chat.session import HistoryScope
 from bot.ports import TextTokenCounter
@@ -20,11 +18,8 @@ from bot.storage.database import Database
 from bot.storage.receipts import Receipts
 from bot.storage.tables import metadata
 from tests.fakes import FakeBackend
-from tests.samples import ALICE
-from tests.samples import BOB
-from tests.samples import make_incoming
+from tests.samples import ALICE, BOB, make_incoming
 from tests.turn.setup import Setup
-
 
 MING = Person("telegram:3", "小明 [bot]:")
 SCENES = 200

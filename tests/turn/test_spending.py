@@ -3,32 +3,23 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
+
 import pytest
 from typing_extensions import override
+
 from bot.backends.openai_compatible.settings import OpenAISettings
-from bot.chat.prompt import Finish
-from bot.chat.prompt import FinishReason
-from bot.chat.prompt import Prompt
-from bot.chat.prompt import Usage
-from bot.chat.usage import BudgetKind
-from bot.chat.usage import Period
-from bot.chat.usage import format_cost
-from bot.errors import BackendInterrupted
-from bot.errors import BackendUnavailable
+from bot.chat.prompt import Finish, FinishReason, Prompt, Usage
+from bot.chat.usage import BudgetKind, Period, format_cost
+from bot.errors import BackendInterrupted, BackendUnavailable
 from bot.prompting.presets.preset import Preset
 from bot.runtime.in_process import InProcessRateLimits
 from bot.storage.database import Database
 from bot.storage.receipts import Receipts
 from bot.storage.usage import Budgets
-from bot.turn.limits.spending import BudgetRules
-from bot.turn.limits.spending import Spending
-from tests.fakes import FakeBackend
-from tests.fakes import FakeClock
-from tests.samples import BOB
-from tests.samples import make_incoming
-from tests.turn.setup import CHAT
-from tests.turn.setup import Setup
-
+from bot.turn.limits.spending import BudgetRules, Spending
+from tests.fakes import FakeBackend, FakeClock
+from tests.samples import BOB, make_incoming
+from tests.turn.setup import CHAT, Setup
 
 PROVIDERS = {
     # a million tokens of the prompt cost one dollar, of the answer ten

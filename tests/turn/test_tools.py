@@ -2,31 +2,22 @@
 
 from dataclasses import replace
 from typing import Any
+
 import pytest
 from typing_extensions import override
+
 from bot.chat.incoming import Person
-from bot.chat.prompt import Finish
-from bot.chat.prompt import FinishReason
-from bot.chat.prompt import TemplateChoice
-from bot.chat.prompt import Usage
+from bot.chat.prompt import Finish, FinishReason, TemplateChoice, Usage
 from bot.chat.tool import ToolCall
-from bot.chat.usage import BudgetKind
-from bot.chat.usage import Period
-from bot.errors import BackendUnavailable
-from bot.errors import PresetError
+from bot.chat.usage import BudgetKind, Period
+from bot.errors import BackendUnavailable, PresetError
 from bot.prompting.presets.files import parse_preset
 from bot.storage.database import Database
 from bot.storage.receipts import Receipts
-from tests.fakes import FakeBackend
-from tests.fakes import ScriptStep
-from tests.samples import ALICE
-from tests.samples import BOB
-from tests.samples import make_incoming
-from tests.turn.setup import CHAT
-from tests.turn.setup import Setup
-from tests.turn.setup import failure
+from tests.fakes import FakeBackend, ScriptStep
+from tests.samples import ALICE, BOB, make_incoming
+from tests.turn.setup import CHAT, Setup, failure
 from tests.turn.test_spending import make_setup as make_budget_setup
-
 
 ALL = {"tools": ["time", "dice", "history", "stories"]}
 USED = "\n\n🔧 tools used: "

@@ -5,13 +5,12 @@ import mmap
 import struct
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
-from typing import Final
+from typing import Any, Final
+
 from bot.backends.model_files.settings import ModelFileSettings
 from bot.errors import SettingsError
 from bot.templates.family_templates import detect_family
 from bot.value_class import value_class
-
 
 _MAGIC: Final = b"GGUF"
 _MIN_VERSION: Final = 2  # version 1 has 32-bit counts

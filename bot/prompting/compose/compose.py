@@ -1,59 +1,46 @@
 """Compose the draft of a prompt, and fit it to what a backend accepts."""
 
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
-from bot.chat.attachments import NO_FILES
-from bot.chat.attachments import AttachedFiles
+
+from bot.chat.attachments import NO_FILES, AttachedFiles
 from bot.chat.incoming import Said
-from bot.chat.prompt import Image
-from bot.chat.prompt import Message
-from bot.chat.prompt import Prompt
-from bot.chat.prompt import Role
-from bot.chat.prompt import TemplateChoice
-from bot.chat.prompt import TemplateNames
+from bot.chat.prompt import Image, Message, Prompt, Role, TemplateChoice, TemplateNames
 from bot.chat.receipt import DroppedItem
-from bot.chat.session import Session
-from bot.chat.session import Turn
+from bot.chat.session import Session, Turn
 from bot.chat.story import Story
 from bot.errors import UserError
 from bot.ports import Backend
-from bot.prompting.compose.background import build_background
-from bot.prompting.compose.background import split_observed
+from bot.prompting.compose.background import build_background, split_observed
 from bot.prompting.compose.card import apply_card
-from bot.prompting.compose.card_macros import ORIGINAL_SYSTEM
-from bot.prompting.compose.card_macros import own_instructions
-from bot.prompting.compose.inputs import PromptInputs
-from bot.prompting.compose.inputs import gather_inputs
-from bot.prompting.compose.instructions import build_instructions
-from bot.prompting.compose.instructions import build_prompter
-from bot.prompting.compose.instructions import build_recent_stories
-from bot.prompting.compose.instructions import fill_card_persona
-from bot.prompting.compose.instructions import further_persona
-from bot.prompting.compose.instructions import story_queries_for
-from bot.prompting.draft import Draft
-from bot.prompting.draft import HistoryUnit
-from bot.prompting.draft import PromptPart
-from bot.prompting.draft import group_history
-from bot.prompting.fit import FittedPrompt
-from bot.prompting.fit import estimate_message_tokens
-from bot.prompting.fit import fit_draft
+from bot.prompting.compose.card_macros import ORIGINAL_SYSTEM, own_instructions
+from bot.prompting.compose.inputs import PromptInputs, gather_inputs
+from bot.prompting.compose.instructions import (
+    build_instructions,
+    build_prompter,
+    build_recent_stories,
+    fill_card_persona,
+    further_persona,
+    story_queries_for,
+)
+from bot.prompting.draft import Draft, HistoryUnit, PromptPart, group_history
+from bot.prompting.fit import FittedPrompt, estimate_message_tokens, fit_draft
 from bot.prompting.persona import FilledText
 from bot.prompting.presets.fields import PresetMessage
 from bot.prompting.presets.preset import Preset
-from bot.prompting.prompters import AlpacaPrompter
-from bot.prompting.prompters import ChatPrompter
-from bot.prompting.prompters import ask_usage
-from bot.prompting.prompters import parse_fields
-from bot.prompting.prompters import strip_ask_command
+from bot.prompting.prompters import (
+    AlpacaPrompter,
+    ChatPrompter,
+    ask_usage,
+    parse_fields,
+    strip_ask_command,
+)
 from bot.prompting.speakers import uses_tags
 from bot.prompting.text.incremental_map import map_incrementally
-from bot.prompting.text.tokens import counter_for_model
-from bot.prompting.text.tokens import get_counter
+from bot.prompting.text.tokens import counter_for_model, get_counter
 from bot.templates import names
 from bot.texts.text import marked
-
 
 T = TypeVar("T")
 

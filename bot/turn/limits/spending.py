@@ -2,51 +2,38 @@
 
 import contextlib
 import math
-from collections.abc import AsyncIterator
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
-from dataclasses import replace
-from datetime import UTC
-from datetime import datetime
-from datetime import timedelta
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
 import structlog
 from typing_extensions import override
-from bot.backends.spec import ModelPrice
-from bot.backends.spec import ProviderSettings
+
+from bot.backends.spec import ModelPrice, ProviderSettings
 from bot.chat.incoming import Said
-from bot.chat.prompt import Prompt
-from bot.chat.prompt import Usage
-from bot.chat.usage import MICROS
-from bot.chat.usage import AnswerCharge
-from bot.chat.usage import BudgetCap
-from bot.chat.usage import BudgetKind
-from bot.chat.usage import Period
-from bot.chat.usage import SpentAmount
-from bot.chat.usage import format_cost
-from bot.errors import BackendUnavailable
-from bot.errors import BudgetUsedUp
-from bot.errors import StoreError
-from bot.ports import Clock
-from bot.ports import EmbeddingPayer
-from bot.ports import RateLimits
+from bot.chat.prompt import Prompt, Usage
+from bot.chat.usage import (
+    MICROS,
+    AnswerCharge,
+    BudgetCap,
+    BudgetKind,
+    Period,
+    SpentAmount,
+    format_cost,
+)
+from bot.errors import BackendUnavailable, BudgetUsedUp, StoreError
+from bot.ports import Clock, EmbeddingPayer, RateLimits
 from bot.prompting.fit import FittedPrompt
 from bot.prompting.presets.preset import Preset
 from bot.replying.generate import GeneratedAnswer
 from bot.replying.stop_flag import StopFlag
-from bot.storage.usage import Budgets
-from bot.storage.usage import UsageLog
+from bot.storage.usage import Budgets, UsageLog
 from bot.summaries import SummaryRequest
-from bot.texts.text import Text
-from bot.texts.text import translatable
+from bot.texts.text import Text, translatable
 from bot.turn.limits.rate_limits import RareNotices
-from bot.turn.limits.slots import ProviderSlots
-from bot.turn.limits.slots import Urgency
+from bot.turn.limits.slots import ProviderSlots, Urgency
 from bot.value_class import value_class
-
 
 _log = structlog.get_logger(__name__)
 _CHARS_PER_TOKEN = 3  # for what a provider does not count; few, so that it costs rather more

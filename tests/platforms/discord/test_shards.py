@@ -3,23 +3,17 @@
 import asyncio
 import json
 from typing import Any
+
 import pytest
 from simcord.builders import ChannelHandle
 from simcord.results import ResponseMessage
-from bot.chat.incoming import Edited
-from bot.chat.incoming import Said
-from bot.platforms.discord.shards import GatewaySession
-from bot.platforms.discord.shards import Shard
-from bot.platforms.discord.shards import loop_pause
-from bot.platforms.discord.shards import recent_identifies
+
+from bot.chat.incoming import Edited, Said
+from bot.platforms.discord.shards import GatewaySession, Shard, loop_pause, recent_identifies
 from bot.runtime.tasks import cancel_and_wait
-from tests.platforms.discord.conftest import ShortSleepClock
-from tests.platforms.discord.conftest import platform_for
-from tests.platforms.discord.conftest import running
-from tests.platforms.discord.conftest import wait_until
+from tests.platforms.discord.conftest import ShortSleepClock, platform_for, running, wait_until
 from tests.rigs.simwire import SimWire
 from tests.support.intake import FakeIntake
-
 
 pytestmark = pytest.mark.service
 

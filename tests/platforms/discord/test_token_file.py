@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typing_extensions import override
@@ -50,7 +51,7 @@ async def kept_running(
     The token is in a file or a setting.
     """
     is_file = isinstance(token, Path)
-    given: dict[str, object] = {"token": None, "token_file": token} if is_file else {"token": token}
+    given: dict[str, Any] = {"token": None, "token_file": token} if is_file else {"token": token}
     platform = platform_for(wire, clock=FastClock(), **given)
 
     async def run() -> None:
