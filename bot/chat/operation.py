@@ -37,12 +37,14 @@ class HeldLease:
 class KnownChannel:
     """A conversation in which somebody was answered."""
 
-    conversation: str
+    channel: str
+    """The key of the conversation."""
     answers: int
     """Of which something is still kept."""
     newest: int
     """The number of the newest one."""
     newest_at: float
+    """In Unix seconds."""
     preset: str | None
     """Which answered last."""
 
@@ -68,6 +70,7 @@ class MadeSetting:
     value: str
     by: str
     at: float
+    """In Unix seconds."""
 
 
 @value_class

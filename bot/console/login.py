@@ -138,7 +138,7 @@ class ConsoleLogins:
         if self._set_digest is not None and hmac.compare_digest(digest, self._set_digest):
             return Caller("token of the settings", frozenset(Scope))
         found = await self._tokens.find_api_token(digest)
-        return Caller(f"token {found.name}", found.scopes) if found else None
+        return Caller(f"token {found.name}", frozenset(found.scopes)) if found else None
 
     def _read_changed_file(self) -> None:
         if self._token_file is None or not self._token_file.has_changed():

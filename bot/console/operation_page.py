@@ -7,23 +7,10 @@ from typing import TypeAlias
 from aiohttp import web
 
 from bot.chat.access import Scope
-from bot.console.app import protected
-from bot.console.live_events import stream_fragment
-from bot.console.operation import (
-    ErrorDetail,
-    OperationReports,
-    OperationState,
-    QueueSample,
-    TrialResult,
-)
-from bot.console.pages import PageRenderer
-from bot.console.routes import (
-    ConsoleRequest,
-    NavigationItem,
-    Page,
-    RouteGroup,
-    route,
-)
+from bot.console.live_events import fragment_events, stream_events
+from bot.console.operation import ErrorDetail, OperationReports, OperationState, QueueSample
+from bot.console.pages import PageRenderer, line_chart
+from bot.console.routes import ConsoleRequest, NavigationItem, Page, RouteGroup, route
 from bot.errors import BackendError, RequestRefused, UserError
 from bot.ports import Clock
 from bot.texts.text import translatable, translate
@@ -31,6 +18,16 @@ from bot.value_class import value_class
 
 TryProvider: TypeAlias = Callable[[str], Awaitable[str]]
 """Returns what a provider answers; raises `BackendError` or `UserError`."""
+
+
+@value_class
+class TrialResult:
+    """What a provider answered when it was tried."""
+
+    provider: str
+    works: bool
+    answer: str
+    """Or why it does not work."""
 
 
 @value_class
@@ -55,33 +52,26 @@ class OperationPage(RouteGroup):
     _rendered: dict[object, object] = field(default_factory=dict)
     """By reader, of the state under "state"."""
 
-    @route(
-        "GET /api/v1/operation",
-        Scope.READ,
-        "What works, what waits, and who does what.",
-        answer=OperationState,
-    )
-    async def _report(self, _: ConsoleRequest) -> OperationState:
+    @route("GET /api/v1/operation", Scope.READ)
+    async def state(self) -> OperationState:
+        """What works, what waits, and who does what."""
         return await self.reports.current()
 
-    @route("GET /operation", Scope.READ, "The page of the operation.")
-    async def _page(self, request: ConsoleRequest) -> Page:
+    @route("GET /operation", Scope.READ)
+    async def show(self, request: ConsoleRequest) -> Page:
         state = await self.reports.current()
         chart = _queue_chart(self.reports.samples, request.look.language)
         return Page("operation.html", {"state": state, "chart": chart})
 
-    @route(
-        "GET /operation/events",
-        Scope.READ,
-        "The state of the operation whenever it changes, as server-sent events.",
-    )
-    async def _events(self, request: ConsoleRequest) -> web.StreamResponse:
+    @route("GET /operation/events", Scope.READ)
+    async def send_events(self, request: ConsoleRequest) -> web.StreamResponse:
+        """Send the state whenever it changes, as server-sent events."""
+
         async def render() -> str:
             return self._fragment(await self.reports.current(), request)
 
-        response = protected(web.StreamResponse(), "")
-        await stream_fragment(request, response, render, self.clock)
-        return response
+        shown = request.http.headers.get("Last-Event-ID", "")
+        return await stream_events(request, fragment_events(shown, render, self.clock), self.clock)
 
     def _fragment(self, state: OperationState, request: ConsoleRequest) -> str:
         """Return what is renewed; the pages of one reader share it while the state is the same."""
@@ -94,31 +84,22 @@ class OperationPage(RouteGroup):
             self._rendered[reader] = self.renderer.render(page, request, "")
         return str(self._rendered[reader])
 
-    @route(
-        "GET /api/v1/operation/errors/{error}",
-        Scope.READ,
-        "The steps of a message by the id that its author was told.",
-        answer=ErrorDetail,
-    )
-    async def _error(self, request: ConsoleRequest) -> ErrorDetail:
-        found = await self.reports.error(request.http.match_info["error"])
+    @route("GET /api/v1/operation/errors/{error}", Scope.READ)
+    async def find_error(self, error: str) -> ErrorDetail:
+        """The steps of a message by the id that its author was told."""
+        found = await self.reports.error(error)
         if found is None:
             text = translatable("No process has logged anything about such an error.")
             raise RequestRefused(404, text)
         return found
 
-    @route("GET /operation/errors/{error}", Scope.READ, "The steps of a message that failed.")
-    async def _error_page(self, request: ConsoleRequest) -> Page:
-        return Page("operation_error.html", {"error": await self._error(request)})
+    @route("GET /operation/errors/{error}", Scope.READ)
+    async def error_page(self, error: str) -> Page:
+        return Page("operation_error.html", {"error": await self.find_error(error)})
 
-    @route(
-        "POST /api/v1/operation/providers/{provider}/try",
-        Scope.OPERATE,
-        "Try a provider with one short request.",
-        answer=TrialResult,
-    )
-    async def _trial(self, request: ConsoleRequest) -> TrialResult:
-        provider = request.http.match_info["provider"]
+    @route("POST /api/v1/operation/providers/{provider}/try", Scope.OPERATE)
+    async def try_out(self, request: ConsoleRequest, provider: str) -> TrialResult:
+        """Try a provider with one short request."""
         if all(one.name != provider for one in self.reports.providers):
             raise RequestRefused(404, translatable("There is no such provider."))
         try:
@@ -127,31 +108,18 @@ class OperationPage(RouteGroup):
             answer, works = str(error), False
         except UserError as error:
             answer, works = translate(error.text, request.look.language), False
-        return TrialResult(provider=provider, works=works, answer=self.mask(answer))
+        return TrialResult(provider, works, self.mask(answer))
 
-    @route(
-        "POST /operation/providers/{provider}/try",
-        Scope.OPERATE,
-        "Try a provider, and show what it answers.",
-    )
-    async def _trial_page(self, request: ConsoleRequest) -> Page:
-        return Page("operation_trial.html", {"trial": await self._trial(request)})
+    @route("POST /operation/providers/{provider}/try", Scope.OPERATE)
+    async def trial_page(self, request: ConsoleRequest, provider: str) -> Page:
+        return Page("operation_trial.html", {"trial": await self.try_out(request, provider)})
 
 
 def _queue_chart(samples: Sequence[QueueSample], language: str) -> dict[str, object]:
-    """Return what charts.js draws: one line for each number, live."""
-    series = (
-        (translatable("Unanswered conversations"), "c-1", [one.conversations for one in samples]),
-        (translatable("Being answered"), "c-2", [one.held for one in samples]),
-        (translatable("Unsent messages"), "c-3", [one.unsent for one in samples]),
+    lines = (
+        (translatable("Unanswered conversations"), [one.conversations for one in samples]),
+        (translatable("Being answered"), [one.held for one in samples]),
+        (translatable("Unsent messages"), [one.unsent for one in samples]),
     )
-    return {
-        "unit": "second",
-        "live": True,
-        "title": translate(translatable("Time (UTC)"), language),
-        "times": [round(one.at) for one in samples],
-        "series": [
-            {"label": translate(label, language), "color": color, "values": values}
-            for label, color, values in series
-        ],
-    }
+    times = [round(one.at) for one in samples]
+    return line_chart("second", translatable("Time (UTC)"), times, lines, language)

@@ -10,7 +10,7 @@ from bot.chat.incoming import Person, Said, address_of
 from bot.chat.prompt import Message, Prompt, Usage
 from bot.chat.receipt import Receipt
 from bot.chat.usage import AnswerCharge
-from bot.console.prompt_preview import DraftPreview
+from bot.console.prompt_preview import DraftComposer
 from bot.errors import BackendUnavailable, SettingsError, UserError
 from bot.ports import AnswerLog, Backend, Clock, TokenCountingBackend, UsageLog
 from bot.prompting.compose.compose import bare_prompt, template_of
@@ -172,7 +172,7 @@ class PromptReplay:
     presets: Mapping[str, Preset]
     answers: AnswerLog
     find_draft: Callable[[str], Awaitable[Preset]]
-    composer: DraftPreview
+    composer: DraftComposer
     prepare: Callable[[Preset], Preset]
 
     async def replay(self, answer: StoredAnswer, changes: ReplayChanges) -> ReplayedAnswer:

@@ -119,8 +119,8 @@ _MAX_TURNS = 400
 
 
 @value_class
-class DraftPreview:
-    """Tells what a model would read of a preset."""
+class DraftComposer:
+    """Composes and counts as for a real answer; nothing is asked or stored."""
 
     sources: PromptSources
     resolver: PresetResolver

@@ -10,12 +10,12 @@ from bot.chat.operation import (
     HEARTBEAT_SECONDS,
     FailedMessage,
     LoggedStep,
-    ProcessModel,
-    ProcessModelHealth,
     ProcessReport,
 )
+from bot.console.operation import process_report
 from bot.errors import StoreError
-from bot.ports import Backend, Clock, LoadingBackend, MonitoredBackend, NodeRegistry
+from bot.value_class import value_class
+from bot.ports import Backend, Clock, MonitoredBackend, NodeRegistry
 from bot.prompting.presets.preset import Preset
 from bot.service.options import Role
 from bot.settings import Settings
@@ -258,21 +258,8 @@ class ReportSharing:
 
     def report(self) -> ProcessReport:
         """Return what this process tells."""
-        return ProcessReport(
-            errors=tuple(map(_shortened, self.events.failures(_MAX_ERRORS))),
-            health=tuple(
-                ProcessModelHealth(name, one)
-                for name, backend in self.backends.items()
-                if isinstance(backend, MonitoredBackend)
-                for one in backend.model_health()
-            ),
-            models=tuple(
-                ProcessModel(name, one)
-                for name, backend in self.backends.items()
-                if isinstance(backend, LoadingBackend)
-                for one in backend.models_in_memory()
-            ),
-        )
+        report = process_report(self.backends, self.events)
+        return replace(report, errors=tuple(map(_shortened, report.errors[:_MAX_ERRORS])))
 
 
 def _shortened(failed: FailedMessage) -> FailedMessage:

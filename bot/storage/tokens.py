@@ -119,4 +119,4 @@ class SqlConsoleTokens(ConsoleTokens):
 
 
 def _api_token(name: str, scopes: str, created_at: float) -> ApiToken:
-    return ApiToken(name, frozenset(map(Scope, scopes.split())), created_at)
+    return ApiToken(name, tuple(map(Scope, scopes.split())), created_at)

@@ -61,7 +61,7 @@ class ConsoleUnderTest:
         """Return the headers of a new token for the API."""
         token = new_api_token()
         name = "-".join(scopes) or "none"
-        new = ApiToken(name, frozenset(scopes), self.clock.now())
+        new = ApiToken(name, tuple(sorted(scopes)), self.clock.now())
         await self.tokens.add_api_token(token_digest(token), new)
         return {"Authorization": f"Bearer {token}"}
 

@@ -10,7 +10,7 @@ from bot.chat.answers import AnswerSearch, ReplayChanges, StoredAnswer
 from bot.chat.incoming import WakeReason
 from bot.chat.usage import BudgetKind, Period
 from bot.console.operator_requests import OperatorRequests, PromptReplay, ProviderTrial
-from bot.console.prompt_preview import DraftPreview
+from bot.console.prompt_preview import DraftComposer
 from bot.errors import BackendUnavailable, UserError
 from bot.prompting.presets.preset import Preset
 from bot.runtime.in_process import InProcessRateLimits
@@ -67,7 +67,7 @@ def make_replay(
             name
         )
 
-    composer = DraftPreview(preview.sources, preview.resolver, preview.conversations)
+    composer = DraftComposer(preview.sources, preview.resolver, preview.conversations)
     log = SqlAnswerLog(database)
     return PromptReplay(requests, {"nils": NILS}, log, find_draft, composer, lambda preset: preset)
 

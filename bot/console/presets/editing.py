@@ -8,15 +8,22 @@ from pathlib import Path
 
 from bot.chat.access import AuditEntry
 from bot.chat.drafts import PresetDraft
+from bot.chat.session import PresetVersion
 from bot.console.differences import opcodes
 from bot.console.presets.form import apply_form, write_preset_json
-from bot.console.presets.lorebook_entries import apply_entry_forms, has_entry_fields
+from bot.console.presets.lorebook_entries import (
+    add_entry,
+    apply_entry_forms,
+    has_entry_fields,
+    remove_entry,
+)
 from bot.errors import PresetError, RequestRefused, SettingsError, UserError
 from bot.importers.card import card_file
 from bot.importers.character_files import merge_character_file
 from bot.ports import AuditLog, Clock, PresetDrafts, PresetVersions
-from bot.prompting.presets.fields import preset_id
+from bot.prompting.presets.fields import name_problem, preset_id
 from bot.prompting.presets.files import (
+    delete_preset_file,
     export_preset,
     find_preset_file,
     load_preset_lorebook,
@@ -128,7 +135,7 @@ class PresetEditing:
         raise RequestRefused(404, translatable("There is no preset of this name."))
 
     async def history(self, name: str) -> Sequence[tuple[int, float]]:
-        """Return the numbers of a preset's versions, newest first, and since when there are."""
+        """Return version numbers, newest first, with when each was first seen."""
         return await self.versions.history(name, _MAX_VERSIONS)
 
     async def version_text(self, name: str, number: int) -> str:
@@ -232,6 +239,108 @@ class PresetEditing:
         saved = await self.save_draft(name, content, edited.revision)
         await self.record(who, "go back", f"{name} v{number}", edited.content, content)
         return saved
+
+    # --- new presets, and their end --------------------------------------------------------------
+
+    async def copy(self, name: str, new_name: str, who: str) -> str:
+        """Make a draft of another name from what is worked on; return that name.
+
+        Raises:
+            RequestRefused: 404: there is no such preset.
+            UserError: the name cannot be used or is taken, or the text is no JSON.
+        """
+        edited = await self.open(name)
+        await self._begin(edited, new_name, who, "copy preset")
+        return new_name
+
+    async def rename(self, name: str, new_name: str, who: str) -> str:
+        """Give a preset that was never published another name; return that name.
+
+        Raises:
+            RequestRefused: 404: there is no such preset.
+            UserError: it was published, or as for `copy`.
+        """
+        edited = await self.open(name)
+        if edited.draft is None or name in self.resolver.presets:
+            raise UserError(
+                translatable(
+                    "Histories and settings know a published preset by its name. Copy it, choose"
+                    " the copy where it answers, and delete this one."
+                )
+            )
+        await self._begin(edited, new_name, who, "rename preset")
+        await self.drafts.delete(name)
+        return new_name
+
+    async def delete(self, name: str, who: str) -> None:
+        """Let a preset answer nowhere any more, and delete its file and its draft.
+
+        Its versions are kept: a preset of this name that is published later goes on from them.
+
+        Raises:
+            RequestRefused: 404: there is no such preset.
+            UserError: it is the default one, or its file cannot be deleted; nothing was changed.
+        """
+        edited = await self.open(name)
+        if name == self.resolver.default.name:
+            raise UserError(
+                translatable(
+                    "{name} is the default preset, which answers where none is chosen; set another"
+                    " TROUPE_DEFAULT_PRESET first.",
+                    name=name,
+                )
+            )
+        preset = self.resolver.presets.get(name)
+        if preset is not None:
+            await asyncio.to_thread(self._delete_file, preset)
+            await self.versions.save([PresetVersion(name, "", 1)])
+            self.resolver.remove(name)
+            await self.announce([name])
+        await self.drafts.delete(name)
+        await self.record(who, "delete preset", name, edited.content, "")
+
+    async def _begin(self, edited: EditedPreset, new_name: str, who: str, action: str) -> None:
+        if problem := name_problem(new_name):
+            raise UserError(problem)
+        content = write_preset_json({**await self.value_of(edited), "name": new_name})
+        source = None if edited.draft is None else edited.draft.source
+        draft = PresetDraft(new_name, 0, 1, content, self.clock.now(), source)
+        await self.begin_draft(draft, who, action)
+
+    def _delete_file(self, preset: Preset) -> None:
+        try:
+            delete_preset_file(self.open_folder(), preset)
+        except PresetError as error:
+            raise UserError(text_of(error)) from None
+
+    # --- lorebooks ------------------------------------------------------------------------------
+
+    async def add_entry(self, name: str, revision: int) -> tuple[EditedPreset, int]:
+        """Add an empty entry to the lorebook of a draft; return its number as well.
+
+        Raises:
+            UserError: the lorebook is malformed or full, or as for `save_draft`.
+        """
+        value = await self._value_with_lorebook(name)
+        try:
+            changed, number = add_entry(value)
+        except ValueError:
+            raise UserError(
+                translatable("The lorebook takes no further entry; the JSON shows it.")
+            ) from None
+        return await self.save_draft(name, write_preset_json(changed), revision), number
+
+    async def remove_entry(self, name: str, number: int, revision: int) -> EditedPreset:
+        """Remove an entry; raises as `add_entry`, and `RequestRefused` with 404."""
+        value = await self._value_with_lorebook(name)
+        try:
+            changed = remove_entry(value, number)
+        except KeyError:
+            raise RequestRefused(404, translatable("There is no such entry.")) from None
+        return await self.save_draft(name, write_preset_json(changed), revision)
+
+    async def _value_with_lorebook(self, name: str) -> dict[str, object]:
+        return await self.with_lorebook(await self.value_of(await self.open(name)))
 
     # --- publishing ---------------------------------------------------------------------------
 

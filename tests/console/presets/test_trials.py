@@ -110,7 +110,7 @@ async def test_draft_with_mistakes_is_not_tested(console: Playground) -> None:
 async def test_asking_needs_the_scope_that_costs(console: Playground) -> None:
     token = new_api_token()
     tokens = SqlConsoleTokens(console.service.container.database, SystemClock())
-    scopes = frozenset({Scope.READ, Scope.PRESETS})
+    scopes = (Scope.PRESETS, Scope.READ)
     await tokens.add_api_token(token_digest(token), ApiToken("reader", scopes, 0.0))
     headers = {"Authorization": f"Bearer {token}"}
     for path, expected in (("test", 200), ("ask", 403)):

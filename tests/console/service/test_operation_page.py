@@ -11,7 +11,7 @@ from typing_extensions import override
 from bot.chat.access import Scope
 from bot.chat.operation import ModelHealth, ModelInMemory
 from bot.chat.session import error_id_of
-from bot.console import live_events as live_fragment
+from bot.console import live_events
 from bot.console.operation import ProviderRow
 from bot.errors import BackendUnavailable
 from bot.ports import LoadingBackend, MonitoredBackend
@@ -216,7 +216,8 @@ async def test_live_page_is_sent_what_changed_and_reconnects_where_it_was(
 async def test_live_page_ends_when_its_token_is_revoked(
     console: ConsoleUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live_fragment, "_SECONDS_BETWEEN", 0.01)
+    monkeypatch.setattr(live_events, "_FRAGMENT_SECONDS", 0.01)
+    monkeypatch.setattr(live_events, "_CHECK_SECONDS", 0.0)
     headers = await console.bearer(Scope.READ)
 
     async with console.client.get("/operation/events", headers=headers) as response:
