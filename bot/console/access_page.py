@@ -8,9 +8,9 @@ from pydantic import BaseModel, Field
 from bot.chat.access import ApiToken, AuditEntry, Scope
 from bot.console.routes import Caller, ConsoleRequest, NavigationItem, Page, RouteGroup, route
 from bot.errors import RequestRefused
-from bot.value_class import value_class
 from bot.ports import AuditLog, Clock, ConsoleTokens
 from bot.texts.text import translatable
+from bot.value_class import value_class
 
 _PAGE_ENTRIES = 200
 # A caller by a token has a name that begins with it, and actions on tokens end with it.

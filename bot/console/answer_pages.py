@@ -35,10 +35,10 @@ from bot.console.prompt_view import (
 )
 from bot.console.routes import ConsoleRequest, NavigationItem, Page, RouteGroup, redirect, route
 from bot.errors import BackendError, BackendUnavailable, RequestRefused
-from bot.value_class import value_class
 from bot.ports import AnswerLog, Backend, PresetDrafts, PresetVersions, TokenizingBackend
 from bot.prompting.fit import prompt_tokens, tokens_by_section
-from bot.texts.text import looked_up, translatable
+from bot.texts.text import translatable
+from bot.value_class import value_class
 
 _ANSWERS_PER_PAGE = 50
 _EXCERPT_CHARS = 200
@@ -335,7 +335,7 @@ class AnswerPages(RouteGroup):
                 "segments": budget_segments(receipt),
                 "steps": waterfall(receipt, await self._delivered_seconds(answer)),
                 "named": [span for span in receipt.layout if span.name],
-                "dropped": [(item, looked_up(item.why)) for item in receipt.dropped],
+                "dropped": receipt.dropped,
                 "dropped_tokens": sum(item.tokens or 0 for item in receipt.dropped),
                 "parameters": used_parameters(receipt.prompt, version),
                 "before": await self.answers.find_before(answer),

@@ -1,4 +1,4 @@
-"""What the service is doing, collected once for all pages that look at it."""
+"""Operation: what works, what waits, who holds which role, what answers, and what failed."""
 
 import asyncio
 from collections import deque
@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TypeAlias
 
+from aiohttp import web
+
+from bot.chat.access import Scope
 from bot.chat.operation import (
     FailedMessage,
     LoggedStep,
@@ -18,6 +21,10 @@ from bot.chat.operation import (
     ProcessReport,
 )
 from bot.console.health import Probe, run_probes
+from bot.console.live_events import fragment_events, stream_events
+from bot.console.pages import PageRenderer, line_chart
+from bot.console.routes import ConsoleRequest, NavigationItem, Page, RouteGroup, route
+from bot.errors import BackendError, RequestRefused, UserError
 from bot.ports import (
     Backend,
     Clock,
@@ -31,10 +38,11 @@ from bot.ports import (
     ServiceState,
 )
 from bot.telemetry.logs import RecentEvents, find_failure
+from bot.texts.text import translatable, translate
 from bot.value_class import value_class
 
 _PROBE_SECONDS = 2.0
-_FRESH_SECONDS = 1.0
+_FRESH_SECONDS = 1.0  # for so long, all who look get the same state
 _MAX_ERRORS = 20
 _MAX_SAMPLES = 600
 
@@ -174,6 +182,16 @@ class OperationState:
     """What was set aside; `troupe dead-letters` shows it."""
 
 
+@value_class
+class TrialResult:
+    """What a provider answered when it was tried."""
+
+    provider: str
+    works: bool
+    answer: str
+    """Or why it does not work."""
+
+
 FindReports: TypeAlias = Callable[[Sequence[str]], Awaitable[Mapping[str, ProcessReport]]]
 """Returns what processes tell of themselves, by their names, but not this process."""
 
@@ -224,57 +242,125 @@ class QueueSample:
     unsent: int
 
 
+TryProvider: TypeAlias = Callable[[str], Awaitable[str]]
+"""Returns what a provider answers; raises `BackendError` or `UserError`."""
+
+
 @dataclass(slots=True)
-class OperationReports:
-    """Reports of the operation; those who ask within a second get the same one.
+class OperationPage(RouteGroup):
+    """Shows the state of the service.
 
     Args:
         probes: what /readyz asks.
-        state: what is stored.
+        stored: what the database knows.
         providers: the providers that are set up.
         backends: the same as what is asked, by name.
         waiting: how many requests to a provider wait for a slot.
         rate_limits: what platforms refuse.
         events: what was logged.
         installation: processes, pauses and what was set aside.
+        try_provider: sends one request to a provider.
+        mask: removes secrets from what is shown.
+        renderer: renders the part of the page that is renewed.
         clock: the time.
     """
 
+    navigation = (NavigationItem("/operation", translatable("Operation"), "operation"),)
+
     probes: Mapping[str, Probe]
-    state: ServiceState
+    stored: ServiceState
     providers: Sequence[ProviderRow]
     backends: Mapping[str, Backend]
     waiting: Callable[[str], int]
     rate_limits: RateLimits
     events: RecentEvents
     installation: Installation
+    try_provider: TryProvider
+    mask: Callable[[str], str]
+    renderer: PageRenderer
     clock: Clock
     _newest: OperationState | None = None
     _made_at: float = 0.0
     _samples: deque[QueueSample] = field(default_factory=lambda: deque(maxlen=_MAX_SAMPLES))
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _rendered: dict[object, object] = field(default_factory=dict)
+    """By reader, of the state under "state"."""
 
-    async def current(self) -> OperationState:
-        """Return the state; raises `StoreError`."""
+    @route("GET /api/v1/operation", Scope.READ)
+    async def state(self) -> OperationState:
+        """What works, what waits, and who does what."""
         async with self._lock:
             now = self.clock.monotonic()
             if self._newest is None or now - self._made_at >= _FRESH_SECONDS:
-                self._newest = await self._report()
+                state = self._newest = await self._report()
                 self._made_at = now
-                state = self._newest
                 self._samples.append(
                     QueueSample(self.clock.now(), state.conversations, state.held, state.unsent)
                 )
             return self._newest
 
-    @property
-    def samples(self) -> Sequence[QueueSample]:
-        """What waited at each report while somebody looked, oldest first."""
-        return list(self._samples)
+    @route("GET /operation", Scope.READ)
+    async def show(self, request: ConsoleRequest) -> Page:
+        state = await self.state()
+        chart = _queue_chart(list(self._samples), request.look.language)
+        return Page("operation.html", {"state": state, "chart": chart})
+
+    @route("GET /operation/events", Scope.READ)
+    async def send_events(self, request: ConsoleRequest) -> web.StreamResponse:
+        """Send the state whenever it changes, as server-sent events."""
+
+        async def render() -> str:
+            return self._fragment(await self.state(), request)
+
+        shown = request.http.headers.get("Last-Event-ID", "")
+        return await stream_events(request, fragment_events(shown, render, self.clock), self.clock)
+
+    def _fragment(self, state: OperationState, request: ConsoleRequest) -> str:
+        """Return what is renewed; the pages of one reader share it while the state is the same."""
+        reader = (request.look.language, request.caller.csrf_token)
+        if self._rendered.get("state") is not state:
+            self._rendered.clear()
+            self._rendered["state"] = state
+        if reader not in self._rendered:
+            page = Page("operation_state.html", {"state": state})
+            self._rendered[reader] = self.renderer.render(page, request, "")
+        return str(self._rendered[reader])
+
+    @route("GET /api/v1/operation/errors/{error}", Scope.READ)
+    async def find_error(self, error: str) -> ErrorDetail:
+        """The steps of a message by the id that its author was told."""
+        failed = await self._find_failed(error)
+        if failed is None:
+            text = translatable("No process has logged anything about such an error.")
+            raise RequestRefused(404, text)
+        trace = await self.stored.trace(failed.turn)
+        steps = [*_received(trace), *failed.steps, *_deliveries(trace)]
+        return ErrorDetail(failed.error_id, failed.turn, steps)
+
+    @route("GET /operation/errors/{error}", Scope.READ)
+    async def error_page(self, error: str) -> Page:
+        return Page("operation_error.html", {"error": await self.find_error(error)})
+
+    @route("POST /api/v1/operation/providers/{provider}/try", Scope.OPERATE)
+    async def try_out(self, request: ConsoleRequest, provider: str) -> TrialResult:
+        """Try a provider with one short request."""
+        if all(one.name != provider for one in self.providers):
+            raise RequestRefused(404, translatable("There is no such provider."))
+        try:
+            answer, works = await self.try_provider(provider), True
+        except BackendError as error:
+            answer, works = str(error), False
+        except UserError as error:
+            answer, works = translate(error.text, request.look.language), False
+        return TrialResult(provider, works, self.mask(answer))
+
+    @route("POST /operation/providers/{provider}/try", Scope.OPERATE)
+    async def trial_page(self, request: ConsoleRequest, provider: str) -> Page:
+        return Page("operation_trial.html", {"trial": await self.try_out(request, provider)})
 
     async def _report(self) -> OperationState:
         now = self.clock.now()
-        queues = await self.state.queues()
+        queues = await self.stored.queues()
         nodes = await self.installation.nodes.nodes()
         reports = {"": process_report(self.backends, self.events), **await self._others(nodes)}
         return OperationState(
@@ -286,7 +372,7 @@ class OperationReports:
             unsent=queues.unsent,
             leases=[
                 LeaseRow(one.role, one.owner, one.until - now)
-                for one in await self.state.role_leases()
+                for one in await self.stored.role_leases()
             ],
             providers=self.providers,
             health=[
@@ -335,16 +421,7 @@ class OperationReports:
             *(WaitRow(one.scope, one.seconds, None) for one in refused),
         ]
 
-    async def error(self, error_id: str) -> ErrorDetail | None:
-        """Return the steps of a message by the id that its author was told; None: not known."""
-        failed = await self._find_error(error_id)
-        if failed is None:
-            return None
-        trace = await self.state.trace(failed.turn)
-        steps = [*_received(trace), *failed.steps, *_deliveries(trace)]
-        return ErrorDetail(failed.error_id, failed.turn, steps)
-
-    async def _find_error(self, error_id: str) -> FailedMessage | None:
+    async def _find_failed(self, error_id: str) -> FailedMessage | None:
         found = self.events.failure(error_id)
         found = found or await find_failure(self.installation.notes, error_id)
         if found is not None:
@@ -385,3 +462,13 @@ def _deliveries(trace: MessageTrace) -> Sequence[LoggedStep]:
         level = "error" if one.error else "info"
         steps.append(LoggedStep("", level, f"{one.op} {one.state}", details))
     return steps
+
+
+def _queue_chart(samples: Sequence[QueueSample], language: str) -> dict[str, object]:
+    lines = (
+        (translatable("Unanswered conversations"), [one.conversations for one in samples]),
+        (translatable("Being answered"), [one.held for one in samples]),
+        (translatable("Unsent messages"), [one.unsent for one in samples]),
+    )
+    times = [round(one.at) for one in samples]
+    return line_chart("second", translatable("Time (UTC)"), times, lines, language)

@@ -24,7 +24,7 @@ from bot.chat.web_channel import WebChannel, WebMessage, web_person
 from bot.console.live_events import channel_events, stream_events
 from bot.console.message_view import color_of, view_message, view_people
 from bot.console.pages import PageRenderer
-from bot.console.prompt_view import view_prompt, view_reasons
+from bot.console.prompt_view import view_prompt
 from bot.console.routes import (
     ConsoleRequest,
     NavigationItem,
@@ -308,7 +308,7 @@ class PlaygroundPages(RouteGroup):
         return Page("playground/last.html", {"answers": answers})
 
     @route(f"POST {_CHANNEL}/next", Scope.OPERATE)
-    async def show_next(self, request: ConsoleRequest, channel: str, draft: MessageDraft) -> Page:
+    async def show_next(self, channel: str, draft: MessageDraft) -> Page:
         """Preview the next prompt."""
         found = await self._find(channel)
         author = _person(found, draft.author)
@@ -323,7 +323,6 @@ class PlaygroundPages(RouteGroup):
                 "answer": answer,
                 "prompt": None if answer.prompt is None else view_prompt(answer.prompt),
                 "name": _first_name(answer),
-                "reasons": view_reasons(answer, request.look.language),
                 "color_of": color_of,
             },
         )

@@ -1,4 +1,4 @@
-"""Show prompts: sections, control tokens, speakers, look-alikes, and what was left out."""
+"""Show prompts: their sections, control tokens, speakers, and look-alikes of these."""
 
 import json
 import re
@@ -7,10 +7,9 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from bot.chat.prompt import Message, Prompt, PromptDescription, PromptToken
-from bot.chat.receipt import NextAnswer, PromptSpan, Receipt
+from bot.chat.receipt import PromptSpan, Receipt
 from bot.console.answer_details import BudgetSegment, budget_segments
 from bot.prompting.fit import prompt_tokens, tokens_by_span
-from bot.texts.text import looked_up, translate
 from bot.value_class import value_class
 
 _CONTROL_LOOK_ALIKE = re.compile(
@@ -244,33 +243,9 @@ class PromptView:
     tokens: int
     segments: Sequence[BudgetSegment]
     sections: Sequence[PromptSection]
-    dropped: Sequence[tuple[str, str, int, int | None, str]]
-    """What did not fit: section, name, how many, tokens, and why."""
 
 
 def view_prompt(receipt: Receipt) -> PromptView:
     """Return what a prompt consists of and takes of its budget."""
-    dropped = [
-        (one.section, one.name, one.count, one.tokens, looked_up(one.why))
-        for one in receipt.dropped
-    ]
-    return PromptView(
-        receipt,
-        prompt_tokens(receipt),
-        budget_segments(receipt),
-        prompt_sections(receipt),
-        dropped,
-    )
-
-
-def view_reasons(answer: NextAnswer, language: str) -> Sequence[tuple[str, bool, float, str]]:
-    """Return for each character its name, whether it would answer, its score, and why."""
-    return [
-        (
-            one.name,
-            one.is_chosen,
-            one.score,
-            ", ".join(translate(looked_up(reason), language) for reason in one.reasons),
-        )
-        for one in answer.characters
-    ]
+    segments, sections = budget_segments(receipt), prompt_sections(receipt)
+    return PromptView(receipt, prompt_tokens(receipt), segments, sections)

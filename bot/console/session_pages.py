@@ -21,8 +21,8 @@ from bot.console.routes import (
     route,
 )
 from bot.errors import RequestRefused
-from bot.value_class import value_class
 from bot.texts.text import translatable
+from bot.value_class import value_class
 
 _YEAR_SECONDS = 365 * 86_400
 # Browsers read "\\" as "/", and skip tabs and line breaks: "/\t/evil.example" is another site.

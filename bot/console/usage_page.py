@@ -18,9 +18,9 @@ from bot.console.routes import (
     download,
     route,
 )
-from bot.value_class import value_class
 from bot.ports import Clock, UsageTotals
 from bot.texts.text import translatable
+from bot.value_class import value_class
 
 _DAYS = 30
 _MAX_DAYS = 400

@@ -18,8 +18,7 @@ from bot.console.gate import RequestGate
 from bot.console.health import Probe
 from bot.console.login import ConsoleLogins
 from bot.console.openapi import ApiDescription
-from bot.console.operation import Installation, OperationReports, ProviderRow
-from bot.console.operation_page import OperationPage
+from bot.console.operation import Installation, OperationPage, ProviderRow
 from bot.console.operator_requests import OperatorRequests, PromptReplay, ProviderTrial
 from bot.console.pages import PageRenderer
 from bot.console.playground import PlaygroundPages
@@ -189,7 +188,8 @@ class ConsoleContainer:
 
     def _operation_page(self, probes: Mapping[str, Probe]) -> OperationPage:
         c = self._c
-        reports = OperationReports(
+        trial = ProviderTrial(self._operator_requests, c.resolver.presets)
+        return OperationPage(
             probes,
             self._state,
             self._provider_rows,
@@ -200,11 +200,10 @@ class ConsoleContainer:
             Installation(
                 c.nodes, c.pauses, c.dead_letters, c.message_notes, self._reports_of_others
             ),
+            trial.try_provider,
+            c.exact_prompts.mask,
+            PageRenderer(()),
             c.clock,
-        )
-        trial = ProviderTrial(self._operator_requests, c.resolver.presets)
-        return OperationPage(
-            reports, trial.try_provider, c.exact_prompts.mask, PageRenderer(()), c.clock
         )
 
     @property

@@ -14,7 +14,6 @@ from bot.chat.operation import (
 )
 from bot.console.operation import process_report
 from bot.errors import StoreError
-from bot.value_class import value_class
 from bot.ports import Backend, Clock, MonitoredBackend, NodeRegistry
 from bot.prompting.presets.preset import Preset
 from bot.service.options import Role

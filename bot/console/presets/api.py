@@ -1,5 +1,6 @@
 """Change presets, their drafts, versions and lorebooks: the API, and the forms of the pages."""
 
+import asyncio
 import base64
 import binascii
 from collections.abc import Mapping, Sequence
@@ -10,21 +11,42 @@ from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field
 
 from bot.chat.access import Scope
-from bot.chat.drafts import ImportedFile
-from bot.console.presets.editing import MAX_CONTENT_CHARS, EditedPreset, PresetEditing
+from bot.chat.drafts import ImportedFile, PresetDraft
+from bot.chat.session import PresetVersion
+from bot.console.presets.editing import (
+    MAX_CONTENT_CHARS,
+    EditedPreset,
+    PresetEditing,
+    draft_conflict,
+)
 from bot.console.presets.files import ExportForm, ImportAnswer, PresetImports, send_preset
+from bot.console.presets.form import write_preset_json
+from bot.console.presets.lorebook_entries import add_entry, remove_entry
 from bot.console.presets.preview import DraftPreviews
 from bot.console.routes import ConsoleRequest, Page, RouteGroup, protected, redirect, route
-from bot.errors import RequestRefused
-from bot.value_class import value_class
-from bot.prompting.presets.fields import MAX_NAME_CHARS
+from bot.errors import PresetError, RequestRefused, SettingsError, UserError
+from bot.importers.card import card_file
+from bot.importers.character_files import merge_character_file
+from bot.prompting.presets.fields import MAX_NAME_CHARS, name_problem
+from bot.prompting.presets.files import (
+    delete_preset_file,
+    export_preset,
+    find_preset_file,
+    load_preset_lorebook,
+    preset_version,
+    write_preset,
+    write_whole_file,
+)
 from bot.prompting.presets.preset import Preset
 from bot.prompting.presets.problems import PresetProblem
-from bot.texts.text import translatable
+from bot.texts.text import text_of, translatable
+from bot.value_class import value_class
 
 _API = "/api/v1/presets/{name}"
 _PAGE = "/presets/{name}"
 _LOREBOOK_PAGE = "/presets/{name}?tab=lorebook"
+MAX_VERSIONS = 200
+"""The newest ones that are listed."""
 _CONFLICT: Mapping[int, str] = {409: "Somebody has saved another draft meanwhile."}
 
 _MAX_NUMBER = 2**31 - 1
@@ -262,7 +284,7 @@ class PresetApi(RouteGroup):
     @route(f"GET {_API}/versions", Scope.READ)
     async def list_versions(self, name: str) -> VersionList:
         """List the versions of a preset, newest first."""
-        found = await self.editing.history(name)
+        found = await self.editing.versions.history(name, MAX_VERSIONS)
         return VersionList([VersionRow(number, at) for number, at in found])
 
     @route(f"GET {_API}/versions/{{number}}", Scope.READ)
@@ -310,13 +332,15 @@ class PresetApi(RouteGroup):
     @route(f"DELETE {_API}/draft", Scope.PRESETS)
     async def discard(self, request: ConsoleRequest, name: str) -> DraftContent:
         """Discard the draft of a preset."""
-        await self.editing.discard_draft(name, request.caller.name)
+        edited, draft = await self._open_draft(name)
+        await self.editing.drafts.delete(name)
+        await self._record(request, "discard draft", name, draft.content, edited.published)
         return DraftContent("")
 
     @route(f"POST {_PAGE}/discard", Scope.PRESETS)
     async def discard_by_form(self, request: ConsoleRequest, name: str) -> web.Response:
         await self.discard(request, name)
-        is_left = any(one.name == name for one in await self.editing.all())
+        is_left = name in self.editing.resolver.presets
         return redirect(preset_path(name) if is_left else "/presets")
 
     @route(f"POST {_API}/publish", Scope.PRESETS, errors=_CONFLICT)
@@ -325,8 +349,55 @@ class PresetApi(RouteGroup):
         self, request: ConsoleRequest, name: str, given: DraftRevision
     ) -> PublishedPreset:
         """Let the draft of a preset answer, as a new version."""
-        number = await self.editing.publish(name, given.revision, request.caller.name)
+        editing = self.editing
+        edited, draft = await self._open_draft(name)
+        if draft.revision != given.revision:
+            raise draft_conflict()
+        preset = await self._valid(name, draft.content)
+        editing.check_name(name, editing.resolver.presets.keys() - {name})
+        live = await asyncio.to_thread(self._write, preset, draft)
+        number = (await editing.versions.save([preset_version(live)]))[name]
+        editing.resolver.publish(editing.prepare(live), number)
+        await editing.announce([name])
+        await editing.drafts.delete(name)
+        text = export_preset(live)
+        await self._record(request, "publish", f"{name} v{number}", edited.published, text)
         return PublishedPreset(name, number)
+
+    async def _open_draft(self, name: str) -> tuple[EditedPreset, PresetDraft]:
+        edited = await self.editing.open(name)
+        if edited.draft is None:
+            raise RequestRefused(404, translatable("There is no draft."))
+        return edited, edited.draft
+
+    async def _valid(self, name: str, content: str) -> Preset:
+        checked = await self.editing.check(content)
+        if checked.preset is None:
+            first = checked.problems[0]
+            raise UserError(
+                translatable("Line {line}: {problem}", line=first.line, problem=first.text)
+            )
+        if checked.preset.name != name:
+            raise UserError(
+                translatable(
+                    "A preset keeps its name: write {name}, or make a new preset.", name=repr(name)
+                )
+            )
+        return checked.preset
+
+    def _write(self, preset: Preset, draft: PresetDraft) -> Preset:
+        """Write the files of a preset; return it with the files that it names."""
+        folder = self.editing.open_folder()
+        try:
+            live = load_preset_lorebook(preset, find_preset_file(folder, preset))
+            if draft.source is not None:
+                write_whole_file(card_file(folder, preset), draft.source.content)
+            live = merge_character_file(live, folder).preset
+            self.editing.prepare(live)
+            write_preset(folder, preset)
+        except SettingsError as error:
+            raise UserError(text_of(error)) from None
+        return live
 
     @route(f"POST {_API}/rollback", Scope.PRESETS, errors=_CONFLICT)
     @route(f"POST {_PAGE}/rollback", Scope.PRESETS, then=f"{_PAGE}?tab=changes")
@@ -334,8 +405,17 @@ class PresetApi(RouteGroup):
         self, request: ConsoleRequest, name: str, chosen: VersionNumber
     ) -> PresetDetail:
         """Make the text of a version the draft."""
-        saved = await self.editing.go_back(name, chosen.version, request.caller.name)
+        content = await self.editing.version_text(name, chosen.version)
+        edited = await self.editing.open(name)
+        saved = await self.editing.save_draft(name, content, edited.revision)
+        subject = f"{name} v{chosen.version}"
+        await self._record(request, "go back", subject, edited.content, content)
         return await self._detail(saved)
+
+    async def _record(
+        self, request: ConsoleRequest, action: str, subject: str, before: str, after: str
+    ) -> None:
+        await self.editing.record(request.caller.name, action, subject, before, after)
 
     # --- new presets, and their end -----------------------------------------------------------
 
@@ -343,12 +423,33 @@ class PresetApi(RouteGroup):
     @route(f"POST {_PAGE}/copy", Scope.PRESETS, then=_PAGE)
     async def copy(self, request: ConsoleRequest, name: str, new: NewName) -> PresetName:
         """Make a draft of another name from a preset."""
-        return PresetName(await self.editing.copy(name, new.name.strip(), request.caller.name))
+        edited = await self.editing.open(name)
+        return await self._copy(edited, new, request.caller.name, "copy preset")
 
     @route(f"POST {_PAGE}/rename", Scope.PRESETS, then=_PAGE)
     async def rename(self, request: ConsoleRequest, name: str, new: NewName) -> PresetName:
-        """Rename a draft."""
-        return PresetName(await self.editing.rename(name, new.name.strip(), request.caller.name))
+        """Rename a preset that was never published."""
+        edited = await self.editing.open(name)
+        if edited.draft is None or name in self.editing.resolver.presets:
+            raise UserError(
+                translatable(
+                    "Histories and settings know a published preset by its name. Copy it, choose"
+                    " the copy where it answers, and delete this one."
+                )
+            )
+        renamed = await self._copy(edited, new, request.caller.name, "rename preset")
+        await self.editing.drafts.delete(name)
+        return renamed
+
+    async def _copy(self, edited: EditedPreset, new: NewName, who: str, action: str) -> PresetName:
+        name = new.name.strip()
+        if problem := name_problem(name):
+            raise UserError(problem)
+        content = write_preset_json({**await self.editing.value_of(edited), "name": name})
+        source = None if edited.draft is None else edited.draft.source
+        draft = PresetDraft(name, 0, 1, content, self.editing.clock.now(), source)
+        await self.editing.begin_draft(draft, who, action)
+        return PresetName(name)
 
     @route(
         f"DELETE {_API}",
@@ -358,7 +459,27 @@ class PresetApi(RouteGroup):
     @route(f"POST {_PAGE}/delete", Scope.PRESETS, then="/presets")
     async def delete(self, request: ConsoleRequest, name: str) -> PresetName:
         """Delete a preset, its file and its draft; its versions are kept."""
-        await self.editing.delete(name, request.caller.name)
+        editing = self.editing
+        edited = await editing.open(name)
+        if name == editing.resolver.default.name:
+            raise UserError(
+                translatable(
+                    "{name} is the default preset, which answers where none is chosen; set another"
+                    " TROUPE_DEFAULT_PRESET first.",
+                    name=name,
+                )
+            )
+        preset = editing.resolver.presets.get(name)
+        if preset is not None:
+            try:
+                await asyncio.to_thread(delete_preset_file, editing.open_folder(), preset)
+            except PresetError as error:
+                raise UserError(text_of(error)) from None
+            await editing.versions.save([PresetVersion(name, "", 1)])
+            editing.resolver.remove(name)
+            await editing.announce([name])
+        await editing.drafts.delete(name)
+        await self._record(request, "delete preset", name, edited.content, "")
         return PresetName(name)
 
     @route(
@@ -395,19 +516,35 @@ class PresetApi(RouteGroup):
     @route(f"POST {_PAGE}/lorebook/add", Scope.PRESETS, then=f"{_LOREBOOK_PAGE}&entry={{entry}}")
     async def add_entry(self, name: str, given: DraftRevision) -> LorebookEntry:
         """Add an empty entry to the lorebook of the draft."""
-        saved, number = await self.editing.add_entry(name, given.revision)
+        try:
+            changed, number = add_entry(await self._with_lorebook(name))
+        except ValueError:
+            raise UserError(
+                translatable("The lorebook takes no further entry; the JSON shows it.")
+            ) from None
+        text = write_preset_json(changed)
+        saved = await self.editing.save_draft(name, text, given.revision)
         return LorebookEntry(saved.revision, number)
 
     @route(f"DELETE {_API}/lorebook/entries/{{number}}", Scope.PRESETS, errors=_CONFLICT)
     async def remove_entry(self, name: str, number: int, query: DraftRevision) -> PresetDetail:
         """Remove an entry from the lorebook of the draft."""
-        return await self._detail(await self.editing.remove_entry(name, number, query.revision))
+        try:
+            changed = remove_entry(await self._with_lorebook(name), number)
+        except KeyError:
+            raise RequestRefused(404, translatable("There is no such entry.")) from None
+        text = write_preset_json(changed)
+        return await self._detail(await self.editing.save_draft(name, text, query.revision))
 
     @route(f"POST {_PAGE}/lorebook/remove", Scope.PRESETS, then=_LOREBOOK_PAGE)
     async def remove_entry_by_form(self, name: str, form: EntryForm) -> None:
-        await self.editing.remove_entry(name, form.entry, form.revision)
+        await self.remove_entry(name, form.entry, DraftRevision(revision=form.revision))
 
     @route(f"POST {_PAGE}/lorebook/change", Scope.PRESETS)
     async def change_entry(self, name: str, form: LorebookForm) -> web.Response:
         await self.editing.save_fields(name, form.fields, form.revision)
         return redirect(f"{preset_path(name)}?tab=lorebook&entry={form.entry}")
+
+    async def _with_lorebook(self, name: str) -> dict[str, object]:
+        editing = self.editing
+        return await editing.with_lorebook(await editing.value_of(await editing.open(name)))

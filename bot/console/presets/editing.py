@@ -1,4 +1,4 @@
-"""What can be done with presets: keep drafts, publish them, go back to versions."""
+"""Drafts of presets: open, check and save them."""
 
 import asyncio
 import re
@@ -8,29 +8,20 @@ from pathlib import Path
 
 from bot.chat.access import AuditEntry
 from bot.chat.drafts import PresetDraft
-from bot.chat.session import PresetVersion
 from bot.console.differences import opcodes
 from bot.console.presets.form import apply_form, write_preset_json
 from bot.console.presets.lorebook_entries import (
-    add_entry,
     apply_entry_forms,
     has_entry_fields,
-    remove_entry,
 )
-from bot.errors import PresetError, RequestRefused, SettingsError, UserError
-from bot.importers.card import card_file
+from bot.errors import PresetError, RequestRefused, UserError
 from bot.importers.character_files import merge_character_file
 from bot.ports import AuditLog, Clock, PresetDrafts, PresetVersions
-from bot.prompting.presets.fields import name_problem, preset_id
+from bot.prompting.presets.fields import preset_id
 from bot.prompting.presets.files import (
-    delete_preset_file,
     export_preset,
-    find_preset_file,
     load_preset_lorebook,
-    preset_version,
     read_lorebook_file,
-    write_preset,
-    write_whole_file,
 )
 from bot.prompting.presets.preset import Preset
 from bot.prompting.presets.problems import CheckedPreset, PresetProblem, check_preset
@@ -45,7 +36,6 @@ MAX_CONTENT_CHARS = 4_000_000
 
 _MAX_AUDIT_CHARS = 4000
 _MAX_CHARS_CHECKED_AT_ONCE = 20_000  # about 10 ms
-_MAX_VERSIONS = 200
 
 
 @value_class
@@ -134,10 +124,6 @@ class PresetEditing:
             return EditedPreset(name, 0, "", draft)
         raise RequestRefused(404, translatable("There is no preset of this name."))
 
-    async def history(self, name: str) -> Sequence[tuple[int, float]]:
-        """Return version numbers, newest first, with when each was first seen."""
-        return await self.versions.history(name, _MAX_VERSIONS)
-
     async def version_text(self, name: str, number: int) -> str:
         """Return the text of a version; raises `RequestRefused` with 404 if there is none."""
         found = await self.versions.find(name, number)
@@ -148,12 +134,7 @@ class PresetEditing:
     # --- drafts -------------------------------------------------------------------------------
 
     async def save_draft(self, name: str, content: str, revision: int) -> EditedPreset:
-        """Keep a text as the draft of a preset.
-
-        Args:
-            name: of the preset; it need not exist yet if there is a draft.
-            content: the text, valid or not.
-            revision: of the draft that was worked on; 0: there was none.
+        """Keep a text, valid or not, as the next revision of a preset's draft.
 
         Raises:
             RequestRefused: 404: there is no such preset; 409: somebody has saved another one.
@@ -162,14 +143,14 @@ class PresetEditing:
         _check_length(content)
         edited = await self.open(name)
         if revision != edited.revision:
-            raise _conflict()
+            raise draft_conflict()
         if content == edited.content:
             return edited
         base = edited.version if edited.draft is None else edited.draft.base_version
         source = None if edited.draft is None else edited.draft.source
         draft = PresetDraft(name, base, revision + 1, content, self.clock.now(), source)
         if not await self.drafts.save(draft):
-            raise _conflict()
+            raise draft_conflict()
         return replace(edited, draft=draft)
 
     async def save_fields(
@@ -185,7 +166,7 @@ class PresetEditing:
         return await self.save_draft(name, content, revision)
 
     async def value_of(self, edited: EditedPreset) -> dict[str, object]:
-        """Return the JSON of what is worked on; raises `UserError` if the text is none."""
+        """Return the JSON of what is worked on; raises `UserError` if the text is not JSON."""
         value = (await self.check(edited.content)).value
         if value is None:
             raise UserError(translatable("The draft is no JSON; mend that first."))
@@ -211,7 +192,7 @@ class PresetEditing:
         """Store the draft of a new preset; raises `UserError` for a name or a length."""
         _check_length(draft.content)
         names = [one.name for one in await self.all()]
-        self._check_name(draft.name, names)
+        self.check_name(draft.name, names)
         wanted = skeleton(draft.name.casefold())
         if found := next((one for one in names if skeleton(one.casefold()) == wanted), None):
             raise UserError(
@@ -225,124 +206,7 @@ class PresetEditing:
             raise _taken(draft.name)
         await self.record(who, action, draft.name, "", draft.content)
 
-    async def discard_draft(self, name: str, who: str) -> None:
-        """Delete the draft of a preset; raises `RequestRefused` with 404 if there is none."""
-        edited = await self.open(name)
-        if edited.draft is None or not await self.drafts.delete(name):
-            raise RequestRefused(404, translatable("There is no draft."))
-        await self.record(who, "discard draft", name, edited.draft.content, edited.published)
-
-    async def go_back(self, name: str, number: int, who: str) -> EditedPreset:
-        """Make the text of a version the draft; publishing it makes it a new version."""
-        content = await self.version_text(name, number)
-        edited = await self.open(name)
-        saved = await self.save_draft(name, content, edited.revision)
-        await self.record(who, "go back", f"{name} v{number}", edited.content, content)
-        return saved
-
-    # --- new presets, and their end --------------------------------------------------------------
-
-    async def copy(self, name: str, new_name: str, who: str) -> str:
-        """Make a draft of another name from what is worked on; return that name.
-
-        Raises:
-            RequestRefused: 404: there is no such preset.
-            UserError: the name cannot be used or is taken, or the text is no JSON.
-        """
-        edited = await self.open(name)
-        await self._begin(edited, new_name, who, "copy preset")
-        return new_name
-
-    async def rename(self, name: str, new_name: str, who: str) -> str:
-        """Give a preset that was never published another name; return that name.
-
-        Raises:
-            RequestRefused: 404: there is no such preset.
-            UserError: it was published, or as for `copy`.
-        """
-        edited = await self.open(name)
-        if edited.draft is None or name in self.resolver.presets:
-            raise UserError(
-                translatable(
-                    "Histories and settings know a published preset by its name. Copy it, choose"
-                    " the copy where it answers, and delete this one."
-                )
-            )
-        await self._begin(edited, new_name, who, "rename preset")
-        await self.drafts.delete(name)
-        return new_name
-
-    async def delete(self, name: str, who: str) -> None:
-        """Let a preset answer nowhere any more, and delete its file and its draft.
-
-        Its versions are kept: a preset of this name that is published later goes on from them.
-
-        Raises:
-            RequestRefused: 404: there is no such preset.
-            UserError: it is the default one, or its file cannot be deleted; nothing was changed.
-        """
-        edited = await self.open(name)
-        if name == self.resolver.default.name:
-            raise UserError(
-                translatable(
-                    "{name} is the default preset, which answers where none is chosen; set another"
-                    " TROUPE_DEFAULT_PRESET first.",
-                    name=name,
-                )
-            )
-        preset = self.resolver.presets.get(name)
-        if preset is not None:
-            await asyncio.to_thread(self._delete_file, preset)
-            await self.versions.save([PresetVersion(name, "", 1)])
-            self.resolver.remove(name)
-            await self.announce([name])
-        await self.drafts.delete(name)
-        await self.record(who, "delete preset", name, edited.content, "")
-
-    async def _begin(self, edited: EditedPreset, new_name: str, who: str, action: str) -> None:
-        if problem := name_problem(new_name):
-            raise UserError(problem)
-        content = write_preset_json({**await self.value_of(edited), "name": new_name})
-        source = None if edited.draft is None else edited.draft.source
-        draft = PresetDraft(new_name, 0, 1, content, self.clock.now(), source)
-        await self.begin_draft(draft, who, action)
-
-    def _delete_file(self, preset: Preset) -> None:
-        try:
-            delete_preset_file(self.open_folder(), preset)
-        except PresetError as error:
-            raise UserError(text_of(error)) from None
-
-    # --- lorebooks ------------------------------------------------------------------------------
-
-    async def add_entry(self, name: str, revision: int) -> tuple[EditedPreset, int]:
-        """Add an empty entry to the lorebook of a draft; return its number as well.
-
-        Raises:
-            UserError: the lorebook is malformed or full, or as for `save_draft`.
-        """
-        value = await self._value_with_lorebook(name)
-        try:
-            changed, number = add_entry(value)
-        except ValueError:
-            raise UserError(
-                translatable("The lorebook takes no further entry; the JSON shows it.")
-            ) from None
-        return await self.save_draft(name, write_preset_json(changed), revision), number
-
-    async def remove_entry(self, name: str, number: int, revision: int) -> EditedPreset:
-        """Remove an entry; raises as `add_entry`, and `RequestRefused` with 404."""
-        value = await self._value_with_lorebook(name)
-        try:
-            changed = remove_entry(value, number)
-        except KeyError:
-            raise RequestRefused(404, translatable("There is no such entry.")) from None
-        return await self.save_draft(name, write_preset_json(changed), revision)
-
-    async def _value_with_lorebook(self, name: str) -> dict[str, object]:
-        return await self.with_lorebook(await self.value_of(await self.open(name)))
-
-    # --- publishing ---------------------------------------------------------------------------
+    # --- checks -------------------------------------------------------------------------------
 
     async def check(self, content: str) -> CheckedPreset:
         """Return what is wrong with a text, also for the providers that the preset names.
@@ -364,30 +228,6 @@ class PresetEditing:
         ]
         return replace(checked, preset=None, problems=problems) if problems else checked
 
-    async def publish(self, name: str, revision: int, who: str) -> int:
-        """Write the draft to the preset's file, let it answer, and return its version.
-
-        Raises:
-            RequestRefused: 404: there is no draft; 409: it is another one than was read.
-            UserError: it is not valid, or its file cannot be written; nothing was changed.
-        """
-        edited = await self.open(name)
-        if edited.draft is None:
-            raise RequestRefused(404, translatable("There is no draft."))
-        if edited.draft.revision != revision:
-            raise _conflict()
-        preset = await self._valid(name, edited.draft.content)
-        self._check_name(name, self.resolver.presets.keys() - {name})
-        live = await asyncio.to_thread(self._write, preset, edited.draft)
-        number = (await self.versions.save([preset_version(live)]))[name]
-        self.resolver.publish(self.prepare(live), number)
-        await self.announce([name])
-        await self.drafts.delete(name)
-        await self.record(
-            who, "publish", f"{name} v{number}", edited.published, export_preset(live)
-        )
-        return number
-
     def complete(self, preset: Preset) -> Preset:
         """Return a preset with the lorebook and the character file that it names.
 
@@ -401,44 +241,11 @@ class PresetEditing:
         except PresetError as error:
             raise UserError(text_of(error)) from None
 
-    def _check_name(self, name: str, others: Iterable[str]) -> None:
-        """Raise `UserError` if another preset has a name, in any case and width.
-
-        Files are found by it: one of the two would replace the other's.
-        """
+    def check_name(self, name: str, others: Iterable[str]) -> None:
+        """Raise `UserError` if another preset's file would have the same name."""
         wanted = preset_id(name)
         if found := next((one for one in others if preset_id(one) == wanted), None):
             raise _taken(found)
-
-    async def _valid(self, name: str, content: str) -> Preset:
-        checked = await self.check(content)
-        if checked.preset is None:
-            first = checked.problems[0]
-            raise UserError(
-                translatable("Line {line}: {problem}", line=first.line, problem=first.text)
-            )
-        if checked.preset.name != name:
-            raise UserError(
-                translatable(
-                    "A preset keeps its name: write {name}, or make a new preset.", name=repr(name)
-                )
-            )
-        return checked.preset
-
-    def _write(self, preset: Preset, draft: PresetDraft) -> Preset:
-        """Write the files of a preset; return it as `complete` does."""
-        folder = self.open_folder()
-        try:
-            file = find_preset_file(folder, preset)
-            live = load_preset_lorebook(preset, file)
-            if draft.source is not None:
-                write_whole_file(card_file(folder, preset), draft.source.content)
-            live = merge_character_file(live, folder).preset
-            self.prepare(live)
-            write_preset(folder, preset)
-        except SettingsError as error:
-            raise UserError(text_of(error)) from None
-        return live
 
     async def record(self, who: str, action: str, name: str, before: str, after: str) -> None:
         """Note a change in the audit log, with the lines that differ."""
@@ -488,7 +295,7 @@ def _taken(name: str) -> UserError:
     )
 
 
-def _conflict() -> RequestRefused:
+def draft_conflict() -> RequestRefused:
     return RequestRefused(
         409, translatable("Somebody has saved another draft meanwhile; load the page again.")
     )

@@ -13,7 +13,6 @@ from bot.chat.drafts import ImportedFile, PresetDraft
 from bot.console.presets.editing import EditedPreset, PresetEditing
 from bot.console.routes import download
 from bot.errors import CharacterError, PresetError, TemplateError, UserError
-from bot.value_class import value_class
 from bot.importers.card import CardContainer, load_card, read_card, write_card
 from bot.importers.card_to_preset import card_notes, preset_from_card
 from bot.importers.character_files import read_character_content

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BaseModel, Field
 from bot.chat.access import Scope
 from bot.console.differences import differing_lines
 from bot.console.message_view import color_of
-from bot.console.presets.api import preset_path
+from bot.console.presets.api import MAX_VERSIONS, preset_path
 from bot.console.presets.editing import EditedPreset, ListedPreset, PresetEditing
 from bot.console.presets.files import ExportForm
 from bot.console.presets.form import form_groups, keys_without_field
@@ -22,8 +22,8 @@ from bot.console.presets.preview import (
     view_lorebook,
 )
 from bot.console.routes import Caller, ConsoleRequest, NavigationItem, Page, RouteGroup, route
-from bot.value_class import value_class
 from bot.texts.text import translatable
+from bot.value_class import value_class
 
 _ONE = "/presets/{name}"
 TriedText = Annotated[
@@ -108,7 +108,7 @@ class PresetPages(RouteGroup):
                 "lines": shown.lines,
                 "changes": changed.changes,
                 "against": against,
-                "versions": await self.editing.history(name),
+                "versions": await self.editing.versions.history(name, MAX_VERSIONS),
                 **self._form(checked.value),
                 "scenes": await self.previews.scenes(name),
                 "samples": len(SAMPLE_SCENES),

@@ -4,8 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from bot.console.health import Probe
-from bot.console.operation import FindReports, OperationReports, ProviderRow, no_reports
-from bot.console.operation_page import OperationPage, TryProvider
+from bot.console.operation import (
+    FindReports,
+    OperationPage,
+    ProviderRow,
+    TryProvider,
+    no_reports,
+)
 from bot.console.pages import PageRenderer
 from bot.console.routes import (
     RouteGroup,
@@ -40,7 +45,7 @@ def operation_page(
 ) -> RouteGroup:
     clock = clock or SystemClock()
     waits = waiting or {}
-    reports = OperationReports(
+    return OperationPage(
         probes or {},
         SqlServiceState(database, clock),
         providers,
@@ -49,6 +54,8 @@ def operation_page(
         rate_limits or InProcessRateLimits(clock),
         events or RecentEvents(),
         replace(installation(database), reports=elsewhere),
+        try_provider,
+        mask_secret,
+        PageRenderer(()),
         clock,
     )
-    return OperationPage(reports, try_provider, mask_secret, PageRenderer(()), clock)
