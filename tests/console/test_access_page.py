@@ -5,7 +5,7 @@ import re
 from bot.chat.access import AuditEntry, Scope
 from bot.storage.chat_settings import SqlChatSettings
 from bot.storage.operation import SqlAuditLog
-from tests.console.conftest import ConsoleUnderTest
+from tests.support.console import ConsoleUnderTest
 
 
 async def test_token_is_revoked_on_the_page(console: ConsoleUnderTest) -> None:

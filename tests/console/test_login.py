@@ -10,7 +10,7 @@ from pydantic import SecretStr
 
 from bot.chat.access import Scope
 from bot.settings import ConsoleSettings
-from tests.console.conftest import ConsoleUnderTest
+from tests.support.console import ConsoleUnderTest
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'nonce-…'; connect-src 'self';"

@@ -9,10 +9,15 @@ from pathlib import Path
 import pytest
 
 from bot.console.login import make_login_link
-from tests.console.answers.test_answer_pages import answer_pages, receipt_of, store_answers
-from tests.console.conftest import ConsoleUnderTest, MakeParts
-from tests.console.service.operation import operation_page
 from tests.contracts.test_receipts import RECEIPT
+from tests.support.console import (
+    ConsoleUnderTest,
+    MakeParts,
+    answer_pages,
+    operation_page,
+    receipt_of,
+    store_answers,
+)
 
 pytestmark = [
     pytest.mark.service,

@@ -7,7 +7,7 @@ import pytest
 
 from tests.console.browser.chromium import NEEDS_CHROMIUM, Tab
 from tests.console.browser.conftest import Browser
-from tests.console.presets.conftest import call
+from tests.support.console import call
 
 pytestmark = [pytest.mark.service, NEEDS_CHROMIUM, pytest.mark.timeout(300)]
 

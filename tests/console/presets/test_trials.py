@@ -12,9 +12,7 @@ from bot.console.login import new_api_token, token_digest
 from bot.runtime.clock import SystemClock
 from bot.storage.tables import inbox, outbox, turn
 from bot.storage.tokens import SqlConsoleTokens
-from tests.console.playground.conftest import Playground
-from tests.console.presets.conftest import call
-from tests.console.presets.test_preset_pages import edit
+from tests.support.console import Playground, call, edit
 
 
 def _scalar(statement: Select[int], connection: Connection) -> int:

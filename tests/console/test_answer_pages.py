@@ -9,35 +9,23 @@ from pathlib import Path
 import pytest
 from typing_extensions import override
 
-from bot.backends.exact_prompt import ExactPromptWriter
-from bot.backends.openai_compatible.settings import OpenAISettings
-from bot.backends.spec import ProviderSettings
 from bot.chat.access import Scope
 from bot.chat.prompt import Message
-from bot.chat.receipt import DroppedItem, PromptSpan, Receipt
-from bot.chat.session import PresetVersion, TurnResult
-from bot.console.answer_pages import AnswerPages
-from bot.console.routes import (
-    RouteGroup,
-)
+from bot.chat.receipt import DroppedItem, PromptSpan
+from bot.chat.session import PresetVersion
 from bot.runtime.clock import SystemClock
-from bot.storage.conversations import SqlConversations
-from bot.storage.database import Database
-from bot.storage.inbox import SqlInbox
-from bot.storage.lanes import SenderIdentity
 from bot.storage.presets import SqlPresetVersions
-from bot.storage.reports import SqlAnswerLog
-from bot.templates.renderer import Renderer
 from tests.attacks import expanded, with_ours
-from tests.console.conftest import ConsoleUnderTest, MakeParts
 from tests.contracts.test_receipts import RECEIPT
-from tests.samples import begin, make_incoming, mask_secret
+from tests.support.console import (
+    ConsoleUnderTest,
+    MakeParts,
+    answer_pages,
+    receipt_of,
+    store_answers,
+)
 
 _MAX_CHARS = 20_000
-PROVIDERS: dict[str, ProviderSettings] = {
-    "cheap": OpenAISettings(kind="openai", prices={"small": {"input": 1, "output": 2}}),
-    "dear": OpenAISettings(kind="openai", model="big", prices={"*": {"input": 100, "output": 200}}),
-}
 HOSTILE = {
     "script": "</pre><script>alert(1)</script>",
     "attribute": "\" autofocus onfocus=alert(1) x='",
@@ -50,21 +38,6 @@ HOSTILE = {
 @pytest.fixture
 def make_parts(tmp_path: Path) -> MakeParts:
     return lambda database: [answer_pages(database, tmp_path)]
-
-
-def answer_pages(database: Database, folder: Path) -> RouteGroup:
-    """Make the pages of answers, without providers."""
-    writer = ExactPromptWriter({}, folder, Renderer(), mask_secret)
-    versions = SqlPresetVersions(database, SystemClock())
-    return AnswerPages(SqlAnswerLog(database), writer, {}, versions, PROVIDERS)
-
-
-async def store_answers(console: ConsoleUnderTest, *receipts: Receipt) -> None:
-    clock = SystemClock()
-    await SqlInbox(console.database, clock).receive([make_incoming()], {})
-    conversations = SqlConversations(console.database, clock, SenderIdentity("me", 10))
-    claim, message = await begin(conversations)
-    await conversations.finish(claim, message, TurnResult(receipts=receipts))
 
 
 async def page(console: ConsoleUnderTest, path: str) -> str:
@@ -209,27 +182,6 @@ def parsed(html: str) -> _Elements:
     parser.feed(html)
     parser.close()
     return parser
-
-
-def receipt_of(text: str) -> Receipt:
-    return replace(
-        RECEIPT,
-        preset=text[:100],
-        answer=text,
-        thoughts=text,
-        prompt=replace(
-            RECEIPT.prompt,
-            messages=(Message("system", text), Message("user", text)),
-            parameters={"temperature": text},
-            speakers=(text[:50],),
-        ),
-        layout=(
-            PromptSpan("system", 0),
-            PromptSpan("lore", 1, 1, 1, text),
-            PromptSpan("newest", 1),
-        ),
-        dropped=(DroppedItem("lore", text, text),),
-    )
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from bot.chat.session import Claim
 from bot.console import live_events
 from bot.platforms.telegram.limits import GROUP
 from bot.settings import Settings
-from tests.console.playground.conftest import Playground, opened
+from tests.support.console import Playground, opened
 from tests.waiting import PATIENCE_SECONDS
 
 KEY = "00000000"

@@ -11,11 +11,15 @@ from bot.chat.prompt import FinishReason, Message, Prompt
 from bot.console.answer_pages import ReplayPages
 from bot.errors import BackendUnavailable
 from bot.storage.reports import SqlAnswerLog
-from tests.console.answers.test_answer_pages import answer_pages, store_answers
-from tests.console.conftest import ConsoleUnderTest, MakeParts
-from tests.console.playground.conftest import hidden_fields
 from tests.contracts.test_receipts import RECEIPT
 from tests.samples import mask_secret
+from tests.support.console import (
+    ConsoleUnderTest,
+    MakeParts,
+    answer_pages,
+    hidden_fields,
+    store_answers,
+)
 
 SECRET = "sk-canary"
 MADE = ReplayedAnswer(

@@ -6,7 +6,13 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.console.differences import ComparisonBudget, Opcode, opcodes
+from bot.console.differences import (
+    ComparisonBudget,
+    Opcode,
+    differing_lines,
+    differing_pieces,
+    opcodes,
+)
 
 _ITEMS = st.lists(st.sampled_from("abcdef"), max_size=12)
 
@@ -60,3 +66,42 @@ def test_many_lines_that_repeat_are_compared_at_once() -> None:
     after = [line for at in range(5000) for line in ("{", f"b{at}", "},", "")]
 
     assert rebuilt(before, after, opcodes(before, after)) == after
+
+
+@given(st.text(max_size=60), st.text(max_size=60))
+def test_comparison_holds_both_texts(before: str, after: str) -> None:
+    pieces = differing_pieces(before, after)
+
+    assert "".join(one.text for one in pieces if one.change != "added") == before
+    assert "".join(one.text for one in pieces if one.change != "removed") == after
+
+
+def test_comparison_shows_what_changed() -> None:
+    pieces = differing_pieces("the old lamp", "the new lamp")
+
+    assert [(one.text, one.change) for one in pieces] == [
+        *(("the ", "same"), ("old", "removed"), ("new", "added"), (" lamp", "same"))
+    ]
+
+
+def test_differences_of_very_many_lines_are_shown_in_part() -> None:
+    before, after = ("\n".join(f"{word}{at}" for at in range(50_000)) for word in ("a", "b"))
+
+    found = differing_lines(before, after)
+
+    assert found.changes == 1
+    assert len(found.lines) == 4001
+    assert found.lines[-1].change == "rest"
+
+
+def test_equal_lines_around_changes_are_shown() -> None:
+    before = [str(number) for number in range(30)]
+    after = [*before[:5], "five", *before[6:9], "nine", *before[10:29]]
+
+    found = differing_lines("\n".join(before), "\n".join(after))
+
+    assert found.changes == 3
+    assert [(one.change, one.number) for one in found.lines if one.change != "same"] == [
+        *(("gap", 2), ("removed", 6), ("added", 6), ("removed", 10), ("added", 10)),
+        *(("gap", 13), ("removed", 30)),
+    ]
