@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.console.browser.chromium import NEEDS_CHROMIUM, Tab
+from tests.console.browser.chromium import NEEDS_CHROMIUM, Tab, skip_without_axe
 from tests.console.browser.conftest import Browser
 
 pytestmark = [pytest.mark.service, NEEDS_CHROMIUM, pytest.mark.timeout(600)]
@@ -106,6 +106,7 @@ async def test_every_page_is_quiet_fits_and_is_accessible(browser: Browser) -> N
                 await tab.screenshot(Path(_FOLDER) / file)
     assert len(seen) == 8
     assert problems == [], "\n".join(problems)
+    skip_without_axe()
 
 
 async def test_first_load_of_every_page_is_small_and_charts_are_on_two(browser: Browser) -> None:
