@@ -71,7 +71,7 @@ class AccessPage(RouteGroup):
     async def revoke(self, request: ConsoleRequest, name: str) -> TokenName:
         """Revoke a token of the API."""
         if not await self.tokens.revoke_api_token(name):
-            raise RequestRefused(404, translatable("There is no token of this name."))
+            raise RequestRefused(404, translatable("There is no token with this name."))
         now = self.clock.now()
         await self.audit.record(AuditEntry(now, request.caller.name, "revoke token", name))
         return TokenName(name)

@@ -44,7 +44,7 @@ _ANSWERS_PER_PAGE = 50
 _EXCERPT_CHARS = 200
 _MAX_NUMBER = 2**62
 _NO_TOKENS = translatable(
-    "The tokens are known to models on this machine only; this provider counts them itself."
+    "Only models on this machine show their tokens; this provider counts them itself."
 )
 
 

@@ -52,7 +52,7 @@ class RequestGate:
             sent = http.headers.get("X-CSRF-Token") or form.get("csrf", "")
             if not is_csrf_token(sent, caller):
                 raise RequestRefused(
-                    403, translatable("This form is of another session; load the page again.")
+                    403, translatable("This form belongs to another session; reload the page.")
                 )
         given = None
         if route.body is not None:
@@ -76,7 +76,7 @@ class RequestGate:
         needs_origin = http.method not in _SAFE_METHODS and "Authorization" not in http.headers
         if origin is None and needs_origin:
             raise RequestRefused(
-                403, translatable("The request does not say which site it comes from.")
+                403, translatable("The request does not say which site it is from.")
             )
 
     async def _identify(self, http: web.Request, route: Route) -> Caller:

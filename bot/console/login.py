@@ -110,7 +110,7 @@ class ConsoleLogins:
             raise RequestRefused(
                 401,
                 translatable(
-                    "This link was used already or is older than ten minutes; `troupe console"
+                    "This link was already used or is older than ten minutes; `troupe console"
                     " url` prints a new one."
                 ),
             )

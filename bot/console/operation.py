@@ -331,7 +331,7 @@ class OperationPage(RouteGroup):
         """The steps of a message by the id that its author was told."""
         failed = await self._find_failed(error)
         if failed is None:
-            text = translatable("No process has logged anything about such an error.")
+            text = translatable("No process has logged an error with this id.")
             raise RequestRefused(404, text)
         trace = await self.stored.trace(failed.turn)
         steps = [*_received(trace), *failed.steps, *_deliveries(trace)]

@@ -149,7 +149,7 @@ class ProviderTrial:
 
 
 _NOT_STORED = translatable(
-    "What was answered here is not in the history any more, so no prompt can be composed for it."
+    "This question is no longer in the history, so no prompt can be composed for it."
 )
 
 

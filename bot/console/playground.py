@@ -249,7 +249,7 @@ class PlaygroundPages(RouteGroup):
         found = await self._find(channel)
         given = request.http.headers.get("Last-Event-ID") or request.http.query.get("after", "0")
         if not is_number(given):
-            raise RequestRefused(422, translatable("There is nothing of this number."))
+            raise RequestRefused(422, translatable("There is nothing with this number."))
 
         async def render(changes: Sequence[WebMessage]) -> Sequence[str]:
             known = await self._replied_to(found, changes)

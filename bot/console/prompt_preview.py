@@ -29,8 +29,7 @@ from bot.turn.worker import TURNS_FOR_ROUTING
 from bot.value_class import value_class
 
 _BEGINS_BRANCH = translatable(
-    "A reply to a message in the middle begins a history of its own; its prompt is known when it is"
-    " sent."
+    "A reply to an earlier message starts its own history; its prompt is known once it is sent."
 )
 _NO_ANSWER = GeneratedAnswer("", None, Usage(), None, 0.0)
 _NO_EPOCH = 0  # less than any claim's: it reads, and never writes

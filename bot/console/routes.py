@@ -234,7 +234,7 @@ class Route:
         if kind is not int:
             return part
         if not is_number(part):
-            raise RequestRefused(404, translatable("There is nothing of this number."))
+            raise RequestRefused(404, translatable("There is nothing with this number."))
         return int(part)
 
     def _target(self, http: web.Request, answer: object) -> str:

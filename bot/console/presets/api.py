@@ -520,7 +520,7 @@ class PresetApi(RouteGroup):
             changed, number = add_entry(await self._with_lorebook(name))
         except ValueError:
             raise UserError(
-                translatable("The lorebook takes no further entry; the JSON shows it.")
+                translatable("No entry can be added to this lorebook; see its JSON.")
             ) from None
         text = write_preset_json(changed)
         saved = await self.editing.save_draft(name, text, given.revision)

@@ -122,7 +122,7 @@ class PresetEditing:
             return EditedPreset(name, 0, export_preset(known), draft)
         if draft is not None:
             return EditedPreset(name, 0, "", draft)
-        raise RequestRefused(404, translatable("There is no preset of this name."))
+        raise RequestRefused(404, translatable("There is no preset with this name."))
 
     async def version_text(self, name: str, number: int) -> str:
         """Return the text of a version; raises `RequestRefused` with 404 if there is none."""
@@ -169,7 +169,7 @@ class PresetEditing:
         """Return the JSON of what is worked on; raises `UserError` if the text is not JSON."""
         value = (await self.check(edited.content)).value
         if value is None:
-            raise UserError(translatable("The draft is no JSON; mend that first."))
+            raise UserError(translatable("The draft is not valid JSON. Fix it first."))
         return value
 
     async def with_lorebook(self, value: dict[str, object]) -> dict[str, object]:
@@ -282,7 +282,7 @@ def _check_length(content: str) -> None:
     if len(content) > MAX_CONTENT_CHARS:
         raise UserError(
             translatable(
-                "A preset has at most {limit} characters; this one would have {count}.",
+                "A preset may have {limit} characters; this one would have {count}.",
                 limit=f"{MAX_CONTENT_CHARS:,}",
                 count=f"{len(content):,}",
             )
@@ -291,11 +291,11 @@ def _check_length(content: str) -> None:
 
 def _taken(name: str) -> UserError:
     return UserError(
-        translatable("There is a preset {name} already; choose another name.", name=name)
+        translatable("There is already a preset {name}; choose another name.", name=name)
     )
 
 
 def draft_conflict() -> RequestRefused:
     return RequestRefused(
-        409, translatable("Somebody has saved another draft meanwhile; load the page again.")
+        409, translatable("Somebody else has saved this draft in the meantime; reload the page.")
     )

@@ -119,7 +119,7 @@ class PresetImports:
         target = self.editing.open_folder() / path.name
         if target.exists() and target.read_bytes() != content:
             raise UserError(
-                translatable("There is another file {name} already.", name=repr(path.name))
+                translatable("There is already another file {name}.", name=repr(path.name))
             )
         write_whole_file(target, content)
         return preset
@@ -128,7 +128,7 @@ class PresetImports:
         edited = await self.editing.open(name)
         preset = (await self.editing.check(edited.content)).preset
         if preset is None:
-            raise UserError(translatable("Mend the mistakes of the draft first."))
+            raise UserError(translatable("Fix the mistakes in the draft first."))
         given = _decode(path, content)
         imported = await asyncio.to_thread(preset_from_text, given, path, into=preset)
         text = await asyncio.to_thread(export_preset, imported.preset)
@@ -175,7 +175,7 @@ async def send_preset(
     """
     preset = (await editing.check(edited.content)).preset
     if preset is None:
-        raise UserError(translatable("Mend the mistakes of the draft first."))
+        raise UserError(translatable("Fix the mistakes in the draft first."))
     content = await asyncio.to_thread(_write, editing, preset, form)
     name = f"{edited.name}.{form}" if form is not ExportForm.MODELFILE else "Modelfile"
     content_type = _TYPES.get(form, "application/octet-stream")

@@ -65,11 +65,11 @@ LABELS: Mapping[str, Text] = {
     "scenario": translatable("Scenario"),
     "system": translatable("System text"),
     "greeting": translatable("Greeting"),
-    "alternate_greetings": translatable("Further greetings"),
+    "alternate_greetings": translatable("More greetings"),
     "group_greetings": translatable("Greetings among several characters"),
-    "post_history_instructions": translatable("Instructions behind the newest message"),
+    "post_history_instructions": translatable("Instructions after the newest message"),
     "avatar": translatable("Address of the picture"),
-    "aliases": translatable("Further names"),
+    "aliases": translatable("Other names"),
     "user_name_in_message": translatable("Name the speakers"),
     "macros": translatable("Fill in macros of cards"),
     "max_input_tokens": translatable("Tokens of the prompt, at most"),
@@ -88,7 +88,7 @@ LABELS: Mapping[str, Text] = {
     "wake.mention": translatable("Answers when mentioned"),
     "wake.reply": translatable("Answers replies"),
     "wake.names": translatable("Answers to its names"),
-    "wake.sticky": translatable("Goes on in threads"),
+    "wake.sticky": translatable("Keeps answering in threads"),
     "wake.always": translatable("Answers everything"),
     "wake.chance": translatable("Chance of answering the rest"),
     "wake.words": translatable("Words that wake it"),
@@ -104,7 +104,7 @@ FieldKind: TypeAlias = Literal[
 _Schema: TypeAlias = Mapping[str, Any]
 _CHARS_PER_ROW = 62
 _MAX_ROWS = 12
-_FURTHER = translatable("Further")
+_FURTHER = translatable("Others")
 
 
 @value_class

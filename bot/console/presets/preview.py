@@ -110,7 +110,7 @@ _PROMPT_DIVISOR = 4  # as in prompts: a quarter of the budget, if the book has n
 _TOKENS_WITHOUT_LIMIT = 1024
 _ANSWERS_SEARCHED = 200
 _RECORDED = "recorded "
-_MEND_FIRST = translatable("The draft has mistakes; the JSON tells them by line.")
+_MEND_FIRST = translatable("The draft has mistakes; the JSON tab lists them by line.")
 
 
 @value_class
@@ -291,7 +291,7 @@ async def open_entry(
         number: counts from 1; 0: none is edited.
     """
     if value is None:
-        return OpenEntry(problem=translatable("The draft is no JSON; mend that first."))
+        return OpenEntry(problem=translatable("The draft is not valid JSON. Fix it first."))
     try:
         book = (await editing.with_lorebook(value)).get("lorebook")
     except UserError as error:

@@ -164,7 +164,7 @@ class TrialPages(RouteGroup):
         check = self.previews.editing.check
         draft = (await check(edited.content)).preset
         if draft is None:
-            raise UserError(translatable("Mend the mistakes of the draft first."))
+            raise UserError(translatable("Fix the mistakes in the draft first."))
         published = (await check(edited.published)).preset if edited.published else None
         return published, draft
 

@@ -224,7 +224,7 @@ async def test_form_keeps_a_draft_and_leaves_other_keys(console: Playground) -> 
 async def test_form_of_what_is_no_json_leads_to_the_text(console: Playground) -> None:
     await call(console, "PUT", "/presets/nora/draft", {"content": "{", "revision": 0})
     page = await console.open("/presets/nora")
-    assert "The draft is no JSON" in page
+    assert "The draft is not valid JSON" in page
     status, _ = await call(
         console, "PATCH", "/presets/nora/draft", {"fields": {"system": "x"}, "revision": 1}
     )

@@ -102,7 +102,7 @@ async def test_draft_with_mistakes_is_not_tested(console: Playground) -> None:
     for what in ("test", "ask"):
         status, answer = await call(console, "POST", f"/presets/nora/{what}", {"scene": "first"})
         assert status == 422
-        assert "Mend the mistakes" in answer["error"]
+        assert "Fix the mistakes" in answer["error"]
 
 
 async def test_asking_needs_the_scope_that_costs(console: Playground) -> None:
