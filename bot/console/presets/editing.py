@@ -282,7 +282,7 @@ def _check_length(content: str) -> None:
     if len(content) > MAX_CONTENT_CHARS:
         raise UserError(
             translatable(
-                "A preset may have {limit} characters; this one would have {count}.",
+                "A preset may have up to {limit} characters; this one would have {count}.",
                 limit=f"{MAX_CONTENT_CHARS:,}",
                 count=f"{len(content):,}",
             )

@@ -51,9 +51,9 @@ async def test_draft_that_is_too_long_is_refused_wherever_it_comes_from(
     editing = console.service.console.preset_editing
     text = "x" * (MAX_CONTENT_CHARS + 1)
 
-    with pytest.raises(UserError, match="may have 4,000,000 characters"):
+    with pytest.raises(UserError, match="may have up to 4,000,000 characters"):
         await editing.begin_draft(PresetDraft("long", 0, 1, text, 0), "session", "import")
-    with pytest.raises(UserError, match="may have 4,000,000 characters"):
+    with pytest.raises(UserError, match="may have up to 4,000,000 characters"):
         await editing.save_draft("nora", text, 0)
 
 
