@@ -1,8 +1,7 @@
-"""Stored answers as people look for them, and how one is asked for again."""
+"""Stored answers as people look for them, with what each was made of."""
 
 from collections.abc import Sequence
 
-from bot.chat.prompt import FinishReason, Prompt
 from bot.chat.receipt import Receipt
 from bot.value_class import value_class
 
@@ -48,37 +47,3 @@ class FoundAnswers:
     answers: Sequence[StoredAnswer]
     next_before: int | None
     """What to search before for the next page; None: everything was searched."""
-
-
-@value_class
-class ReplayChanges:
-    """What is different from the stored request; nothing by default."""
-
-    preset: str = ""
-    """Whose model, parameters and template are used; empty: as they were."""
-    system: str | None = None
-    """The text that the system message has instead; None: as it was."""
-    draft: str = ""
-    """The preset whose draft, or published version if it has none, the prompt is composed from
-    anew, and whose model answers; the others do not count then. Empty: the stored prompt is sent.
-    """
-
-
-@value_class
-class ReplayedAnswer:
-    """Another answer to the prompt of a stored one."""
-
-    text: str
-    reason: FinishReason | None
-    """None: it was interrupted."""
-    provider: str
-    model: str
-    """The model's own name."""
-    prompt_tokens: int
-    output_tokens: int
-    first_word_seconds: float | None
-    seconds: float
-    cost: int | None
-    """In millionths of a US dollar; None: the price is not known."""
-    prompt: Prompt
-    """What was sent."""

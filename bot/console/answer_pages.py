@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from bot.backends.exact_prompt import ExactPromptWriter
 from bot.backends.spec import ProviderSettings
 from bot.chat.access import Scope
-from bot.chat.answers import AnswerSearch, ReplayChanges, ReplayedAnswer, StoredAnswer
+from bot.chat.answers import AnswerSearch, StoredAnswer
 from bot.chat.incoming import address_of
 from bot.chat.prompt import Prompt, PromptToken
 from bot.chat.receipt import DroppedItem
@@ -26,6 +26,7 @@ from bot.console.answer_details import (
     with_masked_text,
 )
 from bot.console.differences import differing_pieces
+from bot.console.operator_requests import OperatorAnswer, ReplayChanges
 from bot.console.prompt_view import (
     described_pieces,
     instructions_of,
@@ -396,7 +397,7 @@ def _shown_messages(
     return [ShownMessage(one.role, mask(one.content)) for one in prompt.messages]
 
 
-Replay: TypeAlias = Callable[[StoredAnswer, ReplayChanges], Awaitable[ReplayedAnswer]]
+Replay: TypeAlias = Callable[[StoredAnswer, ReplayChanges], Awaitable[OperatorAnswer]]
 """Asks a model again."""
 
 
@@ -414,7 +415,7 @@ class ReplayPages(RouteGroup):
     replay: Replay
     mask: Callable[[str], str]
 
-    async def _ask(self, number: int, form: ReplayForm) -> tuple[StoredAnswer, ReplayedAnswer]:
+    async def _ask(self, number: int, form: ReplayForm) -> tuple[StoredAnswer, OperatorAnswer]:
         stored = await find_answer(self.answers, number)
         shown = masked_answer(stored, self.mask)
         before = instructions_of(shown.receipt.prompt).replace("\r\n", "\n")
@@ -435,25 +436,25 @@ class ReplayPages(RouteGroup):
         """Ask a model again with the stored prompt; no history keeps it."""
         _, made = await self._ask(number, form)
         return ReplayResult(
-            answer=self.mask(made.text),
+            answer=self.mask(made.generated.text),
             messages=_shown_messages(made.prompt, self.mask),
-            reason=made.reason,
+            reason=made.generated.reason,
             provider=made.provider,
-            model=made.model,
-            prompt_tokens=made.prompt_tokens,
-            output_tokens=made.output_tokens,
-            first_word_seconds=made.first_word_seconds,
-            seconds=made.seconds,
-            cost=_to_dollars(made.cost),
+            model=made.charge.model,
+            prompt_tokens=made.usage.prompt_tokens,
+            output_tokens=made.usage.output_tokens,
+            first_word_seconds=made.generated.first_word_seconds,
+            seconds=made.generated.seconds,
+            cost=_to_dollars(made.charge.cost),
         )
 
     @route("POST /answers/{number}/replay", Scope.OPERATE)
     async def ask_by_form(self, number: int, form: ReplayForm) -> Page:
         """Ask a model again, and show both answers."""
         stored, made = await self._ask(number, form)
-        receipt, text = stored.receipt, self.mask(made.text)
+        receipt, text = stored.receipt, self.mask(made.generated.text)
         prompts = joined_messages(receipt.prompt), self.mask(joined_messages(made.prompt))
-        costs = (receipt.charge.cost, made.cost)
+        costs = (receipt.charge.cost, made.charge.cost)
         return Page(
             "replay.html",
             {

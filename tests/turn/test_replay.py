@@ -6,10 +6,15 @@ from datetime import UTC, datetime
 
 import pytest
 
-from bot.chat.answers import AnswerSearch, ReplayChanges, StoredAnswer
+from bot.chat.answers import AnswerSearch, StoredAnswer
 from bot.chat.incoming import WakeReason
 from bot.chat.usage import BudgetKind, Period
-from bot.console.operator_requests import OperatorRequests, PromptReplay, ProviderTrial
+from bot.console.operator_requests import (
+    OperatorRequests,
+    PromptReplay,
+    ProviderTrial,
+    ReplayChanges,
+)
 from bot.console.prompt_preview import DraftComposer
 from bot.errors import BackendUnavailable, UserError
 from bot.prompting.presets.preset import Preset
@@ -84,7 +89,8 @@ async def test_replay_sends_the_stored_prompt_and_is_kept_in_no_history(
 
     [prompt] = model.prompts
     assert replace(prompt, asked_by="telegram:1") == answer.receipt.prompt
-    assert (made.text, made.provider, made.model, made.cost) == ("Ho.", "p", "m", 2_000)
+    assert (made.generated.text, made.provider) == ("Ho.", "p")
+    assert (made.charge.model, made.charge.cost) == ("m", 2_000)
     assert (await setup.session()).turns == turns
     assert setup.texts == ["Hi."]
     found = await SqlAnswerLog(database).search(AnswerSearch(), 9)
