@@ -141,18 +141,34 @@ class FailedMessage:
 
 @value_class
 class ProcessModelHealth:
-    """How the requests of one process for a provider's model went."""
+    """How the newest requests of a process for a model went."""
 
     provider: str
-    health: ModelHealth
+    model: str
+    paused: bool
+    """Its circuit breaker is open: one trial at a time is made."""
+    requests: int
+    """The newest ones that are remembered."""
+    failed: int
+    process: str = ""
+    """Which process; empty: the one that answers."""
 
 
 @value_class
 class ProcessModel:
-    """A model that one process has loaded."""
+    """A model in the memory of a machine."""
 
     provider: str
-    model: ModelInMemory
+    model: str
+    slots: int
+    busy: int
+    """Slots in which an answer is generated now."""
+    held: int
+    """Slots with the history of a conversation."""
+    waiting: int
+    """Requests in its queue."""
+    process: str = ""
+    """Which process; empty: the one that answers."""
 
 
 @value_class

@@ -3,7 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TypeAlias
 
@@ -88,38 +88,6 @@ class NodeRow:
 
 
 @value_class
-class ModelHealthRow:
-    """How the newest requests of a process for a model went."""
-
-    provider: str
-    model: str
-    paused: bool
-    """Its circuit breaker is open: one trial at a time is made."""
-    requests: int
-    """The newest ones that are remembered."""
-    failed: int
-    process: str
-    """Which process; empty: the one that answers."""
-
-
-@value_class
-class LoadedModelRow:
-    """A model in the memory of a machine."""
-
-    provider: str
-    model: str
-    slots: int
-    busy: int
-    """Slots in which an answer is generated now."""
-    held: int
-    """Slots with the history of a conversation."""
-    waiting: int
-    """Requests in its queue."""
-    process: str
-    """Which process; empty: the one that answers."""
-
-
-@value_class
 class WaitRow:
     """A rate limit that makes somebody wait."""
 
@@ -172,8 +140,8 @@ class OperationState:
     """Those messages."""
     leases: Sequence[LeaseRow]
     providers: Sequence[ProviderRow]
-    health: Sequence[ModelHealthRow]
-    loaded: Sequence[LoadedModelRow]
+    health: Sequence[ProcessModelHealth]
+    loaded: Sequence[ProcessModel]
     waits: Sequence[WaitRow]
     errors: Sequence[ErrorRow]
     nodes: Sequence[NodeRow]
@@ -206,13 +174,13 @@ def process_report(backends: Mapping[str, Backend], events: RecentEvents) -> Pro
     return ProcessReport(
         tuple(events.failures(_MAX_ERRORS)),
         tuple(
-            ProcessModelHealth(name, one)
+            ProcessModelHealth(name, one.model, one.is_paused, one.requests, one.failed)
             for name, backend in backends.items()
             if isinstance(backend, MonitoredBackend)
             for one in backend.model_health()
         ),
         tuple(
-            ProcessModel(name, one)
+            ProcessModel(name, one.model, one.slots, one.busy, one.held, one.waiting)
             for name, backend in backends.items()
             if isinstance(backend, LoadingBackend)
             for one in backend.models_in_memory()
@@ -376,20 +344,10 @@ class OperationPage(RouteGroup):
             ],
             providers=self.providers,
             health=[
-                ModelHealthRow(
-                    told.provider, one.model, one.is_paused, one.requests, one.failed, process
-                )
-                for process, report in reports.items()
-                for told in report.health
-                for one in [told.health]
+                replace(one, process=name) for name, told in reports.items() for one in told.health
             ],
             loaded=[
-                LoadedModelRow(
-                    told.provider, one.model, one.slots, one.busy, one.held, one.waiting, process
-                )
-                for process, report in reports.items()
-                for told in report.models
-                for one in [told.model]
+                replace(one, process=name) for name, told in reports.items() for one in told.models
             ],
             waits=await self._waits(),
             errors=_newest_errors(reports),

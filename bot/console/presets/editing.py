@@ -172,6 +172,13 @@ class PresetEditing:
             raise UserError(translatable("The draft is not valid JSON. Fix it first."))
         return value
 
+    async def preset_of(self, edited: EditedPreset) -> Preset:
+        """Return the preset that is worked on; raises `UserError` if it has mistakes."""
+        preset = (await self.check(edited.content)).preset
+        if preset is None:
+            raise UserError(translatable("Fix the mistakes in the draft first."))
+        return preset
+
     async def with_lorebook(self, value: dict[str, object]) -> dict[str, object]:
         """Return the JSON of a preset with its lorebook inside, also if it names a file.
 

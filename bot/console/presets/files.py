@@ -126,9 +126,7 @@ class PresetImports:
 
     async def _add_to(self, name: str, path: Path, content: bytes, who: str) -> ImportAnswer:
         edited = await self.editing.open(name)
-        preset = (await self.editing.check(edited.content)).preset
-        if preset is None:
-            raise UserError(translatable("Fix the mistakes in the draft first."))
+        preset = await self.editing.preset_of(edited)
         given = _decode(path, content)
         imported = await asyncio.to_thread(preset_from_text, given, path, into=preset)
         text = await asyncio.to_thread(export_preset, imported.preset)
@@ -173,9 +171,7 @@ async def send_preset(
     Raises:
         UserError: the draft has mistakes.
     """
-    preset = (await editing.check(edited.content)).preset
-    if preset is None:
-        raise UserError(translatable("Fix the mistakes in the draft first."))
+    preset = await editing.preset_of(edited)
     content = await asyncio.to_thread(_write, editing, preset, form)
     name = f"{edited.name}.{form}" if form is not ExportForm.MODELFILE else "Modelfile"
     content_type = _TYPES.get(form, "application/octet-stream")

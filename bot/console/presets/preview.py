@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from bot.chat.answers import AnswerSearch
-from bot.chat.drafts import Scene
-from bot.chat.incoming import Address, Person, Said, WakeReason
+from bot.chat.drafts import Scene, recorded_scene
+from bot.chat.incoming import Person
 from bot.chat.receipt import Receipt
-from bot.chat.session import Session, Turn
+from bot.chat.session import Turn
 from bot.console.presets.editing import EditedPreset, PresetEditing
 from bot.console.presets.form import field_specs
 from bot.console.presets.lorebook_entries import EntryForm, entry_form
@@ -37,36 +37,18 @@ class SampleScene:
     title: Text
     lines: Sequence[tuple[str, str]]
 
-    def for_preset(self, preset: str) -> Scene:
+    def for_preset(self, preset: str) -> Scene | None:
         """Return the scene with the answers of a preset."""
-        *earlier, (name, text) = self.lines
-        turns = tuple(
-            _turn(at, speaker, said, preset) for at, (speaker, said) in enumerate(earlier)
-        )
-        people = {speaker for speaker, _ in self.lines if speaker}
-        address = Address(_PLATFORM, f"sample-{self.id}")
-        said = Said(
-            address=address,
-            external_key=self.id,
-            message_id=f"sample-{len(earlier)}",
-            author=_person(name),
-            text=text,
-            at=_BEGIN + timedelta(minutes=len(earlier)),
-            wake=WakeReason.MENTION if len(people) > 1 else WakeReason.DM,
-            scopes=(address.lane,),
-        )
-        return Scene(Session(1, turns), said)
+        turns = [_turn(at, *line, preset) for at, line in enumerate(self.lines)]
+        return recorded_scene(f"{_PLATFORM}:sample-{self.id}", 1, turns)
 
 
 def _turn(at: int, speaker: str, text: str, preset: str) -> Turn:
     moment = _BEGIN + timedelta(minutes=at)
     if speaker == _ANSWER:
         return Turn("assistant", text, None, moment, preset)
-    return Turn("user", text, _person(speaker), moment, message_id=f"sample-{at}")
-
-
-def _person(name: str) -> Person:
-    return Person(f"{_PLATFORM}:{name.casefold()}", name)
+    person = Person(f"{_PLATFORM}:{speaker.casefold()}", speaker)
+    return Turn("user", text, person, moment, message_id=f"sample-{at}")
 
 
 _TAVERN = (
@@ -195,14 +177,15 @@ class DraftPreviews:
 
     async def scene(self, name: str, scene_id: str) -> Scene:
         """Return a scene by its id; raises `RequestRefused` with 404 if there is none."""
-        sample = next((one for one in SAMPLE_SCENES if one.id == scene_id), None)
-        if sample is not None:
-            return sample.for_preset(name)
         conversation = scene_id.removeprefix(_RECORDED)
-        if scene_id.startswith(_RECORDED) and conversation in await self.recorded(name):
-            found = await self.composer.recorded(conversation)
-            if found is not None:
-                return found
+        sample = next((one for one in SAMPLE_SCENES if one.id == scene_id), None)
+        scene = None
+        if sample is not None:
+            scene = sample.for_preset(name)
+        elif scene_id.startswith(_RECORDED) and conversation in await self.recorded(name):
+            scene = await self.composer.recorded(conversation)
+        if scene is not None:
+            return scene
         raise RequestRefused(404, translatable("There is no such conversation."))
 
     async def compose(
@@ -233,10 +216,7 @@ class DraftPreviews:
             UserError: the draft has mistakes, or cannot be used here.
         """
         edited = await self.editing.open(name)
-        preset = (await self.editing.check(edited.content)).preset
-        if preset is None:
-            raise UserError(_MEND_FIRST)
-        return await self.ready(preset)
+        return await self.ready(await self.editing.preset_of(edited))
 
     async def _more_tokens(
         self, edited: EditedPreset, receipt: Receipt, scene: Scene, *, may_spend: bool

@@ -161,12 +161,10 @@ class TrialPages(RouteGroup):
 
     async def _presets(self, edited: EditedPreset) -> tuple[Preset | None, Preset]:
         """Return the published version, if there is one, and the draft."""
-        check = self.previews.editing.check
-        draft = (await check(edited.content)).preset
-        if draft is None:
-            raise UserError(translatable("Fix the mistakes in the draft first."))
-        published = (await check(edited.published)).preset if edited.published else None
-        return published, draft
+        draft = await self.previews.editing.preset_of(edited)
+        if not edited.published:
+            return None, draft
+        return (await self.previews.editing.check(edited.published)).preset, draft
 
     async def _compose(
         self, preset: Preset, scene: Scene, *, may_spend: bool
