@@ -69,6 +69,7 @@ async def test_answer_shows_what_it_was_made_of(console: ConsoleUnderTest) -> No
     for text in ("Hi 🙂", "The Inn", "0.50", "the budget was used up", "temperature", "121"):
         assert text in shown, text
     assert 'href="/answers/2/compare/1"' in shown
+    assert '<input type="hidden" name="conversation" value="telegram:5">' in shown
     assert "provider counts them itself" in await page(console, "/answers/2?form=tokens")
     assert "Be Nora. 日本" in await page(console, "/answers/2?form=text")
 
@@ -230,13 +231,3 @@ async def test_answer_says_what_it_would_cost_elsewhere(console: ConsoleUnderTes
 
     # 121 tokens of the prompt and 4 of the answer, at 1 and 2, and at 100 and 200 dollars
     assert "cheap/small$0.0001dear/big$0.0129" in " ".join(text.split())
-
-
-async def test_answer_and_channel_open_in_the_playground(console: ConsoleUnderTest) -> None:
-    await store_answers(console, RECEIPT)
-    await console.log_in()
-
-    shown = await page(console, "/answers/1")
-
-    assert 'action="/playground/copies"' in shown
-    assert '<input type="hidden" name="conversation" value="telegram:5">' in shown
