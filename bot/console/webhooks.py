@@ -19,7 +19,7 @@ _log = structlog.get_logger(__name__)
 _MAX_BODY_BYTES = 2**20
 _RETRY_AFTER_SECONDS = 5
 _STORE_SECONDS = 10.0
-"""Well before Telegram gives up a call; an answer later than that is none to it."""
+"""Telegram gives up a call much later."""
 # A body that is not packed as its headers say.
 _UNREADABLE = (web.RequestPayloadError, HttpProcessingError)
 
@@ -33,9 +33,8 @@ def webhook_routes(
 ) -> AddRoutes:
     """Return what adds the webhooks of platforms that have one.
 
-    A call is answered with 200 once it is committed, and with 503 while nothing can be stored.
-    What takes too long is answered with 503 and goes on: a database that is merely slow stores it
-    in the end, and the platform's next call with the same message is dropped by its key.
+    A call is answered with 200 once it is committed, and with 503 if it cannot be stored or that
+    takes too long. A slow database stores it in the end; a repeated call is dropped by its key.
 
     Args:
         receivers: the platforms.
@@ -76,18 +75,18 @@ class _WebhookEndpoint:
 
     async def answer(self, request: web.Request) -> web.Response:
         if (request.content_length or 0) > _MAX_BODY_BYTES:
-            return _answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+            return web.Response(status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
         if not self._receiver.admits_call(_given_once(request.headers)):
-            return _answer(HTTPStatus.UNAUTHORIZED)
+            return web.Response(status=HTTPStatus.UNAUTHORIZED)
         try:
             async with asyncio.timeout(self._body_seconds):
                 body = await _read(request)
         except TimeoutError:
-            return _answer(HTTPStatus.REQUEST_TIMEOUT)
+            return web.Response(status=HTTPStatus.REQUEST_TIMEOUT)
         except _UNREADABLE:
-            return _answer(HTTPStatus.BAD_REQUEST)
+            return web.Response(status=HTTPStatus.BAD_REQUEST)
         if body is None:
-            return _answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+            return web.Response(status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
         return await self._store(body)
 
     async def _store(self, body: bytes) -> web.Response:
@@ -105,7 +104,7 @@ class _WebhookEndpoint:
         if not understood and self._is_understood:
             _log.warning("webhook_call_not_understood", bytes=len(body))
         self._is_understood = understood
-        return _answer(HTTPStatus.OK if understood else HTTPStatus.BAD_REQUEST)
+        return web.Response(status=HTTPStatus.OK if understood else HTTPStatus.BAD_REQUEST)
 
 
 def _postponed(reason: str) -> web.Response:
@@ -140,7 +139,3 @@ async def _read(request: web.Request) -> bytes | None:
         if len(body) > _MAX_BODY_BYTES:
             return None
     return bytes(body)
-
-
-def _answer(status: HTTPStatus) -> web.Response:
-    return web.Response(status=status)
