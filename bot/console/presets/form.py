@@ -107,6 +107,28 @@ _MAX_ROWS = 12
 _FURTHER = translatable("Others")
 
 
+def value_at(value: object, path: Sequence[str]) -> object:
+    """Return what is at a path of keys in JSON; None if it is not given."""
+    for key in path:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
+
+
+def put_at(value: dict[str, Any], path: Sequence[str], new: object) -> None:
+    """Put a value at a path of keys in JSON; None removes the key."""
+    *outer, key = path
+    for step in outer:
+        if not isinstance(value.get(step), dict):
+            if new is None:
+                return
+            value[step] = {}
+        value = value[step]
+    if new is None:
+        value.pop(key, None)
+    else:
+        value[key] = new
+
+
 @value_class
 class FieldSpec:
     """What the schema says of one key."""
@@ -125,10 +147,7 @@ class FieldSpec:
 
     def value_in(self, preset: Mapping[str, object]) -> object:
         """Return the value of the key in a preset; None if it is not given."""
-        found: object = preset
-        for step in self.path:
-            found = found.get(step) if isinstance(found, Mapping) else None
-        return found
+        return value_at(preset, self.path)
 
 
 @value_class
@@ -170,11 +189,7 @@ class FormGroup:
 
 
 def form_groups(value: Mapping[str, object]) -> list[FormGroup]:
-    """Return the form of a preset.
-
-    Args:
-        value: the preset as JSON, valid or not.
-    """
+    """Return the form of a preset, whose JSON may be invalid."""
     specs = {one.name: one for one in field_specs()}
     groups = [
         FormGroup(title, [_field(specs.pop(name), value) for name in names])
@@ -288,7 +303,9 @@ def apply_form(value: Mapping[str, object], fields: Mapping[str, str]) -> dict[s
         before = map(plain_lines, written_texts(spec, spec.value_in(value)))
         given = _texts_of(spec, fields)
         if given and list(given) != list(before):  # what was not touched stays to the letter
-            _put(changed, spec, read_texts(spec, given))
+            put_at(changed, spec.path, read_texts(spec, given))
+            if len(spec.path) > 1 and changed.get(spec.path[0]) == {}:
+                del changed[spec.path[0]]
     return changed
 
 
@@ -336,26 +353,9 @@ def _number(text: str) -> float | str:
     return int(text) if re.fullmatch(r"-?\d{1,18}", text) else number
 
 
-def _put(value: dict[str, Any], spec: FieldSpec, new: object) -> None:
-    *outer, key = spec.path
-    target = value
-    for step in outer:
-        inner = target.get(step)
-        if not isinstance(inner, dict):
-            if new is None:
-                return
-            inner = target[step] = {}
-        target = inner
-    if new is not None:
-        target[key] = new
-    elif target.get(key) is not None:  # null says something: the model's own limit
-        del target[key]
-    if outer and not target:
-        value.pop(outer[0], None)
-
-
 def plain_lines(text: str) -> str:
-    return text.replace("\r\n", "\n").replace("\r", "\n")  # as browsers send texts
+    """Return a text with the line breaks of JSON; browsers send others."""
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def _unescaped(text: str) -> str:

@@ -9,7 +9,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from bot.console.presets.form import FieldSpec, FormField, plain_lines, read_texts, written_texts
+from bot.console.presets.form import (
+    FieldSpec,
+    FormField,
+    plain_lines,
+    put_at,
+    read_texts,
+    value_at,
+    written_texts,
+)
 from bot.prompting.lorebook.entries import EntryPosition
 from bot.prompting.lorebook.files import LOGICS, MAX_ENTRIES, POSITIONS, ROLES
 from bot.texts.text import Text, translatable
@@ -198,21 +206,14 @@ def _path(book: object, entry: Mapping[str, object], name: str) -> tuple[str, ..
         return _WORLD_INFO.get(name, (name,))
     if name == "name" and not entry.get("name") and entry.get("comment"):
         return ("comment",)
-    if name in {"case_sensitive", "position"} and _found(entry, ("extensions", name)) is not None:
+    if name in {"case_sensitive", "position"} and value_at(entry, ("extensions", name)) is not None:
         return ("extensions", name)
     return _CARD.get(name, (name,))
 
 
-def _found(entry: Mapping[str, object], path: Sequence[str]) -> object:
-    found: object = entry
-    for step in path:
-        found = found.get(step) if isinstance(found, Mapping) else None
-    return found
-
-
 def _value(book: object, entry: Mapping[str, object], name: str) -> object:
     """Return a field as a form shows it; None: it is left to the default."""
-    found = _found(entry, _path(book, entry, name))
+    found = value_at(entry, _path(book, entry, name))
     names = _NUMBERED.get(name, ())
     if name == "enabled" and not _is_card(book):
         disabled = entry.get("disable")
@@ -229,18 +230,10 @@ def _put(book: object, entry: dict[str, Any], name: str, new: object) -> None:
         entry["selective"] = True  # else they are not looked at
     if name == "position":
         entry.pop("position", None)
-    target = entry
-    for step in path[:-1]:
-        inner = target.get(step)
-        if not isinstance(inner, dict):
-            inner = target[step] = {}
-        target = inner
-    if name == "probability" and target.get("useProbability") is False:
-        target["useProbability"] = True
-    if value is None:
-        target.pop(path[-1], None)
-    else:
-        target[path[-1]] = value
+    switch = (*path[:-1], "useProbability")
+    if name == "probability" and value_at(entry, switch) is False:
+        put_at(entry, switch, True)
+    put_at(entry, path, value)
 
 
 def _as_written(
