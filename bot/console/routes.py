@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import field, is_dataclass, replace
-from typing import Any, ClassVar, TypeAlias, TypeVar
+from typing import Any, ClassVar, TypeVar
 from urllib.parse import quote
 
 from aiohttp import web
@@ -153,8 +153,6 @@ def download(content: str | bytes, content_type: str, disposition: str) -> web.R
 
 # --- routes -------------------------------------------------------------------------------------
 
-RouteHandler: TypeAlias = Callable[..., Awaitable[object]]
-
 
 @value_class
 class Route:
@@ -165,13 +163,15 @@ class Route:
     """As aiohttp reads it: "/answers/{number}"; the API's begin with /api/v1/."""
     scope: Scope | None
     """What a token needs; None: the route is public."""
-    handler: RouteHandler
-    """Takes what its parameters are annotated with: the `ConsoleRequest`; a pydantic model of the
-    body, or without one of the query; parts of the path by their names, as `int` or `str`. Returns
-    a dataclass, which is sent as JSON, a `Page`, or another response."""
+    handler: Callable[..., Awaitable[object]]
+    parameters: Mapping[str, Any]
+    """What the handler takes, by name: the `ConsoleRequest`; a pydantic model of the body, or of
+    the query where the method has none; parts of the path as `int` or `str`."""
+    answer: Any
+    """The dataclass that is sent as JSON; None: a `Page` or another response."""
     then: str = ""
     """Where the browser goes after a form, instead of the handler's answer: a path with parts of
-    the path or of the answer, such as "/presets/{name}"."""
+    the request's path or of the answer, such as "/presets/{name}"."""
     errors: Mapping[int, str] = field(default_factory=dict)
     """Further statuses and when they are answered."""
 
@@ -180,23 +180,14 @@ class Route:
         return self.path.startswith("/api/")
 
     @property
-    def parameters(self) -> Mapping[str, Any]:
-        """The types of what the handler takes, by name."""
-        return {
-            name: one.annotation
-            for name, one in inspect.signature(self.handler).parameters.items()
-            if name != "self"
-        }
-
-    @property
     def summary(self) -> str:
         """The first line of the handler's docstring."""
         return (inspect.getdoc(self.handler) or "").partition("\n")[0]
 
     @property
     def model(self) -> type[BaseModel] | None:
-        """What the body is validated as, or the query if the route takes none."""
-        kinds = [one for one in self.parameters.values() if inspect.isclass(one)]
+        """What the body or the query is validated as."""
+        kinds = self.parameters.values()
         return next((one for one in kinds if issubclass(one, BaseModel)), None)
 
     @property
@@ -206,12 +197,6 @@ class Route:
     @property
     def query(self) -> type[BaseModel] | None:
         return None if self.method in _WITH_BODY else self.model
-
-    @property
-    def answer(self) -> Any:
-        """The dataclass that is sent as JSON; None: a page or another response."""
-        kind = inspect.signature(self.handler).return_annotation
-        return kind if is_dataclass(kind) and kind is not Page else None
 
     async def handle(self, request: ConsoleRequest, given: BaseModel | None) -> object:
         """Call the handler; `given` is the validated body or query.
@@ -252,13 +237,18 @@ def route(
 ) -> Callable[[Handler], Handler]:
     """Make a method of a `RouteGroup` the handler of a route: `@route("GET /answers", ...)`.
 
-    `Route` has the meaning of the arguments. Decorators stack: a form of a page and a route of the
-    API share a handler.
+    Its signature says what it takes and answers, see `Route`. Decorators stack: a form of a page
+    and a route of the API share a handler.
     """
     method, _, path = method_and_path.partition(" ")
 
     def register(handler: Handler) -> Handler:
-        added = Route(method, path, scope, handler, then, errors or {})
+        signature = inspect.signature(handler)
+        taken = list(signature.parameters.values())[1:]  # without self
+        parameters = {one.name: one.annotation for one in taken}
+        kind = signature.return_annotation
+        answer = kind if is_dataclass(kind) and kind is not Page else None
+        added = Route(method, path, scope, handler, parameters, answer, then, errors or {})
         vars(handler)["routes"] = (added, *vars(handler).get("routes", ()))
         return handler
 
