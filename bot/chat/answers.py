@@ -1,4 +1,4 @@
-"""Stored answers as people look for them, with what each was made of."""
+"""Stored answers, each with its receipt, and how to search them."""
 
 from collections.abc import Sequence
 
@@ -19,7 +19,7 @@ class StoredAnswer:
 
 @value_class
 class AnswerSearch:
-    """Which answers are wanted; what is empty is no condition."""
+    """Filters for answers; an empty one matches everything."""
 
     conversation: str = ""
     preset: str = ""
@@ -33,9 +33,9 @@ class AnswerSearch:
     cut_off: bool = False
     """Only those that did not end by themselves."""
     left_out: bool = False
-    """Only those for whose prompt something was left out."""
+    """Only those with something left out of the prompt."""
     text: str = ""
-    """In the answer or the newest message, whatever the case of the letters."""
+    """In the answer or the newest message, ignoring case."""
     before: int | None = None
     """Only answers with a smaller number."""
 

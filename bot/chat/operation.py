@@ -1,4 +1,4 @@
-"""What the processes of an installation are doing, for people who operate it."""
+"""The state of an installation: its processes, queues, models and failures."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
@@ -20,12 +20,12 @@ class QueueState:
     lanes: int
     """Chats with messages that are not sent yet."""
     unsent: int
-    """Those messages."""
+    """Their number."""
 
 
 @value_class
 class HeldLease:
-    """A role that only one process has at a time."""
+    """A role that one process holds at a time."""
 
     role: str
     owner: str
@@ -216,7 +216,7 @@ class Node:
     started_seconds: float
     """How long ago it started."""
     seen_seconds: float
-    """How long ago it reported itself; far more than `HEARTBEAT_SECONDS`: it died."""
+    """How long ago it reported itself; far longer than `HEARTBEAT_SECONDS`: it died."""
     leases: tuple[str, ...]
     """The roles that only one process has at a time and that it has now."""
     conversations: int
@@ -229,7 +229,7 @@ class Node:
 
 
 HEARTBEAT_SECONDS = 10.0
-"""So often a process reports itself."""
+"""The interval of heartbeats."""
 
 
 @value_class
@@ -294,7 +294,7 @@ class Restore:
     """The database was restored from a backup."""
 
     answered_until: float
-    """Until when people were answered on the database that was lost, in Unix seconds."""
+    """When the lost database last answered people, in Unix seconds."""
     forgotten: frozenset[tuple[str, str]] = frozenset()
     """Conversations and the platform's ids of messages that were forgotten in them."""
     forgotten_until: Mapping[str, float] = field(default_factory=dict)

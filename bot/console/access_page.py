@@ -13,7 +13,7 @@ from bot.texts.text import translatable
 from bot.value_class import value_class
 
 _PAGE_ENTRIES = 200
-# A caller by a token has a name that begins with it, and actions on tokens end with it.
+# Begins the names of callers with an API token, and ends the names of actions on tokens.
 _KIND = "token"
 
 
@@ -90,7 +90,7 @@ class AccessPage(RouteGroup):
 
 
 def _without_token_names(entry: AuditEntry, reader: Caller) -> AuditEntry:
-    """Return an entry as whoever may not list the tokens reads it."""
+    """Return an entry for readers who may not list tokens."""
     is_other = entry.who.startswith(f"{_KIND} ") and entry.who != reader.name
     who = _KIND if is_other else entry.who
     subject = "" if entry.action.endswith(f" {_KIND}") else entry.subject

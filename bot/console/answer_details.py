@@ -30,7 +30,7 @@ _ANY = "*"
 
 @value_class
 class BudgetSegment:
-    """A section's part of the token budget."""
+    """A section's share of the token budget."""
 
     section: str
     """"free" for what is left."""
@@ -68,7 +68,7 @@ class WaterfallStep:
     x: float
     width: float
     marks: Sequence[float] = ()
-    """Where single events stand on the axis: the receipt, each edit."""
+    """Single events on the axis: the receipt, each edit."""
 
 
 def waterfall(receipt: Receipt, delivered: float | None = None) -> Sequence[WaterfallStep]:
@@ -130,7 +130,9 @@ def costs_elsewhere(
         f"{provider}/{name}": price.cost(usage)
         for provider, settings in providers.items()
         for model, price in settings.prices.items()
-        if (settings.model or price != FREE)  # what runs here and was never set up costs nothing
+        if (
+            settings.model or price != FREE
+        )  # free local models that were never set up are left out
         if (name := _priced_model(model, settings)) and (provider, name) != own
     }
     ordered = sorted(costs.items(), key=lambda item: (item[1], item[0]))
@@ -161,7 +163,7 @@ class UsedParameter:
 
 
 def used_parameters(prompt: Prompt, version: PresetVersion | None) -> list[UsedParameter]:
-    """Return the parameters with their origins, as far as the preset's version tells them."""
+    """Return the parameters with their origins, if the preset's version is known."""
     content = _Content()
     try:
         content = msgspec.json.decode(version.content, type=_Content) if version else content

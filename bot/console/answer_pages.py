@@ -50,7 +50,7 @@ _NO_TOKENS = translatable(
 
 
 class AnswerQuery(BaseModel):
-    """Which answers are wanted; what is empty is no condition."""
+    """Filters for answers; an empty one matches everything."""
 
     model_config = ConfigDict(allow_inf_nan=False)
 
@@ -96,7 +96,7 @@ class PromptQuery(BaseModel):
 
 
 class ReplayForm(BaseModel):
-    """What is to be different; what is empty stays as it was."""
+    """What should differ; empty values stay as they were."""
 
     preset: str = Field("", max_length=500, description="Whose model and parameters are used.")
     system: str | None = Field(
@@ -175,7 +175,7 @@ class ShownMessage:
 
 @value_class
 class ShownPrompt:
-    """A prompt in the form that was asked for; the others are empty."""
+    """A prompt in the requested form; the others are empty."""
 
     text: str = ""
     messages: Sequence[ShownMessage] = ()
@@ -184,7 +184,7 @@ class ShownPrompt:
 
 @value_class
 class ReplayResult:
-    """Another answer to the same prompt, or to a changed one; no history keeps it."""
+    """Another answer to the same or a changed prompt; not stored in any history."""
 
     answer: str
     messages: Sequence[ShownMessage]
@@ -355,7 +355,7 @@ class AnswerPages(RouteGroup):
         return None if sent is None or received is None else max(0.0, sent - received)
 
     async def _prompt_values(self, answer: StoredAnswer, form: str) -> Mapping[str, object]:
-        """Return what the prompt is shown from: its sections, its text or its tokens."""
+        """Return what the page shows of the prompt: sections, text or tokens."""
         values: dict[str, object] = {"sections": [], "pieces": [], "problem": "", "details": {}}
         match form:
             case "messages":
@@ -419,7 +419,7 @@ class ReplayPages(RouteGroup):
         stored = await find_answer(self.answers, number)
         shown = masked_answer(stored, self.mask)
         before = instructions_of(shown.receipt.prompt).replace("\r\n", "\n")
-        # Browsers leave out a line break at the beginning of a text area.
+        # Browsers drop a line break at the beginning of a text area.
         is_same = form.system is None or form.system.lstrip("\n") == before.lstrip("\n")
         changes = ReplayChanges(form.preset, None if is_same else form.system, form.draft)
         try:

@@ -32,7 +32,7 @@ class Console:
     """All groups of routes as one; `add_routes` serves them.
 
     Args:
-        gate: lets requests in.
+        gate: admits requests.
         groups: the routes, and their places in the navigation.
     """
 

@@ -134,7 +134,7 @@ class ChannelDetail:
     """Whose messages share one history."""
     history_scope_from: str | None
     observes: bool
-    """Whether what is not said to the bot is remembered."""
+    """Whether messages not addressed to the bot are remembered."""
     observes_from: str | None
     people: Sequence[PersonRow]
     sessions: Sequence[KnownSession]
@@ -151,7 +151,7 @@ class PresetChoice(BaseModel):
 
 @value_class
 class ForgottenChannel:
-    """A conversation that is being forgotten: its worker does that in its turn."""
+    """A conversation that its worker will forget."""
 
     channel: str
 
@@ -260,7 +260,7 @@ class ChannelPage(RouteGroup):
     @route(f"DELETE /api/v1{_ONE}", Scope.OPERATE)
     @route(f"POST {_ONE}/forget", Scope.OPERATE, then="/channels")
     async def forget(self, request: ConsoleRequest, channel: str) -> ForgottenChannel:
-        """Delete everything that was said in a channel; its worker does it."""
+        """Have the worker of a channel delete everything that was said there."""
         scopes = await self._scopes(channel)
         event = ForgetRequested(
             address_of(channel), f"console:{secrets.token_hex(8)}", None, self._now(), tuple(scopes)
@@ -299,7 +299,7 @@ class ChannelPage(RouteGroup):
         Raises:
             RequestRefused: 404: nothing was said or answered there.
         """
-        if ":" not in channel:  # it is no key of a conversation
+        if ":" not in channel:  # not the key of a conversation
             raise RequestRefused(404, translatable("There is no such channel."))
         asked = AnswerSearch(conversation=channel)
         newest = (await self.answers.search(asked, 1)).answers
@@ -313,7 +313,7 @@ class ChannelPage(RouteGroup):
         return list(dict.fromkeys([address.channel, address.lane, *([server] if server else [])]))
 
     async def _is_known(self, channel: str) -> bool:
-        """Return whether a channel has answers without a text, or is one that pages opened."""
+        """Return whether a channel has answers without a text, or belongs to the playground."""
         address = address_of(channel)
         if address.platform == WEB_PLATFORM and await self.web_channels.get(address.chat):
             return True

@@ -10,21 +10,20 @@ from typing import Literal, TypeAlias
 from bot.value_class import value_class
 
 Opcode: TypeAlias = tuple[Literal["equal", "replace", "delete", "insert"], int, int, int, int]
-"""What changed, and where: begin and end in the first sequence, then in the second, as difflib's,
-whose time grows with the cube of their length."""
+"""As of difflib, which takes cubic time: tag, begin and end in the first and second sequence."""
 
 _MAX_WORDS = 20_000
-_MAX_DEPTH = 8  # of gaps in gaps; what differs further down counts as replaced
+_MAX_DEPTH = 8  # of nested gaps; deeper differences count as replaced
 _WORD = re.compile(r"\s+|\w+|[^\w\s]")
 _CONTEXT_LINES = 3
 _MAX_LINES = 2000
 
 
 def opcodes(before: Sequence[str], after: Sequence[str]) -> list[Opcode]:
-    """Return what leads from one sequence to the other.
+    """Return the changes from one sequence to the other.
 
-    This is patience diff: what both begin and end with, what stands once in each, and the same
-    again between these.
+    This is patience diff: match the common beginning and end, then the items that are unique in
+    both, then the same in the gaps between these.
     """
     found: list[Opcode] = []
     at, other = 0, 0
@@ -68,7 +67,7 @@ def _pairs(
 
 
 def _anchors(before: Sequence[str], after: Sequence[str]) -> list[tuple[int, int]]:
-    """Return where items stand that each sequence has once, as far as their order is the same."""
+    """Return the positions of items that each sequence has once, in the same order."""
     counts, others = Counter(before), Counter(after)
     places = {item: at for at, item in enumerate(after) if others[item] == 1}
     pairs = [

@@ -18,7 +18,7 @@ from bot.texts.text import translatable
 _SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
 _URL_ENCODED = "application/x-www-form-urlencoded"
 _WITH_FILES = "multipart/form-data"
-# A body that is not packed as its header says, and the head of a part that no server reads.
+# A body not encoded as its header says, or an unreadable head of a part.
 _UNREADABLE = (web.RequestPayloadError, HttpProcessingError)
 _LOOPBACK_NAMES = {"127.0.0.1", "localhost", "::1"}
 
@@ -117,9 +117,9 @@ async def _read_form(http: web.Request, *, with_files: bool) -> Mapping[str, str
         return {}
     try:
         form = await http.post()
-    except (ValueError, LookupError):  # the latter: an encoding that nobody knows
+    except (ValueError, LookupError):  # LookupError: an unknown encoding
         raise RequestRefused(422, translatable("The form is not valid UTF-8.")) from None
-    except (*_UNREADABLE, RuntimeError):  # the latter: a part in a transfer encoding of no name
+    except (*_UNREADABLE, RuntimeError):  # RuntimeError: an unknown transfer encoding
         raise RequestRefused(422, translatable("The body cannot be read.")) from None
     return {
         name: value.replace("\r\n", "\n") for name, value in form.items() if isinstance(value, str)
@@ -133,7 +133,7 @@ async def _read_body(http: web.Request, form: Mapping[str, str]) -> object:
         raise RequestRefused(415, translatable("Send the body as application/json."))
     try:
         return json.loads(await http.read())
-    except (ValueError, RecursionError):  # the latter: nested a thousand times
+    except (ValueError, RecursionError):  # RecursionError: nested too deeply
         raise RequestRefused(422, translatable("The body is not valid JSON.")) from None
     except _UNREADABLE:
         raise RequestRefused(422, translatable("The body cannot be read.")) from None

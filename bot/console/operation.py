@@ -42,19 +42,19 @@ from bot.texts.text import translatable, translate
 from bot.value_class import value_class
 
 _PROBE_SECONDS = 2.0
-_FRESH_SECONDS = 1.0  # for so long, all who look get the same state
+_FRESH_SECONDS = 1.0  # all who look within this time get the same state
 _MAX_ERRORS = 20
 _MAX_SAMPLES = 600
 
 
 @value_class
 class LeaseRow:
-    """A role that only one process has at a time."""
+    """A role that one process holds at a time."""
 
     role: str
     owner: str
     seconds_left: float
-    """Negative: nobody has it."""
+    """Negative: nobody holds it."""
 
 
 @value_class
@@ -82,7 +82,7 @@ class NodeRow:
     is_silent: bool
     """Whether it has missed several reports."""
     leases: Sequence[str]
-    """What only one process does at a time."""
+    """The exclusive roles that it holds."""
     conversations: int
     """How many it is answering."""
 
@@ -137,7 +137,7 @@ class OperationState:
     lanes: int
     """Chats with messages that are not sent yet."""
     unsent: int
-    """Those messages."""
+    """Their number."""
     leases: Sequence[LeaseRow]
     providers: Sequence[ProviderRow]
     health: Sequence[ProcessModelHealth]
@@ -161,16 +161,16 @@ class TrialResult:
 
 
 FindReports: TypeAlias = Callable[[Sequence[str]], Awaitable[Mapping[str, ProcessReport]]]
-"""Returns what processes tell of themselves, by their names, but not this process."""
+"""Returns the reports of the named processes, without this one."""
 
 
 async def no_reports(_: Sequence[str]) -> Mapping[str, ProcessReport]:
-    """Return nothing: the processes of this installation share no values."""
+    """Return nothing: the processes of this installation share no reports."""
     return {}
 
 
 def process_report(backends: Mapping[str, Backend], events: RecentEvents) -> ProcessReport:
-    """Return what this process tells of itself."""
+    """Return the report of this process."""
     return ProcessReport(
         tuple(events.failures(_MAX_ERRORS)),
         tuple(
@@ -190,7 +190,7 @@ def process_report(backends: Mapping[str, Backend], events: RecentEvents) -> Pro
 
 @value_class
 class Installation:
-    """What the commands of operators read as well."""
+    """What the operators' commands read as well."""
 
     nodes: NodeRegistry
     pauses: Pauses

@@ -18,9 +18,9 @@ _CONTROL_LOOK_ALIKE = re.compile(
 _ROLES = r"\[?(?:system|user|assistant)\]?"
 _WITH_SPEAKERS = ("newest", "observed", "history")
 _QUOTED = "> "
-"""Stands before what people typed that looks like a speaker, and before each observed line."""
+"""Prefix of typed text that looks like a speaker, and of each observed line."""
 Mark: TypeAlias = tuple[tuple[int, int], "PieceKind"]
-"""Where a piece begins and ends in a text, and what it is."""
+"""The begin and end of a piece in a text, and its kind."""
 
 
 class PieceKind(StrEnum):
@@ -32,7 +32,7 @@ class PieceKind(StrEnum):
     SPEAKER = "speaker"
     """The name of a speaker, as it was added before the line."""
     LOOK_ALIKE = "look-alike"
-    """Typed by a person: it looks like a control token or a speaker, and is read as plain text."""
+    """Typed by a person; looks like a control token or a speaker, but is plain text."""
 
 
 @value_class
@@ -105,7 +105,7 @@ def joined_messages(prompt: Prompt) -> str:
 
 
 class LookAlikes:
-    """Finds in messages what was added by us, and what people typed that looks like it."""
+    """Finds the speakers that we added to messages, and typed text that looks like one."""
 
     def __init__(self, prompt: Prompt) -> None:
         tags = {*prompt.speakers, *([prompt.answers_as] if prompt.answers_as else [])}
@@ -114,7 +114,7 @@ class LookAlikes:
             rf"^((?:{_QUOTED})*)((?:{'|'.join([*names, _ROLES])})[ \t]*[:：])",
             re.MULTILINE | re.IGNORECASE,
         )
-        # Else the template writes the names, and what stands in a message was typed.
+        # Otherwise the template writes the names, and those in messages were typed.
         self._adds_speakers = prompt.template.names is None
 
     def pieces(

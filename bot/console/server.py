@@ -28,7 +28,7 @@ _KEEP_ALIVE_SECONDS = 75.0
 """After a response, for the next request and its head; proxies reuse connections for 60 s."""
 
 AddRoutes: TypeAlias = Callable[[web.Application], None]
-"""Adds what a part of the service serves; it answers for its own access rules."""
+"""Adds the routes of a part of the service, which has its own access rules."""
 
 
 @contextlib.asynccontextmanager
@@ -86,7 +86,7 @@ async def serve_http(
 
 
 class ServedCertificate:
-    """The certificate of the HTTPS server, read again when its files are replaced.
+    """The certificate of the HTTPS server, reloaded when its files are replaced.
 
     Args:
         chain: the file of the chain, in PEM.
@@ -114,7 +114,7 @@ class ServedCertificate:
             versions = self._read_versions()
             if versions == self._versions:
                 return
-            # What is loaded into a context stays there, also if the key is of another certificate.
+            # Try another context first: one keeps what was loaded even if the key does not match.
             self._load(ssl.create_default_context(ssl.Purpose.CLIENT_AUTH))
             self._load(self.context)
         except OSError as error:

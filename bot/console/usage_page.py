@@ -31,7 +31,7 @@ Grouping: TypeAlias = Literal["day", "preset", "channel", "person", "model"]
 
 
 class UsageQuery(BaseModel):
-    """Which days, and what is added up."""
+    """Which days, and how they are grouped."""
 
     by: Grouping = "day"
     since: date | Literal[""] = Field("", description="By default a month ago; days are UTC's.")
@@ -40,7 +40,7 @@ class UsageQuery(BaseModel):
 
 @value_class
 class UsageSum:
-    """What answers took together."""
+    """The totals of several answers."""
 
     name: str
     """The day, preset, channel, person or model."""

@@ -1,4 +1,4 @@
-"""The HTTP endpoints that platforms call with what people write."""
+"""Webhooks: the HTTP endpoints that platforms call with new messages."""
 
 import asyncio
 from collections import Counter
@@ -66,7 +66,7 @@ class _WebhookEndpoint:
         self._body_seconds = body_seconds
         self._store_seconds = store_seconds
         self._storing: set[asyncio.Task[bool]] = set()
-        self._is_understood = True  # whether the last call was: a series of others is logged once
+        self._is_understood = True  # of the last call; a series of failures is logged once
 
     async def running(self, _: web.Application) -> AsyncIterator[None]:
         """End what is still being stored when the server ends: the platform calls again."""
@@ -114,7 +114,7 @@ def _postponed(reason: str) -> web.Response:
 
 
 def _log_late_end(storing: asyncio.Task[bool]) -> None:
-    """Say how a call ended that was answered with 503 before."""
+    """Log how a call ended that was already answered with 503."""
     if storing.cancelled():
         return
     try:
@@ -126,7 +126,7 @@ def _log_late_end(storing: asyncio.Task[bool]) -> None:
 
 
 def _given_once(headers: Mapping[str, str]) -> Mapping[str, str]:
-    """Leave out headers that are given twice: a proxy may have looked at the other one."""
+    """Leave out repeated headers: a proxy may have checked the other one."""
     counts = Counter(name.lower() for name, _ in headers.items())
     return CIMultiDict((name, value) for name, value in headers.items() if counts[name.lower()] < 2)
 
