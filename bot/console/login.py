@@ -100,8 +100,8 @@ class ConsoleLogins:
         """Return the token of a new session.
 
         Raises:
-            RequestRefused: the token was used, has expired, or there were too many wrong ones, which
-                never lock out a valid one.
+            RequestRefused: the token was used or has expired, or there were too many wrong ones,
+                which never lock out a valid one.
         """
         if not await self._tokens.use_login(token_digest(token[:_MAX_TOKEN_CHARS])):
             rate = Rate("console log-ins", _LOGINS_PER_MINUTE, 60)

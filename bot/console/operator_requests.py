@@ -107,7 +107,7 @@ class OperatorRequests:
         return (await self.send(preset, prompt, conversation)).generated
 
     def _said(self, conversation: str, server: str | None) -> Said:
-        """Return what budgets are found by: the channel, its server, and who asks."""
+        """Return a message that selects the budgets of a channel, its server, and the operator."""
         address = address_of(conversation)
         return Said(
             address=address,

@@ -56,7 +56,7 @@ _MAX_COPIES = 50
 _DRAFT = "draft"
 _BOT_NAME = "Troupe"
 _OPERATOR = "web:console"
-"""Stored as who chose the presets of a copy."""
+"""Stored as who chose the presets of a copied channel."""
 _PLAIN = ("", marked("Plain"))
 
 MessageId = Annotated[str, Field(pattern="^[A-Za-z0-9-]{8,64}$")]
@@ -82,7 +82,7 @@ class ChosenLook(BaseModel):
 
 
 class MessageDraft(BaseModel):
-    """What is being written, and as whom."""
+    """The message being written, and its author."""
 
     author: str = Field(max_length=200)
     text: str = Field("", max_length=100_000)
@@ -149,7 +149,7 @@ class PlaygroundPages(RouteGroup):
 
     @route(f"GET {_PATH}", Scope.READ)
     async def newest(self, request: ConsoleRequest) -> web.Response:
-        """Go to the newest channel; the first visitor who may make one finds one as well."""
+        """Go to the newest channel; create the first one if there is none."""
         channels = await self.channels.all()
         if channels:
             return _see(channels[-1])
@@ -187,7 +187,7 @@ class PlaygroundPages(RouteGroup):
 
     @route(f"POST {_PATH}", Scope.OPERATE)
     async def create(self, request: ConsoleRequest, new: NewChannel) -> web.Response:
-        """Open a channel, in which whoever started the service talks."""
+        """Open a channel with the operator as its first person."""
         name = new.name.strip() or "playground"
         channel = self._make_channel(name, self._known_look(new.look), request)
         await self.channels.create(channel)
@@ -373,7 +373,7 @@ class PlaygroundPages(RouteGroup):
         return look
 
     def _command_list(self, language: str) -> Sequence[Mapping[str, object]]:
-        """Return what can be completed behind a slash."""
+        """Return the completions after a slash."""
         presets = list(self.resolver.complete(""))
         return [
             {
@@ -398,7 +398,7 @@ def _to_message(at: int, turn: Turn, names: Mapping[str, str]) -> WebMessage:
 
 
 def _with_text(message: WebMessage, text: str) -> WebMessage:
-    """Let a message say a text, without the tokens and keys that were pasted into it."""
+    """Set the text of a message, masking pasted tokens and keys."""
     masked = mask_pasted_tokens(text)
     return replace(message, text=masked, has_masked_token=masked != text)
 

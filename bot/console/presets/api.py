@@ -124,7 +124,7 @@ class ExportQuery(BaseModel):
 
 
 class ImportForm(BaseModel):
-    """What stands beside a dropped file."""
+    """The fields beside a dropped file."""
 
     name: str = Field("", max_length=64)
     into: str = Field("", max_length=64)

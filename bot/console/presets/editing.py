@@ -86,8 +86,8 @@ class PresetEditing:
     open_folder: Callable[[], Path]
     """Returns the folder that presets are written to; raises `UserError`."""
     prepare: Callable[[Preset], Preset]
-    """Makes what a preset answers with ready, and returns it as this process uses it; raises
-    `SettingsError` where its provider is not set up or does not take its parameters."""
+    """Prepares the model of a preset, and returns the preset as this process uses it; raises
+    `SettingsError` if its provider is not set up or refuses its parameters."""
 
     announce: Callable[[Sequence[str]], Awaitable[None]]
     """Tells other processes which presets they have to read again."""
@@ -118,7 +118,7 @@ class PresetEditing:
         if newest is not None:
             return EditedPreset(name, newest.version, newest.content, draft)
         known = self.resolver.presets.get(name)
-        if known is not None:  # numbers are not given, as in a test
+        if known is not None:  # not numbered, as in a test
             return EditedPreset(name, 0, export_preset(known), draft)
         if draft is not None:
             return EditedPreset(name, 0, "", draft)
@@ -255,7 +255,7 @@ class PresetEditing:
             raise _taken(found)
 
     async def record(self, who: str, action: str, name: str, before: str, after: str) -> None:
-        """Note a change in the audit log, with the lines that differ."""
+        """Record a change and the lines that differ in the audit log."""
         removed, added = await asyncio.to_thread(changed_lines, before, after)
         now = self.clock.now()
         await self.audit.record(AuditEntry(now, who, action, name, removed, added))

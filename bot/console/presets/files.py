@@ -32,7 +32,7 @@ from bot.value_class import value_class
 
 _ACCEPTED = PRESET_IMPORTS | CHARACTER_IMPORTS | {FileKind.LOREBOOK, FileKind.HARUHI}
 _ADDED_TO_PRESETS = (PRESET_IMPORTS | {FileKind.LOREBOOK}) - {FileKind.PRESET, FileKind.MODELFILE}
-"""What a file of these kinds says is added to the preset that it is dropped on."""
+"""Files of these kinds are merged into the preset that they are dropped on."""
 
 
 @value_class

@@ -53,7 +53,7 @@ CHOICES: Sequence[str] = (
     marked("at depth"), marked("examples top"), marked("examples bottom"), marked("outlet"),
     marked("and any"), marked("not all"), marked("not any"), marked("and all"),
 )  # fmt: skip
-"""What values to choose from are called, with spaces for their underscores."""
+"""The names of choices, with spaces for underscores."""
 
 LABELS: Mapping[str, Text] = {
     "provider": translatable("Provider"),
@@ -94,7 +94,7 @@ LABELS: Mapping[str, Text] = {
     "wake.words": translatable("Words that wake it"),
     "busy.mode": translatable("Messages during an answer"),
 }
-"""By the name of the field; what has none is called by its key."""
+"""By field name; other fields are labeled with their key."""
 
 
 FieldKind: TypeAlias = Literal[
@@ -168,13 +168,13 @@ class FormField:
         return is_text or self.spec.kind in {"long", "lines"}
 
     def rows(self, text: str) -> int:
-        """Return how many lines a text of the field takes about, within bounds."""
+        """Return about how many rows a text of the field needs, within bounds."""
         lines = sum(1 + len(line) // _CHARS_PER_ROW for line in text.split("\n"))
         return max(1 if self.spec.kind == "texts" else 2, min(_MAX_ROWS, lines))
 
     @property
     def default_text(self) -> str:
-        """What holds where nothing is given; empty if that is nothing."""
+        """The default, as it is written in the form."""
         if self.spec.default is None:
             return ""
         return written_texts(self.spec, self.spec.default)[0]
@@ -302,7 +302,7 @@ def apply_form(value: Mapping[str, object], fields: Mapping[str, str]) -> dict[s
     for spec in field_specs():
         before = map(plain_lines, written_texts(spec, spec.value_in(value)))
         given = _texts_of(spec, fields)
-        if given and list(given) != list(before):  # what was not touched stays to the letter
+        if given and list(given) != list(before):  # untouched values stay exactly as they were
             put_at(changed, spec.path, read_texts(spec, given))
             if len(spec.path) > 1 and changed.get(spec.path[0]) == {}:
                 del changed[spec.path[0]]
@@ -315,7 +315,7 @@ def write_preset_json(value: Mapping[str, object]) -> str:
 
 
 def _texts_of(spec: FieldSpec, fields: Mapping[str, str]) -> Sequence[str]:
-    """Return what the form sent of a field; empty if it sent nothing."""
+    """Return the texts that the form sent for a field, if any."""
     if spec.kind != "texts":
         return [plain_lines(fields[spec.name])] if spec.name in fields else []
     prefix = f"{spec.name}."
@@ -325,7 +325,7 @@ def _texts_of(spec: FieldSpec, fields: Mapping[str, str]) -> Sequence[str]:
 
 
 def read_texts(spec: FieldSpec, texts: Sequence[str]) -> object:
-    """Return the value of texts; None: the key is left out. What is no number stays a text."""
+    """Return the value of texts, invalid numbers as text; None: the key is left out."""
     text = texts[0]
     if spec.kind == "texts":
         return [one for one in texts if one] or None
@@ -343,7 +343,7 @@ def read_texts(spec: FieldSpec, texts: Sequence[str]) -> object:
 
 
 def _number(text: str) -> float | str:
-    """Return a number; a text that is none is left to the check, which tells its line."""
+    """Return a number, or the text if it is none: the check reports its line."""
     try:
         number = float(text)
     except ValueError:

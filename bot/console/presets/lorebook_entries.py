@@ -24,13 +24,13 @@ from bot.texts.text import Text, translatable
 from bot.value_class import value_class
 
 PREFIX = "lorebook."
-"""Of the names of fields: "lorebook.3.keys" is of the third entry."""
+"""Prefix of field names: "lorebook.3.keys" belongs to the third entry."""
 _NUMBERED: Mapping[str, Sequence[str]] = {
     "logic": [one.value for one in LOGICS],
     "position": [one.value for one in POSITIONS],
     "role": ROLES,
 }
-"""What the JSON counts from 0, and a form names."""
+"""Values that the JSON numbers from 0 and the form names."""
 _SPECS = (
     FieldSpec(("name",), "text"),
     FieldSpec(("keys",), "lines"),
@@ -84,7 +84,7 @@ _CARD: Mapping[str, tuple[str, ...]] = {
 }
 """Where a field is, if not under its name; see `_path`."""
 _NEVER_ABSENT: Mapping[str, object] = {"keys": [], "content": ""}
-"""What cards must have, also if it is empty."""
+"""Keys that cards must have even if empty."""
 _CARD_POSITIONS = {EntryPosition.BEFORE_CHAR.value, EntryPosition.AFTER_CHAR.value}
 """Those that the specification of cards names."""
 
@@ -227,7 +227,7 @@ def _put(book: object, entry: dict[str, Any], name: str, new: object) -> None:
     """Put a field into an entry; None: it is left to the default."""
     path, value = _as_written(book, entry, name, new)
     if name == "secondary_keys" and value is not None:
-        entry["selective"] = True  # else they are not looked at
+        entry["selective"] = True  # else they are ignored
     if name == "position":
         entry.pop("position", None)
     switch = (*path[:-1], "useProbability")

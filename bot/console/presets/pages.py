@@ -29,7 +29,7 @@ _ONE = "/presets/{name}"
 TriedText = Annotated[
     str, Field(max_length=4000), AfterValidator(lambda text: text.replace("\r\n", "\n"))
 ]
-"""What the lorebook is tried on, with plain line breaks."""
+"""The text that the lorebook is tried on, with plain line breaks."""
 _EXPORTS = (
     (ExportForm.JSON, "JSON"),
     (ExportForm.MODELFILE, "Modelfile"),
@@ -178,7 +178,7 @@ class PresetPages(RouteGroup):
 
 
 def _sorted_list(listed: Sequence[ListedPreset], find: str) -> dict[str, object]:
-    """Return the presets that a word finds, characters apart from assistants."""
+    """Return the presets that match a word, characters and assistants apart."""
     wanted = find.strip().casefold()
     found = [one for one in listed if not wanted or wanted in _searched(one)]
     return {

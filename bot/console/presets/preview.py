@@ -97,11 +97,11 @@ _MEND_FIRST = translatable("The draft has mistakes; the JSON tab lists them by l
 
 @value_class
 class ShownDraft:
-    """What a model would read of a draft; else why it would read nothing."""
+    """The prompt of a draft, or why there is none."""
 
     prompt: PromptView | None = None
     more_tokens: int | None = None
-    """Than of the published version; None: there is none, or it cannot be composed."""
+    """Compared with the published version; None: it is missing or cannot be composed."""
     problem: str = ""
 
 

@@ -33,13 +33,13 @@ class SceneForm(BaseModel):
 
 
 class TrialOutcome(StrEnum):
-    """What becomes of a conversation with the draft."""
+    """The effect of the draft on a conversation."""
 
     SAME = "same"
-    """The prompt is the same, to the letter."""
+    """The prompt is identical."""
     DIFFERS = "differs"
     OVER = "over"
-    """Something is left out that fits today, or the prompt cannot be composed any more."""
+    """Something no longer fits, or the prompt can no longer be composed."""
 
 
 @value_class
@@ -83,7 +83,7 @@ class TrialAnswerList:
 
 @value_class
 class TrialPages(RouteGroup):
-    """Shows what a draft changes; what is asked counts as usage, and no history keeps it."""
+    """Shows what a draft changes; questions count as usage, and no history keeps them."""
 
     previews: DraftPreviews
     ask_model: Ask
