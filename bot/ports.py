@@ -16,7 +16,6 @@ from bot.chat.operation import (
     BackgroundWork,
     DeadLetter,
     HeldJob,
-    HeldLease,
     KnownChannel,
     KnownSession,
     MadeSetting,
@@ -1292,10 +1291,6 @@ class ServiceState(Protocol):
 
     async def queues(self) -> QueueState:
         """Return how much is waiting."""
-        ...
-
-    async def role_leases(self) -> Sequence[HeldLease]:
-        """Return who does what only one process may do, by the role."""
         ...
 
     async def trace(self, turn: str) -> MessageTrace:

@@ -24,16 +24,6 @@ class QueueState:
 
 
 @value_class
-class HeldLease:
-    """A role that one process holds at a time."""
-
-    role: str
-    owner: str
-    until: float
-    """In Unix seconds; in the past: nobody has it."""
-
-
-@value_class
 class KnownChannel:
     """A conversation in which somebody was answered."""
 

@@ -17,7 +17,7 @@ _PAGE_ENTRIES = 200
 _KIND = "token"
 
 
-class TokenForm(BaseModel):
+class RevokedToken(BaseModel):
     name: str = Field(max_length=500, pattern=r"^[^\x00]*$")
 
 
@@ -64,7 +64,7 @@ class AccessPage(RouteGroup):
         return TokenList(await self.tokens.api_tokens())
 
     @route("POST /access/revoke", Scope.OPERATE, then="/access")
-    async def revoke_by_form(self, request: ConsoleRequest, form: TokenForm) -> TokenName:
+    async def revoke_by_form(self, request: ConsoleRequest, form: RevokedToken) -> TokenName:
         return await self.revoke(request, form.name)
 
     @route("DELETE /api/v1/tokens/{name}", Scope.OPERATE)

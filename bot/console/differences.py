@@ -4,6 +4,7 @@ import re
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from difflib import SequenceMatcher
 from itertools import pairwise
 from typing import Literal, TypeAlias
 
@@ -13,6 +14,7 @@ Opcode: TypeAlias = tuple[Literal["equal", "replace", "delete", "insert"], int, 
 """As of difflib, which takes cubic time: tag, begin and end in the first and second sequence."""
 
 _MAX_WORDS = 20_000
+_MAX_DIFFLIB_PAIRS = 10_000  # of a gap without unique items: its time grows with their cube
 _MAX_DEPTH = 8  # of nested gaps; deeper differences count as replaced
 _WORD = re.compile(r"\s+|\w+|[^\w\s]")
 _CONTEXT_LINES = 3
@@ -58,6 +60,11 @@ def _pairs(
         return
     old, new = before[head : len(before) - tail], after[head : len(after) - tail]
     anchors = _anchors(old, new)
+    if not anchors and len(old) * len(new) <= _MAX_DIFFLIB_PAIRS:
+        blocks = SequenceMatcher(None, old, new, autojunk=False).get_matching_blocks()
+        for at, other, size in blocks:
+            yield from ((head + at + n, head + other + n) for n in range(size))
+        return
     yield from ((head + at, head + other) for at, other in anchors)
     ends = [(-1, -1), *anchors, (len(old), len(new))]
     for (begin, other_begin), (end, other_end) in pairwise(ends) if anchors else ():

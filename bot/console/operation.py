@@ -339,8 +339,8 @@ class OperationPage(RouteGroup):
             lanes=queues.lanes,
             unsent=queues.unsent,
             leases=[
-                LeaseRow(one.role, one.owner, one.until - now)
-                for one in await self.stored.role_leases()
+                LeaseRow(one.role, one.owner, one.lease_seconds)
+                for one in await self.installation.nodes.held_jobs()
             ],
             providers=self.providers,
             health=[

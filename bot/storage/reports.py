@@ -18,7 +18,6 @@ from bot.chat.drafts import Scene, recorded_scene
 from bot.chat.incoming import Person
 from bot.chat.operation import (
     DeliveredPart,
-    HeldLease,
     KnownChannel,
     KnownSession,
     MadeSetting,
@@ -41,14 +40,12 @@ from bot.storage.tables import (
     conversation,
     has_content,
     inbox,
-    is_job,
     is_ready,
     is_unsent,
     is_waiting,
     lane,
     outbox,
     receipt,
-    role_lease,
     turn,
 )
 from bot.storage.turn_rows import TURN_COLUMNS, to_turn
@@ -283,11 +280,6 @@ class SqlChannelHistories(ChannelHistories):
 _LANES = select(func.count()).select_from(lane).where(is_waiting)
 _UNSENT = select(func.count()).select_from(outbox).where(is_unsent)
 _PART = (outbox.c.part, outbox.c.op, outbox.c.state, outbox.c.attempts, outbox.c.error)
-_LEASES = (
-    select(role_lease.c.role, role_lease.c.owner, role_lease.c.lease_until)
-    .where(is_job)
-    .order_by(role_lease.c.role)
-)
 _SETTINGS = (
     select(*(choice.c.scope, choice.c.key, choice.c.value, choice.c.chosen_by, choice.c.chosen_at))
     .where(~choice.c.key.startswith("persona"))  # what people say of themselves is theirs
@@ -328,11 +320,6 @@ class SqlServiceState(ServiceState):
         lanes = await self._database.read(lambda c: c.execute(_LANES).scalar_one())
         unsent = await self._database.read(lambda c: c.execute(_UNSENT).scalar_one())
         return QueueState(waiting, oldest, int(held), lanes, unsent)
-
-    @override
-    async def role_leases(self) -> Sequence[HeldLease]:
-        rows = await self._database.read(lambda c: c.execute(_LEASES).all())
-        return [HeldLease(*row) for row in rows]
 
     @override
     async def trace(self, turn: str) -> MessageTrace:

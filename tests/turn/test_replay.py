@@ -183,7 +183,7 @@ async def test_replay_with_a_draft_says_that_the_history_is_gone(database: Datab
     answer = await stored_answer(setup, database)
     changed = replace(answer, receipt=replace(answer.receipt, answer="It was edited."))
 
-    with pytest.raises(UserError, match="not in the history any more"):
+    with pytest.raises(UserError, match="no longer in the history"):
         await make_replay(setup, database, FakeBackend()).replay(
             changed, ReplayChanges(draft="nora")
         )

@@ -100,7 +100,7 @@ class LorebookForm(PresetForm):
     entry: EntryNumber
 
 
-class EntryForm(BaseModel):
+class EntryChange(BaseModel):
     revision: Revision
     entry: EntryNumber
 
@@ -537,7 +537,7 @@ class PresetApi(RouteGroup):
         return await self._detail(await self.editing.save_draft(name, text, query.revision))
 
     @route(f"POST {_PAGE}/lorebook/remove", Scope.PRESETS, then=_LOREBOOK_PAGE)
-    async def remove_entry_by_form(self, name: str, form: EntryForm) -> None:
+    async def remove_entry_by_form(self, name: str, form: EntryChange) -> None:
         await self.remove_entry(name, form.entry, DraftRevision(revision=form.revision))
 
     @route(f"POST {_PAGE}/lorebook/change", Scope.PRESETS)
