@@ -5,35 +5,19 @@ Each has a contract test in tests/contracts/ that runs over all of its implement
 
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence, Set
 from contextlib import AbstractAsyncContextManager
-from datetime import datetime
 from typing import Protocol, TypeAlias, runtime_checkable
 
-from bot.chat.access import ApiToken, AuditEntry
-from bot.chat.answers import AnswerSearch, FoundAnswers, StoredAnswer
-from bot.chat.drafts import PresetDraft, Scene
-from bot.chat.incoming import Address, Incoming, MediaItem, Person, Request, Said
+from bot.chat.incoming import Address, Incoming, MediaItem, Request, Said
 from bot.chat.operation import (
-    BackgroundWork,
-    DeadLetter,
-    HeldJob,
-    KnownChannel,
-    KnownSession,
-    MadeSetting,
-    MessageTrace,
     ModelHealth,
     ModelInMemory,
-    Node,
-    Pause,
-    QueueState,
     RefusedCalls,
-    Restore,
 )
 from bot.chat.outgoing import (
     Limits,
     MessageContent,
     OutboxRow,
     OutgoingMessage,
-    OutgoingPart,
 )
 from bot.chat.prompt import (
     GenerationEvent,
@@ -41,32 +25,18 @@ from bot.chat.prompt import (
     PromptDescription,
     PromptToken,
     TemplateChoice,
-    Usage,
 )
 from bot.chat.rate import CallScope, Rate, Waiter
-from bot.chat.receipt import Receipt
 from bot.chat.session import (
-    Attempt,
     ChatSetting,
-    Claim,
-    ClaimedMessage,
-    Exchange,
-    FinishedTurn,
-    InboxMessage,
     MessageNote,
     MessagePlace,
-    OpenedPart,
-    PresetVersion,
-    Session,
     SessionTurns,
-    StoredTurn,
     Summary,
-    Turn,
-    TurnResult,
 )
 from bot.chat.story import PackedVector, Story, StoryVector
 from bot.chat.tool import ToolCall, ToolRecord, ToolSpec
-from bot.chat.usage import AnswerCharge, BudgetCap, SpentAmount, UsageRow, UsageTotal
+from bot.chat.usage import AnswerCharge, SpentAmount
 from bot.chat.web_channel import WebChannel, WebMessage
 
 # --- platforms -------------------------------------------------------------------------------
@@ -679,136 +649,6 @@ class Inbox(Intake, Protocol):
         ...
 
 
-class Conversations(Protocol):
-    """Histories, and who may process them; each method is one transaction.
-
-    What writes for a claim raises `Fenced` if a later claim exists.
-    """
-
-    async def ready(self, limit: int, sources: Collection[str]) -> Sequence[str]:
-        """Return conversations with something unanswered that nobody holds, oldest first."""
-        ...
-
-    async def begin(
-        self, keys: Sequence[str], owner: str, lease_seconds: float
-    ) -> Sequence[ClaimedMessage]:
-        """Claim those of these conversations that are ready, each with its oldest message.
-
-        A claim fences all earlier ones. An attempt at the message that did not end counts as a
-        death of its process: by what was recorded of it, as one of the message's own, as one of
-        many messages', or as one that clears it.
-        """
-        ...
-
-    async def renew(self, claims: Collection[Claim], lease_seconds: float) -> Sequence[Claim]:
-        """Hold them for so long from now on, all of one owner; return those that were lost."""
-        ...
-
-    async def release(self, claim: Claim) -> None:
-        """Give it back as it is; what is unanswered can be claimed at once."""
-        ...
-
-    async def release_all(self, owner: str) -> None:
-        """Give back everything that this owner held in an earlier life."""
-        ...
-
-    async def undo_attempt(self, claim: Claim, message: InboxMessage) -> None:
-        """Take back what `begin` or `finish` recorded: the attempt was ended on purpose."""
-        ...
-
-    async def record_attempt(self, claim: Claim, message: InboxMessage, attempt: Attempt) -> None:
-        """Store what is being done with a message, for the case that the process dies of it."""
-        ...
-
-    async def waiting(self, claim: Claim, limit: int) -> Sequence[InboxMessage]:
-        """Return the unanswered messages of a conversation, oldest first, the current one too."""
-        ...
-
-    async def following(
-        self, claim: Claim, message: InboxMessage, limit: int
-    ) -> Sequence[InboxMessage]:
-        """Return what came after a message and those gathered with it, in order.
-
-        It ends before the first event that is no message, and before one that was in flight when a
-        process died: those are processed alone.
-        """
-        ...
-
-    async def load_session(self, claim: Claim, max_turns: int) -> Session:
-        """Return the newest turns of the current session.
-
-        The epoch is not checked: it may be what a claim that is fenced by now has known.
-        """
-        ...
-
-    async def find_turns(self, claim: Claim, message_ids: Collection[str]) -> Sequence[StoredTurn]:
-        """Return the turns of these messages of the platform, oldest first, in all sessions.
-
-        A person's message is one turn; an answer is found by any message that it was sent as. The
-        versions that are not active any more are found as well.
-        """
-        ...
-
-    async def load_exchange(self, claim: Claim, message_id: str, max_turns: int) -> Exchange | None:
-        """Return a person's message, its answers and so many turns before it; None: unknown."""
-        ...
-
-    async def load_answered(
-        self, conversation_key: str, part: str, max_turns: int
-    ) -> Exchange | None:
-        """Return the exchange whose answer was sent as this part.
-
-        An exchange without answers: the part says that the answer failed, and the question is not
-        in the history; before it is what was gathered with it. None: unknown, or answered since.
-        """
-        ...
-
-    async def load_failed(self, claim: Claim) -> Sequence[StoredTurn]:
-        """Return the questions whose answers failed since the newest answer, newest first.
-
-        What was gathered with one has the same parts. Commands whose menus were sent are among
-        them.
-        """
-        ...
-
-    async def find_said_by(self, claim: Claim, person_id: str) -> Sequence[int]:
-        """Return the ids of what a person said in a conversation, and of the answers to that.
-
-        Where nobody else has said anything, these are all turns.
-        """
-        ...
-
-    async def forget(self, claim: Claim) -> int:
-        """Delete the history of a conversation, all its sessions, for good; return its turns.
-
-        What people said of themselves there goes with it.
-        """
-        ...
-
-    async def open(self, claim: Claim, message: InboxMessage, opening: OutgoingPart) -> OpenedPart:
-        """Queue the first message of an answer that is still being written.
-
-        The same part of the same turn is queued once, whatever process asks and how often.
-        """
-        ...
-
-    async def opened_parts(self, message: InboxMessage) -> Sequence[int]:
-        """Return the numbers of a message's parts that were opened, in earlier attempts too."""
-        ...
-
-    async def finish(
-        self, claim: Claim, message: InboxMessage, result: TurnResult, *, go_on: bool = True
-    ) -> FinishedTurn:
-        """Mark a message and those gathered with it as answered; store the turns and the answer.
-
-        The only way in which an answer reaches anybody; it is named after the message, and replies
-        to the newest of those gathered with it. A part that was opened early is edited to its final
-        text; one that was opened but is not in the result is deleted. Then the next message is
-        begun, or the conversation released if there is none or `go_on` is false.
-        """
-        ...
-
-
 class MessageNotes(Protocol):
     """What every process may read about messages that one of them has processed."""
 
@@ -990,65 +830,20 @@ class ChatSettings(Protocol):
 
     async def resolve(self, scopes: Sequence[str], key: str) -> ChatSetting | None:
         """Return the value in the first of these scopes that has one."""
-        ...
+        found = await self.get_scopes(scopes)
+        for scope in scopes:
+            values = found.get(scope, {})
+            if key in values:
+                return ChatSetting(scope, values[key])
+        return None
 
     async def get_all(self, scopes: Sequence[str], key: str) -> Mapping[str, str]:
         """Return the values by scope, of those scopes that have one."""
-        ...
+        found = await self.get_scopes(scopes)
+        return {scope: values[key] for scope, values in found.items() if key in values}
 
     async def get_scopes(self, scopes: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
         """Return all values of these scopes, by scope and key; none of one that has no value."""
-        ...
-
-
-class PersonalData(Protocol):
-    """What is stored of a person, over all conversations."""
-
-    async def conversations(self, person_id: str) -> Sequence[str]:
-        """Return the keys of the conversations in which the person has said something."""
-        ...
-
-    async def note_forgotten(self, person_id: str) -> None:
-        """Delete notes that quote the person.
-
-        Record, so that it outlives the database, that the person's descriptions are deleted.
-        """
-        ...
-
-    async def drop_set_aside(self, person_id: str) -> None:
-        """Delete what the person wrote and what was set aside because it could not be processed."""
-        ...
-
-    async def lines(self, person_id: str) -> Sequence[tuple[str, Turn]]:
-        """Return what the person said, oldest first, each with the key of its conversation."""
-        ...
-
-    async def descriptions(self, person_id: str) -> Mapping[str, str]:
-        """Return what the person said of themselves with /me, by the scope of the setting."""
-        ...
-
-
-class ForgottenConversations(Protocol):
-    """In which conversations something was forgotten, for those who keep copies of it."""
-
-    async def since(self, moment: float) -> Mapping[int, str]:
-        """Return the conversations by numbers that never return, from a moment in Unix seconds."""
-        ...
-
-
-class Receipts(Protocol):
-    """The receipts of recent answers, by number."""
-
-    async def newest(self, conversation: str) -> Sequence[tuple[int, Receipt]]:
-        """Return the receipts of the last answered message: one for each character."""
-        ...
-
-    async def of_answer(self, conversation: str, at: float) -> Sequence[tuple[int, Receipt]]:
-        """Return the receipts of what was answered at or right after a moment, in Unix seconds."""
-        ...
-
-    async def get(self, number: int) -> Receipt | None:
-        """Return a receipt, None if it does not exist or was deleted."""
         ...
 
 
@@ -1108,61 +903,6 @@ class WebChannels(Protocol):
         ...
 
 
-class HistoryCopies(Protocol):
-    """Copies what was said in a conversation to a new one."""
-
-    async def recent(self, limit: int) -> Sequence[str]:
-        """Return the keys of conversations, those with the newest turns first."""
-        ...
-
-    async def copy(self, source: str, target: str) -> Sequence[Turn]:
-        """Copy the newest turns of the current session; return them as they were copied.
-
-        A target that is in use is left as it is, and nothing is returned.
-        """
-        ...
-
-
-class Budgets(Protocol):
-    """What was spent in this day and month; what is reserved counts as spent."""
-
-    async def reserve(self, caps: Sequence[BudgetCap], amount: int) -> BudgetCap | None:
-        """Count an amount against all of these caps in one transaction.
-
-        Returns:
-            None; or the first cap that would be exceeded: then nothing was counted.
-        """
-        ...
-
-    async def settle(self, caps: Sequence[BudgetCap], reserved: int, spent: int) -> None:
-        """Replace what was reserved by what was spent, in one transaction."""
-        ...
-
-    async def spent(self, caps: Sequence[BudgetCap]) -> Mapping[str, int]:
-        """Return what is spent or reserved, by the key of the cap; what is missing is 0."""
-        ...
-
-
-class UsageTotals(Protocol):
-    """What answers cost, added up."""
-
-    async def of_person(self, person: str, since: datetime) -> UsageTotal: ...
-
-    async def by_day(self, since: datetime, until: datetime) -> Sequence[UsageRow]:
-        """Return a row for each day, person, channel, preset and model, oldest first."""
-        ...
-
-
-class UsageLog(Protocol):
-    """Usage of requests that no receipt is kept of, such as those for summaries."""
-
-    async def record(
-        self, conversation: str, preset: str, provider: str, charge: AnswerCharge, usage: Usage
-    ) -> None:
-        """Count a request in the totals of usage; it is not counted as an answer."""
-        ...
-
-
 class Summaries(Protocol):
     """Summaries of turns that do not fit into prompts any more."""
 
@@ -1176,50 +916,6 @@ class Summaries(Protocol):
 
     async def save(self, conversation: str, new: Summary) -> bool:
         """Replace the summary; return False if turns that it covers were changed since."""
-        ...
-
-
-class PresetVersions(Protocol):
-    """All versions of all presets."""
-
-    async def save(self, versions: Sequence[PresetVersion]) -> Mapping[str, int]:
-        """Store the current presets; return their version numbers by name.
-
-        A preset whose content equals its newest version keeps that number.
-        """
-        ...
-
-    async def newest(self, name: str) -> PresetVersion | None:
-        """Return the newest version, None if the service never started with such a preset."""
-        ...
-
-    async def find(self, name: str, version: int) -> PresetVersion | None:
-        """Return a version; None if there is no such one."""
-        ...
-
-    async def history(self, name: str, limit: int) -> Sequence[tuple[int, float]]:
-        """Return the newest numbers, newest first, and when each was first seen (Unix seconds)."""
-        ...
-
-
-class PresetDrafts(Protocol):
-    """The editions of presets that somebody works on, by the name of the preset."""
-
-    async def all(self) -> Sequence[PresetDraft]:
-        """Return every draft by name, without the files that they were imported from."""
-        ...
-
-    async def find(self, name: str) -> PresetDraft | None: ...
-
-    async def save(self, draft: PresetDraft) -> bool:
-        """Store a draft if its revision follows the stored one; return whether it was stored.
-
-        The first revision is 1.
-        """
-        ...
-
-    async def delete(self, name: str) -> bool:
-        """Return whether there was one."""
         ...
 
 
@@ -1248,205 +944,6 @@ class Stories(Protocol):
 
         Stories without a vector of that model are not found.
         """
-        ...
-
-
-class AnswerLog(Protocol):
-    """The answers whose receipts are kept."""
-
-    async def search(self, asked: AnswerSearch, limit: int) -> FoundAnswers:
-        """Return at most so many answers, newest first.
-
-        What stands in no column is looked for in some thousand receipts at a time; then fewer may
-        be found, with a `next_before` to go on.
-        """
-        ...
-
-    async def find(self, number: int) -> StoredAnswer | None:
-        """Return an answer; None if it does not exist or its text was deleted."""
-        ...
-
-    async def find_before(self, answer: StoredAnswer) -> int | None:
-        """Return the number of the same preset's answer before this one in its conversation."""
-        ...
-
-    async def find_delivery(self, answer: StoredAnswer) -> float | None:
-        """Return when the last message of an answer was sent, in Unix seconds.
-
-        None: not all of it was sent yet, or that is not stored any more. Where several characters
-        answered the same message, their messages count as one answer.
-        """
-        ...
-
-    async def find_scene(self, answer: StoredAnswer) -> Scene | None:
-        """Return what was answered, and what was said before; None: it is not stored any more.
-
-        What the message quoted and which files it had is not stored.
-        """
-        ...
-
-
-class ServiceState(Protocol):
-    """What the processes on one database have to do, and the channels that they know."""
-
-    async def queues(self) -> QueueState:
-        """Return how much is waiting."""
-        ...
-
-    async def trace(self, turn: str) -> MessageTrace:
-        """Return what is stored of the processing of a message, by the name of its turn."""
-        ...
-
-    async def channels(self, limit: int) -> Sequence[KnownChannel]:
-        """Return the channels with answers, those with the newest answers first."""
-        ...
-
-    async def chat_settings(self) -> Sequence[MadeSetting]:
-        """Return the settings made in chats by scope, without what people say of themselves."""
-        ...
-
-
-class ChannelHistories(Protocol):
-    """What was said in a conversation, for people who operate the service."""
-
-    async def sessions(self, conversation: str, limit: int) -> Sequence[KnownSession]:
-        """Return the sessions of a conversation, the newest first."""
-        ...
-
-    async def people(self, conversation: str, limit: int) -> Sequence[Person]:
-        """Return who has spoken there, under the newest name; who spoke last is the first."""
-        ...
-
-    async def turns(self, conversation: str) -> Sequence[tuple[int, Turn]]:
-        """Return everything that was said, oldest first, each with the number of its session."""
-        ...
-
-
-class NodeRegistry(Protocol):
-    """The processes of an installation, and what they have to do."""
-
-    async def enter(self, owner: str, roles: str, version: str) -> None:
-        """Note that a process has started."""
-        ...
-
-    async def report(self, owner: str, roles: str, version: str) -> None:
-        """Note that a process is there."""
-        ...
-
-    async def leave(self, owner: str) -> None:
-        """Note that a process ends."""
-        ...
-
-    async def nodes(self) -> Sequence[Node]:
-        """Return the processes that are there, and those that died within days, oldest first."""
-        ...
-
-    async def held_jobs(self) -> Sequence[HeldJob]:
-        """Return who does what only one process may do, by the role."""
-        ...
-
-    async def background_work(self) -> Sequence[BackgroundWork]:
-        """Return how much work waits or goes on, by its kind, and how old it is."""
-        ...
-
-
-class Pauses(Protocol):
-    """Where nothing is answered."""
-
-    async def current(self) -> Sequence[Pause]:
-        """Return all pauses, oldest first."""
-        ...
-
-    async def begin(self, scope: str, by: str) -> bool:
-        """Pause a scope; return False if it is paused already."""
-        ...
-
-    async def end(self, scope: str) -> bool:
-        """End the pause of a scope; return False if there is none."""
-        ...
-
-
-class Restores(Protocol):
-    """That the database was restored from a backup."""
-
-    async def newest(self) -> Restore | None:
-        """Return the newest restore; None: there was none that still matters."""
-        ...
-
-
-class DeadLetters(Protocol):
-    """What was set aside: messages that were not processed, parts that were not delivered."""
-
-    async def all(self) -> Sequence[DeadLetter]:
-        """Return all of them, without what people wrote."""
-        ...
-
-    async def refusals(self, lane: str) -> Sequence[str]:
-        """Return why the newest parts of a lane were not delivered, each reason once."""
-        ...
-
-    async def text(self, name: str) -> str | None:
-        """Return what one says; None: there is none of that name."""
-        ...
-
-    async def retry(self, name: str) -> str | None:
-        """Process or deliver one once more; return its conversation or lane.
-
-        Returns:
-            None: there is none of that name.
-        """
-        ...
-
-    async def drop(self, name: str) -> bool:
-        """Delete the content of one for good; return False if there is none of that name."""
-        ...
-
-
-class ConsoleTokens(Protocol):
-    """The tokens of the console, known by their SHA-256 only."""
-
-    async def add_login(self, digest: str, expires_at: float) -> None:
-        """Store a one-time token that somebody may log in with."""
-        ...
-
-    async def use_login(self, digest: str) -> bool:
-        """Delete a one-time token; return whether it was there and had not expired."""
-        ...
-
-    async def add_session(self, digest: str, expires_at: float) -> None: ...
-
-    async def has_session(self, digest: str) -> bool:
-        """Return whether a session exists that has not expired."""
-        ...
-
-    async def end_session(self, digest: str) -> None: ...
-
-    async def end_all_sessions(self) -> int:
-        """End all sessions and delete all one-time tokens; return the number of sessions."""
-        ...
-
-    async def add_api_token(self, digest: str, token: ApiToken) -> bool:
-        """Store a token; return False if its name is taken."""
-        ...
-
-    async def find_api_token(self, digest: str) -> ApiToken | None: ...
-
-    async def api_tokens(self) -> Sequence[ApiToken]:
-        """Return all tokens by name."""
-        ...
-
-    async def revoke_api_token(self, name: str) -> bool:
-        """Delete a token; return False if there is none of that name."""
-        ...
-
-
-class AuditLog(Protocol):
-    """Who changed what over the console, with the command line, or as an admin in a chat."""
-
-    async def record(self, entry: AuditEntry) -> None: ...
-
-    async def newest(self, limit: int) -> Sequence[AuditEntry]:
-        """Return the newest entries, newest first."""
         ...
 
 
@@ -1482,22 +979,6 @@ class Signals(Protocol):
 
     async def find_problem(self) -> str | None:
         """Ask the server; return why signals do not pass between the processes, None if they do."""
-        ...
-
-
-class SharedValues(Protocol):
-    """Values that a process leaves for the others; each may be lost at any time."""
-
-    def keep(self, key: str, value: bytes) -> None:
-        """Keep a value for some minutes, soon; never waits or fails."""
-        ...
-
-    async def find(self, key: str) -> bytes | None:
-        """Return the value that was kept last; None if there is none, or no answer in a moment."""
-        ...
-
-    async def drop(self, key: str) -> bool:
-        """Delete a value, also one that is still to be kept; False: it stays until it expires."""
         ...
 
 

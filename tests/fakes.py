@@ -28,7 +28,7 @@ from bot.errors import (
     OutcomeUnknown,
     PlatformError,
 )
-from bot.ports import Backend, Clock, Embedder, SharedValues, Surface
+from bot.ports import Backend, Clock, Embedder, Surface
 from bot.runtime.in_process import InProcessSignals
 
 CHAT = Address("discord", "1")
@@ -293,26 +293,6 @@ class FakeEmbedder(Embedder):
         counts = [text.lower().count(word) + 0.01 for word in self.WORDS]
         length = sum(count * count for count in counts) ** 0.5
         return struct.pack("<4f", *(count / length for count in counts))
-
-
-class FakeSharedValues(SharedValues):
-    """Values in memory; both ends are this object."""
-
-    def __init__(self) -> None:
-        self.values: dict[str, bytes] = {}
-
-    @override
-    def keep(self, key: str, value: bytes) -> None:
-        self.values[key] = value
-
-    @override
-    async def find(self, key: str) -> bytes | None:
-        return self.values.get(key)
-
-    @override
-    async def drop(self, key: str) -> bool:
-        self.values.pop(key, None)
-        return True
 
 
 class FakeSignals(InProcessSignals):

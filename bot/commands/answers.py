@@ -34,8 +34,9 @@ from bot.commands.authority import (
 )
 from bot.commands.request import AskedQuestion, CommandRequest, CommandResult, command
 from bot.errors import StoreError, UserError
-from bot.ports import Conversations, Inbox
+from bot.ports import Inbox
 from bot.routing.presets import ActiveCharacters, ActivePreset
+from bot.storage.conversations import Conversations
 from bot.texts.text import Text, language_of, marked, translatable, translate
 from bot.value_class import value_class
 

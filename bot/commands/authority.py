@@ -12,7 +12,8 @@ from bot.chat.access import AuditEntry
 from bot.chat.incoming import Address, Person, Pressed, Request, Said
 from bot.commands.request import CommandRequest, CommandResult
 from bot.errors import PlatformError, UserError
-from bot.ports import AuditLog, ChatSettings, Clock
+from bot.ports import ChatSettings, Clock
+from bot.storage.operation import AuditLog
 from bot.texts.text import Text, joined, translatable
 
 ALLOW = translatable("allow admins to write anonymously")

@@ -25,16 +25,9 @@ from bot.commands.authority import AdminCheck, writes_as_the_group
 from bot.commands.personas import UserPersonas
 from bot.commands.request import CommandRequest, CommandResult, command
 from bot.errors import PlatformError, StoreError, UserError
-from bot.ports import (
-    Clock,
-    ConversationMemory,
-    ForgottenConversations,
-    HistoryIndex,
-    PersonalData,
-    PrivateChats,
-    Signals,
-)
+from bot.ports import Clock, ConversationMemory, HistoryIndex, PrivateChats, Signals
 from bot.routing.presets import PresetResolver
+from bot.storage.forgetting import ForgottenConversations, PersonalData
 from bot.texts.caches import clear_text_caches
 from bot.texts.text import marked, translatable, translatable_count
 from bot.value_class import value_class

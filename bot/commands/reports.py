@@ -10,10 +10,11 @@ from bot.chat.receipt import DroppedItem, Receipt
 from bot.chat.usage import BudgetCap, BudgetKind, Period, UsageTotal, format_cost
 from bot.commands.request import CommandRequest, CommandResult, command
 from bot.errors import UserError
-from bot.ports import Budgets, Receipts, UsageTotals
 from bot.prompting.draft import section_name
 from bot.prompting.fit import prompt_tokens, tokens_by_section
 from bot.prompting.presets.preset import Preset
+from bot.storage.receipts import Receipts
+from bot.storage.usage import Budgets, UsageTotals
 from bot.texts.text import Text, joined, looked_up, marked, translatable, translatable_count
 
 _BAR_CELLS = 12

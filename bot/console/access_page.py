@@ -8,7 +8,9 @@ from pydantic import BaseModel, Field
 from bot.chat.access import ApiToken, AuditEntry, Scope
 from bot.console.routes import Caller, ConsoleRequest, NavigationItem, Page, RouteGroup, route
 from bot.errors import RequestRefused
-from bot.ports import AuditLog, Clock, ConsoleTokens
+from bot.ports import Clock
+from bot.storage.operation import AuditLog
+from bot.storage.tokens import ConsoleTokens
 from bot.texts.text import translatable
 from bot.value_class import value_class
 

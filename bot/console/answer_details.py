@@ -14,8 +14,8 @@ from bot.chat.receipt import Receipt
 from bot.chat.session import PresetVersion
 from bot.chat.usage import format_cost
 from bot.errors import RequestRefused
-from bot.ports import AnswerLog
 from bot.prompting.fit import prompt_tokens, tokens_by_section
+from bot.storage.reports import AnswerLog
 from bot.texts.text import Text, translatable
 from bot.value_class import value_class
 

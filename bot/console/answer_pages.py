@@ -36,8 +36,10 @@ from bot.console.prompt_view import (
 )
 from bot.console.routes import ConsoleRequest, NavigationItem, Page, RouteGroup, redirect, route
 from bot.errors import BackendError, BackendUnavailable, RequestRefused
-from bot.ports import AnswerLog, Backend, PresetDrafts, PresetVersions, TokenizingBackend
+from bot.ports import Backend, TokenizingBackend
 from bot.prompting.fit import prompt_tokens, tokens_by_section
+from bot.storage.presets import PresetDrafts, PresetVersions
+from bot.storage.reports import AnswerLog
 from bot.texts.text import translatable
 from bot.value_class import value_class
 

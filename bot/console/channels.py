@@ -26,18 +26,13 @@ from bot.console.routes import (
     route,
 )
 from bot.errors import RequestRefused
-from bot.ports import (
-    AnswerLog,
-    AuditLog,
-    Budgets,
-    ChannelHistories,
-    Clock,
-    ServiceState,
-    WebChannels,
-)
+from bot.ports import Clock, WebChannels
 from bot.prompting.presets.preset import Preset
 from bot.prompting.speakers import label_speakers
 from bot.routing.presets import SCOPE_DESCRIPTIONS, ActiveCharacters, HistoryScopes, PresetResolver
+from bot.storage.operation import AuditLog
+from bot.storage.reports import AnswerLog, ChannelHistories, ServiceState
+from bot.storage.usage import Budgets
 from bot.texts.text import looked_up, translatable
 from bot.value_class import value_class
 

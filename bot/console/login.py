@@ -13,9 +13,10 @@ from bot.console.routes import (
     Caller,
 )
 from bot.errors import RequestRefused
-from bot.ports import Clock, ConsoleTokens, RateLimits
+from bot.ports import Clock, RateLimits
 from bot.runtime.secret_file import SecretFile
 from bot.settings import ConsoleSettings, is_api_token
+from bot.storage.tokens import ConsoleTokens
 from bot.telemetry.secret_masker import mask_from_now_on
 from bot.texts.text import translatable
 

@@ -25,18 +25,10 @@ from bot.console.live_events import fragment_events, stream_events
 from bot.console.pages import PageRenderer, line_chart
 from bot.console.routes import ConsoleRequest, NavigationItem, Page, RouteGroup, route
 from bot.errors import BackendError, RequestRefused, UserError
-from bot.ports import (
-    Backend,
-    Clock,
-    DeadLetters,
-    LoadingBackend,
-    MessageNotes,
-    MonitoredBackend,
-    NodeRegistry,
-    Pauses,
-    RateLimits,
-    ServiceState,
-)
+from bot.ports import Backend, Clock, LoadingBackend, MessageNotes, MonitoredBackend, RateLimits
+from bot.storage.dead_letters import DeadLetters
+from bot.storage.operation import NodeRegistry, Pauses
+from bot.storage.reports import ServiceState
 from bot.telemetry.logs import RecentEvents, find_failure
 from bot.texts.text import translatable, translate
 from bot.value_class import value_class
@@ -160,15 +152,6 @@ class TrialResult:
     """Or why it does not work."""
 
 
-FindReports: TypeAlias = Callable[[Sequence[str]], Awaitable[Mapping[str, ProcessReport]]]
-"""Returns the reports of the named processes, without this one."""
-
-
-async def no_reports(_: Sequence[str]) -> Mapping[str, ProcessReport]:
-    """Return nothing: the processes of this installation share no reports."""
-    return {}
-
-
 def process_report(backends: Mapping[str, Backend], events: RecentEvents) -> ProcessReport:
     """Return the report of this process."""
     return ProcessReport(
@@ -196,7 +179,8 @@ class Installation:
     pauses: Pauses
     dead_letters: DeadLetters
     notes: MessageNotes
-    reports: FindReports = no_reports
+    owner: str = ""
+    """The name of this process."""
 
 
 @value_class
@@ -369,7 +353,9 @@ class OperationPage(RouteGroup):
 
     async def _others(self, nodes: Sequence[Node]) -> Mapping[str, ProcessReport]:
         """Return the reports of the other processes, by their names."""
-        return await self.installation.reports([one.owner for one in nodes if not one.is_silent])
+        living = [one.owner for one in nodes if not one.is_silent]
+        others = [one for one in living if one != self.installation.owner]
+        return await self.installation.nodes.reports(others)
 
     async def _waits(self) -> Sequence[WaitRow]:
         queued = [(one.name, self.waiting(one.name)) for one in self.providers]

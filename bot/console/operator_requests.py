@@ -12,13 +12,15 @@ from bot.chat.receipt import Receipt
 from bot.chat.usage import AnswerCharge
 from bot.console.prompt_preview import DraftComposer
 from bot.errors import BackendUnavailable, SettingsError, UserError
-from bot.ports import AnswerLog, Backend, Clock, TokenCountingBackend, UsageLog
+from bot.ports import Backend, Clock, TokenCountingBackend
 from bot.prompting.compose.compose import bare_prompt, template_of
 from bot.prompting.fit import estimate_message_tokens
 from bot.prompting.presets.preset import Preset
 from bot.prompting.text.tokens import count_tokens
 from bot.replying.generate import GeneratedAnswer, generate_answer
 from bot.replying.stop_flag import StopFlag
+from bot.storage.reports import AnswerLog
+from bot.storage.usage import UsageLog
 from bot.texts.text import translatable
 from bot.turn.limits.slots import ProviderSlots, Urgency
 from bot.turn.limits.spending import Spending, usages_of

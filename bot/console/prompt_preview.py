@@ -14,7 +14,7 @@ from bot.chat.session import Claim, InboxMessage
 from bot.chat.usage import AnswerCharge
 from bot.errors import BackendError, UserError
 from bot.intake import storable_said
-from bot.ports import Backend, Clock, Conversations
+from bot.ports import Backend, Clock
 from bot.prompting.compose.compose import bare_prompt, can_count
 from bot.prompting.presets.preset import Preset
 from bot.prompting.text.tokens import counter_for_model, get_counter
@@ -22,6 +22,7 @@ from bot.replying.generate import GeneratedAnswer, WaitedSeconds, build_receipt
 from bot.routing.decide import Answer, Ignore, Observe, Unreadable, decide
 from bot.routing.presets import ActiveCharacters, ActivePreset, PresetResolver
 from bot.routing.speakers import Dice, SpeakerCandidate
+from bot.storage.conversations import Conversations
 from bot.texts.text import translatable
 from bot.turn.limits.spending import NoEmbeddingSpending, Spending
 from bot.turn.prompt_inputs import PromptSources, TurnContext

@@ -15,8 +15,9 @@ from bot.console.routes import (
     route,
 )
 from bot.errors import PlatformError, RequestRefused, SettingsError
-from bot.ports import AuditLog, Clock
+from bot.ports import Clock
 from bot.setup.accounts import SetupSteps
+from bot.storage.operation import AuditLog
 from bot.texts.text import Text, text_of, translatable
 from bot.value_class import value_class
 

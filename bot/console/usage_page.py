@@ -18,7 +18,8 @@ from bot.console.routes import (
     download,
     route,
 )
-from bot.ports import Clock, UsageTotals
+from bot.ports import Clock
+from bot.storage.usage import UsageTotals
 from bot.texts.text import translatable
 from bot.value_class import value_class
 

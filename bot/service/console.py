@@ -8,7 +8,6 @@ from functools import cached_property, partial
 from pathlib import Path
 
 from bot.backends.llama_cpp.settings import LlamaCppSettings
-from bot.chat.operation import ProcessReport
 from bot.commands.handlers import COMMANDS
 from bot.console.access_page import AccessPage
 from bot.console.answer_pages import AnswerPages, ReplayPages
@@ -35,7 +34,7 @@ from bot.console.setup_page import SETUP_PATH, SetupPage
 from bot.console.usage_page import UsagePage
 from bot.platforms.registry import imitable_platforms
 from bot.platforms.web import to_said
-from bot.ports import Clock, ConsoleTokens, RateLimits
+from bot.ports import Clock, RateLimits
 from bot.prompting.presets.files import open_presets_folder
 from bot.prompting.presets.preset import Preset
 from bot.service.backends import preset_problems
@@ -43,9 +42,10 @@ from bot.service.container import Container
 from bot.settings import ConsoleSettings, Settings
 from bot.setup.accounts import SetupSteps
 from bot.storage.database import Database
-from bot.storage.operation import SqlAuditLog
-from bot.storage.reports import SqlChannelHistories, SqlServiceState
-from bot.storage.web_channels import SqlHistoryCopies
+from bot.storage.operation import AuditLog
+from bot.storage.reports import ChannelHistories, ServiceState
+from bot.storage.tokens import ConsoleTokens
+from bot.storage.web_channels import HistoryCopies
 from bot.telemetry.logs import RECENT_EVENTS
 
 
@@ -54,7 +54,7 @@ class ConsoleContainer:
 
     def __init__(self, container: Container) -> None:
         self._c = container
-        self._state = SqlServiceState(container.database, container.clock)
+        self._state = ServiceState(container.database, container.clock)
 
     def make_console(self, probes: Mapping[str, Probe]) -> Console:
         """Return the console; `probes` are what /readyz asks."""
@@ -82,7 +82,7 @@ class ConsoleContainer:
     @property
     def _playground_pages(self) -> PlaygroundPages:
         c = self._c
-        copies = SqlHistoryCopies(c.database, c.conversations)
+        copies = HistoryCopies(c.database, c.conversations)
         preview = PromptPreview(
             c.prompt_sources,
             c.resolver,
@@ -173,7 +173,7 @@ class ConsoleContainer:
     def _channel_page(self) -> ChannelPage:
         c = self._c
         return ChannelPage(
-            SqlChannelHistories(c.database),
+            ChannelHistories(c.database),
             c.answer_log,
             self._state,
             c.resolver,
@@ -197,9 +197,7 @@ class ConsoleContainer:
             c.provider_slots.waiting,
             c.rate_limits,
             RECENT_EVENTS,
-            Installation(
-                c.nodes, c.pauses, c.dead_letters, c.message_notes, self._reports_of_others
-            ),
+            Installation(c.nodes, c.pauses, c.dead_letters, c.message_notes, c.owner),
             trial.try_provider,
             c.exact_prompts.mask,
             PageRenderer(()),
@@ -220,11 +218,6 @@ class ConsoleContainer:
             )
             for name, provider in self._c.settings.providers.items()
         ]
-
-    async def _reports_of_others(self, owners: Sequence[str]) -> Mapping[str, ProcessReport]:
-        shared = self._c.shared_reports
-        others = [one for one in owners if one != self._c.owner]
-        return await shared.find(others) if shared is not None else {}
 
     @cached_property
     def setup_steps(self) -> SetupSteps:
@@ -251,7 +244,7 @@ def make_console(
     """
     logins = ConsoleLogins(tokens, rate_limits, clock, settings)
     gate = RequestGate(settings, logins)
-    groups = [*pages, AccessPage(tokens, SqlAuditLog(database), clock)]
+    groups = [*pages, AccessPage(tokens, AuditLog(database), clock)]
     home = home or next(item.path for group in groups for item in group.navigation)
     session_pages = SessionPages(logins, gate.cookie, is_https=settings.is_https, home=home)
     return Console(gate, [*groups, session_pages, ApiDescription(groups)])

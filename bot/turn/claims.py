@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 from bot.chat.session import MAX_CRASHES, MAX_OWN_CRASHES, Attempt, Claim, InboxMessage
 from bot.errors import Fenced, StoreError
-from bot.ports import Clock, Conversations
+from bot.ports import Clock
+from bot.storage.conversations import Conversations
 
 LEASE_SECONDS = 15.0
 

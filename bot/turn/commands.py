@@ -8,8 +8,8 @@ from bot.commands.answers import NOT_REMEMBERED
 from bot.commands.handlers import CommandHandlers, describe_stop
 from bot.commands.privacy import ChannelForgetting
 from bot.commands.request import CommandRequest, CommandResult, StopOutcome
-from bot.ports import Conversations
 from bot.replying.live_replies import LiveReplies
+from bot.storage.conversations import Conversations
 from bot.texts.text import (
     Text,
     joined,

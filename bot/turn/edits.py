@@ -12,12 +12,13 @@ from bot.chat.incoming import Edited, Said, WakeReason
 from bot.chat.session import Claim, Exchange, HistoryChange, InboxMessage, TurnRange, TurnResult
 from bot.commands.answers import pick_speakers
 from bot.errors import BackendError, ToldAlready, UserError
-from bot.ports import Clock, Conversations
+from bot.ports import Clock
 from bot.replying.answer_parts import answer_buttons
 from bot.replying.live_replies import LiveReplies
 from bot.routing.decide import Answer, Decision, Observe, decide
 from bot.routing.presets import ActiveCharacters, ActivePreset, PresetResolver
 from bot.routing.speakers import Dice
+from bot.storage.conversations import Conversations
 from bot.texts.text import language_of, translatable, translate
 from bot.turn.answer import AnswerPipeline
 from bot.turn.stops import StopRequests

@@ -12,11 +12,12 @@ from bot.chat.outgoing import NOTICE_PARTS, Face, MessageContent, OutgoingPart
 from bot.chat.session import Claim, HistoryChange, InboxMessage, Turn, TurnRange, TurnResult
 from bot.commands.request import AskedQuestion, CommandRequest, CommandResult
 from bot.errors import AnswerRefused, BackendError
-from bot.ports import ConversationMemory, Conversations, MessageNotes
+from bot.ports import ConversationMemory, MessageNotes
 from bot.replying.answer_parts import forget_buttons, retry_button
 from bot.replying.live_replies import LiveReplies
 from bot.routing.decision_log import DecisionLog
 from bot.routing.presets import ActiveCharacters, PresetResolver
+from bot.storage.conversations import Conversations
 from bot.telemetry.logs import RECENT_EVENTS, describe_failure
 from bot.texts.text import Text, language_of, translatable, translatable_count, translate
 from bot.turn.answer import AnswerPipeline

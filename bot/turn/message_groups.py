@@ -14,11 +14,12 @@ from bot.chat.outgoing import Limits
 from bot.chat.session import Attempt, Claim, InboxMessage, Turn
 from bot.commands.request import AskedQuestion
 from bot.errors import StoreError
-from bot.ports import Clock, Conversations
+from bot.ports import Clock
 from bot.prompting.presets.preset import BusyMode, BusyRules
 from bot.replying.stop_flag import StopFlag
 from bot.routing.decide import Answer, Decision, Ignore, Observe, Unreadable
 from bot.runtime.tasks import cancel_and_wait
+from bot.storage.conversations import Conversations
 from bot.telemetry.secret_masker import mask_pasted_tokens
 from bot.turn.arrivals import ArrivalSignals
 from bot.turn.claims import CRASHES_OF_A_SUSPECT

@@ -26,7 +26,6 @@ from bot.commands.menus import FORM_TEXTS
 from bot.commands.privacy import PersonForgetting
 from bot.commands.request import AskedQuestion, CommandRequest, CommandResult
 from bot.errors import UserError
-from bot.ports import Conversations
 from bot.replying.answer_parts import (
     LongAnswer,
     answer_buttons,
@@ -38,6 +37,7 @@ from bot.replying.answer_parts import (
 from bot.replying.live_replies import LiveReplies
 from bot.routing.decide import QUESTIONS
 from bot.routing.presets import ActiveCharacters, PresetResolver
+from bot.storage.conversations import Conversations
 from bot.texts.text import Text, joined, language_of, translatable, translate
 from bot.turn.edits import AnswersInPlace, EditedMessages
 from bot.value_class import value_class

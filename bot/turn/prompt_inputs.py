@@ -30,15 +30,7 @@ from bot.commands.personas import UserPersonas
 from bot.errors import PlatformError
 from bot.intake import storable_said
 from bot.media.attachment_reader import AttachmentReader
-from bot.ports import (
-    Backend,
-    Clock,
-    Conversations,
-    EmbeddingPayer,
-    SeeingBackend,
-    ToolCallingBackend,
-    ToolServer,
-)
+from bot.ports import Backend, Clock, EmbeddingPayer, SeeingBackend, ToolCallingBackend, ToolServer
 from bot.prompting.compose.compose import compose, find_model_limit, fit_for_backend, template_of
 from bot.prompting.draft import Draft
 from bot.prompting.fit import FittedPrompt
@@ -48,6 +40,7 @@ from bot.replying.answer_parts import count_messages, message_names, messages_of
 from bot.replying.live_reply import LiveReply
 from bot.replying.tool_rounds import ToolRounds
 from bot.routing.presets import ActiveCharacters, ActivePreset, PresetResolver
+from bot.storage.conversations import Conversations
 from bot.stories import RetrieveStories
 from bot.summaries import Summarizer
 from bot.texts.text import Text

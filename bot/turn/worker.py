@@ -37,13 +37,14 @@ from bot.chat.session import (
 from bot.commands.answers import READS_HISTORY
 from bot.commands.request import AskedQuestion, CommandRequest
 from bot.errors import Fenced, StoreError, ToldAlready, UserError
-from bot.ports import Clock, ConversationMemory, Conversations
+from bot.ports import Clock, ConversationMemory
 from bot.prompting.presets.preset import Preset
 from bot.replying.answer_parts import explain_unreadable
 from bot.routing.decide import Answer, Decision, Ignore, Observe, Unreadable, decide
 from bot.routing.decision_log import describe_silence
 from bot.routing.presets import ActiveCharacters
 from bot.runtime.tasks import WakeUps
+from bot.storage.conversations import Conversations
 from bot.telemetry.logs import BoundTurn
 from bot.telemetry.metrics import FENCED, MESSAGES_FINISHED, SECONDS_TO_FINISH
 from bot.telemetry.traces import ROOT, record_span

@@ -12,9 +12,9 @@ from typing_extensions import override
 from bot.chat.prompt import FinishReason, Message, Prompt, Usage
 from bot.chat.receipt import DroppedItem, Receipt, Timings
 from bot.commands.reports import ContextView, show_context
-from bot.ports import Receipts
 from bot.prompting.draft import Draft, HistoryUnit, PromptPart
 from bot.prompting.fit import tokens_by_section
+from bot.storage.receipts import Receipts
 from tests.samples import format_receipt, mask_secret
 
 DRAFT = Draft(

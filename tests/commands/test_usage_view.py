@@ -13,9 +13,9 @@ from bot.chat.usage import BudgetCap, BudgetKind, Period, UsageRow, UsageTotal
 from bot.commands.reports import UsageView
 from bot.commands.request import CommandRequest
 from bot.errors import UserError
-from bot.ports import Budgets, UsageTotals
 from bot.prompting.presets.preset import Preset
 from bot.routing.presets import ActiveCharacters, ActivePreset
+from bot.storage.usage import Budgets, UsageTotals
 from tests.samples import make_incoming
 
 NORA = Preset.model_validate({"name": "nora", "provider": "p", "model": "m"})

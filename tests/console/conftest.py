@@ -12,7 +12,7 @@ from bot.runtime.in_process import InProcessRateLimits
 from bot.service.console import make_console
 from bot.settings import ConsoleSettings, Settings
 from bot.storage.database import open_database
-from bot.storage.tokens import SqlConsoleTokens
+from bot.storage.tokens import ConsoleTokens
 from tests.fakes import FakeClock
 from tests.platforms.web.channel import write_settings
 from tests.support.console import MARLOWE, NORA, ConsoleUnderTest, MakeParts, Playground, opened
@@ -35,7 +35,7 @@ async def console(
 ) -> AsyncIterator[ConsoleUnderTest]:
     clock = FakeClock()
     async with open_database(f"sqlite:///{tmp_path / 'troupe.db'}") as database:
-        tokens = SqlConsoleTokens(database, clock)
+        tokens = ConsoleTokens(database, clock)
         made = make_console(
             console_settings,
             database,

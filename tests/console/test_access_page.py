@@ -2,7 +2,7 @@
 
 from bot.chat.access import AuditEntry, Scope
 from bot.storage.chat_settings import SqlChatSettings
-from bot.storage.operation import SqlAuditLog
+from bot.storage.operation import AuditLog
 from tests.support.console import ConsoleUnderTest, hidden_fields
 
 
@@ -33,7 +33,7 @@ async def test_page_shows_what_an_admin_changed_in_a_group(console: ConsoleUnder
 async def test_audit_tells_no_other_tokens_to_a_reader(console: ConsoleUnderTest) -> None:
     reader = await console.bearer(Scope.READ)
     operator = await console.bearer(Scope.OPERATE, Scope.READ)
-    audit = SqlAuditLog(console.database)
+    audit = AuditLog(console.database)
     for who, action, subject in (
         ("token deploy-bot", "publish", "nora v2"),
         ("command line", "add token", "deploy-bot"),

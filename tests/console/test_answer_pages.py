@@ -14,7 +14,7 @@ from bot.chat.prompt import Message
 from bot.chat.receipt import DroppedItem, PromptSpan
 from bot.chat.session import PresetVersion
 from bot.runtime.clock import SystemClock
-from bot.storage.presets import SqlPresetVersions
+from bot.storage.presets import PresetVersions
 from tests.attacks import expanded, with_ours
 from tests.contracts.test_receipts import RECEIPT
 from tests.support.console import (
@@ -76,7 +76,7 @@ async def test_answer_shows_what_it_was_made_of(console: ConsoleUnderTest) -> No
 
 async def test_parameters_name_their_origin(console: ConsoleUnderTest) -> None:
     content = {"parameters": {"temperature": 0.5, "seed": 4}, "stop_sequences": ["###"]}
-    versions = SqlPresetVersions(console.database, SystemClock())
+    versions = PresetVersions(console.database, SystemClock())
     await versions.save([PresetVersion("nora", json.dumps(content), 3)])
     prompt = replace(
         RECEIPT.prompt, parameters={"temperature": 0.5, "seed": 5, "top_p": 1}, stop=("###", "Ann:")
@@ -98,7 +98,7 @@ async def test_parameters_name_their_origin(console: ConsoleUnderTest) -> None:
 async def test_parameters_are_shown_beside_a_damaged_version(
     console: ConsoleUnderTest, content: str
 ) -> None:
-    versions = SqlPresetVersions(console.database, SystemClock())
+    versions = PresetVersions(console.database, SystemClock())
     await versions.save([PresetVersion("nora", content, 3)])
     await store_answers(console, RECEIPT)
     await console.log_in()

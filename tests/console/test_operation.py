@@ -7,6 +7,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from sqlalchemy import update
 from typing_extensions import override
 
 from bot.chat.access import Scope
@@ -20,10 +21,10 @@ from bot.runtime.clock import SystemClock
 from bot.runtime.in_process import InProcessRateLimits
 from bot.service.jobs import ReportSharing
 from bot.storage.inbox import SqlInbox
-from bot.storage.operation import SqlMessageNotes, SqlNodeRegistry
-from bot.storage.reports import SharedReports
+from bot.storage.operation import NodeRegistry, SqlMessageNotes
+from bot.storage.tables import node
 from bot.telemetry.logs import RecentEvents, describe_failure
-from tests.fakes import FakeBackend, FakeSharedValues
+from tests.fakes import FakeBackend
 from tests.samples import make_incoming
 from tests.support.console import (
     ConsoleUnderTest,
@@ -60,8 +61,6 @@ class Parts:
 
     events: RecentEvents = field(default_factory=RecentEvents)
     rate_limits: InProcessRateLimits = field(default_factory=lambda: InProcessRateLimits(CLOCK))
-    values: FakeSharedValues = field(default_factory=FakeSharedValues)
-    """What processes share."""
     answers: dict[str, str] = field(default_factory=dict)
 
     async def try_provider(self, name: str) -> str:
@@ -102,7 +101,6 @@ def make_parts(parts: Parts) -> MakeParts:
             events=parts.events,
             try_provider=parts.try_provider,
             clock=CLOCK,
-            elsewhere=SharedReports(parts.values, database.codec).find,
         )
     ]
 
@@ -302,16 +300,14 @@ async def test_operation_tells_of_processes_pauses_and_what_was_set_aside(
     assert "host:&lt;1&gt;" in page
 
 
-async def test_errors_and_models_of_another_process_are_shown(
-    console: ConsoleUnderTest, parts: Parts
-) -> None:
+async def test_errors_and_models_of_another_process_are_shown(console: ConsoleUnderTest) -> None:
     elsewhere = Parts()
     elsewhere.log("error", "turn_failed", exception=f"{'x' * 1500}\nValueError: <script>")
-    shared = SharedReports(parts.values, console.database.codec)
+    nodes = NodeRegistry(console.database, CLOCK)
     backends = {"remote": WatchedBackend([]), "local": LocalBackend([])}
-    sharing = ReportSharing(shared, "host:<2>", backends, elsewhere.events, CLOCK)
-    shared.keep("host:<2>", sharing.report())
-    await SqlNodeRegistry(console.database, CLOCK).enter("host:<2>", "worker", "0.1.0")
+    sharing = ReportSharing(nodes, "host:<2>", backends, elsewhere.events, CLOCK)
+    await nodes.enter("host:<2>", "worker", "0.1.0")
+    await nodes.share("host:<2>", sharing.report())
     await console.log_in()
     error_id = error_id_of(TURN)
 
@@ -333,12 +329,12 @@ async def test_errors_and_models_of_another_process_are_shown(
     assert "x" * 1000 not in steps  # long values are cut before they are shared
 
 
-async def test_process_without_a_readable_report_is_left_out(
-    console: ConsoleUnderTest, parts: Parts
-) -> None:
-    parts.values.keep("report:host:1", b"of another version")
-    await SqlNodeRegistry(console.database, CLOCK).enter("host:1", "worker", "0.1.0")
-    await SqlNodeRegistry(console.database, CLOCK).enter("host:2", "worker", "0.1.0")
+async def test_process_without_a_readable_report_is_left_out(console: ConsoleUnderTest) -> None:
+    nodes = NodeRegistry(console.database, CLOCK)
+    await nodes.enter("host:1", "worker", "0.1.0")
+    await nodes.enter("host:2", "worker", "0.1.0")
+    other_version = update(node).where(node.c.owner == "host:1").values(report=b"of another one")
+    await console.database.write(lambda c: c.execute(other_version).rowcount)
     await console.log_in()
 
     assert "Nothing has failed since the start." in await read_page(console)

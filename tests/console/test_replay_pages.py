@@ -13,7 +13,7 @@ from bot.console.answer_pages import ReplayPages
 from bot.console.operator_requests import OperatorAnswer, ReplayChanges
 from bot.errors import BackendUnavailable
 from bot.replying.generate import GeneratedAnswer
-from bot.storage.reports import SqlAnswerLog
+from bot.storage.reports import AnswerLog
 from tests.contracts.test_receipts import RECEIPT
 from tests.samples import mask_secret
 from tests.support.console import (
@@ -59,7 +59,7 @@ def model() -> Model:
 def make_parts(tmp_path: Path, model: Model) -> MakeParts:
     return lambda database: [
         answer_pages(database, tmp_path),
-        ReplayPages(SqlAnswerLog(database), model.replay, mask_secret),
+        ReplayPages(AnswerLog(database), model.replay, mask_secret),
     ]
 
 

@@ -13,11 +13,11 @@ from bot.console.operation import ProviderRow
 from bot.console.usage_page import UsagePage, usage_sums
 from bot.runtime.clock import SystemClock
 from bot.storage.chat_settings import SqlChatSettings
-from bot.storage.conversations import SqlConversations
+from bot.storage.conversations import Conversations
 from bot.storage.inbox import SqlInbox
-from bot.storage.lanes import SenderIdentity
-from bot.storage.reports import SqlServiceState
-from bot.storage.usage import SqlUsageTotals
+from bot.storage.outbox import SenderIdentity
+from bot.storage.reports import ServiceState
+from bot.storage.usage import UsageTotals
 from tests.contracts.test_receipts import RECEIPT
 from tests.samples import begin, make_incoming
 from tests.support.console import ConsoleUnderTest, MakeParts
@@ -29,14 +29,14 @@ PROVIDER = ProviderRow(name="local", kind="llama_cpp", model=None, presets=["nor
 @pytest.fixture
 def make_parts() -> MakeParts:
     return lambda database: [
-        UsagePage(SqlUsageTotals(database), CLOCK),
-        ChannelsPage(SqlServiceState(database, CLOCK), "assistant"),
+        UsagePage(UsageTotals(database), CLOCK),
+        ChannelsPage(ServiceState(database, CLOCK), "assistant"),
     ]
 
 
 async def store_answer(console: ConsoleUnderTest) -> None:
     await SqlInbox(console.database, CLOCK).receive([make_incoming()], {})
-    conversations = SqlConversations(console.database, CLOCK, SenderIdentity("me", 10))
+    conversations = Conversations(console.database, CLOCK, SenderIdentity("me", 10))
     claim, message = await begin(conversations)
     paid = replace(RECEIPT, charge=AnswerCharge("telegram:1", None, "=gpt", 2_500))
     await conversations.finish(claim, message, TurnResult(receipts=[paid]))

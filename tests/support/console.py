@@ -25,12 +25,10 @@ from bot.console.answer_pages import AnswerPages
 from bot.console.health import Probe
 from bot.console.login import make_login_link, new_api_token, token_digest
 from bot.console.operation import (
-    FindReports,
     Installation,
     OperationPage,
     ProviderRow,
     TryProvider,
-    no_reports,
 )
 from bot.console.pages import PageRenderer
 from bot.console.routes import (
@@ -44,15 +42,15 @@ from bot.runtime.in_process import InProcessRateLimits
 from bot.runtime.tasks import cancel_and_wait
 from bot.service.run import Service, running
 from bot.settings import Settings
-from bot.storage.conversations import SqlConversations
+from bot.storage.conversations import Conversations
 from bot.storage.database import Database
-from bot.storage.dead_letters import SqlDeadLetters
+from bot.storage.dead_letters import DeadLetters
 from bot.storage.inbox import SqlInbox
-from bot.storage.lanes import SenderIdentity
-from bot.storage.operation import SqlMessageNotes, SqlNodeRegistry, SqlPauses
-from bot.storage.presets import SqlPresetVersions
-from bot.storage.reports import SqlAnswerLog, SqlServiceState
-from bot.storage.tokens import SqlConsoleTokens
+from bot.storage.operation import NodeRegistry, Pauses, SqlMessageNotes
+from bot.storage.outbox import SenderIdentity
+from bot.storage.presets import PresetVersions
+from bot.storage.reports import AnswerLog, ServiceState
+from bot.storage.tokens import ConsoleTokens
 from bot.telemetry.logs import RecentEvents
 from bot.templates.renderer import Renderer
 from tests.contracts.test_receipts import RECEIPT
@@ -69,7 +67,7 @@ class ConsoleUnderTest:
     """A console that listens, and what it stores."""
 
     client: Client
-    tokens: SqlConsoleTokens
+    tokens: ConsoleTokens
     clock: FakeClock
     database: Database
 
@@ -109,9 +107,9 @@ def installation(database: Database) -> Installation:
     """What the page of the operation reads beside the queues."""
     clock = SystemClock()
     return Installation(
-        SqlNodeRegistry(database, clock),
-        SqlPauses(database, clock),
-        SqlDeadLetters(database, clock),
+        NodeRegistry(database, clock),
+        Pauses(database, clock),
+        DeadLetters(database, clock),
         SqlMessageNotes(database, clock),
     )
 
@@ -238,14 +236,14 @@ PROVIDERS: dict[str, ProviderSettings] = {
 def answer_pages(database: Database, folder: Path) -> RouteGroup:
     """Make the pages of answers, without providers."""
     writer = ExactPromptWriter({}, folder, Renderer(), mask_secret)
-    versions = SqlPresetVersions(database, SystemClock())
-    return AnswerPages(SqlAnswerLog(database), writer, {}, versions, PROVIDERS)
+    versions = PresetVersions(database, SystemClock())
+    return AnswerPages(AnswerLog(database), writer, {}, versions, PROVIDERS)
 
 
 async def store_answers(console: ConsoleUnderTest, *receipts: Receipt) -> None:
     clock = SystemClock()
     await SqlInbox(console.database, clock).receive([make_incoming()], {})
-    conversations = SqlConversations(console.database, clock, SenderIdentity("me", 10))
+    conversations = Conversations(console.database, clock, SenderIdentity("me", 10))
     claim, message = await begin(conversations)
     await conversations.finish(claim, message, TurnResult(receipts=receipts))
 
@@ -286,19 +284,18 @@ def operation_page(
     events: RecentEvents | None = None,
     try_provider: TryProvider = nobody_answers,
     clock: Clock | None = None,
-    elsewhere: FindReports = no_reports,
 ) -> RouteGroup:
     clock = clock or SystemClock()
     waits = waiting or {}
     return OperationPage(
         probes or {},
-        SqlServiceState(database, clock),
+        ServiceState(database, clock),
         providers,
         backends or {},
         lambda name: waits.get(name, 0),
         rate_limits or InProcessRateLimits(clock),
         events or RecentEvents(),
-        replace(installation(database), reports=elsewhere),
+        installation(database),
         try_provider,
         mask_secret,
         PageRenderer(()),

@@ -15,8 +15,8 @@ from bot.ports import ContinuingBackend
 from bot.prompting.presets.preset import Preset
 from bot.runtime.in_process import InProcessRateLimits
 from bot.storage.database import Database
-from bot.storage.receipts import SqlReceipts
-from bot.storage.usage import SqlBudgets
+from bot.storage.receipts import Receipts
+from bot.storage.usage import Budgets
 from bot.turn.limits.spending import BudgetRules, Spending
 from tests.fakes import FakeBackend, FakeClock
 from tests.samples import BOB, make_incoming
@@ -45,7 +45,7 @@ def make_setup(
     spending = Spending(
         PROVIDERS,
         clock,
-        SqlBudgets(database),
+        Budgets(database),
         InProcessRateLimits(clock),
         BudgetRules(limits or {}, cheaper, max_output_tokens=400),
     )
@@ -59,13 +59,13 @@ def make_setup(
 
 
 async def costs(database: Database) -> list[int | None]:
-    return [one.charge.cost for _, one in await SqlReceipts(database).newest(CHAT)]
+    return [one.charge.cost for _, one in await Receipts(database).newest(CHAT)]
 
 
 async def test_receipt_says_what_an_answer_cost_and_who_asked(database: Database) -> None:
     setup = make_setup(database, ["Hi.", DONE])
     await setup.say("hello")
-    [(_, receipt)] = await SqlReceipts(database).newest(CHAT)
+    [(_, receipt)] = await Receipts(database).newest(CHAT)
     assert receipt.charge.cost == 2000
     assert (receipt.charge.person, receipt.charge.model) == ("telegram:1", "m")
     assert receipt.prompt.max_output_tokens is None  # nothing is limited

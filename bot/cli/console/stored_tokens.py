@@ -6,13 +6,12 @@ from typing import TypeVar
 import uvloop
 
 from bot.chat.access import AuditEntry
-from bot.ports import ConsoleTokens
 from bot.runtime.clock import SystemClock
 from bot.settings import Settings
 from bot.storage.data_dir import create_data_dir
 from bot.storage.database import open_database
-from bot.storage.operation import SqlAuditLog
-from bot.storage.tokens import SqlConsoleTokens
+from bot.storage.operation import AuditLog
+from bot.storage.tokens import ConsoleTokens
 
 T = TypeVar("T")
 
@@ -39,7 +38,7 @@ async def _use(
 ) -> T:
     create_data_dir(settings.data_dir)
     async with open_database(settings.sqlalchemy_url, settings.text_encryption) as database:
-        result = await action(SqlConsoleTokens(database, SystemClock()))
+        result = await action(ConsoleTokens(database, SystemClock()))
         if entry is not None and result:
-            await SqlAuditLog(database).record(entry)
+            await AuditLog(database).record(entry)
         return result

@@ -392,7 +392,7 @@ class PresetApi(RouteGroup):
             live = load_preset_lorebook(preset, find_preset_file(folder, preset))
             if draft.source is not None:
                 write_whole_file(card_file(folder, preset), draft.source.content)
-            live = merge_character_file(live, folder).preset
+            live = merge_character_file(live, folder)[0]
             self.editing.prepare(live)
             write_preset(folder, preset)
         except SettingsError as error:

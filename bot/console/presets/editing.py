@@ -16,7 +16,7 @@ from bot.console.presets.lorebook_entries import (
 )
 from bot.errors import PresetError, RequestRefused, UserError
 from bot.importers.character_files import merge_character_file
-from bot.ports import AuditLog, Clock, PresetDrafts, PresetVersions
+from bot.ports import Clock
 from bot.prompting.presets.fields import preset_id
 from bot.prompting.presets.files import (
     export_preset,
@@ -28,6 +28,8 @@ from bot.prompting.presets.problems import CheckedPreset, PresetProblem, check_p
 from bot.prompting.text.confusables import skeleton
 from bot.prompting.text.jsonc import JsonDocument
 from bot.routing.presets import PresetResolver
+from bot.storage.operation import AuditLog
+from bot.storage.presets import PresetDrafts, PresetVersions
 from bot.texts.text import text_of, translatable
 from bot.value_class import value_class
 
@@ -244,7 +246,7 @@ class PresetEditing:
         folder = self.open_folder()
         try:
             loaded = load_preset_lorebook(preset, folder / f"{preset.id}.json")
-            return merge_character_file(loaded, folder).preset
+            return merge_character_file(loaded, folder)[0]
         except PresetError as error:
             raise UserError(text_of(error)) from None
 

@@ -15,11 +15,11 @@ from bot.console.presets.lorebook_entries import EntryForm, entry_form
 from bot.console.prompt_preview import DraftComposer
 from bot.console.prompt_view import PromptView, view_prompt
 from bot.errors import BackendError, RequestRefused, SettingsError, UserError
-from bot.ports import AnswerLog
 from bot.prompting.fit import prompt_tokens
 from bot.prompting.lorebook.search import LorebookTrial, try_lorebook
 from bot.prompting.presets.preset import Preset
 from bot.prompting.text.tokens import counter_for_model, get_counter
+from bot.storage.reports import AnswerLog
 from bot.texts.text import Text, text_of, translatable
 from bot.value_class import value_class
 

@@ -11,7 +11,9 @@ from bot.chat.incoming import Incoming, Said, address_of
 from bot.chat.operation import Pause, Restore
 from bot.chat.session import InboxMessage
 from bot.errors import StoreError
-from bot.ports import Pauses, Restores, Signals
+from bot.ports import Signals
+from bot.storage.operation import Pauses
+from bot.storage.restoring import Restores
 
 PAUSES_TOPIC = "pauses"
 _log = structlog.get_logger(__name__)

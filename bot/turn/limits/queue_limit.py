@@ -15,9 +15,10 @@ from bot.chat.command import parse
 from bot.chat.incoming import Said
 from bot.chat.session import Claim, InboxMessage
 from bot.errors import Fenced, StoreError
-from bot.ports import Clock, Conversations
+from bot.ports import Clock
 from bot.replying.live_replies import LiveReplies
 from bot.runtime.tasks import cancel_and_wait
+from bot.storage.conversations import Conversations
 from bot.telemetry.metrics import LIMITED_MESSAGES
 from bot.texts.text import language_of, translatable, translate
 from bot.turn.arrivals import ArrivalSignals

@@ -23,11 +23,12 @@ from bot.chat.usage import (
     format_cost,
 )
 from bot.errors import BackendUnavailable, BudgetUsedUp, StoreError
-from bot.ports import Budgets, Clock, EmbeddingPayer, RateLimits, UsageLog
+from bot.ports import Clock, EmbeddingPayer, RateLimits
 from bot.prompting.fit import FittedPrompt
 from bot.prompting.presets.preset import Preset
 from bot.replying.generate import GeneratedAnswer
 from bot.replying.stop_flag import StopFlag
+from bot.storage.usage import Budgets, UsageLog
 from bot.summaries import SummaryRequest, SummarySpending
 from bot.texts.text import Text, translatable
 from bot.turn.limits.rate_limits import RareNotices

@@ -13,18 +13,18 @@ from bot.chat.story import Story, Vector
 from bot.chat.template_capabilities import ALL_CAPABILITIES
 from bot.prompting.character import Character, Transcript, TranscriptLine
 from bot.prompting.embedding import FunctionEmbedder, StoryIndex
-from bot.prompting.persona import (
-    fill_names,
-    fill_placeholders,
-    parse_persona,
-    roleplay_prompt,
-)
-from bot.prompting.personas.haruhi import (
+from bot.prompting.haruhi import (
     builtin_role_name,
     decode_floats,
     decode_text,
     encode_floats,
     strip_dialogue_brackets,
+)
+from bot.prompting.persona import (
+    fill_names,
+    fill_placeholders,
+    parse_persona,
+    roleplay_prompt,
 )
 from bot.prompting.text.tokens import count_tokens
 from bot.templates import StringTemplate
