@@ -6,14 +6,8 @@ from dataclasses import replace
 
 import structlog
 
-from bot.chat.operation import (
-    HEARTBEAT_SECONDS,
-    FailedMessage,
-    LoggedStep,
-    ProcessModel,
-    ProcessModelHealth,
-    ProcessReport,
-)
+from bot.chat.operation import HEARTBEAT_SECONDS, FailedMessage, LoggedStep, ProcessReport
+from bot.console.operation import process_report
 from bot.errors import StoreError
 from bot.ports import Backend, Clock
 from bot.prompting.presets.preset import Preset
@@ -265,19 +259,8 @@ class ReportSharing:
 
     def report(self) -> ProcessReport:
         """Return what this process tells."""
-        return ProcessReport(
-            errors=tuple(map(_shortened, self.events.failures(_MAX_ERRORS))),
-            health=tuple(
-                ProcessModelHealth(name, one)
-                for name, backend in self.backends.items()
-                for one in backend.model_health()
-            ),
-            models=tuple(
-                ProcessModel(name, one)
-                for name, backend in self.backends.items()
-                for one in backend.models_in_memory()
-            ),
-        )
+        report = process_report(self.backends, self.events)
+        return replace(report, errors=tuple(map(_shortened, report.errors[:_MAX_ERRORS])))
 
 
 def _shortened(failed: FailedMessage) -> FailedMessage:

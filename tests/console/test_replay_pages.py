@@ -6,29 +6,31 @@ from pathlib import Path
 import pytest
 
 from bot.chat.access import Scope
-from bot.chat.answers import ReplayChanges, ReplayedAnswer, StoredAnswer
-from bot.chat.prompt import FinishReason, Message, Prompt
+from bot.chat.answers import StoredAnswer
+from bot.chat.prompt import FinishReason, Message, Prompt, Usage
+from bot.chat.usage import AnswerCharge
 from bot.console.answer_pages import ReplayPages
+from bot.console.operator_requests import OperatorAnswer, ReplayChanges
 from bot.errors import BackendUnavailable
+from bot.replying.generate import GeneratedAnswer
 from bot.storage.reports import AnswerLog
-from tests.console.answers.test_answer_pages import answer_pages, store_answers
-from tests.console.conftest import ConsoleUnderTest, MakeParts
-from tests.console.playground.conftest import hidden_fields
 from tests.contracts.test_receipts import RECEIPT
 from tests.samples import mask_secret
+from tests.support.console import (
+    ConsoleUnderTest,
+    MakeParts,
+    answer_pages,
+    hidden_fields,
+    store_answers,
+)
 
 SECRET = "sk-canary"
-MADE = ReplayedAnswer(
-    f"Hi <b>{SECRET}",
-    FinishReason.LENGTH,
+MADE = OperatorAnswer(
     "other",
-    "m2",
-    130,
-    7,
-    0.25,
-    1.5,
-    2_500,
     RECEIPT.prompt,
+    GeneratedAnswer(f"Hi <b>{SECRET}", FinishReason.LENGTH, Usage(), 0.25, 1.5),
+    Usage(130, output_tokens=7),
+    AnswerCharge(model="m2", cost=2_500),
 )
 
 
@@ -41,7 +43,7 @@ class Model:
     prompt: Prompt = RECEIPT.prompt
     """What it says that it was sent."""
 
-    async def replay(self, _: StoredAnswer, changes: ReplayChanges) -> ReplayedAnswer:
+    async def replay(self, _: StoredAnswer, changes: ReplayChanges) -> OperatorAnswer:
         self.asked.append(changes)
         if self.fails:
             raise BackendUnavailable("503 from the service", "The model is away.")

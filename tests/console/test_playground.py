@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from bot.chat.session import Claim
-from bot.console import live_events as events
+from bot.console import live_events
 from bot.platforms.telegram.limits import GROUP
 from bot.settings import Settings
-from tests.console.playground.conftest import Playground, opened
+from tests.support.console import Playground, opened
 from tests.waiting import PATIENCE_SECONDS
 
 KEY = "00000000"
@@ -182,8 +182,8 @@ async def test_events_after_a_number_that_no_database_takes_are_refused(
 async def test_events_end_when_the_session_ends(
     playground: Playground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(events, "_CHECK_SECONDS", 0.0)
-    monkeypatch.setattr(events, "_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(live_events, "_CHECK_SECONDS", 0.0)
+    monkeypatch.setattr(live_events, "_POLL_SECONDS", 0.01)
     await playground.open()
     url = f"{playground.address}{playground.path}/events"
     async with playground.client.get(url) as response:

@@ -1,4 +1,4 @@
-"""Usage, operation and channels, as pages and over the API."""
+"""Usage and the list of channels, as pages and over the API."""
 
 from dataclasses import replace
 from datetime import UTC, date, datetime
@@ -10,47 +10,28 @@ from bot.chat.session import TurnResult
 from bot.chat.usage import AnswerCharge, UsageRow, UsageTotal
 from bot.console.channels import ChannelsPage
 from bot.console.operation import ProviderRow
-from bot.console.routes import (
-    RouteGroup,
-)
 from bot.console.usage_page import UsagePage, usage_sums
 from bot.runtime.clock import SystemClock
 from bot.storage.chat_settings import SqlChatSettings
 from bot.storage.conversations import Conversations
-from bot.storage.database import Database
 from bot.storage.inbox import SqlInbox
 from bot.storage.outbox import SenderIdentity
 from bot.storage.reports import ServiceState
 from bot.storage.usage import UsageTotals
-from tests.console.conftest import ConsoleUnderTest, MakeParts, installation
-from tests.console.service.operation import operation_page
 from tests.contracts.test_receipts import RECEIPT
 from tests.samples import begin, make_incoming
+from tests.support.console import ConsoleUnderTest, MakeParts
 
 CLOCK = SystemClock()
 PROVIDER = ProviderRow(name="local", kind="llama_cpp", model=None, presets=["nora"])
 
 
-async def works() -> str | None:
-    return None
-
-
-async def fails() -> str | None:
-    return "not connected <b>"
-
-
 @pytest.fixture
 def make_parts() -> MakeParts:
-    def make(database: Database) -> list[RouteGroup]:
-        state = ServiceState(database, CLOCK)
-        probes = {"database": works, "discord": fails}
-        return [
-            UsagePage(UsageTotals(database), CLOCK),
-            operation_page(database, probes=probes, providers=[PROVIDER]),
-            ChannelsPage(state, "assistant"),
-        ]
-
-    return make
+    return lambda database: [
+        UsagePage(UsageTotals(database), CLOCK),
+        ChannelsPage(ServiceState(database, CLOCK), "assistant"),
+    ]
 
 
 async def store_answer(console: ConsoleUnderTest) -> None:
@@ -117,41 +98,6 @@ def test_sums_are_sorted_and_complete() -> None:
     ]
     [whole] = usage_sums(rows, "channel")
     assert (whole.prompt_tokens, whole.cost, whole.answers_without_cost) == (300, 0.015, 3)
-
-
-async def test_operation_tells_what_waits_and_what_works(console: ConsoleUnderTest) -> None:
-    await SqlInbox(console.database, CLOCK).receive([make_incoming()], {})
-    await console.log_in()
-
-    state = await get_json(console, "/api/v1/operation")
-    page = await (await console.client.get("/operation")).text()
-
-    assert isinstance(state, dict)
-    assert (state["conversations"], state["held"], state["unsent"]) == (1, 0, 0)
-    assert state["oldest_seconds"] >= 0
-    assert state["parts"] == {"database": "ok", "discord": "not connected <b>"}
-    assert "not connected &lt;b&gt;" in page
-    assert "llama_cpp" in page
-
-
-async def test_operation_tells_of_processes_pauses_and_what_was_set_aside(
-    console: ConsoleUnderTest,
-) -> None:
-    shown = installation(console.database)
-    await shown.nodes.enter("host:<1>", "gateway,worker", "0.1.0")
-    await shown.pauses.begin("telegram", "command line")
-    await shown.pauses.begin("discord", "command line")
-    await shown.pauses.end("discord")
-    await console.log_in()
-
-    state = await get_json(console, "/api/v1/operation")
-    page = await (await console.client.get("/operation")).text()
-
-    assert isinstance(state, dict)
-    assert [(one["owner"], one["is_silent"]) for one in state["nodes"]] == [("host:<1>", False)]
-    assert [one["scope"] for one in state["pauses"]] == ["telegram"]
-    assert state["dead_letters"] == 0
-    assert "host:&lt;1&gt;" in page
 
 
 async def test_channels_show_settings_but_no_personas(console: ConsoleUnderTest) -> None:

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from bot.chat.prompt import Usage
 from bot.chat.receipt import Timings
 from bot.console.answer_details import BAR_WIDTH, budget_segments, waterfall
-from bot.console.differences import differing_pieces
 from tests.contracts.test_receipts import RECEIPT
 
 
@@ -53,19 +52,3 @@ def test_answer_without_a_first_word_was_reading_all_the_time() -> None:
     steps = waterfall(replace(RECEIPT, timings=Timings(0.0, None, 2.0)))
 
     assert [one.seconds for one in steps] == [0, 0, 0, 2, 0]
-
-
-@given(st.text(max_size=60), st.text(max_size=60))
-def test_comparison_holds_both_texts(before: str, after: str) -> None:
-    pieces = differing_pieces(before, after)
-
-    assert "".join(one.text for one in pieces if one.change != "added") == before
-    assert "".join(one.text for one in pieces if one.change != "removed") == after
-
-
-def test_comparison_shows_what_changed() -> None:
-    pieces = differing_pieces("the old lamp", "the new lamp")
-
-    assert [(one.text, one.change) for one in pieces] == [
-        *(("the ", "same"), ("old", "removed"), ("new", "added"), (" lamp", "same"))
-    ]

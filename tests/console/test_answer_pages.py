@@ -9,35 +9,23 @@ from pathlib import Path
 import pytest
 from typing_extensions import override
 
-from bot.backends.exact_prompt import ExactPromptWriter
-from bot.backends.openai_compatible.settings import OpenAISettings
-from bot.backends.spec import ProviderSettings
 from bot.chat.access import Scope
 from bot.chat.prompt import Message
-from bot.chat.receipt import DroppedItem, PromptSpan, Receipt
-from bot.chat.session import PresetVersion, TurnResult
-from bot.console.answer_pages import AnswerPages
-from bot.console.routes import (
-    RouteGroup,
-)
+from bot.chat.receipt import DroppedItem, PromptSpan
+from bot.chat.session import PresetVersion
 from bot.runtime.clock import SystemClock
-from bot.storage.conversations import Conversations
-from bot.storage.database import Database
-from bot.storage.inbox import SqlInbox
-from bot.storage.outbox import SenderIdentity
 from bot.storage.presets import PresetVersions
-from bot.storage.reports import AnswerLog
-from bot.templates.renderer import Renderer
 from tests.attacks import expanded, with_ours
-from tests.console.conftest import ConsoleUnderTest, MakeParts
 from tests.contracts.test_receipts import RECEIPT
-from tests.samples import begin, make_incoming, mask_secret
+from tests.support.console import (
+    ConsoleUnderTest,
+    MakeParts,
+    answer_pages,
+    receipt_of,
+    store_answers,
+)
 
 _MAX_CHARS = 20_000
-PROVIDERS: dict[str, ProviderSettings] = {
-    "cheap": OpenAISettings(kind="openai", prices={"small": {"input": 1, "output": 2}}),
-    "dear": OpenAISettings(kind="openai", model="big", prices={"*": {"input": 100, "output": 200}}),
-}
 HOSTILE = {
     "script": "</pre><script>alert(1)</script>",
     "attribute": "\" autofocus onfocus=alert(1) x='",
@@ -50,21 +38,6 @@ HOSTILE = {
 @pytest.fixture
 def make_parts(tmp_path: Path) -> MakeParts:
     return lambda database: [answer_pages(database, tmp_path)]
-
-
-def answer_pages(database: Database, folder: Path) -> RouteGroup:
-    """Make the pages of answers, without providers."""
-    writer = ExactPromptWriter({}, folder, Renderer(), mask_secret)
-    versions = PresetVersions(database, SystemClock())
-    return AnswerPages(AnswerLog(database), writer, {}, versions, PROVIDERS)
-
-
-async def store_answers(console: ConsoleUnderTest, *receipts: Receipt) -> None:
-    clock = SystemClock()
-    await SqlInbox(console.database, clock).receive([make_incoming()], {})
-    conversations = Conversations(console.database, clock, SenderIdentity("me", 10))
-    claim, message = await begin(conversations)
-    await conversations.finish(claim, message, TurnResult(receipts=receipts))
 
 
 async def page(console: ConsoleUnderTest, path: str) -> str:
@@ -96,6 +69,7 @@ async def test_answer_shows_what_it_was_made_of(console: ConsoleUnderTest) -> No
     for text in ("Hi 🙂", "The Inn", "0.50", "the budget was used up", "temperature", "121"):
         assert text in shown, text
     assert 'href="/answers/2/compare/1"' in shown
+    assert '<input type="hidden" name="conversation" value="telegram:5">' in shown
     assert "provider counts them itself" in await page(console, "/answers/2?form=tokens")
     assert "Be Nora. 日本" in await page(console, "/answers/2?form=text")
 
@@ -211,27 +185,6 @@ def parsed(html: str) -> _Elements:
     return parser
 
 
-def receipt_of(text: str) -> Receipt:
-    return replace(
-        RECEIPT,
-        preset=text[:100],
-        answer=text,
-        thoughts=text,
-        prompt=replace(
-            RECEIPT.prompt,
-            messages=(Message("system", text), Message("user", text)),
-            parameters={"temperature": text},
-            speakers=(text[:50],),
-        ),
-        layout=(
-            PromptSpan("system", 0),
-            PromptSpan("lore", 1, 1, 1, text),
-            PromptSpan("newest", 1),
-        ),
-        dropped=(DroppedItem("lore", text, text),),
-    )
-
-
 @pytest.mark.parametrize(
     ("title", "given"),
     [
@@ -278,13 +231,3 @@ async def test_answer_says_what_it_would_cost_elsewhere(console: ConsoleUnderTes
 
     # 121 tokens of the prompt and 4 of the answer, at 1 and 2, and at 100 and 200 dollars
     assert "cheap/small$0.0001dear/big$0.0129" in " ".join(text.split())
-
-
-async def test_answer_and_channel_open_in_the_playground(console: ConsoleUnderTest) -> None:
-    await store_answers(console, RECEIPT)
-    await console.log_in()
-
-    shown = await page(console, "/answers/1")
-
-    assert 'action="/playground/copies"' in shown
-    assert '<input type="hidden" name="conversation" value="telegram:5">' in shown

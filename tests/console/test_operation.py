@@ -1,29 +1,37 @@
-"""Breakers, waits, models in memory, errors with their steps, trials, and the live page."""
+"""The operation: this process and the others, errors with their steps, trials, the live page."""
 
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import aiohttp
 import pytest
+from sqlalchemy import update
 from typing_extensions import override
 
 from bot.chat.access import Scope
 from bot.chat.operation import ModelHealth, ModelInMemory
 from bot.chat.session import error_id_of
-from bot.console import live_events as live_fragment
+from bot.console import live_events
 from bot.console.operation import ProviderRow
 from bot.errors import BackendUnavailable
 from bot.runtime.clock import SystemClock
 from bot.runtime.in_process import InProcessRateLimits
+from bot.service.jobs import ReportSharing
 from bot.storage.inbox import SqlInbox
-from bot.storage.operation import SqlMessageNotes
+from bot.storage.operation import NodeRegistry, SqlMessageNotes
+from bot.storage.tables import node
 from bot.telemetry.logs import RecentEvents, describe_failure
-from tests.console.conftest import ConsoleUnderTest, MakeParts
-from tests.console.playground.conftest import hidden_fields
-from tests.console.service.operation import operation_page
 from tests.fakes import FakeBackend
 from tests.samples import make_incoming
+from tests.support.console import (
+    ConsoleUnderTest,
+    MakeParts,
+    hidden_fields,
+    installation,
+    operation_page,
+)
 from tests.waiting import PATIENCE_SECONDS
 
 CLOCK = SystemClock()
@@ -71,11 +79,20 @@ def parts() -> Parts:
     return Parts()
 
 
+async def works() -> str | None:
+    return None
+
+
+async def fails() -> str | None:
+    return "not connected <b>"
+
+
 @pytest.fixture
 def make_parts(parts: Parts) -> MakeParts:
     return lambda database: [
         operation_page(
             database,
+            probes={"database": works, "discord": fails},
             providers=PROVIDERS,
             backends={"remote": WatchedBackend(), "local": LocalBackend()},
             waiting={"remote": 3},
@@ -87,15 +104,39 @@ def make_parts(parts: Parts) -> MakeParts:
     ]
 
 
+async def read_state(console: ConsoleUnderTest) -> Any:
+    headers = await console.bearer(Scope.READ)
+    answer = await console.client.get("/api/v1/operation", headers=headers)
+    assert answer.status == 200
+    return await answer.json()
+
+
+async def read_page(console: ConsoleUnderTest, path: str = "/operation") -> str:
+    answer = await console.client.get(path)
+    assert answer.status == 200
+    return await answer.text()
+
+
+async def test_state_tells_what_waits_and_what_works(console: ConsoleUnderTest) -> None:
+    await SqlInbox(console.database, CLOCK).receive([make_incoming()], {})
+    await console.log_in()
+
+    state, page = await read_state(console), await read_page(console)
+
+    assert (state["conversations"], state["held"], state["unsent"]) == (1, 0, 0)
+    assert state["oldest_seconds"] >= 0
+    assert state["parts"] == {"database": "ok", "discord": "not connected <b>"}
+    assert "not connected &lt;b&gt;" in page
+    assert "llama_cpp" in page
+
+
 async def test_state_names_breakers_models_and_waits(
     console: ConsoleUnderTest, parts: Parts
 ) -> None:
     await parts.rate_limits.refuse_calls("telegram:-7 send", 500)
     await console.log_in()
 
-    answer = await console.client.get("/api/v1/operation", headers=await console.bearer(Scope.READ))
-    state = await answer.json()
-    page = await (await console.client.get("/operation")).text()
+    state, page = await read_state(console), await read_page(console)
 
     assert [(one["model"], one["paused"], one["failed"]) for one in state["health"]] == [
         *(("good", False, 1), ("bad", True, 0))
@@ -129,8 +170,8 @@ async def test_error_shows_the_steps_of_its_message(
     await console.log_in()
     error_id = error_id_of(TURN)
 
-    listed = await (await console.client.get("/operation")).text()
-    page = await (await console.client.get(f"/operation/errors/{error_id}")).text()
+    listed = await read_page(console)
+    page = await read_page(console, f"/operation/errors/{error_id}")
     answer = await console.client.get(
         f"/api/v1/operation/errors/{error_id}", headers=await console.bearer(Scope.READ)
     )
@@ -152,14 +193,12 @@ async def test_error_is_shown_that_another_process_has_told_a_person(
     other.log("warning", "not_answered", reason="503")
     await SqlMessageNotes(console.database, CLOCK).add([describe_failure(other.events, TURN)])
     await console.log_in()
-    page = await console.client.get(f"/operation/errors/{error_id_of(TURN)}")
-    assert "503" in await page.text()
-    assert page.status == 200
+    assert "503" in await read_page(console, f"/operation/errors/{error_id_of(TURN)}")
 
 
 async def test_provider_is_tried_from_the_page(console: ConsoleUnderTest, parts: Parts) -> None:
     await console.log_in()
-    page = await (await console.client.get("/operation")).text()
+    page = await read_page(console)
     fields, headers = {"csrf": hidden_fields(page)["csrf"]}, {"Origin": console.origin}
 
     async def try_provider(name: str) -> aiohttp.ClientResponse:
@@ -215,7 +254,8 @@ async def test_live_page_is_sent_what_changed_and_reconnects_where_it_was(
 async def test_live_page_ends_when_its_token_is_revoked(
     console: ConsoleUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live_fragment, "_SECONDS_BETWEEN", 0.01)
+    monkeypatch.setattr(live_events, "_FRAGMENT_SECONDS", 0.01)
+    monkeypatch.setattr(live_events, "_CHECK_SECONDS", 0.0)
     headers = await console.bearer(Scope.READ)
 
     async with console.client.get("/operation/events", headers=headers) as response:
@@ -239,3 +279,61 @@ async def test_live_pages_of_two_readers_have_forms_of_their_own(console: Consol
     (first, is_english), (second, is_english_too) = found
     assert first != second
     assert (is_english, is_english_too) == (True, False)
+
+
+async def test_operation_tells_of_processes_pauses_and_what_was_set_aside(
+    console: ConsoleUnderTest,
+) -> None:
+    shown = installation(console.database)
+    await shown.nodes.enter("host:<1>", "gateway,worker", "0.1.0")
+    await shown.pauses.begin("telegram", "command line")
+    await shown.pauses.begin("discord", "command line")
+    await shown.pauses.end("discord")
+    await console.log_in()
+
+    state, page = await read_state(console), await read_page(console)
+
+    assert [(one["owner"], one["is_silent"]) for one in state["nodes"]] == [("host:<1>", False)]
+    assert [one["scope"] for one in state["pauses"]] == ["telegram"]
+    assert state["dead_letters"] == 0
+    assert "host:&lt;1&gt;" in page
+
+
+async def test_errors_and_models_of_another_process_are_shown(console: ConsoleUnderTest) -> None:
+    elsewhere = Parts()
+    elsewhere.log("error", "turn_failed", exception=f"{'x' * 1500}\nValueError: <script>")
+    nodes = NodeRegistry(console.database, CLOCK)
+    backends = {"remote": WatchedBackend([]), "local": LocalBackend([])}
+    sharing = ReportSharing(nodes, "host:<2>", backends, elsewhere.events, CLOCK)
+    await nodes.enter("host:<2>", "worker", "0.1.0")
+    await nodes.share("host:<2>", sharing.report())
+    await console.log_in()
+    error_id = error_id_of(TURN)
+
+    state, page = await read_state(console), await read_page(console)
+    steps = await read_page(console, f"/operation/errors/{error_id}")
+
+    assert [(one["error_id"], one["process"]) for one in state["errors"]] == [
+        *((error_id, "host:<2>"),)
+    ]
+    assert [(one["model"], one["process"]) for one in state["health"]] == [
+        (model, process) for process in ("", "host:<2>") for model in ("good", "bad")
+    ]
+    assert [(one["model"], one["busy"], one["process"]) for one in state["loaded"]] == [
+        *(("small", 1, ""), ("small", 1, "host:<2>"))
+    ]
+    assert "host:&lt;2&gt;" in page
+    assert "ValueError: &lt;script&gt;" in page
+    assert "turn_failed" in steps
+    assert "x" * 1000 not in steps  # long values are cut before they are shared
+
+
+async def test_process_without_a_readable_report_is_left_out(console: ConsoleUnderTest) -> None:
+    nodes = NodeRegistry(console.database, CLOCK)
+    await nodes.enter("host:1", "worker", "0.1.0")
+    await nodes.enter("host:2", "worker", "0.1.0")
+    other_version = update(node).where(node.c.owner == "host:1").values(report=b"of another one")
+    await console.database.write(lambda c: c.execute(other_version).rowcount)
+    await console.log_in()
+
+    assert "Nothing has failed since the start." in await read_page(console)

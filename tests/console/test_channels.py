@@ -8,8 +8,8 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.console.playground.conftest import MARLOWE, NORA, Playground, opened
 from tests.platforms.web.channel import write_settings
+from tests.support.console import MARLOWE, NORA, Playground, opened
 from tests.waiting import PATIENCE_SECONDS
 
 KEY = "00000000"
