@@ -503,8 +503,13 @@ class Embedder(Protocol):
         """
         return await self.embed_query(text)
 
+    @property
+    def is_metered(self) -> bool:
+        """Whether its tokens may have to be paid for."""
+        return False
+
     def take_tokens(self) -> int:
-        """Return the tokens that were embedded since the last call and have to be paid for."""
+        """Return the metered tokens since the last call."""
         return 0
 
     async def check(self) -> str:
