@@ -13,11 +13,11 @@ from bot.importers.character_files import read_complete_presets
 from bot.prompting.presets.files import (
     ReadPresets,
     export_preset,
-    file_stamps,
     parse_preset,
     preset_version,
 )
 from bot.prompting.presets.preset import Preset
+from bot.prompting.text.preset_folder import file_stamps
 from bot.runtime.shipped_files import presets_folder
 from bot.service.backends import add_backends
 from bot.service.jobs import repeat

@@ -11,8 +11,8 @@ from bot.cli.preset.configured_folder import configured_presets_folder
 from bot.cli.text_io import print_line, print_progress
 from bot.cli.typer_apps import QuickCommand, command_app
 from bot.errors import PresetError
-from bot.prompting.presets.files import is_lorebook, json_files, read_preset_text
 from bot.prompting.text.jsonc import JsonSyntaxError, read_json
+from bot.prompting.text.preset_folder import is_lorebook, json_files, read_preset_text
 from bot.runtime.terminal import escape_to_one_line
 
 app = command_app()
