@@ -24,7 +24,7 @@ from bot.chat.prompt import (
     ReasoningDelta,
     Retraction,
 )
-from bot.cli.preset.validate_presets import template_problems
+from bot.cli.preset_files import template_problems
 from bot.cli.text_io import print_line
 from bot.cli.typer_apps import command_app
 from bot.embedders.registry import make_embedder

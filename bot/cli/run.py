@@ -1,11 +1,11 @@
-"""`troupe run`: start the service."""
+"""`troupe run` and `troupe chat`: start the service."""
 
 import gc
 import os
 import stat
 import sys
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Callable, Sequence
+from typing import Annotated, TypeVar
 
 import typer
 import uvloop
@@ -17,7 +17,6 @@ from bot.cli.typer_apps import command_app
 from bot.errors import SettingsError
 from bot.platforms.registry import companion_platforms, terminal_platforms
 from bot.platforms.spec import PlatformSpec
-from bot.runtime.frame_stack import call_in_large_chunk
 from bot.service.options import RunOptions, parse_roles, select_platforms
 from bot.service.resources import with_stored_keys
 from bot.service.run import running
@@ -42,6 +41,11 @@ Nearly all garbage is freed by reference counts. With 2,000 chats, messages in p
 objects: looking through them takes a tenth of a second, and looking through the newest 20 ms.
 """
 
+_RESERVED_SLOTS = 40_000
+"""Of 8 bytes. A chunk is a power of two that holds the frame that it was mapped for: 512 KB here,
+of which more than a third is left for the calls from this frame. Untouched pages use no memory."""
+
+T = TypeVar("T")
 _AS_SET = RunOptions()
 
 app = command_app()
@@ -93,6 +97,27 @@ def run(
         )
     companions = companion_platforms() if settings.console.pages and has_port else ()
     serve(settings, [*(configured or terminal_platforms()), *companions], options)
+
+
+@app.command()
+def chat(
+    preset: Annotated[
+        str | None,
+        typer.Option(help="Who answers, in a conversation of its own; the usual one is unchanged."),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="The model that answers this time: MODEL or PROVIDER/MODEL."),
+    ] = None,
+) -> None:
+    """Talk to your presets in this terminal.
+
+    It opens no port and runs beside a service that uses the same data directory. The tokens of
+    other platforms are ignored. Lines from a pipe begin a new conversation and are answered one
+    after the other; the exit code is 1 if one was not: echo hello | troupe chat
+    """
+    options = RunOptions(has_port=False, preset=preset, model=model)
+    serve(read_settings(), terminal_platforms(), options)
 
 
 def _reads_pipe() -> bool:
@@ -152,3 +177,17 @@ async def _serve(
         gc.set_threshold(*_GC_THRESHOLDS)
         gc.enable()
         await service.serve()
+
+
+def call_in_large_chunk(function: Callable[[], T]) -> T:
+    """Call a function whose own calls all fit into one chunk of the frame stack.
+
+    CPython keeps the frames of a thread in chunks of 16 KB. It maps one when a call does not fit
+    into the last one, and unmaps it when that call returns. An event loop calls everything from the
+    same depth: if the end of a chunk is near it, each message costs some fifty pairs of these
+    system calls.
+    """
+    return function()
+
+
+call_in_large_chunk.__code__ = call_in_large_chunk.__code__.replace(co_stacksize=_RESERVED_SLOTS)

@@ -3,28 +3,24 @@
 A new kind of file needs a function and an entry in `_READERS`.
 """
 
-from collections.abc import Callable
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from bot.errors import CharacterError
-from bot.errors import PresetError
-from bot.importers.archives import read_haruhi_zip
-from bot.importers.file_kinds import FileKind
-from bot.importers.file_kinds import detect_file_kind
-from bot.prompting.haruhi import builtin_role_name
-from bot.prompting.haruhi import load_builtin_role
-from bot.prompting.haruhi import read_jsonl
-from bot.prompting.haruhi import read_rows
-from bot.prompting.haruhi import with_default_placeholder
-from bot.prompting.presets.files import ReadPresets
-from bot.prompting.presets.files import read_presets
-from bot.prompting.presets.files import validate_preset
-from bot.prompting.presets.preset import Preset
-from bot.texts.text import text_of
-from bot.texts.text import translatable
-from bot.value_class import value_class
-from bot.prompting.text.preset_folder import path_inside
 
+from bot.errors import CharacterError, PresetError
+from bot.importers.archives import read_haruhi_zip
+from bot.importers.file_kinds import FileKind, detect_file_kind
+from bot.prompting.haruhi import (
+    builtin_role_name,
+    load_builtin_role,
+    read_jsonl,
+    read_rows,
+    with_default_placeholder,
+)
+from bot.prompting.presets.files import ReadPresets, read_presets, validate_preset
+from bot.prompting.presets.preset import Preset
+from bot.prompting.text.preset_folder import path_inside
+from bot.texts.text import text_of, translatable
+from bot.value_class import value_class
 
 _VERSION_2_COLUMN = "luotuo_openai"  # of ChatHaruhi 2 only; its personas name no place for stories
 _HARUHI_BUDGET = {"max_input_tokens": 1600}  # what ChatHaruhi's characters were written for

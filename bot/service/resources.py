@@ -2,60 +2,45 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import field
 from importlib import import_module
 from pathlib import Path
+
 from pydantic import SecretStr
+
 from bot.backends.chat_completions.settings import HttpProviderSettings
 from bot.errors import SettingsError
 from bot.importers.character_files import read_character_folder
 from bot.platforms.spec import PlatformSpec
-from bot.ports import ChatSettings
-from bot.ports import RateLimits
-from bot.ports import Signals
+from bot.ports import ChatSettings, RateLimits, Signals
 from bot.prompting.presets.fields import preset_id
-from bot.prompting.presets.files import ReadPresets
-from bot.prompting.presets.files import find_preset
-from bot.prompting.presets.files import preset_version
+from bot.prompting.presets.files import ReadPresets, find_preset, preset_version
 from bot.prompting.presets.preset import Preset
+from bot.prompting.text.preset_folder import FileStamps, file_stamps
 from bot.routing.presets import PresetResolver
 from bot.runtime.clock import SystemClock
 from bot.runtime.in_process import InProcessSignals
 from bot.runtime.shipped_files import presets_folder
 from bot.runtime.tasks import cancel_and_wait
 from bot.service.backends import refused_presets
-from bot.service.models import Models
-from bot.service.models import open_models
-from bot.service.models import preload_default
-from bot.service.models import prepare_models
-from bot.service.options import Role
-from bot.service.options import RunOptions
-from bot.service.options import replace_model
+from bot.service.models import Models, open_models, preload_default, prepare_models
+from bot.service.options import Role, RunOptions, replace_model
 from bot.settings import Settings
-from bot.storage.chat_settings import CachedChatSettings
-from bot.storage.chat_settings import SqlChatSettings
-from bot.storage.data_dir import DataDirUse
-from bot.storage.data_dir import lock_data_dir
-from bot.storage.data_dir import process_using
-from bot.storage.database import NEWEST_REVISION
-from bot.storage.database import Database
-from bot.storage.database import database_exists
-from bot.storage.database import open_as_it_is
-from bot.storage.database import open_database
-from bot.storage.database import read_revision
-from bot.storage.leases import read_installation_id
-from bot.storage.leases import resolve_bot_id
+from bot.storage.chat_settings import CachedChatSettings, SqlChatSettings
+from bot.storage.data_dir import DataDirUse, lock_data_dir, process_using
+from bot.storage.database import (
+    NEWEST_REVISION,
+    Database,
+    database_exists,
+    open_as_it_is,
+    open_database,
+    read_revision,
+)
+from bot.storage.leases import read_installation_id, resolve_bot_id
 from bot.storage.presets import PresetVersions
-from bot.storage.provider_keys import SqlProviderKeys
-from bot.storage.provider_keys import StoredKey
+from bot.storage.provider_keys import SqlProviderKeys, StoredKey
 from bot.value_class import value_class
-from bot.prompting.text.preset_folder import FileStamps
-from bot.prompting.text.preset_folder import file_stamps
-
 
 _MAX_SETTING_AGE_SECONDS = 3.0  # where the signal of a change may be lost
 

@@ -113,7 +113,7 @@ def test_file_of_an_export_is_for_its_owner_only_and_replaces_none(folder: Path)
 @pytest.mark.parametrize(
     ("person", "problem"),
     [
-        ("telegarm:1", "'telegarm' is no platform"),
+        ("telegarm:1", "'telegarm' is not a platform"),
         ("telegram", "--user is a platform and an id, such as"),
         ("telegram:404", "nothing is stored of telegram:404"),
     ],

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from bot.cli.app import app
-from bot.cli.preset.configured_folder import configured_presets_folder
+from bot.cli.preset import configured_presets_folder
 from bot.errors import PresetError, SettingsError, UserError
 from bot.prompting.presets.files import load_presets, preset_version
 from bot.runtime.clock import SystemClock
