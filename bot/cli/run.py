@@ -10,8 +10,7 @@ from typing import Annotated, TypeVar
 import typer
 import uvloop
 
-from bot.cli.init import init
-from bot.cli.questions import confirm
+from bot.cli.init import confirm, init
 from bot.cli.text_io import print_line, print_progress
 from bot.cli.typer_apps import command_app
 from bot.errors import SettingsError

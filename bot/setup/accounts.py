@@ -18,6 +18,8 @@ from bot.setup.env_file import write_variables
 from bot.texts.text import Text, text_of, translatable
 from bot.value_class import value_class
 
+CODE_SECONDS = 300.0
+"""How long the first admin may take to send the code."""
 _CODE_DIGITS = 6
 
 
@@ -47,9 +49,14 @@ async def open_account(
         await account.close()
 
 
-def token_variable(spec: PlatformSpec) -> str:
-    """Return TROUPE_DISCORD__TOKEN for Discord."""
-    return f"TROUPE_{spec.kind.upper()}__TOKEN"
+async def inspect_account(spec: PlatformSpec, settings: Settings, token: str) -> BotAccount:
+    """Ask the platform whose token it is.
+
+    Raises:
+        PlatformError: the token is wrong, or the platform cannot be reached.
+    """
+    async with open_account(spec, settings, token) as account:
+        return await account.inspect()
 
 
 def make_code() -> str:
@@ -57,12 +64,15 @@ def make_code() -> str:
     return "".join(secrets.choice("0123456789") for _ in range(_CODE_DIGITS))
 
 
-def add_admins(settings: Settings, added: Sequence[str]) -> str:
-    """Return the value of TROUPE_ADMINS with these people added to those that are set."""
-    return ",".join(dict.fromkeys([*sorted(settings.admins), *added]))
-
-
-_CODE_SECONDS = 300.0
+def bot_variables(
+    tokens: Mapping[str, str], admins: Sequence[str], settings: Settings
+) -> Mapping[str, str]:
+    """Return the variables to write: tokens by platform, and admins beside those that are set."""
+    variables = {f"TROUPE_{kind.upper()}__TOKEN": token for kind, token in tokens.items()}
+    if admins:
+        everybody = dict.fromkeys([*sorted(settings.admins), *admins])
+        variables["TROUPE_ADMINS"] = ",".join(everybody)
+    return variables
 
 
 @dataclass(slots=True)
@@ -142,8 +152,7 @@ class SetupSteps:
         spec = next((one for one in platforms_with_tokens() if one.kind == kind), None)
         if spec is None:
             raise UserError(translatable("There is no such platform."))
-        async with open_account(spec, self._settings, token) as opened:
-            account = await opened.inspect()
+        account = await inspect_account(spec, self._settings, token)
         await self.forget(kind)
         self._bots[kind] = BotStep(spec, token, account)
         return self._bots[kind]
@@ -161,7 +170,7 @@ class SetupSteps:
     async def _wait_for_code(self, step: BotStep) -> None:
         try:
             async with (
-                asyncio.timeout(_CODE_SECONDS),
+                asyncio.timeout(CODE_SECONDS),
                 open_account(step.spec, self._settings, step.token) as account,
             ):
                 step.admin = f"{step.kind}:{await account.wait_for_code(step.code)}"
@@ -178,10 +187,10 @@ class SetupSteps:
 
     def variables(self) -> Mapping[str, str]:
         """Return what will be written."""
-        tokens = {token_variable(one.spec): one.token for one in self.bots}
         admins = self._admins()
-        everybody = add_admins(self._settings, [*self._written_admins, *admins])
-        return {**tokens, **({"TROUPE_ADMINS": everybody} if admins else {})}
+        everybody = [*self._written_admins, *admins] if admins else ()
+        tokens = {one.kind: one.token for one in self.bots}
+        return bot_variables(tokens, everybody, self._settings)
 
     def _admins(self) -> list[str]:
         return [one.admin for one in self.bots if one.admin is not None]
