@@ -137,7 +137,7 @@ class BackendSpec:
     """
 
     preparation: str | None = None
-    """Where `async prepare_model(model, settings, data_dir, progress)` is.
+    """Where `async prepare_model(provider, model, settings, data_dir, progress)` is.
 
     It downloads what a model needs before the start, and raises `SettingsError` if that is missing.
     """

@@ -1,12 +1,13 @@
 """The engine interface, and the choice between the installed engines."""
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 from bot.backends.llama_cpp.settings import LlamaCppSettings
+from bot.backends.model_files import store
 from bot.chat.prompt import GenerationEvent
 from bot.errors import SettingsError
 from bot.value_class import value_class
@@ -157,30 +158,17 @@ def engine_settings(settings: LlamaCppSettings) -> LlamaCppSettings:
     return settings
 
 
-def require_engine(config: EngineConfig) -> str:
+def require_engine(settings: LlamaCppSettings, provider: str) -> str:
     """Return the name of the engine to start.
 
     Raises:
         SettingsError: it is not installed; the text names the remedy.
     """
-    name = select_engine(config.settings)
-    if name is None:
-        raise _not_installed(config)
-    return name
-
-
-def setting_prefix(config: EngineConfig) -> str:
-    """Return what the names of the provider's settings begin with."""
-    return f"TROUPE_PROVIDERS__{config.provider.upper()}__"
-
-
-def _installed() -> list[str]:
-    return [name for name, kind in _ENGINES.items() if find_spec(kind.package) is not None]
-
-
-def _not_installed(config: EngineConfig) -> SettingsError:
-    wanted, installed = config.settings.engine, _installed()
-    prefix = setting_prefix(config)
+    name = select_engine(settings)
+    if name is not None:
+        return name
+    wanted, installed = settings.engine, _installed()
+    prefix = setting_prefix(provider)
     missing = next(iter(_ENGINES)) if wanted == "auto" else wanted
     alternative = (
         f"unset {prefix}ENGINE for the default, {installed[0]}"
@@ -188,4 +176,29 @@ def _not_installed(config: EngineConfig) -> SettingsError:
         else f"set {prefix}KIND=openai and {prefix}BASE_URL to a server that has a model"
     )
     remedy = _ENGINES[missing].remedy
-    return SettingsError(f"the engine {missing} is not installed: {remedy}; or {alternative}")
+    raise SettingsError(f"the engine {missing} is not installed: {remedy}; or {alternative}")
+
+
+async def prepare_model(
+    provider: str,
+    model: str,
+    settings: LlamaCppSettings,
+    data_dir: Path,
+    progress: Callable[[str], None],
+) -> None:
+    """Check that there is an engine, then that the model is here; download the default model.
+
+    Raises:
+        SettingsError: the engine or the model is missing, or the download failed.
+    """
+    require_engine(settings, provider)
+    await store.prepare_model(model, settings, data_dir, progress)
+
+
+def setting_prefix(provider: str) -> str:
+    """Return what the names of a provider's settings begin with."""
+    return f"TROUPE_PROVIDERS__{provider.upper()}__"
+
+
+def _installed() -> list[str]:
+    return [name for name, kind in _ENGINES.items() if find_spec(kind.package) is not None]

@@ -317,11 +317,11 @@ async def running_engine(config: EngineConfig) -> AsyncIterator[Engine]:
         ChildFailed: it does not start.
         SettingsError: it is not installed or cannot run here; the text names the remedy.
     """
-    name = require_engine(config)
+    name = require_engine(config.settings, config.provider)
     model, settings = config.model.stem, engine_settings(_with_timeout(config.settings))
     options = _options(config)
     if name == "xllamacpp":
-        check_cpu(setting_prefix(config))
+        check_cpu(setting_prefix(config.provider))
         module = "bot.backends.llama_cpp.xllamacpp_child"
         options["parallel"] = settings.parallel
     else:
@@ -352,7 +352,7 @@ async def running_engine(config: EngineConfig) -> AsyncIterator[Engine]:
 
 def _refuse_projector(config: EngineConfig) -> None:
     if config.projector is not None:
-        prefix = setting_prefix(config)
+        prefix = setting_prefix(config.provider)
         raise SettingsError(
             f"the engine llama_cpp_python takes no projector; "
             f"unset {prefix}PROJECTOR_PATH or set {prefix}ENGINE=xllamacpp"
@@ -362,7 +362,7 @@ def _refuse_projector(config: EngineConfig) -> None:
 def _refuse_parallel(config: EngineConfig) -> None:
     settings = config.settings
     if "parallel" in settings.model_fields_set and settings.parallel > 1:
-        prefix = setting_prefix(config)
+        prefix = setting_prefix(config.provider)
         raise SettingsError(
             f"the engine llama_cpp_python answers one conversation at a time; "
             f"unset {prefix}PARALLEL or set {prefix}ENGINE=xllamacpp"
