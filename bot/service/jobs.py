@@ -1,6 +1,7 @@
 """Jobs that run for as long as the process: retention, metrics, reports of itself."""
 
 import contextlib
+import itertools
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence, Set
 from dataclasses import replace
 
@@ -127,56 +128,34 @@ def heartbeat(nodes: NodeRegistry, owner: str, roles: str, version: str, clock: 
     return RolePart([run], start, end)
 
 
-class LoopLag:
-    """Sets a timer again and again; whatever keeps the loop busy makes it late."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-
-    async def run(self) -> None:
-        """Measure twice a second until cancelled."""
-        while True:
-            due_at = self._clock.monotonic() + _SECONDS_BETWEEN_LAGS
-            await self._clock.sleep(_SECONDS_BETWEEN_LAGS)
-            LOOP_LAG.observe(max(0.0, self._clock.monotonic() - due_at))
+async def measure_loop_lag(clock: Clock) -> None:
+    """Measure twice a second how late a timer fires, as it does while the loop is busy."""
+    while True:
+        due_at = clock.monotonic() + _SECONDS_BETWEEN_LAGS
+        await clock.sleep(_SECONDS_BETWEEN_LAGS)
+        LOOP_LAG.observe(max(0.0, clock.monotonic() - due_at))
 
 
-class OutageLog:
-    """Looks at the parts every two seconds.
+async def log_outages(look: Callable[[], Awaitable[Mapping[str, str]]], clock: Clock) -> None:
+    """Look at the parts every two seconds and log when an outage begins and ends.
 
     Args:
-        look: returns "ok" or the reason by the name of each part.
+        look: returns "ok" or the problem by the name of each part.
         clock: the time between two looks.
     """
-
-    def __init__(self, look: Callable[[], Awaitable[Mapping[str, str]]], clock: Clock) -> None:
-        self._look = look
-        self._clock = clock
-        self._began: dict[str, float] = {}
-        self._has_worked: set[str] = set()
-
-    async def run(self) -> None:
-        """Log outages until cancelled."""
-        looks = 0
-        while True:
-            looks += 1
-            for part, state in (await self._look()).items():
-                if state == "ok":
-                    self._has_worked.add(part)
-                    self._end(part)
-                elif part in self._has_worked or looks >= _LOOKS_AT_START:
-                    self._begin(part, state)
-            await self._clock.sleep(_SECONDS_BETWEEN_LOOKS)
-
-    def _begin(self, part: str, reason: str) -> None:
-        if part not in self._began:
-            self._began[part] = self._clock.monotonic()
-            _log.warning("outage_began", part=part, reason=reason)
-
-    def _end(self, part: str) -> None:
-        if part in self._began:
-            seconds = self._clock.monotonic() - self._began.pop(part)
-            _log.info("outage_ended", part=part, seconds=round(seconds, 1))
+    began: dict[str, float] = {}
+    has_worked: set[str] = set()
+    for looks in itertools.count(1):
+        for part, state in (await look()).items():
+            if state == "ok":
+                has_worked.add(part)
+                if part in began:
+                    seconds = round(clock.monotonic() - began.pop(part), 1)
+                    _log.info("outage_ended", part=part, seconds=seconds)
+            elif part not in began and (part in has_worked or looks >= _LOOKS_AT_START):
+                began[part] = clock.monotonic()
+                _log.warning("outage_began", part=part, reason=state)
+        await clock.sleep(_SECONDS_BETWEEN_LOOKS)
 
 
 @value_class
@@ -233,9 +212,14 @@ class ProviderNotices:
         return found
 
 
-@value_class
-class ReportSharing:
-    """Shares a report of this process every few seconds, if it has changed.
+async def share_reports(
+    nodes: NodeRegistry,
+    owner: str,
+    backends: Mapping[str, Backend],
+    events: RecentEvents,
+    clock: Clock,
+) -> None:
+    """Share a report of this process every few seconds, if it has changed, until cancelled.
 
     Args:
         nodes: the rows of all processes.
@@ -244,43 +228,35 @@ class ReportSharing:
         events: what was logged.
         clock: the time between two reports.
     """
+    told = ProcessReport()
 
-    nodes: NodeRegistry
-    owner: str
-    backends: Mapping[str, Backend]
-    events: RecentEvents
-    clock: Clock
+    async def share() -> None:
+        nonlocal told
+        report = make_report(backends, events)
+        if report != told:
+            await nodes.share(owner, report)
+            told = report
 
-    async def run(self) -> None:
-        """Report until cancelled."""
-        told = ProcessReport()
+    await repeat(share, clock, HEARTBEAT_SECONDS)
 
-        async def share() -> None:
-            nonlocal told
-            report = self.report()
-            if report != told:
-                await self.nodes.share(self.owner, report)
-                told = report
 
-        await repeat(share, self.clock, HEARTBEAT_SECONDS)
-
-    def report(self) -> ProcessReport:
-        """Return what this process tells."""
-        return ProcessReport(
-            errors=tuple(map(_shortened, self.events.failures(_MAX_ERRORS))),
-            health=tuple(
-                ProcessModelHealth(name, one)
-                for name, backend in self.backends.items()
-                if isinstance(backend, MonitoredBackend)
-                for one in backend.model_health()
-            ),
-            models=tuple(
-                ProcessModel(name, one)
-                for name, backend in self.backends.items()
-                if isinstance(backend, LoadingBackend)
-                for one in backend.models_in_memory()
-            ),
-        )
+def make_report(backends: Mapping[str, Backend], events: RecentEvents) -> ProcessReport:
+    """Return what this process tells the others."""
+    return ProcessReport(
+        errors=tuple(map(_shortened, events.failures(_MAX_ERRORS))),
+        health=tuple(
+            ProcessModelHealth(name, one)
+            for name, backend in backends.items()
+            if isinstance(backend, MonitoredBackend)
+            for one in backend.model_health()
+        ),
+        models=tuple(
+            ProcessModel(name, one)
+            for name, backend in backends.items()
+            if isinstance(backend, LoadingBackend)
+            for one in backend.models_in_memory()
+        ),
+    )
 
 
 def _shortened(failed: FailedMessage) -> FailedMessage:

@@ -5,7 +5,7 @@ import contextlib
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from importlib import import_module  # noqa: TID251 # for what few installations need
 from typing import Any
 
@@ -17,7 +17,7 @@ from bot.platforms.spec import PlatformSpec
 from bot.ports import Platform
 from bot.runtime.tasks import cancel_and_wait
 from bot.service.container import Container
-from bot.service.jobs import OutageLog
+from bot.service.jobs import log_outages
 from bot.service.options import Role, RunOptions
 from bot.service.resources import open_resources
 from bot.settings import Settings
@@ -54,7 +54,7 @@ class Service:
                 for job in (
                     container.supervisor.until_stopped,
                     self._keep_reloading,
-                    OutageLog(self._look_at_parts, container.clock).run,
+                    partial(log_outages, self._look_at_parts, container.clock),
                     self._presets.watch_files,
                     *working,
                 )

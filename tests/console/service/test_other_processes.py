@@ -5,11 +5,9 @@ from sqlalchemy import update
 
 from bot.chat.access import Scope
 from bot.chat.session import error_id_of
-from bot.console.routes import (
-    RouteGroup,
-)
+from bot.console.routes import RouteGroup
 from bot.runtime.clock import SystemClock
-from bot.service.jobs import ReportSharing
+from bot.service.jobs import make_report
 from bot.storage.database import Database
 from bot.storage.operation import NodeRegistry
 from bot.storage.tables import node
@@ -43,9 +41,8 @@ async def test_errors_and_models_of_another_process_are_shown(
     elsewhere.log("error", "turn_failed", exception=f"{'x' * 1500}\nValueError: <script>")
     nodes = NodeRegistry(console.database, CLOCK)
     backends = {"remote": WatchedBackend([]), "local": LocalBackend([])}
-    sharing = ReportSharing(nodes, "host:<2>", backends, elsewhere.events, CLOCK)
     await nodes.enter("host:<2>", "worker", "0.1.0")
-    await nodes.share("host:<2>", sharing.report())
+    await nodes.share("host:<2>", make_report(backends, elsewhere.events))
     await console.log_in()
     error_id = error_id_of(TURN)
 
