@@ -7,18 +7,14 @@ import asyncio
 import contextlib
 import math
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Generic, TypeVar
 
 import structlog
-from typing_extensions import override
 
-from bot.chat.incoming import Request
 from bot.errors import StoreError
-from bot.ports import Clock, Intake, Platform, RoleLeases, ShardedPlatform, Surface
+from bot.ports import Clock, Intake, Platform, RoleLeases, ShardedPlatform
 from bot.runtime.tasks import cancel_and_wait
 from bot.telemetry.metrics import HELD_ROLES
 
-_P = TypeVar("_P", bound=Platform)
 _log = structlog.get_logger(__name__)
 _LEASE_SECONDS = 10.0
 _RENEW_SECONDS = 3.0
@@ -154,54 +150,24 @@ class ExclusiveRole:
         return is_taken
 
 
-class _SharedPlatform(Platform, Generic[_P]):
-    """A platform that several processes have: each sends at any time, but not each receives."""
-
-    def __init__(self, platform: _P) -> None:
-        self._platform = platform
-
-    @property
-    @override
-    def name(self) -> str:
-        return self._platform.name
-
-    @property
-    @override
-    def surface(self) -> Surface:
-        return self._platform.surface
-
-    @override
-    async def check(self) -> str:
-        return await self._platform.check()
-
-    @override
-    async def close(self) -> None:
-        await self._platform.close()
-
-    @override
-    async def is_admin(self, incoming: Request) -> bool:
-        return await self._platform.is_admin(incoming)
-
-
-class ExclusivePlatform(_SharedPlatform[Platform]):
-    """Receives while it holds its role, and sends at any time."""
+class ExclusiveReceiver:
+    """Receives from a platform while it holds its role."""
 
     def __init__(self, platform: Platform, role: ExclusiveRole) -> None:
-        super().__init__(platform)
+        self.name, self.check = platform.name, platform.check
+        self._platform = platform
         self._role = role
 
     @property
-    @override
     def connection_error(self) -> str | None:
         """Why nothing is received; a process that stands by is as it should be."""
         return None if self._role.is_standby else self._platform.connection_error
 
-    @override
     async def run(self, intake: Intake) -> None:
         await self._role.run(lambda: self._platform.run(intake))
 
 
-class SharedShards(_SharedPlatform[ShardedPlatform]):
+class ShardReceiver:
     """Receives over this process's share of the connections; each is held by a lease.
 
     A process that has more than its share gives connections up: their sessions are resumed by
@@ -220,7 +186,8 @@ class SharedShards(_SharedPlatform[ShardedPlatform]):
             leases: who holds what.
             clock: time.
         """
-        super().__init__(platform)
+        self.name, self.check = platform.name, platform.check
+        self._platform = platform
         self._source = source
         self._owner = owner
         self._leases = leases
@@ -231,14 +198,12 @@ class SharedShards(_SharedPlatform[ShardedPlatform]):
         self._is_due = asyncio.Event()
 
     @property
-    @override
     def connection_error(self) -> str | None:
         """Why nothing is received; a process that stands by is as it should be."""
         roles = self._roles.values()
         is_standby = any(one.is_standby for one in roles) and not any(one.is_held for one in roles)
         return None if is_standby else self._platform.connection_error
 
-    @override
     async def run(self, intake: Intake) -> None:
         shards = await self._platform.shards()
         member = f"{self._members}{self._owner}"

@@ -14,11 +14,11 @@ from bot.console.operator_requests import PromptReplay
 from bot.console.server import AddRoutes, published_address, serve_http
 from bot.platforms.registry import terminal_platforms
 from bot.platforms.spec import PlatformSpec
-from bot.ports import Platform
 from bot.runtime.tasks import cancel_and_wait
 from bot.service.container import Container
 from bot.service.jobs import log_outages
 from bot.service.options import Role, RunOptions
+from bot.service.platform_supervisor import Receiver
 from bot.service.resources import open_resources
 from bot.settings import Settings
 
@@ -139,12 +139,12 @@ class Service:
 
     def _server_probes(self) -> dict[str, Probe]:
         container = self.container
-        platforms = container.receivers.items()
+        receivers = container.receivers.items()
         has_redis = container.settings.redis_url is not None
         return {
             "database": container.database_problem,
             **({"redis": container.signals.find_problem} if has_redis else {}),
-            **{name: self._platform_probe(platform) for name, platform in platforms},
+            **{name: self._platform_probe(one) for name, one in receivers},
         }
 
     async def _look_at_parts(self) -> Mapping[str, str]:
@@ -152,9 +152,9 @@ class Service:
         servers = await run_probes(self._server_probes(), _PROBE_SECONDS)
         return {**servers, **self.container.provider_notices.states()}
 
-    def _platform_probe(self, platform: Platform) -> Probe:
+    def _platform_probe(self, receiver: Receiver) -> Probe:
         async def probe() -> str | None:
-            return self.container.supervisor.problem(platform)
+            return self.container.supervisor.problem(receiver)
 
         return probe
 
